@@ -1,0 +1,235 @@
+"""What a model and a training run are made of: frozen, typed, validated at birth, with a JSON round trip.
+
+Every choice that the paper (Vaswani et al. 2017, "Attention Is All You Need", arXiv:1706.03762) and its descendants make
+differently is a field here, under the name the field uses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, Self, get_args, get_type_hints
+
+from xformer.errors import ConfigError
+
+Architecture = Literal["encoder", "decoder", "encoder-decoder"]
+Norm = Literal["pre", "post", "none"]
+Positions = Literal["sinusoidal", "learned", "rotary", "alibi", "none", "mirror"]
+Activation = Literal["relu", "gelu"]
+Init = Literal["xavier", "normal"]
+DropoutSite = Literal["embed", "attention", "ffn", "residual"]
+
+DROPOUT_SITES: tuple[DropoutSite, ...] = get_args(DropoutSite)
+"""After the positions are added · on the attention weights · inside the feed-forward · before each residual sum."""
+
+LIMITS = {
+    "vocab_size": 1_000_000,
+    "d_model": 16_384,
+    "n_layers": 256,
+    "n_heads": 256,
+    "d_head": 16_384,
+    "d_value": 16_384,
+    "d_ff": 131_072,
+    "max_len": 65_536,
+}
+"""The largest value of each size: beyond it a config is a mistake or an attack, not a model."""
+
+
+class Config:
+    """What all configurations share: checking of plain values and the JSON round trip."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as plain JSON values, in the order they are declared."""
+        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}  # pyright: ignore[reportArgumentType]
+
+    @classmethod
+    def from_json(cls, values: Any) -> Self:
+        """The configuration that `to_json` described. Raises `ConfigError` on an unknown, missing or mistyped field."""
+        if not isinstance(values, dict):
+            raise ConfigError(f"{cls.__name__} must be a JSON object, got {type(values).__name__}; for example {{}}.")
+        fields = {f.name: f for f in dataclasses.fields(cls)}  # pyright: ignore[reportArgumentType]
+        if unknown := sorted(set(values) - set(fields)):
+            raise ConfigError(f"{cls.__name__} has no field {unknown[0]!r}; its fields are {', '.join(fields)}.")
+        missing = [
+            name
+            for name, field in fields.items()
+            if name not in values
+            and field.default is dataclasses.MISSING
+            and field.default_factory is dataclasses.MISSING
+        ]
+        if missing:
+            raise ConfigError(f"{cls.__name__} needs the field {missing[0]!r}, which is missing.")
+        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed, validated again."""
+        return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType, reportReturnType]
+
+    def _check_types(self) -> None:
+        """Each field holds what its annotation says: an int is not a bool, a Literal is one of its values."""
+        for name, hint in get_type_hints(type(self)).items():
+            _check_type(name, getattr(self, name), hint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(Config):
+    """The shape of one transformer. See DESIGN's vocabulary: d_head is the paper's d_k, d_value its d_v.
+
+    An encoder-decoder has `n_layers` layers in each of its two stacks.
+    """
+
+    architecture: Architecture
+    vocab_size: int
+    d_model: int
+    n_layers: int
+    n_heads: int
+    d_ff: int
+    """Width of the feed-forward layer; 0 leaves it out."""
+    max_len: int
+    d_head: int = 0
+    """Width of a query and key; 0 means d_model / n_heads."""
+    d_value: int = 0
+    """Width of a value; 0 means d_head."""
+    causal: bool | None = None
+    """May a position see later ones? None means: a decoder may not, an encoder may."""
+    see_self: bool = True
+    """With a causal mask: may a position see itself? (False leaves the first one nothing to see.)"""
+    norm: Norm = "post"
+    norm_eps: float = 1e-5
+    final_norm: bool | None = None
+    """A last normalisation after each stack; None means: with pre-norm, yes; otherwise no."""
+    positions: Positions = "sinusoidal"
+    position_base: float = 10_000.0
+    """The base of the sinusoidal and rotary wavelengths (the paper's 10000, §3.5)."""
+    scale_embeddings: bool = False
+    """Multiply token embeddings by √d_model (§3.4)."""
+    activation: Activation = "relu"
+    attention_bias: bool = False
+    ffn_bias: bool = True
+    output_bias: bool = True
+    tied_output: bool = False
+    """Read the logits with the (target) embedding matrix (§3.4)."""
+    tied_source: bool = False
+    """Encoder-decoder: one embedding matrix for source and target (§3.4)."""
+    dropout: float = 0.0
+    dropout_sites: tuple[DropoutSite, ...] = DROPOUT_SITES
+    init: Init = "xavier"
+    init_scale: float = 1.0
+    """Gain of the Xavier-uniform bound, or the standard deviation with `init="normal"`."""
+    embed_std: float = 0.1
+    """Standard deviation of fresh token (and learned position) embeddings."""
+    pad_token: int = 0
+    start_token: int | None = None
+    """The token a decoder is started with."""
+    end_token: int | None = None
+    """The token that ends an answer."""
+
+    def __post_init__(self) -> None:
+        self._check_types()
+        for name in ("vocab_size", "d_model", "n_layers", "n_heads", "max_len"):
+            self._check_size(name, at_least=1)
+        for name in ("d_ff", "d_head", "d_value"):
+            self._check_size(name, at_least=0)
+        if self.d_head == 0:
+            if self.d_model % self.n_heads:
+                raise ConfigError(
+                    f"d_head is d_model / n_heads unless it is given, and {self.d_model} is not divisible by "
+                    f"{self.n_heads}; give d_head, for example d_head={max(1, self.d_model // self.n_heads)}."
+                )
+            object.__setattr__(self, "d_head", self.d_model // self.n_heads)
+        if self.d_value == 0:
+            object.__setattr__(self, "d_value", self.d_head)
+        if self.causal is None:
+            object.__setattr__(self, "causal", self.architecture != "encoder")
+        if self.final_norm is None:
+            object.__setattr__(self, "final_norm", self.norm == "pre")
+        self._check_rules()
+
+    def _check_size(self, name: str, at_least: int) -> None:
+        value = getattr(self, name)
+        if not at_least <= value <= LIMITS[name]:
+            raise ConfigError(
+                f"{name} must be from {at_least} to {LIMITS[name]:,}, got {value}; for example {name}=16."
+            )
+
+    def _check_rules(self) -> None:
+        if self.positions == "rotary" and self.d_head % 2:
+            raise ConfigError(
+                f"Rotary positions turn pairs of dimensions, so d_head must be even, got {self.d_head}; "
+                f"for example d_head={self.d_head + 1}."
+            )
+        if self.architecture != "encoder" and not self.causal:
+            raise ConfigError(
+                f"A {self.architecture} is trained to predict what comes next, so causal must be true, got false; "
+                "use architecture='encoder', or lift the mask of one run with the edit set_causal(False)."
+            )
+        if not (self.see_self or self.causal):
+            raise ConfigError("see_self=False narrows a causal mask, so it needs causal=True, got causal=False.")
+        if self.tied_source and self.architecture != "encoder-decoder":
+            raise ConfigError(
+                f"tied_source shares the source's embeddings with the target's, so it needs "
+                f"architecture='encoder-decoder', got {self.architecture!r}; use tied_source=False."
+            )
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout must be at least 0 and below 1, got {self.dropout}; for example dropout=0.1.")
+        for name in ("norm_eps", "position_base", "init_scale", "embed_std"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
+                raise ConfigError(f"{name} must be a finite number above 0, got {getattr(self, name)}.")
+        if len(set(self.dropout_sites)) != len(self.dropout_sites):
+            raise ConfigError(f"dropout_sites must name each place once, got {self.dropout_sites}.")
+        for name in ("pad_token", "start_token", "end_token"):
+            token = getattr(self, name)
+            if token is not None and not 0 <= token < self.vocab_size:
+                raise ConfigError(
+                    f"{name} must be a token from 0 to vocab_size - 1 = {self.vocab_size - 1}, got {token}; "
+                    f"for example {name}=0."
+                )
+
+    def n_parameters(self) -> int:
+        """The number of learned numbers, by formula: what `sum(p.numel() for p in model.parameters())` will be."""
+        return sum(part.count for part in self.parameters_by_part())
+
+    def parameters_by_part(self) -> tuple[Part, ...]:
+        """The same count part by part, each with the formula that gives it."""
+        from xformer.counting import count_parts
+
+        return count_parts(self)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One row of a parameter table: how many numbers a part of the model learns, and the sum written out."""
+
+    name: str
+    formula: str
+    count: int
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Config):
+        return value.to_json()
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _check_type(name: str, value: Any, hint: Any) -> None:
+    options = get_args(hint)
+    origin = getattr(hint, "__origin__", None)
+    if origin is Literal:
+        if not isinstance(value, str) or value not in options:
+            raise ConfigError(f"{name} must be one of {', '.join(map(repr, options))}, got {value!r}.")
+    elif origin is tuple:
+        if not isinstance(value, tuple):
+            raise ConfigError(f"{name} must be a tuple, got {value!r}; for example {name}=().")
+        for item in value:
+            _check_type(name, item, options[0])
+    elif options:  # a union: `int | None`
+        if value is None and type(None) in options:
+            return
+        _check_type(name, value, next(option for option in options if option is not type(None)))
+    elif hint is float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigError(f"{name} must be a number, got {value!r}; for example {name}=0.1.")
+    elif type(value) is not hint:
+        example = {int: 16, bool: True, str: "reverse"}.get(hint, hint)
+        raise ConfigError(f"{name} must be of type {hint.__name__}, got {value!r}; for example {name}={example!r}.")

@@ -1,0 +1,61 @@
+"""How many numbers a transformer learns, part by part, as the sums one would write on a blackboard."""
+
+from __future__ import annotations
+
+from xformer.config import ModelConfig, Part
+
+
+def count_parts(config: ModelConfig) -> tuple[Part, ...]:
+    """The parameter table of a model: one `Part` for each kind of layer, in the order the input meets them."""
+    d = config.d_model
+    stacks = ("encoder", "decoder") if config.architecture == "encoder-decoder" else (config.architecture,)
+    parts = [_embedding(config), _positions(config, len(stacks))]
+    for stack in stacks:
+        n = config.n_layers
+        parts.append(_attention(config, f"{stack}: self-attention"))
+        if stack == "decoder" and len(stacks) == 2:
+            parts.append(_attention(config, f"{stack}: cross-attention"))
+        if config.d_ff:
+            bias = f" + {config.d_ff} + {d}" if config.ffn_bias else ""
+            count = 2 * d * config.d_ff + (config.d_ff + d if config.ffn_bias else 0)
+            parts.append(Part(f"{stack}: feed-forward", f"{n} × (2·{d}·{config.d_ff}{bias})", n * count))
+        sublayers = 1 + (stack == "decoder" and len(stacks) == 2) + bool(config.d_ff)
+        if config.norm != "none" or config.final_norm:
+            norms = n * sublayers * (config.norm != "none") + bool(config.final_norm)
+            parts.append(Part(f"{stack}: norms", f"{norms} × 2·{d}", norms * 2 * d))
+    parts.append(_output(config))
+    return tuple(part for part in parts if part.count)
+
+
+def _embedding(config: ModelConfig) -> Part:
+    tables = 2 if config.architecture == "encoder-decoder" and not config.tied_source else 1
+    times = "2 × " if tables == 2 else ""
+    return Part(
+        "token embedding",
+        f"{times}{config.vocab_size:,}·{config.d_model}",
+        tables * config.vocab_size * config.d_model,
+    )
+
+
+def _positions(config: ModelConfig, stacks: int) -> Part:
+    tables = stacks * {"learned": 1, "mirror": 2}.get(config.positions, 0)
+    times = f"{tables} × " if tables > 1 else ""
+    return Part("positions", f"{times}{config.max_len}·{config.d_model}", tables * config.max_len * config.d_model)
+
+
+def _attention(config: ModelConfig, name: str) -> Part:
+    d, heads, d_head, d_value = config.d_model, config.n_heads, config.d_head, config.d_value
+    weights = d * heads * (2 * d_head + d_value) + heads * d_value * d
+    formula = f"{d}·{heads}·(2·{d_head} + 2·{d_value})"
+    biases = 0
+    if config.attention_bias:
+        biases = heads * (2 * d_head + d_value) + d
+        formula += f" + {heads}·(2·{d_head} + {d_value}) + {d}"
+    return Part(name, f"{config.n_layers} × ({formula})", config.n_layers * (weights + biases))
+
+
+def _output(config: ModelConfig) -> Part:
+    weights = 0 if config.tied_output else config.d_model * config.vocab_size
+    biases = config.vocab_size if config.output_bias else 0
+    terms = [f"{config.d_model}·{config.vocab_size:,}"] * bool(weights) + [f"{config.vocab_size:,}"] * bool(biases)
+    return Part("output", " + ".join(terms), weights + biases)

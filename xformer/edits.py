@@ -1,0 +1,216 @@
+"""The named interventions: small values that say what to change in one run, and change nothing else.
+
+    record(model, tokens, edits=[edits.ablate_head("encoder.1.attn", 2)])
+
+Each edit names the activations it applies to by a glob (`*` matches anything, dots included), returns new tensors, and
+raises `EditError` when it does not fit what it finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from xformer.errors import EditError
+
+if TYPE_CHECKING:
+    from xformer.trace import Trace
+
+Edges = Sequence[tuple[int, int]]
+"""Pairs (query, key)."""
+
+
+@dataclass(frozen=True)
+class AblateHead:
+    """Silence a head: its z becomes 0, so that nothing of it reaches the output projection."""
+
+    name: str
+    head: int
+
+    def apply(self, name: str, value: Tensor) -> Tensor:
+        return _at_heads(name, value, (self.head,), torch.zeros_like(value))
+
+
+@dataclass(frozen=True)
+class SetEdges:
+    """Forbid or allow single (query, key) cells before the softmax; other masks are left as they are."""
+
+    name: str
+    edges: tuple[tuple[int, int], ...]
+    allowed: bool
+    heads: tuple[int, ...] | None = None
+
+    def apply(self, name: str, value: Tensor) -> Tensor:
+        n_query, n_key = value.shape[-2:]
+        chosen = torch.zeros(n_query, n_key, dtype=torch.bool, device=value.device)  # [query, key]
+        for query, key in self.edges:
+            if not (0 <= query < n_query and 0 <= key < n_key):
+                raise EditError(
+                    f"{name} has queries 0 to {n_query - 1} and keys 0 to {n_key - 1}, so there is no edge "
+                    f"({query}, {key}); for example (0, 0)."
+                )
+            chosen[query, key] = True
+        changed = value | chosen if self.allowed else value & ~chosen
+        return _at_heads(name, value, self.heads, changed)
+
+
+@dataclass(frozen=True)
+class SetMask:
+    """Put a drawn mask [query, key] in place of the whole mask of an attention layer, padding included."""
+
+    name: str
+    mask: Tensor = field(repr=False)
+    heads: tuple[int, ...] | None = None
+
+    def apply(self, name: str, value: Tensor) -> Tensor:
+        return _at_heads(name, value, self.heads, _fit(name, self.mask.to(value.device, torch.bool), value))
+
+
+@dataclass(frozen=True)
+class SetCausal:
+    """Impose the causal mask or lift it; padding stays masked either way."""
+
+    name: str
+    on: bool
+
+    def apply(self, name: str, value: Tensor) -> Tensor:
+        everything = torch.ones_like(value)  # [query, key]
+        return everything.tril(value.shape[-1] - value.shape[-2]) if self.on else everything
+
+
+@dataclass(frozen=True)
+class Replace:
+    """Put another tensor in place of an activation (or of some of its heads)."""
+
+    name: str
+    value: Tensor = field(repr=False)
+    heads: tuple[int, ...] | None = None
+    positions: tuple[int, ...] | None = None
+
+    def apply(self, name: str, value: Tensor) -> Tensor:
+        new = _fit(name, self.value.to(value.device, value.dtype), value)
+        return _at_heads(name, value, self.heads, _at_positions(name, value, self.positions, new))
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Multiply an activation (or some of its heads) by a factor."""
+
+    name: str
+    factor: float
+    heads: tuple[int, ...] | None = None
+
+    def apply(self, name: str, value: Tensor) -> Tensor:
+        return _at_heads(name, value, self.heads, value * self.factor)
+
+
+@dataclass(frozen=True)
+class ZeroPositions:
+    """Take away everything that tells the model where a token is: added vectors, rotary angles, ALiBi's bias."""
+
+    name: str
+
+    def apply(self, name: str, value: Tensor) -> Tensor:
+        return torch.zeros_like(value)
+
+
+AnyEdit = AblateHead | SetEdges | SetMask | SetCausal | Replace | Scale | ZeroPositions
+
+
+def ablate_head(attention: str, head: int) -> AblateHead:
+    """Silence head `head` of an attention layer, e.g. `ablate_head("encoder.1.attn", 2)`."""
+    return AblateHead(f"{attention}.z", head)
+
+
+def mask_edges(attention: str, edges: Edges, heads: Iterable[int] | None = None) -> SetEdges:
+    """Keep each query of `edges` from looking at its key; in all heads unless some are named."""
+    return SetEdges(f"{attention}.mask", _pairs(edges), allowed=False, heads=_tuple(heads))
+
+
+def unmask_edges(attention: str, edges: Edges, heads: Iterable[int] | None = None) -> SetEdges:
+    """Let each query of `edges` look at its key, whatever the other masks say."""
+    return SetEdges(f"{attention}.mask", _pairs(edges), allowed=True, heads=_tuple(heads))
+
+
+def set_mask(attention: str, mask: Tensor, heads: Iterable[int] | None = None) -> SetMask:
+    """Use the boolean mask [query, key] (true: may look) in place of the model's own."""
+    return SetMask(f"{attention}.mask", mask, _tuple(heads))
+
+
+def set_causal(on: bool, attention: str = "*attn") -> SetCausal:
+    """Impose (`True`) or lift (`False`) the causal mask of self-attention, in every layer unless one is named."""
+    return SetCausal(f"{attention}.causal", on)
+
+
+def replace(name: str, value: Tensor, *, heads: Iterable[int] | None = None) -> Replace:
+    """Use `value` in place of the activation `name`; it must fit its shape (a batch of 1 may be left out)."""
+    return Replace(name, value, _tuple(heads))
+
+
+def replace_pattern(
+    attention: str, pattern: Float[Tensor, "*batch query key"], heads: Iterable[int] | None = None
+) -> Replace:
+    """Use `pattern` [query, key] or [head, query, key] in place of the attention weights."""
+    return Replace(f"{attention}.pattern", pattern, _tuple(heads))
+
+
+def scale(name: str, factor: float, *, heads: Iterable[int] | None = None) -> Scale:
+    """Multiply the activation `name` by `factor`; e.g. `scale("encoder.0.ffn.out", 0.0)` silences a feed-forward layer."""
+    return Scale(name, factor, _tuple(heads))
+
+
+def patch_from(
+    trace: Trace, name: str, *, heads: Iterable[int] | None = None, positions: Iterable[int] | None = None
+) -> Replace:
+    """Use the activation `name` of another run, whole or at some heads (q, k, v, z, pattern, scores) or positions."""
+    return Replace(name, trace[name], _tuple(heads), _tuple(positions))
+
+
+def zero_positions() -> ZeroPositions:
+    """Switch the position encoding off, of whichever kind it is."""
+    return ZeroPositions("*pos_*")
+
+
+def _pairs(edges: Edges) -> tuple[tuple[int, int], ...]:
+    return tuple((int(query), int(key)) for query, key in edges)
+
+
+def _tuple(numbers: Iterable[int] | None) -> tuple[int, ...] | None:
+    return None if numbers is None else tuple(int(number) for number in numbers)
+
+
+def _fit(name: str, new: Tensor, value: Tensor) -> Tensor:
+    try:
+        return new.expand(value.shape)
+    except RuntimeError:
+        raise EditError(f"{name} has the shape {list(value.shape)}, which {list(new.shape)} does not fit.") from None
+
+
+def _at_heads(name: str, value: Tensor, heads: tuple[int, ...] | None, changed: Tensor) -> Tensor:
+    """`changed` at the chosen heads of [batch, head, …] and `value` at the others; `changed` where none are chosen."""
+    if heads is None:
+        return changed
+    if value.dim() != 4:
+        raise EditError(f"{name} has the shape {list(value.shape)} and no heads; leave heads out.")
+    if wrong := [head for head in heads if not 0 <= head < value.shape[1]]:
+        raise EditError(f"{name} has heads 0 to {value.shape[1] - 1}, got {wrong[0]}.")
+    chosen = torch.zeros(value.shape[1], dtype=torch.bool, device=value.device)
+    chosen[list(heads)] = True
+    return torch.where(chosen[None, :, None, None], changed, value)
+
+
+def _at_positions(name: str, value: Tensor, positions: tuple[int, ...] | None, changed: Tensor) -> Tensor:
+    """`changed` at the chosen positions of [batch, (head,) pos, …] and `value` at the others."""
+    if positions is None:
+        return changed
+    n_pos = value.shape[-2]
+    if wrong := [pos for pos in positions if not 0 <= pos < n_pos]:
+        raise EditError(f"{name} has positions 0 to {n_pos - 1}, got {wrong[0]}.")
+    chosen = torch.zeros(n_pos, dtype=torch.bool, device=value.device)
+    chosen[list(positions)] = True
+    return torch.where(chosen[:, None], changed, value)

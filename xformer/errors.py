@@ -1,0 +1,35 @@
+"""The errors this library raises on purpose, one class for each kind of mistake a caller can make.
+
+    XformerError
+    ├── ConfigError       a configuration breaks one of its rules
+    ├── InputError        tokens, text or a prompt do not fit the model
+    ├── EditError         an intervention names something that never happened, or does not fit it
+    ├── CheckpointError   a file is not a model that can be trusted
+    └── TrainingError     a run cannot go on
+
+Each message is one plain sentence that can be shown to a visitor as it is.
+"""
+
+
+class XformerError(Exception):
+    """Base of every error raised on purpose by this library."""
+
+
+class ConfigError(XformerError, ValueError):
+    """A configuration breaks a rule; the message states the rule, the value received and one that works."""
+
+
+class InputError(XformerError, ValueError):
+    """Tokens, text or a prompt do not fit the model or the task."""
+
+
+class EditError(XformerError, ValueError):
+    """An edit names an activation that the run never produced, or its value has the wrong shape."""
+
+
+class CheckpointError(XformerError):
+    """A file is not a checkpoint that can be trusted and loaded."""
+
+
+class TrainingError(XformerError):
+    """A training run cannot start or cannot go on."""

@@ -1,0 +1,1 @@
+"""The parts of a transformer, one idea a file."""

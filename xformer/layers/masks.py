@@ -1,0 +1,132 @@
+"""Who may look at whom: padding, packing, causality and any drawn mask, combined once for a whole forward pass.
+
+    scores[q, k] = -inf   wherever a mask forbids q to look at k          (Vaswani et al. 2017, §3.2.3)
+
+A query that may look at nothing at all gets a row of zeros, not the NaN that softmax over nothing would give.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from xformer.errors import InputError
+from xformer.layers.layout import Layout
+
+
+def causal_mask(
+    n_query: int, n_key: int, *, see_self: bool = True, device: torch.device | str = "cpu"
+) -> Bool[Tensor, "query key"]:
+    """True where a key is not later than the query; the last query stands at the last key (as with a cache).
+
+    With `see_self=False` the query's own position is excluded too, so the first one has nothing to see.
+    """
+    diagonal = n_key - n_query - (0 if see_self else 1)
+    return torch.ones(n_query, n_key, dtype=torch.bool, device=device).tril(diagonal)
+
+
+def layout_mask(queries: Layout, keys: Layout) -> Bool[Tensor, "batch 1 query key"] | None:
+    """True where the key is a token of the query's own sequence; None where the layouts forbid nothing.
+
+    Between two streams (cross-attention) a sequence keeps its segment number on both sides.
+    """
+    if queries.segments is None and keys.segments is None:
+        return None
+    if keys.segments is None:
+        return None
+    if queries.segments is None:
+        return (keys.segments > 0)[:, None, None, :]  # [batch, 1, 1, key]
+    same = queries.segments[:, :, None] == keys.segments[:, None, :]  # [batch, query, key]
+    return (same & (keys.segments > 0)[:, None, :])[:, None]  # [batch, 1, query, key]
+
+
+@dataclass(frozen=True)
+class Mask:
+    """The mask of one attention layer, in the parts that a recorded run shows and may change.
+
+    `layout` is what padding, packing and a drawn mask allow; `causal` what the order of time allows. None allows all.
+    """
+
+    layout: Bool[Tensor, "#batch #head #query key"] | None = None
+    causal: Bool[Tensor, "query key"] | None = None
+    rows_may_be_empty: bool = False
+    is_ordered: bool = True
+    """Whether queries and keys are one stream, so that "later" means something (not so in cross-attention)."""
+    is_plain_causal: bool = False
+    """The one mask that the fused kernel knows by name: lower triangle with diagonal, nothing else."""
+
+    @cached_property
+    def allowed(self) -> Bool[Tensor, "#batch #head query key"] | None:
+        """Both parts together."""
+        if self.layout is None:
+            return None if self.causal is None else self.causal[None, None]
+        return self.layout if self.causal is None else self.layout & self.causal
+
+    @cached_property
+    def empty_rows(self) -> Bool[Tensor, "#batch #head query 1"] | None:
+        """True for a query that may look at nothing; None where that cannot happen."""
+        if not self.rows_may_be_empty or self.allowed is None:
+            return None
+        return ~self.allowed.any(dim=-1, keepdim=True)
+
+    def additive(self, dtype: torch.dtype) -> Float[Tensor, "#batch #head query key"] | None:
+        """0 where looking is allowed and -inf where not, for the fused kernel; empty rows are left all zero."""
+        if self.allowed is None:
+            return None
+        if dtype not in self._additive:
+            allowed = self.allowed if self.empty_rows is None else self.allowed | self.empty_rows
+            bias = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
+            self._additive[dtype] = bias.masked_fill_(~allowed, float("-inf"))
+        return self._additive[dtype]
+
+    @cached_property
+    def _additive(self) -> dict[torch.dtype, Tensor]:
+        return {}
+
+
+NO_MASK = Mask()
+
+
+def combine(
+    queries: Layout,
+    keys: Layout,
+    *,
+    n_query: int,
+    n_key: int,
+    causal: bool,
+    see_self: bool = True,
+    drawn: Bool[Tensor, "*batch query key"] | None = None,
+    device: torch.device | str = "cpu",
+) -> Mask:
+    """The mask of every layer of one stack: its layouts, causality, and a drawn mask [query, key] or [batch, query, key]."""
+    allowed = layout_mask(queries, keys)
+    if drawn is not None:
+        if drawn.dtype != torch.bool or drawn.shape[-2:] != (n_query, n_key) or drawn.dim() > 3:
+            raise InputError(
+                f"A mask must be boolean with shape [query, key] = [{n_query}, {n_key}] (a batch in front if you like), "
+                f"got {drawn.dtype} {list(drawn.shape)}; for example torch.ones({n_query}, {n_key}, dtype=torch.bool)."
+            )
+        drawn = drawn[None, None] if drawn.dim() == 2 else drawn[:, None]  # [#batch, 1, query, key]
+        allowed = drawn if allowed is None else allowed & drawn
+    triangle = causal_mask(n_query, n_key, see_self=see_self, device=device) if causal else None
+    return Mask(
+        layout=allowed,
+        causal=triangle,
+        rows_may_be_empty=drawn is not None or (causal and not see_self) or queries.padded or keys.padded,
+        is_plain_causal=causal and see_self and allowed is None and n_query == n_key,
+    )
+
+
+def masked_softmax(
+    scores: Float[Tensor, "batch head query key"], allowed: Bool[Tensor, "batch head query key"]
+) -> Float[Tensor, "batch head query key"]:
+    """softmax over the keys of scores that are -inf where not allowed; a row that allows nothing is all zeros.
+
+    The empty rows are given finite scores first: a NaN that is only overwritten afterwards still poisons the gradient.
+    """
+    empty = ~allowed.any(dim=-1, keepdim=True)  # [batch, head, query, 1]
+    return scores.masked_fill(empty, 0.0).softmax(dim=-1).masked_fill(empty, 0.0)

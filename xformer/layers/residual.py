@@ -1,0 +1,54 @@
+"""The residual connection around a sublayer f, and where its normalisation stands.
+
+post-norm   LayerNorm(x + f(x))        the paper (Vaswani et al. 2017, §5.4: dropout on f before the sum)
+pre-norm    x + f(LayerNorm(x))        GPT-2 and after (Xiong et al. 2020, arXiv:2002.04745)
+no norm     x + f(x)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from xformer.config import ModelConfig
+from xformer.layers.norm import LayerNorm
+
+Sublayer = Callable[[Tensor], Tensor]
+Vectors = Float[Tensor, "batch pos d_model"]
+
+
+class PostNorm(nn.Module):
+    """LayerNorm(x + f(x))."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.norm = LayerNorm(config.d_model, config.norm_eps)
+
+    def forward(self, x: Vectors, f: Sublayer) -> Vectors:
+        return self.norm(x + f(x))
+
+
+class PreNorm(nn.Module):
+    """x + f(LayerNorm(x))."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.norm = LayerNorm(config.d_model, config.norm_eps)
+
+    def forward(self, x: Vectors, f: Sublayer) -> Vectors:
+        return x + f(self.norm(x))
+
+
+class NoNorm(nn.Module):
+    """x + f(x)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+
+    def forward(self, x: Vectors, f: Sublayer) -> Vectors:
+        return x + f(x)
+
+
+RESIDUALS = {"post": PostNorm, "pre": PreNorm, "none": NoNorm}

@@ -1,0 +1,175 @@
+"""The transformer: an encoder, a decoder, or both, as one plain `nn.Module`.
+
+encoder            tokens → logits, every position sees every other
+decoder            tokens → logits, a position sees itself and what came before
+encoder-decoder    (source, target) → logits of the target, whose layers also look at the encoded source
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from xformer.config import ModelConfig
+from xformer.errors import InputError
+from xformer.layers.block import Block, BlockInputs, CrossBlock
+from xformer.layers.cache import Cache
+from xformer.layers.dropout import NO_DROPOUT, Dropout
+from xformer.layers.embedding import TokenEmbedding, Unembedding
+from xformer.layers.init import initialise
+from xformer.layers.layout import Layout
+from xformer.layers.masks import Mask, layout_mask
+from xformer.layers.stack import Stack
+from xformer.tape import SILENT, AnyTape
+
+
+class Transformer(nn.Module):
+    """A transformer of the shape that `config` says, freshly initialised from `generator`."""
+
+    def __init__(self, config: ModelConfig, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = TokenEmbedding(config)
+        self.source_embedding: TokenEmbedding | None = None
+        self.encoder: Stack | None = None
+        self.decoder: Stack | None = None
+        if config.architecture == "encoder":
+            self.encoder = Stack(config, Block, causal=bool(config.causal))
+        elif config.architecture == "decoder":
+            self.decoder = Stack(config, Block, causal=True)
+        else:
+            self.source_embedding = None if config.tied_source else TokenEmbedding(config)
+            self.encoder = Stack(config, Block, causal=False)
+            self.decoder = Stack(config, CrossBlock, causal=True)
+        self.unembedding = Unembedding(config)
+        initialise(self, config, generator)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch pos"],
+        target: Int[Tensor, "batch target"] | None = None,
+        *,
+        pad: int | None = None,
+        valid: Bool[Tensor, "batch pos"] | None = None,
+        target_valid: Bool[Tensor, "batch target"] | None = None,
+        layout: Layout | None = None,
+        target_layout: Layout | None = None,
+        mask: Bool[Tensor, "*batch query key"] | None = None,
+        tape: AnyTape | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "batch pos vocab"]:
+        """One score for every token at every position.
+
+        Padding is told by `valid` (true where there is a token), by the token id `pad`, or by a `layout`. `mask` further
+        limits who sees whom in self-attention (an encoder-decoder's decoder). `generator` feeds dropout, which applies in
+        `train()` mode only and never on a tape.
+
+        Raises `InputError` when the tokens do not fit the configuration.
+        """
+        tape = SILENT if tape is None else tape
+        dropout = Dropout.of(self.config, generator) if self.training and not tape.recording else NO_DROPOUT
+        layout = self._layout(tokens, pad, valid, layout)
+        if self.config.architecture != "encoder-decoder":
+            if target is not None:
+                raise InputError(
+                    f"A model with architecture={self.config.architecture!r} takes tokens alone, no target."
+                )
+            return self._single(tokens, layout, mask, tape, dropout)
+        if target is None:
+            raise InputError("An encoder-decoder needs both a source and a target: model(source, target).")
+        target_layout = self._layout(target, pad, target_valid, target_layout)
+        memory = self.encode(tokens, layout=layout, tape=tape, dropout=dropout)
+        return self._target(target, target_layout, memory, layout, mask, tape, dropout)
+
+    def encode(
+        self,
+        source: Int[Tensor, "batch pos"],
+        *,
+        layout: Layout | None = None,
+        tape: AnyTape = SILENT,
+        dropout: Dropout = NO_DROPOUT,
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """The memory that an encoder-decoder's decoder looks at."""
+        if self.encoder is None or self.decoder is None:
+            raise InputError(f"Only an encoder-decoder encodes a source on its own, not a {self.config.architecture}.")
+        layout = self._layout(source, None, None, layout)
+        embedding = self.source_embedding or self.embedding
+        at = tape.at("encoder")
+        return self.encoder(embedding(source), layout, given=BlockInputs(dropout=dropout), tape=at, layer_tape=at)
+
+    def extend(
+        self,
+        tokens: Int[Tensor, "batch new"],
+        cache: Cache,
+        memory: Float[Tensor, "batch key d_model"] | None = None,
+    ) -> Float[Tensor, "batch new vocab"]:
+        """Logits of the next tokens of a decoding whose earlier positions are in `cache`, which grows by them.
+
+        Only what is new is computed. Raises `InputError` for an encoder, and for positions counted from the end, which
+        change with every token.
+        """
+        if self.decoder is None or self.config.positions == "mirror":
+            raise InputError("Only a decoder whose positions count from the start can go on from a cache.")
+        self._check(tokens, cache.length)
+        layout = Layout.plain(tokens.shape[1], tokens.device, start=cache.length)
+        x = self.decoder(self.embedding(tokens), layout, given=BlockInputs(memory=memory), cache=cache)
+        return self.unembedding(x, self.embedding)
+
+    def _single(
+        self, tokens: Tensor, layout: Layout, mask: Tensor | None, tape: AnyTape, dropout: Dropout
+    ) -> Float[Tensor, "batch pos vocab"]:
+        name, stack = ("encoder", self.encoder) if self.encoder is not None else ("decoder", self.decoder)
+        assert stack is not None
+        given = BlockInputs(dropout=dropout)
+        embed = self.embedding(tokens)  # [batch, pos, d_model]
+        x = stack(embed, layout, given=given, drawn=mask, tape=tape, layer_tape=tape.at(name))
+        return tape("logits", self.unembedding(x, self.embedding))
+
+    def _target(
+        self,
+        target: Tensor,
+        layout: Layout,
+        memory: Tensor,
+        source_layout: Layout,
+        mask: Tensor | None,
+        tape: AnyTape,
+        dropout: Dropout,
+    ) -> Float[Tensor, "batch pos vocab"]:
+        assert self.decoder is not None
+        padded = layout.padded or source_layout.padded
+        cross = Mask(layout=layout_mask(layout, source_layout), rows_may_be_empty=padded, is_ordered=False)
+        given = BlockInputs(memory=memory, cross_mask=cross, dropout=dropout)
+        at = tape.at("decoder")
+        x = self.decoder(self.embedding(target), layout, given=given, drawn=mask, tape=at, layer_tape=at)
+        return tape("logits", self.unembedding(x, self.embedding))
+
+    def _layout(self, tokens: Tensor, pad: int | None, valid: Tensor | None, layout: Layout | None) -> Layout:
+        if layout is not None:  # whoever brings a layout has built the batch, and vouches for it
+            return layout
+        self._check(tokens)
+        if valid is None and pad is not None:
+            valid = tokens != pad
+        if valid is None:
+            return Layout.plain(tokens.shape[1], tokens.device)
+        if valid.shape != tokens.shape or valid.dtype != torch.bool:
+            raise InputError(
+                f"valid must be boolean and shaped like the tokens, {list(tokens.shape)}, "
+                f"got {valid.dtype} {list(valid.shape)}; for example valid = tokens != 0."
+            )
+        return Layout.from_valid(valid)
+
+    def _check(self, tokens: Tensor, n_before: int = 0) -> None:
+        if tokens.dim() != 2 or tokens.dtype not in (torch.int64, torch.int32) or tokens.numel() == 0:
+            raise InputError(
+                f"Tokens must be integers shaped [batch, pos], at least one of them, got {tokens.dtype} "
+                f"{list(tokens.shape)}; for example torch.tensor([[3, 7, 12]])."
+            )
+        if n_before + tokens.shape[1] > self.config.max_len:
+            raise InputError(
+                f"This model reads at most {self.config.max_len} tokens, got {n_before + tokens.shape[1]}."
+            )
+        low, high = int(tokens.min()), int(tokens.max())
+        if low < 0 or high >= self.config.vocab_size:
+            wrong = low if low < 0 else high
+            raise InputError(f"This model's tokens are 0 to {self.config.vocab_size - 1}, got {wrong}.")

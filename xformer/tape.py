@@ -1,0 +1,107 @@
+"""The tape: how one forward pass is read and changed without touching the model it runs on.
+
+A layer hands each intermediate to the tape by name and goes on with what the tape returns:
+
+    pattern = tape("pattern", scores.softmax(dim=-1))
+
+The state belongs to the call. Any number of threads may run the same read-only model, each with its own tape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Protocol
+
+from torch import Tensor
+
+from xformer.errors import EditError
+
+
+class Edit(Protocol):
+    """One intervention: a glob over activation names, and what to make of each activation that it matches."""
+
+    @property
+    def name(self) -> str: ...
+
+    def apply(self, name: str, value: Tensor) -> Tensor:
+        """The changed activation: a new tensor of the same shape, on the same device."""
+        ...
+
+
+class Tape:
+    """Keeps the activations of one forward pass and applies edits to them on the way.
+
+    `keep` is a sequence of globs; only activations whose name matches one are kept (all of them by default).
+    """
+
+    recording = True
+
+    def __init__(self, edits: Iterable[Edit] = (), keep: Sequence[str] = ("*",)) -> None:
+        self.activations: dict[str, Tensor] = {}
+        self.names: list[str] = []
+        self._edits = tuple(edits)
+        self._keep = tuple(keep)
+        self._fired: set[int] = set()
+
+    def __call__(self, name: str, value: Tensor) -> Tensor:
+        """Pass an activation through: edited where an edit matches, kept where it was asked for."""
+        self.names.append(name)
+        for index, edit in enumerate(self._edits):
+            if fnmatchcase(name, edit.name):
+                edited = edit.apply(name, value)
+                if edited.shape != value.shape:
+                    raise EditError(
+                        f"An edit must keep the shape of {name}, which is {list(value.shape)}, "
+                        f"but {edit!r} made it {list(edited.shape)}."
+                    )
+                value = edited
+                self._fired.add(index)
+        if any(fnmatchcase(name, glob) for glob in self._keep):
+            self.activations[name] = value
+        return value
+
+    def at(self, path: str) -> TapeAt:
+        """The same tape seen from inside a part of the model: names are prefixed with `path`."""
+        return TapeAt(self, path)
+
+    def check_all_fired(self) -> None:
+        """Raise `EditError` when an edit, or a glob of `keep`, matched nothing in the pass that has just ended."""
+        for index, edit in enumerate(self._edits):
+            if index not in self._fired:
+                raise EditError(f"Nothing in this run is called {edit.name!r}; its names are {', '.join(self.names)}.")
+        for glob in self._keep:
+            if not any(fnmatchcase(name, glob) for name in self.names):
+                raise EditError(f"Nothing in this run is called {glob!r}; its names are {', '.join(self.names)}.")
+
+
+class TapeAt:
+    """A tape as one layer sees it: it names what it hands over relative to itself."""
+
+    recording = True
+
+    def __init__(self, tape: Tape, path: str) -> None:
+        self._tape = tape
+        self._path = path
+
+    def __call__(self, name: str, value: Tensor) -> Tensor:
+        return self._tape(f"{self._path}.{name}", value)
+
+    def at(self, path: str) -> TapeAt:
+        return TapeAt(self._tape, f"{self._path}.{path}")
+
+
+class SilentTape:
+    """No tape: everything passes through untouched, so that layers need not ask whether they are watched."""
+
+    recording = False
+
+    def __call__(self, name: str, value: Tensor) -> Tensor:
+        return value
+
+    def at(self, path: str) -> SilentTape:
+        return self
+
+
+SILENT = SilentTape()
+AnyTape = Tape | TapeAt | SilentTape
