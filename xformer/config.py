@@ -19,6 +19,8 @@ Positions = Literal["sinusoidal", "learned", "rotary", "alibi", "none", "mirror"
 Activation = Literal["relu", "gelu"]
 Init = Literal["xavier", "normal"]
 DropoutSite = Literal["embed", "attention", "ffn", "residual"]
+TaskName = Literal["reverse", "sort", "copy"]
+Decay = Literal["linear", "cosine", "none"]
 
 DROPOUT_SITES: tuple[DropoutSite, ...] = get_args(DropoutSite)
 """After the positions are added · on the attention weights · inside the feed-forward · before each residual sum."""
@@ -159,6 +161,11 @@ class ModelConfig(Config):
                 f"Rotary positions turn pairs of dimensions, so d_head must be even, got {self.d_head}; "
                 f"for example d_head={self.d_head + 1}."
             )
+        if self.max_len * self.d_model > 2**24:
+            raise ConfigError(
+                f"max_len × d_model must be at most 16,777,216, got {self.max_len} × {self.d_model}; "
+                f"for example max_len={2**24 // self.d_model}."
+            )
         if self.architecture != "encoder" and not self.causal:
             raise ConfigError(
                 f"A {self.architecture} is trained to predict what comes next, so causal must be true, got false; "
@@ -195,6 +202,90 @@ class ModelConfig(Config):
         from xformer.counting import count_parts
 
         return count_parts(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig(Config):
+    """What a model is trained to do, and how the sequences it sees are made."""
+
+    name: TaskName
+    architecture: Architecture
+    symbols: int = 19
+    """How many different symbols a sequence is made of: 1 to `symbols`."""
+    min_len: int = 3
+    max_len: int = 15
+    end_token: bool = False
+    """Encoder only: close every input with an end token (the other architectures always have one)."""
+
+    def __post_init__(self) -> None:
+        self._check_types()
+        if not 1 <= self.symbols <= 100_000:
+            raise ConfigError(f"symbols must be from 1 to 100,000, got {self.symbols}; for example symbols=19.")
+        if not 1 <= self.min_len <= self.max_len <= 10_000:
+            raise ConfigError(
+                f"Lengths must satisfy 1 ≤ min_len ≤ max_len ≤ 10,000, got min_len={self.min_len} and "
+                f"max_len={self.max_len}; for example min_len=3, max_len=15."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(Config):
+    """How a model is trained: optimiser, schedule, and when to look at it."""
+
+    steps: int
+    batch_size: int = 32
+    """Sequences a step."""
+    peak_lr: float = 3e-3
+    warmup: float = 0.2
+    """Share of the steps over which the learning rate rises from 0 to its peak."""
+    decay: Decay = "linear"
+    """How it falls afterwards: to `final_lr` along a line or half a cosine, or not at all."""
+    final_lr: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.98
+    adam_eps: float = 1e-8
+    weight_decay: float = 0.0
+    clip_norm: float = 1.0
+    """Gradients longer than this are shortened to it; 0 leaves them as they are."""
+    seed: int = 0
+    log_every: int = 20
+    """Steps between two reports, each with a held-out score."""
+    held_out: int = 256
+    """Unseen sequences that each report is scored on."""
+    snapshot_every: int = 100
+    target: float = 0.0
+    """Stop early once this exact match is reached on the held-out sequences; 0 never does."""
+
+    def __post_init__(self) -> None:
+        self._check_types()
+        for name, most in (
+            ("steps", 10_000_000),
+            ("batch_size", 65_536),
+            ("log_every", 1_000_000),
+            ("held_out", 65_536),
+        ):
+            if not 1 <= getattr(self, name) <= most:
+                raise ConfigError(
+                    f"{name} must be from 1 to {most:,}, got {getattr(self, name)}; for example {name}=100."
+                )
+        if self.snapshot_every < 0:
+            raise ConfigError(f"snapshot_every must be 0 (never) or more, got {self.snapshot_every}; for example 100.")
+        for name, low, high in (
+            ("peak_lr", 0.0, 1e12),
+            ("final_lr", 0.0, 1e12),
+            ("warmup", 0.0, 1.0),
+            ("weight_decay", 0.0, 100.0),
+            ("clip_norm", 0.0, 1e12),
+            ("adam_eps", 0.0, 1.0),
+            ("target", 0.0, 1.0),
+        ):
+            if not low <= getattr(self, name) <= high:  # also false for NaN
+                raise ConfigError(f"{name} must be from {low:g} to {high:g}, got {getattr(self, name)}.")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}; for example 0.9.")
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError(f"seed must be from 0 to 2^63 - 1, got {self.seed}; for example seed=0.")
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class Transformer(nn.Module):
         mask: Bool[Tensor, "*batch query key"] | None = None,
         tape: AnyTape | None = None,
         generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "batch pos vocab"]:
+    ) -> Float[Tensor, "batch out vocab"]:
         """One score for every token at every position.
 
         Padding is told by `valid` (true where there is a token), by the token id `pad`, or by a `layout`. `mask` further

@@ -24,7 +24,7 @@ class BlockInputs:
     mask: Mask = NO_MASK
     angles: Float[Tensor, "*batch pos half"] | None = None
     position_bias: Float[Tensor, "#batch head query key"] | None = None
-    memory: Float[Tensor, "batch key d_model"] | None = None
+    memory: Float[Tensor, "batch source d_model"] | None = None
     cross_mask: Mask = NO_MASK
     dropout: Dropout = NO_DROPOUT
 

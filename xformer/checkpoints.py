@@ -1,0 +1,140 @@
+"""Models on disk: safetensors with their configuration in the metadata, checked from the first byte before anything is built.
+
+A checkpoint is a folder with `model.safetensors`, which is complete in itself, and `card.json`, the readable copy of its card:
+where the model comes from, its seed, and the figures it was measured at. Nothing in either can execute.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from xformer.config import ModelConfig, TaskConfig
+from xformer.errors import CheckpointError, ConfigError
+from xformer.files import write_atomically
+from xformer.model import Transformer
+from xformer.safe_header import parse_header, strict_json
+from xformer.tasks import Task
+
+FILE = "model.safetensors"
+CARD = "card.json"
+FORMAT = "1"
+MAX_BYTES = 2 * 1024**3
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A model that is ready to run (read-only, in `eval()` mode), with what it was trained for."""
+
+    model: Transformer
+    task: Task | None = None
+    card: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.model.config
+
+
+def save(what: Checkpoint | Transformer, path: str | Path) -> None:
+    """Write a checkpoint folder, or a single file when `path` ends in .safetensors.
+
+    Raises `CheckpointError` when the weights are not finite, `OSError` when the disk refuses.
+    """
+    checkpoint = what if isinstance(what, Checkpoint) else Checkpoint(what)
+    path = Path(path)
+    content = to_bytes(checkpoint)
+    if path.suffix == ".safetensors":
+        write_atomically(path, content)
+        return
+    write_atomically(path / FILE, content)
+    write_atomically(path / CARD, (json.dumps(checkpoint.card, indent=1) + "\n").encode())
+
+
+def to_bytes(checkpoint: Checkpoint) -> bytes:
+    """The whole checkpoint as the bytes of one safetensors file."""
+    weights = {name: value.detach().cpu().contiguous() for name, value in checkpoint.model.named_parameters()}
+    for name, value in weights.items():
+        if not bool(value.isfinite().all()):
+            raise CheckpointError(f"The weights are not saved, because {name} holds NaN or infinity.")
+    metadata = {
+        "xformer": FORMAT,
+        "config": json.dumps(checkpoint.config.to_json()),
+        "card": json.dumps(checkpoint.card),
+    }
+    if checkpoint.task is not None:
+        metadata["task"] = json.dumps(checkpoint.task.config.to_json())
+    return safetensors.torch.save(weights, metadata)
+
+
+def load(path: str | Path) -> Checkpoint:
+    """Read a checkpoint folder or a single .safetensors file. Raises `CheckpointError` saying what is wrong with it."""
+    path = Path(path)
+    file = path / FILE if path.is_dir() else path
+    if not file.is_file():
+        raise CheckpointError(f"There is no checkpoint at {path}; a checkpoint is a folder with {FILE} in it.")
+    if file.stat().st_size > MAX_BYTES:
+        raise CheckpointError(f"The file has {file.stat().st_size:,} bytes; at most {MAX_BYTES:,} are read.")
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"The file {file} cannot be read: {error.strerror}.") from None
+    return from_bytes(content)
+
+
+def from_bytes(content: bytes) -> Checkpoint:
+    """The checkpoint that `to_bytes` wrote, from anyone: nothing is built before everything has been checked.
+
+    Raises `CheckpointError` with one plain sentence.
+    """
+    header = parse_header(content)
+    config, task, card = _metadata(header.metadata)
+    n_bytes = 4 * config.n_parameters()
+    if n_bytes != len(content) - header.data_start:
+        raise CheckpointError(
+            f"The configuration asks for {n_bytes:,} bytes of weights, but the file holds "
+            f"{len(content) - header.data_start:,}."
+        )
+    with torch.device("meta"):
+        shapes = {name: list(value.shape) for name, value in Transformer(config).named_parameters()}
+    if missing := sorted(set(shapes) - set(header.tensors)):
+        raise CheckpointError(f"The file lacks the weights {missing[0]!r}, which its configuration asks for.")
+    for name, tensor in header.tensors.items():
+        if name not in shapes:
+            raise CheckpointError(f"The file holds weights {name!r:.100} that its configuration does not have.")
+        if tensor.dtype != "F32" or tensor.shape != shapes[name]:
+            raise CheckpointError(
+                f"The weights {name!r} must be F32 with shape {shapes[name]}, got {tensor.dtype} {tensor.shape}."
+            )
+    weights = safetensors.torch.load(content)
+    for name, value in weights.items():
+        if not bool(value.isfinite().all()):
+            raise CheckpointError(f"The weights {name!r} hold NaN or infinity.")
+    model = Transformer(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(weights[name])
+    return Checkpoint(model.eval().requires_grad_(False), task, card)
+
+
+def _metadata(metadata: dict[str, str]) -> tuple[ModelConfig, Task | None, dict[str, Any]]:
+    if metadata.get("xformer") != FORMAT:
+        raise CheckpointError("The file was not written by xformer: its metadata do not say so.")
+    if "config" not in metadata:
+        raise CheckpointError("The file has no model configuration in its metadata.")
+    try:
+        config = ModelConfig.from_json(strict_json(metadata["config"], "configuration"))
+        task = None
+        if "task" in metadata:
+            task = Task(TaskConfig.from_json(strict_json(metadata["task"], "task")))
+            task.check_fits(config)
+    except ConfigError as error:
+        raise CheckpointError(f"The file's configuration breaks a rule. {error}") from None
+    card = strict_json(metadata.get("card", "{}"), "card")
+    if not isinstance(card, dict):
+        raise CheckpointError("The file's card must be a JSON object.")
+    return config, task, card

@@ -1,0 +1,207 @@
+"""Step-by-step prediction: an iterator of `Step`, one for each token that comes out.
+
+    p = softmax(logits)                          what the model believes
+    q = filter(softmax(logits / temperature))    what a token is drawn from: all, the top k, or the top p (Holtzman et al.
+                                                 2020, arXiv:1904.09751: the fewest tokens that hold p of the probability)
+
+An encoder says everything at once, so its steps are its positions. Decoders say one token at a time, and each step computes
+only what is new (a key/value cache).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from xformer.edits import AnyEdit
+from xformer.errors import InputError
+from xformer.layers.cache import Cache
+from xformer.model import Transformer
+from xformer.trace import Trace, record
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One prediction."""
+
+    position: int
+    """The index of the output, from 0."""
+    token: int
+    """The token that decoding goes on with: the one chosen, or in forced mode the given one."""
+    predicted: int
+    """The token that the sampling rule chose."""
+    probabilities: Float[Tensor, " vocab"]
+    """What the model believes."""
+    drawn_from: Float[Tensor, " vocab"]
+    """What the token was drawn from, after temperature, top-k and top-p."""
+    run: Callable[[], Trace] = field(repr=False)
+
+    def trace(self) -> Trace:
+        """A recorded run over everything the model had read when it made this prediction."""
+        return self.run()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How a token is chosen. A temperature of 0 takes the likeliest (greedy)."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    """Draw from the k likeliest tokens only; 0 draws from all."""
+    top_p: float = 1.0
+    """Draw from the fewest tokens that together hold this probability."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature <= 100:
+            raise InputError(f"temperature must be from 0 (greedy) to 100, got {self.temperature}; for example 1.0.")
+        if self.top_k < 0:
+            raise InputError(f"top_k must be 0 (all tokens) or more, got {self.top_k}; for example 5.")
+        if not 0 < self.top_p <= 1:
+            raise InputError(f"top_p must be above 0 and at most 1, got {self.top_p}; for example 0.9.")
+
+    def distribution(self, logits: Float[Tensor, " vocab"]) -> Float[Tensor, " vocab"]:
+        """What a token is drawn from: greedy puts everything on the likeliest."""
+        if self.temperature == 0:
+            return torch.nn.functional.one_hot(logits.argmax(), len(logits)).to(logits.dtype)
+        q = (logits / self.temperature).softmax(dim=-1)
+        if self.top_k:
+            kept = q.topk(min(self.top_k, len(q))).indices
+            q = torch.zeros_like(q).scatter(0, kept, q[kept])
+        if self.top_p < 1:
+            likeliest = q.sort(descending=True)
+            before = likeliest.values.cumsum(0) - likeliest.values  # the probability of all likelier tokens
+            q = torch.zeros_like(q).scatter(0, likeliest.indices, likeliest.values * (before < self.top_p))
+        return q / q.sum()
+
+    def choose(self, q: Float[Tensor, " vocab"], generator: torch.Generator | None) -> int:
+        if self.temperature == 0:
+            return int(q.argmax())
+        return int(torch.multinomial(q, 1, generator=generator))
+
+
+GREEDY = Sampling()
+
+
+def decode(
+    model: Transformer,
+    prompt: Int[Tensor, "1 pos"] | Sequence[int],
+    *,
+    sampling: Sampling = GREEDY,
+    forced: Sequence[int] | None = None,
+    max_steps: int | None = None,
+    edits: Sequence[AnyEdit] = (),
+    generator: torch.Generator | None = None,
+) -> Iterator[Step]:
+    """Predict step by step, until the model's end token, `max_steps`, or the longest sequence it can read.
+
+    `prompt` is an encoder's whole input, an encoder-decoder's source, or what a decoder goes on from. With `forced`, the
+    given tokens are followed instead of the chosen ones, and decoding ends with them. Under `edits` every step is a fully
+    recorded run, because an edit may change any earlier position.
+
+    Raises `InputError` when the prompt does not fit the model.
+    """
+    tokens = prompt if isinstance(prompt, Tensor) else torch.tensor([list(prompt)], dtype=torch.long)
+    if tokens.shape[0] != 1:
+        raise InputError(f"Decoding takes one prompt at a time, got {tokens.shape[0]}; call it once for each.")
+    tokens = tokens.to(model.embedding.token.device)
+    if model.config.architecture == "encoder":
+        return _positions(model, tokens, sampling, forced, max_steps, tuple(edits), generator)
+    return _tokens(model, tokens, sampling, forced, max_steps, tuple(edits), generator)
+
+
+def _positions(
+    model: Transformer,
+    tokens: Tensor,
+    sampling: Sampling,
+    forced: Sequence[int] | None,
+    max_steps: int | None,
+    edits: tuple[AnyEdit, ...],
+    generator: torch.Generator | None,
+) -> Iterator[Step]:
+    def run() -> Trace:
+        return record(model, tokens, edits=edits)
+
+    with torch.no_grad():
+        logits = run().logits if edits else model(tokens)
+    n_steps = tokens.shape[1] if forced is None else min(len(forced), tokens.shape[1])
+    for position in range(n_steps if max_steps is None else min(n_steps, max_steps)):
+        yield _step(logits[0, position], position, sampling, forced, generator, run)
+
+
+def _tokens(
+    model: Transformer,
+    prompt: Tensor,
+    sampling: Sampling,
+    forced: Sequence[int] | None,
+    max_steps: int | None,
+    edits: tuple[AnyEdit, ...],
+    generator: torch.Generator | None,
+) -> Iterator[Step]:
+    config = model.config
+    is_pair = config.architecture == "encoder-decoder"
+    if is_pair and config.start_token is None:
+        raise InputError("This encoder-decoder has no start token, so there is nothing to begin an answer with.")
+    read = prompt.new_full((1, 1), config.start_token or 0) if is_pair else prompt  # what the decoder has read so far
+    limit = config.max_len - read.shape[1] + 1
+    n_steps = min(limit if max_steps is None else max_steps, limit if forced is None else len(forced), limit)
+    next_logits = _reader(model, prompt, edits)
+    for position in range(n_steps):
+        so_far = read
+
+        def run(so_far: Tensor = so_far) -> Trace:
+            inputs = (prompt, so_far) if is_pair else (so_far,)
+            return record(model, *inputs, edits=edits)
+
+        step = _step(next_logits(read), position, sampling, forced, generator, run)
+        yield step
+        if forced is None and step.token == config.end_token:
+            return
+        read = torch.cat((read, read.new_tensor([[step.token]])), dim=1)
+
+
+def _reader(
+    model: Transformer, prompt: Tensor, edits: tuple[AnyEdit, ...]
+) -> Callable[[Tensor], Float[Tensor, " vocab"]]:
+    """What gives the next logits once the decoder has read some tokens; it remembers, so that only new ones cost."""
+    is_pair = model.config.architecture == "encoder-decoder"
+    if edits or model.config.positions == "mirror":
+
+        @torch.no_grad()
+        def whole(read: Tensor) -> Tensor:
+            inputs = (prompt, read) if is_pair else (read,)
+            return (record(model, *inputs, edits=edits).logits if edits else model(*inputs))[0, -1]
+
+        return whole
+    cache = Cache.empty(model.config.n_layers)
+    with torch.no_grad():
+        memory = model.encode(prompt) if is_pair else None
+
+    @torch.no_grad()
+    def cached(read: Tensor) -> Tensor:
+        return model.extend(read[:, cache.length :], cache, memory)[0, -1]
+
+    return cached
+
+
+def _step(
+    logits: Float[Tensor, " vocab"],
+    position: int,
+    sampling: Sampling,
+    forced: Sequence[int] | None,
+    generator: torch.Generator | None,
+    run: Callable[[], Trace],
+) -> Step:
+    q = sampling.distribution(logits)
+    predicted = sampling.choose(q, generator)
+    return Step(
+        position=position,
+        token=predicted if forced is None else int(forced[position]),
+        predicted=predicted,
+        probabilities=logits.softmax(dim=-1),
+        drawn_from=q,
+        run=run,
+    )

@@ -1,0 +1,126 @@
+"""How a sequence and its answer are put before each architecture, and how short examples are packed into full rows.
+
+    encoder            in   s₁ … s_L (end)          out  a₁ … a_L (end)              all positions at once
+    encoder-decoder    in   s₁ … s_L end  and  start a₁ … a_L      out  a₁ … a_L end
+    decoder            in   s₁ … s_L start a₁ … a_L                out  – … – a₁ … a_L end     one stream
+
+Packing: with lengths uniform on [min, max], an example of length L is followed by one of length min + max − L. Every row is
+then exactly full, nothing is spent on padding, and each length still comes up equally often.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from xformer.config import Architecture
+from xformer.layers.layout import Layout
+from xformer.tasks.batch import IGNORED, Batch
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Examples as one sequence of tokens each, left-aligned: `tokens` and `labels` past `lengths` are filler."""
+
+    tokens: Int[Tensor, "example pos"]
+    labels: Int[Tensor, "example pos"]
+    lengths: Int[Tensor, " example"]
+
+
+@dataclass(frozen=True)
+class Specials:
+    """The tokens that are no symbols."""
+
+    pad: int
+    end: int | None
+    start: int | None
+
+
+def frame(
+    architecture: Architecture,
+    source: Int[Tensor, "example pos"],
+    answer: Int[Tensor, "example pos"],
+    lengths: Int[Tensor, " example"],
+    special: Specials,
+) -> tuple[Stream, Stream | None]:
+    """The input stream, and the target stream of an encoder-decoder."""
+    if architecture == "encoder":
+        if special.end is None:
+            return Stream(source, answer, lengths), None
+        return Stream(_append(source, lengths, special.end), _append(answer, lengths, special.end), lengths + 1), None
+    if special.end is None or special.start is None:
+        raise ValueError("A decoder needs an end and a start token.")
+    answer_end = _append(answer, lengths, special.end)  # a₁ … a_L end
+    start_answer = torch.nn.functional.pad(answer, (1, 0), value=special.start)  # start a₁ … a_L
+    if architecture == "encoder-decoder":
+        source_end = _append(source, lengths, special.end)
+        return Stream(source_end, source_end, lengths + 1), Stream(start_answer, answer_end, lengths + 1)
+    width = source.shape[1]
+    nothing = torch.full_like(source, IGNORED)
+    tokens = _join(source, start_answer, lengths, 2 * width + 1)
+    labels = _join(nothing, answer_end, lengths, 2 * width + 1)
+    return Stream(tokens, labels, 2 * lengths + 1), None
+
+
+def pad_rows(stream: Stream, pad: int) -> tuple[Tensor, Tensor, Layout]:
+    """One example a row, short ones padded: tokens, labels and layout."""
+    index = torch.arange(stream.tokens.shape[1], device=stream.tokens.device)  # [pos]
+    valid = index < stream.lengths[:, None]  # [example, pos]
+    layout = Layout(
+        positions=torch.where(valid, index, 0),
+        mirrored=torch.where(valid, stream.lengths[:, None] - 1 - index, 0),
+        segments=valid.long(),
+        padded=True,
+    )
+    return stream.tokens.masked_fill(~valid, pad), stream.labels.masked_fill(~valid, IGNORED), layout
+
+
+def pack_rows(stream: Stream, width: int) -> tuple[Tensor, Tensor, Layout]:
+    """Two examples a row, the 2i-th and the one after it, whose lengths add up to `width`: no padding."""
+    lengths = stream.lengths.view(-1, 2)  # [row, 2]
+    column = torch.arange(width, device=lengths.device).expand(len(lengths), width)  # [row, pos]
+    second = (column >= lengths[:, :1]).long()  # [row, pos]: 0 in the first example, 1 in the second
+    position = column - second * lengths[:, :1]
+    flat = second * stream.tokens.shape[1] + position  # where in the two examples laid end to end
+
+    def pick(cells: Tensor) -> Tensor:
+        return cells.reshape(len(lengths), -1).gather(1, flat)
+
+    layout = Layout(
+        positions=position,
+        mirrored=lengths.gather(1, second) - 1 - position,
+        segments=second + 1,
+        padded=False,
+    )
+    return pick(stream.tokens), pick(stream.labels), layout
+
+
+def to_batch(source: Stream, target: Stream | None, pad: int, widths: tuple[int, int] | None) -> Batch:
+    """A batch of the streams: packed into rows of `widths` (source, target), or padded where there are none."""
+
+    def rows(stream: Stream, which: int) -> tuple[Tensor, Tensor, Layout]:
+        return pad_rows(stream, pad) if widths is None else pack_rows(stream, widths[which])
+
+    tokens, labels, layout = rows(source, 0)
+    if target is None:
+        return Batch(tokens, layout, labels)
+    target_tokens, labels, target_layout = rows(target, 1)
+    return Batch(tokens, layout, labels, target_tokens, target_layout)
+
+
+def _append(symbols: Tensor, lengths: Tensor, token: int) -> Int[Tensor, "example pos_plus_1"]:
+    """`token` right after the last symbol of each sequence."""
+    wider = torch.nn.functional.pad(symbols, (0, 1))
+    return wider.scatter(1, lengths[:, None], token)
+
+
+def _join(first: Tensor, second: Tensor, lengths: Tensor, width: int) -> Int[Tensor, "example pos"]:
+    """The first `lengths` cells of `first`, then `second`."""
+    column = torch.arange(width, device=first.device).expand(len(first), width)  # [example, pos]
+    in_second = column - lengths[:, None]
+    left = first.gather(1, column.clamp(max=first.shape[1] - 1))
+    right = second.gather(1, in_second.clamp(0, second.shape[1] - 1))
+    return torch.where(in_second < 0, left, right)

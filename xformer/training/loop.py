@@ -1,0 +1,269 @@
+"""The training loop: a generator of `Progress` that owns nothing but its own model.
+
+Every step is a function of (weights, optimiser, seed, step): the data are drawn from (seed, step), dropout too. So a run that
+is stopped and resumed ends, on a CPU, in the same bits as one that never stopped.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from xformer.analysis.heads import pattern_scores
+from xformer.checkpoints import Checkpoint, save
+from xformer.config import TrainConfig
+from xformer.errors import TrainingError
+from xformer.model import Transformer
+from xformer.presets import Preset
+from xformer.presets import preset as preset_named
+from xformer.tasks import Batch, Task, score
+from xformer.tasks.sampling import generator
+from xformer.tasks.scoring import cross_entropy
+from xformer.tasks.task import CHUNK
+from xformer.trace import record
+from xformer.training.device import choose_device
+from xformer.training.optimiser import FlatAdamW
+from xformer.training.progress import Progress
+from xformer.training.schedule import learning_rate
+from xformer.training.snapshots import State, read_state, remove_state, write_snapshot, write_state
+
+
+def train(
+    preset: Preset | str,
+    *,
+    out: str | Path | None = None,
+    device: str = "auto",
+    resume: bool = False,
+) -> Iterator[Progress]:
+    """Train a preset (or your own `Preset`) and report as it goes; the last report has `done` set.
+
+    With `out`, snapshots and the state to resume from are kept there, and at the end the checkpoint that `load` reads.
+    Closing the generator early (or an interrupt) writes the state first, so that `resume` goes on from that very step.
+
+    Raises `ConfigError` before anything is written when the configurations do not fit each other, `TrainingError` when the
+    loss is no longer a number or there is nothing to resume.
+    """
+    preset = preset_named(preset) if isinstance(preset, str) else preset
+    task = Task(preset.task)
+    task.check_fits(preset.model)
+    run = Run(preset, task, choose_device(device), None if out is None else Path(out))
+    if resume:
+        run.restore()
+    return run.reports()
+
+
+@dataclass
+class Window:
+    """What is summed up between two reports."""
+
+    loss: float = 0.0
+    steps: int = 0
+    tokens: int = 0
+
+
+class Run:
+    """One training run: a model, its optimiser, and where it stands."""
+
+    def __init__(self, preset: Preset, task: Task, device: torch.device, out: Path | None) -> None:
+        self.preset, self.task, self.device, self.out = preset, task, device, out
+        self.config: TrainConfig = preset.train
+        seed = self.config.seed
+        self.model = Transformer(preset.model, generator(seed, "init", 0, "cpu")).to(device).train()
+        self.optimiser = FlatAdamW(self.model, self.config)
+        self.step = 0
+        self.seconds = 0.0
+        self.window = Window()
+        self.rows: list[dict[str, Any]] = []
+        self.batches: Batch | None = None
+        self.packed = self.config.batch_size % 2 == 0
+        self.held_out = task.sample(
+            self.config.held_out + self.config.held_out % 2, seed=seed, purpose="held-out", packed=True, device=device
+        )
+        source = task.sample(1, seed=seed, step=1, purpose="held-out").tokens[0]
+        self.probe = task.example([token for token in source.tolist() if 1 <= token <= preset.task.symbols])
+
+    def reports(self) -> Iterator[Progress]:
+        """Train to the end, yielding a report every `log_every` steps."""
+        config = self.config
+        if self.step == 0:
+            self._keep_snapshot()
+        clock, norm = time.perf_counter(), math.nan
+        try:
+            while self.step < config.steps:
+                norm = self._train_step()
+                if self.step % config.log_every == 0 or self.step == config.steps:
+                    self.seconds += time.perf_counter() - clock
+                    progress = self._report(norm)
+                    if progress.done:
+                        self._finish()
+                    yield progress
+                    if progress.done:
+                        return
+                    clock = time.perf_counter()
+                if config.snapshot_every and self.step % config.snapshot_every == 0:
+                    self._keep_snapshot()
+                    self.save_state(self.seconds + time.perf_counter() - clock)
+        except (GeneratorExit, KeyboardInterrupt):
+            if self.step < config.steps:
+                self.save_state(self.seconds)
+            raise
+
+    def _train_step(self) -> float:
+        """One update; returns the gradient's norm. Raises `TrainingError` when the loss is not a number."""
+        batch = self._batch(self.step)
+        self.step += 1
+        lr = learning_rate(self.config, self.step)
+        dropout = None
+        if self.preset.model.dropout:
+            dropout = generator(self.config.seed, "dropout", self.step, self.device)
+        self.optimiser.clear()
+        loss = cross_entropy(batch.logits(self.model, generator=dropout), batch.labels)
+        loss.backward()
+        norm = self.optimiser.update(lr)
+        value = loss.item()
+        if not math.isfinite(value):
+            kept = "" if self.out is None else " The last snapshot with finite weights is kept."
+            raise TrainingError(
+                f"The loss became {value} at step {self.step}, at a learning rate of {lr:g}, so the run stops; "
+                f"try a smaller one, for example {lr / 10:g}.{kept}"
+            )
+        self.window.loss += value
+        self.window.steps += 1
+        self.window.tokens += batch.tokens.numel()
+        return norm.item()
+
+    def _batch(self, step: int) -> Batch:
+        """The batch of a step, out of the many that are drawn at once."""
+        n, place = self.config.batch_size, step % CHUNK
+        if self.batches is None or place == 0:
+            self.batches = self.task.sample(
+                n,
+                seed=self.config.seed,
+                step=step // CHUNK,
+                steps=CHUNK,
+                purpose="train",
+                packed=self.packed,
+                device=self.device,
+            )
+        rows = n // 2 if self.packed else n
+        return self.batches.rows(place * rows, (place + 1) * rows)
+
+    def _report(self, norm: float) -> Progress:
+        config, window = self.config, self.window
+        self.model.eval()
+        with torch.no_grad():
+            held_out = score(self.held_out.logits(self.model), self.held_out)
+        scores = self.probe_scores()
+        self.model.train()
+        earlier = self.rows[-1]["seconds"] if self.rows else 0.0
+        progress = Progress(
+            step=self.step,
+            steps=config.steps,
+            loss=window.loss / max(1, window.steps),
+            held_out=held_out,
+            learning_rate=learning_rate(config, self.step),
+            gradient_norm=norm,
+            seconds=self.seconds,
+            tokens_per_second=window.tokens / max(1e-9, self.seconds - earlier),
+            scores=scores,
+            done=self.step == config.steps,
+        )
+        self.window = Window()
+        progress = replace(progress, **_remarks(progress, config, self.rows))
+        self.rows.append(progress.row())
+        return progress
+
+    def probe_scores(self) -> dict[str, float]:
+        """How diagonal and how anti-diagonal the most diagonal and anti-diagonal heads are on one fixed input."""
+        probe = self.probe
+        inputs = [prompt.to(self.device) for prompt in (probe.tokens, probe.target) if prompt is not None]
+        trace = record(self.model, *inputs, keep=["*.pattern"])
+        n = len(probe.source)
+        best = {"diagonal": 0.0, "anti_diagonal": 0.0}
+        for pattern in trace.patterns().values():
+            scores = pattern_scores(pattern[0, :, :n, :n])  # [head, score]
+            best["diagonal"] = max(best["diagonal"], scores[:, 0].max().item())
+            best["anti_diagonal"] = max(best["anti_diagonal"], scores[:, 1].max().item())
+        return best
+
+    def checkpoint(self) -> Checkpoint:
+        """The model as it stands, with its card."""
+        return Checkpoint(self.model, self.task, self.card())
+
+    def card(self) -> dict[str, Any]:
+        """Where the model comes from and how it went."""
+        return {
+            "preset": self.preset.name,
+            "title": self.preset.title,
+            "about": self.preset.about,
+            "seed": self.config.seed,
+            "step": self.step,
+            "train": self.config.to_json(),
+            "device": self.device.type,
+            "torch": torch.__version__,
+            "seconds": round(self.seconds, 2),
+            "curve": self.rows,
+        }
+
+    def _keep_snapshot(self) -> None:
+        if self.out is not None and self.config.snapshot_every:
+            write_snapshot(self.out, self.step, Checkpoint(self.model, self.task))
+
+    def _finish(self) -> None:
+        if self.out is not None:
+            self._keep_snapshot()
+            save(self.checkpoint(), self.out)
+            remove_state(self.out)
+
+    def save_state(self, seconds: float) -> None:
+        """Write down where the run stands."""
+        if self.out is None:
+            return
+        values = {
+            "preset": self.preset.name,
+            "model": self.preset.model.to_json(),
+            "task": self.preset.task.to_json(),
+            "train": self.config.to_json(),
+            "step": self.step,
+            "seconds": seconds,
+            "window": vars(self.window),
+            "rows": self.rows,
+        }
+        write_state(self.out, State(self.optimiser.state(), values))
+
+    def restore(self) -> None:
+        """Go on where the run in `out` stood. Raises `TrainingError` when it was another run."""
+        if self.out is None:
+            raise TrainingError("Resuming needs the folder of the run; give it as out.")
+        state = read_state(self.out)
+        for name, config in (("model", self.preset.model), ("task", self.preset.task), ("train", self.config)):
+            if state.values.get(name) != config.to_json():
+                raise TrainingError(
+                    f"The run in {self.out} had other {name} settings, so it cannot be resumed as this one."
+                )
+        self.optimiser.restore(state.tensors)
+        self.step = state.values["step"]
+        self.seconds = state.values["seconds"]
+        self.window = Window(**state.values["window"])
+        self.rows = state.values["rows"]
+
+
+def _remarks(progress: Progress, config: TrainConfig, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What there is to say about a report, as changes to it."""
+    if config.target and progress.held_out.exact_match >= config.target:
+        reached = f"Reached the target: {progress.held_out.exact_match:.2%} exact match at step {progress.step}."
+        return {"note": reached, "done": True}
+    late = progress.step >= 0.6 * config.steps
+    said = any(row["note"] for row in rows)
+    if late and not said and progress.loss > 1.0:
+        return {
+            "note": f"This run has stalled: at step {progress.step} of {config.steps} its loss is still "
+            f"{progress.loss:.2f}. Another seed or a longer warm-up usually helps."
+        }
+    return {}

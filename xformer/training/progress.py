@@ -1,0 +1,37 @@
+"""What a training run says while it goes on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from xformer.tasks import Score
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One report: the figures since the last one, and a score on held-out examples."""
+
+    step: int
+    steps: int
+    loss: float
+    """Mean training loss since the last report, in nats."""
+    held_out: Score
+    learning_rate: float
+    gradient_norm: float
+    """Before clipping, at this step."""
+    seconds: float
+    """Spent training so far, earlier parts of a resumed run included."""
+    tokens_per_second: float
+    scores: dict[str, float] = field(default_factory=dict)
+    """The strongest anti-diagonal and diagonal of any head on the probe input, 0 to 1."""
+    note: str = ""
+    """A plain sentence where there is something to say: a stall, a target reached."""
+    done: bool = False
+
+    def row(self) -> dict[str, Any]:
+        """The report as one flat row of a table."""
+        row = asdict(self)
+        held_out = row.pop("held_out")
+        scores = row.pop("scores")
+        return row | {f"held_out_{name}": value for name, value in held_out.items()} | scores

@@ -1,0 +1,25 @@
+"""How the learning rate moves: up along a line while the optimiser finds its feet, then down.
+
+warm-up   peak · step / W                                        for the first W = warmup · steps
+linear    peak + (final − peak) · t                              t = (step − W) / (steps − W)
+cosine    final + (peak − final) · (1 + cos πt) / 2              (Loshchilov & Hutter 2017, arXiv:1608.03983)
+"""
+
+from __future__ import annotations
+
+import math
+
+from xformer.config import TrainConfig
+
+
+def learning_rate(config: TrainConfig, step: int) -> float:
+    """The rate of the `step`-th update, counted from 1."""
+    warmup = round(config.warmup * config.steps)
+    if step <= warmup:
+        return config.peak_lr * step / warmup
+    if config.decay == "none":
+        return config.peak_lr
+    t = min(1.0, (step - 1 - warmup) / max(1, config.steps - warmup))
+    if config.decay == "linear":
+        return config.peak_lr + (config.final_lr - config.peak_lr) * t
+    return config.final_lr + (config.peak_lr - config.final_lr) * (1 + math.cos(math.pi * t)) / 2

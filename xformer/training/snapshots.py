@@ -1,0 +1,63 @@
+"""What a run leaves on disk while it trains: snapshots to look at, and the state to go on from.
+
+OUT/snapshots/000200.safetensors   a complete checkpoint of step 200
+OUT/state.safetensors              weights, optimiser and step: resuming is bit-identical to never having stopped (CPU)
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+from xformer.checkpoints import Checkpoint, save
+from xformer.errors import CheckpointError, TrainingError
+from xformer.files import write_atomically
+from xformer.safe_header import parse_header, strict_json
+
+STATE = "state.safetensors"
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a run stands: the tensors of its optimiser, and the rest as plain JSON values."""
+
+    tensors: dict[str, Tensor]
+    values: dict[str, Any]
+
+
+def write_snapshot(out: Path, step: int, checkpoint: Checkpoint) -> None:
+    """Keep the weights of one step; refuses weights that are not finite, so that the last good ones stay the last."""
+    save(checkpoint, out / "snapshots" / f"{step:06d}.safetensors")
+
+
+def snapshot_steps(out: Path) -> list[int]:
+    """The steps of which there is a snapshot, in order."""
+    return sorted(int(file.stem) for file in (out / "snapshots").glob("*.safetensors") if file.stem.isdigit())
+
+
+def write_state(out: Path, state: State) -> None:
+    """Put the state where `read_state` finds it, in place of the last one."""
+    write_atomically(out / STATE, safetensors.torch.save(state.tensors, {"state": json.dumps(state.values)}))
+
+
+def read_state(out: Path) -> State:
+    """The state of a run that was interrupted. Raises `TrainingError` where there is none, or it is damaged."""
+    if not (out / STATE).is_file():
+        raise TrainingError(f"There is no run to resume in {out}; start one without resuming.")
+    try:
+        content = (out / STATE).read_bytes()
+        header = parse_header(content)
+        values = strict_json(header.metadata.get("state", ""), "state")
+    except CheckpointError as error:
+        raise TrainingError(f"The run in {out} cannot be resumed. {error}") from None
+    return State(safetensors.torch.load(content), values)
+
+
+def remove_state(out: Path) -> None:
+    """A finished run has nothing to resume."""
+    (out / STATE).unlink(missing_ok=True)
