@@ -13,12 +13,13 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 
 from xformer.config import ModelConfig, TaskConfig
 from xformer.errors import CheckpointError, ConfigError
 from xformer.files import write_atomically
 from xformer.model import Transformer
-from xformer.safe_header import parse_header, strict_json
+from xformer.safe_header import MAX_HEADER, parse_header, strict_json
 from xformer.tasks import Task
 
 FILE = "model.safetensors"
@@ -43,7 +44,7 @@ class Checkpoint:
 def save(what: Checkpoint | Transformer, path: str | Path) -> None:
     """Write a checkpoint folder, or a single file when `path` ends in .safetensors.
 
-    Raises `CheckpointError` when the weights are not finite, `OSError` when the disk refuses.
+    Raises `CheckpointError` when the weights are not finite or `load` would refuse the card, `OSError` when the disk refuses.
     """
     checkpoint = what if isinstance(what, Checkpoint) else Checkpoint(what)
     path = Path(path)
@@ -61,28 +62,31 @@ def to_bytes(checkpoint: Checkpoint) -> bytes:
     for name, value in weights.items():
         if not bool(value.isfinite().all()):
             raise CheckpointError(f"The weights are not saved, because {name} holds NaN or infinity.")
-    metadata = {
-        "xformer": FORMAT,
-        "config": json.dumps(checkpoint.config.to_json()),
-        "card": json.dumps(checkpoint.card),
-    }
+    try:
+        card = json.dumps(checkpoint.card, allow_nan=False)
+    except ValueError:
+        raise CheckpointError("The model is not saved, because its card holds NaN or infinity.") from None
+    metadata = {"xformer": FORMAT, "config": json.dumps(checkpoint.config.to_json()), "card": card}
     if checkpoint.task is not None:
         metadata["task"] = json.dumps(checkpoint.task.config.to_json())
-    return safetensors.torch.save(weights, metadata)
+    content = safetensors.torch.save(weights, metadata)
+    if int.from_bytes(content[:8], "little") > MAX_HEADER:
+        raise CheckpointError(f"The model is not saved, because its card takes more than {MAX_HEADER:,} bytes.")
+    return content
 
 
 def load(path: str | Path) -> Checkpoint:
     """Read a checkpoint folder or a single .safetensors file. Raises `CheckpointError` saying what is wrong with it."""
     path = Path(path)
-    file = path / FILE if path.is_dir() else path
-    if not file.is_file():
-        raise CheckpointError(f"There is no checkpoint at {path}; a checkpoint is a folder with {FILE} in it.")
-    if file.stat().st_size > MAX_BYTES:
-        raise CheckpointError(f"The file has {file.stat().st_size:,} bytes; at most {MAX_BYTES:,} are read.")
     try:
+        file = path / FILE if path.is_dir() else path
+        if not file.is_file():
+            raise CheckpointError(f"There is no checkpoint at {path}; a checkpoint is a folder with {FILE} in it.")
+        if file.stat().st_size > MAX_BYTES:
+            raise CheckpointError(f"The file has {file.stat().st_size:,} bytes; at most {MAX_BYTES:,} are read.")
         content = file.read_bytes()
     except OSError as error:
-        raise CheckpointError(f"The file {file} cannot be read: {error.strerror}.") from None
+        raise CheckpointError(f"The file {str(path):.200} cannot be read: {error.strerror}.") from None
     return from_bytes(content)
 
 
@@ -110,7 +114,10 @@ def from_bytes(content: bytes) -> Checkpoint:
             raise CheckpointError(
                 f"The weights {name!r} must be F32 with shape {shapes[name]}, got {tensor.dtype} {tensor.shape}."
             )
-    weights = safetensors.torch.load(content)
+    try:
+        weights = safetensors.torch.load(content)
+    except SafetensorError:
+        raise CheckpointError("The file is not a safetensors file, though its header reads like one.") from None
     for name, value in weights.items():
         if not bool(value.isfinite().all()):
             raise CheckpointError(f"The weights {name!r} hold NaN or infinity.")
@@ -133,8 +140,13 @@ def _metadata(metadata: dict[str, str]) -> tuple[ModelConfig, Task | None, dict[
             task = Task(TaskConfig.from_json(strict_json(metadata["task"], "task")))
             task.check_fits(config)
     except ConfigError as error:
-        raise CheckpointError(f"The file's configuration breaks a rule. {error}") from None
+        raise CheckpointError(f"The file's configuration breaks a rule: {_short(str(error))}") from None
     card = strict_json(metadata.get("card", "{}"), "card")
     if not isinstance(card, dict):
         raise CheckpointError("The file's card must be a JSON object.")
     return config, task, card
+
+
+def _short(message: str) -> str:
+    """A message that may quote a whole file, cut to what a person reads."""
+    return message if len(message) <= 300 else message[:299] + "…"

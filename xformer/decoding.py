@@ -56,8 +56,10 @@ class Sampling:
     """Draw from the fewest tokens that together hold this probability."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature <= 100:
-            raise InputError(f"temperature must be from 0 (greedy) to 100, got {self.temperature}; for example 1.0.")
+        if self.temperature != 0 and not 0.001 <= self.temperature <= 100:  # still smaller ones overflow the softmax
+            raise InputError(
+                f"temperature must be 0 (greedy) or from 0.001 to 100, got {self.temperature}; for example 1.0."
+            )
         if self.top_k < 0:
             raise InputError(f"top_k must be 0 (all tokens) or more, got {self.top_k}; for example 5.")
         if not 0 < self.top_p <= 1:
@@ -125,8 +127,7 @@ def _positions(
     def run() -> Trace:
         return record(model, tokens, edits=edits)
 
-    with torch.no_grad():
-        logits = run().logits if edits else model(tokens)
+    logits = record(model, tokens, edits=edits, keep=("logits",)).logits
     n_steps = tokens.shape[1] if forced is None else min(len(forced), tokens.shape[1])
     for position in range(n_steps if max_steps is None else min(n_steps, max_steps)):
         yield _step(logits[0, position], position, sampling, forced, generator, run)
@@ -147,6 +148,8 @@ def _tokens(
         raise InputError("This encoder-decoder has no start token, so there is nothing to begin an answer with.")
     read = prompt.new_full((1, 1), config.start_token or 0) if is_pair else prompt  # what the decoder has read so far
     limit = config.max_len - read.shape[1] + 1
+    if limit < 1:
+        raise InputError(f"This model reads at most {config.max_len} tokens, got {read.shape[1]}.")
     n_steps = min(limit if max_steps is None else max_steps, limit if forced is None else len(forced), limit)
     next_logits = _reader(model, prompt, edits)
     for position in range(n_steps):
@@ -170,10 +173,9 @@ def _reader(
     is_pair = model.config.architecture == "encoder-decoder"
     if edits or model.config.positions == "mirror":
 
-        @torch.no_grad()
         def whole(read: Tensor) -> Tensor:
             inputs = (prompt, read) if is_pair else (read,)
-            return (record(model, *inputs, edits=edits).logits if edits else model(*inputs))[0, -1]
+            return record(model, *inputs, edits=edits, keep=("logits",)).logits[0, -1]
 
         return whole
     cache = Cache.empty(model.config.n_layers)

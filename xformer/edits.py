@@ -99,14 +99,15 @@ class Replace:
 
 @dataclass(frozen=True)
 class Scale:
-    """Multiply an activation (or some of its heads) by a factor."""
+    """Multiply an activation (or some of its heads) by a factor; a masked score stays masked, whatever the factor."""
 
     name: str
     factor: float
     heads: tuple[int, ...] | None = None
 
     def apply(self, name: str, value: Tensor) -> Tensor:
-        return _at_heads(name, value, self.heads, value * self.factor)
+        scaled = torch.where(value.isneginf(), value, value * self.factor)
+        return _at_heads(name, value, self.heads, scaled)
 
 
 @dataclass(frozen=True)

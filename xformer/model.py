@@ -106,11 +106,15 @@ class Transformer(nn.Module):
     ) -> Float[Tensor, "batch new vocab"]:
         """Logits of the next tokens of a decoding whose earlier positions are in `cache`, which grows by them.
 
-        Only what is new is computed. Raises `InputError` for an encoder, and for positions counted from the end, which
-        change with every token.
+        Only what is new is computed. Raises `InputError` for an encoder, for positions counted from the end, which
+        change with every token, and for an encoder-decoder without its memory.
         """
         if self.decoder is None or self.config.positions == "mirror":
             raise InputError("Only a decoder whose positions count from the start can go on from a cache.")
+        if memory is None and self.encoder is not None:
+            raise InputError(
+                "An encoder-decoder's decoder looks at a memory: extend(tokens, cache, model.encode(source))."
+            )
         self._check(tokens, cache.length)
         layout = Layout.plain(tokens.shape[1], tokens.device, start=cache.length)
         x = self.decoder(self.embedding(tokens), layout, given=BlockInputs(memory=memory), cache=cache)

@@ -40,14 +40,14 @@ class Header:
     data_start: int
 
 
-def parse_header(content: bytes) -> Header:
-    """The checked header. Raises `CheckpointError` with one plain sentence at the first claim that does not hold."""
+def parse_header(content: bytes, max_header: int = MAX_HEADER) -> Header:
+    """The checked header, of at most `max_header` bytes. Raises `CheckpointError` with one plain sentence at the first claim that does not hold."""
     if len(content) < 8:
         raise CheckpointError(f"The file is no safetensors file: it has only {len(content)} bytes.")
     length = int.from_bytes(content[:8], "little")
-    if length > MAX_HEADER:
+    if length > max_header:
         raise CheckpointError(
-            f"The file's header claims {length:,} bytes; at most {MAX_HEADER:,} are read. Is it a safetensors file?"
+            f"The file's header claims {length:,} bytes; at most {max_header:,} are read. Is it a safetensors file?"
         )
     if 8 + length > len(content):
         raise CheckpointError(
@@ -70,7 +70,7 @@ def parse_header(content: bytes) -> Header:
 
 
 def strict_json(text: str, what: str) -> Any:
-    """JSON in which no key comes twice and no number is NaN. Raises `CheckpointError` naming `what`."""
+    """JSON in which no key comes twice and every number is finite. Raises `CheckpointError` naming `what`."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         keys = dict(pairs)
@@ -81,8 +81,13 @@ def strict_json(text: str, what: str) -> Any:
     def refuse(constant: str) -> None:
         raise CheckpointError(f"The file's {what} holds {constant}, which is not JSON.")
 
+    def finite(number: str) -> float:
+        if math.isinf(float(number)):
+            raise CheckpointError(f"The file's {what} holds {number:.40}, which is too large a number.")
+        return float(number)
+
     try:
-        return json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+        return json.loads(text, object_pairs_hook=unique, parse_constant=refuse, parse_float=finite)
     except (ValueError, RecursionError):
         raise CheckpointError(f"The file's {what} is not valid JSON.") from None
 

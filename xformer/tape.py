@@ -50,10 +50,10 @@ class Tape:
         for index, edit in enumerate(self._edits):
             if fnmatchcase(name, edit.name):
                 edited = edit.apply(name, value)
-                if edited.shape != value.shape:
+                if (edited.shape, edited.dtype) != (value.shape, value.dtype):
                     raise EditError(
-                        f"An edit must keep the shape of {name}, which is {list(value.shape)}, "
-                        f"but {edit!r} made it {list(edited.shape)}."
+                        f"An edit must keep the shape and type of {name}, which are {list(value.shape)} and "
+                        f"{value.dtype}, but {edit!r} made them {list(edited.shape)} and {edited.dtype}."
                     )
                 value = edited
                 self._fired.add(index)

@@ -8,11 +8,12 @@
     entropy         how spread out a row is: −Σ p log₂ p in bits, 0 for a single key, log₂(keys) for all alike
 
 Only the tokens named by `positions` count as queries and keys (a task leaves its special tokens out); attention that goes
-elsewhere counts for nothing. Entropy is taken over whole rows.
+elsewhere counts for nothing. Entropy is taken over the whole rows of these queries.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pandas as pd
@@ -41,19 +42,22 @@ def pattern_scores(
     pattern: Float[Tensor, "head query key"], positions: Sequence[int] | None = None
 ) -> Float[Tensor, "head score"]:
     """The six scores of each head, in the order of `SCORES`."""
-    entropy = -torch.special.xlogy(pattern, pattern).sum(dim=-1).mean(dim=-1) / torch.log(torch.tensor(2.0))
+    index = torch.arange(pattern.shape[1]) if positions is None else torch.tensor(list(positions), dtype=torch.long)
+    index = index.to(pattern.device)
+    if len(index) == 0:
+        return pattern.new_zeros(len(pattern), len(SCORES))
+    rows = pattern[:, index]  # [head, query, key]: the queries that count
+    entropy = -torch.special.xlogy(rows, rows).sum(dim=-1).mean(dim=-1) / math.log(2)
     if positions is not None:
-        index = torch.tensor(list(positions), dtype=torch.long, device=pattern.device)
-        pattern = pattern[:, index][:, :, index]  # [head, query, key] of the tokens that count
-    n = pattern.shape[-1]
+        rows = rows[:, :, index]  # … and the keys that count
     return torch.stack(
         (
-            _along(pattern, 0),
-            pattern.flip(-1).diagonal(dim1=-2, dim2=-1).mean(dim=-1),
-            _along(pattern, -1),
-            _along(pattern, 1),
-            pattern[:, :, 0].mean(dim=-1) if n else pattern.new_zeros(len(pattern)),
-            entropy.to(pattern.dtype),
+            _along(rows, 0),
+            _along(rows.flip(-1), 0),
+            _along(rows, -1),
+            _along(rows, 1),
+            rows[:, :, 0].mean(dim=-1),
+            entropy,
         ),
         dim=-1,
     )

@@ -113,7 +113,9 @@ class Task:
         return to_batch(*streams, pad=self.vocabulary.special.pad, widths=self.widths if packed else None)
 
     def example(self, source: list[int], *, max_len: int | None = None) -> Example:
-        """One typed sequence, framed for the model. Raises `InputError` when it is longer than the model reads."""
+        """One typed sequence, framed for the model. Raises `InputError` when it is empty or longer than the model reads."""
+        if not source:
+            raise InputError("An example needs at least one number, got none; for example [3, 1, 2].")
         tensor, lengths = torch.tensor([source]), torch.tensor([len(source)])
         answer = ANSWERS[self.config.name](tensor, lengths)
         stream, target = frame(self.config.architecture, tensor, answer, lengths, self.vocabulary.special)

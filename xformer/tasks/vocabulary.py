@@ -44,7 +44,8 @@ class Vocabulary:
         tokens = []
         for word in words:
             if not re.fullmatch(r"[0-9]{1,9}", word) or not 1 <= int(word) <= self.symbols:
-                shown = word if len(word) <= 20 else word[:20] + "…"
+                start = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in word[:20])
+                shown = start if len(word) <= 20 else start + "…"
                 raise InputError(
                     f"This model reads numbers from 1 to {self.symbols}, and “{shown}” is not one; "
                     f"try {self._example()}."

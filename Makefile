@@ -1,0 +1,41 @@
+# Everything is set up in .venv on first use and reused afterwards.
+PYTHON ?= python3
+PORT ?= 8501
+BIN := .venv/bin
+
+.PHONY: app test lint bench checkpoints clean
+
+app: .venv/app
+	$(BIN)/python app.py --server.port $(PORT)
+
+test: .venv/test
+	$(BIN)/python -m pytest -n 2
+
+lint: .venv/test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+bench: .venv/test
+	$(BIN)/python -m benchmarks.train_step
+	$(BIN)/python -m benchmarks.record
+
+# Train every shipped model again: the seed is in its preset, the figures go on its card.
+MODELS := reverse reverse-small reverse-seq2seq reverse-decoder reverse-mirror sort
+checkpoints: .venv/app
+	for name in $(MODELS); do \
+		$(BIN)/python -m xformer train --preset $$name --out checkpoints/$$name --no-snapshots --device cpu || exit 1; \
+	done
+
+.venv/app: requirements.txt pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	touch $@
+
+.venv/test: .venv/app pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	touch $@
+
+clean:
+	rm -rf .venv

@@ -1,0 +1,46 @@
+"""The app: `python app.py` serves it; each visit warms up once, then hands over to the page that was asked for."""
+
+import sys
+from pathlib import Path
+
+import streamlit as st
+from streamlit import runtime
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    from pages.shared.resources import warm_up
+
+    st.set_page_config(page_title="xformer", page_icon=str(HERE / "pages/shared/icon.png"), layout="wide")
+    warm_up()
+    pages = {
+        "Explore": [
+            st.Page("pages/explore/home.py", title="Home", icon=":material/home:", default=True),
+            st.Page("pages/explore/attention.py", title="Attention", icon=":material/grid_on:"),
+        ],
+    }
+    st.navigation(pages).run()
+
+
+def serve() -> None:
+    """Start the server with everything imported, so that no visitor waits for it."""
+    import altair  # noqa: F401
+    import pandas  # noqa: F401
+    from streamlit.runtime.pages_manager import PagesManager
+    from streamlit.web import cli
+
+    import xformer  # noqa: F401
+
+    # The folder is called pages/, so Streamlit takes the first visitor for one of an old-style multipage app, in which
+    # a deep link such as /attention does not exist, and says "Page not found" before app.py has run. It is not one.
+    PagesManager.uses_pages_directory = False
+    sys.argv = ["streamlit", "run", str(HERE / "app.py"), *sys.argv[1:]]
+    cli.main()
+
+
+if __name__ == "__main__":
+    if runtime.exists():
+        main()
+    else:
+        serve()

@@ -1,0 +1,119 @@
+"""Home: what is this model, and where does my input go?"""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from pages.shared import resources
+from pages.shared.components.model_diagram import model_diagram
+from pages.shared.components.prediction_strip import Lane, prediction_strip
+from pages.shared.session import View, open_page
+from xformer.presets import PUBLISHED
+from xformer.viz.diagram import diagram
+
+SCREENS = {"attention": "pages/explore/attention.py"}
+
+
+def page() -> None:
+    view = open_page("See a transformer think", "What is this model, and where does my input go?")
+    about = view.checkpoint.card.get("about")
+    if isinstance(about, str):
+        st.text(about)
+    _prediction(view)
+    _diagram(view)
+    _card(view)
+    _parameters(view)
+    _published()
+
+
+def _prediction(view: View) -> None:
+    label = view.task.vocabulary.labels
+    end = view.task.vocabulary.special.end
+    answer = [*view.task.answer(list(view.source)), *([] if end is None else [end])]
+    shown = [Lane("you type", tuple(label[token] for token in view.source))]
+    for mask in dict.fromkeys((resources.MASKS[0], view.mask)):
+        said = resources.decoded(view.model, view.source, mask)
+        right = tuple(i < len(answer) and token == answer[i] for i, (token, _) in enumerate(said))
+        name = "it says" if mask == resources.MASKS[0] else f"it says, {mask} mask"
+        shown.append(Lane(name, tuple(label[t] for t, _ in said), right, tuple(p for _, p in said)))
+    prediction_strip(shown, key="prediction")
+    how = "all at once" if view.task.config.architecture == "encoder" else "one token after the other"
+    right = shown[-1].right
+    verdict = (
+        "Every token is right" if len(right) == len(answer) and all(right) else f"{sum(right)} of {len(answer)} right"
+    )
+    under = "" if view.mask == resources.MASKS[0] else f" under the {view.mask} mask"
+    st.caption(f"{verdict}{under}. The model ran just now and said this {how}; a bar shows how sure it was.")
+
+
+def _diagram(view: View) -> None:
+    example = resources.run(view.model, view.source, view.mask).example
+    n_target = None if example.target is None else example.target.shape[1]
+    picture = diagram(view.checkpoint.config, example.stream.shape[1], n_target)
+    target = model_diagram(picture, available=frozenset(SCREENS), key="diagram")
+    if target is not None:
+        st.switch_page(SCREENS[target], query_params=view.link)
+
+
+def _parameters(view: View) -> None:
+    config = view.checkpoint.config
+    st.subheader(f"{config.n_parameters():,} learned numbers", anchor=False)
+    parts = config.parameters_by_part()
+    table = pd.DataFrame(
+        {
+            "part": [part.name for part in parts],
+            "how it is counted": [part.formula for part in parts],
+            "numbers": [part.count for part in parts],
+            "share": [part.count / config.n_parameters() for part in parts],
+        }
+    )
+    st.dataframe(
+        table,
+        hide_index=True,
+        column_config={
+            "numbers": st.column_config.NumberColumn(format="localized"),
+            "share": st.column_config.ProgressColumn(min_value=0.0, max_value=1.0, format="percent"),
+        },
+    )
+
+
+def _card(view: View) -> None:
+    card = view.checkpoint.card
+    st.subheader("How it was trained", anchor=False)
+    figures, recipe = card.get("figures"), card.get("train")
+    if not isinstance(figures, dict) or not isinstance(recipe, dict):
+        st.caption("This model carries no record of its training.")
+        return
+    first, second = st.columns(2)
+    first.metric(
+        "Exact match", f"{figures['exact_match']:.2%}", help="Whole sequences right, on unseen ones.", border=True
+    )
+    second.metric(
+        "Unseen sequences", f"{figures['samples']:,}", help=f"Drawn from seed {figures['seed']}.", border=True
+    )
+    first.metric("Steps", f"{card['step']:,}", help=f"{recipe['batch_size']} fresh sequences each.", border=True)
+    second.metric("Training time", f"{card['seconds']:.1f} s", help=f"On a {card['device'].upper()}.", border=True)
+    st.caption(
+        f"Seed {card['seed']}, AdamW, learning rate up to {recipe['peak_lr']:g}, "
+        f"warm-up over {recipe['warmup']:.0%} of the steps, then {recipe['decay']} decay."
+    )
+
+
+def _published() -> None:
+    with st.expander("The same count for the paper’s own models"):
+        rows = [
+            {
+                "model": published.title,
+                "printed": f"{published.printed / 1e6:.0f} M",
+                "by formula": f"{published.model.n_parameters():,}",
+                "difference": f"{published.model.n_parameters() - published.printed:+,}",
+            }
+            for published in PUBLISHED.values()
+        ]
+        st.dataframe(pd.DataFrame(rows), hide_index=True)
+        for published in PUBLISHED.values():
+            st.caption(f"**{published.title}** ({published.source}). {published.note}")
+
+
+page()

@@ -1,0 +1,1 @@
+"""What the screens share on Streamlit's side: session state, caches and components."""

@@ -1,0 +1,110 @@
+"""Show all attention heads of a run, enlarge one, and link rows, columns and tokens: drawn and hovered in the browser.
+
+    chosen = attention_choice("attention", layers)              # what is chosen now, valid for these layers
+    packed = pack(layers, selected=(chosen.layer, chosen.head))
+    chosen = attention_view(packed, key="attention")
+
+The browser draws every head from the bytes it has; a rerun only adds the exact numbers of the head that was chosen.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from xformer.viz.packing import PatternLayer, header_of
+
+_HERE = Path(__file__).parent
+_EVENT = "choice"
+_component = st.components.v2.component(
+    "xformer_attention_view",
+    css=(_HERE / "attention_view.css").read_text(encoding="utf-8"),
+    js=(_HERE / "attention_view.js").read_text(encoding="utf-8"),
+)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is chosen in the attention view: a head and, where one is locked by a click, a query and a key.
+
+    All are counted from 0. A locked token or row has a query and no key; a locked column a key and no query.
+    """
+
+    layer: int = 0
+    head: int = 0
+    query: int | None = None
+    key: int | None = None
+
+
+def attention_choice(key: str, layers: Sequence[PatternLayer]) -> Selection:
+    """Return what is chosen in the view `key`, moved inside what `layers` has; head 0 of layer 0 at first."""
+    return _inside(st.session_state.get(_memory(key)), [layer.pattern.shape for layer in layers])
+
+
+def choose_attention(key: str, selection: Selection) -> None:
+    """Choose from Python, before the view is drawn: a deep link or a row of a table. It may be out of range."""
+    st.session_state[_memory(key)] = selection
+    _tell(key, selection)
+
+
+def attention_view(packed: bytes, *, key: str, height: int | None = None) -> Selection:
+    """Draw packed patterns and return what is chosen; `height` caps the enlarged picture, in CSS pixels.
+
+    Raises ValueError when the bytes do not come from `xformer.viz.packing.pack`.
+    """
+    shapes = [(item["heads"], item["queries"], item["keys"]) for item in header_of(packed)["layers"]]
+
+    def remember() -> None:
+        sent = st.session_state[key].get(_EVENT)
+        if isinstance(sent, dict):
+            st.session_state[_memory(key)] = _inside(_read(sent), shapes)
+
+    chosen = _inside(st.session_state.get(_memory(key)), shapes)
+    if key not in st.session_state or _told(key) not in st.session_state:
+        _tell(key, chosen)
+    query, seen, order = st.session_state[_told(key)]
+    # Raw bytes can only be the whole of `data`, so these settings ride behind them.
+    rider = struct.pack("<IIII", height or 0, query + 1, seen + 1, order)
+    _component(key=key, data=packed + rider, on_choice_change=remember)
+    return chosen
+
+
+def _memory(key: str) -> str:
+    # A plain entry of the session, since a widget's own value dies when its page is left.
+    return f"{key}:choice"
+
+
+def _told(key: str) -> str:
+    return f"{key}:told"
+
+
+def _tell(key: str, selection: Selection) -> None:
+    """Have the browser lock what Python chose; only then, as telling it what it just said would resend all bytes."""
+    order = st.session_state.get(_told(key), (-1, -1, 0))[2]
+    query, seen = (-1 if index is None else index for index in (selection.query, selection.key))
+    st.session_state[_told(key)] = (query, seen, order + 1)
+
+
+def _read(sent: dict[str, Any]) -> Selection:
+    def number(name: str) -> int | None:
+        value = sent.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    return Selection(number("layer") or 0, number("head") or 0, number("query"), number("key"))
+
+
+def _inside(selection: Any, shapes: Sequence[tuple[int, ...]]) -> Selection:
+    """Clamp to the layers at hand; a query or key that does not exist there is forgotten."""
+    if not isinstance(selection, Selection):
+        return Selection()
+    layer = min(max(selection.layer, 0), len(shapes) - 1)
+    heads, queries, keys = shapes[layer]
+
+    def known(value: int | None, size: int) -> int | None:
+        return value if value is not None and 0 <= value < size else None
+
+    head = min(max(selection.head, 0), heads - 1)
+    return Selection(layer, head, known(selection.query, queries), known(selection.key, keys))

@@ -1,0 +1,47 @@
+// One grid of token chips a lane. Text goes in as textContent only.
+function element(className, text) {
+  const node = document.createElement("div");
+  node.className = className;
+  if (text !== undefined) node.textContent = text;
+  return node;
+}
+
+function chip(lane, index) {
+  const judged = lane.right.length > 0;
+  const right = lane.right[index];
+  const classes = ["token"];
+  if (judged) classes.push(right ? "right" : "wrong");
+  if (lane.moved[index]) classes.push("moved");
+  const node = element(classes.join(" "), lane.tokens[index]);
+  let spoken = `position ${index + lane.offset}: ${lane.tokens[index]}`;
+  if (judged) {
+    node.appendChild(element("mark", right ? "✓" : "✗"));
+    spoken += right ? ", right" : ", wrong";
+  }
+  if (lane.probability.length) {
+    const share = lane.probability[index];
+    const bar = element("bar");
+    bar.style.width = `${(100 * share).toFixed(1)}%`;
+    node.appendChild(bar);
+    spoken += `, probability ${share.toFixed(4)}`;
+  }
+  node.title = spoken;
+  node.setAttribute("aria-label", spoken);
+  node.setAttribute("role", "listitem");
+  return node;
+}
+
+export default function (component) {
+  const { data, parentElement } = component;
+  const root = parentElement.querySelector(".strip") ?? parentElement.appendChild(element("strip"));
+  root.replaceChildren();
+  for (const lane of data.lanes) {
+    root.appendChild(element("name", lane.name));
+    const row = element("lane");
+    row.setAttribute("role", "list");
+    row.setAttribute("aria-label", lane.name);
+    for (let i = 0; i < lane.offset; i++) row.appendChild(element("token gap"));
+    lane.tokens.forEach((_, index) => row.appendChild(chip(lane, index)));
+    root.appendChild(row);
+  }
+}

@@ -1,0 +1,38 @@
+"""Show what a model reads and what it says, token by token, with right and wrong marked by a sign as well as a colour.
+
+prediction_strip([Lane("says", ("9", "12"), right=(True, False), probability=(0.99, 0.4))], key="strip")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import streamlit as st
+
+_HERE = Path(__file__).parent
+_component = st.components.v2.component(
+    "xformer_prediction_strip",
+    css=(_HERE / "prediction_strip.css").read_text(encoding="utf-8"),
+    js=(_HERE / "prediction_strip.js").read_text(encoding="utf-8"),
+)
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One row of tokens under a name. `right` and `probability` are given for predictions, one for each token."""
+
+    name: str
+    tokens: tuple[str, ...]
+    right: tuple[bool, ...] = ()
+    probability: tuple[float, ...] = ()
+    offset: int = 0
+    """How many columns stay free before the first token."""
+    moved: tuple[bool, ...] = ()
+    """Which tokens differ from the lane above."""
+
+
+def prediction_strip(lanes: Sequence[Lane], *, key: str) -> None:
+    """Draw the lanes under each other, token positions aligned."""
+    _component(key=key, data={"lanes": [asdict(lane) for lane in lanes]})

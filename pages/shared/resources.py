@@ -1,0 +1,113 @@
+"""What all visitors share: the imports, the models on disk, and recent runs. Models are read-only; a run belongs to a key."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+from pathlib import Path
+
+import streamlit as st
+
+from xformer import Checkpoint, edits, load, record
+from xformer.decoding import decode
+from xformer.edits import AnyEdit
+from xformer.errors import XformerError
+from xformer.tasks.batch import IGNORED
+from xformer.tasks.task import Example
+from xformer.trace import Trace
+
+FOLDER = Path(__file__).parents[2] / "checkpoints"
+MASKS = ("as trained", "causal", "full")
+"""The masks that a run can have; the first is the model's own."""
+
+
+@st.cache_resource(show_spinner=False)
+def warm_up() -> bool:
+    """Pay once for what every visitor needs, then keep the garbage collector from walking over it after every rerun.
+
+    Streamlit collects after each script run; with torch and the chart libraries imported that takes ~200 ms, unless what
+    is there by now is frozen.
+    """
+    for name in shipped():
+        checkpoint(name)
+    gc.collect()
+    gc.freeze()
+    return True
+
+
+@st.cache_resource(ttl=10, max_entries=1, show_spinner=False)
+def shipped() -> tuple[str, ...]:
+    """The names of the checkpoints that can be chosen, the first one being where a visitor starts."""
+    names = sorted(path.parent.name for path in FOLDER.glob("*/model.safetensors"))
+    first = [name for name in ("reverse-small", "reverse") if name in names]
+    return tuple(first + [name for name in names if name not in first])
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def checkpoint(name: str) -> Checkpoint:
+    """A checkpoint by the name of its folder. Raises `CheckpointError` when it cannot be trusted."""
+    return load(FOLDER / name)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One input run through one model under one mask."""
+
+    example: Example
+    trace: Trace
+    predicted: tuple[int, ...]
+    """The likeliest token at each output that has a right answer, given the right answer so far."""
+    probability: tuple[float, ...]
+    """What the model gives that token."""
+    answer: tuple[int, ...]
+    loss: float
+    """Mean −log p(right token) over those outputs, in nats."""
+
+    @property
+    def n_right(self) -> int:
+        return sum(said == right for said, right in zip(self.predicted, self.answer, strict=True))
+
+
+@st.cache_resource(max_entries=128, show_spinner=False)
+def run(name: str, source: tuple[int, ...], mask: str) -> Run:
+    """Run the model `name` on `source` under the mask `mask`. Raises `InputError` when the input is too long for it."""
+    chosen = checkpoint(name)
+    assert chosen.task is not None
+    example = chosen.task.example(list(source), max_len=chosen.config.max_len)
+    trace = record(chosen.model, example.stream, example.target, edits=mask_edits(mask))
+    labelled = example.labels[0] != IGNORED
+    probabilities = trace.logits[0, labelled].softmax(dim=-1)  # [out, vocab]
+    answer = example.labels[0, labelled]  # [out]
+    best = probabilities.max(dim=-1)
+    right = probabilities.gather(1, answer[:, None])[:, 0]
+    return Run(
+        example=example,
+        trace=trace,
+        predicted=tuple(best.indices.tolist()),
+        probability=tuple(best.values.tolist()),
+        answer=tuple(answer.tolist()),
+        loss=-right.log().mean().item(),
+    )
+
+
+@st.cache_resource(max_entries=128, show_spinner=False)
+def decoded(name: str, source: tuple[int, ...], mask: str) -> tuple[tuple[int, float], ...]:
+    """What the model says on its own, greedily, under a mask: each token with its probability."""
+    chosen = checkpoint(name)
+    assert chosen.task is not None
+    example = chosen.task.example(list(source), max_len=chosen.config.max_len)
+    steps = decode(chosen.model, example.tokens, edits=mask_edits(mask))
+    return tuple((step.token, step.probabilities[step.token].item()) for step in steps)
+
+
+def mask_edits(mask: str) -> list[AnyEdit]:
+    """The edits that put a mask of `MASKS` in place of the model's own."""
+    return [] if mask == MASKS[0] else [edits.set_causal(mask == "causal")]
+
+
+def usable(name: str) -> str | None:
+    """Why a checkpoint cannot be shown, as one sentence; None when it can."""
+    try:
+        return None if checkpoint(name).task is not None else f"The model {name} names no task, so it has no input."
+    except XformerError as error:
+        return f"The model {name} cannot be opened. {error}"

@@ -1,0 +1,157 @@
+"""What every screen begins with: the shared sidebar, and its state, which lives in the link.
+
+    view = open_page("Attention", "Who looks at whom, in every layer and head?")
+
+A copied link opens the same model, input and mask for someone else. A link that asks for something that is not here says so.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import streamlit as st
+
+from pages.shared import resources
+from xformer import Checkpoint
+from xformer.errors import InputError
+from xformer.tasks import Task
+
+DEFAULT_INPUT = "3 7 12 9 4 11"
+
+
+@dataclass(frozen=True)
+class View:
+    """What a visitor is looking at: everything that the link says."""
+
+    model: str
+    source: tuple[int, ...]
+    mask: str
+    checkpoint: Checkpoint
+    task: Task
+
+    @property
+    def link(self) -> dict[str, str]:
+        """The view as query parameters, for links to other screens."""
+        return {"model": self.model, "input": " ".join(map(str, self.source)), "mask": self.mask}
+
+
+def open_page(title: str, question: str) -> View:
+    """Draw the heading and the sidebar; stop the page with one plain sentence where there is nothing to show."""
+    st.title(title, anchor=False)
+    st.caption(question)
+    names = resources.shipped()
+    if not names:
+        st.info("There is no model here yet. Train the shipped ones with `make checkpoints`, then reload this page.")
+        st.stop()
+    _say_what_the_link_got_wrong("model", names)
+    _say_what_the_link_got_wrong("mask", resources.MASKS)
+    with st.sidebar:
+        model = _ask_model(names)
+        if problem := resources.usable(model):
+            st.error(problem)
+            st.stop()
+        checkpoint = resources.checkpoint(model)
+        task = checkpoint.task
+        assert task is not None
+        source = _ask_input(task, checkpoint.config.max_len)
+        mask = _ask_mask()
+    return View(model, source, mask, checkpoint, task)
+
+
+def _ask_model(names: tuple[str, ...]) -> str:
+    return st.selectbox("Model", names, key="model", bind="query-params", help="It runs live, on every change.")
+
+
+def _ask_input(task: Task, max_len: int) -> tuple[int, ...]:
+    st.text_input(
+        "Input",
+        DEFAULT_INPUT,
+        key="input",
+        bind="query-params",
+        max_chars=2000,
+        help=f"Numbers from 1 to {task.vocabulary.symbols}, with spaces between them.",
+    )
+    examples_at, random_at = st.columns(2)
+    with examples_at, st.popover("Examples", width="stretch"):
+        st.caption("See how the model …")
+        for purpose, text in examples(task).items():
+            st.button(purpose, on_click=_type, args=(text,), width="stretch", type="tertiary")
+    random_at.button("Random", on_click=_type_random, args=(task,), width="stretch", key="random_input")
+    try:
+        source = tuple(task.vocabulary.read(str(st.session_state["input"])))
+        task.example(list(source), max_len=max_len)
+    except InputError as error:
+        st.error(str(error), icon=":material/edit:")
+        source = _last_good(task, max_len)
+        st.caption("Still showing the last input that could be read.")
+        return source
+    st.session_state["last_good"] = source
+    longest = task.config.max_len
+    if not task.config.min_len <= len(source) <= longest:
+        st.caption(
+            f":material/info: {len(source)} numbers: it was trained on {task.config.min_len} to {longest}, "
+            "so expect mistakes."
+        )
+    return source
+
+
+def examples(task: Task) -> dict[str, str]:
+    """Inputs with a purpose, in the words of “See how the model …”."""
+    n, longest = task.vocabulary.symbols, task.config.max_len
+
+    def numbers(count: int) -> str:
+        return " ".join(str(1 + (step * 7 + 2) % n) for step in range(count))
+
+    verb = {"reverse": "reverses", "sort": "sorts", "copy": "copies"}[task.config.name]
+    return {
+        f"… {verb} six numbers": numbers(6),
+        "… tells equal numbers apart by their place": " ".join(["5"] * 4 + ["9"] * 4),
+        f"… {verb} the longest it was trained on": numbers(longest),
+        "… fails on more than it was trained on": numbers(longest + 3),
+        "… handles the shortest": numbers(task.config.min_len),
+    }
+
+
+def _ask_mask() -> str:
+    return st.segmented_control(
+        "Attention mask",
+        resources.MASKS,
+        default=resources.MASKS[0],
+        required=True,
+        key="mask",
+        bind="query-params",
+        width="stretch",
+        help="Causal: a position sees itself and what came before. Full: it sees everything. The model runs again, and "
+        "the change stands beside the original.",
+    )
+
+
+def _type(text: str) -> None:
+    st.session_state["input"] = text
+
+
+def _type_random(task: Task) -> None:
+    count = random.randint(task.config.min_len, task.config.max_len)
+    _type(" ".join(str(random.randint(1, task.vocabulary.symbols)) for _ in range(count)))
+
+
+def _last_good(task: Task, max_len: int) -> tuple[int, ...]:
+    """The last input that this visitor's models could read, or the default one."""
+    source = st.session_state.get("last_good", tuple(task.vocabulary.read(DEFAULT_INPUT)))
+    try:
+        task.example(list(source), max_len=max_len)
+        task.vocabulary.read(" ".join(map(str, source)))
+    except InputError:
+        return tuple(range(1, 1 + min(task.config.max_len, task.vocabulary.symbols, 3)))
+    return source
+
+
+def _say_what_the_link_got_wrong(name: str, options: tuple[str, ...]) -> None:
+    """Streamlit drops a value that does not exist without a word; a visitor should know that the link has aged."""
+    asked = st.query_params.get(name)
+    if asked is not None and asked not in options:
+        st.warning(
+            f"The link asks for a {name} that is not here, so the usual one is shown. There are: {', '.join(options)}.",
+            icon=":material/link_off:",
+        )

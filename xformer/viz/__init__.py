@@ -1,0 +1,1 @@
+"""Turn arrays, labels and data frames into pictures; nothing here knows a model or a page."""

@@ -1,0 +1,178 @@
+"""The one place for colours: heads, scales, verdicts, parts of the model; as plain data that any chart can use.
+
+Every colour is a pair, (on the light theme, on the dark theme), picked with `dark=`. A scale is a sequence of stops:
+
+    alt.Color("weight:Q", scale=alt.Scale(**vega_scale(sequential(dark), 0, 1)))
+    go.Heatmap(z=weights, zmin=0, zmax=1, colorscale=plotly_scale(sequential(dark)))
+
+Distances are those of OKLab (Ottosson 2020), where equal steps look equally large.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+Pair = tuple[str, str]
+
+BACKGROUND: Pair = ("#ffffff", "#10141c")
+TEXT: Pair = ("#131722", "#eef1f7")
+PRIMARY: Pair = ("#2557d6", "#4a79ee")
+"""As in .streamlit/config.toml; a test holds the two equal."""
+
+# Found by annealing: each has at least 3 : 1 against its background, and the smallest OKLab distance between two of the
+# first 4, 8 and 12 was made as large as possible, seen normally and under simulated protanopia, deuteranopia and
+# tritanopia (Machado et al. 2009). The order matters: the earlier, the further apart.
+HEAD_HUES: tuple[Pair, ...] = (
+    ("#425fe1", "#7e9dfe"), ("#c64a00", "#f29a78"), ("#0ca58e", "#1df1d0"), ("#790050", "#c35a93"),
+    ("#01696d", "#0fc8ce"), ("#b38d23", "#f5c33a"), ("#302f96", "#6975dc"), ("#4a4400", "#948802"),
+    ("#9970fc", "#c2b2fe"), ("#d765ce", "#ffc9f8"), ("#9144af", "#ad8eba"), ("#8a463e", "#e26a5f"),
+)  # fmt: skip
+"""One hue a head, on every screen; beyond twelve heads they start over."""
+
+SEQUENTIAL: tuple[tuple[str, ...], tuple[str, ...]] = (
+    ("#f6fbfc", "#cbefef", "#9de3e0", "#7ad0d7", "#58bccf", "#34a8c9", "#1692c2", "#0a7bba", "#1763b1", "#244ba2",
+     "#283788", "#26246d", "#201253"),
+    ("#161923", "#1f2545", "#2b306a", "#33418a", "#2c5aa1", "#1b73b5", "#008ec0", "#00a8c4", "#00c0c4", "#53d4ba",
+     "#91e3ae", "#c8efaa", "#fafab3"),
+)  # fmt: skip
+"""For probabilities: from the background (0) to what stands out most (1), in steps of equal distance."""
+
+DIVERGING: tuple[tuple[str, ...], tuple[str, ...]] = (
+    ("#832e00", "#a84700", "#cd610c", "#de894a", "#ecaf7c", "#f0d4b4", "#f5f5f6", "#bcdbf6", "#84c0ed", "#57a0de",
+     "#2f7fcb", "#1c5ea8", "#0a3f86"),
+    ("#ffd592", "#f9a757", "#db7f36", "#b15e25", "#84441b", "#52331e", "#222325", "#273c5a", "#295893", "#307bbc",
+     "#3da2e0", "#6fc7f0", "#aaeafe"),
+)  # fmt: skip
+"""For signed data centred on zero: orange is negative, blue positive, the middle is near the background."""
+
+MASKED: Pair = ("#d9dce3", "#3a404c")
+"""A cell that may not be looked at: grey, hatched where the chart can, never a colour of a scale."""
+
+PART_HUES: dict[str, Pair] = {
+    "tokens": ("#5a6376", "#a5afc2"),
+    "embedding": ("#00756f", "#4fd0c0"),
+    "positions": ("#a15c00", "#f0b454"),
+    "attention": ("#2557d6", "#86a8ff"),
+    "feed_forward": ("#8b3fa8", "#d79bf0"),
+    "norm": ("#5a6376", "#a5afc2"),
+    "sum": ("#5a6376", "#a5afc2"),
+    "output": ("#b02a5b", "#ff8fb4"),
+}
+"""One hue for each kind of part, in the diagram and wherever parts are compared."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How right or wrong looks: a colour, and a mark and a shape that say the same without it.
+
+    `vega` and `plotly` name the shape of a point in Altair and in Plotly.
+    """
+
+    colour: Pair
+    mark: str
+    word: str
+    vega: str
+    plotly: str
+
+
+RIGHT = Verdict(("#00708f", "#4cc9e6"), "✓", "right", "circle", "circle")
+WRONG = Verdict(("#c2410c", "#ff9a5c"), "✗", "wrong", "cross", "x")
+
+
+def pick(pair: Pair, dark: bool) -> str:
+    """The colour of a pair for a theme."""
+    return pair[1] if dark else pair[0]
+
+
+def head_hue(head: int, dark: bool) -> str:
+    """The hue of a head, counted from 0."""
+    return pick(HEAD_HUES[head % len(HEAD_HUES)], dark)
+
+
+def head_hues(n_heads: int, dark: bool) -> list[str]:
+    """The hues of the first `n_heads` heads: the range of a categorical scale."""
+    return [head_hue(head, dark) for head in range(n_heads)]
+
+
+def sequential(dark: bool) -> list[str]:
+    """The stops for probabilities, from 0 to 1."""
+    return list(SEQUENTIAL[dark])
+
+
+def diverging(dark: bool) -> list[str]:
+    """The stops for signed data, from the most negative to the most positive."""
+    return list(DIVERGING[dark])
+
+
+def plotly_scale(stops: list[str]) -> list[list[Any]]:
+    """Stops as a Plotly `colorscale`: [[0, colour], …, [1, colour]]."""
+    return [[index / (len(stops) - 1), stop] for index, stop in enumerate(stops)]
+
+
+def vega_scale(stops: list[str], low: float, high: float) -> dict[str, Any]:
+    """Stops as the keywords of an `alt.Scale` over the fixed domain from `low` to `high`.
+
+    Values outside are clamped. Raises ValueError unless `low` < `high`.
+    """
+    if not low < high:
+        raise ValueError(f"A colour scale runs from a lower to a higher value, received {low} and {high}; try 0 and 1.")
+    domain = [low + (high - low) * index / (len(stops) - 1) for index in range(len(stops))]
+    return {"type": "linear", "domain": domain, "range": stops, "clamp": True, "interpolate": "rgb"}
+
+
+def signed_limit(values: Float[np.ndarray, "*shape"]) -> float:
+    """The largest finite magnitude, so that −limit … limit centres a diverging scale on zero; 1 where all is zero."""
+    magnitudes = np.abs(np.asarray(values, dtype=np.float64))
+    return float(np.max(magnitudes, where=np.isfinite(magnitudes), initial=0.0)) or 1.0
+
+
+def ink(colour: str) -> str:
+    """Black or white, whichever is read more easily on a colour."""
+    return max((TEXT[0], "#ffffff"), key=lambda text: contrast(text, colour))
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast ratio of two colours, from 1 to 21 (WCAG 2.2)."""
+    lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def resample(stops: list[str], n: int) -> list[str]:
+    """`n` colours at equal distances along the stops, interpolated in OKLab."""
+    labs = np.stack([oklab(stop) for stop in stops])  # [stop, Lab]
+    at = np.linspace(0, len(stops) - 1, n)  # [n]
+    mixed = np.stack([np.interp(at, np.arange(len(stops)), labs[:, axis]) for axis in range(3)], axis=-1)  # [n, Lab]
+    linear = np.clip((mixed @ _FROM_LAB.T) ** 3 @ _TO_RGB.T, 0, 1)  # [n, RGB]
+    coded = np.where(linear <= 0.0031308, linear * 12.92, 1.055 * linear ** (1 / 2.4) - 0.055)
+    return ["#" + "".join(f"{round(255 * value):02x}" for value in colour) for colour in coded.tolist()]
+
+
+def linear_rgb(colour: str) -> Float[np.ndarray, "3"]:
+    """ "#rrggbb" as the intensity of red, green and blue light, each from 0 to 1."""
+    coded = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    return np.where(coded <= 0.04045, coded / 12.92, ((coded + 0.055) / 1.055) ** 2.4)
+
+
+def oklab(colour: str) -> Float[np.ndarray, "3"]:
+    """ "#rrggbb" as lightness and two colour axes in OKLab."""
+    return _TO_LAB @ np.cbrt(_TO_LMS @ linear_rgb(colour))
+
+
+def _luminance(colour: str) -> float:
+    return float(linear_rgb(colour) @ [0.2126, 0.7152, 0.0722])
+
+
+_TO_LMS = np.array(
+    [[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451, 0.1073969566],
+     [0.0883024619, 0.2817188376, 0.6299787005]]
+)  # fmt: skip
+_TO_LAB = np.array(
+    [[0.2104542553, 0.7936177850, -0.0040720468], [1.9779984951, -2.4285922050, 0.4505937099],
+     [0.0259040371, 0.7827717662, -0.8086757660]]
+)  # fmt: skip
+_FROM_LAB = np.linalg.inv(_TO_LAB)
+_TO_RGB = np.linalg.inv(_TO_LMS)
