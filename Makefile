@@ -9,7 +9,7 @@ app: .venv/app
 	$(BIN)/python app.py --server.port $(PORT)
 
 test: .venv/test
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: .venv/test
 	$(BIN)/ruff format --check .

@@ -13,6 +13,7 @@ def main() -> None:
     from pages.shared.resources import warm_up
 
     st.set_page_config(page_title="xformer", page_icon=str(HERE / "pages/shared/icon.png"), layout="wide")
+    st.html(HERE / "pages/shared/page.css")
     warm_up()
     pages = {
         "Explore": [

@@ -59,3 +59,24 @@ def _output(config: ModelConfig) -> Part:
     biases = config.vocab_size if config.output_bias else 0
     terms = [f"{config.d_model}·{config.vocab_size:,}"] * bool(weights) + [f"{config.vocab_size:,}"] * bool(biases)
     return Part("output", " + ".join(terms), weights + biases)
+
+
+def count_with_projections_to(
+    width: int, *, d_model: int, n_layers: int, d_ff: int, vocab_size: int
+) -> tuple[Part, ...]:
+    """An over-count people really make: each of the four attention projections maps d_model to `width`, not to d_model.
+
+    Taking the context length for the projections' width is the mistake of a well-known notebook: with context 1024,
+    d_model 512, 6 + 6 layers, d_ff 2048, biases everywhere, no embedding table and 32,000 outputs it arrives at
+    79,465,728, "significantly higher" than the printed 65 M. The extra 18.9 M are the 18 attentions' doubled
+    projections; put right, the same parts sum to 60.6 M.
+    """
+    attention, feed_forward = 4 * (d_model * width + width), 2 * d_model * d_ff + d_ff + d_model
+    return (
+        Part("attention", f"{3 * n_layers} × 4·({d_model}·{width} + {width})", 3 * n_layers * attention),
+        Part(
+            "feed-forward", f"{2 * n_layers} × (2·{d_model}·{d_ff} + {d_ff} + {d_model})", 2 * n_layers * feed_forward
+        ),
+        Part("norms", f"{5 * n_layers} × 2·{d_model}", 5 * n_layers * 2 * d_model),
+        Part("output", f"{d_model}·{vocab_size:,} + {vocab_size:,}", d_model * vocab_size + vocab_size),
+    )

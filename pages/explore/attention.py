@@ -33,7 +33,7 @@ def page() -> None:
     _follow_the_link(layers, best)
     chosen = attention_choice(KEY, layers)
     chosen = attention_view(pack(layers, other, selected=(chosen.layer, chosen.head)), key=KEY)
-    st.query_params["head"] = f"{chosen.layer + 1}.{chosen.head + 1}"
+    view.share(head=f"{chosen.layer + 1}.{chosen.head + 1}")
 
     _score_table(view, changed or original, mask)
     _what_to_notice(view, layers[best.layer].title, best.head + 1, weight)

@@ -16,10 +16,11 @@ SCREENS = {"attention": "pages/explore/attention.py"}
 
 
 def page() -> None:
-    view = open_page("See a transformer think", "What is this model, and where does my input go?")
+    view = open_page("See a transformer think", "Where does my input go?")
     about = view.checkpoint.card.get("about")
     if isinstance(about, str):
         st.text(about)
+    view.share()
     _prediction(view)
     _diagram(view)
     _card(view)
@@ -53,7 +54,7 @@ def _diagram(view: View) -> None:
     picture = diagram(view.checkpoint.config, example.stream.shape[1], n_target)
     target = model_diagram(picture, available=frozenset(SCREENS), key="diagram")
     if target is not None:
-        st.switch_page(SCREENS[target], query_params=view.link)
+        st.switch_page(SCREENS[target])  # what is in the sidebar goes along
 
 
 def _parameters(view: View) -> None:
@@ -85,15 +86,11 @@ def _card(view: View) -> None:
     if not isinstance(figures, dict) or not isinstance(recipe, dict):
         st.caption("This model carries no record of its training.")
         return
-    first, second = st.columns(2)
-    first.metric(
-        "Exact match", f"{figures['exact_match']:.2%}", help="Whole sequences right, on unseen ones.", border=True
-    )
-    second.metric(
-        "Unseen sequences", f"{figures['samples']:,}", help=f"Drawn from seed {figures['seed']}.", border=True
-    )
-    first.metric("Steps", f"{card['step']:,}", help=f"{recipe['batch_size']} fresh sequences each.", border=True)
-    second.metric("Training time", f"{card['seconds']:.1f} s", help=f"On a {card['device'].upper()}.", border=True)
+    tiles = st.columns(4)
+    tiles[0].metric("Exact match", f"{figures['exact_match']:.2%}", help="Whole sequences right.", border=True)
+    tiles[1].metric("On unseen inputs", f"{figures['samples']:,}", help=f"From seed {figures['seed']}.", border=True)
+    tiles[2].metric("Training steps", f"{card['step']:,}", help=f"{recipe['batch_size']} sequences each.", border=True)
+    tiles[3].metric("Training time", f"{card['seconds']:.1f} s", help=f"On a {card['device'].upper()}.", border=True)
     st.caption(
         f"Seed {card['seed']}, AdamW, learning rate up to {recipe['peak_lr']:g}, "
         f"warm-up over {recipe['warmup']:.0%} of the steps, then {recipe['decay']} decay."

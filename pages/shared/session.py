@@ -20,6 +20,10 @@ from xformer.tasks import Task
 DEFAULT_INPUT = "3 7 12 9 4 11"
 
 
+LINKED = ("model", "input", "mask")
+"""What the sidebar keeps in the link."""
+
+
 @dataclass(frozen=True)
 class View:
     """What a visitor is looking at: everything that the link says."""
@@ -30,22 +34,21 @@ class View:
     checkpoint: Checkpoint
     task: Task
 
-    @property
-    def link(self) -> dict[str, str]:
-        """The view as query parameters, for links to other screens."""
-        return {"model": self.model, "input": " ".join(map(str, self.source)), "mask": self.mask}
+    def share(self, **more: str) -> None:
+        """Put the view into the address bar, with what else the screen wants to restore, for whoever copies the link."""
+        link = {"model": self.model, "input": " ".join(map(str, self.source)), "mask": self.mask, **more}
+        if st.query_params.to_dict() != link:
+            st.query_params.from_dict(link)
 
 
 def open_page(title: str, question: str) -> View:
     """Draw the heading and the sidebar; stop the page with one plain sentence where there is nothing to show."""
-    st.title(title, anchor=False)
-    st.caption(question)
+    st.title(f"{title} :small[:gray[{question}]]", anchor=False)
     names = resources.shipped()
     if not names:
         st.info("There is no model here yet. Train the shipped ones with `make checkpoints`, then reload this page.")
         st.stop()
-    _say_what_the_link_got_wrong("model", names)
-    _say_what_the_link_got_wrong("mask", resources.MASKS)
+    _follow_the_link({"model": names, "mask": resources.MASKS})
     with st.sidebar:
         model = _ask_model(names)
         if problem := resources.usable(model):
@@ -60,15 +63,15 @@ def open_page(title: str, question: str) -> View:
 
 
 def _ask_model(names: tuple[str, ...]) -> str:
-    return st.selectbox("Model", names, key="model", bind="query-params", help="It runs live, on every change.")
+    return st.selectbox("Model", names, key="model", persist_state="session", help="It runs live, on every change.")
 
 
 def _ask_input(task: Task, max_len: int) -> tuple[int, ...]:
+    st.session_state.setdefault("input", DEFAULT_INPUT)
     st.text_input(
         "Input",
-        DEFAULT_INPUT,
         key="input",
-        bind="query-params",
+        persist_state="session",
         max_chars=2000,
         help=f"Numbers from 1 to {task.vocabulary.symbols}, with spaces between them.",
     )
@@ -114,13 +117,13 @@ def examples(task: Task) -> dict[str, str]:
 
 
 def _ask_mask() -> str:
+    st.session_state.setdefault("mask", resources.MASKS[0])
     return st.segmented_control(
         "Attention mask",
         resources.MASKS,
-        default=resources.MASKS[0],
         required=True,
         key="mask",
-        bind="query-params",
+        persist_state="session",
         width="stretch",
         help="Causal: a position sees itself and what came before. Full: it sees everything. The model runs again, and "
         "the change stands beside the original.",
@@ -147,11 +150,20 @@ def _last_good(task: Task, max_len: int) -> tuple[int, ...]:
     return source
 
 
-def _say_what_the_link_got_wrong(name: str, options: tuple[str, ...]) -> None:
-    """Streamlit drops a value that does not exist without a word; a visitor should know that the link has aged."""
-    asked = st.query_params.get(name)
-    if asked is not None and asked not in options:
-        st.warning(
-            f"The link asks for a {name} that is not here, so the usual one is shown. There are: {', '.join(options)}.",
-            icon=":material/link_off:",
-        )
+def _follow_the_link(options: dict[str, tuple[str, ...]]) -> None:
+    """Take over what the link asks for, once; say what it asks for in vain."""
+    if "link_followed" in st.session_state:
+        return
+    st.session_state["link_followed"] = True
+    for name in LINKED:
+        asked = st.query_params.get(name)
+        if asked is None:
+            continue
+        if asked in options.get(name, (asked,)):
+            st.session_state[name] = asked
+        else:
+            st.warning(
+                f"The link asks for a {name} that is not here, so the usual one is shown. "
+                f"There are: {', '.join(options[name])}.",
+                icon=":material/link_off:",
+            )

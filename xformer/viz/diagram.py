@@ -228,8 +228,8 @@ class _Stack:
             activation = f"{self.layer}{'self_attn' if self.crosses else 'attn'}.pos_bias"
         box = self._add(
             Box(
-                id=self._id("positions"), kind="positions", stack=self.name, place="above", title="Positions", equation=equation, detail=detail,
-                what=what, shape=shape, activation=activation,
+                id=self._id("positions"), kind="positions", stack=self.name, place="above", title="Positions",
+                equation=equation, detail=detail, what=what, shape=shape, activation=activation,
                 parameters=self.counts.get("positions", 0) // (2 if self.two else 1), target="positions",
             )
         )  # fmt: skip

@@ -457,7 +457,8 @@ class DiagramView {
     } else {
       this.words.style.removeProperty("--hue");
       line.append(html("b", "", this.data.title), `${number(this.data.parameters)} parameters`);
-      facts.append(html("span", "", "Point at a part to read what it does; click it to open its screen. Shapes are those of this input."));
+      const click = this.data.boxes.some((one) => one.open) ? "; click it to open its screen" : "";
+      facts.append(html("span", "", `Point at a part to read what it does${click}. Shapes are those of this input.`));
     }
     this.words.replaceChildren(line, facts);
   }

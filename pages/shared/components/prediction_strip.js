@@ -12,6 +12,7 @@ function chip(lane, index) {
   const classes = ["token"];
   if (judged) classes.push(right ? "right" : "wrong");
   if (lane.moved[index]) classes.push("moved");
+  if (lane.tokens[index].length > 2) classes.push("long");
   const node = element(classes.join(" "), lane.tokens[index]);
   let spoken = `position ${index + lane.offset}: ${lane.tokens[index]}`;
   if (judged) {

@@ -1,0 +1,101 @@
+"""What a visitor sees, in a real Chromium."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Visit
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+Visiting = Callable[..., Visit]
+
+
+def pixels(visit: Visit) -> bytes:
+    """The enlarged heads as they are drawn."""
+    return visit.page.locator(".st-key-attention").screenshot()
+
+
+def test_a_deep_link_works_as_the_first_request_after_a_start(start_app: Callable[[], str], visit: Visiting) -> None:
+    visitor = visit(start_app(), "/attention?model=reverse&input=4+9+2+11&mask=causal&head=3.2")
+    page = visitor.page
+    expect(page.locator(".st-key-attention .head .name")).to_have_text("layer 3 · head 2", timeout=30_000)
+    expect(page.get_by_text("Page not found")).to_have_count(0)
+    expect(page.get_by_text("are right instead of 4")).to_be_visible()
+    expect(page.locator(".st-key-input input")).to_have_value("4 9 2 11")
+    assert visitor.problems == []
+
+
+def test_the_mask_toggle_runs_the_model_again_and_changes_the_picture(app: str, visit: Visiting) -> None:
+    visitor = visit(app, "/attention?model=reverse")
+    page = visitor.page
+    expect(page.get_by_text("6 of 6 right")).to_be_visible(timeout=30_000)
+    before = pixels(visitor)
+    page.locator(".st-key-mask").get_by_text("causal", exact=True).click()
+    expect(page.get_by_text("are right instead of 6")).to_be_visible()
+    expect(page.locator(".st-key-attention").get_by_text("difference: changed − original")).to_be_visible()
+    assert pixels(visitor) != before
+    assert "mask=causal" in page.url
+    page.locator(".st-key-mask").get_by_text("as trained", exact=True).click()
+    expect(page.get_by_text("6 of 6 right")).to_be_visible()
+    assert visitor.problems == []
+
+
+def test_a_head_chosen_in_the_grid_is_in_the_link_and_opens_for_someone_else(app: str, visit: Visiting) -> None:
+    first = visit(app, "/attention?model=reverse&input=4+9+2+11")
+    canvas = first.page.locator(".st-key-attention .grid canvas").first
+    expect(canvas).to_be_visible(timeout=30_000)
+    expect(first.page.locator(".st-key-attention")).to_contain_text("exact values")
+    first.page.wait_for_function("() => new URL(location).searchParams.get('head')")
+    link, before = first.page.url, first.page.locator(".st-key-attention .head .name").inner_text()
+    canvas.focus()
+    first.page.keyboard.press("]")
+    name = first.page.locator(".st-key-attention .head .name")
+    expect(name).not_to_have_text(before)
+    first.page.wait_for_function("(old) => location.href !== old", arg=link)
+    link, after = first.page.url, name.inner_text()
+    second = visit(app, link.removeprefix(app))
+    expect(second.page.locator(".st-key-attention .head .name")).to_have_text(after, timeout=30_000)
+    assert first.problems == second.problems == []
+
+
+def test_hovering_a_cell_shows_its_exact_weight_without_asking_the_server(app: str, visit: Visiting) -> None:
+    visitor = visit(app, "/attention?model=reverse-small&input=4+9+2+11+5")
+    page = visitor.page
+    expect(page.locator(".st-key-attention")).to_contain_text("exact values", timeout=30_000)
+    page.wait_for_timeout(1000)
+    sent: list[object] = []
+    page.on("websocket", lambda socket: socket.on("framesent", lambda frame: sent.append(frame)))
+    box = page.locator(".st-key-attention .detail canvas").first.bounding_box()
+    assert box is not None
+    for step in range(10):
+        page.mouse.move(box["x"] + box["width"] * (0.4 + 0.04 * step), box["y"] + box["height"] / 2)
+    expect(page.locator(".st-key-attention")).to_contain_text("query")
+    assert sent == []
+    assert visitor.problems == []
+
+
+def test_home_leads_to_attention_with_the_same_input(app: str, visit: Visiting) -> None:
+    visitor = visit(app, "/?model=reverse&input=4+9+2")
+    page = visitor.page
+    expect(page.get_by_text("Every token is right")).to_be_visible(timeout=30_000)
+    page.locator(".st-key-diagram").get_by_text("Self-attention").first.click()
+    expect(page.get_by_text("3 of 3 right")).to_be_visible(timeout=30_000)
+    assert "/attention" in page.url
+    expect(page.locator(".st-key-input input")).to_have_value("4 9 2")
+    assert visitor.problems == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("path", ["/", "/attention"])
+@pytest.mark.parametrize("model", ["reverse-seq2seq", "reverse-decoder", "reverse-mirror"])
+def test_every_architecture_draws_without_a_word_in_the_console(
+    app: str, visit: Visiting, model: str, path: str, theme: str
+) -> None:
+    visitor = visit(app, f"{path}?model={model}", theme)
+    key = "diagram" if path == "/" else "attention"
+    expect(visitor.page.locator(f".st-key-{key}").locator("svg, canvas").first).to_be_visible(timeout=30_000)
+    expect(visitor.page.get_by_test_id("stException")).to_have_count(0)
+    assert visitor.problems == []

@@ -1,0 +1,28 @@
+"""Opening a page as a visitor would, without a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+ROOT = Path(__file__).parents[2]
+Open = Callable[..., AppTest]
+
+
+@pytest.fixture
+def open_page(monkeypatch: pytest.MonkeyPatch) -> Open:
+    """`open_page("pages/explore/attention.py", model="reverse")`: the app at that page, with that link."""
+    monkeypatch.syspath_prepend(str(ROOT))
+
+    def open_page(page: str | None = None, **link: str) -> AppTest:
+        app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
+        if page is not None:
+            app.switch_page(page)
+        for name, value in link.items():
+            app.query_params[name] = value
+        return app.run()
+
+    return open_page

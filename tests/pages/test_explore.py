@@ -1,0 +1,124 @@
+"""Home and Attention, for every shipped model, with good links, bad links and bad input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.pages.conftest import ROOT, Open
+
+ATTENTION = "pages/explore/attention.py"
+MODELS = sorted(path.parent.name for path in Path(ROOT / "checkpoints").glob("*/model.safetensors"))
+WANTED = {"reverse", "reverse-small", "reverse-seq2seq", "reverse-decoder", "reverse-mirror", "sort"}
+
+
+def messages(app: object) -> list[str]:
+    return [element.value for kind in ("error", "warning") for element in getattr(app, kind)]
+
+
+def text(app: object) -> str:
+    return " ".join(element.value for kind in ("caption", "markdown", "info") for element in getattr(app, kind))
+
+
+def test_the_models_that_are_promised_are_there() -> None:
+    assert set(MODELS) >= WANTED
+
+
+@pytest.mark.parametrize("page", [None, ATTENTION])
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_opens_on_every_screen(open_page: Open, model: str, page: str | None) -> None:
+    app = open_page(page, model=model)
+    assert not app.exception
+    assert messages(app) == []
+    assert app.sidebar.selectbox(key="model").value == model
+    assert "of 6 right" in text(app) or "of 7 right" in text(app) or "Every token is right" in text(app)
+
+
+def test_home_says_what_the_model_says(open_page: Open) -> None:
+    app = open_page(input="4 9 2")
+    assert "Every token is right" in text(app)
+    app.sidebar.text_input(key="input").set_value("4 9 2 2 1").run()
+    assert "Every token is right" in text(app)
+    assert not app.exception
+
+
+def test_a_causal_mask_spoils_reversal_and_says_so(open_page: Open) -> None:
+    app = open_page(ATTENTION, model="reverse")
+    assert "6 of 6 right" in text(app)
+    app.sidebar.segmented_control(key="mask").set_value("causal").run()
+    assert "Under the causal mask" in text(app)
+    assert "instead of 6" in text(app)
+    assert not app.exception
+
+
+def test_a_mask_that_the_model_has_anyway_changes_nothing_and_says_so(open_page: Open) -> None:
+    app = open_page(ATTENTION, model="reverse", mask="full")
+    assert "nothing changes" in text(app)
+    app = open_page(ATTENTION, model="reverse-decoder", mask="causal")
+    assert "nothing changes" in text(app)
+
+
+@pytest.mark.parametrize(
+    ("typed", "sentence"),
+    [
+        ("3 7 99", "“99” is not one"),
+        ("<b>bold</b>", "“<b>bold</b>” is not one"),
+        ("", "Type some numbers from 1 to 19"),
+        ("1 " * 70, "This model reads at most 64 tokens"),
+        ("٣", "“٣” is not one"),
+    ],
+)
+@pytest.mark.parametrize("page", [None, ATTENTION])
+def test_bad_input_gets_one_sentence_and_the_last_picture_stays(
+    open_page: Open, page: str | None, typed: str, sentence: str
+) -> None:
+    app = open_page(page, model="reverse")
+    app.sidebar.text_input(key="input").set_value(typed).run()
+    assert not app.exception
+    [said] = [element.value for element in app.error]
+    assert sentence in said
+    assert "Still showing the last input" in text(app)
+    app.sidebar.text_input(key="input").set_value("5 6 7").run()
+    assert messages(app) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("model", "gpt-5"), ("mask", "gas"), ("model", "../../etc"), ("model", "")]
+)
+def test_a_link_to_what_is_not_here_says_so(open_page: Open, name: str, value: str) -> None:
+    app = open_page(**{name: value})
+    assert not app.exception
+    assert [f"a {name} that is not here" in element.value for element in app.warning] == [True]
+
+
+def test_more_than_it_was_trained_on_is_allowed_and_announced(open_page: Open) -> None:
+    app = open_page(ATTENTION, model="reverse", input=" ".join(["3"] * 20))
+    assert not app.exception
+    assert "trained on 3 to 15" in text(app)
+
+
+def test_examples_and_random_fill_the_input(open_page: Open) -> None:
+    app = open_page(ATTENTION, model="reverse")
+    before = app.sidebar.text_input(key="input").value
+    next(button for button in app.sidebar.button if "equal numbers" in button.label).click().run()
+    assert app.sidebar.text_input(key="input").value == "5 5 5 5 9 9 9 9" != before
+    app.sidebar.button(key="random_input").click().run()
+    assert app.sidebar.text_input(key="input").value != "5 5 5 5 9 9 9 9"
+    assert not app.exception
+    assert messages(app) == []
+
+
+def test_the_scores_on_screen_are_those_of_the_library(open_page: Open) -> None:
+    import torch
+
+    import xformer
+    from xformer.analysis.heads import head_scores
+
+    app = open_page(ATTENTION, model="reverse", input="4 9 2 11 5")
+    shown = app.dataframe[0].value
+    checkpoint = xformer.load(ROOT / "checkpoints/reverse")
+    trace = xformer.record(checkpoint.model, torch.tensor([[4, 9, 2, 11, 5]]))
+    expected = head_scores(trace, range(5))
+    for column in ("diagonal", "anti-diagonal", "previous", "next", "first", "entropy"):
+        assert shown[column].tolist() == expected[column].tolist()
