@@ -37,6 +37,20 @@ class AblateHead:
 
 
 @dataclass(frozen=True)
+class AblateNeuron:
+    """Silence a neuron: its activation after the nonlinearity becomes 0 at every position."""
+
+    name: str
+    neuron: int
+
+    def apply(self, name: str, value: Tensor) -> Tensor:
+        if not 0 <= self.neuron < value.shape[-1]:
+            raise EditError(f"{name} has neurons 0 to {value.shape[-1] - 1}, got {self.neuron}.")
+        chosen = torch.arange(value.shape[-1], device=value.device) == self.neuron  # [d_ff]
+        return value.masked_fill(chosen, 0.0)
+
+
+@dataclass(frozen=True)
 class SetEdges:
     """Forbid or allow single (query, key) cells before the softmax; other masks are left as they are."""
 
@@ -120,12 +134,17 @@ class ZeroPositions:
         return torch.zeros_like(value)
 
 
-AnyEdit = AblateHead | SetEdges | SetMask | SetCausal | Replace | Scale | ZeroPositions
+AnyEdit = AblateHead | AblateNeuron | SetEdges | SetMask | SetCausal | Replace | Scale | ZeroPositions
 
 
 def ablate_head(attention: str, head: int) -> AblateHead:
     """Silence head `head` of an attention layer, e.g. `ablate_head("encoder.1.attn", 2)`."""
     return AblateHead(f"{attention}.z", head)
+
+
+def ablate_neuron(feed_forward: str, neuron: int) -> AblateNeuron:
+    """Silence one neuron of a feed-forward layer, e.g. `ablate_neuron("encoder.0.ffn", 17)`."""
+    return AblateNeuron(f"{feed_forward}.post", neuron)
 
 
 def mask_edges(attention: str, edges: Edges, heads: Iterable[int] | None = None) -> SetEdges:

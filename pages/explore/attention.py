@@ -20,11 +20,8 @@ KEY = "attention"
 
 def page() -> None:
     view = open_page("Attention", "Who looks at whom, in every layer and head?")
-    original = resources.run(view.model, view.source, resources.MASKS[0])
-    changed = None if view.mask == resources.MASKS[0] else resources.run(view.model, view.source, view.mask)
-
-    mask = view.mask
-    prediction_strip(lanes(view.task, original, changed, f"says, {mask} mask"), key="strip")
+    original, changed = view.original(), view.changed()
+    prediction_strip(lanes(view.task, original, changed, f"says, {view.what_changed()}"), key="strip")
     _say_what_changed(view, original, changed)
 
     layers = _layers(view, original)
@@ -35,7 +32,7 @@ def page() -> None:
     chosen = attention_view(pack(layers, other, selected=(chosen.layer, chosen.head)), key=KEY)
     view.share(head=f"{chosen.layer + 1}.{chosen.head + 1}")
 
-    _score_table(view, changed or original, mask)
+    _score_table(view, changed or original)
     _what_to_notice(view, layers[best.layer].title, best.head + 1, weight)
 
 
@@ -95,21 +92,21 @@ def _say_what_changed(view: View, original: resources.Run, changed: resources.Ru
         given = "" if view.task.config.architecture == "encoder" else ", each token given the right ones before it"
         st.caption(f"{original.n_right} of {n} right, loss {original.loss:.4f} nats{given}.")
         return
-    mask = view.mask
+    what = view.what_changed()
     if original.trace.logits.equal(changed.trace.logits):
-        st.info(f"This model already runs under the {mask} mask, so nothing changes.", icon=":material/equal:")
+        st.info(f"With {what} this model does exactly what it does anyway: nothing changes.", icon=":material/equal:")
         return
     st.caption(
-        f"Under the {mask} mask {changed.n_right} of {n} are right instead of {original.n_right}; "
+        f"With {what}, {changed.n_right} of {n} are right instead of {original.n_right}; "
         f"the loss goes from {original.loss:.4f} to {changed.loss:.4f} nats. Outlined tokens changed."
     )
 
 
-def _score_table(view: View, run: resources.Run, mask: str) -> None:
+def _score_table(view: View, run: resources.Run) -> None:
     st.subheader("What each head does", anchor=False)
     st.caption(
         "Shares of a head's attention, averaged over the numbers of this input"
-        f"{'' if view.mask == resources.MASKS[0] else f', under the {mask} mask'}. Choose a row to enlarge that head; "
+        f"{f', with {view.what_changed()}' if view.is_changed else ''}. Choose a row to enlarge that head; "
         "click a column to sort."
     )
     n = len(run.example.source)

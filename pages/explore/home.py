@@ -9,6 +9,7 @@ from pages.shared import resources
 from pages.shared.components.model_diagram import model_diagram
 from pages.shared.components.prediction_strip import Lane, prediction_strip
 from pages.shared.session import View, open_page
+from xformer.interventions import changed_source, join
 from xformer.presets import PUBLISHED
 from xformer.viz.diagram import diagram
 
@@ -31,12 +32,16 @@ def page() -> None:
 def _prediction(view: View) -> None:
     label = view.task.vocabulary.labels
     end = view.task.vocabulary.special.end
-    answer = [*view.task.answer(list(view.source)), *([] if end is None else [end])]
     shown = [Lane("you type", tuple(label[token] for token in view.source))]
-    for mask in dict.fromkeys((resources.MASKS[0], view.mask)):
-        said = resources.decoded(view.model, view.source, mask)
+    runs = [("it says", view.source, resources.decoded(view.model, view.source))]
+    if view.is_changed:
+        changed = resources.decoded(view.model, view.source, view.mask, join(view.interventions))
+        reads = changed_source(view.interventions, view.source)
+        runs.append((f"it says, {view.what_changed()}", reads, changed))
+    answer: list[int] = []
+    for name, source, said in runs:
+        answer = [*view.task.answer(list(source)), *([] if end is None else [end])]
         right = tuple(i < len(answer) and token == answer[i] for i, (token, _) in enumerate(said))
-        name = "it says" if mask == resources.MASKS[0] else f"it says, {mask} mask"
         shown.append(Lane(name, tuple(label[t] for t, _ in said), right, tuple(p for _, p in said)))
     prediction_strip(shown, key="prediction")
     how = "all at once" if view.task.config.architecture == "encoder" else "one token after the other"
@@ -44,12 +49,12 @@ def _prediction(view: View) -> None:
     verdict = (
         "Every token is right" if len(right) == len(answer) and all(right) else f"{sum(right)} of {len(answer)} right"
     )
-    under = "" if view.mask == resources.MASKS[0] else f" under the {view.mask} mask"
+    under = f" with {view.what_changed()}" if view.is_changed else ""
     st.caption(f"{verdict}{under}. The model ran just now and said this {how}; a bar shows how sure it was.")
 
 
 def _diagram(view: View) -> None:
-    example = resources.run(view.model, view.source, view.mask).example
+    example = view.original().example
     n_target = None if example.target is None else example.target.shape[1]
     picture = diagram(view.checkpoint.config, example.stream.shape[1], n_target)
     target = model_diagram(picture, available=frozenset(SCREENS), key="diagram")

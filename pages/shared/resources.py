@@ -12,6 +12,7 @@ from xformer import Checkpoint, edits, load, record
 from xformer.decoding import decode
 from xformer.edits import AnyEdit
 from xformer.errors import XformerError
+from xformer.interventions import all_edits, changed_source, parse
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace
@@ -69,12 +70,17 @@ class Run:
 
 
 @st.cache_resource(max_entries=128, show_spinner=False)
-def run(name: str, source: tuple[int, ...], mask: str) -> Run:
-    """Run the model `name` on `source` under the mask `mask`. Raises `InputError` when the input is too long for it."""
+def run(name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str = "") -> Run:
+    """Run the model `name` on `source` under a mask and the interventions `changes` (see `xformer.interventions`).
+
+    Raises `InputError` when the input is too long for it, `EditError` when an intervention does not fit.
+    """
     chosen = checkpoint(name)
     assert chosen.task is not None
+    interventions = parse(changes, chosen.config)
+    source = changed_source(interventions, source)
     example = chosen.task.example(list(source), max_len=chosen.config.max_len)
-    trace = record(chosen.model, example.stream, example.target, edits=mask_edits(mask))
+    trace = record(chosen.model, example.stream, example.target, edits=[*mask_edits(mask), *all_edits(interventions)])
     labelled = example.labels[0] != IGNORED
     probabilities = trace.logits[0, labelled].softmax(dim=-1)  # [out, vocab]
     answer = example.labels[0, labelled]  # [out]
@@ -91,12 +97,15 @@ def run(name: str, source: tuple[int, ...], mask: str) -> Run:
 
 
 @st.cache_resource(max_entries=128, show_spinner=False)
-def decoded(name: str, source: tuple[int, ...], mask: str) -> tuple[tuple[int, float], ...]:
-    """What the model says on its own, greedily, under a mask: each token with its probability."""
+def decoded(
+    name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str = ""
+) -> tuple[tuple[int, float], ...]:
+    """What the model says on its own, greedily, under a mask and interventions: each token with its probability."""
     chosen = checkpoint(name)
     assert chosen.task is not None
-    example = chosen.task.example(list(source), max_len=chosen.config.max_len)
-    steps = decode(chosen.model, example.tokens, edits=mask_edits(mask))
+    interventions = parse(changes, chosen.config)
+    example = chosen.task.example(list(changed_source(interventions, source)), max_len=chosen.config.max_len)
+    steps = decode(chosen.model, example.tokens, edits=[*mask_edits(mask), *all_edits(interventions)])
     return tuple((step.token, step.probabilities[step.token].item()) for step in steps)
 
 

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 import streamlit as st
 
 from pages.shared import resources
-from xformer import Checkpoint
-from xformer.errors import InputError
+from xformer import Checkpoint, ModelConfig
+from xformer.errors import EditError, InputError
+from xformer.interventions import Intervention, join, parse
 from xformer.tasks import Task
 
 DEFAULT_INPUT = "3 7 12 9 4 11"
 
 
-LINKED = ("model", "input", "mask")
+LINKED = ("model", "input", "mask", "edits")
 """What the sidebar keeps in the link."""
 
 
@@ -33,10 +34,32 @@ class View:
     mask: str
     checkpoint: Checkpoint
     task: Task
+    interventions: tuple[Intervention, ...]
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether anything stands between the model and its own run."""
+        return self.mask != resources.MASKS[0] or bool(self.interventions)
+
+    def original(self) -> resources.Run:
+        """The model's own run on this input."""
+        return resources.run(self.model, self.source)
+
+    def changed(self) -> resources.Run | None:
+        """The run under the chosen mask and interventions; None when there are none."""
+        return resources.run(self.model, self.source, self.mask, join(self.interventions)) if self.is_changed else None
+
+    def what_changed(self) -> str:
+        """The changes in a few words, for the name of a lane or a legend."""
+        masked = [] if self.mask == resources.MASKS[0] else [f"{self.mask} mask"]
+        n = len(self.interventions)
+        return " + ".join(masked + ([f"{n} change{'s' if n > 1 else ''}"] if n else []))
 
     def share(self, **more: str) -> None:
         """Put the view into the address bar, with what else the screen wants to restore, for whoever copies the link."""
         link = {"model": self.model, "input": " ".join(map(str, self.source)), "mask": self.mask, **more}
+        if self.interventions:
+            link["edits"] = join(self.interventions)
         if st.query_params.to_dict() != link:
             st.query_params.from_dict(link)
 
@@ -59,7 +82,64 @@ def open_page(title: str, question: str) -> View:
         assert task is not None
         source = _ask_input(task, checkpoint.config.max_len)
         mask = _ask_mask()
-    return View(model, source, mask, checkpoint, task)
+    view = View(model, source, mask, checkpoint, task, _interventions(checkpoint.config))
+    _show_chips(view)
+    return view
+
+
+def toggle_intervention(*texts: str) -> None:
+    """Add interventions, or take them back where they are there already. A callback, or followed by `st.rerun()`."""
+    there = [word for word in st.session_state.get("edits", "").split(",") if word]
+    for text in texts:
+        if text in there:
+            there.remove(text)
+        else:
+            there.append(text)
+    st.session_state["edits"] = ",".join(there)
+
+
+def _interventions(config: ModelConfig) -> tuple[Intervention, ...]:
+    """The interventions that are on; those that do not fit this model are dropped aloud."""
+    kept: list[str] = []
+    for word in st.session_state.get("edits", "").split(","):
+        try:
+            parse(",".join([*kept, word]), config)
+        except EditError as error:
+            st.warning(f"A change was left out. {error}", icon=":material/link_off:")
+        else:
+            kept.append(word)
+    found = parse(",".join(kept), config)
+    st.session_state["edits"] = join(found)
+    return found
+
+
+def _clear_changes() -> None:
+    st.session_state["edits"] = ""
+    st.session_state["mask"] = resources.MASKS[0]
+
+
+def _use_own_mask() -> None:
+    st.session_state["mask"] = resources.MASKS[0]
+
+
+def _show_chips(view: View) -> None:
+    """What is switched on, where nobody can forget it; a click takes it back."""
+    if not view.is_changed:
+        return
+    with st.container(horizontal=True, gap="small", vertical_alignment="center", key="chips"):
+        st.markdown("**Changed:**", width="content")
+        if view.mask != resources.MASKS[0]:
+            st.button(f"{view.mask} mask", icon=":material/close:", on_click=_use_own_mask, key="chip_mask")
+        for intervention in view.interventions:
+            st.button(
+                intervention.label,
+                icon=":material/close:",
+                on_click=toggle_intervention,
+                args=(intervention.text,),
+                key=f"chip_{intervention.text}",
+            )
+        if len(view.interventions) + (view.mask != resources.MASKS[0]) > 1:
+            st.button("Undo all", on_click=_clear_changes, type="tertiary", key="chip_all")
 
 
 def _ask_model(names: tuple[str, ...]) -> str:

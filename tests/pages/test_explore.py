@@ -47,7 +47,7 @@ def test_a_causal_mask_spoils_reversal_and_says_so(open_page: Open) -> None:
     app = open_page(ATTENTION, model="reverse")
     assert "6 of 6 right" in text(app)
     app.sidebar.segmented_control(key="mask").set_value("causal").run()
-    assert "Under the causal mask" in text(app)
+    assert "With causal mask" in text(app)
     assert "instead of 6" in text(app)
     assert not app.exception
 
@@ -96,6 +96,24 @@ def test_more_than_it_was_trained_on_is_allowed_and_announced(open_page: Open) -
     app = open_page(ATTENTION, model="reverse", input=" ".join(["3"] * 20))
     assert not app.exception
     assert "trained on 3 to 15" in text(app)
+
+
+def test_interventions_of_a_link_are_on_and_can_be_taken_back(open_page: Open) -> None:
+    app = open_page(ATTENTION, model="reverse", edits="silence:encoder.2.attn.1,positions:off")
+    assert not app.exception
+    assert "With 2 changes" in text(app)
+    app.button(key="chip_positions:off").click().run()
+    assert "With 1 change," in text(app)
+    app.button(key="chip_silence:encoder.2.attn.1").click().run()
+    assert "With" not in text(app)
+    assert messages(app) == []
+
+
+def test_an_intervention_that_does_not_fit_is_left_out_aloud(open_page: Open) -> None:
+    app = open_page(ATTENTION, model="reverse", edits="silence:encoder.7.attn.1,nonsense,silence:encoder.2.attn.1")
+    assert not app.exception
+    assert len(app.warning) == 2
+    assert "With 1 change," in text(app)
 
 
 def test_examples_and_random_fill_the_input(open_page: Open) -> None:

@@ -1,0 +1,153 @@
+"""Interventions as short texts, so that a link can carry them and a person can read them.
+
+    silence:encoder.1.attn.2        head 2 of that layer says nothing
+    solo:encoder.1.attn.2           all other heads of that layer say nothing
+    cut:encoder.1.attn.2.3-5        in that head, query 3 may not look at key 5 (`*` for all heads)
+    open:encoder.1.attn.*.3-5       query 3 may look at key 5, whatever the masks say
+    mute:encoder.0.ffn              that feed-forward layer adds nothing
+    neuron:encoder.0.ffn.17         its neuron 17 stays at 0
+    positions:off                   nothing tells the model where a token is
+    token:3.7                       the input's symbol at position 3 becomes 7
+
+Several are joined by commas. Layers, heads, positions and neurons count from 0, as in a trace.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from xformer import edits
+from xformer.config import ModelConfig
+from xformer.edits import AnyEdit
+from xformer.errors import EditError
+
+MOST = 200
+"""How many interventions one run may have."""
+
+_ATTENTION = r"(?P<stack>encoder|decoder)\.(?P<layer>\d{1,3})\.(?P<kind>attn|self_attn|cross_attn)"
+_FORMS = {
+    "silence": rf"{_ATTENTION}\.(?P<head>\d{{1,3}})",
+    "solo": rf"{_ATTENTION}\.(?P<head>\d{{1,3}})",
+    "cut": rf"{_ATTENTION}\.(?P<head>\d{{1,3}}|\*)\.(?P<query>\d{{1,5}})-(?P<key>\d{{1,5}})",
+    "open": rf"{_ATTENTION}\.(?P<head>\d{{1,3}}|\*)\.(?P<query>\d{{1,5}})-(?P<key>\d{{1,5}})",
+    "mute": r"(?P<stack>encoder|decoder)\.(?P<layer>\d{1,3})\.ffn",
+    "neuron": r"(?P<stack>encoder|decoder)\.(?P<layer>\d{1,3})\.ffn\.(?P<neuron>\d{1,6})",
+    "positions": r"off",
+    "token": r"(?P<position>\d{1,5})\.(?P<symbol>\d{1,6})",
+}
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """One change to a run. `text` is what stands in a link, `label` what a person reads."""
+
+    text: str
+    label: str
+    edits: tuple[AnyEdit, ...] = ()
+    replaced: tuple[int, int] | None = None
+    """A position of the input and the token that it gets: a change of what is read, not of how."""
+
+
+def parse(text: str, config: ModelConfig) -> tuple[Intervention, ...]:
+    """The interventions of a link, in its order, each once. Raises `EditError` with one plain sentence for what is not one."""
+    words = [word for word in dict.fromkeys(text.split(",")) if word]
+    if len(words) > MOST:
+        raise EditError(f"A run can have at most {MOST} interventions, got {len(words)}.")
+    return tuple(_one(word, config) for word in words)
+
+
+def join(interventions: tuple[Intervention, ...]) -> str:
+    """The text that `parse` reads."""
+    return ",".join(intervention.text for intervention in interventions)
+
+
+def all_edits(interventions: tuple[Intervention, ...]) -> list[AnyEdit]:
+    """The edits of all of them, in order, for `record`."""
+    return [edit for intervention in interventions for edit in intervention.edits]
+
+
+def changed_source(interventions: tuple[Intervention, ...], source: tuple[int, ...]) -> tuple[int, ...]:
+    """The input with its tokens replaced; a position that it does not have is left alone."""
+    tokens = list(source)
+    for position, token in (intervention.replaced for intervention in interventions if intervention.replaced):
+        if position < len(tokens):
+            tokens[position] = token
+    return tuple(tokens)
+
+
+def attention_paths(config: ModelConfig) -> list[str]:
+    """The paths of a model's attention layers, in the order the input meets them."""
+    layers = range(config.n_layers)
+    if config.architecture != "encoder-decoder":
+        return [f"{config.architecture}.{layer}.attn" for layer in layers]
+    decoder = [f"decoder.{layer}.{kind}" for layer in layers for kind in ("self_attn", "cross_attn")]
+    return [f"encoder.{layer}.attn" for layer in layers] + decoder
+
+
+def feed_forward_paths(config: ModelConfig) -> list[str]:
+    """The paths of a model's feed-forward layers, none where it has none."""
+    stacks = ("encoder", "decoder") if config.architecture == "encoder-decoder" else (config.architecture,)
+    return [f"{stack}.{layer}.ffn" for stack in stacks for layer in range(config.n_layers)] if config.d_ff else []
+
+
+def _one(word: str, config: ModelConfig) -> Intervention:
+    kind, _, rest = word.partition(":")
+    match = re.fullmatch(_FORMS[kind], rest, re.ASCII) if kind in _FORMS else None
+    if match is None:
+        raise EditError(f"“{word[:60]}” is no intervention; for example silence:{attention_paths(config)[0]}.0.")
+    found = match.groupdict()
+    if kind == "positions":
+        if config.positions == "none":
+            raise EditError("This model has no positions that could be switched off.")
+        return Intervention(word, "positions off", (edits.zero_positions(),))
+    if kind == "token":
+        position, token = int(found["position"]), int(found["symbol"])
+        if position >= config.max_len or not 0 <= token < config.vocab_size:
+            raise EditError(
+                f"This model has positions 0 to {config.max_len - 1} and tokens 0 to {config.vocab_size - 1}, "
+                f"got {position} and {token}."
+            )
+        return Intervention(word, f"position {position} reads {token}", replaced=(position, token))
+    if kind in ("mute", "neuron"):
+        return _feed_forward(word, kind, found, config)
+    path = rest.rsplit(".", 2 if "query" in found else 1)[0]
+    if path not in attention_paths(config):
+        raise EditError(f"This model has no attention layer {path}; it has {', '.join(attention_paths(config))}.")
+    if found["head"] != "*" and int(found["head"]) >= config.n_heads:
+        raise EditError(f"This model has heads 0 to {config.n_heads - 1}, got {found['head']}.")
+    return _attention(word, kind, path, found, config)
+
+
+def _attention(word: str, kind: str, path: str, found: dict[str, str], config: ModelConfig) -> Intervention:
+    where = f"{found['stack']} {int(found['layer']) + 1}" + {"cross_attn": " cross", "self_attn": " self"}.get(
+        found["kind"], ""
+    )
+    heads = None if found["head"] == "*" else (int(found["head"]),)
+    name = f"{where} · all heads" if heads is None else f"{where} · head {heads[0] + 1}"
+    if kind in ("cut", "open"):
+        edge = (int(found["query"]), int(found["key"]))
+        if max(edge) >= config.max_len:
+            raise EditError(f"This model's positions are 0 to {config.max_len - 1}, got {max(edge)}.")
+        make = edits.mask_edges if kind == "cut" else edits.unmask_edges
+        verb = "may not look at" if kind == "cut" else "may look at"
+        return Intervention(word, f"{name}: {edge[0]} {verb} {edge[1]}", (make(path, [edge], heads),))
+    assert heads is not None
+    if kind == "silence":
+        return Intervention(word, f"{name} silenced", (edits.ablate_head(path, heads[0]),))
+    others = [head for head in range(config.n_heads) if head != heads[0]]
+    return Intervention(word, f"{name} alone", tuple(edits.ablate_head(path, head) for head in others))
+
+
+def _feed_forward(word: str, kind: str, found: dict[str, str], config: ModelConfig) -> Intervention:
+    path = f"{found['stack']}.{int(found['layer'])}.ffn"
+    if path not in feed_forward_paths(config):
+        there = ", ".join(feed_forward_paths(config)) or "none"
+        raise EditError(f"This model has no feed-forward layer {path}; it has {there}.")
+    where = f"{found['stack']} {int(found['layer']) + 1} · feed-forward"
+    if kind == "mute":
+        return Intervention(word, f"{where} muted", (edits.scale(f"{path}.out", 0.0),))
+    neuron = int(found["neuron"])
+    if neuron >= config.d_ff:
+        raise EditError(f"This model's neurons are 0 to {config.d_ff - 1}, got {neuron}.")
+    return Intervention(word, f"{where} · neuron {neuron} silenced", (edits.ablate_neuron(path, neuron),))
