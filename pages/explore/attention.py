@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import streamlit as st
 
 from pages.shared import resources
+from pages.shared.change_panel import change_panel, follow_cutting_click
 from pages.shared.components.attention_view import Selection, attention_choice, attention_view, choose_attention
 from pages.shared.components.prediction_strip import prediction_strip
 from pages.shared.lanes import lanes
+from pages.shared.rollout_panel import rollout_panel
 from pages.shared.session import View, open_page
+from pages.shared.stages_panel import stages_panel
 from xformer.analysis.heads import SCORES, head_scores, pattern_scores
 from xformer.viz.attention import layer_title, pattern_layers
 from xformer.viz.packing import PatternLayer, pack
 
 KEY = "attention"
+PANELS = ("scores of all heads", "step by step", "change the run", "rollout")
 
 
 def page() -> None:
@@ -30,10 +35,44 @@ def page() -> None:
     _follow_the_link(layers, best)
     chosen = attention_choice(KEY, layers)
     chosen = attention_view(pack(layers, other, selected=(chosen.layer, chosen.head)), key=KEY)
-    view.share(head=f"{chosen.layer + 1}.{chosen.head + 1}")
-
-    _score_table(view, changed or original)
+    follow_cutting_click(layers[chosen.layer], chosen)
+    shown = other or layers
+    view.share(head=_head_text(chosen), panel=_ask_panel())
+    panel = st.session_state["panel"]
+    if panel == "change the run":
+        change_panel(view, shown[chosen.layer], chosen)
+    elif panel == "step by step":
+        query, key = _cell(chosen, shown[chosen.layer])
+        stages_panel(view, changed or original, shown[chosen.layer], chosen.head, query, key)
+    elif panel == "scores of all heads":
+        _score_table(view, changed or original)
+    else:
+        rollout_panel(view, changed or original)
     _what_to_notice(view, layers[best.layer].title, best.head + 1, weight)
+
+
+def _ask_panel() -> str:
+    """Which panel stands under the picture; the others are not computed."""
+    asked = st.query_params.get("panel")
+    st.session_state.setdefault("panel", asked if asked in PANELS else PANELS[0])
+    st.segmented_control(
+        "Panel", PANELS, required=True, key="panel", persist_state="session", label_visibility="collapsed"
+    )
+    return st.session_state["panel"]
+
+
+def _head_text(chosen: Selection) -> str:
+    """The chosen head, and the locked cell where there is one, for the link: "3.2" or "3.2.0-5"."""
+    text = f"{chosen.layer + 1}.{chosen.head + 1}"
+    return text if chosen.query is None or chosen.key is None else f"{text}.{chosen.query}-{chosen.key}"
+
+
+def _cell(chosen: Selection, layer: PatternLayer) -> tuple[int, int]:
+    """The locked cell; where only a row is locked, or nothing, the strongest cell of the row or of the first query."""
+    query = 0 if chosen.query is None else chosen.query
+    if chosen.key is not None:
+        return query, chosen.key
+    return query, int(layer.pattern[chosen.head, query].argmax())
 
 
 def _layers(view: View, run: resources.Run) -> list[PatternLayer]:
@@ -54,10 +93,10 @@ def _follow_the_link(layers: list[PatternLayer], best: Selection) -> None:
     if asked is None:
         choose_attention(KEY, best)
         return
-    layer, _, head = asked.partition(".")
-    named = (int(layer), int(head)) if layer.isdecimal() and head.isdecimal() else (0, 0)
-    if 1 <= named[0] <= len(heads) and 1 <= named[1] <= heads[named[0] - 1]:
-        choose_attention(KEY, Selection(named[0] - 1, named[1] - 1))
+    match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,5})-(\d{1,5}))?", asked, re.ASCII)
+    if match and 1 <= int(match[1]) <= len(heads) and 1 <= int(match[2]) <= heads[int(match[1]) - 1]:
+        cell = (None, None) if match[3] is None else (int(match[3]), int(match[4]))
+        choose_attention(KEY, Selection(int(match[1]) - 1, int(match[2]) - 1, *cell))
         return
     choose_attention(KEY, best)
     st.warning(
@@ -103,7 +142,6 @@ def _say_what_changed(view: View, original: resources.Run, changed: resources.Ru
 
 
 def _score_table(view: View, run: resources.Run) -> None:
-    st.subheader("What each head does", anchor=False)
     st.caption(
         "Shares of a head's attention, averaged over the numbers of this input"
         f"{f', with {view.what_changed()}' if view.is_changed else ''}. Choose a row to enlarge that head; "

@@ -1,0 +1,40 @@
+"""“Rollout”: how much of each input token could have reached each position after every layer of a stack."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from pages.shared.notebook import footer
+from pages.shared.resources import Run
+from pages.shared.session import View
+from xformer.analysis.rollout import rollout
+from xformer.viz.rollout import rollout_chart, rollout_frame
+
+
+def rollout_panel(view: View, run: Run) -> None:
+    """Draw the rollout of each stack that the model has."""
+    st.caption(
+        "Half of a stream passes by each attention, half is mixed by the mean of its heads (Abnar & Zuidema 2020). "
+        "Rollout multiplies these through the layers: it shows where information could have come from, by the patterns "
+        "alone; what values, norms and feed-forward layers do to it is not in it."
+    )
+    label, example = view.task.vocabulary.labels, run.example
+    streams = [(None, example.stream)]
+    if example.target is not None:
+        streams = [("encoder", example.stream), ("decoder", example.target)]
+    for stack, tokens in streams:
+        names = [label[token] for token in tokens[0].tolist()]
+        frame = rollout_frame(rollout(run.trace, stack).numpy(force=True), names)
+        st.altair_chart(
+            rollout_chart(frame, dark=st.context.theme.type == "dark"), key=f"rollout_{stack}", width="content"
+        )
+        footer(
+            view,
+            [
+                "from xformer.analysis.rollout import rollout",
+                "from xformer.viz.rollout import rollout_chart, rollout_frame",
+                f"rollout_chart(rollout_frame(rollout(trace, {stack!r}).numpy(), {names!r}))",
+            ],
+            frame,
+            f"rollout{'' if stack is None else '-' + stack}",
+        )

@@ -1,0 +1,87 @@
+"""“Step by step”: the arithmetic behind the chosen cell of the chosen head, from q and k to what the head writes."""
+
+from __future__ import annotations
+
+import math
+
+import streamlit as st
+
+from pages.shared.notebook import footer
+from pages.shared.resources import Run
+from pages.shared.session import View
+from xformer.analysis.stages import Stages, dimensions, softmax_row, stages, written
+from xformer.layers.attention import Attention
+from xformer.viz.packing import PatternLayer
+from xformer.viz.stages import products, scores, vector, weights
+
+
+def stages_panel(view: View, run: Run, layer: PatternLayer, head: int, query: int, key: int) -> None:
+    """Draw the stages of one cell of `run`; the numbers are those of the trace."""
+    cell = stages(run.trace, layer.name, head, query, key)
+    dark = st.context.theme.type == "dark"
+    name_q, name_k = f"{query} “{layer.query_labels[query]}”", f"{key} “{layer.key_labels[key]}”"
+    st.caption(
+        f"Query {name_q} and key {name_k} in {layer.title}, head {head + 1}. "
+        "Click a cell of the matrix above to choose another; its numbers appear here."
+    )
+    left, right = st.columns(2, gap="large")
+    with left:
+        _heading("1 · q, k and their product", f"q, k: [{cell.d_head}]", "one row of X·W_Q, one of X·W_K")
+        st.altair_chart(products(dimensions(cell), dark=dark), key="stage_products")
+        _heading("2 · score", "a number", _score_sentence(cell))
+        row = softmax_row(cell, layer.key_labels)
+        st.altair_chart(scores(row, key, dark=dark), key="stage_scores")
+    with right:
+        _heading("3 · mask", f"[{len(cell.allowed)}] of true and false", _mask_sentence(cell, key))
+        _heading(
+            "4 · softmax over the keys", f"[{len(row)}], sums to 1", _softmax_sentence(cell, row["exp"].tolist(), key)
+        )
+        st.altair_chart(weights(row, key, dark=dark), key="stage_weights")
+        _heading("5 · z = Σ weight · v", f"[{len(cell.z)}]", "the values of all keys, mixed by the weights")
+        st.altair_chart(vector(cell.z.tolist(), "z", "dimension of the value", dark=dark), key="stage_z")
+    attention = view.checkpoint.model.get_submodule(_module_path(layer.name))
+    assert isinstance(attention, Attention)
+    out = written(cell.z, attention.W_O[head])
+    _heading("6 · out = z · W_O", f"[{len(out)}]", "what this head adds to the residual stream here")
+    st.altair_chart(vector(out.tolist(), "out", "dimension of the stream", dark=dark), key="stage_out")
+    footer(
+        view,
+        [
+            "from xformer.analysis.stages import softmax_row, stages",
+            "from xformer.viz.stages import weights",
+            f'cell = stages(trace, "{layer.name}", {head}, {query}, {key})',
+            f"weights(softmax_row(cell, {layer.key_labels!r}), {key})",
+        ],
+        row,
+        "stages",
+    )
+
+
+def _heading(title: str, shape: str, sentence: str) -> None:
+    st.markdown(f"**{title}** :gray[{shape}]  \n{sentence}")
+
+
+def _score_sentence(cell: Stages) -> str:
+    bias = f" + {cell.bias:.4f} (ALiBi)" if cell.bias else ""
+    return f"q·k / √{cell.d_head}{bias} = {cell.dot:.4f} / {math.sqrt(cell.d_head):.4f}{bias} = **{cell.score:.4f}**"
+
+
+def _mask_sentence(cell: Stages, key: int) -> str:
+    n = int(cell.allowed.sum())
+    verdict = (
+        "may look at this key" if bool(cell.allowed[key]) else "may **not** look at this key: its score becomes −∞"
+    )
+    return f"The query may look at {n} of {len(cell.allowed)} keys; it {verdict}."
+
+
+def _softmax_sentence(cell: Stages, raised: list[float], key: int) -> str:
+    total = sum(raised)
+    if total == 0:
+        return "There is nothing to look at, so every weight is 0."
+    return f"exp(score − largest) / Σ = {raised[key]:.4f} / {total:.4f} = **{cell.pattern[key].item():.4f}**"
+
+
+def _module_path(path: str) -> str:
+    """Where a layer named as in a trace lives in the model: "encoder.0.attn" is encoder.blocks.0.attn."""
+    stack, index, kind = path.split(".")
+    return f"{stack}.blocks.{index}.{kind}"

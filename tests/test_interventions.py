@@ -1,0 +1,106 @@
+"""Interventions read from a link do what the edits they stand for do, and nothing that does not fit gets through."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import xformer
+from xformer import edits
+from xformer.errors import EditError
+from xformer.interventions import all_edits, attention_paths, changed_source, feed_forward_paths, join, parse
+
+
+def model_of(architecture: str = "encoder", **options: object) -> xformer.Transformer:
+    settings = {"vocab_size": 23, "d_model": 13, "n_layers": 2, "n_heads": 3, "d_head": 6, "d_ff": 11, "max_len": 17}
+    config = xformer.ModelConfig(architecture=architecture, embed_std=1.0, **(settings | options))  # type: ignore[arg-type]
+    return xformer.Transformer(config, torch.Generator().manual_seed(5)).eval()
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("silence:encoder.1.attn.2", [edits.ablate_head("encoder.1.attn", 2)]),
+        ("solo:encoder.1.attn.1", [edits.ablate_head("encoder.1.attn", 0), edits.ablate_head("encoder.1.attn", 2)]),
+        ("cut:encoder.0.attn.1.3-5", [edits.mask_edges("encoder.0.attn", [(3, 5)], [1])]),
+        ("cut:encoder.0.attn.*.3-5", [edits.mask_edges("encoder.0.attn", [(3, 5)])]),
+        ("mute:encoder.1.ffn", [edits.scale("encoder.1.ffn.out", 0.0)]),
+        ("neuron:encoder.0.ffn.7", [edits.ablate_neuron("encoder.0.ffn", 7)]),
+        ("positions:off", [edits.zero_positions()]),
+    ],
+)
+def test_each_text_is_its_edit(text: str, same: list[edits.AnyEdit]) -> None:
+    model, tokens = model_of(), torch.arange(1, 8)[None]
+    found = parse(text, model.config)
+    assert join(found) == text
+    changed = xformer.record(model, tokens, edits=all_edits(found)).logits
+    assert torch.equal(changed, xformer.record(model, tokens, edits=same).logits)
+    assert not torch.equal(changed, xformer.record(model, tokens).logits)
+
+
+def test_an_opened_edge_lets_a_causal_model_look_ahead() -> None:
+    model, tokens = model_of("decoder"), torch.arange(1, 8)[None]
+    trace = xformer.record(model, tokens, edits=all_edits(parse("open:decoder.0.attn.1.2-5", model.config)))
+    pattern = trace["decoder.0.attn.pattern"][0]
+    assert pattern[1, 2, 5] > 0
+    assert pattern[0, 2, 5] == pattern[2, 2, 5] == pattern[1, 2, 6] == 0
+
+
+def test_a_silenced_neuron_is_zero_everywhere_and_the_others_are_as_they_were() -> None:
+    model, tokens = model_of(), torch.arange(1, 8)[None]
+    before = xformer.record(model, tokens)["encoder.0.ffn.post"]
+    after = xformer.record(model, tokens, edits=[edits.ablate_neuron("encoder.0.ffn", 7)])["encoder.0.ffn.post"]
+    assert after[..., 7].eq(0).all()
+    others = [neuron for neuron in range(11) if neuron != 7]
+    assert torch.equal(after[..., others], before[..., others])
+
+
+def test_tokens_are_replaced_in_the_input() -> None:
+    found = parse("token:2.9,token:16.1", model_of().config)
+    assert changed_source(found, (5, 6, 7, 8)) == (5, 6, 9, 8)
+    assert all_edits(found) == []
+
+
+def test_several_keep_their_order_and_each_comes_once() -> None:
+    text = "positions:off,silence:encoder.0.attn.1"
+    assert join(parse(f"{text},positions:off,", model_of().config)) == text
+    assert parse("", model_of().config) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("gas", "no intervention"),
+        ("silence:encoder.0.attn", "no intervention"),
+        ("silence:encoder.0.attn.٣", "no intervention"),
+        ("silence:encoder.2.attn.0", "no attention layer encoder.2.attn"),
+        ("silence:decoder.0.attn.0", "no attention layer decoder.0.attn"),
+        ("silence:encoder.0.attn.3", "heads 0 to 2, got 3"),
+        ("cut:encoder.0.attn.0.3-17", "positions are 0 to 16, got 17"),
+        ("neuron:encoder.0.ffn.11", "neurons are 0 to 10, got 11"),
+        ("mute:encoder.5.ffn", "no feed-forward layer encoder.5.ffn"),
+        ("token:0.23", "tokens 0 to 22"),
+        ("<script>alert(1)</script>", "no intervention"),
+        (",".join(f"cut:encoder.0.attn.0.{q}-{k}" for q in range(15) for k in range(15)), "at most 200"),
+    ],
+)
+def test_what_does_not_fit_is_one_plain_sentence(text: str, words: str) -> None:
+    with pytest.raises(EditError, match=words) as caught:
+        parse(text, model_of().config)
+    assert "\n" not in str(caught.value)
+
+
+def test_models_without_positions_or_feed_forward_say_so() -> None:
+    with pytest.raises(EditError, match="no positions"):
+        parse("positions:off", model_of(positions="none").config)
+    with pytest.raises(EditError, match="it has none"):
+        parse("mute:encoder.0.ffn", model_of(d_ff=0).config)
+
+
+def test_the_paths_are_those_of_a_trace() -> None:
+    for architecture in ("encoder", "decoder", "encoder-decoder"):
+        model = model_of(architecture)
+        tokens = torch.arange(1, 8)[None]
+        trace = xformer.record(model, *([tokens] * (1 + (architecture == "encoder-decoder"))))
+        assert tuple(attention_paths(model.config)) == trace.attention_layers()
+        assert all(f"{path}.post" in trace for path in feed_forward_paths(model.config))

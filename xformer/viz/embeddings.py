@@ -1,0 +1,169 @@
+"""Pictures of vectors: a signed heatmap of them, their cosines, and the vocabulary seen along its principal axes.
+
+Each takes the table that `xformer.analysis.embeddings` makes and returns an Altair chart (Plotly where there are three axes).
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+import altair as alt
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from xformer.viz import theme
+
+MOST_CELLS = 5000
+"""What one Altair heatmap draws: beyond it a browser slows down, and Altair in a notebook refuses."""
+
+
+def position_labels(tokens: Sequence[str]) -> list[str]:
+    """ "0 · 3", "1 · 7": tokens with their position in front, so that repeats stay distinct."""
+    return [f"{position} · {token}" for position, token in enumerate(tokens)]
+
+
+def cell_height(n_rows: int, height: int = 300) -> float:
+    """Pixels a row, between what a finger can hit and what an eye can tell apart."""
+    return max(5.0, min(26.0, height / max(1, n_rows)))
+
+
+def vector_heatmap(
+    table: pd.DataFrame, *, dark: bool, limit: float | None = None, rows: str = "position · token", height: int = 300
+) -> alt.Chart:
+    """Vectors as rows [position × dimension], orange below zero and blue above, ±`limit` at the ends of the scale.
+
+    `table` has position, token, dimension, value (`vector_table`). Only whole columns are left out beyond `MOST_CELLS`.
+    """
+    limit = theme.signed_limit(table["value"].to_numpy()) if limit is None else limit
+    n_rows = table["position"].nunique()
+    table = table[table["dimension"] < max(1, MOST_CELLS // max(1, n_rows))]
+    labelled = table.assign(row=[f"{p} · {t}" if t else str(p) for p, t in zip(table["position"], table["token"], strict=True)])
+    return (
+        alt.Chart(labelled)
+        .mark_rect()
+        .encode(
+            x=alt.X("dimension:O", title="dimension of the vector", axis=_sparse()),
+            y=alt.Y("row:N", title=rows, sort=list(dict.fromkeys(labelled["row"])), axis=_sparse()),
+            color=_signed("value:Q", limit, dark, "value"),
+            tooltip=[
+                alt.Tooltip("position:O"),
+                *([alt.Tooltip("token:N")] if labelled["token"].any() else []),
+                alt.Tooltip("dimension:O"),
+                alt.Tooltip("value:Q", format=".7g"),
+            ],
+        )
+        .properties(height=round(n_rows * cell_height(n_rows, height)))
+    )
+
+
+def cosine_heatmap(table: pd.DataFrame, *, dark: bool, height: int = 300) -> alt.Chart:
+    """The cosine of every two positions, always from −1 (orange) to 1 (blue). `table`: see `cosine_table`."""
+    labelled = table.assign(
+        one=[f"{p} · {t}" for p, t in zip(table["position"], table["token"], strict=True)],
+        other=[f"{p} · {t}" for p, t in zip(table["other position"], table["other token"], strict=True)],
+    )
+    order = list(dict.fromkeys(labelled["one"]))
+    return (
+        alt.Chart(labelled)
+        .mark_rect()
+        .encode(
+            x=alt.X("other:N", title="position · token", sort=order, axis=_sparse(-90)),
+            y=alt.Y("one:N", title="position · token", sort=order, axis=_sparse()),
+            color=_signed("cosine:Q", 1.0, dark, "cosine"),
+            tooltip=[
+                alt.Tooltip("one:N", title="token"),
+                alt.Tooltip("other:N", title="other token"),
+                alt.Tooltip("cosine:Q", format=".7f"),
+            ],
+        )
+        .properties(height=round(len(order) * cell_height(len(order), height)))
+    )
+
+
+def projection(table: pd.DataFrame, explained: Sequence[float], *, dark: bool, height: int = 430) -> alt.LayerChart:
+    """The vocabulary along its first two principal axes; the input's tokens larger, in colour, with their positions.
+
+    Both axes have the same unit a pixel only if the picture is square; their titles say how much each one explains.
+    """
+    table = _told_apart(table)
+    x = alt.X("PC1:Q", title=_axis(1, explained), scale=alt.Scale(padding=22))
+    y = alt.Y("PC2:Q", title=_axis(2, explained), scale=alt.Scale(padding=16))
+    tooltip = [
+        alt.Tooltip("token:N"),
+        alt.Tooltip("positions:N", title="in the input at"),
+        alt.Tooltip("PC1:Q", format=".7g"),
+        alt.Tooltip("PC2:Q", format=".7g"),
+    ]
+    quiet, loud = theme.pick(theme.PART_HUES["tokens"], dark), theme.pick(theme.PRIMARY, dark)
+    base = alt.Chart(table).encode(x=x, y=y, tooltip=tooltip)
+    rest, marked = base.transform_filter("!datum.shown"), base.transform_filter("datum.shown")
+    return alt.layer(
+        rest.mark_circle(size=45, color=quiet, opacity=0.55),
+        rest.mark_text(dy=-10, fontSize=12, color=quiet).encode(text="token:N"),
+        marked.mark_circle(size=150, color=loud, opacity=1),
+        marked.mark_text(dy=-15, fontSize=15, fontWeight="bold", color=theme.pick(theme.TEXT, dark)).encode(text="token:N"),
+    ).properties(height=height)
+
+
+def projection_3d(table: pd.DataFrame, explained: Sequence[float], *, dark: bool, height: int = 480) -> go.Figure:
+    """The same along the first three axes, to be turned with the mouse."""
+    table = _told_apart(table)
+    quiet, loud = theme.pick(theme.PART_HUES["tokens"], dark), theme.pick(theme.PRIMARY, dark)
+    figure = go.Figure()
+    for shown, name, colour, size, font in (
+        (False, "rest of the vocabulary", quiet, 4, 11),
+        (True, "in the input", loud, 8, 16),
+    ):
+        part = table[table["shown"] == shown]
+        figure.add_scatter3d(
+            x=part["PC1"].to_numpy(),
+            y=part["PC2"].to_numpy(),
+            z=part["PC3"].to_numpy(),
+            mode="markers+text",
+            name=name,
+            text=np.array([html.escape(token) for token in part["token"]]),
+            customdata=part[["positions"]].to_numpy(),
+            textfont={"size": font, "color": theme.pick(theme.TEXT, dark) if shown else quiet},
+            textposition="top center",
+            marker={"size": size, "color": colour, "opacity": 1.0 if shown else 0.6},
+            hovertemplate="token %{text}<br>in the input at %{customdata[0]}<br>"
+            "PC1 %{x:.7g}<br>PC2 %{y:.7g}<br>PC3 %{z:.7g}<extra></extra>",
+        )
+    line = "#9aa3b5" if dark else "#667085"
+    figure.update_layout(
+        height=height,
+        margin={"l": 0, "r": 0, "t": 0, "b": 0},
+        legend={"orientation": "h", "y": 1.0, "x": 0.0},
+        scene={
+            f"{axis}axis": {
+                "title": {"text": _axis(index, explained)},
+                "showbackground": False,
+                "gridcolor": "rgba(128,128,128,0.35)",
+                "zerolinecolor": line,
+                "color": line,
+            }
+            for index, axis in enumerate("xyz", start=1)
+        },
+    )
+    figure.update_scenes(aspectmode="cube", camera={"eye": {"x": 1.35, "y": 1.35, "z": 0.8}})
+    return figure
+
+
+def _told_apart(table: pd.DataFrame) -> pd.DataFrame:
+    return table.assign(shown=table["positions"] != "")
+
+
+def _axis(index: int, explained: Sequence[float]) -> str:
+    return f"PC{index} ({explained[index - 1]:.1%} of the variance)"
+
+
+def _signed(field: str, limit: float, dark: bool, title: str) -> alt.Color:
+    scale = alt.Scale(**theme.vega_scale(theme.diverging(dark), -limit, limit))
+    return alt.Color(field, title=title, scale=scale, legend=alt.Legend(gradientLength=140, format=".2~g"))
+
+
+def _sparse(angle: int = 0) -> alt.Axis:
+    """Labels that make way for each other instead of overlapping."""
+    return alt.Axis(labelAngle=angle, labelOverlap="parity", ticks=False, domain=False, labelLimit=90)

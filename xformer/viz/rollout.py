@@ -1,0 +1,45 @@
+"""The picture of an attention rollout: one heatmap a layer, side by side, on one fixed scale from 0 to 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import altair as alt
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from xformer.viz.theme import sequential, vega_scale
+
+
+def rollout_frame(reached: Float[np.ndarray, "layer query key"], labels: Sequence[str]) -> pd.DataFrame:
+    """One row a cell: after which layer, how much of the token at `key` could have reached `query`."""
+    layer, query, key = np.meshgrid(*(np.arange(size) for size in reached.shape), indexing="ij")
+    names = np.array([f"{position} {label}" for position, label in enumerate(labels)])
+    return pd.DataFrame(
+        {
+            "layer": (layer + 1).ravel(),
+            "query": names[query.ravel()],
+            "key": names[key.ravel()],
+            "share": reached.ravel(),
+        }
+    )
+
+
+def rollout_chart(frame: pd.DataFrame, *, dark: bool = False) -> alt.TopLevelMixin:
+    """A heatmap for each layer; rows are positions, columns the input tokens they could hold something of."""
+    order = list(dict.fromkeys(frame["query"]))
+    size = int(np.clip(26 * len(order), 150, 320))
+    scale = alt.Scale(**vega_scale(sequential(dark), 0, 1))
+    return (
+        alt.Chart(frame)
+        .mark_rect()
+        .encode(
+            x=alt.X("key:N", sort=order, title="input token", axis=alt.Axis(labelOverlap=True)),
+            y=alt.Y("query:N", sort=order, title="position", axis=alt.Axis(labelOverlap=True)),
+            color=alt.Color("share:Q", scale=scale, title="share"),
+            tooltip=["layer:O", "query:N", "key:N", alt.Tooltip("share:Q", format=".6f")],
+        )
+        .properties(width=size, height=size)
+        .facet(column=alt.Column("layer:O", title="after layer"))
+    )

@@ -1,0 +1,99 @@
+"""Pictures of one attention cell, step by step: q, k and their product; the scores and weights of its row; what it writes.
+
+products(dimensions(cell)); weights(row, key=3); vector(cell.z, "z")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import altair as alt
+import pandas as pd
+
+from xformer.viz.theme import MASKED, PART_HUES, diverging, signed_limit, vega_scale
+
+ROW = 30
+AXIS = 80
+"""Pixels that the axis and its title take of a chart's height."""
+
+AnyChart = alt.TopLevelMixin
+
+
+def products(dimensions: pd.DataFrame, *, dark: bool = False) -> AnyChart:
+    """Three strips over the dimensions of the head: q, k, and q·k by dimension, each on one scale centred on zero."""
+    frame = dimensions.melt("dimension", var_name="vector", value_name="value")
+    return _strips(frame, ["q", "k", "product"], "dimension of the head", dark)
+
+
+def vector(values: Sequence[float], name: str, axis: str, *, dark: bool = False) -> AnyChart:
+    """One vector as a strip, on a scale centred on zero."""
+    frame = pd.DataFrame({"dimension": range(len(values)), "vector": name, "value": list(values)})
+    return _strips(frame, [name], axis, dark)
+
+
+def scores(row: pd.DataFrame, key: int, *, dark: bool = False) -> AnyChart:
+    """The scores of a query with each key; a masked key has none, and says so."""
+    row, base = _by_key(row, key, dark)
+    bars = base.mark_bar().encode(y=alt.Y("score:Q", title="score"))
+    masked = row[~row["allowed"]]
+    if masked.empty:
+        return bars.properties(height=190)
+    words = alt.Chart(masked).mark_text(text="masked", angle=270, fontSize=11, opacity=0.8)
+    return (bars + words.encode(x=_key_axis(row), y=alt.datum(0))).properties(height=190)
+
+
+def weights(row: pd.DataFrame, key: int, *, dark: bool = False) -> AnyChart:
+    """The weights that softmax makes of the scores, on the fixed scale from 0 to 1."""
+    _, base = _by_key(row, key, dark)
+    weight = alt.Y("weight:Q", title="weight", scale=alt.Scale(domain=[0, 1]))
+    return base.mark_bar().encode(y=weight).properties(height=190)
+
+
+def _by_key(row: pd.DataFrame, key: int, dark: bool) -> tuple[pd.DataFrame, alt.Chart]:
+    """A chart with the keys along x, the chosen one standing out."""
+    labels = [f"{index} {token}" for index, token in zip(row["key"], row["token"], strict=True)]
+    row = row.assign(label=labels, chosen=row["key"] == key)
+    base = alt.Chart(row).encode(
+        x=_key_axis(row),
+        color=alt.condition("datum.allowed", alt.value(PART_HUES["attention"][dark]), alt.value(MASKED[dark])),
+        opacity=alt.condition("datum.chosen", alt.value(1.0), alt.value(0.5)),
+        tooltip=[
+            alt.Tooltip("label:N", title="key"),
+            alt.Tooltip("score:Q", format=".6f"),
+            alt.Tooltip("exp:Q", title="exp(score − largest)", format=".6f"),
+            alt.Tooltip("weight:Q", format=".6f"),
+            alt.Tooltip("allowed:N"),
+        ],
+    )
+    return row, base
+
+
+def _key_axis(row: pd.DataFrame) -> alt.X:
+    axis = alt.Axis(labelAngle=0, labelOverlap=True)
+    return alt.X("label:N", sort=row["label"].tolist(), title="key: position and token", axis=axis)
+
+
+def _strips(frame: pd.DataFrame, order: list[str], axis: str, dark: bool) -> AnyChart:
+    limit = signed_limit(frame["value"].to_numpy())
+    n = int(frame["dimension"].to_numpy().max()) + 1
+    base = alt.Chart(frame).encode(
+        x=alt.X("dimension:O", title=axis, axis=alt.Axis(labelAngle=0, labelOverlap=True)),
+        y=alt.Y("vector:N", sort=order, title=None),
+        tooltip=[
+            alt.Tooltip("vector:N"),
+            alt.Tooltip("dimension:O"),
+            alt.Tooltip("value:Q", format=".6f"),
+        ],
+    )
+    scale = alt.Scale(**vega_scale(diverging(dark), -limit, limit))
+    cells = base.mark_rect().encode(color=alt.Color("value:Q", scale=scale, legend=None))
+    layers = [cells]
+    if n <= 20:
+        strong = f"abs(datum.value) > {0.55 * limit}"
+        light, deep = ("#131722", "#ffffff") if not dark else ("#eef1f7", "#10141c")
+        layers.append(
+            base.mark_text(fontSize=11).encode(
+                text=alt.Text("value:Q", format=".2f"), color=alt.condition(strong, alt.value(deep), alt.value(light))
+            )
+        )
+    return alt.layer(*layers).properties(height=ROW * len(order) + AXIS)
