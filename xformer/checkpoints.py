@@ -86,7 +86,7 @@ def load(path: str | Path) -> Checkpoint:
             raise CheckpointError(f"The file has {file.stat().st_size:,} bytes; at most {MAX_BYTES:,} are read.")
         content = file.read_bytes()
     except OSError as error:
-        raise CheckpointError(f"The file {str(path):.200} cannot be read: {error.strerror}.") from None
+        raise CheckpointError(f"The file {path!s:.200} cannot be read: {error.strerror}.") from None
     return from_bytes(content)
 
 

@@ -19,6 +19,7 @@ from xformer.checkpoints import CARD, FILE, load, save
 from xformer.errors import InputError
 from xformer.presets import preset
 from xformer.trace import record
+from xformer.training.allocator import settle
 from xformer.training.evaluate import evaluate
 from xformer.training.loop import train as train_preset
 from xformer.training.progress import Progress
@@ -27,6 +28,7 @@ from xformer.training.snapshots import STATE, read_state
 
 def train(options: Namespace) -> None:
     """Train a preset with a progress bar; an interrupt keeps the state, so that --resume goes on from there."""
+    settle()
     chosen = preset(options.preset)
     changes = {name: getattr(options, name) for name in ("steps", "seed") if getattr(options, name) is not None}
     if options.no_snapshots:

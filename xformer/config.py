@@ -181,7 +181,9 @@ class ModelConfig(Config):
             raise ConfigError(f"dropout must be at least 0 and below 1, got {self.dropout}; for example dropout=0.1.")
         for name in ("norm_eps", "position_base", "init_scale", "embed_std"):
             if not 1e-12 <= getattr(self, name) <= 1e12:  # also false for NaN; what is drawn from it must fit a float32
-                raise ConfigError(f"{name} must be from 1e-12 to 1e12, got {getattr(self, name)}; for example {name}=1.0.")
+                raise ConfigError(
+                    f"{name} must be from 1e-12 to 1e12, got {getattr(self, name)}; for example {name}=1.0."
+                )
         if len(set(self.dropout_sites)) != len(self.dropout_sites):
             raise ConfigError(f"dropout_sites must name each place once, got {self.dropout_sites}.")
         for name in ("pad_token", "start_token", "end_token"):

@@ -64,7 +64,7 @@ _PRESETS = (
             end_token=20,
         ),
         _task("reverse", "encoder", end_token=True),
-        TrainConfig(steps=1000, peak_lr=2e-3),
+        TrainConfig(steps=700, peak_lr=3e-3, seed=4),
     ),
     Preset(
         "reverse-seq2seq",
@@ -85,7 +85,7 @@ _PRESETS = (
             start_token=21,
         ),
         _task("reverse", "encoder-decoder"),
-        TrainConfig(steps=1000, peak_lr=3e-3),
+        TrainConfig(steps=1200, peak_lr=3e-3, seed=1),
     ),
     Preset(
         "reverse-decoder",
@@ -105,7 +105,7 @@ _PRESETS = (
             start_token=21,
         ),
         _task("reverse", "decoder"),
-        TrainConfig(steps=800, peak_lr=3e-3),
+        TrainConfig(steps=1200, peak_lr=3e-3),
     ),
     Preset(
         "reverse-mirror",
@@ -124,7 +124,7 @@ _PRESETS = (
             embed_std=0.2,
         ),
         _task("reverse", "encoder"),
-        TrainConfig(steps=200, batch_size=64, peak_lr=1e-2, snapshot_every=20),
+        TrainConfig(steps=300, batch_size=64, peak_lr=1e-2, snapshot_every=25),
     ),
     Preset(
         "sort",
@@ -142,7 +142,7 @@ _PRESETS = (
             embed_std=0.2,
         ),
         _task("sort", "encoder"),
-        TrainConfig(steps=3000, batch_size=64, peak_lr=3e-3),
+        TrainConfig(steps=4000, batch_size=64, peak_lr=3e-3),
     ),
 )
 

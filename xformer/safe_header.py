@@ -41,7 +41,10 @@ class Header:
 
 
 def parse_header(content: bytes, max_header: int = MAX_HEADER) -> Header:
-    """The checked header, of at most `max_header` bytes. Raises `CheckpointError` with one plain sentence at the first claim that does not hold."""
+    """The checked header, of at most `max_header` bytes.
+
+    Raises `CheckpointError` with one plain sentence at the first claim that does not hold.
+    """
     if len(content) < 8:
         raise CheckpointError(f"The file is no safetensors file: it has only {len(content)} bytes.")
     length = int.from_bytes(content[:8], "little")

@@ -54,6 +54,6 @@ def score(logits: Float[Tensor, "batch out vocab"], batch: Batch) -> Score:
     return Score(
         loss=cross_entropy(logits, batch.labels).item(),
         token_accuracy=((predicted == batch.labels) & labelled).sum().item() / max(1, int(labelled.sum())),
-        exact_match=right.float().mean().item(),
+        exact_match=int(right.sum()) / len(right),
         samples=len(right),
     )

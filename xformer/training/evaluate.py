@@ -8,6 +8,7 @@ import torch
 
 from xformer.model import Transformer
 from xformer.tasks import Score, Task, score
+from xformer.tasks.batch import IGNORED
 
 BATCH = 500
 
@@ -16,24 +17,28 @@ BATCH = 500
 def evaluate(model: Transformer, task: Task, *, samples: int, seed: int) -> Score:
     """Score `samples` fresh examples drawn from `seed` (each as often as its length comes up)."""
     device = model.embedding.token.device
-    was_training, parts = model.training, []
+    was_training, parts, cells = model.training, [], []
     model.eval()
     for step, n in enumerate(_batches(samples)):
         batch = task.sample(n, seed=seed, step=step, purpose="test", device=device)
         parts.append(score(batch.logits(model), batch))
+        cells.append(int((batch.labels != IGNORED).sum()))
     model.train(was_training)
-    return average(parts)
+    return average(parts, cells)
 
 
-def average(parts: list[Score]) -> Score:
-    """Scores of several batches as one, each weighted by its number of examples."""
-    total = sum(part.samples for part in parts)
+def average(parts: list[Score], cells: list[int]) -> Score:
+    """Scores of several batches as one: what is a mean over cells is weighted by their labelled cells, the rest by examples."""
+    samples = [part.samples for part in parts]
 
-    def mean(name: str) -> float:
-        return sum(getattr(part, name) * part.samples for part in parts) / total
+    def mean(values: list[float], weights: list[int]) -> float:
+        return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
 
     return Score(
-        loss=mean("loss"), token_accuracy=mean("token_accuracy"), exact_match=mean("exact_match"), samples=total
+        loss=mean([part.loss for part in parts], cells),
+        token_accuracy=mean([part.token_accuracy for part in parts], cells),
+        exact_match=mean([part.exact_match for part in parts], samples),
+        samples=sum(samples),
     )
 
 

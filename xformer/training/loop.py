@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from xformer.analysis.heads import pattern_scores
 from xformer.checkpoints import Checkpoint, save
 from xformer.config import TrainConfig
-from xformer.errors import TrainingError
+from xformer.errors import CheckpointError, TrainingError
 from xformer.model import Transformer
 from xformer.presets import Preset
 from xformer.presets import preset as preset_named
@@ -44,7 +45,8 @@ def train(
     """Train a preset (or your own `Preset`) and report as it goes; the last report has `done` set.
 
     With `out`, snapshots and the state to resume from are kept there, and at the end the checkpoint that `load` reads.
-    Closing the generator early (or an interrupt) writes the state first, so that `resume` goes on from that very step.
+    Closing the generator early (or an interrupt) writes the state first, so that `resume` goes on from that very step; only
+    an interrupt in the middle of an update leaves the state of the last snapshot.
 
     Raises `ConfigError` before anything is written when the configurations do not fit each other, `TrainingError` when the
     loss is no longer a number or there is nothing to resume.
@@ -65,6 +67,8 @@ class Window:
     loss: float = 0.0
     steps: int = 0
     tokens: int = 0
+    gradient_norm: float = 0.0
+    """Of the last step."""
 
 
 class Run:
@@ -80,63 +84,69 @@ class Run:
         self.seconds = 0.0
         self.window = Window()
         self.rows: list[dict[str, Any]] = []
+        self.updating = False
+        """Whether weights, optimiser and step do not belong together just now."""
         self.batches: Batch | None = None
         self.packed = self.config.batch_size % 2 == 0
         self.held_out = task.sample(
             self.config.held_out + self.config.held_out % 2, seed=seed, purpose="held-out", packed=True, device=device
         )
-        source = task.sample(1, seed=seed, step=1, purpose="held-out").tokens[0]
-        self.probe = task.example([token for token in source.tolist() if 1 <= token <= preset.task.symbols])
+        tokens = task.sample(1, seed=seed, step=1, purpose="held-out").tokens[0].tolist()
+        self.probe = task.example(list(takewhile(lambda token: 1 <= token <= preset.task.symbols, tokens)))
 
     def reports(self) -> Iterator[Progress]:
         """Train to the end, yielding a report every `log_every` steps."""
         config = self.config
-        if self.step == 0:
-            self._keep_snapshot()
-        clock, norm = time.perf_counter(), math.nan
         try:
-            while self.step < config.steps:
-                norm = self._train_step()
-                if self.step % config.log_every == 0 or self.step == config.steps:
-                    self.seconds += time.perf_counter() - clock
-                    progress = self._report(norm)
+            while True:  # what is due at a step is due again when an interrupt came before it was done
+                if config.snapshot_every and self.step % config.snapshot_every == 0:
+                    self._keep_snapshot()
+                    self.save_state()
+                if self.window.steps and (self.step % config.log_every == 0 or self.step == config.steps):
+                    progress = self._report()
                     if progress.done:
                         self._finish()
                     yield progress
                     if progress.done:
                         return
-                    clock = time.perf_counter()
-                if config.snapshot_every and self.step % config.snapshot_every == 0:
-                    self._keep_snapshot()
-                    self.save_state(self.seconds + time.perf_counter() - clock)
+                clock = time.perf_counter()
+                self._train_step()
+                self.seconds += time.perf_counter() - clock
         except (GeneratorExit, KeyboardInterrupt):
-            if self.step < config.steps:
-                self.save_state(self.seconds)
+            finished = bool(self.rows) and self.rows[-1]["done"]
+            if not (self.updating or finished):
+                self.save_state()
             raise
 
-    def _train_step(self) -> float:
-        """One update; returns the gradient's norm. Raises `TrainingError` when the loss is not a number."""
-        batch = self._batch(self.step)
-        self.step += 1
-        lr = learning_rate(self.config, self.step)
+    def _train_step(self) -> None:
+        """One update. Raises `TrainingError` when the loss or the gradient is not a number."""
+        batch, step = self._batch(self.step), self.step + 1
+        lr = learning_rate(self.config, step)
         dropout = None
         if self.preset.model.dropout:
-            dropout = generator(self.config.seed, "dropout", self.step, self.device)
+            dropout = generator(self.config.seed, "dropout", step, self.device)
         self.optimiser.clear()
         loss = cross_entropy(batch.logits(self.model, generator=dropout), batch.labels)
         loss.backward()
+        self.updating = True
         norm = self.optimiser.update(lr)
-        value = loss.item()
-        if not math.isfinite(value):
-            kept = "" if self.out is None else " The last snapshot with finite weights is kept."
-            raise TrainingError(
-                f"The loss became {value} at step {self.step}, at a learning rate of {lr:g}, so the run stops; "
-                f"try a smaller one, for example {lr / 10:g}.{kept}"
-            )
-        self.window.loss += value
+        self.step = step
+        self.window.gradient_norm = self._finite("gradient's norm", norm.item())
+        self.window.loss += self._finite("loss", loss.item())
         self.window.steps += 1
         self.window.tokens += batch.tokens.numel()
-        return norm.item()
+        self.updating = False
+
+    def _finite(self, what: str, value: float) -> float:
+        """The value. Raises `TrainingError` when it is no longer a number: then neither are the weights, or soon."""
+        if math.isfinite(value):
+            return value
+        lr = learning_rate(self.config, self.step)
+        kept = "" if self.out is None else "; the last snapshot with finite weights is kept"
+        raise TrainingError(
+            f"The {what} became {value} at step {self.step}, at a learning rate of {lr:g}, so the run stops; "
+            f"try a smaller one, for example {lr / 10:g}{kept}."
+        )
 
     def _batch(self, step: int) -> Batch:
         """The batch of a step, out of the many that are drawn at once."""
@@ -154,11 +164,12 @@ class Run:
         rows = n // 2 if self.packed else n
         return self.batches.rows(place * rows, (place + 1) * rows)
 
-    def _report(self, norm: float) -> Progress:
+    def _report(self) -> Progress:
         config, window = self.config, self.window
         self.model.eval()
         with torch.no_grad():
             held_out = score(self.held_out.logits(self.model), self.held_out)
+        self._finite("held-out loss", held_out.loss)
         scores = self.probe_scores()
         self.model.train()
         earlier = self.rows[-1]["seconds"] if self.rows else 0.0
@@ -168,26 +179,26 @@ class Run:
             loss=window.loss / max(1, window.steps),
             held_out=held_out,
             learning_rate=learning_rate(config, self.step),
-            gradient_norm=norm,
+            gradient_norm=window.gradient_norm,
             seconds=self.seconds,
             tokens_per_second=window.tokens / max(1e-9, self.seconds - earlier),
             scores=scores,
             done=self.step == config.steps,
         )
-        self.window = Window()
         progress = replace(progress, **_remarks(progress, config, self.rows))
-        self.rows.append(progress.row())
+        self.rows, self.window = [*self.rows, progress.row()], Window()
         return progress
 
     def probe_scores(self) -> dict[str, float]:
         """How diagonal and how anti-diagonal the most diagonal and anti-diagonal heads are on one fixed input."""
         probe = self.probe
-        inputs = [prompt.to(self.device) for prompt in (probe.tokens, probe.target) if prompt is not None]
+        inputs = [prompt.to(self.device) for prompt in (probe.stream, probe.target) if prompt is not None]
         trace = record(self.model, *inputs, keep=["*.pattern"])
         n = len(probe.source)
+        first = n if self.preset.task.architecture == "decoder" else 0  # the query that says the answer's first token
         best = {"diagonal": 0.0, "anti_diagonal": 0.0}
         for pattern in trace.patterns().values():
-            scores = pattern_scores(pattern[0, :, :n, :n])  # [head, score]
+            scores = pattern_scores(pattern[0, :, first : first + n, :n])  # [head, score]
             best["diagonal"] = max(best["diagonal"], scores[:, 0].max().item())
             best["anti_diagonal"] = max(best["anti_diagonal"], scores[:, 1].max().item())
         return best
@@ -208,12 +219,15 @@ class Run:
             "device": self.device.type,
             "torch": torch.__version__,
             "seconds": round(self.seconds, 2),
-            "curve": self.rows,
+            "curve": self.rows[:: -1 - len(self.rows) // 500][::-1],  # at most 500 rows, the last among them
         }
 
     def _keep_snapshot(self) -> None:
         if self.out is not None and self.config.snapshot_every:
-            write_snapshot(self.out, self.step, Checkpoint(self.model, self.task))
+            try:
+                write_snapshot(self.out, self.step, Checkpoint(self.model, self.task))
+            except CheckpointError as error:
+                raise TrainingError(f"The run stops at step {self.step}. {error}") from None
 
     def _finish(self) -> None:
         if self.out is not None:
@@ -221,7 +235,7 @@ class Run:
             save(self.checkpoint(), self.out)
             remove_state(self.out)
 
-    def save_state(self, seconds: float) -> None:
+    def save_state(self) -> None:
         """Write down where the run stands."""
         if self.out is None:
             return
@@ -231,7 +245,7 @@ class Run:
             "task": self.preset.task.to_json(),
             "train": self.config.to_json(),
             "step": self.step,
-            "seconds": seconds,
+            "seconds": self.seconds,
             "window": vars(self.window),
             "rows": self.rows,
         }
@@ -247,11 +261,14 @@ class Run:
                 raise TrainingError(
                     f"The run in {self.out} had other {name} settings, so it cannot be resumed as this one."
                 )
-        self.optimiser.restore(state.tensors)
-        self.step = state.values["step"]
-        self.seconds = state.values["seconds"]
-        self.window = Window(**state.values["window"])
-        self.rows = state.values["rows"]
+        try:
+            self.optimiser.restore(state.tensors)
+            self.step = state.values["step"]
+            self.seconds = state.values["seconds"]
+            self.window = Window(**state.values["window"])
+            self.rows = state.values["rows"]
+        except (KeyError, TypeError, RuntimeError):
+            raise TrainingError(f"The run in {self.out} cannot be resumed: its state is not a whole one.") from None
 
 
 def _remarks(progress: Progress, config: TrainConfig, rows: list[dict[str, Any]]) -> dict[str, Any]:

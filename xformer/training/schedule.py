@@ -1,7 +1,7 @@
 """How the learning rate moves: up along a line while the optimiser finds its feet, then down.
 
 warm-up   peak · step / W                                        for the first W = warmup · steps
-linear    peak + (final − peak) · t                              t = (step − W) / (steps − W)
+linear    peak + (final − peak) · t                              t = (step − 1 − W) / (steps − W)
 cosine    final + (peak − final) · (1 + cos πt) / 2              (Loshchilov & Hutter 2017, arXiv:1608.03983)
 """
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from xformer.checkpoints import Checkpoint, save
@@ -20,6 +21,8 @@ from xformer.files import write_atomically
 from xformer.safe_header import parse_header, strict_json
 
 STATE = "state.safetensors"
+MAX_STATE_HEADER = 100_000_000
+"""What safetensors itself reads: the metrics of a long run take more than a stranger's header may."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +54,14 @@ def read_state(out: Path) -> State:
         raise TrainingError(f"There is no run to resume in {out}; start one without resuming.")
     try:
         content = (out / STATE).read_bytes()
-        header = parse_header(content)
+        header = parse_header(content, MAX_STATE_HEADER)
         values = strict_json(header.metadata.get("state", ""), "state")
-    except CheckpointError as error:
-        raise TrainingError(f"The run in {out} cannot be resumed. {error}") from None
-    return State(safetensors.torch.load(content), values)
+        tensors = safetensors.torch.load(content)
+    except (CheckpointError, SafetensorError) as error:
+        raise TrainingError(f"The run in {out} cannot be resumed: {error}") from None
+    if not isinstance(values, dict):
+        raise TrainingError(f"The run in {out} cannot be resumed: its state is not a whole one.")
+    return State(tensors, values)
 
 
 def remove_state(out: Path) -> None:

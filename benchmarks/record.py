@@ -1,0 +1,74 @@
+"""What it costs to record a run: the plain forward pass, the same with every intermediate kept, and with the patterns only.
+
+One sequence, from 16 to 512 tokens, through the architecture of preset "reverse" and through 6 layers of 12 heads, d_model 384.
+"""
+
+from __future__ import annotations
+
+import statistics
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks.measure import Machine, in_turns, options, ratio, show
+from xformer.config import ModelConfig
+from xformer.model import Transformer
+from xformer.presets import preset
+from xformer.trace import record
+
+LENGTHS = (16, 32, 64, 128, 256, 512)
+
+
+def architectures() -> dict[str, ModelConfig]:
+    """The two models, reading as many tokens as the longest input has."""
+    small = preset("reverse").model.replace(max_len=max(LENGTHS))
+    return {
+        "4 × 4, d 16": small,
+        "6 × 12, d 384": small.replace(
+            vocab_size=128, d_model=384, n_layers=6, n_heads=12, d_head=32, d_value=32, d_ff=1536
+        ),
+    }
+
+
+@torch.no_grad()
+def measure(name: str, model: Transformer, n: int, rounds: int) -> dict[str, Any]:
+    """One row of the table."""
+    tokens = torch.randint(1, model.config.vocab_size, (1, n), generator=torch.Generator().manual_seed(n))
+    patterns = ["*.pattern"]
+    seconds = in_turns(
+        {
+            "plain": partial(model, tokens),
+            "all": partial(record, model, tokens),
+            "patterns": partial(record, model, tokens, keep=patterns),
+        },
+        rounds,
+    )
+    return {
+        "model": name,
+        "tokens": n,
+        "plain ms": 1e3 * statistics.median(seconds["plain"]),
+        "recorded ms": 1e3 * statistics.median(seconds["all"]),
+        "times plain": ratio(seconds["all"], seconds["plain"])[1],
+        "KB": record(model, tokens).n_bytes / 1e3,
+        "patterns ms": 1e3 * statistics.median(seconds["patterns"]),
+        "patterns times": ratio(seconds["patterns"], seconds["plain"])[1],
+        "patterns KB": record(model, tokens, keep=patterns).n_bytes / 1e3,
+    }
+
+
+def main() -> None:
+    given = options(__doc__, rounds=20)
+    machine = Machine.start(given.threads)
+    rows = []
+    for name, config in architectures().items():
+        model = Transformer(config, torch.Generator().manual_seed(0)).eval()
+        rows += [measure(name, model, n, given.rounds) for n in LENGTHS]
+    notes = [
+        "Scores and pattern of every head grow with the square of the length; everything else grows with the length."
+    ]
+    show("Recording one run", machine, rows, notes, as_json=given.json)
+
+
+if __name__ == "__main__":
+    main()

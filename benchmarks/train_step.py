@@ -1,0 +1,156 @@
+"""One training step of preset "reverse", at batch 128, against the same model built from PyTorch's parts.
+
+Every variant makes the whole step on the same sequences (clear, forward, loss, backward, clip, AdamW); drawing them is left
+out. A token is one of a sequence: padding is work, but no result.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from itertools import cycle
+from typing import TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.measure import Machine, in_turns, options, ratio, show
+from benchmarks.peers import PlainEncoder, TorchEncoder, TrueHeads
+from xformer.config import TrainConfig
+from xformer.model import Transformer
+from xformer.presets import preset
+from xformer.tasks import Batch, Task
+from xformer.tasks.answers import reverse
+from xformer.tasks.framing import frame, to_batch
+from xformer.tasks.sampling import generator, sequences
+from xformer.tasks.scoring import cross_entropy
+from xformer.training.optimiser import FlatAdamW
+
+M = TypeVar("M", bound=nn.Module)
+Step = Callable[[], object]
+BATCHES = 16
+LR = 5e-4
+
+
+def same_sequences(task: Task, n: int) -> tuple[list[Batch], list[Batch]]:
+    """A few batches of n sequences, packed and padded."""
+    packed, padded = [], []
+    for index in range(BATCHES):
+        c, draw = task.config, generator(0, "test", index, "cpu")
+        symbols, lengths = sequences(n, symbols=c.symbols, min_len=c.min_len, max_len=c.max_len, paired=True, draw=draw)
+        streams = frame(c.architecture, symbols, reverse(symbols, lengths), lengths, task.vocabulary.special)
+        packed.append(to_batch(*streams, 0, task.widths))
+        padded.append(to_batch(*streams, 0, None))
+    return packed, padded
+
+
+def ours(model: Transformer, batches: list[Batch]) -> Step:
+    """The step of `xformer.training.loop`."""
+    optimiser, turn = FlatAdamW(model, TrainConfig(steps=1)), cycle(batches)
+
+    def step() -> object:
+        batch = next(turn)
+        optimiser.clear()
+        loss = cross_entropy(batch.logits(model), batch.labels)
+        loss.backward()
+        return optimiser.update(LR).item(), loss.item()
+
+    return step
+
+
+def torch_encoder(model: TorchEncoder, batch: Batch) -> Tensor:
+    """Logits of a padded batch."""
+    return model(batch.tokens, batch.labels >= 0)
+
+
+def true_heads(model: TrueHeads, batch: Batch) -> Tensor:
+    """Logits of a padded batch, or of a packed one: then a token sees its own sequence only."""
+    segments = batch.layout.segments
+    assert segments is not None
+    if batch.layout.padded:
+        return model(batch.tokens, batch.layout.positions, (segments > 0)[:, None, :])
+    return model(batch.tokens, batch.layout.positions, segments[:, :, None] == segments[:, None, :])
+
+
+def peer(model: M, logits: Callable[[M, Batch], Tensor], batches: list[Batch], *, fused: bool) -> Step:
+    """The step as PyTorch's tutorials have it, with the fused optimiser or with the one that is the default."""
+    optimiser = torch.optim.AdamW(model.parameters(), lr=LR, betas=(0.9, 0.98), weight_decay=0.0, fused=fused)
+    turn = cycle(batches)
+
+    def step() -> object:
+        batch = next(turn)
+        optimiser.zero_grad()
+        loss = cross_entropy(logits(model, batch), batch.labels)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        return norm.item(), loss.item()
+
+    return step
+
+
+def plain(model: PlainEncoder, batches: list[Batch]) -> Step:
+    """No mask, padding counted in the loss as token 0, no clipping, Adam tensor by tensor."""
+    optimiser, turn = torch.optim.Adam(model.parameters(), lr=LR, foreach=False), cycle(batches)
+
+    def step() -> object:
+        batch = next(turn)
+        optimiser.zero_grad()
+        logits = model(batch.tokens)
+        loss = F.cross_entropy(logits.flatten(0, 1), batch.labels.clamp(min=0).flatten())
+        loss.backward()
+        optimiser.step()
+        return loss.item()
+
+    return step
+
+
+def main() -> None:
+    given = options(__doc__, rounds=100, batch={"type": int, "default": 128, "help": "sequences a step"})
+    machine = Machine.start(given.threads)
+    chosen = preset("reverse")
+    packed, padded = same_sequences(Task(chosen.task), given.batch)
+    models = [Transformer(chosen.model, torch.Generator().manual_seed(0)) for _ in range(2)]
+    torch.manual_seed(0)
+    twins = [TrueHeads(chosen.model) for _ in range(3)]
+    for twin, batch in zip(twins, (padded[0], padded[0], packed[0]), strict=True):
+        twin.copy_weights(models[0])
+        difference = (batch.logits(models[0]) - true_heads(twin, batch))[batch.labels >= 0]
+        assert difference.abs().max() < 1e-4, "the model of torch.nn parts is not the same model"
+    of_torch = [TorchEncoder(chosen.model) for _ in range(2)]
+    variants = {
+        "ours, packed": ours(models[0], packed),
+        "ours, padded": ours(models[1], padded),
+        "nn.TransformerEncoder, heads of 4": peer(of_torch[0], torch_encoder, padded, fused=False),
+        "… of 4, fused AdamW": peer(of_torch[1], torch_encoder, padded, fused=True),
+        "torch.nn parts, heads of 16": peer(twins[0], true_heads, padded, fused=False),
+        "… of 16, fused AdamW": peer(twins[1], true_heads, padded, fused=True),
+        "… of 16, fused AdamW, packed like ours": peer(twins[2], true_heads, packed, fused=True),
+        "plain loop": plain(PlainEncoder(chosen.model), padded),
+    }
+    seconds = in_turns(variants, given.rounds)
+    tokens = statistics.mean(int((batch.labels >= 0).sum()) for batch in padded)
+    rows = []
+    for name, taken in seconds.items():
+        low, middle, high = ratio(taken, seconds["ours, packed"])
+        median = statistics.median(taken)
+        rows.append(
+            {
+                "step": name,
+                "ms": 1e3 * median,
+                "sequences/s": given.batch / median,
+                "tokens/s": tokens / median,
+                "times ours": middle,
+                "quartiles": f"{low:.2f} – {high:.2f}",
+            }
+        )
+    notes = [
+        f"Batch {given.batch}, {tokens:,.0f} tokens; {given.rounds} turns each. Ours has {chosen.model.n_parameters():,} "
+        "parameters, and the model of torch.nn parts, with the same weights, gives the same logits.",
+    ]
+    show("A training step of preset reverse", machine, rows, notes, as_json=given.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Settings of a whole process that trains on a CPU; for its owner to choose (a command line, a worker), never for a library.
+
+memory      A training step frees what it allocated, glibc hands it back to the kernel, and the next step gets it again page
+            by page, zeroed: thousands of page faults a step. Told to keep it, malloc asks the kernel once.
+denormals   Numbers below 10⁻³⁸ take a processor a hundred times as long as others, and count for nothing: make them zero.
+threads     The products of a small model are over before a second thread has been woken.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import torch
+
+# Their numbers in <malloc.h>, and what they are set to: larger pieces than this are mapped afresh each time; this much is
+# kept when freed; this much is asked for at once.
+_MMAP_THRESHOLD = (-3, 1 << 30)
+_TRIM_THRESHOLD = (-1, (1 << 31) - 1)
+_TOP_PAD = (-2, 64 << 20)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What `settle` did."""
+
+    keeps_memory: bool
+    flushes_denormals: bool
+    threads: int
+
+    def __str__(self) -> str:
+        parts = [f"{self.threads} thread{'' if self.threads == 1 else 's'}"]
+        parts += ["memory kept"] if self.keeps_memory else []
+        parts += ["denormals flushed"] if self.flushes_denormals else []
+        return ", ".join(parts)
+
+
+def settle(threads: int | None = 1) -> Settled:
+    """Make this process fit for training small models; `threads=None` leaves their number as it is.
+
+    Call it first thing, from the thread that will train: denormals are a setting of a thread. What this system does not
+    know is left alone.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return Settled(
+        keeps_memory=keep_memory(), flushes_denormals=torch.set_flush_denormal(True), threads=torch.get_num_threads()
+    )
+
+
+def keep_memory() -> bool:
+    """Tell glibc's malloc to keep what is freed for the next step. False, and nothing happens, where there is no glibc."""
+    try:
+        libc = ctypes.CDLL(None)
+        libc.gnu_get_libc_version  # noqa: B018  only glibc has it
+        return all(libc.mallopt(*option) == 1 for option in (_MMAP_THRESHOLD, _TRIM_THRESHOLD, _TOP_PAD))
+    except (AttributeError, OSError, TypeError):
+        return False
