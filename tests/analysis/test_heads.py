@@ -1,0 +1,107 @@
+"""Head scores against patterns whose every number can be worked out by hand; 5 heads, 7 positions."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.training.tiny import random_model
+from xformer.analysis.heads import SCORES, head_scores, pattern_scores
+from xformer.trace import record
+
+N = 7
+
+
+def shifted(offset: int) -> Tensor:
+    """Every query looks at the key `offset` away alone; one that has none looks at nothing."""
+    return torch.diag(torch.ones(N - abs(offset)), offset)
+
+
+def only(key: int) -> Tensor:
+    pattern = torch.zeros(N, N)
+    pattern[:, key] = 1.0
+    return pattern
+
+
+UNIFORM = torch.full((N, N), 1 / N)
+# diagonal, anti-diagonal, previous, next, first, entropy. Queries that have a previous (a next) key: 6 of 7.
+BY_HAND = {
+    "itself": (torch.eye(N), [1, 1 / 7, 0, 0, 1 / 7, 0]),
+    "the mirrored one": (torch.eye(N).flip(-1), [1 / 7, 1, 1 / 6 * 0, 0, 1 / 7, 0]),
+    "the one before": (shifted(-1), [0, 0, 1, 0, 1 / 7, 0]),
+    "the one after": (shifted(1), [0, 0, 0, 1, 0, 0]),
+    "the first": (only(0), [1 / 7, 1 / 7, 1 / 6, 0, 1, 0]),
+    "the third": (only(2), [1 / 7, 1 / 7, 1 / 6, 1 / 6, 0, 0]),
+    "all alike": (UNIFORM, [1 / 7, 1 / 7, 1 / 7, 1 / 7, 1 / 7, math.log2(7)]),
+    "half and half": ((torch.eye(N) + only(0)) / 2, [4 / 7, 1 / 7, 1 / 12, 0, 4 / 7, 6 / 7]),
+    "nothing": (torch.zeros(N, N), [0, 0, 0, 0, 0, 0]),
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_patterns_scored_by_hand(name: str) -> None:
+    pattern, expected = BY_HAND[name]
+    found = pattern_scores(pattern[None])[0].tolist()
+    assert dict(zip(SCORES, found, strict=True)) == pytest.approx(dict(zip(SCORES, expected, strict=True)), abs=1e-6)
+
+
+def test_heads_keep_their_order() -> None:
+    patterns = torch.stack([pattern for pattern, _ in BY_HAND.values()])  # [head, query, key]
+    expected = torch.tensor([scores for _, scores in BY_HAND.values()], dtype=torch.float32)
+    torch.testing.assert_close(pattern_scores(patterns), expected, rtol=0, atol=1e-6)  # sums of 7 float32
+
+
+def by_loops(pattern: list[list[float]], positions: list[int]) -> list[float]:
+    """The docstring's table, one query at a time."""
+    n = len(positions)
+
+    def mean(values: list[float]) -> float:
+        return sum(values) / len(values) if values else 0.0
+
+    def at(query: int, key: int) -> float:
+        return pattern[positions[query]][positions[key]]
+
+    return [
+        mean([at(i, i) for i in range(n)]),
+        mean([at(i, n - 1 - i) for i in range(n)]),
+        mean([at(i, i - 1) for i in range(1, n)]),
+        mean([at(i, i + 1) for i in range(n - 1)]),
+        mean([at(i, 0) for i in range(n)]),
+        mean([-sum(p * math.log2(p) for p in pattern[query] if p > 0) for query in positions]),
+    ]
+
+
+@pytest.mark.parametrize("positions", [None, [0, 1, 2, 3, 4], [1, 2, 4, 6], [3], [5, 2], range(2, 7), []])
+def test_only_the_positions_named_are_queries_and_keys(float64: None, positions: list[int] | None) -> None:
+    patterns = torch.randn(5, N, N, generator=torch.Generator().manual_seed(1)).softmax(dim=-1)
+    chosen = list(range(N)) if positions is None else list(positions)
+    expected = [by_loops(head, chosen) for head in patterns.tolist()]
+    found = pattern_scores(patterns, positions)
+    assert found.shape == (5, 6)
+    torch.testing.assert_close(found, torch.tensor(expected), rtol=0, atol=1e-14)
+
+
+def test_a_rectangular_pattern_has_its_anti_diagonal_too() -> None:
+    """Cross-attention of 3 queries on 5 keys: the mirrored key of query i is 4 − i."""
+    pattern = torch.zeros(1, 3, 5)
+    for query in range(3):
+        pattern[0, query, 4 - query] = 1.0
+    assert pattern_scores(pattern)[0, 1] == 1.0
+
+
+@pytest.mark.parametrize("architecture", ["encoder", "decoder", "encoder-decoder"])
+def test_one_row_a_head_of_self_attention(architecture: str) -> None:
+    model = random_model(architecture)
+    inputs = [torch.tensor([[1, 2, 3, 4, 5], [5, 4, 3, 2, 1]])] * (2 if architecture == "encoder-decoder" else 1)
+    trace = record(model, *inputs)
+    frame = head_scores(trace, positions=[0, 2, 3])
+    assert list(frame.columns) == ["layer", "head", *SCORES]
+    layers = [path for path in trace.attention_layers() if not path.endswith("cross_attn")]
+    assert len(layers) == (4 if architecture == "encoder-decoder" else 2)
+    assert list(zip(frame["layer"], frame["head"], strict=True)) == [(path, h) for path in layers for h in range(3)]
+    for row in frame.to_dict("records"):
+        pattern = trace[f"{row['layer']}.pattern"][0, row["head"]].tolist()  # the first input's
+        assert [row[name] for name in SCORES] == pytest.approx(by_loops(pattern, [0, 2, 3]), abs=1e-6)

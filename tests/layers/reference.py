@@ -1,0 +1,181 @@
+"""What the library is compared with: equations by hand, the same weights under PyTorch's names, and one tolerance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from xformer.config import ModelConfig
+from xformer.layers.attention import Attention
+from xformer.layers.block import Block, CrossBlock
+from xformer.layers.feed_forward import FeedForward
+from xformer.layers.norm import LayerNorm
+from xformer.model import Transformer
+
+M = TypeVar("M", bound=nn.Module)
+
+ARCHITECTURES = ("encoder", "decoder", "encoder-decoder")
+POSITIONS = ("sinusoidal", "learned", "rotary", "alibi", "none", "mirror")
+
+# Primes, but for d_head = 2 · 5: rotary positions need pairs. Nothing divides anything: d_head and d_value are free.
+SIZES: dict[str, Any] = {
+    "architecture": "encoder",
+    "vocab_size": 23,
+    "d_model": 13,
+    "n_layers": 2,
+    "n_heads": 3,
+    "d_head": 10,
+    "d_value": 7,
+    "d_ff": 17,
+    "max_len": 29,
+    "attention_bias": True,
+}
+# PyTorch's own layers know only d_head = d_value = d_model / n_heads.
+TORCH_SIZES: dict[str, Any] = SIZES | {"d_model": 15, "d_head": 5, "d_value": 5}
+
+# Two ways of adding up n products differ by at most n · eps · Σ|aᵢbᵢ| ≤ n² · eps · max|aᵢbᵢ| (Higham 2002, §3.1).
+# n is the number of terms along the longest path. One layer: d_model + d_head + keys + heads·d_value + d_ff < 100,
+# the gradient as much again, and sums over batch and positions. A whole model: up to 2 stacks of 2 such layers.
+ONE_LAYER = 250
+WHOLE_MODEL = 1000
+
+
+def tolerance(expected: Tensor, terms: int) -> float:
+    """The largest difference that rounding can explain: about 1e-11 for a layer, 2e-10 for a model, in float64."""
+    scale = float(expected.detach().abs().max()) if expected.numel() else 0.0
+    return terms**2 * torch.finfo(expected.dtype).eps * max(1.0, scale)
+
+
+def assert_close(actual: Tensor, expected: Tensor, terms: int = ONE_LAYER) -> None:
+    """Equal up to rounding."""
+    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance(expected, terms))
+
+
+def assert_same(actual: Tensor, expected: Tensor, leaves: Sequence[Tensor], terms: int = ONE_LAYER) -> None:
+    """Equal values, and equal gradients of every leaf (each of which both must use)."""
+    assert_close(actual, expected, terms)
+    upstream = torch.randn(actual.shape, generator=torch.Generator().manual_seed(7))
+    ours = torch.autograd.grad(actual, list(leaves), upstream, retain_graph=True)
+    theirs = torch.autograd.grad(expected, list(leaves), upstream, retain_graph=True)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert_close(mine, other, terms)
+
+
+def model_config(**changes: Any) -> ModelConfig:
+    """A small configuration of prime sizes, changed where a test says so."""
+    return ModelConfig(**(SIZES | changes))
+
+
+def randomise(module: M, seed: int = 0) -> M:
+    """Give every parameter random values: a bias of 0 or a gain of 1 would hide a mistake."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(0.0, 0.4, generator=generator)
+    return module
+
+
+def build(seed: int = 0, **changes: Any) -> Transformer:
+    """A whole model of `model_config(**changes)` with random parameters."""
+    return randomise(Transformer(model_config(**changes)), seed)
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    """Normal numbers that want a gradient."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+
+
+def random_tokens(n_batch: int, n_pos: int, seed: int = 0) -> Tensor:
+    """Tokens 1 to 22: 0 is left to padding."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(1, SIZES["vocab_size"], (n_batch, n_pos), generator=generator)
+
+
+def inputs(model: Transformer, n_batch: int = 2, n_pos: int = 11, n_source: int = 5, seed: int = 0) -> list[Tensor]:
+    """What the model is called with: the tokens, or the source and the target."""
+    tokens = random_tokens(n_batch, n_pos, seed)
+    if model.config.architecture != "encoder-decoder":
+        return [tokens]
+    return [random_tokens(n_batch, n_source, seed + 1), tokens]
+
+
+def under(prefix: str, names: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same names inside a part called `prefix`."""
+    return {f"{prefix}.{name}": value for name, value in names.items()}
+
+
+def named_attention(attention: Attention) -> dict[str, Tensor]:
+    """Our parameters under the names of `nn.MultiheadAttention`, for `torch.func.functional_call`."""
+    names = {"in_proj_weight": attention.weight_in, "out_proj.weight": attention.weight_out}
+    if attention.bias_in is not None and attention.bias_out is not None:
+        names |= {"in_proj_bias": attention.bias_in, "out_proj.bias": attention.bias_out}
+    return names
+
+
+def named_feed_forward(ffn: FeedForward | None, first: str, second: str) -> dict[str, Tensor]:
+    """Our feed-forward as two `nn.Linear` of these names."""
+    assert ffn is not None
+    assert ffn.bias_in is not None
+    assert ffn.bias_out is not None
+    return {
+        f"{first}.weight": ffn.weight_in,
+        f"{first}.bias": ffn.bias_in,
+        f"{second}.weight": ffn.weight_out,
+        f"{second}.bias": ffn.bias_out,
+    }
+
+
+def named_norm(norm: LayerNorm | None) -> dict[str, Tensor]:
+    """Our norm under the names of `nn.LayerNorm`."""
+    assert norm is not None
+    return {"weight": norm.weight, "bias": norm.bias}
+
+
+def named_block(block: Block) -> dict[str, Tensor]:
+    """Our layer under the names of `nn.TransformerEncoderLayer`."""
+    return {
+        **under("self_attn", named_attention(block.attn)),
+        **under("norm1", named_norm(block.attn_residual.norm)),
+        **named_feed_forward(block.ffn, "linear1", "linear2"),
+        **under("norm2", named_norm(block.ffn_residual.norm)),
+    }
+
+
+def named_cross_block(block: CrossBlock) -> dict[str, Tensor]:
+    """Our layer under the names of `nn.TransformerDecoderLayer`."""
+    return {
+        **under("self_attn", named_attention(block.self_attn)),
+        **under("norm1", named_norm(block.self_attn_residual.norm)),
+        **under("multihead_attn", named_attention(block.cross_attn)),
+        **under("norm2", named_norm(block.cross_attn_residual.norm)),
+        **named_feed_forward(block.ffn, "linear1", "linear2"),
+        **under("norm3", named_norm(block.ffn_residual.norm)),
+    }
+
+
+def softmax_by_hand(scores: Tensor) -> Tensor:
+    """exp(s) / Σ exp(s) over the last axis; a row of nothing but -inf is all zeros."""
+    weights = torch.where(scores.isneginf(), torch.zeros_like(scores), scores.exp())
+    total = weights.sum(dim=-1, keepdim=True)
+    return weights / torch.where(total > 0, total, torch.ones_like(total))
+
+
+def attention_by_hand(
+    attention: Attention, x: Tensor, memory: Tensor, allowed: Tensor | None = None, bias: Tensor | None = None
+) -> Tensor:
+    """Equation 1 of the paper, head by head, with each head's own matrices; `allowed` is [batch, head, query, key]."""
+    out = torch.zeros(x.shape) if attention.b_O is None else attention.b_O.expand(x.shape)
+    for head in range(attention.n_heads):
+        q, k, v = x @ attention.W_Q[head], memory @ attention.W_K[head], memory @ attention.W_V[head]
+        if attention.b_Q is not None and attention.b_K is not None and attention.b_V is not None:
+            q, k, v = q + attention.b_Q[head], k + attention.b_K[head], v + attention.b_V[head]
+        scores = (q[:, :, None, :] * k[:, None, :, :]).sum(dim=-1) / attention.d_head**0.5  # [batch, query, key]
+        if bias is not None:
+            scores = scores + bias[head]
+        if allowed is not None:
+            scores = torch.where(allowed[:, head], scores, torch.full_like(scores, float("-inf")))
+        out = out + softmax_by_hand(scores) @ v @ attention.W_O[head]
+    return out

@@ -1,0 +1,186 @@
+"""Attention equals PyTorch's kernel, PyTorch's module, and its equation written out head by head: values and gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.layers.reference import (
+    TORCH_SIZES,
+    assert_close,
+    assert_same,
+    attention_by_hand,
+    model_config,
+    named_attention,
+    random,
+    randomise,
+)
+from xformer.layers.attention import Attention
+from xformer.layers.masks import NO_MASK, Mask
+from xformer.tape import SILENT, Tape
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+PATHS = {"fused": lambda: SILENT, "taped": Tape}
+BATCH, QUERY, SOURCE = 2, 11, 19
+
+
+def mask_of(masking: str, n_key: int) -> Mask:
+    """The mask called `masking`; no row of it is empty."""
+    if masking == "causal":
+        return Mask(causal=torch.ones(QUERY, n_key, dtype=torch.bool).tril(), is_plain_causal=True)
+    if masking == "padding":
+        valid = torch.arange(n_key) < torch.tensor([[n_key], [n_key - 5]])  # [batch, key]
+        return Mask(layout=valid[:, None, None, :])
+    if masking == "drawn":
+        drawn = torch.rand(QUERY, n_key, generator=torch.Generator().manual_seed(1)) < 0.5
+        drawn[:, 3] = True
+        return Mask(layout=drawn[None, None])
+    return NO_MASK
+
+
+CASES = [
+    (masking, cross)
+    for masking in ("none", "causal", "padding", "drawn")
+    for cross in (False, True)
+    if not (masking == "causal" and cross)
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("masking", "cross"), CASES)
+def test_equals_the_equation_head_by_head(path: str, bias: bool, masking: str, cross: bool) -> None:
+    attention = randomise(Attention(model_config(attention_bias=bias)))
+    x = random(BATCH, QUERY, 13)
+    memory = random(BATCH, SOURCE, 13, seed=1) if cross else x
+    mask = mask_of(masking, memory.shape[1])
+    allowed = None if mask.allowed is None else mask.allowed.expand(BATCH, 3, QUERY, memory.shape[1])
+
+    actual = attention(x, memory if cross else None, mask=mask, tape=PATHS[path]())
+    expected = attention_by_hand(attention, x, memory, allowed)
+    assert_same(actual, expected, [x, *attention.parameters(), *([memory] if cross else [])])
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("masking", "cross"), CASES)
+def test_equals_scaled_dot_product_attention(path: str, masking: str, cross: bool) -> None:
+    attention = randomise(Attention(model_config()))
+    x = random(BATCH, QUERY, 13)
+    memory = random(BATCH, SOURCE, 13, seed=1) if cross else x
+    mask = mask_of(masking, memory.shape[1])
+    assert attention.b_Q is not None
+    assert attention.b_K is not None
+    assert attention.b_V is not None
+    assert attention.b_O is not None
+    q = torch.einsum("bqm,hmd->bhqd", x, attention.W_Q) + attention.b_Q[:, None]
+    k = torch.einsum("bkm,hmd->bhkd", memory, attention.W_K) + attention.b_K[:, None]
+    v = torch.einsum("bkm,hmd->bhkd", memory, attention.W_V) + attention.b_V[:, None]
+    z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask.allowed)
+    expected = torch.einsum("bhqd,hdm->bqm", z, attention.W_O) + attention.b_O
+
+    actual = attention(x, memory if cross else None, mask=mask, tape=PATHS[path]())
+    assert_same(actual, expected, [x, *attention.parameters(), *([memory] if cross else [])])
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("masking", "cross"), CASES)
+def test_equals_multihead_attention(path: str, bias: bool, masking: str, cross: bool) -> None:
+    attention = randomise(Attention(model_config(**TORCH_SIZES | {"attention_bias": bias})))
+    theirs = nn.MultiheadAttention(15, 3, bias=bias, batch_first=True)
+    x = random(BATCH, QUERY, 15)
+    memory = random(BATCH, SOURCE, 15, seed=1) if cross else x
+    mask = mask_of(masking, memory.shape[1])
+    masks: dict[str, Tensor] = {}
+    if masking == "padding":
+        assert mask.layout is not None
+        masks["key_padding_mask"] = ~mask.layout[:, 0, 0]
+    elif mask.allowed is not None:
+        masks["attn_mask"] = ~mask.allowed[0, 0]
+
+    tape = PATHS[path]()
+    actual = attention(x, memory if cross else None, mask=mask, tape=tape)
+    call = {"need_weights": True, "average_attn_weights": False, **masks}
+    expected, weights = torch.func.functional_call(
+        theirs, named_attention(attention), (x, memory, memory), call, strict=True
+    )
+    assert_same(actual, expected, [x, *attention.parameters(), *([memory] if cross else [])])
+    if isinstance(tape, Tape):
+        assert_close(tape.activations["pattern"], weights)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_position_bias_is_added_to_the_scores(path: str) -> None:
+    attention = randomise(Attention(model_config()))
+    x, bias = random(BATCH, QUERY, 13), random(3, QUERY, QUERY, seed=1)
+    mask = mask_of("causal", QUERY)
+    assert mask.causal is not None
+    allowed = mask.causal.expand(BATCH, 3, QUERY, QUERY)
+    actual = attention(x, mask=mask, position_bias=bias[None], tape=PATHS[path]())
+    assert_same(actual, attention_by_hand(attention, x, x, allowed, bias), [x, bias, *attention.parameters()])
+
+
+def test_heads_views_write_through_to_the_fused_path() -> None:
+    attention = randomise(Attention(model_config()))
+    x = random(BATCH, QUERY, 13)
+    before = attention(x)
+    views = [attention.W_Q, attention.W_K, attention.W_V, attention.W_O, attention.b_Q, attention.b_K, attention.b_V]
+    with torch.no_grad():
+        for n, view in enumerate(views):
+            assert view is not None
+            view[1].copy_(random(*view.shape[1:], seed=n))
+    after = attention(x)
+    assert not torch.allclose(before, after)
+    assert_same(after, attention_by_hand(attention, x, x), [x, *attention.parameters()])
+    for view, shape in zip(views, [(13, 10), (13, 10), (13, 7), (7, 13), (10,), (10,), (7,)], strict=True):
+        assert view is not None
+        assert view.shape == (3, *shape)
+        assert view.untyped_storage().data_ptr() in {p.untyped_storage().data_ptr() for p in attention.parameters()}
+
+
+def test_gradients_flow_through_the_views_to_the_storage() -> None:
+    attention = randomise(Attention(model_config()))
+    (attention.W_V[2] * 3.0).sum().backward()
+    grad = attention.weight_in.grad
+    assert grad is not None
+    rows = grad.split(attention.rows)[2]  # [head·d_value, d_model]
+    assert_close(rows[14:], torch.full((7, 13), 3.0))
+    assert grad.sum() == 3.0 * 7 * 13  # whole numbers add exactly
+
+
+def test_without_biases_there_are_none() -> None:
+    attention = Attention(model_config(attention_bias=False))
+    assert (attention.b_Q, attention.b_K, attention.b_V, attention.b_O) == (None, None, None, None)
+
+
+@pytest.mark.parametrize("masking", ["none", "causal", "padding", "drawn"])
+def test_rows_of_the_pattern_sum_to_one_and_respect_the_mask(masking: str) -> None:
+    attention, tape = randomise(Attention(model_config())), Tape()
+    mask = mask_of(masking, QUERY)
+    attention(random(BATCH, QUERY, 13), mask=mask, tape=tape)
+    pattern, scores = tape.activations["pattern"], tape.activations["scores"]
+    assert_close(pattern.sum(dim=-1), torch.ones(BATCH, 3, QUERY))
+    allowed = torch.ones(1, dtype=torch.bool) if mask.allowed is None else mask.allowed
+    assert torch.equal(scores.isneginf(), ~allowed.expand(scores.shape))
+    assert (pattern[~allowed.expand(scores.shape)] == 0).all()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("empty", ["see_self", "drawn"])
+def test_a_query_that_sees_nothing_gets_zeros_and_finite_gradients(path: str, empty: str) -> None:
+    attention, tape = randomise(Attention(model_config())), PATHS[path]()
+    x = random(BATCH, QUERY, 13)
+    allowed = torch.ones(QUERY, QUERY, dtype=torch.bool)
+    allowed = allowed.tril(-1) if empty == "see_self" else allowed.index_fill(0, torch.tensor([0, 7]), False)
+    mask = Mask(causal=allowed, rows_may_be_empty=True)
+    actual = attention(x, mask=mask, tape=tape)
+    assert attention.b_O is not None
+    assert_close(actual[:, 0], attention.b_O.expand(BATCH, 13))  # zeros · W_O + b_O
+    expected = attention_by_hand(attention, x, x, allowed.expand(BATCH, 3, QUERY, QUERY))
+    assert_same(actual, expected, [x, *attention.parameters()])
+    if isinstance(tape, Tape):
+        assert (tape.activations["pattern"][:, :, 0] == 0).all()
+        assert (tape.activations["z"][:, :, 0] == 0).all()

@@ -1,0 +1,83 @@
+"""Fresh weights: each matrix within its own bound, from a generator that belongs to the caller."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from tests.layers.reference import ARCHITECTURES, model_config
+from xformer.layers.norm import LayerNorm
+from xformer.model import Transformer
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+LARGE = {"d_model": 61, "n_heads": 3, "d_head": 31, "d_value": 7, "d_ff": 97, "n_layers": 1, "vocab_size": 101}
+
+
+def fresh(seed: int = 0, **changes: object) -> Transformer:
+    return Transformer(model_config(**LARGE | changes), torch.Generator().manual_seed(seed)).requires_grad_(False)
+
+
+@pytest.mark.parametrize("gain", [1.0, 0.3])
+def test_xavier_bounds_q_k_and_v_each_on_its_own(gain: float) -> None:
+    model = fresh(init_scale=gain)
+    assert model.encoder is not None
+    block = model.encoder.blocks[0]
+    q, k, v = block.attn.weight_in.split(block.attn.rows)
+    matrices = [q, k, v, block.attn.weight_out, block.ffn.weight_in, block.ffn.weight_out, model.unembedding.weight]
+    assert [tuple(m.shape) for m in matrices[:4]] == [(93, 61), (93, 61), (21, 61), (61, 21)]
+    for matrix in matrices:
+        n = matrix.numel()  # at least 1281
+        bound = gain * math.sqrt(6 / sum(matrix.shape))
+        assert matrix.abs().max() <= bound
+        # The largest of n uniform numbers misses its bound by a hundredth with probability 0.99ⁿ < 3e-6.
+        assert matrix.abs().max() > 0.99 * bound
+        assert matrix.mean().abs() < 5 * bound / math.sqrt(3 * n)
+        assert matrix.var() == pytest.approx(bound**2 / 3, rel=5 * math.sqrt(0.8 / n))  # uniform: kurtosis 9/5
+
+
+@pytest.mark.parametrize("std", [0.02, 0.5])
+def test_normal_has_the_standard_deviation_asked_for(std: float) -> None:
+    model = fresh(init="normal", init_scale=std)
+    assert model.encoder is not None
+    block = model.encoder.blocks[0]
+    for matrix in (block.attn.weight_in, block.attn.weight_out, block.ffn.weight_in, model.unembedding.weight):
+        n = matrix.numel()
+        assert matrix.mean().abs() < 5 * std / math.sqrt(n)
+        assert matrix.std() == pytest.approx(std, rel=5 / math.sqrt(2 * n))
+        assert matrix.abs().max() > 2 * std  # no uniform distribution
+
+
+@pytest.mark.parametrize("init", ["xavier", "normal"])
+@pytest.mark.parametrize("positions", ["learned", "mirror"])
+def test_embeddings_biases_and_norms(init: str, positions: str) -> None:
+    model = fresh(init=init, positions=positions, embed_std=0.7, norm="pre", architecture="encoder-decoder")
+    tables = {"token", "table", "from_start", "from_end"}
+    seen = set()
+    for name, parameter in model.named_parameters():
+        last = name.rpartition(".")[2]
+        if last in tables:
+            seen.add(name)
+            assert parameter.std() == pytest.approx(0.7, rel=5 / math.sqrt(2 * parameter.numel()))
+        elif parameter.dim() == 1 and last != "weight":
+            assert (parameter == 0).all()
+    assert len(seen) == 2 + 2 * (1 if positions == "learned" else 2)
+    norms = [module for module in model.modules() if isinstance(module, LayerNorm)]
+    assert len(norms) == (2 + 1) + (3 + 1)
+    for norm in norms:
+        assert (norm.weight == 1).all()
+        assert (norm.bias == 0).all()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_generator_decides_and_nothing_else(architecture: str) -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    first, again, other = (fresh(seed, architecture=architecture).state_dict() for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["embedding.token"], other["embedding.token"])
+    Transformer(model_config())
+    assert not torch.equal(torch.get_rng_state(), before)

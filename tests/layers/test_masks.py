@@ -1,0 +1,144 @@
+"""Masks: who may look at whom, cell by cell, and a softmax that survives rows in which nobody may look at anything."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.layers.reference import ARCHITECTURES, assert_same, build, inputs, random, softmax_by_hand
+from xformer.errors import InputError
+from xformer.layers.layout import Layout
+from xformer.layers.masks import NO_MASK, Mask, causal_mask, combine, layout_mask, masked_softmax
+from xformer.tape import Tape
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+@pytest.mark.parametrize("see_self", [True, False])
+@pytest.mark.parametrize(("n_query", "n_key"), [(7, 7), (3, 7), (1, 5)])
+def test_causal_mask_cell_by_cell(n_query: int, n_key: int, see_self: bool) -> None:
+    mask = causal_mask(n_query, n_key, see_self=see_self)
+    for query in range(n_query):
+        here = n_key - n_query + query  # the last query stands at the last key
+        for key in range(n_key):
+            assert bool(mask[query, key]) == (key <= here if see_self else key < here)
+
+
+def test_layout_mask_cell_by_cell() -> None:
+    queries = torch.tensor([[1, 1, 2, 2, 0], [0, 1, 1, 1, 2]])
+    keys = torch.tensor([[1, 2, 2], [0, 1, 2]])
+    mask = layout_mask(Layout.from_segments(queries), Layout.from_segments(keys))
+    assert mask is not None
+    for batch in range(2):
+        for query in range(5):
+            for key in range(3):
+                same = queries[batch, query] == keys[batch, key] and keys[batch, key] > 0
+                assert bool(mask[batch, 0, query, key]) == bool(same)
+
+
+def test_layouts_without_segments_forbid_nothing() -> None:
+    plain, padded = Layout.plain(3), Layout.from_valid(torch.tensor([[True, True, False]]))
+    assert layout_mask(plain, plain) is None
+    assert layout_mask(padded, plain) is None
+    mask = layout_mask(plain, padded)
+    assert mask is not None
+    assert mask.tolist() == [[[[True, True, False]]]]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("batched", [True, False])
+def test_padding_causality_and_a_drawn_mask_combine(causal: bool, batched: bool) -> None:
+    valid = torch.tensor([[True, True, True, True, False], [False, True, True, True, True]])
+    drawn = torch.rand(2, 5, 5, generator=torch.Generator().manual_seed(0)) < 0.7
+    drawn = drawn if batched else drawn[0]
+    layout = Layout.from_valid(valid)
+    mask = combine(layout, layout, n_query=5, n_key=5, causal=causal, drawn=drawn)
+    allowed = mask.allowed
+    assert allowed is not None
+    for batch in range(2):
+        for query in range(5):
+            for key in range(5):
+                hand = bool(valid[batch, query] and valid[batch, key])
+                hand = hand and bool(drawn[batch, query, key] if batched else drawn[query, key])
+                assert bool(allowed[batch, 0, query, key]) == (hand and (key <= query or not causal))
+    bias, empty = mask.additive(torch.float64), mask.empty_rows
+    assert bias is not None
+    assert empty is not None
+    assert torch.equal(empty[..., 0], ~allowed.any(dim=-1))
+    assert torch.equal(bias == 0, allowed | empty)
+    assert torch.equal(bias.isneginf(), ~(allowed | empty))
+
+
+def test_the_kernels_own_causal_mask_is_used_only_where_it_is_right() -> None:
+    plain, padded = Layout.plain(5), Layout.from_valid(torch.ones(2, 5, dtype=torch.bool))
+    drawn = torch.ones(5, 5, dtype=torch.bool)
+
+    def is_plain(layout: Layout = plain, n_query: int = 5, **changes: object) -> bool:
+        arguments = {"n_query": n_query, "n_key": 5, "causal": True} | changes
+        return combine(layout, layout, **arguments).is_plain_causal  # pyright: ignore[reportArgumentType]
+
+    assert is_plain()
+    assert not is_plain(causal=False)
+    assert not is_plain(see_self=False)
+    assert not is_plain(n_query=3)
+    assert not is_plain(padded)
+    assert not is_plain(drawn=drawn)
+
+
+def test_no_mask_allows_everything() -> None:
+    assert NO_MASK.allowed is None
+    assert NO_MASK.empty_rows is None
+    assert NO_MASK.additive(torch.float64) is None
+    assert Mask(causal=torch.ones(3, 3, dtype=torch.bool)).empty_rows is None
+
+
+def test_masked_softmax_values_and_gradients() -> None:
+    allowed = torch.rand(2, 3, 7, 5, generator=torch.Generator().manual_seed(0)) < 0.5
+    allowed[:, :, 2], allowed[:, :, 4] = False, True
+    scores = random(2, 3, 7, 5)
+    hidden = scores.masked_fill(~allowed, float("-inf"))
+    pattern = masked_softmax(hidden, allowed)
+    assert (pattern[:, :, 2] == 0).all()
+    assert_same(pattern, softmax_by_hand(hidden), [scores, hidden])  # no NaN on the way back either
+
+
+@pytest.mark.parametrize(
+    ("mask", "received"),
+    [
+        (torch.ones(11, 11), "torch.float32 [11, 11]"),
+        (torch.ones(11, 7, dtype=torch.bool), "torch.bool [11, 7]"),
+        (torch.ones(2, 1, 11, 11, dtype=torch.bool), "torch.bool [2, 1, 11, 11]"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_a_mask_that_does_not_fit_is_refused(mask: torch.Tensor, received: str) -> None:
+    model = build()
+    with pytest.raises(InputError) as error:
+        model(*inputs(model), mask=mask)
+    assert received in str(error.value)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("tape", [None, Tape])
+def test_a_drawn_mask_with_an_empty_row_leaves_no_nan(architecture: str, tape: type[Tape] | None) -> None:
+    model = build(architecture=architecture)
+    drawn = torch.ones(11, 11, dtype=torch.bool)
+    drawn[3] = False
+    logits = model(*inputs(model), mask=drawn, tape=None if tape is None else tape())
+    assert logits.isfinite().all()
+    for gradient in torch.autograd.grad(logits.square().sum(), list(model.parameters())):
+        assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
+def test_without_seeing_itself_the_first_position_sees_nothing(architecture: str) -> None:
+    model, tape = build(architecture=architecture, see_self=False), Tape()
+    logits = model(*inputs(model), tape=tape)
+    name = "attn" if architecture == "decoder" else "self_attn"
+    for n in range(2):
+        pattern = tape.activations[f"decoder.{n}.{name}.pattern"]
+        assert (pattern[:, :, 0] == 0).all()
+        assert (pattern.diagonal(dim1=-2, dim2=-1) == 0).all()
+        assert (tape.activations[f"decoder.{n}.{name}.z"][:, :, 0] == 0).all()
+    for gradient in torch.autograd.grad(logits.square().sum(), list(model.parameters())):
+        assert gradient.isfinite().all()

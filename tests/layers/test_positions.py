@@ -1,0 +1,141 @@
+"""Each kind of positions equals its equation, written as the plainest loop."""
+
+from __future__ import annotations
+
+import cmath
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.layers.reference import assert_close, build, inputs, model_config, random, randomise
+from xformer.layers.layout import Layout
+from xformer.layers.positions import (
+    LearnedPositions,
+    MirrorPositions,
+    SinusoidalPositions,
+    alibi_bias,
+    alibi_slopes,
+    rotary_angles,
+    rotate,
+    sinusoidal,
+)
+from xformer.tape import Tape
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+@pytest.mark.parametrize("d_model", [1, 2, 13, 14])
+@pytest.mark.parametrize("base", [10_000.0, 7.0])
+def test_sinusoidal_equals_the_double_loop(d_model: int, base: float) -> None:
+    table = sinusoidal(19, d_model, base)
+    assert table.shape == (19, d_model)
+    for pos in range(19):
+        for i in range(d_model):
+            wave = math.sin if i % 2 == 0 else math.cos
+            expected = wave(pos / base ** ((i - i % 2) / d_model))
+            # one division, one power, one sine: a few roundings of an angle of at most 19
+            assert abs(float(table[pos, i]) - expected) < 8 * 19 * torch.finfo(torch.float64).eps
+
+
+def test_sinusoidal_positions_learn_and_save_nothing() -> None:
+    positions = SinusoidalPositions(model_config(position_base=7.0))
+    assert not list(positions.parameters())
+    assert not positions.state_dict()
+    assert torch.equal(positions(Layout.plain(5, start=3)), sinusoidal(29, 13, 7.0)[3:8])
+
+
+def test_learned_positions_are_rows_of_the_table() -> None:
+    positions = randomise(LearnedPositions(model_config()))
+    valid = torch.tensor([[False, True, True, True], [True, True, False, False]])
+    for row, looked_up in enumerate([[0, 0, 1, 2], [0, 1, 0, 0]]):
+        assert torch.equal(positions(Layout.from_valid(valid))[row], positions.table[looked_up])
+
+
+def test_mirror_positions_count_from_both_ends() -> None:
+    positions = randomise(MirrorPositions(model_config()))
+    whole = positions(Layout.plain(7))
+    padded = positions(Layout.from_valid(torch.tensor([[False, False, True, True, True, True, True, True, True]])))
+    for i in range(7):
+        expected = positions.from_start[i] + positions.from_end[6 - i]
+        assert torch.equal(whole[i], expected)
+        assert torch.equal(padded[0, 2 + i], expected)
+
+
+def test_rotation_is_multiplication_by_a_complex_number() -> None:
+    x = random(2, 3, 11, 10).detach()
+    turned = rotate(x, rotary_angles(torch.arange(11), 10, base=100.0))
+    for pos in range(11):
+        for pair in range(5):
+            angle = pos / 100.0 ** (2 * pair / 10)
+            for batch in range(2):
+                for head in range(3):
+                    number = complex(x[batch, head, pos, 2 * pair], x[batch, head, pos, 2 * pair + 1])
+                    expected = number * cmath.exp(1j * angle)
+                    actual = complex(turned[batch, head, pos, 2 * pair], turned[batch, head, pos, 2 * pair + 1])
+                    assert abs(actual - expected) < 1e-13  # |x| < 4, the angle up to 10: a few eps of 40
+
+
+def test_rotary_scores_depend_on_the_offset_only() -> None:
+    q, k = random(2, 3, 11, 10), random(2, 3, 11, 10, seed=1)
+
+    def scores(q_start: int, k_start: int) -> Tensor:
+        turned_q = rotate(q, rotary_angles(torch.arange(11) + q_start, 10))
+        turned_k = rotate(k, rotary_angles(torch.arange(11) + k_start, 10))
+        return turned_q @ turned_k.transpose(-2, -1)
+
+    assert_close(scores(17, 17), scores(0, 0))
+    assert_close(scores(23, 18), scores(5, 0))
+    assert not torch.allclose(scores(1, 0), scores(0, 0))  # and on that offset they do depend
+    assert_close(scores(0, 0).diagonal(dim1=-2, dim2=-1), (q * k).sum(dim=-1))  # at offset 0 nothing turns
+
+
+def test_alibi_slopes_are_the_papers() -> None:
+    assert alibi_slopes(8).tolist() == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
+    assert alibi_slopes(1).tolist() == [1 / 256]
+    assert alibi_slopes(3).tolist() == [1 / 16, 1 / 256, 1 / 4]  # those of 2 heads, then every other of 4
+    assert_close(alibi_slopes(12)[8:], torch.tensor([2.0 ** -(n / 2) for n in (1, 3, 5, 7)]))
+    assert alibi_slopes(16)[0] == 2**-0.5
+
+
+def test_alibi_bias_is_minus_slope_times_distance() -> None:
+    bias = alibi_bias(torch.arange(4, 11), torch.arange(11), 8)
+    assert bias.shape == (1, 8, 7, 11)
+    for head in range(8):
+        for query in range(7):
+            for key in range(11):
+                assert bias[0, head, query, key] == -(2.0 ** -(head + 1)) * abs(4 + query - key)
+    batch = torch.tensor([[0, 1, 2], [0, 0, 1]])
+    assert alibi_bias(batch, batch, 3)[1, 0].tolist() == [[0, 0, -1 / 16], [0, 0, -1 / 16], [-1 / 16, -1 / 16, 0]]
+
+
+@pytest.mark.parametrize("architecture", ["encoder", "decoder"])
+def test_a_model_adds_alibi_to_its_scores_before_the_mask(architecture: str) -> None:
+    model, tape = build(architecture=architecture, positions="alibi"), Tape()
+    model(*inputs(model), tape=tape)
+    at = tape.activations
+    for n in range(2):
+        attn = f"{architecture}.{n}.attn"
+        plain = at[f"{attn}.q"] @ at[f"{attn}.k"].transpose(-2, -1) / math.sqrt(10)
+        expected = plain + alibi_bias(torch.arange(11), torch.arange(11), 3)
+        expected = expected.masked_fill(~at[f"{attn}.mask"], float("-inf"))
+        assert_close(at[f"{attn}.scores"], expected)
+
+
+def test_a_model_turns_queries_and_keys_of_self_attention_only() -> None:
+    model, tape = build(architecture="encoder-decoder", positions="rotary", n_layers=1), Tape()
+    model(*inputs(model), tape=tape)
+    at, decoder = tape.activations, model.decoder
+    assert decoder is not None
+    for path, attention, keys in (
+        ("decoder.0.self_attn", decoder.blocks[0].self_attn, at["decoder.0.self_attn.in"]),
+        ("decoder.0.cross_attn", decoder.blocks[0].cross_attn, at["encoder.0.resid_post"]),
+    ):
+        q = torch.einsum("bqm,hmd->bhqd", at[f"{path}.in"], attention.W_Q) + attention.b_Q[:, None]
+        k = torch.einsum("bkm,hmd->bhkd", keys, attention.W_K) + attention.b_K[:, None]
+        if path.endswith("self_attn"):
+            angles = rotary_angles(torch.arange(11), 10)
+            q, k = rotate(q, angles), rotate(k, angles)
+        assert_close(at[f"{path}.q"], q)
+        assert_close(at[f"{path}.k"], k)

@@ -1,0 +1,83 @@
+"""Framing and packing once more, one list at a time: what the tensor code of the tasks is compared with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from xformer.config import TaskConfig
+from xformer.tasks import Batch
+from xformer.tasks.batch import IGNORED
+
+
+@dataclass
+class SlowStream:
+    """The cells of one example on one side of a model."""
+
+    tokens: list[int]
+    labels: list[int]
+
+
+@dataclass
+class SlowRows:
+    """Rows of cells, with what a layout says of each."""
+
+    tokens: list[list[int]] = field(default_factory=list)
+    labels: list[list[int]] = field(default_factory=list)
+    positions: list[list[int]] = field(default_factory=list)
+    mirrored: list[list[int]] = field(default_factory=list)
+    segments: list[list[int]] = field(default_factory=list)
+
+
+def right_answer(config: TaskConfig, symbols: list[int]) -> list[int]:
+    if config.name == "reverse":
+        return symbols[::-1]
+    return sorted(symbols) if config.name == "sort" else symbols[:]
+
+
+def slow_frame(config: TaskConfig, symbols: list[int]) -> tuple[SlowStream, SlowStream | None]:
+    """The picture in the docstring of `xformer.tasks.framing`, spelled out."""
+    end, start = config.symbols + 1, config.symbols + 2
+    answer = right_answer(config, symbols)
+    if config.architecture == "encoder":
+        closing = [end] if config.end_token else []
+        return SlowStream(symbols + closing, answer + closing), None
+    if config.architecture == "encoder-decoder":
+        return SlowStream([*symbols, end], []), SlowStream([start, *answer], [*answer, end])
+    stream = [*symbols, start, *answer]
+    return SlowStream(stream, [IGNORED] * len(symbols) + [*answer, end]), None
+
+
+def slow_rows(streams: list[SlowStream], per_row: int, width: int) -> SlowRows:
+    """`per_row` streams after one another in each row, filled up with padding to `width`."""
+    rows = SlowRows()
+    for first in range(0, len(streams), per_row):
+        cells: list[tuple[int, int, int, int, int]] = []
+        for segment, stream in enumerate(streams[first : first + per_row], start=1):
+            n = len(stream.tokens)
+            labels = stream.labels or [IGNORED] * n
+            cells += [(stream.tokens[i], labels[i], i, n - 1 - i, segment) for i in range(n)]
+        cells += [(0, IGNORED, 0, 0, 0)] * (width - len(cells))
+        for column, into in zip(
+            zip(*cells, strict=True),
+            (rows.tokens, rows.labels, rows.positions, rows.mirrored, rows.segments),
+            strict=True,
+        ):
+            into.append(list(column))
+    return rows
+
+
+def examples(batch: Batch) -> list[tuple[list[int], list[int], list[int]]]:
+    """Each example of a batch as (input tokens, target tokens, labels), by its segment number, row after row."""
+    found = []
+    for row in range(len(batch.tokens)):
+        assert batch.layout.segments is not None
+        segments = batch.layout.segments[row].tolist()
+        out_segments = batch.output_segments[row].tolist()
+        for segment in sorted(set(segments) - {0}):
+            tokens = [t for t, s in zip(batch.tokens[row].tolist(), segments, strict=True) if s == segment]
+            labels = [t for t, s in zip(batch.labels[row].tolist(), out_segments, strict=True) if s == segment]
+            target = []
+            if batch.target is not None:
+                target = [t for t, s in zip(batch.target[row].tolist(), out_segments, strict=True) if s == segment]
+            found.append((tokens, target, labels))
+    return found

@@ -1,0 +1,66 @@
+"""Exact match under teacher forcing is exact match of greedy decoding: counted both ways on models that are half trained."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.training.tiny import tiny_preset
+from xformer.decoding import decode
+from xformer.presets import Preset
+from xformer.tasks import Task, score
+from xformer.tasks.scoring import right_examples
+from xformer.training.loop import Run
+
+RECIPES = {
+    "encoder": tiny_preset(
+        "encoder", task={"max_len": 4}, model={"d_model": 16}, steps=150, batch_size=32, peak_lr=1e-2, log_every=1000
+    ),
+    "decoder": tiny_preset(
+        "decoder", task={"max_len": 4}, model={"d_model": 32}, steps=150, batch_size=32, peak_lr=1e-2, log_every=1000
+    ),
+    "encoder-decoder": tiny_preset(
+        "encoder-decoder",
+        task={"max_len": 4},
+        model={"d_model": 24},
+        steps=60,
+        batch_size=32,
+        peak_lr=1e-2,
+        log_every=1000,
+    ),
+}
+N = 120
+
+
+def half_trained(preset: Preset) -> Run:
+    torch.set_num_threads(1)
+    run = Run(preset, Task(preset.task), torch.device("cpu"), None)
+    for _ in run.reports():
+        pass
+    run.model.eval()
+    return run
+
+
+@pytest.mark.parametrize("architecture", RECIPES)
+def test_teacher_forcing_finds_what_greedy_decoding_finds(architecture: str) -> None:
+    run = half_trained(RECIPES[architecture])
+    task = run.task
+    batch = task.sample(N, seed=11)
+    with torch.no_grad():
+        logits = batch.logits(run.model)
+    forced = right_examples(logits.argmax(dim=-1), batch).tolist()
+    decoded, longer = [], 0
+    for row in range(N):
+        symbols = [t for t in batch.tokens[row].tolist() if 1 <= t <= task.config.symbols]
+        if architecture == "decoder":
+            symbols = symbols[: len(symbols) // 2]
+        example = task.example(symbols)
+        wanted = [label for label in example.labels[0].tolist() if label >= 0]
+        said = [step.token for step in decode(run.model, example.tokens)]
+        longer += len(said) != len(wanted)
+        decoded.append(said == wanted)
+    assert decoded == forced
+    assert score(logits, batch).exact_match == pytest.approx(sum(decoded) / N)
+    assert 0.05 < sum(decoded) / N < 0.95, "the model must be imperfect for this to say anything"
+    if architecture != "encoder":
+        assert longer, "and sometimes stop too early or too late"

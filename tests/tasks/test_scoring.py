@@ -1,0 +1,92 @@
+"""Loss, token accuracy and exact match, against loops over Python lists."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.training.tiny import ARCHITECTURES, tiny_task
+from xformer.tasks import Batch, score
+from xformer.tasks.batch import IGNORED
+from xformer.tasks.scoring import right_examples
+
+VOCABULARY = 11
+
+
+def slow_score(logits: Tensor, batch: Batch) -> tuple[float, float, float, int]:
+    """The three figures as `scoring`'s docstring defines them, cell by cell."""
+    losses: list[float] = []
+    rights: list[bool] = []
+    examples: dict[tuple[int, int], bool] = {}
+    for row, labels in enumerate(batch.labels.tolist()):
+        for cell, label in enumerate(labels):
+            segment = int(batch.output_segments[row, cell])
+            if segment:
+                examples.setdefault((row, segment), True)
+            if label == IGNORED:
+                continue
+            scores = logits[row, cell].tolist()
+            top = max(scores)
+            losses.append(math.log(sum(math.exp(s - top) for s in scores)) + top - scores[label])
+            right = scores.index(top) == label
+            rights.append(right)
+            examples[row, segment] &= right
+    exact = sum(examples.values()) / len(examples)
+    return sum(losses) / len(losses), sum(rights) / len(rights), exact, len(examples)
+
+
+def imperfect(batch: Batch, seed: int) -> Tensor:
+    """Random logits that favour the right token, by enough that about half of the examples come out right."""
+    draw = torch.Generator().manual_seed(seed)
+    logits = torch.randn(*batch.labels.shape, VOCABULARY, generator=draw)  # [batch, out, vocab]
+    right = torch.nn.functional.one_hot(batch.labels.clamp(min=0), VOCABULARY)
+    return logits + 3.0 * right
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_score_is_what_a_loop_finds(float64: None, architecture: str, packed: bool) -> None:
+    batch = tiny_task(architecture).sample(60, seed=3, packed=packed)
+    logits = imperfect(batch, seed=1)
+    result = score(logits, batch)
+    loss, accuracy, exact, samples = slow_score(logits, batch)
+    assert samples == result.samples == 60
+    assert 0.2 < exact < 0.8  # else the comparison says little
+    assert result.exact_match == pytest.approx(exact, abs=1e-15)
+    assert result.token_accuracy == pytest.approx(accuracy, abs=1e-15)
+    assert result.loss == pytest.approx(loss, rel=1e-12)  # fewer than 600 terms, each good to about 1e-15
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_padding_and_prompts_are_never_counted(architecture: str) -> None:
+    batch = tiny_task(architecture).sample(60, seed=3)
+    logits = imperfect(batch, seed=1)
+    unlabelled = batch.labels == IGNORED
+    expected = score(logits, batch)
+    for filler in (1e4 * torch.randn(VOCABULARY, generator=torch.Generator().manual_seed(2)), torch.zeros(VOCABULARY)):
+        assert score(torch.where(unlabelled[:, :, None], filler, logits), batch) == expected
+
+
+def test_one_wrong_cell_is_one_wrong_example_of_a_packed_row() -> None:
+    batch = tiny_task().sample(20, seed=3, packed=True)
+    predicted = batch.labels.clone()
+    assert right_examples(predicted, batch).all()
+    segments = batch.output_segments[4]
+    cell = int((segments == 2).nonzero()[0])  # the first cell of the second example of row 4: example 9
+    predicted[4, cell] = 1 + predicted[4, cell] % 7
+    assert right_examples(predicted, batch).logical_not().nonzero().flatten().tolist() == [9]
+
+
+def test_a_perfect_and_a_hopeless_model() -> None:
+    batch = tiny_task("decoder").sample(20, seed=3)
+    right = 50.0 * torch.nn.functional.one_hot(batch.labels.clamp(min=0), VOCABULARY)
+    best = score(right, batch)
+    assert (best.exact_match, best.token_accuracy) == (1.0, 1.0)
+    assert best.loss < 1e-6
+    worst = score(-right, batch)
+    assert (worst.exact_match, worst.token_accuracy) == (0.0, 0.0)
+    uniform = score(torch.zeros_like(right), batch)
+    assert uniform.loss == pytest.approx(math.log(VOCABULARY), rel=1e-6)  # float32: about 1e-7 a term

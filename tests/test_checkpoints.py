@@ -1,0 +1,465 @@
+"""Models on disk: the round trip to the bit, and a battery of hostile files, each of which gets one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+import struct
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from tests.training.tiny import ARCHITECTURES, random_model, tiny_model, tiny_task
+from xformer.checkpoints import CARD, FILE, Checkpoint, from_bytes, load, save, to_bytes
+from xformer.config import LIMITS
+from xformer.errors import CheckpointError
+from xformer.model import Transformer
+
+CARD_VALUES = {"title": "Ünïcode · “quoted”\n", "seed": 3, "curve": [{"step": 1, "loss": 0.1}], "nothing": None}
+
+
+def checkpoint_of(architecture: str = "encoder", **options: Any) -> Checkpoint:
+    task = tiny_task(architecture)
+    model = Transformer(tiny_model(task, **options), torch.Generator().manual_seed(1))
+    return Checkpoint(model, task, CARD_VALUES)
+
+
+def assert_same(one: Checkpoint, other: Checkpoint) -> None:
+    assert one.config == other.config
+    assert one.task == other.task
+    assert one.card == other.card
+    mine, theirs = dict(one.model.named_parameters()), dict(other.model.named_parameters())
+    assert mine.keys() == theirs.keys()
+    for name in theirs:
+        assert torch.equal(mine[name], theirs[name]), name
+
+
+# --- the round trip
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"positions": "mirror", "norm": "pre", "d_ff": 0},
+        {"positions": "learned", "tied_output": True, "attention_bias": True},
+        {"positions": "rotary", "n_layers": 3, "activation": "gelu", "dropout": 0.1, "output_bias": False},
+    ],
+)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("name", ["folder", "deep/er/folder", "single.safetensors"])
+def test_what_is_saved_is_loaded_to_the_bit(
+    tmp_path: Path, name: str, architecture: str, options: dict[str, Any]
+) -> None:
+    saved = checkpoint_of(architecture, **options)
+    save(saved, tmp_path / name)
+    loaded = load(tmp_path / name)
+    assert_same(loaded, saved)
+    assert not loaded.model.training
+    assert not any(p.requires_grad for p in loaded.model.parameters())
+    inputs = [torch.tensor([[1, 2, 3]])] * (2 if architecture == "encoder-decoder" else 1)
+    assert torch.equal(loaded.model(*inputs), saved.model.eval()(*inputs))
+
+
+def test_a_folder_has_a_readable_card_and_is_complete_without_it(tmp_path: Path) -> None:
+    save(checkpoint_of(), str(tmp_path))
+    assert {path.name for path in tmp_path.iterdir()} == {FILE, CARD}
+    assert json.loads((tmp_path / CARD).read_text()) == CARD_VALUES
+    (tmp_path / CARD).unlink()
+    assert load(str(tmp_path)).card == CARD_VALUES
+
+
+def test_a_model_alone_can_be_saved(tmp_path: Path) -> None:
+    model = random_model("decoder", tied_output=True)
+    save(model, tmp_path / "model.safetensors")
+    loaded = load(tmp_path / "model.safetensors")
+    assert_same(loaded, Checkpoint(model))
+    assert (loaded.task, loaded.card) == (None, {})
+
+
+def test_saving_again_replaces(tmp_path: Path) -> None:
+    first, second = checkpoint_of(), checkpoint_of(d_ff=5)
+    save(first, tmp_path)
+    save(second, tmp_path)
+    assert_same(load(tmp_path), second)
+
+
+def test_saving_leaves_the_model_as_it_is() -> None:
+    checkpoint = checkpoint_of()
+    checkpoint.model.train()
+    to_bytes(checkpoint)
+    assert checkpoint.model.training
+    assert all(p.requires_grad for p in checkpoint.model.parameters())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_weights_that_are_no_numbers_are_not_saved(tmp_path: Path, value: float) -> None:
+    good = checkpoint_of()
+    save(good, tmp_path)
+    bad = checkpoint_of()
+    with torch.no_grad():
+        list(bad.model.parameters())[-1].view(-1)[-1] = value
+    with pytest.raises(
+        CheckpointError, match=r"The weights are not saved, because unembedding\.bias holds NaN or infinity"
+    ):
+        save(bad, tmp_path)
+    assert_same(load(tmp_path), good)
+
+
+@pytest.mark.parametrize("card", [{"loss": float("nan")}, {"loss": [float("inf")]}, {"long": "x" * 1_000_001}])
+def test_a_card_that_could_not_be_loaded_is_not_saved(tmp_path: Path, card: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError, match="The model is not saved, because its card"):
+        save(Checkpoint(random_model("encoder"), card=card), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+# --- hostile files
+
+GOOD = to_bytes(checkpoint_of())
+ENTRIES: dict[str, Any] = json.loads(GOOD[8 : 8 + int.from_bytes(GOOD[:8], "little")])
+META: dict[str, str] = ENTRIES.pop("__metadata__")
+DATA = GOOD[8 + int.from_bytes(GOOD[:8], "little") :]
+CONFIG: dict[str, Any] = json.loads(META["config"])
+TASK: dict[str, Any] = json.loads(META["task"])
+
+
+def pack(entries: Any = None, meta: Any = None, data: bytes | None = None) -> bytes:
+    """A file of these parts, the good one's where none are given."""
+    header = json.dumps({"__metadata__": META if meta is None else meta} | (ENTRIES if entries is None else entries))
+    raw = header.encode()
+    return len(raw).to_bytes(8, "little") + raw + (DATA if data is None else data)
+
+
+def with_config(**changes: Any) -> bytes:
+    return pack(meta=META | {"config": json.dumps(CONFIG | changes)})
+
+
+def with_task(**changes: Any) -> bytes:
+    return pack(meta=META | {"task": json.dumps(TASK | changes)})
+
+
+def with_meta(**changes: Any) -> bytes:
+    return pack(meta=META | changes)
+
+
+def with_header(raw: bytes) -> bytes:
+    return len(raw).to_bytes(8, "little") + raw + DATA
+
+
+def with_entry(name: str, **changes: Any) -> bytes:
+    return pack(ENTRIES | {name: ENTRIES[name] | changes})
+
+
+def renamed(old: str, new: str) -> dict[str, Any]:
+    return {new if name == old else name: entry for name, entry in ENTRIES.items()}
+
+
+def as_dtype(name: str, width: int) -> bytes:
+    """The same tensors in another dtype, properly laid out."""
+    entries, at = {}, 0
+    for key, entry in sorted(ENTRIES.items(), key=lambda item: item[1]["data_offsets"]):
+        n = (entry["data_offsets"][1] - entry["data_offsets"][0]) // 4 * width
+        entries[key] = entry | {"dtype": name, "data_offsets": [at, at + n]}
+        at += n
+    return pack(entries, data=bytes(at))
+
+
+def with_number(value: float) -> bytes:
+    return pack(data=struct.pack("<f", value) + DATA[4:])
+
+
+def without(name: str) -> bytes:
+    """One tensor taken out, the others moved up."""
+    begin, end = ENTRIES[name]["data_offsets"]
+    entries = {
+        key: entry | {"data_offsets": [at - (end - begin if at >= end else 0) for at in entry["data_offsets"]]}
+        for key, entry in ENTRIES.items()
+        if key != name
+    }
+    return pack(entries, data=DATA[:begin] + DATA[end:])
+
+
+MATRIX = next(name for name, entry in ENTRIES.items() if len(entry["shape"]) == 2 and len(set(entry["shape"])) == 2)
+N_BYTES = len(DATA)
+
+
+# Each size at its limit, d_model × max_len too.
+LARGEST = {name: most for name, most in LIMITS.items() if name != "max_len"} | {"max_len": 1024}
+
+
+class Exploit:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch /tmp/must-never-exist",)
+
+
+# Each builder, and words of the sentence it must get.
+HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
+    "empty": (lambda: b"", "only 0 bytes"),
+    "seven bytes": (lambda: GOOD[:7], "only 7 bytes"),
+    "eight zeros": (lambda: bytes(8), "not valid JSON"),
+    "a huge header": (lambda: b"\xff" * 8 + GOOD[8:], "at most 1,000,000"),
+    "a header past the end": (lambda: (900_000).to_bytes(8, "little") + GOOD[8:], "cut short"),
+    "not UTF-8": (lambda: with_header(b"\xff" * 50), "not UTF-8"),
+    "not JSON": (lambda: with_header(b"hello, I am a model"), "not valid JSON"),
+    "JSON nested too deep": (lambda: with_header(b"[" * 500_000), "not valid JSON"),
+    "a config nested too deep": (lambda: with_meta(config="[" * 300_000), "configuration is not valid JSON"),
+    "a card nested too deep": (lambda: with_meta(card='{"a":' * 100_000), "card is not valid JSON"),
+    "a list": (lambda: with_header(b"[]"), "must be a JSON object"),
+    "a key twice in the header": (lambda: with_header(b'{"a": 1, "a": 2}'), "header names a key twice"),
+    "a key twice in the config": (
+        lambda: with_meta(config=META["config"][:-1] + ', "d_model": 8}'),
+        "configuration names a key twice",
+    ),
+    "a key twice in the card": (lambda: with_meta(card='{"a": 1, "a": 2}'), "card names a key twice"),
+    "NaN in the config": (lambda: with_meta(config='{"d_model": NaN}'), "configuration holds NaN"),
+    "NaN in the card": (lambda: with_meta(card='{"loss": NaN}'), "card holds NaN"),
+    "infinity in the card": (lambda: with_meta(card='{"loss": -Infinity}'), "card holds -Infinity"),
+    "an overflow in the card": (lambda: with_meta(card='{"loss": 1e999}'), "card holds 1e999"),
+    "10,001 tensors": (
+        lambda: pack({str(n): {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for n in range(10_001)}, data=b""),
+        "10,001 tensors",
+    ),
+    "overlapping offsets": (
+        lambda: with_entry(MATRIX, data_offsets=[0, N_BYTES]),
+        "does not match its number of bytes",
+    ),
+    "the same bytes twice": (
+        lambda: pack(
+            {n: e | {"data_offsets": [0, e["data_offsets"][1] - e["data_offsets"][0]]} for n, e in ENTRIES.items()}
+        ),
+        "overlaps another",
+    ),
+    "a gap": (
+        lambda: pack(
+            {n: e | {"data_offsets": [at + 4 for at in e["data_offsets"]]} for n, e in ENTRIES.items()},
+            data=bytes(4) + DATA,
+        ),
+        "leaves a gap",
+    ),
+    "reversed offsets": (
+        lambda: with_entry(MATRIX, data_offsets=ENTRIES[MATRIX]["data_offsets"][::-1]),
+        "does not match",
+    ),
+    "negative offsets": (lambda: with_entry(MATRIX, data_offsets=[-4, 0]), "two data_offsets"),
+    "offsets out of range": (
+        lambda: pack({n: e | {"data_offsets": [at + 2**40 for at in e["data_offsets"]]} for n, e in ENTRIES.items()}),
+        "leaves a gap",
+    ),
+    "a shape for other bytes": (lambda: with_entry(MATRIX, shape=[3, 3]), "does not match its number of bytes"),
+    "a shape that overflows": (lambda: with_entry(MATRIX, shape=[2**40, 2**40]), "does not match its number of bytes"),
+    "a huge shape": (lambda: with_entry(MATRIX, shape=[10**30]), "impossible shape"),
+    "an unknown dtype": (lambda: with_entry(MATRIX, dtype="F8"), "unknown dtype"),
+    "half precision": (lambda: as_dtype("F16", 2), "bytes of weights"),
+    "double precision": (lambda: as_dtype("F64", 8), "bytes of weights"),
+    "integers": (lambda: as_dtype("I32", 4), "must be F32"),
+    "a missing tensor": (lambda: without(MATRIX), "bytes of weights"),
+    "an extra tensor": (
+        lambda: pack(
+            ENTRIES | {"extra": {"dtype": "F32", "shape": [1], "data_offsets": [N_BYTES, N_BYTES + 4]}},
+            data=DATA + bytes(4),
+        ),
+        "bytes of weights",
+    ),
+    "an extra empty tensor": (
+        lambda: pack(ENTRIES | {"extra": {"dtype": "F32", "shape": [0], "data_offsets": [N_BYTES, N_BYTES]}}),
+        "weights 'extra' that its configuration does not have",
+    ),
+    "a renamed tensor": (lambda: pack(renamed(MATRIX, "other")), f"lacks the weights {MATRIX!r}"),
+    "a buffer's name": (lambda: pack(renamed(MATRIX, "encoder.positions.table.table")), "lacks the weights"),
+    "a transposed shape": (lambda: with_entry(MATRIX, shape=ENTRIES[MATRIX]["shape"][::-1]), "must be F32 with shape"),
+    "a flattened shape": (
+        lambda: with_entry(MATRIX, shape=[ENTRIES[MATRIX]["shape"][0] * ENTRIES[MATRIX]["shape"][1]]),
+        "must be F32 with shape",
+    ),
+    "NaN": (lambda: with_number(float("nan")), "hold NaN or infinity"),
+    "infinity": (lambda: with_number(float("inf")), "hold NaN or infinity"),
+    "bytes left over": (lambda: GOOD + b"\0", "follow the header"),
+    "a second file behind": (lambda: GOOD + GOOD, "follow the header"),
+    "cut by a byte": (lambda: GOOD[:-1], "follow the header"),
+    "cut in half": (lambda: GOOD[: len(GOOD) // 2], "follow the header"),
+    "a gigantic d_model": (lambda: with_config(d_model=10**9), "d_model must be from 1 to 16,384"),
+    "an endless d_model": (lambda: with_config(d_model=10**4000), "d_model must be"),
+    "a large table": (lambda: with_config(max_len=65_536, d_model=16_384), "max_len × d_model must be at most"),
+    "256 layers and no bytes": (
+        lambda: pack({}, META | {"config": json.dumps(CONFIG | {"n_layers": 256})}, b""),
+        "bytes of weights",
+    ),
+    "the largest of everything": (
+        lambda: pack(meta={"xformer": "1", "config": json.dumps(CONFIG | LARGEST)}),
+        "bytes of weights",
+    ),
+    "an unknown field": (lambda: with_config(colour="red"), "no field 'colour'"),
+    "an endless unknown field": (lambda: with_config(**{"x" * 500_000: 1}), "no field"),
+    "a missing field": (
+        lambda: with_meta(config=json.dumps({k: v for k, v in CONFIG.items() if k != "d_model"})),
+        "needs the field 'd_model'",
+    ),
+    "a boolean as a number": (lambda: with_config(n_layers=True), "n_layers must be of type int"),
+    "text as a number": (lambda: with_config(d_model="8"), "d_model must be of type int"),
+    "endless text as a name": (lambda: with_config(norm="post" * 100_000), "norm must be one of"),
+    "a fraction as a size": (lambda: with_config(d_model=8.0), "d_model must be of type int"),
+    "null as a size": (lambda: with_config(d_model=None), "d_model must be of type int"),
+    "an object as a size": (lambda: with_config(d_model={}), "d_model must be of type int"),
+    "a list of lists": (lambda: with_config(dropout_sites=[["embed"]]), "breaks a rule"),
+    "a negative epsilon": (lambda: with_config(norm_eps=-1.0), "norm_eps"),
+    "a scale no float32 holds": (lambda: with_config(init_scale=1e300), "init_scale"),
+    "a base that divides by 0": (lambda: with_config(position_base=5e-324), "position_base"),
+    "a list as config": (lambda: with_meta(config="[]"), "must be a JSON object"),
+    "a number as config": (lambda: with_meta(config="7"), "must be a JSON object"),
+    "no config": (lambda: pack(meta={"xformer": "1"}), "no model configuration"),
+    "no metadata": (lambda: pack(meta={}), "not written by xformer"),
+    "another format": (lambda: with_meta(xformer="2"), "not written by xformer"),
+    "metadata that is no text": (lambda: with_meta(card={"a": 1}), "must map names to text"),
+    "metadata that is a list": (lambda: pack(meta=[]), "must map names to text"),
+    "an unknown task": (lambda: with_task(name="think"), "name must be one of"),
+    "a task for more symbols": (lambda: with_task(symbols=8), "The task has 9 tokens"),
+    "a task for another architecture": (
+        lambda: with_task(architecture="decoder"),
+        "laid out for architecture='decoder'",
+    ),
+    "a task that is too long": (lambda: with_task(max_len=18), "up to 18 tokens"),
+    "a gigantic task": (lambda: with_task(symbols=100_000, max_len=10_000), "vocab_size"),
+    "a task that is a list": (lambda: with_meta(task="[]"), "must be a JSON object"),
+    "a card that is a list": (lambda: with_meta(card="[]"), "card must be a JSON object"),
+    "a card that is a number": (lambda: with_meta(card="1"), "card must be a JSON object"),
+    "a card that is no JSON": (lambda: with_meta(card="hello"), "card is not valid JSON"),
+    "a pickle": (lambda: pickle.dumps(Exploit()), "safetensors file"),
+    "a zip": (lambda: b"PK\x03\x04" + bytes(100), "header"),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm() -> None:
+    from_bytes(GOOD)  # what is allocated once is not the hostile file's
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_gets_one_sentence_and_little_memory(tmp_path: Path, name: str) -> None:
+    build, words = HOSTILE[name]
+    content = build()
+    file = tmp_path / "hostile.safetensors"
+    file.write_bytes(content)
+    tracemalloc.start()
+    with pytest.raises(CheckpointError) as caught:
+        load(file)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    message = str(caught.value)
+    assert words in message
+    assert "\n" not in message
+    assert len(message) < 500
+    assert message.endswith((".", "?", "…"))
+    message.encode()
+    assert (
+        peak < 40 * len(content) + 10_000_000
+    )  # JSON takes some tens of bytes for each of the file's, a task a few million
+    assert not Path("/tmp/must-never-exist").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["the largest of everything", "256 layers and no bytes", "a large table", "a gigantic task"]
+)
+def test_no_tensor_is_built_for_a_hostile_config(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What PyTorch allocates is not Python's to trace: so nothing may be built at all."""
+
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("a model was built")
+
+    monkeypatch.setattr("xformer.checkpoints.Transformer", never)
+    monkeypatch.setattr("safetensors.torch.load", never)
+    with pytest.raises(CheckpointError):
+        from_bytes(HOSTILE[name][0]())
+
+
+def test_the_parts_the_battery_is_made_of_are_good() -> None:
+    assert_same(from_bytes(pack()), checkpoint_of())
+    assert_same(from_bytes(with_config()), checkpoint_of())
+    assert_same(from_bytes(with_task()), checkpoint_of())
+    assert from_bytes(with_number(7.5)).model is not None
+    assert from_bytes(as_dtype("F32", 4)).model is not None
+
+
+def test_a_header_that_only_safetensors_refuses_is_one_sentence_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: bytes) -> None:
+        raise safetensors.SafetensorError("invalid header")
+
+    monkeypatch.setattr("safetensors.torch.load", refuse)
+    with pytest.raises(CheckpointError, match="not a safetensors file"):
+        from_bytes(GOOD)
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    fifo = tmp_path / "pipe.safetensors"
+    os.mkfifo(fifo)  # reading it would wait for ever
+    folder = tmp_path / "folder"
+    (folder / FILE).mkdir(parents=True)
+    for path in (
+        fifo,
+        folder,
+        tmp_path,
+        tmp_path / "nowhere",
+        tmp_path / "nowhere.safetensors",
+        tmp_path / "nowhere" / "deeper",
+        Path("/dev/zero"),
+        tmp_path / ("n" * 5000),
+        "",
+        "\0",
+    ):
+        with pytest.raises(CheckpointError) as caught:
+            load(path)
+        assert len(str(caught.value)) < 500
+
+
+def test_a_folder_with_a_pipe_in_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / FILE)
+    with pytest.raises(CheckpointError, match="There is no checkpoint at"):
+        load(tmp_path)
+
+
+def test_a_file_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "large.safetensors"
+    with file.open("wb") as handle:
+        handle.truncate(2 * 1024**3 + 1)  # a hole: it takes no room
+    monkeypatch.setattr(Path, "read_bytes", lambda _: pytest.fail("it was read"))
+    with pytest.raises(CheckpointError, match="at most 2,147,483,648"):
+        load(file)
+
+
+@pytest.mark.parametrize("part", ["header", "anywhere", "lengths and braces"])
+def test_flipped_bytes_are_refused_or_harmless(part: str) -> None:
+    """Whatever 150 damaged files hold: a sentence, or a model with finite weights."""
+    draw = random.Random(part)
+    end = len(GOOD) if part == "anywhere" else 8 + int.from_bytes(GOOD[:8], "little")
+    refusals: list[str] = []
+    for _ in range(150):
+        content = bytearray(GOOD)
+        for _ in range(draw.choice([1, 1, 2, 5])):
+            at = draw.randrange(end)
+            if part == "lengths and braces":
+                content[at] = draw.choice(b'0123456789{}[]",:-.eE\\nullNaN')
+            else:
+                content[at] ^= 1 << draw.randrange(8)
+        try:
+            loaded = from_bytes(bytes(content))
+        except CheckpointError as error:
+            refusals.append(str(error))
+        else:
+            assert all(p.isfinite().all() for p in loaded.model.parameters())
+    assert all(len(message.encode()) < 500 and "\n" not in message for message in refusals)
+    assert len(refusals) > (10 if part == "anywhere" else 50)
+
+
+def test_bytes_taken_out_and_put_in_are_refused_or_harmless() -> None:
+    draw = random.Random(8)
+    for _ in range(100):
+        at, n = draw.randrange(len(GOOD)), draw.randrange(1, 9)
+        for content in (GOOD[:at] + GOOD[at + n :], GOOD[:at] + draw.randbytes(n) + GOOD[at:]):
+            with pytest.raises(CheckpointError):
+                from_bytes(content)

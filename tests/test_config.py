@@ -1,0 +1,185 @@
+"""Configurations: what is derived, what is refused and in which words, and the JSON round trip."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from tests.layers.reference import SIZES, model_config
+from xformer.config import DROPOUT_SITES, LIMITS, Config, ModelConfig, TaskConfig, TrainConfig
+from xformer.errors import ConfigError, XformerError
+
+NAN, INF = float("nan"), float("inf")
+TASK: dict[str, Any] = {"name": "reverse", "architecture": "encoder"}
+TRAIN: dict[str, Any] = {"steps": 100}
+BASE: dict[type[Config], dict[str, Any]] = {ModelConfig: SIZES, TaskConfig: TASK, TrainConfig: TRAIN}
+
+
+def test_derived_defaults() -> None:
+    plain = {k: v for k, v in SIZES.items() if k not in ("d_head", "d_value")} | {"d_model": 15}
+    assert (ModelConfig(**plain).d_head, ModelConfig(**plain).d_value) == (5, 5)
+    assert ModelConfig(**plain, d_head=7).d_value == 7
+    assert ModelConfig(**plain, d_value=7).d_head == 5
+    assert [model_config(architecture=a).causal for a in ("encoder", "decoder", "encoder-decoder")] == [
+        False,
+        True,
+        True,
+    ]
+    assert model_config(causal=True).causal
+    assert [model_config(norm=norm).final_norm for norm in ("pre", "post", "none")] == [True, False, False]
+    assert not model_config(norm="pre", final_norm=False).final_norm
+    assert model_config(norm="post", final_norm=True).final_norm
+    assert DROPOUT_SITES == ("embed", "attention", "ffn", "residual")
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "received"),
+    [
+        *(({name: LIMITS[name] + 1}, name, str(LIMITS[name] + 1)) for name in LIMITS),
+        *(({name: 0}, name, "got 0") for name in ("vocab_size", "d_model", "n_layers", "n_heads", "max_len")),
+        *(({name: -1}, name, "got -1") for name in ("d_ff", "d_head", "d_value")),
+        *(({name: "3"}, name, "'3'") for name in LIMITS),
+        *(({name: True}, name, "True") for name in LIMITS),
+        *(({name: 3.0}, name, "3.0") for name in LIMITS),
+        ({"d_head": 0}, "d_head", "13 is not divisible by 3"),
+        ({"max_len": 65_521, "d_model": 257}, "max_len × d_model", "65521 × 257"),
+        ({"positions": "rotary", "d_head": 7}, "d_head", "got 7"),
+        ({"architecture": "decoder", "causal": False}, "causal", "decoder"),
+        ({"architecture": "encoder-decoder", "causal": False}, "causal", "encoder-decoder"),
+        ({"see_self": False}, "see_self", "causal=False"),
+        ({"tied_source": True}, "tied_source", "'encoder'"),
+        ({"architecture": "decoder", "tied_source": True}, "tied_source", "'decoder'"),
+        *(({"dropout": value}, "dropout", str(value)) for value in (-0.1, 1.0, 1.5, NAN, INF)),
+        ({"dropout": "0.1"}, "dropout", "'0.1'"),
+        ({"dropout": True}, "dropout", "True"),
+        *(
+            ({name: value}, name, f"got {value}")
+            for name in ("norm_eps", "position_base", "init_scale", "embed_std")
+            for value in (0.0, -1.0, NAN, INF)
+        ),
+        ({"dropout_sites": ("embed", "embed")}, "dropout_sites", "('embed', 'embed')"),
+        ({"dropout_sites": ("head",)}, "dropout_sites", "'head'"),
+        ({"dropout_sites": "embed"}, "dropout_sites", "'embed'"),
+        ({"dropout_sites": None}, "dropout_sites", "None"),
+        *(
+            ({name: value}, name, f"got {value}")
+            for name in ("pad_token", "start_token", "end_token")
+            for value in (-1, 23)
+        ),
+        ({"pad_token": None}, "pad_token", "None"),
+        ({"start_token": 1.0}, "start_token", "1.0"),
+        *(
+            ({name: value}, name, repr(value))
+            for name in ("architecture", "norm", "positions", "activation", "init")
+            for value in ("Encoder", "", None, 3, ["encoder"])
+        ),
+        *(
+            ({name: value}, name, repr(value))
+            for name in ("see_self", "scale_embeddings", "attention_bias", "tied_output", "ffn_bias", "output_bias")
+            for value in (1, None, "yes")
+        ),
+        ({"causal": 1}, "causal", "1"),
+        ({"final_norm": "no"}, "final_norm", "'no'"),
+    ],
+)
+def test_each_rule_of_a_model_names_the_field_and_what_it_got(
+    changes: dict[str, Any], field: str, received: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        model_config(**changes)
+    assert field in str(error.value)
+    assert received.replace(",", "") in str(error.value).replace(",", "") or received in str(error.value)
+    assert isinstance(error.value, XformerError)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "received"),
+    [
+        *((TaskConfig, {"symbols": value}, str(value)) for value in (0, 100_001, "19", None)),
+        *((TaskConfig, {"min_len": value}, str(value)) for value in (0, 16, -1, 3.0)),
+        *((TaskConfig, {"max_len": value}, str(value)) for value in (2, 10_001, True)),
+        *((TaskConfig, {"name": value}, repr(value)) for value in ("Reverse", None)),
+        (TaskConfig, {"architecture": "both"}, "'both'"),
+        (TaskConfig, {"end_token": 1}, "1"),
+        *((TrainConfig, {"steps": value}, str(value)) for value in (0, -1, 10_000_001, 1.5)),
+        *((TrainConfig, {"batch_size": value}, str(value)) for value in (0, 65_537)),
+        *((TrainConfig, {"log_every": value}, str(value)) for value in (0, 1_000_001)),
+        *((TrainConfig, {"held_out": value}, str(value)) for value in (0, 65_537)),
+        (TrainConfig, {"snapshot_every": -1}, "-1"),
+        *(
+            (TrainConfig, {name: value}, str(value))
+            for name in ("peak_lr", "final_lr", "warmup", "weight_decay", "clip_norm", "adam_eps", "target")
+            for value in (-0.5, NAN, INF)
+        ),
+        *((TrainConfig, {name: 1.5}, "1.5") for name in ("warmup", "adam_eps", "target")),
+        *((TrainConfig, {name: value}, str(value)) for name in ("beta1", "beta2") for value in (-0.1, 1.0, NAN)),
+        *((TrainConfig, {"seed": value}, str(value)) for value in (-1, 2**63)),
+        (TrainConfig, {"decay": "exponential"}, "'exponential'"),
+    ],
+)
+def test_each_rule_of_a_task_and_a_training_names_what_it_got(
+    kind: type[Config], changes: dict[str, Any], received: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        kind(**(BASE[kind] | changes))
+    assert next(iter(changes)) in str(error.value)
+    assert received in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        model_config(),
+        model_config(architecture="decoder", norm="pre", see_self=False, dropout_sites=("ffn",), end_token=3),
+        model_config(architecture="encoder-decoder", tied_source=True, positions="rotary", d_ff=0, norm_eps=1),
+        TaskConfig(**TASK),
+        TaskConfig(name="copy", architecture="decoder", symbols=7, min_len=1, max_len=1),
+        TrainConfig(**TRAIN),
+        TrainConfig(steps=7, seed=2**63 - 1, decay="cosine", warmup=0, peak_lr=1e-4),
+    ],
+)
+def test_json_round_trip(config: Config) -> None:
+    text = json.dumps(config.to_json())
+    again = type(config).from_json(json.loads(text))
+    assert again == config
+    assert hash(again) == hash(config)
+    assert json.dumps(again.to_json()) == text
+
+
+@pytest.mark.parametrize("kind", BASE)
+def test_json_with_unknown_missing_or_mistyped_fields(kind: type[Config]) -> None:
+    good = kind(**BASE[kind]).to_json()
+    required = next(iter(BASE[kind]))
+    with pytest.raises(ConfigError, match=r"has no field 'd_modle'; its fields are .*" + required):
+        kind.from_json(good | {"d_modle": 16})
+    with pytest.raises(ConfigError, match=f"needs the field '{required}', which is missing"):
+        kind.from_json({name: value for name, value in good.items() if name != required})
+    for name in good:
+        with pytest.raises(ConfigError, match=name):
+            kind.from_json(good | {name: {"nested": 1}})
+    for wrong in (None, [], "{}", 3):
+        with pytest.raises(ConfigError, match=f"must be a JSON object, got {type(wrong).__name__}"):
+            kind.from_json(wrong)
+
+
+def test_fields_left_out_of_the_json_take_their_defaults() -> None:
+    assert ModelConfig.from_json(SIZES) == model_config()
+
+
+@pytest.mark.parametrize("field", ["norm_eps", "position_base", "dropout", "embed_std"])
+def test_a_number_beyond_all_floats_is_refused(field: str) -> None:
+    with pytest.raises(ConfigError, match=field):
+        ModelConfig.from_json(json.loads(json.dumps(SIZES | {field: 10**400})))
+
+
+def test_replace_checks_again_and_the_original_is_frozen() -> None:
+    config = model_config()
+    assert config.replace(n_layers=5) == model_config(n_layers=5)
+    assert config.n_layers == 2
+    with pytest.raises(ConfigError, match="got 0"):
+        config.replace(n_layers=0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.n_layers = 3  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,355 @@
+"""Step-by-step prediction: greedy against the plain forward pass, sampling against distributions worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.training.tiny import ONE_IN_A_MILLION, chance, random_model
+from xformer import edits
+from xformer.decoding import GREEDY, Sampling, Step, decode
+from xformer.errors import EditError, InputError
+from xformer.model import Transformer
+from xformer.trace import record
+
+POSITIONS = ("sinusoidal", "learned", "rotary", "alibi", "none", "mirror")
+PROMPT = [3, 7, 1, 4]
+MAX_LEN = 12
+# One forward pass of these models adds up fewer than 100 products a number, in 2 layers (float64: 1.1e-16 each), and the
+# cached and the recorded path do so in another order.
+ROUNDING = 1e-11
+
+
+def uncached(model: Transformer, prompt: Sequence[int], read: Sequence[int]) -> Tensor:
+    """The next token's logits by one whole forward pass: `read` is what the decoder has before it."""
+    with torch.no_grad():
+        if model.config.architecture == "encoder-decoder":
+            return model(torch.tensor([list(prompt)]), torch.tensor([list(read)]))[0, -1]
+        return model(torch.tensor([list(read)]))[0, -1]
+
+
+def begin(model: Transformer, prompt: Sequence[int]) -> list[int]:
+    start = model.config.start_token
+    return [start] if model.config.architecture == "encoder-decoder" and start is not None else list(prompt)
+
+
+def greedy_by_hand(model: Transformer, prompt: Sequence[int]) -> list[int]:
+    """Argmax after argmax, each from scratch, to the end token or the last position that can be read."""
+    read, said = begin(model, prompt), []
+    while len(read) <= model.config.max_len:
+        said.append(int(uncached(model, prompt, read).argmax()))
+        if said[-1] == model.config.end_token:
+            break
+        read.append(said[-1])
+    return said
+
+
+def tokens_of(steps: Sequence[Step]) -> list[int]:
+    return [step.token for step in steps]
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
+@pytest.mark.parametrize("changes", [{}, {"see_self": False}, {"norm": "pre"}, {"tied_output": True}])
+def test_greedy_decoding_is_argmax_of_whole_forward_passes(
+    float64: None, architecture: str, positions: str, changes: dict[str, Any]
+) -> None:
+    model = random_model(architecture, positions=positions, **changes)
+    steps = list(decode(model, PROMPT))
+    assert tokens_of(steps) == greedy_by_hand(model, PROMPT)
+    read = begin(model, PROMPT)
+    for position, step in enumerate(steps):
+        expected = uncached(model, PROMPT, read).softmax(dim=-1)
+        torch.testing.assert_close(step.probabilities, expected, rtol=0, atol=ROUNDING)
+        assert (step.position, step.predicted) == (position, step.token)
+        assert step.drawn_from.tolist() == [float(token == step.token) for token in range(11)]
+        read.append(step.token)
+    assert not torch.allclose(steps[0].probabilities, steps[-1].probabilities, atol=1e-3), (
+        "a constant would prove little"
+    )
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_an_encoder_says_every_position_at_once(float64: None, positions: str) -> None:
+    model = random_model("encoder", positions=positions)
+    with torch.no_grad():
+        logits = model(torch.tensor([PROMPT]))[0]
+    steps = list(decode(model, PROMPT))
+    assert [step.position for step in steps] == [0, 1, 2, 3]
+    assert tokens_of(steps) == logits.argmax(dim=-1).tolist()
+    for step, row in zip(steps, logits, strict=True):
+        torch.testing.assert_close(step.probabilities, row.softmax(dim=-1), rtol=0, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("architecture", ["encoder", "decoder", "encoder-decoder"])
+def test_a_tensor_and_a_list_are_the_same_prompt(architecture: str) -> None:
+    model = random_model(architecture)
+    assert tokens_of(list(decode(model, torch.tensor([PROMPT])))) == tokens_of(list(decode(model, PROMPT)))
+
+
+# --- where it stops
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "mirror"])
+@pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
+def test_it_stops_at_the_end_token(architecture: str, positions: str) -> None:
+    endless = tokens_of(list(decode(random_model(architecture, positions=positions), PROMPT)))
+    for end in set(endless):
+        model = random_model(architecture, positions=positions, end_token=end)
+        assert tokens_of(list(decode(model, PROMPT))) == endless[: endless.index(end) + 1]
+
+
+def test_without_an_end_it_stops_at_the_longest_sequence() -> None:
+    for n in (1, 4, MAX_LEN - 1, MAX_LEN):
+        steps = list(decode(random_model("decoder"), [3] * n))
+        assert len(steps) == MAX_LEN - n + 1  # the last answer need not be read
+    assert len(list(decode(random_model("encoder-decoder"), PROMPT))) == MAX_LEN
+
+
+@pytest.mark.parametrize("architecture", ["encoder", "decoder", "encoder-decoder"])
+def test_it_stops_after_max_steps(architecture: str) -> None:
+    model = random_model(architecture)
+    whole = tokens_of(list(decode(model, PROMPT)))
+    for n in (0, 1, 3, 100):
+        assert tokens_of(list(decode(model, PROMPT, max_steps=n))) == whole[:n]
+
+
+# --- forced mode
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "mirror"])
+@pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
+def test_forced_decoding_follows_the_given_answer(float64: None, architecture: str, positions: str) -> None:
+    answer = [5, 2, 2, 9, 1]
+    model = random_model(architecture, positions=positions, end_token=2)
+    steps = list(decode(model, PROMPT, forced=answer))
+    assert tokens_of(steps) == answer  # an end token in it does not end it
+    read = begin(model, PROMPT)
+    for step in steps:
+        logits = uncached(model, PROMPT, read)
+        assert step.predicted == int(logits.argmax())
+        torch.testing.assert_close(step.probabilities, logits.softmax(dim=-1), rtol=0, atol=ROUNDING)
+        read.append(step.token)
+    assert [step.predicted for step in steps] != answer
+    assert tokens_of(list(decode(model, PROMPT, forced=answer, max_steps=2))) == answer[:2]
+    assert tokens_of(list(decode(model, PROMPT, forced=[]))) == []
+
+
+def test_a_forced_answer_ends_with_what_can_be_read() -> None:
+    assert tokens_of(list(decode(random_model("decoder"), PROMPT, forced=[5] * 99))) == [5] * (MAX_LEN - 4 + 1)
+    assert tokens_of(list(decode(random_model("encoder"), PROMPT, forced=[5] * 99))) == [5] * 4
+    assert tokens_of(list(decode(random_model("encoder"), PROMPT, forced=[5, 6]))) == [5, 6]
+
+
+# --- the distribution that is drawn from
+
+LOGITS = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64).log()
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, [1, 0, 0, 0]),
+        ({"temperature": 1.0}, [0.5, 0.3, 0.15, 0.05]),
+        # T = 1/2 squares: 0.25, 0.09, 0.0225, 0.0025, together 0.365
+        ({"temperature": 0.5}, [0.25 / 0.365, 0.09 / 0.365, 0.0225 / 0.365, 0.0025 / 0.365]),
+        ({"temperature": 0.001}, [1, 0, 0, 0]),  # (3/5)^1000 is 10^-222
+        ({"temperature": 1.0, "top_k": 1}, [1, 0, 0, 0]),
+        ({"temperature": 1.0, "top_k": 2}, [5 / 8, 3 / 8, 0, 0]),
+        ({"temperature": 1.0, "top_k": 3}, [50 / 95, 30 / 95, 15 / 95, 0]),
+        ({"temperature": 1.0, "top_k": 4}, [0.5, 0.3, 0.15, 0.05]),
+        ({"temperature": 1.0, "top_k": 99}, [0.5, 0.3, 0.15, 0.05]),
+        ({"temperature": 1.0, "top_p": 0.01}, [1, 0, 0, 0]),
+        ({"temperature": 1.0, "top_p": 0.49}, [1, 0, 0, 0]),
+        ({"temperature": 1.0, "top_p": 0.51}, [5 / 8, 3 / 8, 0, 0]),
+        ({"temperature": 1.0, "top_p": 0.79}, [5 / 8, 3 / 8, 0, 0]),
+        ({"temperature": 1.0, "top_p": 0.81}, [50 / 95, 30 / 95, 15 / 95, 0]),
+        ({"temperature": 1.0, "top_p": 0.96}, [0.5, 0.3, 0.15, 0.05]),
+        ({"temperature": 1.0, "top_p": 1.0}, [0.5, 0.3, 0.15, 0.05]),
+        ({"temperature": 1.0, "top_k": 2, "top_p": 0.99}, [5 / 8, 3 / 8, 0, 0]),  # both must let a token pass
+        ({"temperature": 1.0, "top_k": 3, "top_p": 0.6}, [5 / 8, 3 / 8, 0, 0]),
+        # after the temperature 0.685 is on the first token
+        ({"temperature": 0.5, "top_p": 0.65}, [1, 0, 0, 0]),
+    ],
+)
+def test_distributions_worked_out_by_hand(settings: dict[str, Any], expected: list[float]) -> None:
+    for order in ([0, 1, 2, 3], [2, 0, 3, 1]):  # likeliest first or not
+        q = Sampling(**settings).distribution(LOGITS[order])
+        assert q.tolist() == pytest.approx([expected[token] for token in order], abs=1e-12)
+        assert q.sum() == pytest.approx(1.0)
+
+
+def test_a_high_temperature_flattens() -> None:
+    roots = [math.sqrt(p) for p in (0.5, 0.3, 0.15, 0.05)]
+    expected = [root / sum(roots) for root in roots]
+    assert Sampling(temperature=2.0).distribution(LOGITS).tolist() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("temperature", [0.001, 0.1, 1.0, 100.0])
+def test_extreme_logits_stay_a_distribution(temperature: float) -> None:
+    for logits in ([1e30, -1e30, 0.0], [1e4, 1e4, -1e4], [0.0, 0.0, float("-inf")]):
+        q = Sampling(temperature=temperature, top_k=2, top_p=0.9).distribution(torch.tensor(logits))
+        assert q.isfinite().all()
+        assert q.sum() == pytest.approx(1.0)
+        assert q[2] <= q[0]
+
+
+def test_draws_are_as_frequent_as_the_distribution_says() -> None:
+    q = torch.tensor([0.4, 0.0, 0.3, 0.15, 0.1, 0.05])
+    draw = torch.Generator().manual_seed(0)
+    rule = Sampling(temperature=1.0)
+    counts = Counter(rule.choose(q, draw) for _ in range(4000))
+    assert set(counts) == {0, 2, 3, 4, 5}
+    kept = sorted(counts)
+    assert chance([counts[t] for t in kept], [4000 * q[t].item() for t in kept]) > ONE_IN_A_MILLION
+
+
+def test_decoding_draws_from_the_distribution_of_its_step() -> None:
+    model = random_model("decoder", std=0.25)
+    sampling = Sampling(temperature=0.8, top_k=5)
+    draw = torch.Generator().manual_seed(1)
+    firsts = [next(decode(model, PROMPT, sampling=sampling, generator=draw)) for _ in range(600)]
+    q = firsts[0].drawn_from
+    torch.testing.assert_close(q, sampling.distribution(uncached(model, PROMPT, PROMPT)), rtol=0, atol=1e-5)
+    kept = q.nonzero().flatten().tolist()
+    counts = Counter(step.token for step in firsts)
+    assert set(counts) == set(kept)
+    assert chance([counts[t] for t in kept], [600 * q[t].item() for t in kept]) > ONE_IN_A_MILLION
+
+
+@pytest.mark.parametrize("architecture", ["encoder", "decoder", "encoder-decoder"])
+def test_a_seeded_generator_repeats_and_the_global_one_is_left_alone(architecture: str) -> None:
+    model = random_model(architecture, std=0.2)
+    before = torch.get_rng_state()
+
+    def sample(seed: int) -> list[int]:
+        draw = torch.Generator().manual_seed(seed)
+        return tokens_of(list(decode(model, PROMPT, sampling=Sampling(temperature=1.5), generator=draw)))
+
+    assert sample(1) == sample(1)
+    assert len({tuple(sample(seed)) for seed in range(8)}) > 1
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# --- under edits, and traces
+
+EDITS = {
+    "encoder": [edits.ablate_head("encoder.0.attn", 1)],
+    "decoder": [edits.ablate_head("decoder.0.attn", 1), edits.scale("decoder.1.ffn.out", 0.5)],
+    "encoder-decoder": [edits.ablate_head("encoder.1.attn", 0), edits.ablate_head("decoder.0.cross_attn", 2)],
+}
+
+
+@pytest.mark.parametrize("architecture", EDITS)
+def test_decoding_under_edits_is_a_recorded_run_at_every_step(float64: None, architecture: str) -> None:
+    model, chosen = random_model(architecture), EDITS[architecture]
+    steps = list(decode(model, PROMPT, edits=chosen))
+    read = begin(model, PROMPT)
+    for position, step in enumerate(steps):
+        inputs = [torch.tensor([PROMPT])] if architecture != "decoder" else []
+        if architecture != "encoder":
+            inputs.append(torch.tensor([read]))
+        trace = record(model, *inputs, edits=chosen)
+        logits = trace.logits[0, position if architecture == "encoder" else -1]
+        assert torch.equal(step.probabilities, logits.softmax(dim=-1))
+        assert step.token == int(logits.argmax())
+        assert step.trace().edits == tuple(chosen)
+        assert torch.equal(step.trace().logits, trace.logits)
+        read.append(step.token)
+    plain = list(decode(model, PROMPT))
+    assert not torch.allclose(steps[0].probabilities, plain[0].probabilities, atol=1e-3), "the edits must matter"
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "mirror"])
+@pytest.mark.parametrize("architecture", ["encoder", "decoder", "encoder-decoder"])
+def test_the_trace_of_a_step_gave_its_probabilities(float64: None, architecture: str, positions: str) -> None:
+    model = random_model(architecture, positions=positions)
+    steps = list(decode(model, PROMPT))  # all of them before the first trace: each keeps what it had read
+    read = begin(model, PROMPT)
+    for step in steps:
+        trace = step.trace()
+        at = step.position if architecture == "encoder" else -1
+        torch.testing.assert_close(trace.logits[0, at].softmax(dim=-1), step.probabilities, rtol=0, atol=ROUNDING)
+        seen = trace.target if architecture == "encoder-decoder" else trace.tokens
+        assert seen is not None
+        assert seen.tolist() == ([PROMPT] if architecture == "encoder" else [read])
+        read.append(step.token)
+
+
+@pytest.mark.parametrize("architecture", ["encoder", "decoder", "encoder-decoder"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "mirror"])
+def test_dropout_never_touches_decoding(architecture: str, positions: str) -> None:
+    model = random_model(architecture, positions=positions, dropout=0.5)
+    expected = [step.probabilities for step in decode(model, PROMPT)]
+    for chosen in ((), (edits.scale("*.ffn.out", 1.0),)):
+        found = [step.probabilities for step in decode(model.train(), PROMPT, edits=chosen)]
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)  # float32, another order of sums
+    assert model.training
+
+
+def test_decoding_keeps_no_graph() -> None:
+    model = random_model("decoder").requires_grad_()
+    assert not any(step.probabilities.requires_grad for step in decode(model, PROMPT))
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize("architecture", ["encoder", "decoder", "encoder-decoder"])
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [
+        ([], "at least one of them"),
+        ([3] * (MAX_LEN + 1), f"reads at most {MAX_LEN} tokens, got {MAX_LEN + 1}."),
+        ([3] * 1000, f"reads at most {MAX_LEN} tokens, got 1000."),
+        ([3, 11], "tokens are 0 to 10, got 11."),
+        ([3, -1], "tokens are 0 to 10, got -1."),
+        (torch.tensor([[1, 2], [3, 4]]), "one prompt at a time, got 2"),
+        (torch.tensor([[1.0, 2.0]]), "Tokens must be integers"),
+    ],
+)
+@pytest.mark.parametrize("edit", [False, True], ids=["plain", "edited"])
+def test_a_prompt_that_does_not_fit(unchecked: None, architecture: str, prompt: Any, words: str, edit: bool) -> None:
+    chosen = [edits.scale("*.ffn.out", 2.0)] if edit else []
+    with pytest.raises(InputError) as caught:
+        list(decode(random_model(architecture), prompt, edits=chosen))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("architecture", ["encoder", "decoder", "encoder-decoder"])
+def test_an_edit_that_never_fires(architecture: str) -> None:
+    with pytest.raises(EditError, match=r"Nothing in this run is called 'encoder\.7\.attn\.z'; its names are "):
+        list(decode(random_model(architecture), PROMPT, edits=[edits.ablate_head("encoder.7.attn", 0)]))
+
+
+def test_an_encoder_decoder_without_a_start_token() -> None:
+    with pytest.raises(InputError, match="has no start token"):
+        list(decode(random_model("encoder-decoder", start_token=None), PROMPT))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        *(
+            ({"temperature": value}, f"got {value}; for example 1.0.")
+            for value in (-1.0, 1e-40, 101.0, math.nan, math.inf)
+        ),
+        ({"top_k": -1}, "top_k must be 0 (all tokens) or more, got -1; for example 5."),
+        *(({"top_p": value}, f"got {value}; for example 0.9.") for value in (0.0, -0.5, 1.5, math.nan)),
+    ],
+)
+def test_sampling_settings_that_make_no_sense(settings: dict[str, float], words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Sampling(**settings)  # pyright: ignore[reportArgumentType]
+    assert words in str(caught.value)
+
+
+def test_greedy_is_the_default() -> None:
+    assert Sampling() == GREEDY
+    assert GREEDY.temperature == 0

@@ -1,0 +1,324 @@
+"""Each edit does what it says, compared with a run made by hand, and changes nothing else."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.layers.reference import (
+    ARCHITECTURES,
+    POSITIONS,
+    WHOLE_MODEL,
+    assert_close,
+    build,
+    inputs,
+    random,
+    softmax_by_hand,
+)
+from xformer import edits
+from xformer.edits import AnyEdit
+from xformer.errors import EditError
+from xformer.model import Transformer
+from xformer.trace import Trace, record
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+ATTENTION = {
+    "encoder": ["encoder.0.attn"],
+    "decoder": ["decoder.0.attn"],
+    "encoder-decoder": ["encoder.0.attn", "decoder.0.self_attn", "decoder.0.cross_attn"],
+}
+LAYERS = [(architecture, path) for architecture in ARCHITECTURES for path in ATTENTION[architecture]]
+
+
+def twin(model: Transformer, **changes: object) -> Transformer:
+    """A model of a changed configuration with the same weights, as far as it has them."""
+    other = Transformer(model.config.replace(**changes))
+    weights = model.state_dict()
+    if changes.get("architecture") == "decoder":
+        weights = {name.replace("encoder.", "decoder."): value for name, value in weights.items()}
+    names = set(other.state_dict())
+    other.load_state_dict({name: value for name, value in weights.items() if name in names})
+    return other
+
+
+def part(model: Transformer, path: str) -> torch.nn.Module:
+    """The attention or feed-forward at a path such as encoder.0.attn."""
+    stack, n, name = path.split(".")
+    return getattr(getattr(model, stack).blocks[int(n)], name)
+
+
+def rest_by_hand(model: Transformer, arguments: list[Tensor], path: str, pattern: Tensor) -> Tensor:
+    """The logits with the weights `pattern` [batch, head, query, key] imposed on one layer, whose z is worked out here."""
+    v = record(model, *arguments)[f"{path}.v"]
+    z = torch.einsum("bhqk,bhkd->bhqd", pattern, v)
+    attention = part(model, path)
+    out = torch.einsum("bhqd,hdm->bqm", z, attention.W_O) + attention.b_O
+    return record(model, *arguments, edits=[edits.replace(f"{path}.out", out)]).logits
+
+
+def pattern_by_hand(trace: Trace, path: str, allowed: Tensor) -> Tensor:
+    """softmax(q kᵀ / √d_head) over the allowed keys."""
+    scores = trace[f"{path}.q"] @ trace[f"{path}.k"].transpose(-2, -1) / math.sqrt(10)
+    return softmax_by_hand(scores.masked_fill(~allowed, float("-inf")))
+
+
+@pytest.mark.parametrize("head", [0, 2])
+@pytest.mark.parametrize(("architecture", "path"), LAYERS)
+def test_ablating_a_head_is_zeroing_its_output_matrix(architecture: str, path: str, head: int) -> None:
+    model = build(architecture=architecture)
+    arguments = inputs(model)
+    trace = record(model, *arguments, edits=[edits.ablate_head(path, head)])
+    assert (trace[f"{path}.z"][:, head] == 0).all()
+    other = twin(model)
+    with torch.no_grad():
+        part(other, path).W_O[head] = 0.0
+    assert_close(trace.logits, record(other, *arguments).logits, WHOLE_MODEL)
+    assert not torch.allclose(trace.logits, record(model, *arguments).logits)
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+@pytest.mark.parametrize("heads", [None, [1], [0, 2]])
+@pytest.mark.parametrize(("architecture", "path"), LAYERS)
+def test_edges_open_and_close_in_the_heads_named(
+    architecture: str, path: str, heads: list[int] | None, allowed: bool
+) -> None:
+    model = build(architecture=architecture)
+    arguments = inputs(model)
+    plain = record(model, *arguments)
+    edges = [(2, 1), (2, 4), (4, 0)]
+    kind = edits.unmask_edges if allowed else edits.mask_edges
+    first = [edits.mask_edges(path, [(2, 1), (3, 3)])] if allowed else []  # so that there is something to open
+    trace = record(model, *arguments, edits=[*first, kind(path, edges, heads)])
+    mask = plain[f"{path}.mask"].clone()
+    for query, key in [(2, 1), (3, 3)] if allowed else []:
+        mask[:, :, query, key] = False
+    for query, key in edges:
+        for head in heads or range(3):
+            mask[:, head, query, key] = allowed
+    assert torch.equal(trace[f"{path}.mask"], mask)
+    pattern = pattern_by_hand(plain, path, mask)
+    assert_close(trace[f"{path}.pattern"], pattern)
+    assert_close(trace.logits, rest_by_hand(model, arguments, path, pattern), WHOLE_MODEL)
+    for head in range(3) if heads and not allowed else ():
+        assert torch.equal(trace[f"{path}.pattern"][:, head], plain[f"{path}.pattern"][:, head]) == (head not in heads)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_edges_closed_in_every_layer_are_a_drawn_mask(architecture: str) -> None:
+    model = build(architecture=architecture)
+    arguments, edges = inputs(model), [(5, 0), (5, 5), (2, 1)]
+    drawn = torch.ones(11, 11, dtype=torch.bool)
+    for query, key in edges:
+        drawn[query, key] = False
+    self_attention = "decoder.*.self_attn" if architecture == "encoder-decoder" else "*.attn"
+    logits = record(model, *arguments, mask=drawn).logits
+    assert torch.equal(record(model, *arguments, edits=[edits.mask_edges(self_attention, edges)]).logits, logits)
+    whole = drawn if architecture == "encoder" else drawn.tril()
+    assert torch.equal(record(model, *arguments, edits=[edits.set_mask(self_attention, whole)]).logits, logits)
+    assert not torch.allclose(record(model, *arguments).logits, logits)
+
+
+@pytest.mark.parametrize("heads", [None, [1]])
+@pytest.mark.parametrize(("architecture", "path"), LAYERS)
+def test_a_drawn_mask_takes_the_place_of_the_whole_one(architecture: str, path: str, heads: list[int] | None) -> None:
+    model = build(architecture=architecture)
+    arguments = inputs(model)
+    plain = record(model, *arguments)
+    mask = plain[f"{path}.mask"].clone()
+    drawn = torch.rand(mask.shape[-2:], generator=torch.Generator().manual_seed(1)) < 0.5
+    drawn[1] = False  # one query sees nothing
+    mask[:, heads if heads else slice(None)] = drawn
+    trace = record(model, *arguments, edits=[edits.set_mask(path, drawn, heads)])
+    assert torch.equal(trace[f"{path}.mask"], mask)
+    assert_close(trace[f"{path}.pattern"], pattern_by_hand(plain, path, mask))
+    assert trace.logits.isfinite().all()
+
+
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_the_causal_mask_is_lifted_and_imposed(positions: str, padded: bool) -> None:
+    encoder = build(positions=positions)
+    decoder = twin(encoder, architecture="decoder", causal=True)
+    (tokens,) = inputs(encoder)
+    valid = torch.arange(11) < torch.tensor([[11], [7]])
+    options = {"valid": valid} if padded else {}
+    both, past = record(encoder, tokens, **options).logits, record(decoder, tokens, **options).logits
+    assert not torch.allclose(both[valid], past[valid])
+    lifted = record(decoder, tokens, **options, edits=[edits.set_causal(False)])
+    imposed = record(encoder, tokens, **options, edits=[edits.set_causal(True)])
+    assert torch.equal(lifted.logits, both)
+    assert torch.equal(imposed.logits, past)
+    one = record(encoder, tokens, **options, edits=[edits.set_causal(True, "encoder.1.attn")])
+    assert torch.equal(one["encoder.0.resid_post"], record(encoder, tokens, **options)["encoder.0.resid_post"])
+    assert not one["encoder.1.attn.mask"].triu(1).any()
+
+
+def test_lifting_causality_leaves_cross_attention_alone() -> None:
+    model = build(architecture="encoder-decoder")
+    arguments = inputs(model)
+    trace = record(model, *arguments, edits=[edits.set_causal(False)])
+    assert trace["decoder.1.self_attn.mask"].all()
+    assert trace["decoder.0.cross_attn.mask"].all()
+    with pytest.raises(EditError, match=r"decoder\.0\.cross_attn\.causal"):
+        record(model, *arguments, edits=[edits.set_causal(True, "decoder.0.cross_attn")])
+
+
+@pytest.mark.parametrize("heads", [None, [1]])
+@pytest.mark.parametrize(("architecture", "path"), LAYERS)
+def test_a_replaced_pattern_mixes_the_values(architecture: str, path: str, heads: list[int] | None) -> None:
+    model = build(architecture=architecture)
+    arguments = inputs(model)
+    plain = record(model, *arguments)[f"{path}.pattern"]
+    flat = torch.full(plain.shape[-2:], 1 / plain.shape[-1])
+    expected = plain.clone()
+    expected[:, heads if heads else slice(None)] = flat
+    for given in (flat, flat.expand(plain.shape[1:]), flat.expand(plain.shape)):
+        trace = record(model, *arguments, edits=[edits.replace_pattern(path, given, heads)])
+        assert torch.equal(trace[f"{path}.pattern"], expected)
+        assert_close(trace.logits, rest_by_hand(model, arguments, path, expected), WHOLE_MODEL)
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.5, -2.0])
+def test_scaling_a_feed_forward_is_scaling_its_last_matrix(factor: float) -> None:
+    model = build()
+    arguments, other = inputs(model), twin(model)
+    with torch.no_grad():
+        ffn = part(other, "encoder.1.ffn")
+        ffn.weight_out.mul_(factor)
+        ffn.bias_out.mul_(factor)
+    trace = record(model, *arguments, edits=[edits.scale("encoder.1.ffn.out", factor)])
+    assert_close(trace.logits, record(other, *arguments).logits, WHOLE_MODEL)
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.5, -2.0])
+def test_scaling_scores_leaves_masked_ones_masked(factor: float) -> None:
+    model = build(architecture="decoder")
+    arguments, path = inputs(model), "decoder.0.attn"
+    plain = record(model, *arguments)
+    trace = record(model, *arguments, edits=[edits.scale(f"{path}.scores", factor, heads=[1])])
+    causal = torch.ones(11, 11, dtype=torch.bool).tril()
+    scores = (plain[f"{path}.q"] @ plain[f"{path}.k"].transpose(-2, -1) / math.sqrt(10)).clone()
+    scores[:, 1] *= factor
+    assert_close(trace[f"{path}.pattern"], softmax_by_hand(scores.masked_fill(~causal, float("-inf"))))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_patching_everything_restores_the_other_run(architecture: str) -> None:
+    model = build(architecture=architecture, norm="pre")
+    here, there = inputs(model, seed=0), inputs(model, seed=50)
+    a = record(model, *here)
+    assert not torch.equal(a.logits, record(model, *there).logits)
+    every = record(model, *there, edits=[edits.patch_from(a, name) for name in a])
+    assert all(torch.equal(every[name], a[name]) for name in a)
+    inner = [name for name in a if name != "logits"]
+    assert torch.equal(record(model, *there, edits=[edits.patch_from(a, name) for name in inner]).logits, a.logits)
+    last = [edits.patch_from(a, inner[-1])]  # and it is the last one that counts
+    assert torch.equal(record(model, *there, edits=last).logits, a.logits)
+
+
+@pytest.mark.parametrize(("heads", "positions"), [([1], None), (None, [0, 3]), ([0, 2], [5]), (None, None)])
+@pytest.mark.parametrize("name", ["q", "k", "v", "scores", "pattern", "z"])
+def test_patching_some_heads_at_some_positions(name: str, heads: list[int] | None, positions: list[int] | None) -> None:
+    model = build()
+    a, b = (record(model, *inputs(model, seed=seed)) for seed in (0, 50))
+    patch = edits.patch_from(a, f"encoder.1.attn.{name}", heads=heads, positions=positions)
+    trace = record(model, *inputs(model, seed=50), edits=[patch])
+    expected = b[f"encoder.1.attn.{name}"].clone()
+    for head in heads or range(3):
+        for pos in positions or range(11):
+            expected[:, head, pos] = a[f"encoder.1.attn.{name}"][:, head, pos]
+    assert torch.equal(trace[f"encoder.1.attn.{name}"], expected)
+    assert not torch.equal(trace.logits, b.logits)
+
+
+def test_patching_the_stream_at_one_position() -> None:
+    model = build()
+    a, b = (record(model, *inputs(model, seed=seed)) for seed in (0, 50))
+    patch = edits.patch_from(a, "encoder.0.resid_post", positions=[4])
+    trace = record(model, *inputs(model, seed=50), edits=[patch])
+    expected = b["encoder.0.resid_post"].clone()
+    expected[:, 4] = a["encoder.0.resid_post"][:, 4]
+    assert torch.equal(trace["encoder.0.resid_post"], expected)
+    by_hand = record(model, *inputs(model, seed=50), edits=[edits.replace("encoder.1.resid_pre", expected)])
+    assert torch.equal(trace.logits, by_hand.logits)
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_without_positions_a_model_is_one_that_never_had_any(architecture: str, positions: str) -> None:
+    model = build(architecture=architecture, positions=positions)
+    arguments = inputs(model)
+    if positions == "none":
+        with pytest.raises(EditError, match="logits"):
+            record(model, *arguments, edits=[edits.zero_positions()])
+        return
+    trace = record(model, *arguments, edits=[edits.zero_positions()])
+    expected = record(twin(model, positions="none"), *arguments)
+    assert_close(trace.logits, expected.logits, WHOLE_MODEL)
+    assert not torch.allclose(trace.logits, record(model, *arguments).logits)
+
+
+def test_edits_change_no_weight_and_no_other_run() -> None:
+    model = build(architecture="encoder-decoder", positions="learned")
+    here, there = inputs(model, seed=0), inputs(model, seed=50)
+    a = record(model, *here)
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    before = {name: a[name].clone() for name in a}
+    drawn, given = torch.ones(11, 11, dtype=torch.bool).tril(3), random(2, 11, 13).detach()
+    kept = drawn.clone(), given.clone()
+    patches = [edits.patch_from(a, name) for name in a]
+    everything: list[AnyEdit] = [
+        edits.ablate_head("*attn", 1),
+        edits.mask_edges("*attn", [(1, 0)], [0]),
+        edits.unmask_edges("*attn", [(0, 1)], [2]),
+        edits.set_mask("decoder.0.self_attn", drawn),
+        edits.set_causal(False),
+        edits.replace("decoder.1.resid_pre", given),
+        edits.scale("*resid_*", 0.5),
+        edits.scale("*.pattern", 0.5, heads=[1]),
+        edits.zero_positions(),
+    ]
+    record(model, *there, edits=[*patches, *everything])
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    assert all(torch.equal(a[name], before[name]) for name in a)
+    assert torch.equal(drawn, kept[0])
+    assert torch.equal(given, kept[1])
+    assert torch.equal(record(model, *here).logits, before["logits"])
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (edits.ablate_head("encoder.0.attn", 3), r"encoder\.0\.attn\.z has heads 0 to 2, got 3"),
+        (edits.ablate_head("encoder.0.attn", -1), r"has heads 0 to 2, got -1"),
+        (edits.scale("encoder.0.attn.q", 2.0, heads=[0, 9]), r"has heads 0 to 2, got 9"),
+        (edits.scale("encoder.0.ffn.out", 2.0, heads=[0]), r"ffn\.out has the shape \[2, 11, 13\] and no heads"),
+        (edits.scale("encoder.0.attn.mask", 0.5), r"must keep the shape and type"),
+        (edits.mask_edges("encoder.0.attn", [(11, 0)]), r"queries 0 to 10 and keys 0 to 10, .* \(11, 0\)"),
+        (edits.mask_edges("encoder.0.attn", [(0, -1)]), r"no edge \(0, -1\)"),
+        (edits.set_mask("encoder.0.attn", torch.ones(7, 11) > 0), r"\[2, 3, 11, 11\], which \[7, 11\] does not fit"),
+        (edits.replace("encoder.0.resid_post", torch.ones(3, 11, 13)), r"\[2, 11, 13\], which \[3, 11, 13\] does not"),
+        (edits.replace("encoder.0.attn.zz", torch.ones(1)), r"called 'encoder\.0\.attn\.zz'; its names are embed, "),
+        (edits.ablate_head("decoder.0.attn", 0), r"called 'decoder\.0\.attn\.z'; its names are embed, .*logits\."),
+        (edits.mask_edges("encoder.2.attn", [(0, 0)]), r"called 'encoder\.2\.attn\.mask'"),
+        (edits.replace_pattern("encoder", torch.ones(11, 11)), r"called 'encoder\.pattern'"),
+    ],
+)
+def test_an_edit_that_does_not_fit_says_why(edit: AnyEdit, message: str) -> None:
+    model = build()
+    with pytest.raises(EditError, match=message):
+        record(model, *inputs(model), edits=[edit])
+
+
+def test_patching_what_the_other_run_does_not_have() -> None:
+    model = build()
+    trace = record(model, *inputs(model), keep=["logits"])
+    with pytest.raises(EditError, match=r"no activation 'encoder\.0\.attn\.z'"):
+        edits.patch_from(trace, "encoder.0.attn.z")
+    whole = record(model, *inputs(model))
+    with pytest.raises(EditError, match=r"has positions 0 to 10, got 11"):
+        record(model, *inputs(model), edits=[edits.patch_from(whole, "embed", positions=[11])])

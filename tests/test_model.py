@@ -1,0 +1,193 @@
+"""The whole model: its two paths agree, the future stays unseen, order means what positions say, bad input is refused."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+
+from tests.layers.reference import (
+    ARCHITECTURES,
+    POSITIONS,
+    WHOLE_MODEL,
+    assert_close,
+    assert_same,
+    build,
+    inputs,
+    random_tokens,
+)
+from xformer.errors import InputError
+from xformer.layers.layout import Layout
+from xformer.model import Transformer
+from xformer.tape import Tape
+
+TAPES = {"fused": lambda: None, "taped": Tape}
+EVERY_KIND = list(product(ARCHITECTURES, POSITIONS, ["pre", "post", "none"]))
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("see_self", [True, False])
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize(("architecture", "positions", "norm"), EVERY_KIND)
+def test_the_fused_and_the_taped_path_agree(
+    architecture: str, positions: str, norm: str, padded: bool, see_self: bool
+) -> None:
+    causal = True if not see_self else None
+    sizes = {"d_value": 10 if norm == "pre" else 7}  # as wide as the keys, and not
+    model = build(architecture=architecture, positions=positions, norm=norm, see_self=see_self, causal=causal, **sizes)
+    arguments = inputs(model)
+    valid = torch.arange(11) < torch.tensor([[11], [4]])
+    options: dict[str, torch.Tensor] = {}
+    if padded and architecture == "encoder-decoder":
+        options = {"valid": torch.arange(5) >= torch.tensor([[0], [3]]), "target_valid": valid}
+    elif padded:
+        options = {"valid": valid}
+    fused, taped = model(*arguments, **options), model(*arguments, **options, tape=Tape())
+    assert_same(fused, taped, list(model.parameters()), WHOLE_MODEL)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("path", [*TAPES, "fused, without gradients"])
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize(
+    ("architecture", "see_self"),
+    [("encoder", True), ("decoder", True), ("decoder", False), ("encoder-decoder", True)],
+)
+def test_the_past_does_not_feel_the_future(
+    architecture: str, see_self: bool, positions: str, path: str, dtype: torch.dtype
+) -> None:
+    kind = {"architecture": architecture, "positions": positions, "see_self": see_self}
+    model = build(**kind, causal=True if architecture == "encoder" else None, d_value=10).to(dtype)
+    arguments = inputs(model)
+    with torch.set_grad_enabled(path in TAPES):
+        before = model(*arguments, tape=TAPES.get(path, TAPES["fused"])())
+        for t in (1, 6, 10):
+            changed = [*arguments[:-1], arguments[-1].clone()]
+            changed[-1][:, t] = (changed[-1][:, t] + 7) % 23
+            after = model(*changed, tape=TAPES.get(path, TAPES["fused"])())
+            assert torch.equal(after[:, :t], before[:, :t])  # to the bit
+            assert not torch.allclose(after[:, t], before[:, t])
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("path", TAPES)
+def test_without_seeing_itself_attention_reads_strictly_earlier_tokens(path: str) -> None:
+    model = build(architecture="decoder", see_self=False, n_layers=1, norm="none", d_ff=0)
+    assert model.decoder is not None
+    with torch.no_grad():
+        model.decoder.blocks[0].attn.W_Q.zero_()  # so that a token matters as a key and a value only
+    (tokens,) = inputs(model)
+    other = tokens.clone()
+    other[:, 6] = (other[:, 6] + 7) % 23
+    stream = [model.embedding.token[t] for t in (tokens, other)]
+    weight = model.unembedding.weight
+    assert weight is not None
+    difference = model(other, tape=TAPES[path]()) - model(tokens, tape=TAPES[path]())
+    # At the changed position only the residual connection feels the change: attention there does not see it.
+    assert_close(difference[:, 6], (stream[1] - stream[0])[:, 6] @ weight.T, WHOLE_MODEL)
+    assert not torch.allclose(difference[:, 7], torch.zeros(1))
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("path", TAPES)
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_an_encoder_without_positions_sees_a_set(positions: str, path: str) -> None:
+    model, order = build(positions=positions), torch.randperm(11, generator=torch.Generator().manual_seed(0))
+    (tokens,) = inputs(model)
+    moved = model(tokens[:, order], tape=TAPES[path]())
+    expected = model(tokens, tape=TAPES[path]())[:, order]
+    if positions == "none":
+        assert_close(moved, expected, WHOLE_MODEL)
+    else:
+        assert not torch.allclose(moved, expected)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("architecture", ["encoder", "decoder"])
+@pytest.mark.parametrize("positions", ["rotary", "alibi", "none", "sinusoidal"])
+def test_relative_positions_do_not_feel_a_shift(architecture: str, positions: str) -> None:
+    model = build(architecture=architecture, positions=positions)
+    (tokens,) = inputs(model)
+    shifted = model(tokens, layout=Layout.plain(11, start=17))
+    if positions == "sinusoidal":
+        assert not torch.allclose(shifted, model(tokens))
+    else:
+        assert_close(shifted, model(tokens), WHOLE_MODEL)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_drawn_mask_closes_more_and_opens_nothing(architecture: str) -> None:
+    model = build(architecture=architecture)
+    arguments = inputs(model)
+    everything = torch.ones(11, 11, dtype=torch.bool)
+    assert_close(model(*arguments, mask=everything), model(*arguments), WHOLE_MODEL)
+    drawn = torch.rand(2, 11, 11, generator=torch.Generator().manual_seed(0)) < 0.6
+    both = model(*arguments, mask=drawn)
+    for n in range(2):
+        alone = model(*(argument[n : n + 1] for argument in arguments), mask=drawn[n])
+        assert_close(both[n], alone[0], WHOLE_MODEL)
+    assert_same(both, model(*arguments, mask=drawn, tape=Tape()), list(model.parameters()), WHOLE_MODEL)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_both_integer_types_and_a_single_token_will_do(architecture: str) -> None:
+    model = build(architecture=architecture)
+    arguments = inputs(model)
+    assert torch.equal(model(*(argument.int() for argument in arguments)), model(*arguments))
+    assert model(*(argument[:1, :1] for argument in arguments)).shape == (1, 1, 23)
+
+
+def call(model: Transformer, *arguments: torch.Tensor | None, **options: torch.Tensor) -> torch.Tensor:
+    return model(*arguments, **options)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (torch.ones(2, 3), r"got torch\.float32 \[2, 3\]"),
+        (torch.ones(3, dtype=torch.int64), r"got torch\.int64 \[3\]"),
+        (torch.ones(1, 2, 3, dtype=torch.int64), r"got torch\.int64 \[1, 2, 3\]"),
+        (torch.ones(2, 0, dtype=torch.int64), r"got torch\.int64 \[2, 0\]"),
+        (torch.ones(2, 3, dtype=torch.bool), r"got torch\.bool \[2, 3\]"),
+        (torch.ones(1, 30, dtype=torch.int64), r"at most 29 tokens, got 30"),
+        (torch.tensor([[1, 23]]), r"tokens are 0 to 22, got 23"),
+        (torch.tensor([[1, -1]]), r"tokens are 0 to 22, got -1"),
+    ],
+)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_tokens_that_do_not_fit_are_refused(architecture: str, tokens: torch.Tensor, message: str) -> None:
+    model, good = build(architecture=architecture), random_tokens(2, 3)
+    calls = [(tokens,)] if architecture != "encoder-decoder" else [(tokens, good), (good, tokens)]
+    for arguments in calls:
+        with pytest.raises(InputError, match=message):
+            call(model, *arguments)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("valid", "received"),
+    [
+        (torch.ones(2, 4, dtype=torch.bool), r"torch\.bool \[2, 4\]"),
+        (torch.ones(2, 3), r"torch\.float32 \[2, 3\]"),
+        (torch.ones(3, dtype=torch.bool), r"torch\.bool \[3\]"),
+    ],
+)
+def test_a_valid_that_does_not_fit_is_refused(valid: torch.Tensor, received: str) -> None:
+    with pytest.raises(InputError, match=r"\[2, 3\], got " + received):
+        call(build(), random_tokens(2, 3), valid=valid)
+    with pytest.raises(InputError, match=r"\[2, 3\], got " + received):
+        call(build(architecture="encoder-decoder"), random_tokens(2, 5), random_tokens(2, 3), target_valid=valid)
+
+
+def test_a_target_goes_with_an_encoder_decoder_only() -> None:
+    tokens = random_tokens(2, 3)
+    for architecture in ("encoder", "decoder"):
+        with pytest.raises(InputError, match=f"architecture='{architecture}' takes tokens alone"):
+            call(build(architecture=architecture), tokens, tokens)
+        with pytest.raises(InputError, match=f"not a {architecture}"):
+            build(architecture=architecture).encode(tokens)
+    with pytest.raises(InputError, match="both a source and a target"):
+        call(build(architecture="encoder-decoder"), tokens)

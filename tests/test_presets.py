@@ -1,0 +1,79 @@
+"""The named configurations: each fits its task, and has the parameters that it says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from xformer.errors import ConfigError
+from xformer.model import Transformer
+from xformer.presets import PRESETS, PUBLISHED, preset
+from xformer.tasks import Task
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_fits_its_task(name: str) -> None:
+    chosen = preset(name)
+    assert chosen.name == name
+    Task(chosen.task).check_fits(chosen.model)
+    assert chosen.title
+    assert chosen.about.endswith(".")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_formula_counts_the_parameters_that_there_are(name: str) -> None:
+    config = preset(name).model
+    with torch.device("meta"):
+        real = sum(p.numel() for p in Transformer(config).parameters())
+    assert config.n_parameters() == real
+
+
+def test_the_four_layer_preset_counted_by_hand() -> None:
+    """20 tokens on a stream of 16; 4 layers of 4 heads of 16, 512 wide, with two norms; a bias on the 20 logits."""
+    embedding, attention, norms = 20 * 16, 4 * (16 * 4 * (16 + 16 + 16) + 4 * 16 * 16), 4 * 2 * 2 * 16
+    ffn = 4 * (16 * 512 + 512 + 512 * 16 + 16)
+    by_hand = embedding + attention + norms + ffn + 16 * 20 + 20
+    assert preset("reverse").model.n_parameters() == by_hand == 84_948
+
+
+def test_an_unknown_preset_lists_those_there_are() -> None:
+    with pytest.raises(ConfigError) as caught:
+        preset("revers")
+    assert str(caught.value) == f"There is no preset 'revers'; the presets are {', '.join(PRESETS)}."
+
+
+def paper_by_hand(vocab: int, d: int, d_ff: int) -> int:
+    """Vaswani et al. 2017, §3: one matrix for both embeddings and the output; 6 + 6 layers; biases in the feed-forward."""
+    attention = 4 * d * d  # W_Q, W_K, W_V and W_O of all heads side by side
+    ffn = d * d_ff + d_ff + d_ff * d + d
+    norm = 2 * d
+    encoder_layer = attention + ffn + 2 * norm
+    decoder_layer = 2 * attention + ffn + 3 * norm
+    return vocab * d + 6 * encoder_layer + 6 * decoder_layer
+
+
+# What is printed in Table 3, what the formula gives for 37,000 tokens, and the difference. The vocabulary is "about 37000",
+# and the table is rounded to millions: neither figure can be met exactly.
+TABLE_3 = {
+    "transformer-base": (512, 2048, 65_000_000, 63_045_632, -1_954_368),
+    "transformer-big": (1024, 4096, 213_000_000, 214_171_648, 1_171_648),
+}
+
+
+@pytest.mark.parametrize("name", TABLE_3)
+def test_the_published_models_counted_by_hand(name: str) -> None:
+    d, d_ff, printed, count, difference = TABLE_3[name]
+    published = PUBLISHED[name]
+    with torch.device("meta"):
+        real = sum(p.numel() for p in Transformer(published.model).parameters())
+    assert paper_by_hand(37_000, d, d_ff) == published.model.n_parameters() == real == count
+    assert published.printed == printed
+    assert count - printed == difference
+    assert f"{abs(difference) / 1e6:.2f} M" in published.note  # and the note says so
+
+
+def test_the_note_on_the_vocabulary_is_right() -> None:
+    """1.95 M fewer is what about 3,800 more tokens of 512 numbers would add; for the big model it is the other way round."""
+    assert "3,800" in PUBLISHED["transformer-base"].note
+    assert abs(1_954_368 / 512 - 3_800) < 50
+    assert set(PUBLISHED) == set(TABLE_3)

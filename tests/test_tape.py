@@ -1,0 +1,106 @@
+"""The tape on its own: it names, keeps and changes what it is handed, and complains about what never came."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from xformer import edits
+from xformer.errors import EditError
+from xformer.tape import SILENT, Tape
+
+
+def test_everything_passes_through_and_is_kept_under_its_name() -> None:
+    tape = Tape()
+    a, b = torch.randn(2, 3), torch.randn(5)
+    assert tape("a", a) is a
+    assert tape.at("encoder").at("0")("b", b) is b
+    assert tape.names == ["a", "encoder.0.b"]
+    assert tape.activations["a"] is a
+    assert tape.activations["encoder.0.b"] is b
+    assert tape.recording
+    assert tape.at("x").at("y").recording
+
+
+def test_an_edit_changes_what_goes_on_and_what_is_kept_but_not_what_came() -> None:
+    tape = Tape([edits.scale("a", 2.0)])
+    a = torch.tensor([1.0, -3.0])
+    out = tape("a", a)
+    assert out.tolist() == [2.0, -6.0]
+    assert tape.activations["a"] is out
+    assert a.tolist() == [1.0, -3.0]
+    assert tape("b", a) is a
+
+
+def test_edits_apply_in_the_order_given() -> None:
+    a, five = torch.tensor([1.0]), torch.tensor([5.0])
+    assert Tape([edits.scale("a", 2.0), edits.replace("a", five)])("a", a).tolist() == [5.0]
+    assert Tape([edits.replace("a", five), edits.scale("a", 2.0)])("a", a).tolist() == [10.0]
+
+
+def test_a_glob_reaches_every_name_it_matches() -> None:
+    tape = Tape([edits.scale("*.out", 0.0)])
+    one = torch.ones(1)
+    names = ["encoder.0.attn.out", "encoder.0.ffn.out", "encoder.0.attn.z", "out"]
+    assert [tape(name, one).item() for name in names] == [0.0, 0.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("keep", "kept"),
+    [
+        (("*",), {"encoder.0.attn.z", "encoder.1.attn.z", "logits"}),
+        (("logits",), {"logits"}),
+        (("encoder.1.*", "logits"), {"encoder.1.attn.z", "logits"}),
+        (("*.z",), {"encoder.0.attn.z", "encoder.1.attn.z"}),
+        ((), set()),
+    ],
+)
+def test_keep_is_a_choice_of_globs(keep: tuple[str, ...], kept: set[str]) -> None:
+    tape = Tape(keep=keep)
+    for name in ("encoder.0.attn.z", "encoder.1.attn.z", "logits"):
+        tape(name, torch.ones(1))
+    assert set(tape.activations) == kept
+    tape.check_all_fired()
+
+
+@pytest.mark.parametrize(
+    "tape",
+    [
+        Tape([edits.scale("a", 1.0), edits.scale("encoder.9.attn.z", 0.0)]),
+        Tape(keep=["a", "encoder.9.attn.z"]),
+        Tape(keep=["A"]),
+    ],
+)
+def test_what_never_fires_is_an_error_that_lists_the_names(tape: Tape) -> None:
+    tape("a", torch.ones(1))
+    tape("encoder.0.attn.z", torch.ones(1))
+    with pytest.raises(EditError, match=r"'(encoder\.9\.attn\.z|A)'; its names are a, encoder\.0\.attn\.z\."):
+        tape.check_all_fired()
+
+
+class Reshape:
+    """An edit that breaks the rules."""
+
+    name = "a"
+
+    def __init__(self, changed: torch.Tensor) -> None:
+        self.changed = changed
+
+    def apply(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        return self.changed
+
+
+@pytest.mark.parametrize(
+    ("changed", "made"),
+    [(torch.ones(3, 2), r"\[3, 2\] and torch.float32"), (torch.ones(2, 3).bool(), r"\[2, 3\] and torch.bool")],
+)
+def test_an_edit_must_keep_shape_and_type(changed: torch.Tensor, made: str) -> None:
+    with pytest.raises(EditError, match=r"a, which are \[2, 3\] and torch.float32, but .* made them " + made):
+        Tape([Reshape(changed)])("a", torch.ones(2, 3))
+
+
+def test_silence_passes_everything() -> None:
+    a = torch.ones(1)
+    assert SILENT("a", a) is a
+    assert SILENT.at("encoder") is SILENT
+    assert not SILENT.recording

@@ -1,0 +1,65 @@
+"""Scoring a model on thousands of examples, batch by batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.training.tiny import ARCHITECTURES, tiny_model, tiny_task
+from xformer.model import Transformer
+from xformer.tasks import Score, score
+from xformer.training import evaluate as module
+from xformer.training.evaluate import average, evaluate
+
+
+def test_batches_are_weighted_by_what_they_hold() -> None:
+    parts = [
+        Score(loss=1.0, token_accuracy=0.5, exact_match=0.25, samples=4),
+        Score(loss=2.0, token_accuracy=1.0, exact_match=1.0, samples=1),
+    ]
+    # cells: (1 · 30 + 2 · 10) / 40 and (0.5 · 30 + 1 · 10) / 40; examples: (0.25 · 4 + 1 · 1) / 5
+    assert average(parts, [30, 10]) == Score(loss=1.25, token_accuracy=0.625, exact_match=0.4, samples=5)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_score_of_many_batches_is_the_score_of_one(
+    float64: None, monkeypatch: pytest.MonkeyPatch, architecture: str
+) -> None:
+    """The same 23 examples in batches of 7, 7, 7 and 2, and joined into one."""
+    monkeypatch.setattr(module, "BATCH", 7)
+    task = tiny_task(architecture)
+    model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
+    with torch.no_grad():
+        model.unembedding.bias[1] += 2.0  # pyright: ignore[reportOptionalSubscript]
+    result = evaluate(model, task, samples=23, seed=5)
+    batches = [task.sample(n, seed=5, step=step) for step, n in enumerate((7, 7, 7, 2))]
+    assert result.samples == 23
+    with torch.no_grad():
+        logits = torch.cat([batch.logits(model).flatten(0, 1) for batch in batches])
+    labels = torch.cat([batch.labels.flatten() for batch in batches])
+    assert result.loss == pytest.approx(
+        torch.nn.functional.cross_entropy(logits, labels, ignore_index=-100).item(), rel=1e-12
+    )
+    right = (logits.argmax(dim=-1) == labels)[labels >= 0]
+    assert result.token_accuracy == pytest.approx(right.double().mean().item(), rel=1e-12)
+    with torch.no_grad():
+        exact = sum(score(batch.logits(model), batch).exact_match * len(batch.tokens) for batch in batches)
+    assert result.exact_match == pytest.approx(exact / 23)
+
+
+def test_the_mode_of_the_model_is_given_back_and_dropout_kept_out() -> None:
+    task = tiny_task()
+    model = Transformer(tiny_model(task, dropout=0.5))
+    scores = []
+    for mode in (True, False):
+        model.train(mode)
+        scores.append(evaluate(model, task, samples=20, seed=1))
+        assert model.training is mode
+    assert scores[0] == scores[1]
+
+
+def test_another_seed_is_another_set_of_examples() -> None:
+    task = tiny_task()
+    model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
+    assert evaluate(model, task, samples=20, seed=1) == evaluate(model, task, samples=20, seed=1)
+    assert evaluate(model, task, samples=20, seed=1) != evaluate(model, task, samples=20, seed=2)

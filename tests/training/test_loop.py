@@ -1,0 +1,395 @@
+"""The training loop: what it learns, what it reports, what it leaves alone, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.training.tiny import ARCHITECTURES, tiny_model, tiny_preset, tiny_task
+from xformer.checkpoints import load
+from xformer.errors import ConfigError, TrainingError
+from xformer.layers.layout import Layout
+from xformer.model import Transformer
+from xformer.tasks import Batch, Task, score
+from xformer.tasks.sampling import generator
+from xformer.tasks.scoring import cross_entropy
+from xformer.trace import record
+from xformer.training import loop
+from xformer.training.loop import Run, train
+from xformer.training.progress import Progress
+from xformer.training.schedule import learning_rate
+from xformer.training.snapshots import STATE, snapshot_steps
+
+TIMES = ("seconds", "tokens_per_second")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)  # proven in test_files and test_full_disk
+
+
+def run_of(preset: Any, out: Path | None = None) -> Run:
+    return Run(preset, Task(preset.task), torch.device("cpu"), out)
+
+
+def rows_of(reports: list[Progress]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in report.row().items() if name not in TIMES} for report in reports]
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("batch_size", [16, 15], ids=["packed", "padded"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_loss_goes_down(architecture: str, batch_size: int) -> None:
+    preset = tiny_preset(
+        architecture, model={"d_model": 16}, steps=80, batch_size=batch_size, peak_lr=1e-2, log_every=20
+    )
+    run = run_of(preset)
+    with torch.no_grad():
+        untrained = score(run.held_out.logits(run.model), run.held_out)
+    reports = list(run.reports())
+    assert reports[-1].loss < 0.9 * reports[0].loss
+    assert reports[-1].held_out.loss < 0.8 * untrained.loss
+    assert reports[-1].held_out.token_accuracy > untrained.token_accuracy
+    assert reports[0].loss < 3 * math.log(preset.model.vocab_size)  # which is what knowing nothing costs
+
+
+def test_what_is_reported() -> None:
+    preset = tiny_preset(steps=12, log_every=5, held_out=8, batch_size=4)
+    reports = list(train(preset))
+    assert [report.step for report in reports] == [5, 10, 12]
+    assert [report.done for report in reports] == [False, False, True]
+    assert {report.steps for report in reports} == {12}
+    for report in reports:
+        assert report.learning_rate == learning_rate(preset.train, report.step)
+        assert report.held_out.samples == 8
+        assert report.gradient_norm > 0
+        assert set(report.scores) == {"diagonal", "anti_diagonal"}
+        assert all(0 <= score <= 1 for score in report.scores.values())
+        json.dumps(report.row(), allow_nan=False)
+    assert reports[0].seconds < reports[-1].seconds
+
+
+def test_the_reported_loss_is_the_mean_since_the_last_report() -> None:
+    every = list(train(tiny_preset(log_every=1)))
+    some = list(train(tiny_preset(log_every=5)))
+    losses = [report.loss for report in every]
+    for report, part in zip(some, (losses[:5], losses[5:10], losses[10:]), strict=True):
+        assert report.loss == pytest.approx(sum(part) / len(part), rel=1e-12)
+    assert [report.gradient_norm for report in some] == [every[step - 1].gradient_norm for step in (5, 10, 12)]
+
+
+def test_a_step_is_one_update_of_the_schedule_and_the_sampler() -> None:
+    """Three steps of the loop, written out."""
+    preset = tiny_preset(steps=3, weight_decay=0.1, batch_size=4, log_every=1, snapshot_every=0)
+    run = run_of(preset)
+    model = Transformer(preset.model)
+    model.load_state_dict(run.model.state_dict())
+    list(run.reports())
+    matrices, vectors = ([p for p in model.parameters() if (p.dim() >= 2) is flag] for flag in (True, False))
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    adamw = torch.optim.AdamW(groups, betas=(0.9, 0.98))
+    chunk = Task(preset.task).sample(4, seed=0, step=0, steps=64, purpose="train", packed=True)
+    for step in (1, 2, 3):
+        batch = chunk.rows(2 * (step - 1), 2 * step)
+        adamw.zero_grad()
+        cross_entropy(batch.logits(model), batch.labels).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for group in adamw.param_groups:
+            group["lr"] = learning_rate(preset.train, step)
+        adamw.step()
+    for mine, other in zip(run.model.parameters(), model.parameters(), strict=True):
+        # Adam divides by √v: a gradient off by 1e-7 of itself moves a weight by no more than 1e-6 of three steps of 3e-3
+        torch.testing.assert_close(mine, other, rtol=0, atol=1e-6)
+
+
+def test_each_chunk_of_batches_follows_the_one_before() -> None:
+    preset = tiny_preset(steps=200)
+    one_by_one, seen = run_of(preset), []
+    for step in range(140):
+        seen.append(one_by_one._batch(step).tokens.clone())
+    assert len({tuple(tokens.flatten().tolist()) for tokens in seen}) == 140
+    for step in (0, 63, 64, 70, 128, 139):  # a run that is resumed there
+        assert torch.equal(run_of(preset)._batch(step).tokens, seen[step])
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(architecture: str) -> None:
+    def end(seed: int) -> tuple[torch.Tensor, list[dict[str, Any]]]:
+        run = run_of(tiny_preset(architecture, model={"dropout": 0.2}, seed=seed))
+        return run.optimiser.flat, rows_of(list(run.reports()))
+
+    (weights, rows), (again, rows_again), (other, _) = end(3), end(3), end(4)
+    assert torch.equal(weights, again)
+    assert rows == rows_again
+    assert not torch.equal(weights, other)
+
+
+def test_dropout_changes_training_and_not_scoring() -> None:
+    plain, dropped = list(train(tiny_preset())), list(train(tiny_preset(model={"dropout": 0.5})))
+    assert plain[0].loss != dropped[0].loss
+    run = run_of(tiny_preset(model={"dropout": 0.5}))
+    list(run.reports())
+    assert run.probe_scores() == run.probe_scores()
+
+
+def test_every_step_drops_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+    monkeypatch.setattr(loop, "generator", lambda *key: (drawn.append(key[:3]), generator(*key))[1])
+    list(train(tiny_preset(model={"dropout": 0.5}, steps=5, seed=6)))
+    assert drawn == [(6, "init", 0), *((6, "dropout", step) for step in (1, 2, 3, 4, 5))]
+
+
+def test_the_global_generator_is_left_alone() -> None:
+    before = torch.get_rng_state()
+    list(train(tiny_preset("encoder-decoder", model={"dropout": 0.3})))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_packed_and_padded_sequences_give_the_same_gradient(float64: None, architecture: str) -> None:
+    task = tiny_task(architecture)
+    packed = task.sample(10, seed=1, packed=True)
+    padded = unpack(packed, task)
+    model = Transformer(tiny_model(task, d_model=10, n_layers=2), torch.Generator().manual_seed(0))
+    gradients = []
+    for batch in (packed, padded):
+        loss = cross_entropy(batch.logits(model), batch.labels)
+        gradients.append((loss, *torch.autograd.grad(loss, list(model.parameters()))))
+    for mine, other in zip(*gradients, strict=True):
+        # Sums of at most 60 cells × 17 keys in another order, numbers of order 1: about 1e3 · 1.1e-16, and ten times that
+        torch.testing.assert_close(mine, other, rtol=0, atol=1e-12)
+    assert max(g.abs().max() for g in gradients[0][1:]) > 1e-2
+
+
+def unpack(batch: Batch, task: Task) -> Batch:
+    """The examples of packed rows, one a row, padded: by looping over them."""
+
+    def side(tokens: torch.Tensor, labels: torch.Tensor, layout: Layout | None) -> tuple[torch.Tensor, ...]:
+        assert layout is not None
+        assert layout.segments is not None
+        rows = []
+        for row in range(len(tokens)):
+            for segment in (1, 2):
+                chosen = layout.segments[row] == segment
+                rows.append((tokens[row][chosen], labels[row][chosen]))
+        width = max(len(cells) for cells, _ in rows)
+        pad = torch.nn.functional.pad
+        return (
+            torch.stack([pad(cells, (0, width - len(cells))) for cells, _ in rows]),
+            torch.stack([pad(cells, (0, width - len(cells)), value=-100) for _, cells in rows]),
+            torch.stack([torch.arange(width) < len(cells) for cells, _ in rows]),
+        )
+
+    if batch.target is None:
+        tokens, labels, valid = side(batch.tokens, batch.labels, batch.layout)
+        return Batch(tokens, Layout.from_valid(valid), labels)
+    tokens, _, valid = side(batch.tokens, batch.tokens, batch.layout)
+    target, labels, target_valid = side(batch.target, batch.labels, batch.target_layout)
+    return Batch(tokens, Layout.from_valid(valid), labels, target, Layout.from_valid(target_valid))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_probe_is_one_sequence_that_the_model_can_read(architecture: str) -> None:
+    """With `max_len` as short as the task allows, and for many seeds: a probe must never be too long."""
+    task = tiny_task(architecture)
+    longest = {"encoder": 5, "decoder": 11, "encoder-decoder": 6}[architecture]
+    for seed in range(20):
+        preset = tiny_preset(architecture, model={"max_len": longest}, seed=seed)
+        run = run_of(preset)
+        assert task.config.min_len <= len(run.probe.source) <= task.config.max_len
+        assert run.probe.stream.shape[1] <= longest
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_probe_scores_are_those_of_the_strongest_head(architecture: str) -> None:
+    run = run_of(tiny_preset(architecture, model={"n_layers": 2, "embed_std": 3.0}))
+    n = len(run.probe.source)
+    inputs = [run.probe.stream] if run.probe.target is None else [run.probe.stream, run.probe.target]
+    diagonal, anti = [], []
+    for pattern in record(run.model, *inputs).patterns().values():
+        for head in pattern[0].tolist():
+            if architecture == "decoder":  # the query at the start token, n, is the first that answers
+                head = head[n:]
+            diagonal.append(sum(head[i][i] for i in range(n)) / n)
+            anti.append(sum(head[i][n - 1 - i] for i in range(n)) / n)
+    assert run.probe_scores() == pytest.approx({"diagonal": max(diagonal), "anti_diagonal": max(anti)}, rel=1e-5)
+
+
+def test_a_target_stops_the_run_early(tmp_path: Path) -> None:
+    preset = tiny_preset(
+        task={"name": "copy"}, model={"d_model": 16}, steps=600, batch_size=32, peak_lr=2e-2, log_every=10, target=0.9
+    )
+    reports = list(train(preset, out=tmp_path))
+    assert reports[-1].step < 600
+    assert reports[-1].done
+    assert reports[-1].held_out.exact_match >= 0.9
+    assert all(report.held_out.exact_match < 0.9 and not report.done for report in reports[:-1])
+    assert reports[-1].note == (
+        f"Reached the target: {reports[-1].held_out.exact_match:.2%} exact match at step {reports[-1].step}."
+    )
+    assert load(tmp_path).card["step"] == reports[-1].step
+    assert STATE not in files(tmp_path)
+
+
+def test_a_run_that_reached_its_target_is_finished_even_if_nobody_asks_for_more(tmp_path: Path) -> None:
+    preset = tiny_preset(task={"name": "copy"}, steps=50, target=1e-9, peak_lr=2e-2, batch_size=32, held_out=64)
+    reports = train(preset, out=tmp_path)
+    last = next(report for report in reports if report.done)
+    reports.close()  # pyright: ignore[reportAttributeAccessIssue]
+    assert last.step < 50
+    assert STATE not in files(tmp_path)
+    assert load(tmp_path).card["step"] == last.step
+
+
+def test_a_stalled_run_says_so_once() -> None:
+    reports = list(train(tiny_preset(steps=20, log_every=2, peak_lr=1e-9)))
+    noted = [report for report in reports if report.note]
+    assert [report.step for report in noted] == [12]
+    assert noted[0].note == (
+        f"This run has stalled: at step 12 of 20 its loss is still {noted[0].loss:.2f}. "
+        "Another seed or a longer warm-up usually helps."
+    )
+    learning = tiny_preset(task={"name": "copy"}, model={"d_model": 16}, steps=120, batch_size=32, peak_lr=2e-2)
+    assert not any(report.note for report in train(learning))
+
+
+@pytest.mark.parametrize("snapshot_every", [1, 3, 1000])
+def test_a_huge_learning_rate_is_one_sentence_and_the_last_snapshot_is_good(
+    tmp_path: Path, snapshot_every: int
+) -> None:
+    preset = tiny_preset(
+        model={"norm": "none", "d_ff": 16},
+        steps=60,
+        peak_lr=1e9,
+        warmup=0.0,
+        snapshot_every=snapshot_every,
+        log_every=1,
+    )
+    with pytest.raises(TrainingError) as caught:
+        list(train(preset, out=tmp_path))
+    message = str(caught.value)
+    assert "1e+09" in message
+    assert "1e+08" in message
+    assert message.endswith("the last snapshot with finite weights is kept.")
+    assert "\n" not in message
+    steps = snapshot_steps(tmp_path)
+    assert steps[0] == 0
+    for step in steps:
+        assert all(p.isfinite().all() for p in load(tmp_path / f"snapshots/{step:06d}.safetensors").model.parameters())
+
+
+def test_weights_that_overflow_are_a_training_error_too(tmp_path: Path) -> None:
+    """Decay times rate beyond 1 blows the weights up while the loss of the step before is still a number."""
+    preset = tiny_preset(steps=40, peak_lr=1e12, weight_decay=100.0, warmup=0.0, snapshot_every=1, log_every=1000)
+    with pytest.raises(TrainingError):
+        list(train(preset, out=tmp_path))
+    for step in snapshot_steps(tmp_path):
+        load(tmp_path / f"snapshots/{step:06d}.safetensors")
+
+
+def test_weights_that_are_no_numbers_never_become_a_snapshot(tmp_path: Path) -> None:
+    """Even where neither the loss nor the gradient shows them."""
+    run = run_of(tiny_preset(snapshot_every=4, log_every=1), tmp_path)
+    reports = run.reports()
+    for _ in range(3):
+        next(reports)
+    with torch.no_grad():
+        run.model.embedding.token[0] = math.nan  # padding, which nobody reads
+    with pytest.raises(
+        TrainingError, match=r"The run stops at step 4\. The weights are not saved, because embedding\.token"
+    ):
+        list(reports)
+    assert snapshot_steps(tmp_path) == [0]
+
+
+def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    list(train(tiny_preset()))
+    reports = train(tiny_preset())
+    next(reports)
+    reports.close()  # pyright: ignore[reportAttributeAccessIssue]
+    assert files(tmp_path) == set()
+
+
+def test_configurations_that_do_not_fit_write_nothing(tmp_path: Path) -> None:
+    preset = tiny_preset()
+    out = tmp_path / "run"
+    for wrong in (
+        replace(preset, model=preset.model.replace(vocab_size=99)),
+        replace(preset, task=preset.task.replace(max_len=100)),
+        replace(preset, task=preset.task.replace(architecture="decoder")),
+    ):
+        with pytest.raises(ConfigError):
+            train(wrong, out=out)
+    for device in ("gpu", "cuda:x", "mps", ""):
+        with pytest.raises(ConfigError):
+            train(preset, out=out, device=device)
+    with pytest.raises(ConfigError, match="There is no preset 'nothing'; the presets are reverse, "):
+        train("nothing", out=out)
+    assert not out.exists()
+
+
+def test_a_finished_run_leaves_its_snapshots_and_a_checkpoint(tmp_path: Path) -> None:
+    preset = tiny_preset(steps=10, snapshot_every=4, log_every=5)
+    reports = list(train(preset, out=tmp_path))
+    assert snapshot_steps(tmp_path) == [0, 4, 8, 10]
+    assert files(tmp_path) == {
+        "model.safetensors",
+        "card.json",
+        *(f"snapshots/{step:06d}.safetensors" for step in (0, 4, 8, 10)),
+    }
+    checkpoint = load(tmp_path)
+    assert checkpoint.config == preset.model
+    assert checkpoint.task == Task(preset.task)
+    last = load(tmp_path / "snapshots/000010.safetensors")
+    for mine, other in zip(checkpoint.model.parameters(), last.model.parameters(), strict=True):
+        assert torch.equal(mine, other)
+    card = checkpoint.card
+    assert (card["preset"], card["seed"], card["step"]) == ("tiny", 0, 10)
+    assert card["train"] == preset.train.to_json()
+    assert card["curve"] == [json.loads(json.dumps(report.row())) for report in reports]
+    assert json.loads((tmp_path / "card.json").read_text()) == card
+
+
+def test_without_snapshots_only_the_end_is_written(tmp_path: Path) -> None:
+    list(train(tiny_preset(snapshot_every=0), out=tmp_path))
+    assert files(tmp_path) == {"model.safetensors", "card.json"}
+
+
+def test_the_snapshots_are_the_weights_of_their_steps(tmp_path: Path) -> None:
+    list(train(tiny_preset(steps=8, snapshot_every=4), out=tmp_path))
+    run = run_of(tiny_preset(steps=8, log_every=1))
+    at = {0: run.optimiser.flat.clone()}
+    for report in run.reports():
+        at[report.step] = run.optimiser.flat.clone()
+    for step in (0, 4, 8):
+        model = load(tmp_path / f"snapshots/{step:06d}.safetensors").model
+        parameters = sorted(model.parameters(), key=lambda p: p.dim() < 2)
+        assert torch.equal(torch.cat([p.reshape(-1) for p in parameters]), at[step])
+
+
+def test_a_long_run_can_be_loaded_and_resumed(tmp_path: Path) -> None:
+    """A report takes about 570 bytes of a header that may have a million: a long run must not outgrow its own files."""
+    preset = tiny_preset(steps=10_000, log_every=1, snapshot_every=0)
+    run = run_of(preset, tmp_path)
+    reports = run.reports()
+    first = next(reports)
+    run.rows = [first.row() | {"step": step} for step in range(1, 5000)]
+    reports.close()  # pyright: ignore[reportAttributeAccessIssue]
+    again = run_of(preset, tmp_path)
+    again.restore()
+    assert again.rows == run.rows
+    again._finish()
+    curve = load(tmp_path).card["curve"]
+    assert 200 <= len(curve) <= 500
+    assert curve[-1] == run.rows[-1]

@@ -1,0 +1,238 @@
+"""The picture of a model is the model: the same counts, shapes, order, and sums as a run leaves behind."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import xformer
+from pages.shared.components.model_diagram import checked, picture
+from xformer import ModelConfig
+from xformer.viz.diagram import Diagram, diagram
+
+PRIMES = {"vocab_size": 23, "d_model": 13, "n_layers": 3, "n_heads": 5, "d_head": 6, "d_value": 7, "max_len": 29}
+N_TOKENS, N_TARGET = 11, 17
+
+VARIANTS = {
+    "post": {"d_ff": 19},
+    "pre": {"d_ff": 19, "norm": "pre"},
+    "no norm": {"d_ff": 19, "norm": "none", "positions": "none"},
+    "norm at the end only": {"d_ff": 19, "norm": "none", "final_norm": True},
+    "no feed-forward, mirror": {"d_ff": 0, "norm": "pre", "positions": "mirror"},
+    "rotary, biases": {"d_ff": 19, "norm": "pre", "positions": "rotary", "attention_bias": True, "ffn_bias": False},
+    "alibi, gelu": {"d_ff": 19, "positions": "alibi", "activation": "gelu", "output_bias": False},
+    "tied, learned": {"d_ff": 19, "positions": "learned", "tied_output": True, "scale_embeddings": True},
+    "nothing left to learn": {"d_ff": 0, "tied_output": True, "output_bias": False, "norm": "none"},
+}
+ARCHITECTURES = ("encoder", "decoder", "encoder-decoder")
+
+
+def configs() -> list[ModelConfig]:
+    """Every architecture in every variant, an encoder also with masks, an encoder-decoder also with one embedding."""
+    made = [ModelConfig(architecture=a, **PRIMES | v) for a in ARCHITECTURES for v in VARIANTS.values()]
+    made.append(ModelConfig(architecture="encoder", causal=True, see_self=False, **PRIMES | {"d_ff": 19}))
+    return [*made, ModelConfig(architecture="encoder-decoder", tied_source=True, **PRIMES | {"d_ff": 19})]
+
+
+def drawn(config: ModelConfig) -> Diagram:
+    return diagram(config, N_TOKENS, N_TARGET if config.architecture == "encoder-decoder" else None)
+
+
+def ran(config: ModelConfig) -> xformer.Trace:
+    generator = torch.Generator().manual_seed(3)
+    model = xformer.Transformer(config, generator)
+    tokens = torch.randint(config.vocab_size, (1, N_TOKENS), generator=generator)
+    if config.architecture != "encoder-decoder":
+        return xformer.record(model, tokens)
+    return xformer.record(model, tokens, torch.randint(config.vocab_size, (1, N_TARGET), generator=generator))
+
+
+def described(config: ModelConfig) -> str:
+    return f"{config.architecture}-{config.norm}-{config.positions}-{config.d_ff}-{config.tied_output}"
+
+
+every_config = pytest.mark.parametrize("config", configs(), ids=described)
+
+
+@every_config
+def test_boxes_count_what_the_model_learns(config: ModelConfig) -> None:
+    picture_of = drawn(config)
+    learned = sum(p.numel() for p in xformer.Transformer(config).parameters())
+    assert picture_of.n_parameters == learned == config.n_parameters()
+
+
+@every_config
+def test_shapes_are_those_of_a_run(config: ModelConfig) -> None:
+    trace = ran(config)
+    boxes = drawn(config).boxes
+    for box in boxes:
+        if box.activation is not None:
+            assert box.shape == tuple(trace[box.activation].shape), box.id
+    unnamed = {box.kind for box in boxes if box.activation is None}
+    assert unnamed <= ({"tokens", "sum"} if config.norm == "post" else {"tokens"})
+
+
+@every_config
+def test_arrows_join_existing_boxes_into_a_path_from_input_to_output(config: ModelConfig) -> None:
+    picture_of = drawn(config)
+    ids = [box.id for box in picture_of.boxes]
+    assert len(set(ids)) == len(ids)
+    order = {name: index for index, name in enumerate(ids)}
+    feeds: dict[str, set[str]] = {name: set() for name in ids}
+    for arrow in picture_of.arrows:
+        assert {arrow.source, arrow.target} <= set(ids)
+        assert arrow.source != arrow.target
+        feeds[arrow.source].add(arrow.target)
+    # Everything leads to the one output, and nothing leads out of it.
+    output = ids[-1]
+    assert picture_of[output].kind == "output"
+    for name in ids:
+        reached, todo = {name}, [name]
+        while todo:
+            new = feeds[todo.pop()] - reached
+            reached |= new
+            todo += new
+        assert output in reached, f"{name} leads nowhere"
+    assert not feeds[output]
+    assert len({(a.source, a.target) for a in picture_of.arrows}) == len(picture_of.arrows)
+    assert all(order[a.source] < order[a.target] for a in picture_of.arrows if a.flow in ("stream", "residual"))
+
+
+@every_config
+@pytest.mark.usefixtures("float64")
+def test_arrows_are_the_sums_and_norms_that_the_model_computes(config: ModelConfig) -> None:
+    """What flows into a circle adds up, in the numbers of a real run, to what leaves it; so do the norms."""
+    trace, picture_of = ran(config), drawn(config)
+    into: dict[str, list[str]] = {}
+    for arrow in picture_of.arrows:
+        into.setdefault(arrow.target, []).append(arrow.source)
+
+    def value(box_id: str) -> torch.Tensor:
+        box = picture_of[box_id]
+        if box.activation is not None:
+            return trace[box.activation]
+        assert box.kind == "sum"
+        return sum((value(source) for source in into[box_id]), torch.zeros(()))
+
+    def normal(x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, (config.d_model,), eps=config.norm_eps)  # fresh norms scale by 1 and shift by 0
+
+    in_last_layer = config.n_layers == 1
+    checks = 0
+    for box in picture_of.boxes:
+        if box.kind == "sum":
+            want = sum((value(source) for source in into[box.id]), torch.zeros(()))
+        elif box.kind == "norm" and (box.sublayer is not None or in_last_layer):
+            want = normal(value(into[box.id][0]))
+        else:
+            continue  # a final norm reads the last layer, of which the first, drawn here, is only an example
+        torch.testing.assert_close(value(box.id), want, rtol=1e-12, atol=1e-12)
+        checks += box.kind == "norm" or box.activation is not None
+    assert checks >= 1
+
+
+def test_one_layer_is_drawn_to_its_end() -> None:
+    config = ModelConfig(architecture="encoder", **PRIMES | {"n_layers": 1, "d_ff": 19, "norm": "pre"})
+    trace, picture_of = ran(config), drawn(config)
+    source = next(arrow.source for arrow in picture_of.arrows if arrow.target == "encoder.final_norm")
+    last = trace[picture_of[source].activation or ""]
+    want = F.layer_norm(last, (config.d_model,), eps=config.norm_eps)
+    torch.testing.assert_close(trace["final_norm"], want)
+
+
+@pytest.mark.parametrize(
+    ("norm", "path"),
+    [
+        ("pre", ["encoder.embed>encoder.attn_norm", "encoder.attn_norm>encoder.attn", "encoder.attn>encoder.attn_sum"]),
+        ("post", ["encoder.embed>encoder.attn", "encoder.attn>encoder.attn_sum", "encoder.attn_sum>encoder.attn_norm"]),
+        ("none", ["encoder.embed>encoder.attn", "encoder.attn>encoder.attn_sum", "encoder.attn_sum>encoder.ffn"]),
+    ],
+)
+def test_norms_stand_where_the_model_has_them(norm: str, path: list[str]) -> None:
+    made = drawn(ModelConfig(architecture="encoder", norm=norm, positions="rotary", **PRIMES | {"d_ff": 19}))
+    arrows = [f"{arrow.source}>{arrow.target}" for arrow in made.arrows]
+    assert set(path) <= set(arrows)
+    assert "encoder.embed>encoder.attn_sum" in arrows  # the residual connection goes past the norm
+    places = {box.place for box in made.boxes if box.kind == "norm" and box.sublayer is not None}
+    assert places == {"pre": {"rise"}, "post": {"stream"}, "none": set()}[norm]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("positions", "flow"),
+    [("sinusoidal", "add"), ("learned", "add"), ("mirror", "add"), ("rotary", "inside"), ("alibi", "inside")],
+)
+def test_positions_are_added_or_act_inside_attention(architecture: str, positions: str, flow: str) -> None:
+    made = drawn(ModelConfig(architecture=architecture, positions=positions, **PRIMES | {"d_ff": 19}))
+    from_positions = [arrow for arrow in made.arrows if made[arrow.source].kind == "positions"]
+    assert len(from_positions) == len(made.stacks)
+    for arrow in from_positions:
+        assert arrow.flow == flow
+        assert made[arrow.target].kind == {"add": "sum", "inside": "attention"}[flow]
+        assert made[arrow.target].title != "Cross-attention"
+
+
+def test_no_positions_and_no_feed_forward_draw_nothing() -> None:
+    made = drawn(ModelConfig(architecture="decoder", positions="none", norm="none", **PRIMES | {"d_ff": 0}))
+    assert [box.kind for box in made.boxes] == ["tokens", "embedding", "attention", "sum", "output"]
+    assert made.stacks[0].n_sublayers == 1
+
+
+def test_masks_are_those_of_each_attention() -> None:
+    sizes = PRIMES | {"d_ff": 19}
+
+    def masks(**kind) -> list[str | None]:
+        return [box.mask for box in drawn(ModelConfig(**sizes, **kind)).boxes if box.kind == "attention"]
+
+    assert masks(architecture="encoder") == ["full"]
+    assert masks(architecture="encoder", causal=True, see_self=False) == ["strict"]
+    assert masks(architecture="decoder") == ["causal"]
+    assert masks(architecture="encoder-decoder") == ["full", "causal", "full"]
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_cross_attention_reads_the_end_of_the_encoder(norm: str) -> None:
+    made = drawn(ModelConfig(architecture="encoder-decoder", norm=norm, **PRIMES | {"d_ff": 19}))
+    memory = [arrow for arrow in made.arrows if arrow.flow == "memory"]
+    assert [(arrow.source, arrow.target) for arrow in memory] == [
+        ("encoder.final_norm" if norm == "pre" else "encoder.ffn_norm", "decoder.cross_attn")
+    ]
+    assert str(N_TOKENS) in made["decoder.cross_attn"].what
+
+
+@pytest.mark.parametrize("value", [0, 30, -1, True, 2.0, None])
+def test_a_length_that_does_not_fit_is_refused(value) -> None:
+    encoder = ModelConfig(architecture="encoder", **PRIMES | {"d_ff": 19})
+    both = ModelConfig(architecture="encoder-decoder", **PRIMES | {"d_ff": 19})
+    with pytest.raises(ValueError, match=r"n_tokens must be from 1 to max_len = 29, received"):
+        diagram(encoder, value)
+    with pytest.raises(ValueError, match=r"n_target must be from 1 to max_len = 29, received"):
+        diagram(both, 3, value)
+
+
+def test_only_an_encoder_decoder_has_a_target() -> None:
+    with pytest.raises(ValueError, match="leave n_target out, received n_target=3"):
+        diagram(ModelConfig(architecture="decoder", **PRIMES | {"d_ff": 19}), 3, 3)
+
+
+@every_config
+def test_what_the_browser_gets_is_json_with_only_the_available_screens_open(config: ModelConfig) -> None:
+    made = drawn(config)
+    sent = picture(made, frozenset({"attention", "elsewhere"}))
+    assert json.loads(json.dumps(sent)) == json.loads(json.dumps(sent, allow_nan=False))
+    assert {box["open"] for box in sent["boxes"]} == {None, "attention"}
+    assert all(box["open"] == "attention" for box in sent["boxes"] if box["kind"] == "attention")
+    assert sent["parameters"] == config.n_parameters()
+
+
+@pytest.mark.parametrize(
+    ("sent", "want"),
+    [("attention", "attention"), ("residual", None), ("elsewhere", None), ("", None), (None, None), (3, None),
+     (["attention"], None), ({"open": "attention"}, None)],
+)  # fmt: skip
+def test_only_a_screen_that_was_offered_comes_back(sent, want) -> None:
+    made = drawn(ModelConfig(architecture="encoder", **PRIMES | {"d_ff": 19}))
+    assert checked(sent, made, frozenset({"attention", "elsewhere"})) == want

@@ -1,0 +1,240 @@
+"""Packed attention patterns are decoded here byte by byte, independently of how they were packed."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+
+from xformer.viz.packing import PatternLayer, header_of, pack, visible
+from xformer.viz.theme import DIVERGING, HEAD_HUES, SEQUENTIAL
+
+HEADS, QUERIES, KEYS = 3, 7, 11
+
+
+def softmax(scores: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    exponents = np.where(allowed, np.exp(scores), 0)
+    return (exponents / exponents.sum(-1, keepdims=True)).astype(np.float32)
+
+
+def layer(
+    seed: int = 0, heads: int = HEADS, queries: int = QUERIES, keys: int = KEYS, *, causal: bool = True
+) -> PatternLayer:
+    scores = np.random.default_rng(seed).normal(0, 3, (heads, queries, keys))
+    allowed = np.tril(np.ones((1, queries, keys), bool)) if causal else np.ones((1, queries, keys), bool)
+    labels = tuple(f"t{i}" for i in range(max(queries, keys)))
+    return PatternLayer(
+        f"encoder.{seed}.attn", f"layer {seed}", softmax(scores, allowed), allowed, labels[:queries], labels[:keys]
+    )
+
+
+def unpack(packed: bytes) -> tuple[dict, list[list[np.ndarray]], list[np.ndarray]]:
+    """The header, the planes [layer][run] and the exact blocks [run], read from the documented layout alone."""
+    assert packed[:4] == b"XATT"
+    (length,) = struct.unpack("<I", packed[4:8])
+    assert (8 + length) % 8 == 0
+    header = json.loads(packed[8 : 8 + length])
+    body = packed[8 + length :]
+    planes = []
+    for item in header["layers"]:
+        size = item["heads"] * item["rows"] * item["cols"]
+        shape = item["heads"], item["rows"], item["cols"]
+        planes.append([np.frombuffer(body, np.uint8, size, run["offset"]).reshape(shape) for run in item["runs"]])
+    assert header["exact"] % 4 == 0
+    chosen = header["layers"][header["selected"][0]]
+    floats = np.frombuffer(body, "<f4", -1, header["exact"]).reshape(-1, chosen["queries"], chosen["keys"])
+    return header, planes, list(floats)
+
+
+def test_planes_are_within_half_a_level_and_masked_cells_are_never_a_level():
+    item = layer()
+    header, planes, _ = unpack(pack([item]))
+    peaks = np.array(header["layers"][0]["runs"][0]["peaks"])[:, None, None]
+    plane = planes[0][0]
+    allowed = np.broadcast_to(item.allowed, item.pattern.shape)
+    assert plane.shape == (HEADS, QUERIES, KEYS)
+    assert np.array_equal(plane == 255, ~allowed)
+    error = np.abs(plane / 253 * peaks - item.pattern)[allowed]
+    assert error.max() <= (peaks / 506).max() * (1 + 1e-5)
+    assert np.array_equal(peaks[:, 0, 0].astype(np.float32), item.pattern.max((1, 2)))
+
+
+def test_a_tiny_weight_of_a_diffuse_head_is_not_lost():
+    pattern = np.full((1, 5, 512), 1 / 512, np.float32)
+    item = PatternLayer("a", "a", pattern, np.ones((1, 1, 1), bool), ("x",) * 5, ("x",) * 512)
+    _, planes, _ = unpack(pack([item], max_thumbnail=512))
+    assert (planes[0][0] == 253).all()
+
+
+def test_the_chosen_head_is_exact_and_its_masked_cells_are_infinite():
+    items = [layer(0), layer(1)]
+    _, _, floats = unpack(pack(items, selected=(1, 2)))
+    allowed = items[1].allowed[0]
+    assert np.array_equal(floats[0][allowed], items[1].pattern[2][allowed])
+    assert np.isposinf(floats[0][~allowed]).all()
+
+
+@pytest.mark.parametrize(("queries", "keys", "side"), [(7, 11, 4), (13, 5, 3), (11, 11, 1), (6, 4, 3)])
+def test_pooling_keeps_the_largest_weight_of_every_block(queries: int, keys: int, side: int):
+    item = layer(2, queries=queries, keys=keys, causal=False)
+    header, planes, _ = unpack(pack([item], max_thumbnail=side, budget=0))
+    record = header["layers"][0]
+    tall, wide = record["pool"]
+    assert max(record["rows"], record["cols"]) <= side
+    for head in range(HEADS):
+        for row in range(record["rows"]):
+            for col in range(record["cols"]):
+                block = item.pattern[head, row * tall : (row + 1) * tall, col * wide : (col + 1) * wide]
+                shown = planes[0][0][head, row, col] / 253 * record["runs"][0]["peaks"][head]
+                assert shown == pytest.approx(block.max(), abs=record["runs"][0]["peaks"][head] / 506 * 1.001)
+
+
+def test_a_pooled_block_is_masked_only_where_all_of_it_is():
+    item = layer(3, queries=8, keys=8)
+    _, planes, _ = unpack(pack([item], max_thumbnail=4, budget=0))
+    blocks = np.broadcast_to(item.allowed, item.pattern.shape).reshape(HEADS, 4, 2, 4, 2).any((2, 4))
+    assert np.array_equal(planes[0][0] == 255, ~blocks)
+
+
+def test_what_is_not_a_number_is_shown_as_such_and_not_as_masked():
+    item = layer(4, causal=False)
+    item.pattern[1, 2, 3] = np.nan
+    item.pattern[1, 2, 4] = np.inf
+    header, planes, floats = unpack(pack([item], selected=(0, 1)))
+    assert np.argwhere(planes[0][0] == 254).tolist() == [[1, 2, 3], [1, 2, 4]]
+    assert np.isnan(floats[0][2, 3:5]).all()
+    assert np.isfinite(header["layers"][0]["runs"][0]["peaks"]).all()
+
+
+def test_full_resolution_while_it_fits_the_budget_and_thumbnails_beyond():
+    item = layer(5, queries=96, keys=96)
+    exact = 96 * 96 * 4
+    full = HEADS * 96 * 96
+    assert header_of(pack([item], max_thumbnail=32, budget=exact + full))["layers"][0]["rows"] == 96
+    assert header_of(pack([item], max_thumbnail=32, budget=exact + full - 1))["layers"][0]["rows"] == 48
+    assert header_of(pack([item], max_thumbnail=32, budget=0))["layers"][0]["rows"] == 32
+
+
+@pytest.mark.parametrize(("tokens", "limit"), [(128, 1_500_000), (512, 2_000_000)])
+def test_six_layers_of_twelve_heads_stay_small(tokens: int, limit: int):
+    labels = ("x",) * tokens
+    pattern = np.full((12, tokens, tokens), 1 / tokens, np.float32)
+    item = PatternLayer("a", "a", pattern, np.ones((1, 1, 1), bool), labels, labels)
+    assert len(pack([item] * 6)) <= limit
+
+
+def test_a_changed_run_travels_with_how_far_each_head_moved():
+    before, after = layer(6), layer(7)
+    header, planes, floats = unpack(pack([before], [after], selected=(0, 1)))
+    moved = [0.5 * np.abs(before.pattern[h] - after.pattern[h]).sum(1).mean() for h in range(HEADS)]
+    np.testing.assert_allclose(header["layers"][0]["moved"], moved, rtol=1e-5)
+    assert len(planes[0]) == 2
+    assert not np.array_equal(planes[0][0], planes[0][1])
+    np.testing.assert_array_equal(floats[1][after.allowed[0]], after.pattern[1][after.allowed[0]])
+    assert unpack(pack([before], [before]))[0]["layers"][0]["moved"] == [0, 0, 0]
+
+
+def test_layers_of_different_shape_share_labels_that_are_equal():
+    own, other = layer(8, queries=5, keys=5), layer(9, queries=5, keys=KEYS, heads=2)
+    header, planes, _ = unpack(pack([own, other], selected=(1, 1)))
+    assert [plane[0].shape for plane in planes] == [(3, 5, 5), (2, 5, 11)]
+    assert header["layers"][0]["queryLabels"] == header["layers"][1]["queryLabels"]
+    assert header["layers"][1]["queryLabels"] != header["layers"][1]["keyLabels"]
+
+
+def test_equal_texts_of_encoder_and_decoder_stay_two_sequences():
+    labels = ("a", "b")
+    ones = np.ones((1, 2, 2), np.float32) / 2
+    names = ["encoder.0.attn", "decoder.0.self_attn", "decoder.0.cross_attn"]
+    items = [PatternLayer(name, name, ones, np.ones((1, 1, 1), bool), labels, labels) for name in names]
+    encoder, own, cross = header_of(pack(items))["layers"]
+    assert encoder["queryLabels"] == encoder["keyLabels"] == cross["keyLabels"]
+    assert own["queryLabels"] == own["keyLabels"] == cross["queryLabels"] != cross["keyLabels"]
+
+
+def test_the_digests_tell_another_choice_from_other_patterns():
+    items = [layer(10), layer(11)]
+    first, second = header_of(pack(items)), header_of(pack(items, selected=(1, 0)))
+    assert first["content"] == second["content"]
+    assert first["whole"] != second["whole"]
+    assert header_of(pack([layer(10), layer(12)]))["content"] != first["content"]
+
+
+@pytest.mark.parametrize(
+    ("token", "shown"), [(" a b", "·a·b"), ("\n", "↵"), ("\t", "⇥"), ("", "∅"), ("\ud800x", "?x"), ("<b>é", "<b>é")]
+)
+def test_tokens_are_made_visible(token: str, shown: str):
+    assert visible(token) == shown
+
+
+def test_a_strange_token_survives_the_bytes():
+    item = PatternLayer(
+        "a", "a", np.ones((1, 1, 1), np.float32), np.ones((1, 1, 1), bool), ("</script>🙂",), ("\ud83d",)
+    )
+    assert header_of(pack([item]))["labels"] == [["</script>🙂"], ["?"]]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"pattern": np.ones((7, 11), np.float32)}, r"axes \[head, query, key\]"),
+        ({"query_labels": ("a",)}, "one label"),
+        ({"allowed": np.ones((1, 7, 11))}, "boolean"),
+        ({"allowed": np.ones((1, 7, 10), bool)}, "broadcast"),
+        ({"allowed": np.ones((2, 1, 3, 7, 11), bool)}, "broadcast"),
+    ],
+)
+def test_a_layer_that_does_not_fit_is_refused(change: dict, says: str):
+    good = layer()
+    with pytest.raises(ValueError, match=says):
+        PatternLayer(**{field: getattr(good, field) for field in good.__dataclass_fields__} | change)
+
+
+@pytest.mark.parametrize(
+    ("layers", "changed", "selected", "says"),
+    [
+        ([], None, (0, 0), "at least one layer"),
+        ([layer()], None, (1, 0), "selected"),
+        ([layer()], None, (0, 3), "selected"),
+        ([layer()], [layer(), layer()], (0, 0), "shapes of the original"),
+        ([layer()], [layer(queries=5)], (0, 0), "shapes of the original"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(layers: list, changed: list | None, selected: tuple, says: str):
+    with pytest.raises(ValueError, match=says):
+        pack(layers, changed, selected=selected)
+
+
+def test_bytes_from_elsewhere_are_refused():
+    with pytest.raises(ValueError, match="begin with"):
+        header_of(b"PNG\x00\x00\x00\x00\x00")
+
+
+def oklab(colour: str) -> np.ndarray:
+    rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    light = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    lms = np.array([[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451, 0.1073969566],
+                    [0.0883024619, 0.2817188376, 0.6299787005]]) @ light  # fmt: skip
+    return np.array([[0.2104542553, 0.793617785, -0.0040720468], [1.9779984951, -2.428592205, 0.4505937099],
+                     [0.0259040371, 0.7827717662, -0.808675766]]) @ np.cbrt(lms)  # fmt: skip
+
+
+@pytest.mark.parametrize("stops", SEQUENTIAL)
+def test_sequential_scales_are_even_steps_in_one_direction_of_lightness(stops: tuple[str, ...]):
+    labs = np.array([oklab(stop) for stop in stops])
+    steps = np.linalg.norm(np.diff(labs, axis=0), axis=1)
+    lightness = np.diff(labs[:, 0])
+    assert steps.max() / steps.min() < 1.2  # hex digits and the edge of sRGB leave a little unevenness
+    assert (lightness > 0).all() or (lightness < 0).all()
+
+
+@pytest.mark.parametrize("stops", DIVERGING)
+def test_diverging_scales_are_centred_on_a_grey(stops: tuple[str, ...]):
+    middle = oklab(stops[len(stops) // 2])
+    assert len(stops) % 2 == 1
+    assert np.hypot(*middle[1:]) < 0.01
+    assert abs(oklab(stops[0])[0] - oklab(stops[-1])[0]) < 0.06  # both ends weigh the same
+
+
+def test_twelve_heads_have_twelve_hues():
+    assert len(set(HEAD_HUES)) == 12

@@ -1,0 +1,180 @@
+"""Colours keep their promises: readable, told apart by everyone, evenly spaced, and the same in the served theme."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from pathlib import Path
+
+import altair as alt
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from xformer.viz import theme
+
+CONFIG = tomllib.loads((Path(__file__).parents[2] / ".streamlit" / "config.toml").read_text(encoding="utf-8"))
+DARK = pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+
+# Linear RGB as seen without one kind of cone: Machado, Oliveira and Fernandes 2009, table 1, severity 1.0.
+SEEN = {
+    "normal": np.eye(3),
+    "protanopia": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+    "deuteranopia": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    ),
+    "tritanopia": np.array(
+        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
+    ),
+}
+
+
+def as_seen(colour: str, how: str) -> np.ndarray:
+    """OKLab of a colour as someone sees it, from the definition of OKLab (Ottosson 2020), not from the library."""
+    light = np.clip(SEEN[how] @ theme.linear_rgb(colour), 0, 1)
+    red, green, blue = light
+    cones = np.cbrt(
+        [
+            0.4122214708 * red + 0.5363325363 * green + 0.0514459929 * blue,
+            0.2119034982 * red + 0.6806995451 * green + 0.1073969566 * blue,
+            0.0883024619 * red + 0.2817188376 * green + 0.6299787005 * blue,
+        ]
+    )
+    mix = [[0.2104542553, 0.793617785, -0.0040720468], [1.9779984951, -2.428592205, 0.4505937099]]
+    return np.array([*mix, [0.0259040371, 0.7827717662, -0.808675766]]) @ cones
+
+
+def nearest(colours: list[str], how: str) -> float:
+    labs = [as_seen(colour, how) for colour in colours]
+    return min(float(np.linalg.norm(one - other)) for one, other in itertools.combinations(labs, 2))
+
+
+@DARK
+@pytest.mark.parametrize("how", list(SEEN))
+@pytest.mark.parametrize(("n", "apart"), [(4, 0.11), (8, 0.075), (12, 0.05)])
+def test_heads_are_told_apart(dark: bool, how: str, n: int, apart: float) -> None:
+    # 0.02 is about the smallest difference one notices in OKLab; several times that survives a projector.
+    assert nearest(theme.head_hues(n, dark), how) >= apart
+
+
+@DARK
+def test_what_is_drawn_stands_out_from_the_background(dark: bool) -> None:
+    ground = theme.pick(theme.BACKGROUND, dark)
+    assert all(theme.contrast(hue, ground) >= 3 for hue in theme.head_hues(12, dark))  # WCAG 2.2, 1.4.11
+    parts = [theme.pick(hue, dark) for hue in theme.PART_HUES.values()]
+    verdicts = [theme.pick(verdict.colour, dark) for verdict in (theme.RIGHT, theme.WRONG)]
+    assert all(theme.contrast(colour, ground) >= 4.5 for colour in parts + verdicts)  # used for text
+    assert theme.contrast(theme.pick(theme.TEXT, dark), ground) >= 12
+
+
+@DARK
+@pytest.mark.parametrize("how", list(SEEN))
+def test_right_and_wrong_differ_in_more_than_colour(dark: bool, how: str) -> None:
+    right, wrong = theme.RIGHT, theme.WRONG
+    assert nearest([theme.pick(right.colour, dark), theme.pick(wrong.colour, dark)], how) >= 0.1
+    for field in ("mark", "word", "vega", "plotly"):
+        assert getattr(right, field) != getattr(wrong, field)
+
+
+@DARK
+def test_scales_are_even(dark: bool) -> None:
+    for stops, tolerance in ((theme.sequential(dark), 0.06), (theme.diverging(dark), 0.06)):
+        labs = np.stack([as_seen(stop, "normal") for stop in stops])
+        steps = np.linalg.norm(np.diff(labs, axis=0), axis=1)
+        assert np.ptp(steps) / steps.mean() <= 2 * tolerance  # the rounding to 8 bits alone makes some of this
+    lightness = np.array([as_seen(stop, "normal")[0] for stop in theme.sequential(dark)])
+    assert np.all(np.diff(lightness) > 0) if dark else np.all(np.diff(lightness) < 0)
+
+
+@DARK
+def test_scales_begin_or_centre_at_the_background(dark: bool) -> None:
+    ground = theme.pick(theme.BACKGROUND, dark)
+    middle = theme.diverging(dark)[len(theme.diverging(dark)) // 2]
+    assert theme.contrast(theme.sequential(dark)[0], ground) < 1.2
+    assert theme.contrast(middle, ground) < 1.3
+    assert len(theme.diverging(dark)) % 2 == 1  # zero has a colour of its own
+
+
+@pytest.mark.parametrize("section", ["light", "dark"])
+def test_the_served_theme_is_this_one(section: str) -> None:
+    served, dark = CONFIG["theme"][section], section == "dark"
+    assert served["backgroundColor"] == theme.pick(theme.BACKGROUND, dark)
+    assert served["textColor"] == theme.pick(theme.TEXT, dark)
+    assert served["primaryColor"] == theme.pick(theme.PRIMARY, dark)
+    assert served["chartCategoricalColors"] == theme.head_hues(12, dark)
+    assert served["chartSequentialColors"] == theme.resample(theme.sequential(dark), 10)
+    assert served["chartDivergingColors"] == theme.resample(theme.diverging(dark), 10)
+    white_on_button = theme.contrast(served["primaryColor"], "#ffffff")
+    assert min(white_on_button, theme.contrast(served["primaryColor"], served["backgroundColor"])) >= 3.9
+
+
+def test_every_option_is_one_that_streamlit_knows() -> None:
+    from streamlit import config as options
+
+    def names(table: dict, path: str = "") -> list[str]:
+        return [
+            name
+            for key, value in table.items()
+            for name in (names(value, f"{path}{key}.") if isinstance(value, dict) else [f"{path}{key}"])
+        ]
+
+    options.get_config_options()
+    known = set(options._config_options_template)
+    assert set(names(CONFIG)) <= known
+
+
+def test_the_server_gives_nothing_away() -> None:
+    assert CONFIG["server"]["address"] == "127.0.0.1"
+    assert CONFIG["browser"]["gatherUsageStats"] is False
+    assert CONFIG["client"]["toolbarMode"] == "viewer"
+    assert CONFIG["client"]["showErrorDetails"] == "none"
+    fonts = CONFIG["theme"]["font"] + CONFIG["theme"]["codeFont"]
+    assert "http" not in fonts
+    assert "fontFaces" not in CONFIG["theme"]
+
+
+def test_heads_start_over_after_twelve() -> None:
+    assert theme.head_hue(12, True) == theme.head_hue(0, True) == theme.HEAD_HUES[0][1]
+    assert len(set(theme.head_hues(12, False))) == 12
+
+
+def test_resample_keeps_the_ends_and_the_stops() -> None:
+    stops = theme.sequential(False)
+    assert theme.resample(stops, len(stops)) == stops
+    assert theme.resample(stops, 7) == stops[::2]
+    assert theme.resample(["#000000", "#ffffff"], 3) == ["#000000", "#636363", "#ffffff"]  # L = 0.5 is #636363
+
+
+def test_contrast_of_known_pairs() -> None:
+    assert theme.contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert theme.contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.005)  # the lightest grey that passes AA
+    assert theme.ink("#ffffff") == theme.TEXT[0]
+    assert theme.ink("#201253") == "#ffffff"
+
+
+@DARK
+def test_charts_take_the_scales(dark: bool) -> None:
+    colours = go.Heatmap(z=[[0.0, 1.0]], colorscale=theme.plotly_scale(theme.sequential(dark))).colorscale
+    assert [stop for _, stop in colours] == theme.sequential(dark)
+    assert [at for at, _ in colours] == pytest.approx(np.linspace(0, 1, len(colours)))
+    scale = theme.vega_scale(theme.diverging(dark), -3, 3)
+    made = alt.Chart({"values": [{"x": 1}]}).mark_rect().encode(alt.Color("x:Q", scale=alt.Scale(**scale))).to_dict()
+    drawn = made["encoding"]["color"]["scale"]
+    assert drawn["domain"][0] == -3
+    assert drawn["domain"][len(drawn["domain"]) // 2] == pytest.approx(0)
+    assert drawn["domain"][-1] == 3
+    assert len(drawn["domain"]) == len(drawn["range"])
+
+
+@pytest.mark.parametrize(("low", "high"), [(1, 1), (2, 1), (float("nan"), 1)])
+def test_a_scale_needs_room(low: float, high: float) -> None:
+    with pytest.raises(ValueError, match="from a lower to a higher value"):
+        theme.vega_scale(["#000000", "#ffffff"], low, high)
+
+
+def test_signed_limit_is_symmetric_and_never_zero() -> None:
+    assert theme.signed_limit(np.array([0.5, -2.0, np.nan, np.inf])) == 2.0
+    assert theme.signed_limit(np.zeros((2, 3))) == 1.0
+    assert theme.signed_limit(np.array([])) == 1.0
