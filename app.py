@@ -18,7 +18,11 @@ def main() -> None:
     pages = {
         "Explore": [
             st.Page("pages/explore/home.py", title="Home", icon=":material/home:", default=True),
+            st.Page("pages/explore/embeddings.py", title="Embeddings", icon=":material/scatter_plot:"),
+            st.Page("pages/explore/positions.py", title="Positions", icon=":material/location_on:"),
             st.Page("pages/explore/attention.py", title="Attention", icon=":material/grid_on:"),
+            st.Page("pages/explore/feed_forward.py", title="Feed-forward", icon=":material/hub:"),
+            st.Page("pages/explore/residual.py", title="Residual", icon=":material/stacked_line_chart:"),
         ],
     }
     st.navigation(pages).run()

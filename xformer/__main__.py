@@ -12,7 +12,7 @@ from xformer.errors import XformerError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 when it succeeded, 1 with one sentence on stderr when it did not, 2 for a wrong call."""
     options = _parser().parse_args(arguments)
-    from xformer import commands  # only now: `--help` need not wait for torch
+    from xformer import commands  # only now: a wrong call need not wait for it
 
     try:
         return getattr(commands, options.command)(options) or 0

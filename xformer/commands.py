@@ -75,6 +75,8 @@ def eval(options: Namespace) -> None:
         raise InputError(f"The checkpoint {options.dir} names no task, so there is nothing to score it on.")
     if not 1 <= options.samples <= 10_000_000:
         raise InputError(f"--samples must be from 1 to 10,000,000, got {options.samples}; for example 10000.")
+    if not 0 <= options.seed < 2**63:
+        raise InputError(f"--seed must be from 0 to 2^63 - 1, got {options.seed}; for example 1.")
     score = evaluate(checkpoint.model, checkpoint.task, samples=options.samples, seed=options.seed)
     if options.json:
         print(json.dumps(asdict(score)))

@@ -134,7 +134,7 @@ _PRESETS = (
             architecture="encoder",
             vocab_size=20,
             d_model=64,
-            n_layers=2,
+            n_layers=3,
             n_heads=4,
             d_ff=256,
             max_len=64,
@@ -142,7 +142,7 @@ _PRESETS = (
             embed_std=0.2,
         ),
         _task("sort", "encoder"),
-        TrainConfig(steps=4000, batch_size=64, peak_lr=3e-3),
+        TrainConfig(steps=5000, batch_size=64, peak_lr=2e-3, seed=4),
     ),
 )
 

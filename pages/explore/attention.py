@@ -12,11 +12,12 @@ from pages.shared.change_panel import change_panel, follow_cutting_click
 from pages.shared.components.attention_view import Selection, attention_choice, attention_view, choose_attention
 from pages.shared.components.prediction_strip import prediction_strip
 from pages.shared.lanes import lanes
+from pages.shared.notebook import footer
 from pages.shared.rollout_panel import rollout_panel
 from pages.shared.session import View, open_page
 from pages.shared.stages_panel import stages_panel
 from xformer.analysis.heads import SCORES, head_scores, pattern_scores
-from xformer.viz.attention import layer_title, pattern_layers
+from xformer.viz.attention import layer_title, pattern_frame, pattern_layers
 from xformer.viz.packing import PatternLayer, pack
 
 KEY = "attention"
@@ -37,6 +38,7 @@ def page() -> None:
     chosen = attention_view(pack(layers, other, selected=(chosen.layer, chosen.head)), key=KEY)
     follow_cutting_click(layers[chosen.layer], chosen)
     shown = other or layers
+    _footer(view, shown[chosen.layer], chosen.head)
     view.share(head=_head_text(chosen), panel=_ask_panel())
     panel = st.session_state["panel"]
     if panel == "change the run":
@@ -49,6 +51,15 @@ def page() -> None:
     else:
         rollout_panel(view, changed or original)
     _what_to_notice(view, layers[best.layer].title, best.head + 1, weight)
+
+
+def _footer(view: View, layer: PatternLayer, head: int) -> None:
+    lines = [
+        "from xformer.viz.attention import head_chart, head_frame",
+        f'head_chart(head_frame(trace, "{layer.name}", {head}, {layer.query_labels!r}, {layer.key_labels!r}))',
+    ]
+    frame = pattern_frame(layer.pattern[head], layer.allowed[head], layer.query_labels, layer.key_labels)
+    footer(view, lines, frame, "pattern")
 
 
 def _ask_panel() -> str:
@@ -142,13 +153,20 @@ def _say_what_changed(view: View, original: resources.Run, changed: resources.Ru
 
 
 def _score_table(view: View, run: resources.Run) -> None:
+    n = len(run.example.source)
+    positions, keys = range(n), None
+    if view.task.config.architecture == "decoder":
+        where = st.segmented_control("Look", _SCOPES, default=_SCOPES[0], required=True, key="scope")
+        if where == _SCOPES[0]:  # the output that says the answer's i-th token stands at n + i
+            positions, keys = range(n, 2 * n), range(n)
     st.caption(
-        "Shares of a head's attention, averaged over the numbers of this input"
+        "Shares of a head's attention, averaged over the numbers of this input; special tokens are left out"
         f"{f', with {view.what_changed()}' if view.is_changed else ''}. Choose a row to enlarge that head; "
         "click a column to sort."
     )
-    n = len(run.example.source)
-    table = head_scores(run.trace, range(n))
+    table = head_scores(run.trace, positions, keys)
+    if table["induction"].isna().all():
+        table = table.drop(columns="induction")
     paths = list(run.trace.attention_layers())
     is_pair = run.example.target is not None
     table.insert(0, "where", [layer_title(path, is_pair=is_pair) for path in table["layer"]])
@@ -157,29 +175,40 @@ def _score_table(view: View, run: resources.Run) -> None:
         name: st.column_config.ProgressColumn(name, width=95, min_value=0.0, max_value=1.0, format="%.3f", help=text)
         for name, text in _HELP.items()
     }
+    entropy = st.column_config.NumberColumn("entropy (bits)", width=95, format="%.2f", help=_ENTROPY)
     event = st.dataframe(
         table.drop(columns="layer"),
         hide_index=True,
-        column_config=share
-        | {"entropy": st.column_config.NumberColumn("entropy (bits)", width=95, format="%.2f", help=_ENTROPY)},
+        column_config=share | {"entropy": entropy},
         on_select="rerun",
         selection_mode="single-row",
         key="scores",
     )
-    rows = event.selection.rows  # pyright: ignore[reportAttributeAccessIssue]
+    rows = event.selection.rows
     if rows and st.session_state.get("scores_followed") != (rows[0], view.model):
         st.session_state["scores_followed"] = (rows[0], view.model)
         row = table.iloc[rows[0]]
         choose_attention(KEY, Selection(paths.index(row["layer"]), int(row["head"]) - 1))
         st.rerun()
+    footer(
+        view,
+        [
+            "from xformer.analysis.heads import head_scores",
+            f"head_scores(trace, {positions!r}" + (")" if keys is None else f", {keys!r})"),
+        ],
+        table,
+        "scores",
+    )
 
 
+_SCOPES = ("from the answer back to the source", "within the source")
 _HELP = {
     "diagonal": "Weight on the token itself: key = query.",
     "anti-diagonal": "Weight on the mirrored token: key = length − 1 − query. Reversal needs this.",
     "previous": "Weight on the token before, over the queries that have one.",
     "next": "Weight on the token after, over the queries that have one.",
     "first": "Weight on the first token.",
+    "induction": "Weight on what followed an earlier occurrence of the same token, over the queries whose token came before.",
 }
 _ENTROPY = "How spread out a row is: −Σ p log₂ p. 0 bits is a single key; log₂(keys) is all alike."
 

@@ -13,7 +13,13 @@ from xformer.interventions import changed_source, join
 from xformer.presets import PUBLISHED
 from xformer.viz.diagram import diagram
 
-SCREENS = {"attention": "pages/explore/attention.py"}
+SCREENS = {
+    "embeddings": "pages/explore/embeddings.py",
+    "positions": "pages/explore/positions.py",
+    "attention": "pages/explore/attention.py",
+    "feed_forward": "pages/explore/feed_forward.py",
+    "residual": "pages/explore/residual.py",
+}
 
 
 def page() -> None:

@@ -65,18 +65,22 @@ def _edge_buttons(path: str, head: int, query: int, key: int, layer: PatternLaye
 
 def _replace_token(view: View) -> None:
     positions = range(len(view.source))
-    at = st.selectbox(
+    st.selectbox(
         "Position",
         positions,
         format_func=lambda position: f"{position}: {view.source[position]}" if position < len(view.source) else "–",
         key="replace_position",
     )
-    token = st.number_input("becomes", 1, view.task.vocabulary.symbols, key="replace_token")
-    st.button("Replace", on_click=_replace, args=(at, int(token)), width="stretch", key="replace")
+    st.number_input("becomes", 1, view.task.vocabulary.symbols, key="replace_token")
+    st.button("Replace", on_click=_replace, width="stretch", key="replace")
 
 
-def _replace(position: int, token: int) -> None:
-    """One replacement a position: the new one takes the old one's place."""
+def _replace() -> None:
+    """One replacement a position: the new one takes the old one's place.
+
+    The two values are read now: arguments of a callback would be those of the run before the last keystroke.
+    """
+    position, token = st.session_state["replace_position"], int(st.session_state["replace_token"])
     words = [word for word in st.session_state.get("edits", "").split(",") if word]
     kept = [word for word in words if not word.startswith(f"token:{position}.")]
     st.session_state["edits"] = ",".join([*kept, f"token:{position}.{token}"])

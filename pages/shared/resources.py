@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import streamlit as st
+import torch
 
 from xformer import Checkpoint, edits, load, record
 from xformer.decoding import decode
@@ -29,8 +30,12 @@ def warm_up() -> bool:
     Streamlit collects after each script run; with torch and the chart libraries imported that takes ~200 ms, unless what
     is there by now is frozen.
     """
+    torch.set_num_threads(
+        1
+    )  # the models are small: a second thread costs more than it gives, and visitors share the cores
     for name in shipped():
-        checkpoint(name)
+        if usable(name) is None:
+            decoded(name, (1, 2, 3))  # the first run of a model is slower than all later ones
     gc.collect()
     gc.freeze()
     return True

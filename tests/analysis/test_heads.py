@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.training.tiny import random_model
-from xformer.analysis.heads import SCORES, head_scores, pattern_scores
+from xformer.analysis.heads import SCORES, head_scores, induction_scores, pattern_scores
 from xformer.trace import record
 
 N = 7
@@ -93,15 +93,39 @@ def test_a_rectangular_pattern_has_its_anti_diagonal_too() -> None:
 
 
 @pytest.mark.parametrize("architecture", ["encoder", "decoder", "encoder-decoder"])
-def test_one_row_a_head_of_self_attention(architecture: str) -> None:
+def test_one_row_a_head(architecture: str) -> None:
     model = random_model(architecture)
     inputs = [torch.tensor([[1, 2, 3, 4, 5], [5, 4, 3, 2, 1]])] * (2 if architecture == "encoder-decoder" else 1)
     trace = record(model, *inputs)
     frame = head_scores(trace, positions=[0, 2, 3])
-    assert list(frame.columns) == ["layer", "head", *SCORES]
-    layers = [path for path in trace.attention_layers() if not path.endswith("cross_attn")]
-    assert len(layers) == (4 if architecture == "encoder-decoder" else 2)
+    assert list(frame.columns) == ["layer", "head", *SCORES, "induction"]
+    layers = list(trace.attention_layers())
+    assert len(layers) == (6 if architecture == "encoder-decoder" else 2)
     assert list(zip(frame["layer"], frame["head"], strict=True)) == [(path, h) for path in layers for h in range(3)]
     for row in frame.to_dict("records"):
         pattern = trace[f"{row['layer']}.pattern"][0, row["head"]].tolist()  # the first input's
         assert [row[name] for name in SCORES] == pytest.approx(by_loops(pattern, [0, 2, 3]), abs=1e-6)
+
+
+def test_between_two_streams_the_ith_position_is_held_against_the_ith_key() -> None:
+    pattern = torch.zeros(1, 7, 7)
+    for answer, source in ((3, 2), (4, 1), (5, 0)):  # an answer at 3, 4, 5 that reads the source 0, 1, 2 backwards
+        pattern[0, answer, source] = 0.75
+        pattern[0, answer, 6] = 0.25
+    scores = dict(zip(SCORES, pattern_scores(pattern, [3, 4, 5], [0, 1, 2])[0].tolist(), strict=True))
+    assert scores["anti-diagonal"] == 0.75
+    assert scores["diagonal"] == 0.25  # the middle one is on both
+    assert scores["first"] == 0.25
+    assert scores["entropy"] == pytest.approx(-0.75 * math.log2(0.75) + 0.25 * 2, abs=1e-6)
+
+
+def test_induction_is_the_weight_on_what_followed_the_same_token_before() -> None:
+    tokens = torch.tensor([5, 7, 2, 5, 7, 5])
+    pattern = torch.zeros(2, 6, 6)
+    pattern[0, 3, 1] = 0.5  # the second 5 looks at what followed the first
+    pattern[0, 4, 2] = 0.25  # the second 7 likewise
+    pattern[0, 5, 1], pattern[0, 5, 4] = 0.5, 0.25  # the third 5: two earlier ones
+    pattern[1, 3, 2] = 1.0
+    assert induction_scores(pattern, tokens) == pytest.approx([(0.5 + 0.25 + 0.75) / 3, 0.0])
+    assert induction_scores(pattern, tokens, [0, 1, 2, 3]) == pytest.approx([0.5, 0.0])
+    assert all(math.isnan(value) for value in induction_scores(pattern, torch.arange(6)))

@@ -13,33 +13,23 @@ from xformer.training import allocator
 
 # In a process of its own: these settings outlast a test.
 SETTLE = """
-import json, resource, torch
+import json, torch
 from xformer.training.allocator import settle
 
-def faults():
-    torch.empty(50_000_000).fill_(1.0)  # the kernel's memory is in the process from the first time on, where it is kept
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    torch.empty(50_000_000).fill_(1.0)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-before = faults()
 settled = settle(threads=1)
 tiny = float(torch.tensor([1e-40]) * 1.0)
-print(json.dumps([vars(settled), str(settled), torch.get_num_threads(), tiny, before, faults()]))
+print(json.dumps([vars(settled), str(settled), torch.get_num_threads(), tiny]))
 """
 
 
 def test_a_settled_process_is_as_it_says() -> None:
     answer = subprocess.run([sys.executable, "-c", SETTLE], capture_output=True, text=True, check=True)
-    settled, said, threads, tiny, before, after = json.loads(answer.stdout)
+    settled, said, threads, tiny = json.loads(answer.stdout)
     assert settled["threads"] == threads == 1
     assert settled["flushes_denormals"] == (tiny == 0.0)
     assert ("memory kept" in said) == settled["keeps_memory"]
     assert "1 thread" in said
     assert "threads" not in said
-    if settled["keeps_memory"]:  # 200 MB are tens of thousands of pages (fewer, where the kernel hands out huge ones)
-        assert before > 50
-        assert after < before / 5
 
 
 @pytest.mark.parametrize("library", [object(), OSError("no such library"), TypeError("Windows has no main program")])

@@ -1,14 +1,17 @@
-"""What a head does, as shares of its attention: six numbers for each head, averaged over the queries of one input.
+"""What a head does, as shares of its attention: numbers for each head, averaged over the queries of one input.
 
     diagonal        on the token itself                 key = query
     anti-diagonal   on the mirrored token               key = length − 1 − query
     previous        on the token before                 key = query − 1      (queries that have one)
     next            on the token after                  key = query + 1      (queries that have one)
     first           on the first token                  key = 0
+    induction       on what followed an earlier occurrence of the same token   (queries whose token came before;
+                    Olsson et al. 2022, arXiv:2209.11895); a number only where a token repeats
     entropy         how spread out a row is: −Σ p log₂ p in bits, 0 for a single key, log₂(keys) for all alike
 
 Only the tokens named by `positions` count as queries and keys (a task leaves its special tokens out); attention that goes
-elsewhere counts for nothing. Entropy is taken over the whole rows of these queries.
+elsewhere counts for nothing. Entropy is taken over the whole rows of these queries. Between two streams (cross-attention, or
+a decoder's answer looking back at its source) the i-th of the `positions` is compared with the i-th of the `keys`.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from xformer.trace import Trace
@@ -26,20 +29,41 @@ from xformer.trace import Trace
 SCORES = ("diagonal", "anti-diagonal", "previous", "next", "first", "entropy")
 
 
-def head_scores(trace: Trace, positions: Sequence[int] | None = None) -> pd.DataFrame:
-    """One row a self-attention head: layer, head, and the six scores, for the first input of the trace."""
+def head_scores(
+    trace: Trace, positions: Sequence[int] | None = None, keys: Sequence[int] | None = None
+) -> pd.DataFrame:
+    """One row a head: layer, head, the six scores, and induction, for the first input of the trace.
+
+    `keys` are positions of another stream to look at from `positions`, for a decoder whose answer looks at its source.
+    """
     rows = []
     for path, pattern in trace.patterns().items():
-        if path.endswith("cross_attn"):
-            continue
-        scores = pattern_scores(pattern[0], positions)  # [head, score]
-        for head, values in enumerate(scores.tolist()):
-            rows.append({"layer": path, "head": head, **dict(zip(SCORES, values, strict=True))})
-    return pd.DataFrame(rows, columns=["layer", "head", *SCORES])
+        scores = pattern_scores(pattern[0], positions, keys)  # [head, score]
+        in_target = trace.target is not None and path.startswith("decoder.")
+        tokens = trace.target if in_target and trace.target is not None else trace.tokens
+        is_one_stream = keys is None and not path.endswith("cross_attn")
+        repeats = induction_scores(pattern[0], tokens[0], positions) if is_one_stream else [math.nan] * len(scores)
+        for head, (values, induction) in enumerate(zip(scores.tolist(), repeats, strict=True)):
+            row = {"layer": path, "head": head, **dict(zip(SCORES, values, strict=True)), "induction": induction}
+            rows.append(row)
+    return pd.DataFrame(rows, columns=["layer", "head", *SCORES, "induction"])
+
+
+def induction_scores(
+    pattern: Float[Tensor, "head query key"], tokens: Int[Tensor, " pos"], positions: Sequence[int] | None = None
+) -> list[float]:
+    """Mean weight on the tokens right after earlier occurrences of the query's token; NaN where no token repeats."""
+    counted = range(len(tokens)) if positions is None else positions
+    found = []
+    for query in counted:
+        after = [key + 1 for key in counted if key < query and tokens[key] == tokens[query]]
+        if after:
+            found.append(pattern[:, query, after].sum(dim=-1))  # [head]
+    return torch.stack(found).mean(dim=0).tolist() if found else [math.nan] * len(pattern)
 
 
 def pattern_scores(
-    pattern: Float[Tensor, "head query key"], positions: Sequence[int] | None = None
+    pattern: Float[Tensor, "head query key"], positions: Sequence[int] | None = None, keys: Sequence[int] | None = None
 ) -> Float[Tensor, "head score"]:
     """The six scores of each head, in the order of `SCORES`."""
     index = torch.arange(pattern.shape[1]) if positions is None else torch.tensor(list(positions), dtype=torch.long)
@@ -48,8 +72,9 @@ def pattern_scores(
         return pattern.new_zeros(len(pattern), len(SCORES))
     rows = pattern[:, index]  # [head, query, key]: the queries that count
     entropy = -torch.special.xlogy(rows, rows).sum(dim=-1).mean(dim=-1) / math.log(2)
-    if positions is not None:
-        rows = rows[:, :, index]  # … and the keys that count
+    if keys is not None or positions is not None:
+        chosen = index if keys is None else torch.tensor(list(keys), dtype=torch.long, device=pattern.device)
+        rows = rows[:, :, chosen]  # … and the keys that count
     return torch.stack(
         (
             _along(rows, 0),

@@ -24,37 +24,46 @@ def position_labels(tokens: Sequence[str]) -> list[str]:
     return [f"{position} · {token}" for position, token in enumerate(tokens)]
 
 
-def cell_height(n_rows: int, height: int = 300) -> float:
-    """Pixels a row, between what a finger can hit and what an eye can tell apart."""
-    return max(5.0, min(26.0, height / max(1, n_rows)))
+def rows_height(n_rows: int, most: int = 300, around: int = 70) -> int:
+    """Pixels for a heatmap with its axes (`around`): rows of up to 34 pixels, all of them in `most` where they fit."""
+    return round(n_rows * max(4.0, min(34.0, most / max(1, n_rows)))) + around
 
 
 def vector_heatmap(
-    table: pd.DataFrame, *, dark: bool, limit: float | None = None, rows: str = "position · token", height: int = 300
+    table: pd.DataFrame,
+    *,
+    dark: bool,
+    limit: float | None = None,
+    rows: str = "position · token",
+    columns: str = "dimension of the vector",
+    height: int = 300,
+    legend: bool = True,
 ) -> alt.Chart:
     """Vectors as rows [position × dimension], orange below zero and blue above, ±`limit` at the ends of the scale.
 
     `table` has position, token, dimension, value (`vector_table`). Only whole columns are left out beyond `MOST_CELLS`.
     """
     limit = theme.signed_limit(table["value"].to_numpy()) if limit is None else limit
-    n_rows = table["position"].nunique()
-    table = table[table["dimension"] < max(1, MOST_CELLS // max(1, n_rows))]
-    labelled = table.assign(row=[f"{p} · {t}" if t else str(p) for p, t in zip(table["position"], table["token"], strict=True)])
+    n_rows = len(set(table["position"]))
+    table = table.query(f"dimension < {max(1, MOST_CELLS // max(1, n_rows))}")
+    labelled = table.assign(
+        row=[f"{p} · {t}" if t else str(p) for p, t in zip(table["position"], table["token"], strict=True)]
+    )
     return (
         alt.Chart(labelled)
         .mark_rect()
         .encode(
-            x=alt.X("dimension:O", title="dimension of the vector", axis=_sparse()),
+            x=alt.X("dimension:O", title=columns, axis=_sparse()),
             y=alt.Y("row:N", title=rows, sort=list(dict.fromkeys(labelled["row"])), axis=_sparse()),
-            color=_signed("value:Q", limit, dark, "value"),
+            color=_signed("value:Q", limit, dark, "value", legend),
             tooltip=[
                 alt.Tooltip("position:O"),
-                *([alt.Tooltip("token:N")] if labelled["token"].any() else []),
+                *([alt.Tooltip("token:N")] if any(labelled["token"]) else []),
                 alt.Tooltip("dimension:O"),
                 alt.Tooltip("value:Q", format=".7g"),
             ],
         )
-        .properties(height=round(n_rows * cell_height(n_rows, height)))
+        .properties(height=rows_height(n_rows, height))
     )
 
 
@@ -71,21 +80,28 @@ def cosine_heatmap(table: pd.DataFrame, *, dark: bool, height: int = 300) -> alt
         .encode(
             x=alt.X("other:N", title="position · token", sort=order, axis=_sparse(-90)),
             y=alt.Y("one:N", title="position · token", sort=order, axis=_sparse()),
-            color=_signed("cosine:Q", 1.0, dark, "cosine"),
+            color=_signed("cosine:Q", 1.0, dark, "cosine", True),
             tooltip=[
                 alt.Tooltip("one:N", title="token"),
                 alt.Tooltip("other:N", title="other token"),
                 alt.Tooltip("cosine:Q", format=".7f"),
             ],
         )
-        .properties(height=round(len(order) * cell_height(len(order), height)))
+        .properties(height=rows_height(len(order), height, around=100))
     )
 
 
-def projection(table: pd.DataFrame, explained: Sequence[float], *, dark: bool, height: int = 430) -> alt.LayerChart:
-    """The vocabulary along its first two principal axes; the input's tokens larger, in colour, with their positions.
+def projection(
+    table: pd.DataFrame,
+    explained: Sequence[float],
+    *,
+    dark: bool,
+    chosen: int | None = None,
+    height: int = 500,
+) -> alt.LayerChart | alt.FacetChart:
+    """The vocabulary along its first two principal axes; the input's tokens larger and in colour, `chosen` (an id) ringed.
 
-    Both axes have the same unit a pixel only if the picture is square; their titles say how much each one explains.
+    `table`: see `projection_table`. A click on a point is the selection "point", with the token.
     """
     table = _told_apart(table)
     x = alt.X("PC1:Q", title=_axis(1, explained), scale=alt.Scale(padding=22))
@@ -99,11 +115,18 @@ def projection(table: pd.DataFrame, explained: Sequence[float], *, dark: bool, h
     quiet, loud = theme.pick(theme.PART_HUES["tokens"], dark), theme.pick(theme.PRIMARY, dark)
     base = alt.Chart(table).encode(x=x, y=y, tooltip=tooltip)
     rest, marked = base.transform_filter("!datum.shown"), base.transform_filter("datum.shown")
+    click = alt.selection_point(name="point", fields=["token"], on="click", clear=False)
+    ring = base.transform_filter(alt.datum.id == (-1 if chosen is None else chosen))
+    hit = base.mark_circle(size=500, opacity=0).add_params(click)  # a finger's width to aim at
     return alt.layer(
+        ring.mark_point(size=420, strokeWidth=2, color=theme.pick(theme.PART_HUES["positions"], dark)),
         rest.mark_circle(size=45, color=quiet, opacity=0.55),
         rest.mark_text(dy=-10, fontSize=12, color=quiet).encode(text="token:N"),
         marked.mark_circle(size=150, color=loud, opacity=1),
-        marked.mark_text(dy=-15, fontSize=15, fontWeight="bold", color=theme.pick(theme.TEXT, dark)).encode(text="token:N"),
+        marked.mark_text(dy=-15, fontSize=15, fontWeight="bold", color=theme.pick(theme.TEXT, dark)).encode(
+            text="token:N"
+        ),
+        hit,
     ).properties(height=height)
 
 
@@ -118,13 +141,13 @@ def projection_3d(table: pd.DataFrame, explained: Sequence[float], *, dark: bool
     ):
         part = table[table["shown"] == shown]
         figure.add_scatter3d(
-            x=part["PC1"].to_numpy(),
-            y=part["PC2"].to_numpy(),
-            z=part["PC3"].to_numpy(),
+            x=np.asarray(part["PC1"]),
+            y=np.asarray(part["PC2"]),
+            z=np.asarray(part["PC3"]),
             mode="markers+text",
             name=name,
             text=np.array([html.escape(token) for token in part["token"]]),
-            customdata=part[["positions"]].to_numpy(),
+            customdata=np.asarray(part[["positions"]]),
             textfont={"size": font, "color": theme.pick(theme.TEXT, dark) if shown else quiet},
             textposition="top center",
             marker={"size": size, "color": colour, "opacity": 1.0 if shown else 0.6},
@@ -138,7 +161,7 @@ def projection_3d(table: pd.DataFrame, explained: Sequence[float], *, dark: bool
         legend={"orientation": "h", "y": 1.0, "x": 0.0},
         scene={
             f"{axis}axis": {
-                "title": {"text": _axis(index, explained)},
+                "title": {"text": f"PC{index} ({explained[index - 1]:.1%})"},
                 "showbackground": False,
                 "gridcolor": "rgba(128,128,128,0.35)",
                 "zerolinecolor": line,
@@ -147,7 +170,9 @@ def projection_3d(table: pd.DataFrame, explained: Sequence[float], *, dark: bool
             for index, axis in enumerate("xyz", start=1)
         },
     )
-    figure.update_scenes(aspectmode="cube", camera={"eye": {"x": 1.35, "y": 1.35, "z": 0.8}})
+    figure.update_scenes(
+        aspectmode="cube", camera={"eye": {"x": 1.5, "y": 1.5, "z": 0.9}, "center": {"x": 0, "y": 0, "z": -0.12}}
+    )
     return figure
 
 
@@ -159,9 +184,11 @@ def _axis(index: int, explained: Sequence[float]) -> str:
     return f"PC{index} ({explained[index - 1]:.1%} of the variance)"
 
 
-def _signed(field: str, limit: float, dark: bool, title: str) -> alt.Color:
+def _signed(field: str, limit: float, dark: bool, title: str, legend: bool) -> alt.Color:
     scale = alt.Scale(**theme.vega_scale(theme.diverging(dark), -limit, limit))
-    return alt.Color(field, title=title, scale=scale, legend=alt.Legend(gradientLength=140, format=".2~g"))
+    return alt.Color(
+        field, title=title, scale=scale, legend=alt.Legend(gradientLength=130, format=".2~g") if legend else None
+    )
 
 
 def _sparse(angle: int = 0) -> alt.Axis:

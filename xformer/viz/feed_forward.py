@@ -79,7 +79,7 @@ def activation_map(
     return figure
 
 
-def activity_chart(frame: pd.DataFrame, titles: dict[str, str], *, dark: bool) -> alt.LayerChart:
+def activity_chart(frame: pd.DataFrame, titles: dict[str, str], *, dark: bool) -> alt.LayerChart | alt.FacetChart:
     """An `activity` frame as one bar for each layer and what it was counted over, cut into firing, resting and dead.
 
     `titles` names the layers.
@@ -105,7 +105,7 @@ def activity_chart(frame: pd.DataFrame, titles: dict[str, str], *, dark: bool) -
     faint = theme.resample([theme.pick(theme.BACKGROUND, dark), strong], 4)[1]
     colours = alt.Scale(domain=[FIRES, RESTS, DEAD], range=[strong, faint, theme.pick(theme.TEXT, dark)])
     ink = theme.pick(theme.TEXT, dark)
-    y = alt.Y("where:N", sort=sort, title=None, axis=alt.Axis(labelLimit=320))
+    y = alt.Y("where:N", sort=sort, title=None, axis=alt.Axis(labelLimit=320, labelOverlap=False))
     bars = (
         alt.Chart(data)
         .mark_bar(stroke=theme.pick(theme.BACKGROUND, dark))
@@ -132,12 +132,14 @@ def activity_chart(frame: pd.DataFrame, titles: dict[str, str], *, dark: bool) -
     names = (
         alt.Chart(said).mark_text(align="left", dx=6, fontSize=12, color=ink).encode(alt.XDatum(1.0), y, text="text:N")
     )
-    return alt.layer(bars, names).properties(height=26 * len(sort) + 20)
+    return alt.layer(bars, names).properties(
+        height=30 * len(sort) + 90, padding={"left": 12, "right": 5, "top": 5, "bottom": 5}
+    )
 
 
 def promotion_chart(
     effect: Float[np.ndarray, "neuron vocab"], neurons: Sequence[int], labels: Sequence[str], *, dark: bool
-) -> alt.LayerChart:
+) -> alt.LayerChart | alt.FacetChart:
     """What each of some neurons adds to each logit: one row a neuron, one column a token; the strongest is written."""
     limit = theme.signed_limit(effect)
     names = [f"#{neuron}" for neuron in neurons]
@@ -155,9 +157,9 @@ def promotion_chart(
         "token:N",
         sort=list(labels),
         title="token whose logit it changes",
-        axis=alt.Axis(labelAngle=0, labelOverlap=False),
+        axis=alt.Axis(labelAngle=-90, labelOverlap=False),
     )
-    y = alt.Y("neuron:N", sort=names, title="neuron")
+    y = alt.Y("neuron:N", sort=names, title=None, axis=alt.Axis(labelOverlap=False))
     cells = (
         alt.Chart(data)
         .mark_rect()
@@ -167,15 +169,16 @@ def promotion_chart(
             alt.Color(
                 "adds:Q",
                 scale=alt.Scale(**theme.vega_scale(stops, -limit, limit)),
-                legend=alt.Legend(title="adds", gradientLength=140, format="+.2~f"),
+                legend=alt.Legend(title="adds to the logit", orient="top", gradientLength=160, format="+.2~f"),
             ),
             tooltip=["neuron:N", "token:N", alt.Tooltip("adds:Q", title="adds to the logit", format="+.5f")],
         )
     )
-    top = alt.Chart(best.assign(ink=inks)).mark_text(fontSize=12, fontWeight="bold").encode(
-        x, y, alt.Color("ink:N", scale=None), text=alt.Text("token:N"), tooltip=["neuron:N", "token:N", "adds:Q"]
-    )  # fmt: skip
-    return alt.layer(cells, top).properties(height=max(120, 32 * len(names)))
+    ink = alt.condition(alt.datum.ink == "#ffffff", alt.value("#ffffff"), alt.value(theme.TEXT[0]))
+    hover = ["neuron:N", "token:N", alt.Tooltip("adds:Q", title="adds to the logit", format="+.5f")]
+    top = alt.Chart(best.assign(ink=inks)).mark_text(fontSize=12, fontWeight="bold")
+    top = top.encode(x, y, color=ink, text="token:N", tooltip=hover)
+    return alt.layer(cells, top).properties(height=32 * len(names) + 110)
 
 
 def neuron_chart(values: dict[str, Float[np.ndarray, " pos"]], tokens: Sequence[str], *, dark: bool) -> alt.Chart:
@@ -191,7 +194,7 @@ def neuron_chart(values: dict[str, Float[np.ndarray, " pos"]], tokens: Sequence[
     strong = theme.pick(theme.PART_HUES["feed_forward"], dark)
     colours = alt.Scale(domain=list(values), range=[strong, theme.pick(theme.HEAD_HUES[1], dark)][: len(values)])
     legend = alt.Legend(title=None, orient="top") if len(values) > 1 else None
-    axis = alt.Axis(labelAngle=0 if len(places) <= 10 else -90, labelOverlap=False)
+    axis = alt.Axis(labelAngle=0 if len(places) <= 8 else -90, labelOverlap=len(places) > 24)
     chart = alt.Chart(data).mark_bar().encode(
         alt.X("place:N", sort=places, title="position · token", axis=axis),
         alt.Y("activation:Q", title="activation"),

@@ -6,12 +6,13 @@ Each takes a table that `xformer.analysis.positions` makes and returns an Altair
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import altair as alt
 import pandas as pd
 
 from xformer.viz import theme
-from xformer.viz.embeddings import cell_height
+from xformer.viz.embeddings import rows_height
 
 
 def curves(
@@ -22,11 +23,12 @@ def curves(
     x: str = "position",
     y: str = "value",
     trained: int | None = None,
-    height: int = 300,
-) -> alt.LayerChart:
-    """Some lines over positions, one a `by` (dimension, pair or head); a click on the legend picks lines out.
+    height: int = 380,
+    legend: Literal["top", "bottom"] = "top",
+) -> alt.LayerChart | alt.FacetChart:
+    """Some lines over positions, one a `by` (dimension or head); a click on the legend picks lines out.
 
-    `trained` draws where the positions end that training ever showed the model.
+    From position `trained` on, which training never showed the model, the picture is shaded.
     """
     lines = list(dict.fromkeys(table[by]))
     colour = alt.Color(
@@ -34,12 +36,12 @@ def curves(
         title=f"{by} (click)",
         sort=lines,
         scale=alt.Scale(domain=lines, range=theme.head_hues(len(lines), dark)),
-        legend=alt.Legend(symbolType="stroke", symbolStrokeWidth=4),
+        legend=alt.Legend(symbolType="stroke", symbolStrokeWidth=4, orient=legend, columns=8),
     )
     picked = alt.selection_point(name="picked", fields=[by], bind="legend", toggle="true")
     tooltip = [alt.Tooltip(f"{by}:N"), alt.Tooltip(f"{x}:Q"), alt.Tooltip(f"{y}:Q", format=".7g")]
     base = alt.Chart(table).encode(
-        x=alt.X(f"{x}:Q", title=_TITLES.get(x, x), scale=alt.Scale(nice=False)),
+        x=alt.X(f"{x}:Q", title=_TITLES.get(x, x), scale=alt.Scale(nice=False), axis=_whole()),
         y=alt.Y(f"{y}:Q", title=_TITLES.get(y, y)),
         color=colour,
         tooltip=tooltip,
@@ -50,13 +52,15 @@ def curves(
         .add_params(picked),
         base.mark_circle(size=36).encode(opacity=alt.condition(picked, alt.value(0.9), alt.value(0.04))),
     ]
-    return alt.layer(*layers, *_trained(trained, dark)).properties(height=height)
+    return alt.layer(*_untrained(trained, int(max(table[x])), dark), *layers).properties(height=height)
 
 
-def offset_band(table: pd.DataFrame, *, dark: bool, title: str, height: int = 220) -> alt.LayerChart:
+def offset_band(table: pd.DataFrame, *, dark: bool, title: str, height: int = 300) -> alt.LayerChart | alt.FacetChart:
     """Mean by offset as a line, with the band from the lowest to the highest pair of positions. `table`: `by_offset`."""
     hue = theme.pick(theme.PART_HUES["positions"], dark)
-    base = alt.Chart(table).encode(x=alt.X("offset:Q", title="offset = key − query", scale=alt.Scale(nice=False)))
+    base = alt.Chart(table).encode(
+        x=alt.X("offset:Q", title=_TITLES["offset"], scale=alt.Scale(nice=False), axis=_whole())
+    )
     tooltip = [
         alt.Tooltip("offset:Q"),
         *(alt.Tooltip(f"{name}:Q", format=".7g") for name in ("mean", "low", "high")),
@@ -69,7 +73,7 @@ def offset_band(table: pd.DataFrame, *, dark: bool, title: str, height: int = 22
     ).properties(height=height)
 
 
-def pattern_heatmap(table: pd.DataFrame, *, dark: bool, height: int = 300) -> alt.LayerChart:
+def pattern_heatmap(table: pd.DataFrame, *, dark: bool, height: int = 300) -> alt.LayerChart | alt.FacetChart:
     """One head's attention [query × key] on the fixed scale from 0 to 1; what may not be looked at is grey.
 
     `table`: see `pattern_table`.
@@ -81,7 +85,13 @@ def pattern_heatmap(table: pd.DataFrame, *, dark: bool, height: int = 300) -> al
     rows, columns = list(dict.fromkeys(labelled["row"])), list(dict.fromkeys(labelled["column"]))
 
     def axis(angle: int) -> alt.Axis:
-        return alt.Axis(labelAngle=angle, labelOverlap="parity", ticks=False, domain=False, labelLimit=90)
+        return alt.Axis(
+            labelAngle=angle,
+            labelOverlap="parity" if len(rows) > 14 else False,
+            ticks=False,
+            domain=False,
+            labelLimit=90,
+        )
 
     base = alt.Chart(labelled).encode(
         x=alt.X("column:N", title="key: position · token", sort=columns, axis=axis(-90)),
@@ -94,14 +104,16 @@ def pattern_heatmap(table: pd.DataFrame, *, dark: bool, height: int = 300) -> al
         ],
     )
     scale = alt.Scale(**theme.vega_scale(theme.sequential(dark), 0.0, 1.0))
-    legend = alt.Legend(title="weight", gradientLength=140)
+    legend = alt.Legend(title="weight", orient="top", direction="horizontal", gradientLength=105)
     return alt.layer(
-        base.transform_filter("datum.allowed").mark_rect().encode(color=alt.Color("weight:Q", scale=scale, legend=legend)),
+        base.transform_filter("datum.allowed")
+        .mark_rect()
+        .encode(color=alt.Color("weight:Q", scale=scale, legend=legend)),
         base.transform_filter("!datum.allowed").mark_rect(color=theme.pick(theme.MASKED, dark)),
-    ).properties(height=round(len(rows) * cell_height(len(rows), height)))
+    ).properties(height=rows_height(len(rows), height, around=150))
 
 
-def moved_bars(table: pd.DataFrame, *, dark: bool, height: int = 300) -> alt.Chart:
+def moved_bars(table: pd.DataFrame, *, dark: bool, height: int = 340) -> alt.Chart:
     """How far each head's attention moved, 0 to 1. `table` has where, head (from 1) and moved; heads keep their hues."""
     heads = sorted(table["head"].unique())
     table = table.assign(name=[f"{w} · head {h}" for w, h in zip(table["where"], table["head"], strict=True)])
@@ -109,30 +121,35 @@ def moved_bars(table: pd.DataFrame, *, dark: bool, height: int = 300) -> alt.Cha
         alt.Chart(table)
         .mark_bar()
         .encode(
-            x=alt.X("moved:Q", title="share of the attention that moved", scale=alt.Scale(domain=[0, 1])),
-            y=alt.Y("name:N", title=None, sort=list(table["name"]), axis=alt.Axis(labelLimit=180)),
+            x=alt.X("moved:Q", title="share that moved", scale=alt.Scale(domain=[0, 1])),
+            y=alt.Y("name:N", title=None, sort=list(table["name"]), axis=alt.Axis(labelLimit=180, labelOverlap=False)),
             color=alt.Color(
                 "head:N", scale=alt.Scale(domain=heads, range=theme.head_hues(len(heads), dark)), legend=None
             ),
             tooltip=[alt.Tooltip("name:N", title="head"), alt.Tooltip("moved:Q", format=".7f")],
         )
-        .properties(height=max(60, min(height, 26 * len(table))))
+        .properties(height=max(120, min(26 * len(table) + 60, max(height, 14 * len(table) + 60))))
     )
 
 
-def _trained(trained: int | None, dark: bool) -> Sequence[alt.Chart]:
-    if trained is None:
+def _whole() -> alt.Axis:
+    """Positions and offsets are whole numbers."""
+    return alt.Axis(tickMinStep=1, format="d", grid=False)
+
+
+def _untrained(trained: int | None, last: int, dark: bool) -> Sequence[alt.Chart]:
+    if trained is None or trained > last:
         return ()
-    mark = alt.Chart(pd.DataFrame({"trained": [trained - 0.5], "says": ["longest input in training"]}))
-    colour = theme.pick(theme.PART_HUES["tokens"], dark)
-    rule = mark.mark_rule(strokeDash=[4, 4], strokeWidth=1.5, color=colour).encode(x="trained:Q")
-    label = mark.mark_text(align="left", baseline="top", dx=5, fontSize=12, color=colour).encode(
-        x="trained:Q", y=alt.value(2), text="says:N"
+    shade = alt.Chart(pd.DataFrame({"from": [trained - 0.5], "to": [last]}))
+    return (
+        shade.mark_rect(color=theme.pick(theme.MASKED, dark), opacity=0.5).encode(
+            x=alt.X("from:Q", title=_TITLES["position"], scale=alt.Scale(nice=False), axis=_whole()), x2="to:Q"
+        ),
     )
-    return (rule, label)
 
 
 _TITLES = {
+    "position": "position",
     "value": "value that is added",
     "offset": "offset = key − query",
     "bias": "added to the score",

@@ -16,6 +16,8 @@ from xformer.viz import theme
 ANSWER_ROW = "right answer"
 _ROOMY, _TIGHT = 12, 24
 """Up to so many positions a cell has room for its probability, and for its token."""
+_AROUND, _TITLE = 72, 34
+"""Pixels for the axis of a chart and for its title, which its height includes."""
 
 
 def place_labels(reads: Sequence[str], positions: Sequence[int]) -> dict[int, str]:
@@ -23,17 +25,20 @@ def place_labels(reads: Sequence[str], positions: Sequence[int]) -> dict[int, st
     return {position: f"{position} · {reads[position]}" for position in positions}
 
 
-def lens_chart(frame: pd.DataFrame, reads: Sequence[str], *, dark: bool, title: str = "") -> alt.LayerChart:
+def lens_chart(
+    frame: pd.DataFrame, reads: Sequence[str], *, dark: bool, title: str = "", named: bool = True, legend: bool = True
+) -> alt.LayerChart | alt.FacetChart:
     """A `lens` frame with answers: rows from the embedding down to the output, the right answers under them.
 
     The colour is the probability of the likeliest token, which is written in the cell; where it is right it carries ✓ and
-    an outline. With many positions the numbers, then the tokens, are left to the hover.
+    an outline. With many positions the numbers, then the tokens, are left to the hover. `named` writes the points beside the
+    rows, which a second chart next to one that has them does not need.
     """
     places = place_labels(reads, sorted(frame["position"].unique()))
     points = list(dict.fromkeys(frame.sort_values("depth")["point"]))
     stops = theme.sequential(dark)
     data = frame.assign(
-        place=frame["position"].map(places),
+        place=[places[position] for position in frame["position"]],
         says=[
             f"{token} {theme.RIGHT.mark}" if right else token
             for token, right in zip(frame["token"], frame["right"], strict=True)
@@ -45,7 +50,7 @@ def lens_chart(frame: pd.DataFrame, reads: Sequence[str], *, dark: bool, title: 
     answers = data.drop_duplicates("position").assign(point=ANSWER_ROW)
     n = len(places)
     x = alt.X("place:N", sort=list(places.values()), title="position · token read there", axis=_flat(n))
-    y = alt.Y("point:N", sort=[*points, ANSWER_ROW], title="after …", axis=alt.Axis(labelLimit=240))
+    y = alt.Y("point:N", sort=[*points, ANSWER_ROW], title="after …" if named else None, axis=_names(named))
     hover = [
         alt.Tooltip("point:N", title="after"),
         alt.Tooltip("place:N", title="position · reads"),
@@ -56,60 +61,69 @@ def lens_chart(frame: pd.DataFrame, reads: Sequence[str], *, dark: bool, title: 
         alt.Tooltip("answer_probability:Q", title="probability of that", format=".6f"),
     ]
     scale = alt.Scale(**theme.vega_scale(stops, 0, 1))
-    legend = alt.Legend(title="probability", format=".1f", gradientLength=160)
+    key = alt.Legend(title="probability", format=".1f", gradientLength=160) if legend else None
     base = alt.Chart(data).encode(x, y)
     layers = [
         base.mark_rect(stroke=theme.pick(theme.BACKGROUND, dark), strokeWidth=1).encode(
-            alt.Color("probability:Q", scale=scale, legend=legend), tooltip=hover
+            alt.Color("probability:Q", scale=scale, legend=key), tooltip=hover
         ),
         base.transform_filter("datum.right")
         .mark_rect(filled=False, stroke=theme.pick(theme.RIGHT.colour, dark), strokeWidth=3)
         .encode(tooltip=hover),
     ]
-    ink = alt.Color("ink:N", scale=None)
+    ink = written()
     if n <= _TIGHT:
         lift = -6 if n <= _ROOMY else 0
         layers.append(
-            base.mark_text(fontSize=15 if n <= _ROOMY else 12, fontWeight="bold", dy=lift).encode(ink, text="says:N")
+            base.mark_text(fontSize=15 if n <= _ROOMY else 12, fontWeight="bold", dy=lift).encode(
+                color=ink, text="says:N"
+            )
         )
     if n <= _ROOMY:
-        layers.append(base.mark_text(fontSize=11, dy=11).encode(ink, text="share:N"))
-    layers.append(
-        alt.Chart(answers)
-        .mark_text(fontSize=15 if n <= _TIGHT else 10, fontWeight="bold", color=theme.pick(theme.TEXT, dark))
-        .encode(x, y, text="answer:N", tooltip=["place:N", "answer:N"])
-    )
-    return alt.layer(*layers).properties(height=40 * (len(points) + 1), title=title)
+        layers.append(base.mark_text(fontSize=11, dy=11).encode(color=ink, text="share:N"))
+    if n <= 1.5 * _TIGHT:
+        layers.append(
+            alt.Chart(answers)
+            .mark_text(fontSize=15 if n <= _TIGHT else 10, fontWeight="bold", color=theme.pick(theme.TEXT, dark))
+            .encode(x, y, text="answer:N", tooltip=["place:N", "answer:N"])
+        )
+    return alt.layer(*layers).properties(height=42 * (len(points) + 1) + _around(title), title=title)
 
 
 def norm_chart(
-    frame: pd.DataFrame, what: str, reads: Sequence[str], limit: float, *, dark: bool, title: str = ""
-) -> alt.LayerChart:
+    frame: pd.DataFrame,
+    what: str,
+    reads: Sequence[str],
+    limit: float,
+    *,
+    dark: bool,
+    title: str = "",
+    named: bool = True,
+    legend: bool = True,
+) -> alt.LayerChart | alt.FacetChart:
     """The lengths of a `norms` frame ("stream" or "added") as a heatmap; colours run from 0 to `limit`."""
-    frame = frame[frame["what"] == what]
+    frame = frame.query("what == @what")
     places = place_labels(reads, sorted(frame["position"].unique()))
     points = list(dict.fromkeys(frame.sort_values("depth")["point"]))
     stops = theme.sequential(dark)
     limit = limit or 1.0
     shade = [min(1.0, length / limit) for length in frame["length"]]
     data = frame.assign(
-        place=frame["position"].map(places),
+        place=[places[position] for position in frame["position"]],
         shown=[f"{length:.1f}" for length in frame["length"]],
         ink=[theme.ink(stops[round(s * (len(stops) - 1))]) for s in shade],
     )
     n = len(places)
     base = alt.Chart(data).encode(
         alt.X("place:N", sort=list(places.values()), title="position · token read there", axis=_flat(n)),
-        alt.Y(
-            "point:N", sort=points, title="after …" if what == "stream" else "added by …", axis=alt.Axis(labelLimit=240)
-        ),
+        alt.Y("point:N", sort=points, title="after …" if named else None, axis=_names(named)),
     )
     layers = [
         base.mark_rect().encode(
             alt.Color(
                 "length:Q",
                 scale=alt.Scale(**theme.vega_scale(stops, 0, limit)),
-                legend=alt.Legend(title="length ‖x‖", gradientLength=120, format=".3~g"),
+                legend=alt.Legend(title="length ‖x‖", gradientLength=120, format=".3~g") if legend else None,
             ),
             tooltip=[
                 "point:N",
@@ -119,11 +133,13 @@ def norm_chart(
         )
     ]
     if n <= _ROOMY:
-        layers.append(base.mark_text(fontSize=12).encode(alt.Color("ink:N", scale=None), text="shown:N"))
-    return alt.layer(*layers).properties(height=30 * len(points), title=title)
+        layers.append(base.mark_text(fontSize=11).encode(color=written(), text="shown:N"))
+    return alt.layer(*layers).properties(height=30 * len(points) + _around(title), title=title)
 
 
-def attribution_chart(frames: Mapping[str, pd.DataFrame], target: str, *, dark: bool) -> alt.LayerChart:
+def attribution_chart(
+    frames: Mapping[str, pd.DataFrame], target: str, *, dark: bool
+) -> alt.LayerChart | alt.FacetChart:
     """Bars of `attribution` frames by the name of the run; of two runs the first is drawn as an outline for comparison.
 
     Heads have their own hues, the other parts those of their kind. `target` names what the parts sum to.
@@ -135,8 +151,13 @@ def attribution_chart(frames: Mapping[str, pd.DataFrame], target: str, *, dark: 
     data = pd.DataFrame(rows)
     two = len(frames) > 1
     parts = list(dict.fromkeys([*first["part"], *data["part"]]))
-    y = alt.Y("part:N", sort=parts, title="part, in the order of the stream", axis=alt.Axis(labelLimit=260))
-    x = alt.X("contribution:Q", title=f"adds to {target}")
+    y = alt.Y("part:N", sort=parts, title="part of the stream", axis=alt.Axis(labelLimit=260))
+    values = [0.0, *(float(row["contribution"]) for row in rows)]
+    low, high = min(values), max(values)
+    room = 0.1 * (high - low) or 1.0  # for the number beside the longest bar
+    x = alt.X(
+        "contribution:Q", title=f"adds to {target}", scale=alt.Scale(domain=[low - room, high + room], nice=False)
+    )
     hover = ["part:N", "run:N", alt.Tooltip("contribution:Q", format="+.6f")]
     base = alt.Chart(data).encode(x, y, tooltip=hover)
     if two:
@@ -158,11 +179,24 @@ def attribution_chart(frames: Mapping[str, pd.DataFrame], target: str, *, dark: 
         base.transform_filter(alt.datum.contribution < 0).mark_text(align="right", dx=-4, **number).encode(text),
     ]
     zero = alt.Chart(pd.DataFrame({"at": [0.0]})).mark_rule(color=ink).encode(alt.X("at:Q", title=f"adds to {target}"))
-    return alt.layer(*bars, *labels, zero).properties(height=(34 if two else 24) * len(parts))
+    return alt.layer(*bars, *labels, zero).properties(height=(34 if two else 24) * len(parts) + _AROUND)
+
+
+def written() -> Any:
+    """The colour of a text by its column `ink`, without a scale that would fight with that of the cells."""
+    return alt.condition(alt.datum.ink == "#ffffff", alt.value("#ffffff"), alt.value(theme.TEXT[0]))
+
+
+def _around(title: str) -> int:
+    return _AROUND + (_TITLE if title else 0)
+
+
+def _names(named: bool) -> alt.Axis:
+    return alt.Axis(labelLimit=240, labelOverlap=False, labels=named, ticks=named)
 
 
 def _flat(n: int) -> alt.Axis:
-    return alt.Axis(labelAngle=0 if n <= _ROOMY else -90, orient="top", labelOverlap=False)
+    return alt.Axis(labelAngle=0 if n <= _ROOMY else -90, orient="top", labelOverlap=n > _TIGHT, labelFontSize=11)
 
 
 def _hue(row: dict[str, Any], dark: bool) -> str:

@@ -1,0 +1,27 @@
+"""A screen of the app with one more toggle above it that changes one line of text: what its other toggles are held against."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import streamlit as st
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+
+def screen() -> None:
+    st.toggle("one line of text", key="yardstick")
+    st.text(f"the toggle is {'on' if st.session_state['yardstick'] else 'off'}")
+    runpy.run_path(str(ROOT / "pages/explore" / f"{st.query_params.get('screen', 'attention')}.py"))
+
+
+def main() -> None:
+    from pages.shared.resources import warm_up
+
+    st.set_page_config(layout="wide")
+    warm_up()
+    st.navigation([st.Page(screen, title="screen", default=True)], position="hidden").run()
+
+
+main()

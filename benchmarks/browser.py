@@ -1,0 +1,201 @@
+"""What a visitor waits for, measured in Chromium: the grid of all heads at size, toggles, and a cold start.
+
+    python -m benchmarks.browser [--rounds 20] [--json]
+
+grid      bytes sent, data to painted, and a frame of hovering, at 6 layers × 12 heads; a peer's page with the same content
+          took 13 MB of HTML and 14 s at 64 tokens, 53 MB and 118 s at 128, on a machine like this
+toggles   click to new pixels, against a toggle that changes one line of text on the same page, taking turns
+cold      server start to the first painted map, and what a second visitor waits
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from benchmarks.measure import Machine, options, show
+
+ROOT = Path(__file__).parents[1]
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+# Resolves with the milliseconds from the click until the watched words have changed and their frame has been drawn.
+CLICK = """([target, watched]) => new Promise((done, fail) => {
+  const old = watched.textContent, start = performance.now();
+  const look = () => {
+    if (watched.textContent !== old) requestAnimationFrame(() => setTimeout(() => done(performance.now() - start)));
+    else if (performance.now() - start > 20000) fail("nothing changed");
+    else requestAnimationFrame(look);
+  };
+  target.click();
+  requestAnimationFrame(look);
+})"""
+
+HOVER = """(canvas) => new Promise((done) => {
+  const box = canvas.getBoundingClientRect(), frames = [];
+  let step = 0;
+  const move = () => {
+    const x = box.left + box.width * (0.3 + 0.6 * ((step * 7) % 31) / 31);
+    const y = box.top + box.height * (0.3 + 0.6 * (step % 29) / 29);
+    const start = performance.now();
+    canvas.dispatchEvent(new PointerEvent("pointermove", { clientX: x, clientY: y, bubbles: true }));
+    requestAnimationFrame(() => setTimeout(() => {
+      frames.push(performance.now() - start);
+      if (++step < 60) move(); else done(frames);
+    }));
+  };
+  move();
+})"""
+
+
+def main() -> None:
+    arguments = options(__doc__, rounds=20)
+    machine = Machine.start(arguments.threads)
+    executable = shutil.which("chromium")
+    if executable is None:
+        sys.exit("This benchmark needs chromium on the PATH.")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=ARGUMENTS)
+        tables = {
+            "grid": list(grid(browser)),
+            "toggles": list(toggles(browser, arguments.rounds)),
+            "cold": cold(browser),
+        }
+        browser.close()
+    for name, rows in tables.items():
+        show(name, machine, rows, [], as_json=arguments.json)
+
+
+def grid(browser: Browser) -> Iterator[dict[str, Any]]:
+    """6 layers × 12 heads of 64, 128 and 512 tokens."""
+    with server("benchmarks/apps/grid.py") as address:
+        for tokens in (64, 128, 512):
+            page = browser.new_page(viewport={"width": 1280, "height": 900})
+            received: list[int] = []
+            page.on(
+                "websocket",
+                lambda socket, got=received: socket.on("framereceived", lambda frame: got.append(len(frame))),
+            )
+            page.goto(f"{address}/?tokens={tokens}&layers=6&heads=12")
+            root = page.locator(".st-key-attention [data-ms]").first
+            root.wait_for(timeout=60_000)
+            page.wait_for_timeout(1500)
+            packed = int(page.get_by_text(" bytes").first.inner_text().split()[0])
+            hover = page.locator(".st-key-attention .detail canvas").first.evaluate(HOVER)
+            yield {
+                "tokens": tokens,
+                "packed bytes": packed,
+                "received bytes": sum(received),
+                "data to painted ms": float(root.get_attribute("data-ms") or "nan"),
+                "hover frame median ms": statistics.median(hover),
+                "hover frame p95 ms": sorted(hover)[int(0.95 * len(hover))],
+            }
+            page.close()
+
+
+TOGGLES = (
+    ("mask, causal and back", [".st-key-mask button >> text=causal", ".st-key-mask button >> text=as trained"]),
+    ("silence a head", ["[class*='st-key-switch_silence'] button"] * 2),
+    ("positions off", ["[class*='st-key-switch_positions'] button"] * 2),
+)
+
+
+def toggles(browser: Browser, rounds: int) -> Iterator[dict[str, Any]]:
+    """Each toggle of the Attention screen in turn with the line of text, `rounds` times."""
+    with server("benchmarks/apps/toggles.py") as address:
+        for name, targets in TOGGLES:
+            page = browser.new_page(viewport={"width": 1280, "height": 900})
+            page.goto(f"{address}/?screen=attention&model=reverse&panel=change+the+run")
+            page.locator(".st-key-strip .strip").wait_for(timeout=60_000)
+            page.wait_for_timeout(2500)
+            text, picture = [], []
+            for turn in range(rounds + 2):
+                text.append(click(page, ".st-key-yardstick input", ".stText"))
+                picture.append(click(page, targets[turn % 2], ".st-key-strip .strip"))
+            text, picture = text[2:], picture[2:]
+            yield {
+                "toggle": name,
+                "text ms": statistics.median(text),
+                "toggle ms": statistics.median(picture),
+                "ratio": statistics.median(b / a for a, b in zip(text, picture, strict=True)),
+            }
+            page.close()
+
+
+def click(page: Page, target: str, watched: str) -> float:
+    """Milliseconds from a click to the new words on the screen; then a rest, so that turns do not overlap."""
+    handles = [page.locator(selector).first.element_handle() for selector in (target, watched)]
+    elapsed = page.evaluate(CLICK, handles)
+    page.wait_for_timeout(400)
+    return elapsed
+
+
+def cold(browser: Browser) -> list[dict[str, Any]]:
+    """From starting the server to the first painted map, by parts."""
+    started = time.perf_counter()
+    with server("app.py", app=True) as address:
+        up = time.perf_counter()
+        waits = []
+        for _ in range(2):
+            page = browser.new_page(viewport={"width": 1280, "height": 900})
+            before = time.perf_counter()
+            page.goto(f"{address}/attention")
+            page.locator(".st-key-attention [data-ms]").first.wait_for(timeout=60_000)
+            waits.append(time.perf_counter() - before)
+            page.close()
+    return [
+        {"part": "start of the process to the server answering (all imports)", "s": up - started},
+        {"part": "first visitor: link to painted map (warm-up and models included)", "s": waits[0]},
+        {"part": "second visitor: link to painted map", "s": waits[1]},
+    ]
+
+
+@contextmanager
+def server(script: str, *, app: bool = False) -> Iterator[str]:
+    """A Streamlit server on a free port; the address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "app.py"] if app else [sys.executable, "-m", "streamlit", "run", script]
+    process = subprocess.Popen(
+        [*command, "--server.port", str(port)],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    address = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(600):
+            try:
+                with urllib.request.urlopen(f"{address}/_stcore/health"):
+                    break
+            except OSError:
+                time.sleep(0.05)
+        yield address
+    finally:
+        process.terminate()
+        process.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Neurons counted by hand, by loops, and by running the model again."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.training.tiny import ARCHITECTURES, random_model, tiny_model, tiny_task
+from xformer import edits
+from xformer.analysis.neurons import (
+    activity,
+    activity_of,
+    feed_forward_layers,
+    neuron_table,
+    promoted,
+    silenced_one_by_one,
+    speaks_directly,
+    survey,
+    top_neurons,
+)
+from xformer.interventions import feed_forward_paths
+from xformer.model import Transformer
+from xformer.trace import Trace, record
+
+
+def ran(architecture: str = "encoder", **options: object) -> tuple[Transformer, Trace]:
+    model = random_model(architecture, **options).to(torch.get_default_dtype())
+    draw = torch.Generator().manual_seed(5)
+    target = torch.randint(1, 10, (2, 5), generator=draw) if architecture == "encoder-decoder" else None
+    return model, record(model, torch.randint(1, 10, (2, 7), generator=draw), target)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("d_ff", [0, 17])
+def test_every_feed_forward_layer_has_its_path(architecture: str, d_ff: int) -> None:
+    model, _ = ran(architecture, d_ff=d_ff)
+    assert list(feed_forward_layers(model)) == feed_forward_paths(model.config)
+
+
+def test_shares_worked_out_by_hand() -> None:
+    """5 neurons, 3 positions: one never fires, one once, one twice, two always; firing at 9 of 15 places."""
+    post = torch.tensor([[0.0, 0.0, 0.5, 1.0, 2.0], [0.0, 0.3, 0.0, 1.0, 2.0], [0.0, 0.0, 0.1, 1.0, 2.0]])
+    trace = Trace(random_model("encoder").config, torch.ones(1, 3).long(), None, (), {"encoder.0.ffn.post": post[None]})
+    row = activity_of(trace, ["encoder.0.ffn"]).iloc[0].to_dict()
+    assert (row["neurons"], row["dead"], row["over"], row["layer"]) == (5, 1, "this input", "encoder.0.ffn")
+    assert row["share_dead"] == pytest.approx(1 / 5)
+    assert row["share_ever"] == pytest.approx(4 / 5)
+    assert row["share_at_once"] == pytest.approx(9 / 15)
+
+
+def test_a_neuron_made_dead_is_counted_dead() -> None:
+    task = tiny_task()
+    model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
+    layer = feed_forward_layers(model)["encoder.0.ffn"]
+    assert layer.bias_in is not None
+    before = survey(model, task, 50, 3)
+    with torch.no_grad():
+        layer.bias_in[5] = -100.0  # nothing that a normalised stream can say outweighs it
+        layer.bias_in[2] = 100.0
+    found = survey(model, task, 50, 3)
+    assert found.fired["encoder.0.ffn"][5] == 0
+    assert found.fired["encoder.0.ffn"][2] == found.n_positions["encoder.0.ffn"]
+    dead = [int(activity(s.fired, s.n_positions, "x")["dead"].item()) for s in (before, found)]
+    fifth, second = before.fired["encoder.0.ffn"][[5, 2]].tolist()
+    assert dead[1] == dead[0] + (fifth > 0) - (second == 0)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_survey_is_what_single_runs_say(architecture: str) -> None:
+    """Every sampled input once more, alone, without padding, counted in plain loops."""
+    task, n = tiny_task(architecture), 23
+    model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
+    found = survey(model, task, n, 7, best=3, batch=10)
+    fired: dict[str, list[int]] = {path: [0] * 8 for path in feed_forward_layers(model)}
+    peaks: dict[str, list[list[tuple[float, int, int]]]] = {path: [[] for _ in range(8)] for path in fired}
+    places = dict.fromkeys(fired, 0)
+    for index in range(n):
+        source = [token for token in found.inputs[index] if token <= task.vocabulary.symbols]
+        source = source[: len(source) // 2] if architecture == "decoder" else source
+        example = task.example(source)
+        trace = record(model, example.stream, example.target)
+        for path in fired:
+            post = trace[f"{path}.post"][0].tolist()
+            places[path] += len(post)
+            for neuron in range(8):
+                column = [row[neuron] for row in post]
+                fired[path][neuron] += sum(value > 0 for value in column)
+                peaks[path][neuron].append((max(column), index, column.index(max(column))))
+    for path in fired:
+        assert found.n_positions[path] == places[path]
+        assert found.fired[path].tolist() == fired[path]
+        for neuron in range(8):
+            best = sorted(peaks[path][neuron], reverse=True)[:3]
+            assert found.peak[path][:, neuron].tolist() == pytest.approx([value for value, *_ in best], abs=1e-5)
+            for (value, *where), place in zip(best, found.where[path][:, neuron].tolist(), strict=True):
+                if value > 0 and sum(other == value for other, *_ in peaks[path][neuron]) == 1:
+                    assert place == where
+
+
+def test_the_survey_does_not_depend_on_its_batches() -> None:
+    task = tiny_task()
+    model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
+    one, other = survey(model, task, 30, 2, batch=7), survey(model, task, 30, 2, batch=30)
+    assert one.inputs == other.inputs != survey(model, task, 30, 3).inputs
+    assert torch.equal(one.fired["encoder.0.ffn"], other.fired["encoder.0.ffn"])
+    torch.testing.assert_close(one.peak, other.peak, rtol=0, atol=1e-5)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_promoted_tokens_are_finite_differences(architecture: str) -> None:
+    """In the last layer without norms the direct path is all there is: nudge each neuron and see the logits move."""
+    model, trace = ran(architecture, norm="none")
+    path, step = feed_forward_paths(model.config)[-1], 0.25
+    effect = promoted(model, path)
+    assert effect.shape == (17, 11)
+    for neuron in range(17):
+        nudged = trace[f"{path}.post"].clone()
+        nudged[:, :, neuron] += step
+        moved = record(model, trace.tokens, trace.target, edits=[edits.replace(f"{path}.post", nudged)]).logits
+        # The logits are linear in what is nudged, so the difference is the derivative whatever the step.
+        slope = (moved - trace.logits) / step
+        # What rounds is the logits, some of which are in the thousands without a norm: 2⁻⁵³ · 10⁴ / step ≈ 5e-12 an operation.
+        torch.testing.assert_close(slope, effect[neuron].expand_as(slope), rtol=0, atol=1e-8)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_silencing_in_one_batch_is_silencing_one_at_a_time(architecture: str) -> None:
+    model, _ = ran(architecture)
+    first, *_, last = feed_forward_paths(model.config)
+    draw = torch.Generator().manual_seed(5)
+    target = torch.randint(1, 10, (1, 5), generator=draw) if architecture == "encoder-decoder" else None
+    muted = [edits.scale(f"{last}.out", 0.5)]
+    trace = record(model, torch.randint(1, 10, (1, 7), generator=draw), target, edits=muted)
+    neurons = trace[f"{first}.post"][0].sum(dim=0).topk(3).indices.tolist()
+    together = silenced_one_by_one(model, trace, first, neurons)
+    for logits, neuron in zip(together, neurons, strict=True):
+        alone = record(model, trace.tokens, target, edits=[*muted, edits.ablate_neuron(first, neuron)]).logits[0]
+        torch.testing.assert_close(logits, alone, rtol=1e-10, atol=1e-12)
+        assert not torch.allclose(logits, trace.logits[0])
+
+
+def test_the_table_tells_what_the_model_tells() -> None:
+    model, trace = ran("decoder")
+    answers = torch.tensor([-100, -100, 3, 1, 4, 1, 5])
+    labels = [f"t{i}" for i in range(11)]
+    table = neuron_table(model, trace, "decoder.1.ffn", 3, labels, answers, n=5, favourites=2)
+    post = trace["decoder.1.ffn.post"][0, 3].tolist()
+    order = sorted(range(17), key=lambda neuron: -post[neuron])[:5]
+    assert table["neuron"].tolist() == order == top_neurons(trace, "decoder.1.ffn", 3, 5)
+
+    def loss(logits: torch.Tensor) -> float:
+        return torch.nn.functional.cross_entropy(logits[0], answers, ignore_index=-100).item()
+
+    for row in table.to_dict("records"):
+        assert row["activation"] == post[row["neuron"]]
+        effect = promoted(model, "decoder.1.ffn")[row["neuron"]].tolist()
+        ranked = sorted(range(11), key=lambda token: -effect[token])
+        assert row["promotes"] == f"t{ranked[0]} t{ranked[1]}"
+        assert row["suppresses"] == f"t{ranked[-1]} t{ranked[-2]}"
+        silent = record(model, trace.tokens[:1], edits=[edits.ablate_neuron("decoder.1.ffn", row["neuron"])]).logits
+        assert row["loss_change"] == pytest.approx(loss(silent) - loss(trace.logits[:1]), abs=1e-5)
+        assert row["flips"] == int((silent.argmax(-1) != trace.logits[:1].argmax(-1))[0, 2:].sum())
+    assert table["flips"].any()
+
+
+def test_an_encoder_of_two_stacks_does_not_speak_directly() -> None:
+    model, trace = ran("encoder-decoder")
+    assert not speaks_directly(model, "encoder.0.ffn")
+    assert speaks_directly(model, "decoder.0.ffn")
+    table = neuron_table(model, trace, "encoder.0.ffn", 3, ["t"] * 11, torch.tensor([1, 2, 3, 4, 5]), n=2)
+    assert table["promotes"].isna().all()
+    assert (table["loss_change"] != 0).any()

@@ -1,0 +1,203 @@
+"""Positions against closed forms and against the model's own layers; prime sizes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.training.tiny import random_model
+from xformer.analysis.positions import (
+    added_positions,
+    alibi_table,
+    angle_table,
+    attention_moved,
+    by_offset,
+    curve_table,
+    dot_products,
+    order_blindness,
+    pattern_table,
+    rotary_itself,
+    rotary_products,
+    wavelengths,
+)
+from xformer.edits import set_causal, zero_positions
+from xformer.layers.positions import rotary_angles, rotate, sinusoidal
+from xformer.trace import record
+
+TOKENS = torch.tensor([[3, 7, 1, 7, 2, 5, 9]])
+N = 7
+
+
+@pytest.mark.parametrize("architecture", ["encoder", "decoder"])
+@pytest.mark.parametrize("kind", ["sinusoidal", "learned", "mirror", "rotary", "alibi", "none"])
+def test_added_positions_are_those_of_a_run(architecture: str, kind: str) -> None:
+    model = random_model(architecture, positions=kind)
+    trace = record(model, TOKENS)
+    added = added_positions(model, N)
+    assert (added is not None) == ("pos_embed" in trace) == (kind in ("sinusoidal", "learned", "mirror"))
+    if added is not None:
+        assert added.equal(trace["pos_embed"])
+
+
+def test_each_side_of_an_encoder_decoder_has_its_own() -> None:
+    model = random_model("encoder-decoder", positions="learned")
+    trace = record(model, TOKENS, TOKENS[:, :3])
+    for stack, n in (("encoder", 7), ("decoder", 3)):
+        added = added_positions(model, n, stack)
+        assert added is not None
+        assert added.equal(trace[f"{stack}.pos_embed"])
+
+
+@pytest.mark.parametrize("base", [10_000.0, 100.0])
+def test_sinusoidal_products_are_the_closed_form_and_depend_on_the_offset_alone(float64: None, base: float) -> None:
+    """sin a sin b + cos a cos b = cos(a − b), so P[i] · P[j] = Σ cos((j − i) ω) for an even d_model."""
+    d_model = 14
+    table = by_offset(dot_products(sinusoidal(11, d_model, base)))
+    assert table["offset"].tolist() == list(range(-10, 11))
+    for row in table.itertuples():
+        expected = sum(math.cos(row.offset / base ** (i / d_model)) for i in range(0, d_model, 2))
+        assert row.mean == pytest.approx(expected, abs=1e-13)
+        assert row.high - row.low < 1e-13
+        assert row.pairs == 11 - abs(row.offset)
+
+
+def test_an_odd_width_ends_on_a_lone_sine_and_gets_a_band(float64: None) -> None:
+    table = by_offset(dot_products(sinusoidal(11, 13)))
+    assert (table["high"] - table["low"]).max() > 1e-6
+
+
+def test_by_offset_by_loops() -> None:
+    matrix = torch.randn(5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for row in by_offset(matrix).itertuples():
+        along = [matrix[i, j].item() for i in range(5) for j in range(5) if j - i == row.offset]
+        assert row.mean == pytest.approx(sum(along) / len(along), abs=1e-15)
+        assert (row.low, row.high, row.pairs) == (min(along), max(along), len(along))
+
+
+def random_pair(d: int) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(d)
+    return torch.randn(d, generator=draw).double(), torch.randn(d, generator=draw).double()
+
+
+def test_rotary_products_are_those_of_vectors_that_were_really_turned(float64: None) -> None:
+    """Each entry, one position at a time: turn q at i, k at j, multiply. And by complex numbers, without `rotate`."""
+    d = 10
+    q, k = random_pair(d)
+    found = rotary_products(q, k, N, 100.0)
+    for i in range(N):
+        for j in range(N):
+            at = [rotary_angles(torch.tensor([p]), d, 100.0) for p in (i, j)]
+            turned_q = rotate(q[None, None, None], at[0])[0, 0, 0]
+            turned_k = rotate(k[None, None, None], at[1])[0, 0, 0]
+            assert found[i, j].item() == pytest.approx((turned_q @ turned_k).item(), abs=1e-13)
+            by_complex = sum(
+                (
+                    complex(q[2 * m], q[2 * m + 1])
+                    * complex(k[2 * m], -k[2 * m + 1])
+                    * complex(math.cos((i - j) / 100.0 ** (2 * m / d)), math.sin((i - j) / 100.0 ** (2 * m / d)))
+                ).real
+                for m in range(d // 2)
+            )
+            assert found[i, j].item() == pytest.approx(by_complex, abs=1e-13)
+    band = by_offset(found)
+    assert (band["high"] - band["low"]).max() < 1e-13  # the offset alone decides
+
+
+def test_rotary_products_are_the_scores_of_a_rotary_model() -> None:
+    """The q and k that a running model turned: its scores times √d_head are our products of them, at their offset."""
+    model = random_model("encoder", positions="rotary")
+    turned = record(model, TOKENS)
+    plain = record(model, TOKENS, edits=[zero_positions()])  # layer 1's q and k before they are turned
+    for head in range(3):
+        q, k = (plain[f"encoder.0.attn.{name}"][0, head] for name in ("q", "k"))
+        scores = turned["encoder.0.attn.scores"][0, head] * math.sqrt(10)
+        for i in range(N):
+            for j in range(N):
+                found = rotary_products(q[i].double(), k[j].double(), N)[i, j].item()
+                assert found == pytest.approx(scores[i, j].item(), abs=2e-4)  # float32 angles and sums of size ~30
+
+
+def test_a_query_that_meets_its_own_key(float64: None) -> None:
+    table = by_offset(rotary_itself(N, 10, 100.0))
+    for row in table.itertuples():
+        expected = sum(math.cos(row.offset / 100.0 ** (2 * m / 10)) for m in range(5)) / 5
+        assert row.mean == pytest.approx(expected, abs=1e-13)
+
+
+@pytest.mark.parametrize("n_heads", [1, 3, 4])
+def test_alibi_is_the_difference_that_it_makes_to_a_models_scores(n_heads: int) -> None:
+    model = random_model("encoder", positions="alibi", n_heads=n_heads)
+    on, off = record(model, TOKENS), record(model, TOKENS, edits=[zero_positions()])
+    bias = (on["encoder.0.attn.scores"] - off["encoder.0.attn.scores"])[0]  # [head, query, key]
+    table = alibi_table(N, n_heads)
+    assert len(table) == n_heads * (2 * N - 1)
+    for row in table.itertuples():
+        assert row.bias == pytest.approx(-row.slope * abs(row.offset), abs=1e-12)
+        along = bias[row.head].diagonal(row.offset)
+        torch.testing.assert_close(along, torch.full_like(along, row.bias), rtol=0, atol=2e-5)  # scores of size ~30
+
+
+def test_angles_turn_at_the_papers_rate() -> None:
+    table = angle_table(5, 6, 100.0)
+    assert len(table) == 15
+    for row in table.itertuples():
+        angle = row.position / 100.0 ** (2 * row.pair / 6)
+        assert row.angle == pytest.approx(angle, rel=1e-6)
+        assert (row.cos, row.sin) == pytest.approx((math.cos(angle), math.sin(angle)), abs=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "width"), [("sinusoidal", 14), ("rotary", 10)])
+def test_after_one_wavelength_a_wave_is_back(kind: str, width: int) -> None:
+    config = random_model("encoder", positions=kind, d_model=14, position_base=100.0).config
+    waves = wavelengths(config)
+    assert len(waves) == width // 2
+    assert waves[0].item() == pytest.approx(2 * math.pi, abs=1e-12)
+    for pair, wave in enumerate(waves.tolist()):
+        assert wave / 100.0 ** (2 * pair / width) == pytest.approx(2 * math.pi, abs=1e-12)  # one whole turn
+
+
+def test_curve_table_holds_the_columns_asked_for() -> None:
+    x = torch.randn(5, 7, generator=torch.Generator().manual_seed(0))
+    table = curve_table(x, [6, 0])
+    assert table["dimension"].tolist() == [6] * 5 + [0] * 5
+    for row in table.itertuples():
+        assert row.value == x[row.position, row.dimension].item()
+
+
+def test_attention_moved_by_loops_and_at_its_ends() -> None:
+    model = random_model("encoder")
+    before, after = record(model, TOKENS), record(model, TOKENS, edits=[zero_positions()])
+    table = attention_moved(before, after)
+    assert len(table) == 2 * 3
+    for row in table.itertuples():
+        p, q = (trace[f"{row.layer}.pattern"][0, row.head].tolist() for trace in (before, after))
+        rows = [sum(max(0.0, b - a) for a, b in zip(x, y, strict=True)) for x, y in zip(p, q, strict=True)]
+        assert row.moved == pytest.approx(sum(rows) / N, abs=1e-6)  # what was gained is what was lost
+    assert attention_moved(before, before)["moved"].tolist() == [0.0] * 6
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal", "learned", "mirror", "rotary", "alibi"])
+def test_without_positions_an_encoder_is_blind_to_order(kind: str) -> None:
+    model = random_model("encoder", positions=kind)
+    on = record(model, TOKENS).logits[0], record(model, TOKENS.flip(1)).logits[0].flip(0)
+    assert order_blindness(model, TOKENS) < 1e-4  # float32 logits of size ~10
+    if kind in ("sinusoidal", "learned", "rotary"):  # counted from one end: order shows
+        assert (on[0] - on[1]).abs().max() > 1e-2
+
+
+def test_a_causal_model_is_not_blind_to_order() -> None:
+    assert order_blindness(random_model("decoder"), TOKENS) > 1e-2
+
+
+def test_pattern_table_is_the_head_that_was_asked_for() -> None:
+    trace = record(random_model("encoder"), TOKENS, edits=[set_causal(True)])
+    names = [f"t{i}" for i in range(N)]
+    table = pattern_table(trace, "encoder.1.attn", 2, names, names)
+    assert len(table) == N * N
+    for row in table.to_dict("records"):
+        assert row["weight"] == trace["encoder.1.attn.pattern"][0, 2, row["query"], row["key"]].item()
+        assert row["allowed"] == (row["key"] <= row["query"])
+        assert (row["query token"], row["key token"]) == (f"t{row['query']}", f"t{row['key']}")

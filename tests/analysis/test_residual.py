@@ -1,0 +1,215 @@
+"""The lens ends in the logits, and the parts sum to them: against the model itself, run again without a part."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.training.tiny import ARCHITECTURES, random_model
+from xformer import edits
+from xformer.analysis.residual import attribution, decided, lens, lens_logits, norms, stream, sublayers
+from xformer.errors import EditError
+from xformer.model import Transformer
+from xformer.trace import Trace, record
+
+VARIANTS = {
+    "post": {"norm": "post"},
+    "post, norm at the end": {"norm": "post", "final_norm": True},
+    "pre": {"norm": "pre"},
+    "pre, biases": {"norm": "pre", "attention_bias": True},
+    "post, biases": {"norm": "post", "attention_bias": True},
+    "no norm": {"norm": "none"},
+    "no norm, norm at the end": {"norm": "none", "final_norm": True},
+    "no feed-forward": {"norm": "pre", "d_ff": 0, "positions": "mirror"},
+    "rotary, tied, no biases": {
+        "norm": "post",
+        "positions": "rotary",
+        "tied_output": True,
+        "output_bias": False,
+        "ffn_bias": False,
+    },
+    "scaled, gelu": {"norm": "post", "scale_embeddings": True, "activation": "gelu", "positions": "learned"},
+}
+CASES = [(a, v) for a in ARCHITECTURES for v in VARIANTS]
+every_case = pytest.mark.parametrize(("architecture", "variant"), CASES)
+N, N_TARGET = 7, 5
+
+
+def ran(architecture: str, variant: str, **edit: object) -> tuple[Transformer, Trace]:
+    model = random_model(architecture, **VARIANTS[variant]).to(torch.get_default_dtype())
+    draw = torch.Generator().manual_seed(5)
+    tokens = torch.randint(1, 10, (2, N), generator=draw)
+    target = torch.randint(1, 10, (2, N_TARGET), generator=draw) if architecture == "encoder-decoder" else None
+    return model, record(model, tokens, target, **edit)  # pyright: ignore[reportArgumentType]
+
+
+@every_case
+def test_the_lens_ends_in_the_models_own_logits(architecture: str, variant: str) -> None:
+    model, trace = ran(architecture, variant)
+    said = lens_logits(model, trace)
+    *_, last = said.values()
+    assert torch.equal(last, trace.logits)  # the same operations on the same numbers: not one bit apart
+    assert len(said) == len(sublayers(model)) + 1
+    others = list(said.values())[:-1]
+    assert all(not torch.allclose(other, trace.logits, atol=0.1) for other in others)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("norm", ["pre", "no norm", "post"])
+def test_the_lens_in_the_middle_is_a_model_that_stops_there(norm: str) -> None:
+    """After layer 1, the lens says what the model does with layer 2 taken out, for which `record` knows nothing of lenses."""
+    model, trace = ran("encoder", norm)
+    middle = lens_logits(model, trace)["layer 1 · feed-forward"]
+    del model.encoder.blocks[1]  # pyright: ignore
+    torch.testing.assert_close(middle, model(trace.tokens), rtol=1e-10, atol=1e-10)
+
+
+def test_the_lens_frame_holds_the_probabilities() -> None:
+    model, trace = ran("decoder", "post")
+    answers = torch.tensor([-100, -100, 3, 1, 4, 1, 5])
+    frame = lens(model, trace, [f"t{i}" for i in range(11)], answers)
+    assert sorted(frame["position"].unique()) == [2, 3, 4, 5, 6]
+    assert len(frame) == 5 * 5
+    for row in frame.to_dict("records"):
+        x = list(stream(model, trace).values())[row["depth"]][0, row["position"]]
+        p = F.linear(x, model.unembedding.weight, model.unembedding.bias).softmax(-1)  # pyright: ignore[reportArgumentType]
+        assert row["token"] == f"t{int(p.argmax())}"
+        assert row["probability"] == pytest.approx(p.max().item(), rel=1e-5)
+        assert row["answer_probability"] == pytest.approx(p[answers[row["position"]]].item(), rel=1e-5)
+        assert row["right"] == (int(p.argmax()) == answers[row["position"]])
+
+
+def test_decided_is_where_the_answer_stays_right() -> None:
+    story = {0: [0, 1, 1], 1: [1, 0, 1], 2: [1, 1, 1], 3: [1, 1, 0]}
+    frame = pd.DataFrame(
+        [
+            {"position": p, "depth": d, "point": "abc"[d], "right": bool(ok)}
+            for p, told in story.items()
+            for d, ok in enumerate(told)
+        ]
+    )
+    assert decided(frame).to_dict("list") == {"position": [0, 1, 2], "depth": [1, 2, 0], "point": ["b", "c", "a"]}
+
+
+def rounding(parts: pd.DataFrame) -> float:
+    """What float64 may lose: a few thousand operations, each within 2⁻⁵³ of what it adds, of the size of the parts."""
+    return 2**-53 * 5000 * (1 + float(parts["contribution"].abs().sum()))
+
+
+@every_case
+@pytest.mark.usefixtures("float64")
+def test_the_parts_sum_to_the_logit(architecture: str, variant: str) -> None:
+    model, trace = ran(architecture, variant)
+    for position in range(trace.logits.shape[1]):
+        parts = attribution(model, trace, position, 4)
+        assert parts["contribution"].sum() == pytest.approx(trace.logits[0, position, 4].item(), abs=rounding(parts))
+        parts = attribution(model, trace, position, 4, 9)
+        lead = trace.logits[0, position, 4] - trace.logits[0, position, 9]
+        assert parts["contribution"].sum() == pytest.approx(lead.item(), abs=rounding(parts))
+
+
+def test_the_parts_sum_to_the_logit_of_a_float32_run() -> None:
+    model, trace = ran("encoder", "post")
+    total = attribution(model, trace, 3, 4)["contribution"].sum()
+    # The run rounds to 2⁻²⁴ relative at each of ~10 steps in sequence, with the norms amplifying by less than 10.
+    assert total == pytest.approx(trace.logits[0, 3, 4].item(), abs=1e-4)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_without_norms_a_part_of_the_last_layer_is_what_its_absence_costs(architecture: str) -> None:
+    """Silence it in the running model: nothing comes after it but the sum, so the logit falls by just its part."""
+    model, trace = ran(architecture, "no norm")
+    last = sublayers(model)[-1].path
+    parts = attribution(model, trace, 2, 4)
+    kind = "cross_attn" if architecture == "encoder-decoder" else "attn"
+    attention = last.replace("ffn", kind)
+    # the feed-forward layer is the last word: muted, its part and its bias go
+    muted = record(model, trace.tokens, trace.target, edits=[edits.scale(f"{last}.out", 0.0)])
+    bias = _bias(model, last) @ model.unembedding.weight[4]  # pyright: ignore
+    part = parts[(parts["layer"] == 2) & (parts["kind"] == "feed_forward")]["contribution"].item()
+    assert part == pytest.approx((trace.logits - muted.logits)[0, 2, 4].item() - bias.item(), abs=1e-10)
+    # a head, with the feed-forward layer held as it was
+    hold = edits.replace(f"{last}.out", trace[f"{last}.out"])
+    silent = record(model, trace.tokens, trace.target, edits=[edits.ablate_head(attention, 1), hold])
+    rows = parts[(parts["layer"] == 2) & (parts["head"] == 2)]
+    assert rows["contribution"].iloc[-1] == pytest.approx((trace.logits - silent.logits)[0, 2, 4].item(), abs=1e-10)
+
+
+def _bias(model: Transformer, path: str) -> Tensor:
+    stack, layer, part = path.split(".")
+    bias = getattr(getattr(model, stack).blocks[int(layer)], part).bias_out
+    assert bias is not None
+    return bias.detach()
+
+
+@pytest.mark.usefixtures("float64")
+def test_post_norm_parts_are_gradients_times_inputs_with_the_scales_detached() -> None:
+    """An independent way to the same numbers: autograd through the equations, each norm's σ detached."""
+    model, trace = ran("encoder", "post, biases")
+    assert model.encoder is not None
+    position, token = 3, 4
+    parts, x = [], (trace["embed"] + trace["pos_embed"])[0, position].requires_grad_()
+    names = ["embedding"]
+    parts.append(x)
+    for index, block in enumerate(model.encoder.blocks):
+        for kind, norm in (("attn", block.attn_residual.norm), ("ffn", block.ffn_residual.norm)):  # pyright: ignore
+            out = trace[f"encoder.{index}.{kind}.out"][0, position].clone().requires_grad_()
+            names.append(f"{index}.{kind}")
+            parts.append(out)
+            total = x + out
+            sigma = (total.var(correction=0) + norm.eps).sqrt().detach()
+            x = norm.weight.detach() * (total - total.mean()) / sigma + norm.bias.detach()
+    logit = x @ model.unembedding.weight[token].detach()  # pyright: ignore
+    gradients = torch.autograd.grad(logit, parts)
+    expected = {name: (g @ part).item() for name, g, part in zip(names, gradients, parts, strict=True)}
+    found = attribution(model, trace, position, token)
+    own = found[found["kind"].isin(["embedding", "positions"])]["contribution"].sum()
+    assert own == pytest.approx(expected["embedding"], abs=1e-11)
+    for index in range(2):
+        for kind, name in (("attn", "attention"), ("ffn", "feed_forward")):
+            rows = found[(found["layer"] == index + 1) & (found["kind"] == name)]
+            at = names.index(f"{index}.{kind}")
+            bias = (gradients[at] @ _bias(model, f"encoder.{index}.{kind}")).item()
+            assert rows["contribution"].sum() + bias == pytest.approx(expected[f"{index}.{kind}"], abs=1e-11)
+
+
+@every_case
+@pytest.mark.usefixtures("float64")
+def test_the_parts_of_a_changed_run_sum_to_its_logit(architecture: str, variant: str) -> None:
+    model, _ = ran(architecture, variant)
+    changes = [edits.ablate_head(sublayers(model)[0].path, 1)]
+    feed_forward = [part for part in sublayers(model) if part.kind == "feed_forward"]
+    if feed_forward:
+        changes.append(edits.scale(f"{feed_forward[0].path}.out", 0.0))
+    model, trace = ran(architecture, variant, edits=changes)
+    parts = attribution(model, trace, 2, 4)
+    assert parts["contribution"].sum() == pytest.approx(trace.logits[0, 2, 4].item(), abs=rounding(parts))
+    assert parts[(parts["layer"] == 1) & (parts["head"] == 2)]["contribution"].iloc[0] == 0
+    if feed_forward:
+        assert parts[(parts["layer"] == 1) & (parts["kind"] == "feed_forward")]["contribution"].item() == 0
+
+
+def test_a_stream_that_an_edit_changed_is_refused() -> None:
+    model, _ = ran("encoder", "post")
+    for name in ("encoder.0.resid_mid", "encoder.1.resid_post", "logits"):
+        _, trace = ran("encoder", "post", edits=[edits.scale(name, 2.0)])
+        with pytest.raises(EditError, match="stream itself"):
+            attribution(model, trace, 2, 4)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_norms_are_lengths_of_the_stream_and_of_what_is_added(architecture: str) -> None:
+    model, trace = ran(architecture, "pre")
+    frame = norms(model, trace)
+    points = list(stream(model, trace).values())
+    for row in frame.to_dict("records"):
+        depth, at = row["depth"], row["position"]
+        # with pre-norm what is added is the difference of two points
+        before = points[depth - 1][0, at] if row["what"] == "added" and depth else torch.zeros(13)
+        squares = [float(a) ** 2 for a in points[depth][0, at] - before]
+        assert row["length"] == pytest.approx(sum(squares) ** 0.5, rel=1e-4)
+    assert len(frame) == 2 * len(points) * trace.logits.shape[1]

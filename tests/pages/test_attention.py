@@ -1,0 +1,96 @@
+"""The Attention screen: its panels on every architecture, its code, and its pictures' data against the library."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+import torch
+
+import xformer
+from tests.pages.conftest import ROOT, Open
+from xformer.viz.packing import header_of
+
+PAGE = "pages/explore/attention.py"
+MODELS = ["reverse", "reverse-small", "reverse-seq2seq", "reverse-decoder", "reverse-mirror", "sort"]
+PANELS = ["scores of all heads", "step by step", "change the run", "rollout"]
+
+
+@pytest.mark.parametrize("panel", PANELS)
+@pytest.mark.parametrize("model", MODELS)
+def test_every_panel_opens_and_its_code_runs(
+    open_page: Open, model: str, panel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = "" if model == "sort" else "positions:off"
+    app = open_page(PAGE, model=model, panel=panel, input="4 9 2 9", mask="causal", edits=changes)
+    assert not app.exception
+    assert [element.value for element in app.warning] == []
+    assert app.code
+    monkeypatch.chdir(ROOT)
+    for block in app.code:
+        lines = block.value.splitlines()
+        scope: dict[str, object] = {}
+        exec("\n".join(lines[:-1]), scope)
+        assert eval(lines[-1], scope) is not None
+
+
+def drawn(app: object) -> tuple[dict, bytes]:
+    """What the attention view got: its header and everything behind it."""
+    [proto] = [
+        element.proto
+        for element in app.get("bidi_component")  # type: ignore[attr-defined]
+        if getattr(element.proto, "bytes", b"")[:4] == b"XATT"
+    ]
+    packed = proto.bytes
+    (length,) = struct.unpack_from("<I", packed, 4)
+    return header_of(packed), packed[8 + length :]
+
+
+@pytest.mark.parametrize("model", ["reverse", "reverse-decoder"])
+def test_the_picture_holds_the_numbers_of_record(open_page: Open, model: str) -> None:
+    app = open_page(PAGE, model=model, input="4 9 2 9 5", head="2.1")
+    header, body = drawn(app)
+    checkpoint = xformer.load(ROOT / "checkpoints" / model)
+    assert checkpoint.task is not None
+    trace = xformer.record(checkpoint.model, checkpoint.task.example([4, 9, 2, 9, 5]).stream)
+    path = trace.attention_layers()[1]
+    n = trace.tokens.shape[1]
+    exact = np.frombuffer(body, np.float32, n * n, offset=header["exact"]).reshape(n, n)
+    allowed = trace[f"{path}.mask"][0, 0].numpy()
+    np.testing.assert_array_equal(exact[allowed], trace[f"{path}.pattern"][0, 0].numpy()[allowed])
+    assert np.isinf(exact[~allowed]).all()
+    layer = header["layers"][1]
+    planes = np.frombuffer(body, np.uint8, layer["heads"] * n * n, offset=layer["runs"][0]["offset"])
+    weights = planes.reshape(-1, n, n) / 253 * np.array(layer["runs"][0]["peaks"])[:, None, None]
+    everywhere = trace[f"{path}.mask"][0].numpy()
+    shown, true = weights[everywhere], trace[f"{path}.pattern"][0].numpy()[everywhere]
+    assert np.abs(shown - true).max() <= 1 / 506 + 1e-6  # half a step of 8 bits
+    assert (planes.reshape(-1, n, n)[~everywhere] == 255).all()
+
+
+def test_an_edge_cut_in_the_panel_changes_the_prediction(open_page: Open) -> None:
+    app = open_page(PAGE, model="reverse-mirror", input="4 9 2 11 5", head="1.1.0-4", panel="change the run")
+    [cut] = [button for button in app.button if button.key == "switch_cut:encoder.0.attn.0.0-4"]
+    cut.click().run()
+    assert not app.exception
+    assert any("4 of 5 are right instead of 5" in element.value for element in app.caption)
+    checkpoint = xformer.load(ROOT / "checkpoints/reverse-mirror")
+    edits = [xformer.edits.mask_edges("encoder.0.attn", [(0, 4)], [0])]
+    trace = xformer.record(checkpoint.model, torch.tensor([[4, 9, 2, 11, 5]]), edits=edits)
+    assert (trace.logits[0].argmax(-1) == torch.tensor([5, 11, 2, 9, 4])).sum() == 4
+
+
+def test_a_replaced_token_takes_the_place_of_an_earlier_one(open_page: Open) -> None:
+    app = open_page(PAGE, model="reverse", input="4 9 2", panel="change the run", edits="token:0.7")
+    app.number_input(key="replace_token").set_value(8)
+    app.button(key="replace").click().run()
+    assert not app.exception
+    assert app.session_state["edits"] == "token:0.8"
+
+
+@pytest.mark.parametrize("head", ["9.9", "0.1", "1", "x", "1.1.999-0", "²"])
+def test_a_head_that_is_not_there_is_said_or_forgotten(open_page: Open, head: str) -> None:
+    app = open_page(PAGE, model="reverse", head=head)
+    assert not app.exception
+    assert len(app.warning) == (0 if head == "1.1.999-0" else 1)

@@ -1,0 +1,77 @@
+"""The command line, as a person uses it: each command in a process of its own, and every mistake one sentence."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import xformer
+from xformer.__main__ import main
+
+ROOT = Path(__file__).parents[1]
+MIRROR = str(ROOT / "checkpoints/reverse-mirror")
+
+
+def test_train_eval_trace_and_runs_hang_together(tmp_path: Path) -> None:
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-m", "xformer", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+
+    out = tmp_path / "runs" / "mine"
+    said = run(
+        "train", "--preset", "reverse-mirror", "--out", str(out), "--steps", "40", "--seed", "3", "--score", "50"
+    )
+    assert "exact match on 50 unseen sequences" in said
+    card = xformer.load(out).card
+    assert (card["seed"], card["step"]) == (3, 40)
+    assert (card["figures"]["samples"], card["figures"]["seed"]) == (50, 4)
+    assert json.loads((out / "card.json").read_text()) == card
+    score = json.loads(run("eval", str(out), "--samples", "50", "--seed", "4", "--json"))
+    assert score == {name: card["figures"][name] for name in ("loss", "token_accuracy", "exact_match", "samples")}
+    run("trace", str(out), "--input", "3 7 12 9", "--out", str(tmp_path / "trace.npz"))
+    arrays = np.load(tmp_path / "trace.npz", allow_pickle=False)
+    trace = xformer.record(xformer.load(out).model, torch.tensor([[3, 7, 12, 9]]))
+    assert set(arrays) == {*trace, "tokens"}
+    np.testing.assert_array_equal(arrays["encoder.0.attn.pattern"], trace["encoder.0.attn.pattern"].numpy())
+    assert "mine" in run("runs", "--folder", str(out.parent))
+    assert "reverse-mirror" in run("runs", "show", "mine", "--folder", str(out.parent))
+    run("runs", "delete", "mine", "--folder", str(out.parent))
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "--preset", "gpt-5", "--out", "x"], "There is no preset 'gpt-5'; the presets are reverse,"),
+        (["train", "--preset", "reverse", "--out", "x", "--steps", "0"], "steps must be from 1"),
+        (["train", "--preset", "reverse", "--out", "{tmp}", "--resume"], "There is no run to resume"),
+        (["train", "--preset", "reverse", "--out", "x", "--device", "toaster"], "device must be auto, cpu, cuda"),
+        (["eval", "{tmp}/nowhere"], "There is no checkpoint at"),
+        (["eval", MIRROR, "--samples", "0"], "--samples must be from 1"),
+        (["eval", MIRROR, "--seed", "-1"], "--seed must be from 0"),
+        (["trace", MIRROR, "--input", "3 99", "--out", "{tmp}/x.npz"], "“99” is not one"),
+        (["trace", MIRROR, "--input", "3", "--out", "{tmp}/no/such/folder/x.npz"], "No such file or directory"),
+        (["runs", "show", "nothing", "--folder", "{tmp}"], "There is no run 'nothing'"),
+        (["runs", "delete", "../..", "--folder", "{tmp}"], "There is no run '../..'"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("xformer.commands.settle", lambda: None)  # its settings outlast a test
+    assert main([argument.replace("{tmp}", str(tmp_path)) for argument in arguments]) == 1
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+    assert list(tmp_path.rglob("*")) == []

@@ -1,0 +1,120 @@
+"""What is drawn is what a run left behind: numbers read back from the charts equal those of record()."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.training.tiny import random_model
+from xformer.analysis.embeddings import (
+    cosine_table,
+    input_vectors,
+    pca,
+    projection_table,
+    vector_table,
+    vocabulary_vectors,
+)
+from xformer.trace import record
+from xformer.viz import theme
+from xformer.viz.embeddings import (
+    MOST_CELLS,
+    cosine_heatmap,
+    position_labels,
+    projection,
+    projection_3d,
+    rows_height,
+    vector_heatmap,
+)
+
+LABELS = ["3", "7", "1", "7", "<b>"]
+TOKENS = torch.tensor([[3, 7, 1, 7, 2]])
+DARK = pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+
+
+def rows_of(chart: object) -> list[dict]:
+    spec = chart.to_dict()  # pyright: ignore[reportAttributeAccessIssue]
+    [rows] = spec["datasets"].values()
+    return rows
+
+
+@DARK
+def test_the_heatmap_holds_the_vectors_of_the_run(dark: bool) -> None:
+    vectors = input_vectors(record(random_model("encoder"), TOKENS))["sum"]
+    chart = vector_heatmap(vector_table(vectors, LABELS), dark=dark)
+    rows = rows_of(chart)
+    assert len(rows) == vectors.numel()
+    for row in rows:
+        assert row["value"] == vectors[row["position"], row["dimension"]].item()
+        assert row["row"] == f"{row['position']} · {LABELS[row['position']]}"
+    spec = chart.to_dict()["encoding"]
+    assert spec["y"]["sort"] == position_labels(LABELS)  # repeats stay apart, in the order of the input
+    domain = spec["color"]["scale"]["domain"]
+    assert (domain[0], domain[-1]) == (-vectors.abs().max().item(), vectors.abs().max().item())  # centred on zero
+    assert domain[len(domain) // 2] == pytest.approx(0.0, abs=1e-12)
+    assert spec["color"]["scale"]["range"] == theme.diverging(dark)
+    assert {item["field"] for item in spec["tooltip"]} == {"position", "token", "dimension", "value"}
+
+
+def test_a_scale_that_is_given_is_kept() -> None:
+    table = vector_table(torch.tensor([[1.0, -2.0]]), ["a"])
+    domain = vector_heatmap(table, dark=False, limit=7.0).to_dict()["encoding"]["color"]["scale"]["domain"]
+    assert (domain[0], domain[-1]) == (-7.0, 7.0)
+
+
+def test_a_vector_too_wide_to_draw_loses_whole_columns() -> None:
+    table = vector_table(torch.zeros(11, 997), [""] * 11)
+    rows = rows_of(vector_heatmap(table, dark=False))
+    kept = MOST_CELLS // 11
+    assert len(rows) == 11 * kept
+    assert {row["dimension"] for row in rows} == set(range(kept))
+
+
+def test_cosines_have_the_fixed_domain_and_every_pair() -> None:
+    vectors = input_vectors(record(random_model("encoder"), TOKENS))["tokens"]
+    chart = cosine_heatmap(cosine_table(vectors, LABELS), dark=False)
+    rows = rows_of(chart)
+    assert len(rows) == 25
+    for row in rows:
+        expected = torch.nn.functional.cosine_similarity(
+            vectors[row["position"]].double(), vectors[row["other position"]].double(), dim=0
+        )
+        assert row["cosine"] == pytest.approx(expected.item(), abs=1e-14)
+    domain = chart.to_dict()["encoding"]["color"]["scale"]["domain"]
+    assert (domain[0], domain[-1]) == (-1.0, 1.0)
+
+
+def found_and_table() -> tuple:
+    found = pca(vocabulary_vectors(random_model("encoder")), 3)
+    labels = [f"t{i}" for i in range(10)] + ["<script>"]
+    return found, projection_table(found, labels, [3, 10, 3])
+
+
+def test_the_projection_holds_every_token_once_and_marks_the_inputs() -> None:
+    found, table = found_and_table()
+    chart = projection(table, found.explained.tolist(), dark=False, chosen=4)
+    rows = rows_of(chart)
+    assert [row["id"] for row in rows] == list(range(11))
+    assert [row["PC1"] for row in rows] == found.points[:, 0].tolist()
+    assert [row["PC2"] for row in rows] == found.points[:, 1].tolist()
+    assert [row["id"] for row in rows if row["shown"]] == [3, 10]
+    titles = str(chart.to_dict())
+    assert f"PC1 ({found.explained[0]:.1%} of the variance)" in titles
+    assert "(datum.id === 4)" in titles
+    assert [param["name"] for param in chart.to_dict()["params"]] == ["point"]
+
+
+def test_the_projection_in_space_holds_the_same_and_no_markup() -> None:
+    found, table = found_and_table()
+    rest, shown = projection_3d(table, found.explained.tolist(), dark=True).data
+    assert (len(rest.x), len(shown.x)) == (9, 2)
+    for index, axis in enumerate("xyz"):
+        np.testing.assert_array_equal(shown[axis], found.points[[3, 10], index].numpy())
+    assert list(shown.text) == ["t3", "&lt;script&gt;"]
+    assert shown.customdata[:, 0].tolist() == ["0, 2", "1"]
+
+
+def test_rows_are_neither_flat_nor_endless() -> None:
+    assert rows_height(1, 300, around=0) == 34
+    assert rows_height(20, 300, around=0) == 300
+    assert rows_height(10_000, 300, around=0) == 40_000

@@ -1,0 +1,108 @@
+"""The numbers in the charts of the stream are those of the run, and right is told by more than colour."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.training.tiny import random_model
+from xformer.analysis.residual import attribution, lens, lens_logits, norms
+from xformer.trace import record
+from xformer.viz import theme
+from xformer.viz.residual import ANSWER_ROW, attribution_chart, lens_chart, norm_chart
+
+DARK = pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+MODEL = random_model("encoder")
+LABELS = [f"t{i}" for i in range(11)]
+
+
+def traced(n: int = 7):
+    return record(MODEL, torch.arange(n)[None] % 5 + 1)
+
+
+def rows(chart: Any) -> list[dict[str, Any]]:
+    """Every row of every data set of a chart, as the browser gets it."""
+    return [row for data in chart.to_dict()["datasets"].values() for row in data]
+
+
+def marks(spec: dict[str, Any]) -> list[str]:
+    return [layer["mark"]["type"] for layer in spec["layer"]]
+
+
+@DARK
+def test_the_lens_shows_the_likeliest_token_of_every_cell(dark: bool) -> None:
+    trace, answers = traced(), torch.tensor([3, 1, 4, 1, 5, 9, 2])
+    reads = [LABELS[token] for token in trace.tokens[0]]
+    chart = lens_chart(lens(MODEL, trace, LABELS, answers), reads, dark=dark, title="x")
+    shown = {(row["point"], row["position"]): row for row in rows(chart)}
+    for point, logits in lens_logits(MODEL, trace).items():
+        for position, p in enumerate(logits[0].softmax(-1)):
+            row = shown[point, position]
+            said = LABELS[int(p.argmax())]
+            assert row["place"] == f"{position} · t{int(trace.tokens[0, position])}"
+            assert row["probability"] == pytest.approx(p.max().item())
+            right = said == LABELS[answers[position]]
+            assert row["says"] == (f"{said} ✓" if right else said)
+    assert [shown[ANSWER_ROW, position]["answer"] for position in range(7)] == [LABELS[a] for a in answers]
+
+
+@DARK
+def test_right_cells_have_an_outline_and_a_fixed_scale(dark: bool) -> None:
+    trace = traced()
+    answers = trace.logits[0].argmax(-1)
+    spec = lens_chart(lens(MODEL, trace, LABELS, answers), LABELS, dark=dark).to_dict()
+    outline = next(layer for layer in spec["layer"] if layer["mark"].get("filled") is False)
+    assert outline["mark"]["stroke"] == theme.pick(theme.RIGHT.colour, dark)
+    assert outline["transform"] == [{"filter": "datum.right"}]
+    domain = spec["layer"][0]["encoding"]["color"]["scale"]["domain"]
+    assert (domain[0], domain[-1]) == (0, 1)
+
+
+@pytest.mark.parametrize(("n", "texts"), [(7, 3), (12, 3)])
+def test_cells_hold_their_numbers_while_there_is_room(n: int, texts: int) -> None:
+    trace = traced(n)
+    spec = lens_chart(lens(MODEL, trace, LABELS, trace.logits[0].argmax(-1)), LABELS * 9, dark=False).to_dict()
+    assert marks(spec).count("text") == texts
+
+
+def test_crowded_cells_leave_their_numbers_to_the_hover() -> None:
+    model = random_model("encoder", max_len=40)
+    for n, texts in ((20, 2), (30, 1), (40, 0)):
+        trace = record(model, torch.ones(1, n, dtype=torch.long))
+        spec = lens_chart(lens(model, trace, LABELS, trace.logits[0].argmax(-1)), ["a"] * n, dark=False).to_dict()
+        assert marks(spec).count("text") == texts
+        assert {tip["field"] for tip in spec["layer"][0]["encoding"]["tooltip"]} >= {"token", "probability", "answer"}
+
+
+@pytest.mark.parametrize("what", ["stream", "added"])
+def test_norms_are_those_of_the_frame(what: str) -> None:
+    trace = traced()
+    frame = norms(MODEL, trace)
+    shown = rows(norm_chart(frame, what, LABELS, 9.0, dark=False))
+    assert len(shown) == 5 * 7
+    for row in shown:
+        at = (frame["what"] == what) & (frame["point"] == row["point"]) & (frame["position"] == row["position"])
+        assert row["length"] == frame[at]["length"].item()
+
+
+@DARK
+@pytest.mark.parametrize("two", [False, True])
+def test_bars_are_the_parts_in_the_hues_of_their_heads(dark: bool, two: bool) -> None:
+    parts = attribution(MODEL, traced(), 3, 4)
+    frames = {"original": parts} | ({"changed": parts.assign(contribution=-parts["contribution"])} if two else {})
+    chart = attribution_chart(frames, "the logit", dark=dark)
+    shown = [row for row in rows(chart) if "part" in row]
+    assert len(shown) == len(parts) * len(frames)
+    for row in shown:
+        expected = parts.set_index("part").loc[row["part"]]
+        assert row["contribution"] == (-1 if row["run"] == "changed" else 1) * expected["contribution"]
+        if row["head"]:
+            assert row["hue"] == theme.head_hue(row["head"] - 1, dark)
+    spec = chart.to_dict()
+    assert spec["layer"][0]["encoding"]["y"]["sort"] == parts["part"].tolist()
+    low, high = spec["layer"][0]["encoding"]["x"]["scale"]["domain"]
+    assert low < parts["contribution"].min()
+    assert high > parts["contribution"].max()
+    assert ("yOffset" in spec["layer"][0]["encoding"]) == two
