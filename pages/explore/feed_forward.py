@@ -308,7 +308,7 @@ def _token_section(view: View, runs: dict[str, resources.Run], path: str) -> tup
     speaks = speaks_directly(model, path)
     if not speaks:
         shown = shown.drop(columns=["promotes", "suppresses"])
-    left, right = st.columns([5, 4]) if speaks else (st.container(), None)
+    left, right = st.columns([5, 4] if own else [3, 2]) if speaks else (st.container(), None)
     with left:
         event = st.dataframe(
             shown,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -72,6 +75,14 @@ def _attribution(
     return parts, figure.item(), token, rival
 
 
+@st.cache_data(max_entries=256, show_spinner=False)
+def _spec(picture: tuple, _draw: Callable[[], Any]) -> dict[str, Any]:
+    """A chart as Vega-Lite, drawn once for everything that `picture` names: describing a chart takes longer than a run."""
+    spec = _draw().to_dict()
+    del spec["config"]  # the size of an empty chart outside a page
+    return spec
+
+
 def _reads(view: View, run: resources.Run) -> list[str]:
     example = run.example
     tokens = example.stream if example.target is None else example.target
@@ -119,15 +130,15 @@ def _lens_section(view: View, runs: dict[str, resources.Run], frames: dict[str, 
     n = frames["original"]["position"].nunique()
     beside = n <= WIDE
     for index, (place, (name, run)) in enumerate(zip(_places(len(runs), n), runs.items(), strict=True)):
-        chart = lens_chart(
-            frames[name],
-            _reads(view, run),
-            dark=_dark(),
-            title=_title(name) if len(runs) > 1 else "",
-            named=index == 0 or not beside,
-            legend=len(runs) == 1 or not beside,
-        )
-        place.altair_chart(chart, theme="streamlit", width="stretch", key=f"lens_{index}")
+        look: dict[str, Any] = {
+            "dark": _dark(),
+            "title": _title(name) if len(runs) > 1 else "",
+            "named": index == 0 or not beside,
+            "legend": len(runs) == 1 or not beside,
+        }
+        draw = partial(lens_chart, frames[name], _reads(view, run), **look)
+        spec = _spec(("lens", *_key(view, name), *look.values()), draw)
+        place.vega_lite_chart(spec, theme="streamlit", width="stretch", key=f"lens_{index}")
     shown = view.what_changed() if view.is_changed else "original"
     run = runs[shown]
     table = pd.concat([frame.assign(run=name) for name, frame in frames.items()])
@@ -239,17 +250,16 @@ def _norm_section(view: View, runs: dict[str, resources.Run]) -> None:
         n = frames[name]["position"].nunique()
         for place, (what, title) in zip(_places(2, n), first.items(), strict=True):
             beside = n <= WIDE
-            chart = norm_chart(
-                frames[name],
-                what,
-                _reads(view, run),
-                limits[what],
-                dark=_dark(),
-                title=title + suffix,
-                named=what == "stream" or not beside,
-                legend=not beside,
-            )
-            place.altair_chart(chart, theme="streamlit", width="stretch", key=f"norm_{what}_{index}")
+            limit = float(limits[what])
+            look: dict[str, Any] = {
+                "dark": _dark(),
+                "title": title + suffix,
+                "named": what == "stream" or not beside,
+                "legend": not beside,
+            }
+            draw = partial(norm_chart, frames[name], what, _reads(view, run), limit, **look)
+            spec = _spec((what, *_key(view, name), limit, *look.values()), draw)
+            place.vega_lite_chart(spec, theme="streamlit", width="stretch", key=f"norm_{what}_{index}")
     if view.checkpoint.config.norm == "post":
         st.caption("Each norm of this model resets the length of the stream; what a step adds is measured before that.")
     run = runs[view.what_changed() if view.is_changed else "original"]

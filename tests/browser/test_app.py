@@ -99,3 +99,87 @@ def test_every_architecture_draws_without_a_word_in_the_console(
     expect(visitor.page.locator(f".st-key-{key}").locator("svg, canvas").first).to_be_visible(timeout=30_000)
     expect(visitor.page.get_by_test_id("stException")).to_have_count(0)
     assert visitor.problems == []
+
+
+SCREENS = ["", "embeddings", "positions", "attention", "feed_forward", "residual"]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize("model", ["reverse", "reverse-seq2seq"])
+def test_every_screen_is_quiet_in_both_themes(app: str, visit: Visiting, model: str, screen: str, theme: str) -> None:
+    visitor = visit(app, f"/{screen}?model={model}&mask=causal", theme)
+    expect(visitor.page.get_by_text("What to notice" if screen else "How it was trained")).to_be_visible(timeout=60_000)
+    expect(visitor.page.get_by_test_id("stException")).to_have_count(0)
+    expect(visitor.page.get_by_test_id("stAlertContentError")).to_have_count(0)
+    assert visitor.problems == []
+
+
+def attention_ready(visitor: Visit) -> None:
+    expect(visitor.page.locator(".st-key-attention")).to_contain_text("exact values", timeout=30_000)
+    visitor.page.wait_for_timeout(500)
+
+
+def point_at(visitor: Visit, query: int, key: int, n: int) -> tuple[float, float]:
+    """The middle of a cell of the enlarged matrix, found by moving the mouse until the read-out names it."""
+    box = visitor.page.locator(".st-key-attention .detail canvas").first.bounding_box()
+    assert box is not None
+    wanted = f"query {query} "
+    for x in range(int(box["x"]) + 20, int(box["x"] + box["width"]), 12):
+        for y in range(int(box["y"]) + 20, int(box["y"] + box["height"]), 12):
+            visitor.page.mouse.move(x, y)
+            said = visitor.page.locator(".st-key-attention .readout").first.inner_text()
+            if said.startswith(wanted) and f"→ key {key} " in said:
+                return x, y
+    raise AssertionError(f"no cell of the matrix reads {wanted} → {key}")
+
+
+def test_a_click_locks_a_cell_and_cutting_it_changes_the_prediction_and_the_link(app: str, visit: Visiting) -> None:
+    visitor = visit(app, "/attention?model=reverse-mirror&input=4+9+2+11+5&panel=change+the+run")
+    page = visitor.page
+    attention_ready(visitor)
+    page.mouse.click(*point_at(visitor, 0, 4, 5))
+    expect(page.locator(".st-key-attention")).to_contain_text("locked")
+    cut = page.get_by_role("button", name="Cut 0 “4” → 4 “5”")
+    expect(cut).to_be_visible(timeout=15_000)
+    cut.click()
+    expect(page.get_by_text("4 of 5 are right instead of 5")).to_be_visible(timeout=15_000)
+    expect(page.locator(".st-key-chips")).to_contain_text("0 may not look at 4")
+    page.wait_for_function("() => location.search.includes('cut')")
+    other = visit(app, page.url.removeprefix(app))  # a fresh browser
+    expect(other.page.get_by_text("4 of 5 are right instead of 5")).to_be_visible(timeout=30_000)
+    expect(other.page.locator(".st-key-attention")).to_contain_text("locked", timeout=30_000)
+    expect(
+        other.page.get_by_role("button", name="Cut 0 “4” → 4 “5”").or_(other.page.get_by_text("may not look at"))
+    ).to_be_visible()
+    other.page.locator(".st-key-chips button").first.click()
+    expect(other.page.get_by_text("5 of 5 right")).to_be_visible(timeout=15_000)
+    assert visitor.problems == other.problems == []
+
+
+def test_hovering_a_token_lights_its_row_and_column_in_the_browser(app: str, visit: Visiting) -> None:
+    visitor = visit(app, "/attention?model=reverse-small&input=4+9+2+11+5")
+    attention_ready(visitor)
+    grid = visitor.page.locator(".st-key-attention .grid").first
+    detail = visitor.page.locator(".st-key-attention .detail").first
+    before = grid.screenshot(), detail.screenshot()
+    visitor.page.locator(".st-key-attention .chip").nth(2).hover()
+    visitor.page.wait_for_timeout(200)
+    assert grid.screenshot() != before[0]
+    assert detail.screenshot() != before[1]
+    assert visitor.problems == []
+
+
+def test_a_bad_input_is_one_sentence_and_the_picture_stays(app: str, visit: Visiting) -> None:
+    visitor = visit(app, "/attention?model=reverse")
+    page = visitor.page
+    attention_ready(visitor)
+    box = page.locator(".st-key-input input")
+    box.fill("3 <img src=x onerror=alert(1)> 9")
+    box.press("Enter")
+    expect(page.get_by_text("is not one; try")).to_be_visible(timeout=15_000)
+    expect(page.locator(".st-key-attention canvas").first).to_be_visible()
+    box.fill("5 6 7")
+    box.press("Enter")
+    expect(page.get_by_text("3 of 3 right")).to_be_visible(timeout=15_000)
+    assert visitor.problems == []

@@ -202,5 +202,5 @@ def neuron_chart(values: dict[str, Float[np.ndarray, " pos"]], tokens: Sequence[
         tooltip=["place:N", "run:N", alt.Tooltip("activation:Q", format=".5f")],
     )  # fmt: skip
     return (chart.encode(xOffset=alt.XOffset("run:N", sort=list(values))) if len(values) > 1 else chart).properties(
-        height=220
+        height=300
     )

@@ -75,7 +75,7 @@ def lens_chart(
     if n <= _TIGHT:
         lift = -6 if n <= _ROOMY else 0
         layers.append(
-            base.mark_text(fontSize=15 if n <= _ROOMY else 12, fontWeight="bold", dy=lift).encode(
+            base.mark_text(fontSize=15 if n <= _ROOMY and legend else 12, fontWeight="bold", dy=lift).encode(
                 color=ink, text="says:N"
             )
         )
