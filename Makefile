@@ -19,6 +19,7 @@ lint: .venv/test
 bench: .venv/test
 	$(BIN)/python -m benchmarks.train_step
 	$(BIN)/python -m benchmarks.record
+	$(BIN)/python -m benchmarks.browser
 
 # Train every shipped model again: the seed is in its preset, the figures go on its card.
 MODELS := reverse reverse-small reverse-seq2seq reverse-decoder reverse-mirror sort

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import pandas as pd
 import streamlit as st
 
-from pages.shared.resources import MASKS
-from pages.shared.session import View
+from pages.shared.resources import MASKS, Run
+from pages.shared.view import View
 from xformer.interventions import join
 
 
@@ -24,18 +24,23 @@ def preamble(view: View, *, changed: bool | None = None) -> list[str]:
     run = view.changed() if changed else view.original()
     assert run is not None
     lines = ["import torch, xformer", f'checkpoint = xformer.load("checkpoints/{view.model}")']
-    arguments = [f"torch.tensor({run.example.stream.tolist()})"]
-    if run.example.target is not None:
-        arguments.append(f"torch.tensor({run.example.target.tolist()})")
     changes = []
     if changed and view.mask != MASKS[0]:
         changes.append(f"xformer.edits.set_causal({view.mask == 'causal'})")
     if changed and view.interventions:
         lines.append("from xformer.interventions import all_edits, parse")
         changes.append(f'*all_edits(parse("{join(view.interventions)}", checkpoint.config))')
+    return [*lines, f"trace = {recording(run, changes)}"]
+
+
+def recording(run: Run, changes: Sequence[str] = ()) -> str:
+    """The expression that records a run again, given the expressions of its edits."""
+    arguments = [f"torch.tensor({run.example.stream.tolist()})"]
+    if run.example.target is not None:
+        arguments.append(f"torch.tensor({run.example.target.tolist()})")
     if changes:
         arguments.append(f"edits=[{', '.join(changes)}]")
-    return [*lines, f"trace = xformer.record(checkpoint.model, {', '.join(arguments)})"]
+    return f"xformer.record(checkpoint.model, {', '.join(arguments)})"
 
 
 def footer(

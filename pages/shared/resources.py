@@ -69,6 +69,11 @@ class Run:
     loss: float
     """Mean −log p(right token) over those outputs, in nats."""
 
+    def tokens(self, stack: str | None = None) -> list[int]:
+        """What a stack reads: the decoder of an encoder-decoder the target, every other the stream."""
+        is_target = stack == "decoder" and self.example.target is not None
+        return (self.example.target if is_target else self.example.stream)[0].tolist()
+
     @property
     def n_right(self) -> int:
         return sum(said == right for said, right in zip(self.predicted, self.answer, strict=True))

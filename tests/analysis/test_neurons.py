@@ -7,17 +7,8 @@ import torch
 
 from tests.training.tiny import ARCHITECTURES, random_model, tiny_model, tiny_task
 from xformer import edits
-from xformer.analysis.neurons import (
-    activity,
-    activity_of,
-    feed_forward_layers,
-    neuron_table,
-    promoted,
-    silenced_one_by_one,
-    speaks_directly,
-    survey,
-    top_neurons,
-)
+from xformer.analysis.neurons import neuron_table, promoted, silenced_one_by_one, speaks_directly, top_neurons
+from xformer.analysis.survey import activity, activity_of, feed_forward_layers, survey
 from xformer.interventions import feed_forward_paths
 from xformer.model import Transformer
 from xformer.trace import Trace, record

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from tests.training.tiny import ARCHITECTURES, random_model
 from xformer import edits
-from xformer.analysis.residual import attribution, decided, lens, lens_logits, norms, stream, sublayers
+from xformer.analysis.attribution import attribution
+from xformer.analysis.lens import decided, lens, lens_logits
+from xformer.analysis.stream import norms, stream, sublayers
 from xformer.errors import EditError
 from xformer.model import Transformer
 from xformer.trace import Trace, record

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from tests.training.tiny import random_model
-from xformer.analysis.neurons import activity_of, promoted
+from xformer.analysis.neurons import promoted
+from xformer.analysis.survey import activity_of
 from xformer.trace import record
 from xformer.viz.feed_forward import (
     DEAD,

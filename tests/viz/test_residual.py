@@ -8,10 +8,14 @@ import pytest
 import torch
 
 from tests.training.tiny import random_model
-from xformer.analysis.residual import attribution, lens, lens_logits, norms
+from xformer import edits
+from xformer.analysis.attribution import attribution
+from xformer.analysis.lens import lens, lens_logits
+from xformer.analysis.stream import norms
 from xformer.trace import record
 from xformer.viz import theme
-from xformer.viz.residual import ANSWER_ROW, attribution_chart, lens_chart, norm_chart
+from xformer.viz.lens import ANSWER_ROW, lens_chart
+from xformer.viz.residual import attribution_chart, norm_chart
 
 DARK = pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 MODEL = random_model("encoder")
@@ -58,6 +62,22 @@ def test_right_cells_have_an_outline_and_a_fixed_scale(dark: bool) -> None:
     assert outline["transform"] == [{"filter": "datum.right"}]
     domain = spec["layer"][0]["encoding"]["color"]["scale"]["domain"]
     assert (domain[0], domain[-1]) == (0, 1)
+
+
+@DARK
+def test_cells_that_a_change_moved_are_framed_and_say_what_was_there(dark: bool) -> None:
+    trace, answers = traced(), torch.tensor([3, 1, 4, 1, 5, 9, 2])
+    changed = record(MODEL, trace.tokens, edits=[edits.zero_positions()])
+    before, after = (lens_logits(MODEL, run) for run in (trace, changed))
+    own = lens(MODEL, trace, LABELS, answers)
+    spec = lens_chart(lens(MODEL, changed, LABELS, answers), LABELS, dark=dark, before=own).to_dict()
+    [frames] = [layer for layer in spec["layer"] if layer.get("transform") == [{"filter": "datum.moved"}]]
+    assert frames["mark"]["strokeDash"]
+    cells = spec["datasets"][frames["data"]["name"]]
+    assert {cell["moved"] for cell in cells} == {True, False}
+    for cell in cells:
+        was, says = (int(run[cell["point"]][0, cell["position"]].argmax()) for run in (before, after))
+        assert (cell["was"], cell["moved"]) == (LABELS[was], was != says)
 
 
 @pytest.mark.parametrize(("n", "texts"), [(7, 3), (12, 3)])

@@ -1,15 +1,14 @@
-"""What the neurons of a feed-forward layer do: how often they fire, what excites them, and what they say.
+"""What single neurons of a feed-forward layer say, and what is lost without them.
 
-    FFN(x) = act(x W₁ + b₁) W₂ + b₂        neuron n fires at a position where act(…)ₙ > 0     (Vaswani et al. 2017, §3.3)
+    FFN(x) = act(x W₁ + b₁) W₂ + b₂                                               (Vaswani et al. 2017, §3.3)
 
-A neuron that fires nowhere on a set of inputs is dead on that set. What it writes is its row of W₂ (Geva et al. 2021,
-arXiv:2012.14913: feed-forward layers are key-value memories), which through the unembedding favours some tokens.
+What neuron n writes is its row of W₂ (Geva et al. 2021, arXiv:2012.14913: feed-forward layers are key-value memories),
+which through the unembedding favours some tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pandas as pd
 import torch
@@ -17,123 +16,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from xformer import edits
-from xformer.layers.block import Block, CrossBlock
-from xformer.layers.feed_forward import FeedForward
+from xformer.analysis.survey import feed_forward_layers
 from xformer.model import Transformer
-from xformer.tasks import Task
 from xformer.trace import Trace, record
-
-
-def feed_forward_layers(model: Transformer) -> dict[str, FeedForward]:
-    """The feed-forward layers by their paths, "encoder.0.ffn", in the order the input meets them; none where d_ff = 0."""
-    found = {}
-    for name, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
-        for index, block in enumerate([] if stack is None else stack.blocks):
-            assert isinstance(block, Block | CrossBlock)
-            if block.ffn is not None:
-                found[f"{name}.{index}.ffn"] = block.ffn
-    return found
-
-
-@dataclass(frozen=True, eq=False)
-class Survey:
-    """What the neurons did over many inputs; each dict is by the path of the layer."""
-
-    n_inputs: int
-    seed: int
-    n_positions: dict[str, int]
-    fired: dict[str, Int[Tensor, " d_ff"]]
-    """At how many positions each neuron fired."""
-    peak: dict[str, Float[Tensor, "best d_ff"]]
-    """The largest activations of each neuron, one an input, largest first …"""
-    where: dict[str, Int[Tensor, "best d_ff 2"]]
-    """… and where: (input, position)."""
-    inputs: tuple[tuple[int, ...], ...]
-    """The tokens that the encoder's or the only stack's layers read."""
-    targets: tuple[tuple[int, ...], ...]
-    """The tokens that an encoder-decoder's decoder read; else empty."""
-
-
-def survey(model: Transformer, task: Task, n: int = 2000, seed: int = 0, *, best: int = 8, batch: int = 250) -> Survey:
-    """Run `n` sampled inputs of the task (its "test" stream, so never trained on) and count what fires.
-
-    The same (n, seed) gives the same inputs for whatever `batch`, which only bounds the memory.
-    """
-    sample = task.sample(n, seed=seed)
-    pad = task.vocabulary.special.pad
-    layers = feed_forward_layers(model)
-    positions = dict.fromkeys(layers, 0)
-    fired: dict[str, Tensor] = {}
-    peak: dict[str, Tensor] = {}
-    where: dict[str, Tensor] = {}
-    for start in range(0, n, batch):
-        rows = sample.rows(start, min(start + batch, n))
-        valid = rows.tokens != pad  # [batch, pos]
-        target_valid = None if rows.target is None else rows.target != pad
-        trace = record(
-            model, rows.tokens, rows.target, valid=valid, target_valid=target_valid, keep=[f"{p}.post" for p in layers]
-        )
-        for path in layers:
-            real = target_valid if target_valid is not None and path.startswith("decoder") else valid
-            post = trace[f"{path}.post"].masked_fill(~real[..., None], float("-inf"))  # [batch, pos, d_ff]
-            positions[path] += int(real.sum())
-            count = (post > 0).flatten(0, 1).sum(dim=0, dtype=torch.int32)  # [d_ff]
-            top = post.max(dim=1)  # [batch, d_ff]
-            values, row = top.values.topk(min(best, len(post)), dim=0)  # [best, d_ff]
-            place = torch.stack((start + row, top.indices.gather(0, row)), dim=-1)  # [best, d_ff, 2]
-            if path in peak:  # the best so far and those of this batch
-                values, row = torch.cat((peak[path], values)).topk(min(best, len(peak[path]) + len(values)), dim=0)
-                place = torch.cat((where[path], place)).gather(0, row[..., None].expand(-1, -1, 2))
-            peak[path], where[path] = values, place
-            fired[path] = fired[path] + count if path in fired else count
-    return Survey(
-        n_inputs=n,
-        seed=seed,
-        n_positions=positions,
-        fired=fired,
-        peak=peak,
-        where=where,
-        inputs=_sequences(sample.tokens, pad),
-        targets=() if sample.target is None else _sequences(sample.target, pad),
-    )
-
-
-def _sequences(tokens: Int[Tensor, "batch pos"], pad: int) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(token for token in row if token != pad) for row in tokens.tolist())
-
-
-def fired_in(trace: Trace, path: str) -> Int[Tensor, " d_ff"]:
-    """At how many positions of the trace's first input each neuron fired."""
-    return (trace[f"{path}.post"][0] > 0).sum(dim=0)
-
-
-def activity(fired: dict[str, Int[Tensor, " d_ff"]], n_positions: dict[str, int], over: str) -> pd.DataFrame:
-    """One row a layer: how many neurons it has, how many are dead, the shares that are dead and that ever fire, and the
-    share firing at an average position. `over` names what was counted over."""
-    rows = []
-    for path, count in fired.items():
-        dead = int((count == 0).sum())
-        rows.append(
-            {
-                "layer": path,
-                "over": over,
-                "neurons": len(count),
-                "dead": dead,
-                "share_dead": dead / len(count),
-                "share_ever": 1 - dead / len(count),
-                "share_at_once": count.sum().item() / (len(count) * n_positions[path]),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def activity_of(trace: Trace, paths: Sequence[str], over: str = "this input") -> pd.DataFrame:
-    """The same for the first input of a trace."""
-    return activity(
-        {path: fired_in(trace, path) for path in paths},
-        {path: trace[f"{path}.post"].shape[1] for path in paths},
-        over,
-    )
 
 
 @torch.no_grad()

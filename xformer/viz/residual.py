@@ -1,6 +1,6 @@
-"""Draw the residual stream: what it would say at each point, how long it is, and which parts add to a logit.
+"""Draw the residual stream: how long it is at each point, and which parts add to a logit.
 
-lens_chart(lens(model, trace, labels, answers), reads, dark=False)
+norm_chart(norms(model, trace), "stream", reads, limit, dark=False)
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import pandas as pd
 
 from xformer.viz import theme
 
-ANSWER_ROW = "right answer"
-_ROOMY, _TIGHT = 12, 24
+ROOMY, TIGHT = 12, 24
 """Up to so many positions a cell has room for its probability, and for its token."""
 _AROUND, _TITLE = 72, 34
 """Pixels for the axis of a chart and for its title, which its height includes."""
@@ -23,71 +22,6 @@ _AROUND, _TITLE = 72, 34
 def place_labels(reads: Sequence[str], positions: Sequence[int]) -> dict[int, str]:
     """Each position with the token that it reads, "3 · 12", so that repeats stay distinct."""
     return {position: f"{position} · {reads[position]}" for position in positions}
-
-
-def lens_chart(
-    frame: pd.DataFrame, reads: Sequence[str], *, dark: bool, title: str = "", named: bool = True, legend: bool = True
-) -> alt.LayerChart | alt.FacetChart:
-    """A `lens` frame with answers: rows from the embedding down to the output, the right answers under them.
-
-    The colour is the probability of the likeliest token, which is written in the cell; where it is right it carries ✓ and
-    an outline. With many positions the numbers, then the tokens, are left to the hover. `named` writes the points beside the
-    rows, which a second chart next to one that has them does not need.
-    """
-    places = place_labels(reads, sorted(frame["position"].unique()))
-    points = list(dict.fromkeys(frame.sort_values("depth")["point"]))
-    stops = theme.sequential(dark)
-    data = frame.assign(
-        place=[places[position] for position in frame["position"]],
-        says=[
-            f"{token} {theme.RIGHT.mark}" if right else token
-            for token, right in zip(frame["token"], frame["right"], strict=True)
-        ],
-        share=[f"{p:.2f}" for p in frame["probability"]],
-        ink=[theme.ink(stops[round(p * (len(stops) - 1))]) for p in frame["probability"]],
-        verdict=[theme.RIGHT.word if right else theme.WRONG.word for right in frame["right"]],
-    )
-    answers = data.drop_duplicates("position").assign(point=ANSWER_ROW)
-    n = len(places)
-    x = alt.X("place:N", sort=list(places.values()), title="position · token read there", axis=_flat(n))
-    y = alt.Y("point:N", sort=[*points, ANSWER_ROW], title="after …" if named else None, axis=_names(named))
-    hover = [
-        alt.Tooltip("point:N", title="after"),
-        alt.Tooltip("place:N", title="position · reads"),
-        alt.Tooltip("token:N", title="likeliest token"),
-        alt.Tooltip("probability:Q", title="its probability", format=".6f"),
-        alt.Tooltip("verdict:N", title="which is"),
-        alt.Tooltip("answer:N", title="right answer"),
-        alt.Tooltip("answer_probability:Q", title="probability of that", format=".6f"),
-    ]
-    scale = alt.Scale(**theme.vega_scale(stops, 0, 1))
-    key = alt.Legend(title="probability", format=".1f", gradientLength=160) if legend else None
-    base = alt.Chart(data).encode(x, y)
-    layers = [
-        base.mark_rect(stroke=theme.pick(theme.BACKGROUND, dark), strokeWidth=1).encode(
-            alt.Color("probability:Q", scale=scale, legend=key), tooltip=hover
-        ),
-        base.transform_filter("datum.right")
-        .mark_rect(filled=False, stroke=theme.pick(theme.RIGHT.colour, dark), strokeWidth=3)
-        .encode(tooltip=hover),
-    ]
-    ink = written()
-    if n <= _TIGHT:
-        lift = -6 if n <= _ROOMY else 0
-        layers.append(
-            base.mark_text(fontSize=15 if n <= _ROOMY and legend else 12, fontWeight="bold", dy=lift).encode(
-                color=ink, text="says:N"
-            )
-        )
-    if n <= _ROOMY:
-        layers.append(base.mark_text(fontSize=11, dy=11).encode(color=ink, text="share:N"))
-    if n <= 1.5 * _TIGHT:
-        layers.append(
-            alt.Chart(answers)
-            .mark_text(fontSize=15 if n <= _TIGHT else 10, fontWeight="bold", color=theme.pick(theme.TEXT, dark))
-            .encode(x, y, text="answer:N", tooltip=["place:N", "answer:N"])
-        )
-    return alt.layer(*layers).properties(height=42 * (len(points) + 1) + _around(title), title=title)
 
 
 def norm_chart(
@@ -115,8 +49,8 @@ def norm_chart(
     )
     n = len(places)
     base = alt.Chart(data).encode(
-        alt.X("place:N", sort=list(places.values()), title="position · token read there", axis=_flat(n)),
-        alt.Y("point:N", sort=points, title="after …" if named else None, axis=_names(named)),
+        alt.X("place:N", sort=list(places.values()), title="position · token read there", axis=flat_axis(n)),
+        alt.Y("point:N", sort=points, title="after …" if named else None, axis=point_axis(named)),
     )
     layers = [
         base.mark_rect().encode(
@@ -132,9 +66,9 @@ def norm_chart(
             ],
         )
     ]
-    if n <= _ROOMY:
+    if n <= ROOMY:
         layers.append(base.mark_text(fontSize=11).encode(color=written(), text="shown:N"))
-    return alt.layer(*layers).properties(height=30 * len(points) + _around(title), title=title)
+    return alt.layer(*layers).properties(height=30 * len(points) + around(title), title=title)
 
 
 def attribution_chart(
@@ -187,16 +121,19 @@ def written() -> Any:
     return alt.condition(alt.datum.ink == "#ffffff", alt.value("#ffffff"), alt.value(theme.TEXT[0]))
 
 
-def _around(title: str) -> int:
+def around(title: str) -> int:
+    """The pixels of a chart's height that are not its cells: the axis and, where there is one, the title."""
     return _AROUND + (_TITLE if title else 0)
 
 
-def _names(named: bool) -> alt.Axis:
+def point_axis(named: bool) -> alt.Axis:
+    """The points of the stream beside their rows, or the rows without names."""
     return alt.Axis(labelLimit=240, labelOverlap=False, labels=named, ticks=named)
 
 
-def _flat(n: int) -> alt.Axis:
-    return alt.Axis(labelAngle=0 if n <= _ROOMY else -90, orient="top", labelOverlap=n > _TIGHT, labelFontSize=11)
+def flat_axis(n: int) -> alt.Axis:
+    """`n` positions above their columns, upright where there are too many to lie flat."""
+    return alt.Axis(labelAngle=0 if n <= ROOMY else -90, orient="top", labelOverlap=n > TIGHT, labelFontSize=11)
 
 
 def _hue(row: dict[str, Any], dark: bool) -> str:

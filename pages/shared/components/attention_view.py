@@ -19,10 +19,15 @@ from xformer.viz.packing import PatternLayer, header_of
 
 _HERE = Path(__file__).parent
 _EVENT = "choice"
+# A component's script cannot import, so its parts are joined into one: tools, the view, its methods, the entry.
+_PARTS = (
+    "patterns", "colours", "canvas", "view", "theme", "building", "update", "legends", "grid", "layout", "labels",
+    "matrix", "arcs", "strips", "readout", "pointing", "choosing", "keyboard", "entry",
+)  # fmt: skip
 _component = st.components.v2.component(
     "xformer_attention_view",
     css=(_HERE / "attention_view.css").read_text(encoding="utf-8"),
-    js=(_HERE / "attention_view.js").read_text(encoding="utf-8"),
+    js="\n".join((_HERE / "attention_view_js" / f"{part}.js").read_text(encoding="utf-8") for part in _PARTS),
 )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
+from pages.shared.layout import is_dark
 from pages.shared.notebook import footer
 from pages.shared.resources import Run
-from pages.shared.session import View
+from pages.shared.view import View
 from xformer.analysis.rollout import rollout
 from xformer.viz.rollout import rollout_chart, rollout_frame
 
@@ -18,16 +19,10 @@ def rollout_panel(view: View, run: Run) -> None:
         "Rollout multiplies these through the layers: it shows where information could have come from, by the patterns "
         "alone; what values, norms and feed-forward layers do to it is not in it."
     )
-    label, example = view.task.vocabulary.labels, run.example
-    streams = [(None, example.stream)]
-    if example.target is not None:
-        streams = [("encoder", example.stream), ("decoder", example.target)]
-    for stack, tokens in streams:
-        names = [label[token] for token in tokens[0].tolist()]
+    for stack in ("encoder", "decoder") if view.is_pair else (None,):
+        names = view.reads(run, stack)
         frame = rollout_frame(rollout(run.trace, stack).numpy(force=True), names)
-        st.altair_chart(
-            rollout_chart(frame, dark=st.context.theme.type == "dark"), key=f"rollout_{stack}", width="content"
-        )
+        st.altair_chart(rollout_chart(frame, dark=is_dark()), key=f"rollout_{stack}", width="content")
         footer(
             view,
             [

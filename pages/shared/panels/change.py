@@ -5,14 +5,15 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.shared.components.attention_view import Selection
-from pages.shared.session import View, toggle_intervention
+from pages.shared.session import toggle_intervention
+from pages.shared.view import View
 from xformer.viz.packing import PatternLayer
 
 
 def change_panel(view: View, layer: PatternLayer, chosen: Selection) -> None:
     """Buttons that change what runs; what is on stands as chips at the top of the page, and in its link."""
     path, head = layer.name, chosen.head
-    on = {intervention.text for intervention in view.interventions}
+    on = view.on
     where = f"{layer.title}, head {head + 1}"
     st.caption(
         "The model runs again with each change, and original, changed and difference stand side by side above. "
@@ -55,7 +56,7 @@ def follow_cutting_click(layer: PatternLayer, chosen: Selection) -> None:
         st.rerun()
 
 
-def _edge_buttons(path: str, head: int, query: int, key: int, layer: PatternLayer, on: set[str]) -> None:
+def _edge_buttons(path: str, head: int, query: int, key: int, layer: PatternLayer, on: frozenset[str]) -> None:
     edge = f"{query} “{layer.query_labels[query]}” → {key} “{layer.key_labels[key]}”"
     masked = not bool(layer.allowed[min(head, layer.allowed.shape[0] - 1), query, key])
     kind, verb = ("open", "Open") if masked else ("cut", "Cut")
@@ -86,7 +87,7 @@ def _replace() -> None:
     st.session_state["edits"] = ",".join([*kept, f"token:{position}.{token}"])
 
 
-def _switch(label: str, text: str, on: set[str], help: str, *, disabled: bool = False) -> None:
+def _switch(label: str, text: str, on: frozenset[str], help: str, *, disabled: bool = False) -> None:
     st.button(
         label,
         on_click=toggle_intervention,

@@ -6,9 +6,10 @@ import math
 
 import streamlit as st
 
+from pages.shared.layout import is_dark
 from pages.shared.notebook import footer
 from pages.shared.resources import Run
-from pages.shared.session import View
+from pages.shared.view import View
 from xformer.analysis.stages import Stages, dimensions, softmax_row, stages, written
 from xformer.layers.attention import Attention
 from xformer.viz.packing import PatternLayer
@@ -18,7 +19,7 @@ from xformer.viz.stages import products, scores, vector, weights
 def stages_panel(view: View, run: Run, layer: PatternLayer, head: int, query: int, key: int) -> None:
     """Draw the stages of one cell of `run`; the numbers are those of the trace."""
     cell = stages(run.trace, layer.name, head, query, key)
-    dark = st.context.theme.type == "dark"
+    dark = is_dark()
     name_q, name_k = f"{query} “{layer.query_labels[query]}”", f"{key} “{layer.key_labels[key]}”"
     st.caption(
         f"Query {name_q} and key {name_k} in {layer.title}, head {head + 1}. "

@@ -1,0 +1,93 @@
+// Draws codes as pixels, and holds the small tools of every canvas: two layers, fitted text, the step of labels.
+
+function element(tag, className, text) {
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  if (text !== undefined) node.textContent = text;
+  return node;
+}
+
+class Layered { // two canvases, one on the other: the picture, and what follows the pointer
+  constructor(className) {
+    this.node = element("div", `stack ${className}`);
+    this.base = element("canvas", "base");
+    this.over = element("canvas", "over");
+    this.over.setAttribute("aria-hidden", "true");
+    this.node.append(this.base, this.over);
+  }
+
+  resize(width, height, dpr) {
+    if (this.width === width && this.height === height && this.dpr === dpr) return; // a new size costs new memory
+    for (const canvas of [this.base, this.over]) {
+      canvas.width = Math.round(width * dpr); canvas.height = Math.round(height * dpr);
+      canvas.style.width = `${width}px`; canvas.style.height = `${height}px`;
+    }
+    [this.width, this.height, this.dpr] = [width, height, dpr];
+  }
+
+  clear(canvas) {
+    const at = canvas.getContext("2d");
+    at.setTransform(this.dpr, 0, 0, this.dpr, 0, 0);
+    at.clearRect(0, 0, this.width, this.height);
+    return at;
+  }
+}
+
+// Reduce to at most `tallest` × `widest` cells by the maximum, so that a lonely peak survives; masked loses to all.
+function pooled(source, tallest, widest, signed) {
+  const tall = Math.ceil(source.rows / Math.max(1, tallest)), wide = Math.ceil(source.cols / Math.max(1, widest));
+  if (tall === 1 && wide === 1) return source;
+  const rows = Math.ceil(source.rows / tall), cols = Math.ceil(source.cols / wide);
+  const codes = new Uint8Array(rows * cols).fill(MASKED);
+  for (let r = 0, i = 0; r < source.rows; r++) {
+    const to = Math.floor(r / tall) * cols;
+    for (let c = 0; c < source.cols; c++, i++) {
+      const code = source.codes[i], at = to + Math.floor(c / wide), had = codes[at];
+      if (code === MASKED) continue;
+      if (had === MASKED || (signed && code !== NAN && had !== NAN
+        ? Math.abs(code - LEVELS / 2) > Math.abs(had - LEVELS / 2) : code > had)) codes[at] = code;
+    }
+  }
+  return { codes, rows, cols, pool: [source.pool[0] * tall, source.pool[1] * wide] };
+}
+
+const scratch = { canvas: null };
+
+function drawCodes(at, source, colours, box, hatch, dpr, signed, rows, cols, finest = Infinity) {
+  const shown = pooled(source, Math.min(finest, box.h * dpr), Math.min(finest, box.w * dpr), signed);
+  const canvas = scratch.canvas || (scratch.canvas = document.createElement("canvas"));
+  if (canvas.width < shown.cols || canvas.height < shown.rows) {
+    canvas.width = Math.max(canvas.width, shown.cols); canvas.height = Math.max(canvas.height, shown.rows);
+  }
+  const to = canvas.getContext("2d"), image = to.createImageData(shown.cols, shown.rows);
+  const words = new Uint32Array(image.data.buffer);
+  for (let i = 0; i < words.length; i++) words[i] = colours.words[shown.codes[i]];
+  to.putImageData(image, 0, 0);
+  at.save();
+  at.beginPath(); at.rect(box.x, box.y, box.w, box.h); at.clip();
+  at.setTransform(1, 0, 0, 1, 0, 0); // hatching in device pixels
+  at.fillStyle = hatch; at.fillRect(box.x * dpr, box.y * dpr, box.w * dpr, box.h * dpr);
+  at.setTransform(dpr, 0, 0, dpr, 0, 0);
+  at.imageSmoothingEnabled = false;
+  // The last block may stand for fewer cells than the others: it is drawn in full and clipped.
+  at.drawImage(canvas, 0, 0, shown.cols, shown.rows, box.x, box.y,
+    (box.w * shown.cols * shown.pool[1]) / cols, (box.h * shown.rows * shown.pool[0]) / rows);
+  at.restore();
+}
+
+// Stroke what is traced in the theme's accent, on a rim of the background: the scale has colours like the accent.
+function markOut(at, theme, width, rim = 1.5) {
+  at.strokeStyle = theme.background; at.lineWidth = width + 2 * rim; at.stroke();
+  at.strokeStyle = theme.mark; at.lineWidth = width; at.stroke();
+}
+
+function fitted(at, text, width) { // text cut to a width, with an ellipsis
+  if (at.measureText(text).width <= width) return text;
+  const letters = Array.from(text);
+  while (letters.length > 1 && at.measureText(letters.join("") + "…").width > width) letters.pop();
+  return letters.join("") + "…";
+}
+
+function everyNth(room, need) { // the smallest round step at which labels `need` pixels apart do not touch
+  for (let ten = 1; ; ten *= 10) for (const n of [1, 2, 5]) if (room * n * ten >= need) return n * ten;
+}

@@ -1,0 +1,56 @@
+// Turns codes into colours: parsing, contrast, palettes interpolated in OKLab, and the hatching of masked cells.
+
+const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+const gamma = (c) => (c <= 0.0031308 ? c * 12.92 : 1.055 * c ** (1 / 2.4) - 0.055);
+
+function parse(colour) { // any CSS colour -> [r, g, b] in 0..255
+  const context = parse.context || (parse.context = document.createElement("canvas").getContext("2d", { willReadFrequently: true }));
+  context.clearRect(0, 0, 1, 1);
+  context.fillStyle = "#888";
+  context.fillStyle = colour;
+  context.fillRect(0, 0, 1, 1);
+  return Array.from(context.getImageData(0, 0, 1, 1).data.slice(0, 3));
+}
+const luminance = (rgb) => { const [r, g, b] = rgb.map((c) => linear(c / 255)); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+const contrast = (a, b) => { const [dark, light] = [luminance(a), luminance(b)].sort((x, y) => x - y); return (light + 0.05) / (dark + 0.05); };
+const ink = (rgb) => (luminance(rgb) > 0.3 ? "#0b0e14" : "#ffffff");
+const mix = (a, b, t) => `rgb(${a.map((c, i) => Math.round(c + (b[i] - c) * t)).join(",")})`;
+
+function oklab([r, g, b]) {
+  const [R, G, B] = [r, g, b].map((c) => linear(c / 255));
+  const l = Math.cbrt(0.4122214708 * R + 0.5363325363 * G + 0.0514459929 * B);
+  const m = Math.cbrt(0.2119034982 * R + 0.6806995451 * G + 0.1073969566 * B);
+  const s = Math.cbrt(0.0883024619 * R + 0.2817188376 * G + 0.6299787005 * B);
+  return [0.2104542553 * l + 0.793617785 * m - 0.0040720468 * s, 1.9779984951 * l - 2.428592205 * m + 0.4505937099 * s,
+    0.0259040371 * l + 0.7827717662 * m - 0.808675766 * s];
+}
+function fromOklab([L, a, b]) {
+  const l = (L + 0.3963377774 * a + 0.2158037573 * b) ** 3, m = (L - 0.1055613458 * a - 0.0638541728 * b) ** 3;
+  const s = (L - 0.0894841775 * a - 1.291485548 * b) ** 3;
+  return [4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s, -1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s,
+    -0.0041960863 * l - 0.7034186147 * m + 1.707614701 * s].map((c) => Math.round(255 * gamma(Math.max(0, Math.min(1, c)))));
+}
+
+// 256 colours: 0..253 along the stops (OKLab), then not-a-number (loud) and masked (see-through: hatching lies beneath).
+function palette(stops) {
+  const labs = stops.map((stop) => oklab(parse(stop))), rgb = [], words = new Uint32Array(256);
+  for (let c = 0; c <= LEVELS; c++) {
+    const at = (c / LEVELS) * (labs.length - 1), i = Math.min(labs.length - 2, Math.floor(at)), t = at - i;
+    rgb.push(fromOklab(labs[i].map((v, n) => v + (labs[i + 1][n] - v) * t)));
+  }
+  rgb.push([214, 0, 110]);
+  rgb.forEach(([r, g, b], c) => { words[c] = (255 << 24) | (b << 16) | (g << 8) | r; });
+  return { rgb, words };
+}
+
+function hatching(dpr, ground, line) {
+  const size = 6 * dpr, tile = document.createElement("canvas");
+  tile.width = tile.height = Math.round(size);
+  const at = tile.getContext("2d"), s = tile.width;
+  at.fillStyle = ground; at.fillRect(0, 0, s, s);
+  at.strokeStyle = line; at.lineWidth = dpr;
+  at.beginPath();
+  for (const x of [-s, 0, s]) { at.moveTo(x - 1, s + 1); at.lineTo(x + s + 1, -1); }
+  at.stroke();
+  return at.createPattern(tile, "repeat");
+}

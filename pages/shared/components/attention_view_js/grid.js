@@ -1,0 +1,92 @@
+// Draws the thumbnails of all heads, a row a layer and a column a head, and finds the one under the pointer.
+
+class Grid {
+  gridGeometry() {
+    const { layers } = this.patterns, at = this.grid.base.getContext("2d");
+    at.font = this.font(12.5, 500);
+    const titles = Math.ceil(Math.min(150, Math.max(...layers.map((l) => at.measureText(l.title).width)))) + 12;
+    const columns = Math.max(...layers.map((l) => l.heads)), gap = columns > 8 ? 5 : 8, below = this.changed ? 7 : 0;
+    const fit = (width, height) => Math.floor(Math.max(30, Math.min((width - titles - 4) / columns - gap, height / layers.length - gap - below, 124)));
+    // Beside the enlarged head where that leaves it room and the thumbnails a decent size; else above it.
+    const narrow = fit(this.width - 28 - 600, 560), above = Math.max(fit(this.width, 340), Math.min(44, fit(this.width, 1e6)));
+    const beside = narrow >= 40, side = beside ? Math.min(narrow, 104) : above;
+    const longest = (l) => Math.max(l.queries, l.keys), thumbs = [];
+    let y = 24;
+    const rows = layers.map((l, layer) => {
+      const w = Math.round(side * Math.max(0.4, l.keys / longest(l))), h = Math.round(side * Math.max(0.4, l.queries / longest(l)));
+      const row = { y, h };
+      for (let head = 0; head < l.heads; head++) thumbs.push({ layer, head, x: titles + head * (side + gap) + 2, y, w, h });
+      y += h + gap + below;
+      return row;
+    });
+    return { titles, columns, gap, side, rows, thumbs, beside, width: titles + columns * (side + gap) + 2, height: y + 2, below };
+  }
+
+  drawGrid() {
+    const { theme, patterns } = this, g = (this.gridAt = this.gridGeometry());
+    this.body.classList.toggle("beside", g.beside);
+    this.detail = g.beside ? this.width - g.width - 28 : this.width;
+    this.grid.resize(g.width, g.height, theme.dpr);
+    const at = this.grid.clear(this.grid.base);
+    at.textBaseline = "middle";
+    for (let head = 0; head < g.columns; head++) { // one hue a head
+      const x = g.titles + head * (g.side + g.gap) + 2, label = g.side >= 62 ? this.headName(head) : String(head + patterns.firstHead);
+      const hue = this.hue(head);
+      at.font = this.font(11.5, 650);
+      const w = Math.min(g.side, at.measureText(label).width + 12);
+      at.fillStyle = hue;
+      at.beginPath(); at.roundRect(x, 2, w, 17, 5); at.fill();
+      at.fillStyle = ink(parse(hue));
+      at.textAlign = "center";
+      at.fillText(label, x + w / 2, 11);
+    }
+    at.textAlign = "left";
+    at.font = this.font(12.5, 500);
+    g.rows.forEach((row, layer) => {
+      at.fillStyle = theme.text;
+      at.fillText(fitted(at, patterns.layers[layer].title, g.titles - 8), 0, row.y + row.h / 2);
+    });
+    const run = patterns.runs - 1; // the changed run, where there is one
+    for (const t of g.thumbs) {
+      const it = patterns.layers[t.layer];
+      const source = patterns.codes(run, t.layer, t.head, this.top(t.layer, t.head), true);
+      drawCodes(at, source, theme.sequential, t, theme.hatch, theme.dpr, false, it.queries, it.keys, patterns.thumbnail);
+      at.strokeStyle = theme.line; at.lineWidth = 1;
+      at.strokeRect(t.x - 0.5, t.y - 0.5, t.w + 1, t.h + 1);
+      if (!this.changed) continue;
+      at.fillStyle = theme.line; at.fillRect(t.x, t.y + t.h + 3, t.w, 3);
+      at.fillStyle = theme.text; at.fillRect(t.x, t.y + t.h + 3, Math.max(it.moved[t.head] > 1e-6 ? 1 : 0, t.w * Math.min(1, it.moved[t.head])), 3);
+    }
+  }
+
+  focusGrid() {
+    const { theme, patterns, focus, layer } = this, at = this.grid.clear(this.grid.over);
+    for (const t of this.gridAt.thumbs) {
+      if (focus) { // thin lines, in every layer that has the same tokens on that side
+        const it = patterns.layers[t.layer];
+        at.beginPath();
+        if (focus.query !== null && it.queryLabels === layer.queryLabels) {
+          const y = t.y + ((focus.query + 0.5) * t.h) / it.queries;
+          at.moveTo(t.x, y); at.lineTo(t.x + t.w, y);
+        }
+        if (focus.key !== null && it.keyLabels === layer.keyLabels) {
+          const x = t.x + ((focus.key + 0.5) * t.w) / it.keys;
+          at.moveTo(x, t.y); at.lineTo(x, t.y + t.h);
+        }
+        markOut(at, theme, 1.25, 0.75);
+      }
+      const chosen = t.layer === this.current[0] && t.head === this.current[1];
+      const under = this.thumb && t.layer === this.thumb.layer && t.head === this.thumb.head;
+      if (!chosen && !under) continue;
+      at.strokeStyle = chosen ? theme.mark : theme.text; at.lineWidth = chosen ? 3 : 1.5;
+      at.beginPath(); at.roundRect(t.x - 2, t.y - 2, t.w + 4, t.h + 4, 3); at.stroke();
+    }
+  }
+
+  thumbAt(event) {
+    const box = this.grid.base.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
+    return this.gridAt.thumbs.find((t) => x >= t.x - 3 && x < t.x + t.w + 3 && y >= t.y - 3 && y < t.y + t.h + 3 + this.gridAt.below) || null;
+  }
+
+  overGrid(event) { this.setThumb(this.thumbAt(event)); }
+}

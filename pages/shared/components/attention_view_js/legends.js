@@ -1,0 +1,44 @@
+// Says what is shown: the name of the chosen head, and what the colours mean.
+
+class Legends {
+  drawTitle() {
+    const [layer, head] = this.current, it = this.layer;
+    this.dot.style.background = this.hue(head);
+    this.title.textContent = `${it.title} · ${this.headName(head)}`;
+    this.path.textContent = `${it.name} [${head}]`;
+    const exact = this.patterns.isExact(layer, head);
+    this.precision.textContent = exact ? "exact values" : it.pool[0] * it.pool[1] > 1 ? "pooled preview" : "8-bit preview";
+    const label = `${it.title}, ${this.headName(head)}: ${it.queries} queries by ${it.keys} keys. Arrow keys move the cell.`;
+    for (const pane of [...this.matrices, ...this.arcs]) pane.layered.base.setAttribute("aria-label", `${pane.kind}, ${pane.role}: ${label}`);
+    const count = this.patterns.layers.reduce((sum, l) => sum + l.heads, 0);
+    this.grid.base.setAttribute("aria-label", `All ${count} heads, a row a layer, a column a head. Chosen: ${it.title}, ${this.headName(head)}.`);
+  }
+
+  drawLegends() {
+    const shown = [this.themeKey, this.theme.dpr, this.own, this.changed].join("|");
+    if (shown === this.legends) return;
+    this.legends = shown;
+    const { theme } = this, bar = (colours, width) => {
+      const canvas = element("canvas"), dpr = theme.dpr;
+      canvas.width = Math.round(width * dpr); canvas.height = Math.round(12 * dpr);
+      canvas.style.width = `${width}px`; canvas.style.height = "12px";
+      const at = canvas.getContext("2d");
+      for (let x = 0; x < canvas.width; x++) {
+        at.fillStyle = `rgb(${colours.rgb[Math.round((x / (canvas.width - 1)) * LEVELS)].join(",")})`;
+        at.fillRect(x, 0, 1, canvas.height);
+      }
+      return canvas;
+    };
+    this.legend.replaceChildren("weight 0", bar(theme.sequential, 120), this.own ? "the head's largest" : "1");
+    const hatch = element("canvas");
+    hatch.width = Math.round(22 * theme.dpr); hatch.height = Math.round(12 * theme.dpr);
+    hatch.style.width = "22px"; hatch.style.height = "12px";
+    const at = hatch.getContext("2d");
+    at.fillStyle = theme.hatch; at.fillRect(0, 0, hatch.width, hatch.height);
+    this.maskedLegend.replaceChildren(hatch, "masked");
+    this.signedLegend.hidden = this.movedLegend.hidden = !this.changed;
+    if (!this.changed) return;
+    this.signedLegend.replaceChildren(this.own ? "difference −largest" : "difference −1", bar(theme.diverging, 120), this.own ? "+largest" : "+1");
+    this.movedLegend.replaceChildren("small heads: the changed run; the bar below each: how far it moved");
+  }
+}

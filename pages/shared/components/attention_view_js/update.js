@@ -1,0 +1,45 @@
+// Takes new bytes from the server, keeps what was chosen here, and answers what the drawing asks of them.
+
+class Update {
+  update(bytes) {
+    if (!bytes || bytes.length < 24) return;
+    const theme = this.readTheme(), old = this.patterns;
+    const next = new Patterns(bytes);
+    const again = old && old.order === next.order; // nothing new was chosen on the server's side
+    if (again && old.whole === next.whole && old.height === next.height && String(old.selected) === String(next.selected)
+      && JSON.stringify(old.layers) === JSON.stringify(next.layers) && JSON.stringify(old.labels) === JSON.stringify(next.labels)) {
+      if (theme !== this.themeKey) this.draw(); // the same picture: only the theme can have changed
+      return;
+    }
+    this.patterns = next;
+    const started = performance.now();
+    const echo = this.sent.indexOf(String(next.selected));
+    if (again && echo >= 0) this.sent.splice(0, echo + 1); // the server answers an earlier choice: what is chosen here stays
+    else if (!again || String(old.selected) !== String(next.selected)) { this.current = [...next.selected]; this.reported = null; }
+    this.current[0] = Math.min(this.current[0], next.layers.length - 1);
+    this.current[1] = Math.min(this.current[1], this.layer.heads - 1);
+    this.active = new Set([...this.active].filter((head) => head < this.layer.heads));
+    if (!this.active.has(this.current[1])) this.active = new Set([this.current[1]]);
+    const words = (p, at = this.current[0]) => p.layers[at] && [p.labels[p.layers[at].queryLabels], p.labels[p.layers[at].keyLabels]];
+    if (old && JSON.stringify(words(old)) !== JSON.stringify(words(next))) this.forget(); // other tokens
+    if (!again) { // a link, or a row of a table, that points at a cell
+      const [query, key] = next.cell;
+      this.lock = query !== null && key !== null ? { query, key, kind: "cell" } : query !== null ? this.tokenFocus("query", query)
+        : key !== null ? { query: null, key, kind: "key" } : null;
+      this.reported = this.choice();
+    }
+    this.draw();
+    this.root.dataset.ms = (performance.now() - started).toFixed(1);
+  }
+
+  get layer() { return this.patterns.layers[this.current[0]]; }
+  get focus() { return this.lock || this.hover; }
+  get changed() { return this.patterns.runs > 1; }
+  get same() { return this.layer.queryLabels === this.layer.keyLabels; } // queries and keys are the same tokens
+  labels(kind) { return this.patterns.labels[kind === "query" ? this.layer.queryLabels : this.layer.keyLabels]; }
+  top(layer, head) { // the weight that has the last colour; one for both runs, so that they compare
+    return this.own ? Math.max(...this.patterns.layers[layer].runs.map((_, run) => this.patterns.peak(run, layer, head))) : 1;
+  }
+  headName(head) { return `head ${head + this.patterns.firstHead}`; }
+  position(i) { return i + this.patterns.firstPosition; }
+}

@@ -1,0 +1,92 @@
+"""What a visitor is looking at: the model, its input and the changes, and the runs that follow from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import streamlit as st
+
+from pages.shared import resources
+from pages.shared.resources import Run
+from xformer import Checkpoint
+from xformer.interventions import Intervention, join
+from xformer.tasks import Task
+
+ORIGINAL = "original"
+"""What the model's own run is called, beside a changed one."""
+RunKey = tuple[str, tuple[int, ...], str, str]
+"""Model, source, mask and changes: what `resources.run` needs, and what a cache can be keyed by."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What a visitor is looking at: everything that the link says."""
+
+    model: str
+    source: tuple[int, ...]
+    mask: str
+    checkpoint: Checkpoint
+    task: Task
+    interventions: tuple[Intervention, ...]
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether anything stands between the model and its own run."""
+        return self.mask != resources.MASKS[0] or bool(self.interventions)
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether the model has two stacks, an encoder and a decoder."""
+        return self.checkpoint.config.architecture == "encoder-decoder"
+
+    @property
+    def on(self) -> frozenset[str]:
+        """The interventions that are on, as the link writes them."""
+        return frozenset(intervention.text for intervention in self.interventions)
+
+    def original(self) -> Run:
+        """The model's own run on this input."""
+        return resources.run(*self.key(ORIGINAL))
+
+    def changed(self) -> Run | None:
+        """The run under the chosen mask and interventions; None when there are none."""
+        return resources.run(*self.key(self.what_changed())) if self.is_changed else None
+
+    def runs(self) -> dict[str, Run]:
+        """The runs to be shown side by side, by their names: the original and, where there is one, the changed run."""
+        return {name: resources.run(*self.key(name)) for name in dict.fromkeys((ORIGINAL, self.shown))}
+
+    @property
+    def shown(self) -> str:
+        """The name of the run that the screen is about: the changed one where there is one."""
+        return self.what_changed() if self.is_changed else ORIGINAL
+
+    def key(self, name: str) -> RunKey:
+        """The arguments of `resources.run` for the run of that name."""
+        if name == ORIGINAL:
+            return self.model, self.source, resources.MASKS[0], ""
+        return self.model, self.source, self.mask, join(self.interventions)
+
+    def reads(self, run: Run, stack: str | None = None) -> list[str]:
+        """The tokens that a stack reads in a run, as they are written."""
+        return [self.task.vocabulary.labels[token] for token in run.tokens(stack)]
+
+    def longest_trained(self, stack: str | None = None) -> int:
+        """The most positions that training ever showed a stack."""
+        longest = self.task.example([1] * self.task.config.max_len)
+        stream = longest.target if stack == "decoder" and longest.target is not None else longest.stream
+        return stream.shape[1]
+
+    def what_changed(self) -> str:
+        """The changes in a few words, for the name of a lane or a legend."""
+        masked = [] if self.mask == resources.MASKS[0] else [f"{self.mask} mask"]
+        n = len(self.interventions)
+        return " + ".join(masked + ([f"{n} change{'s' if n > 1 else ''}"] if n else []))
+
+    def share(self, **more: str) -> None:
+        """Put the view into the address bar, with what else the screen wants to restore, for whoever copies the link."""
+        link = {"model": self.model, "input": " ".join(map(str, self.source)), "mask": self.mask, **more}
+        if self.interventions:
+            link["edits"] = join(self.interventions)
+        if st.query_params.to_dict() != link:
+            st.query_params.from_dict(link)

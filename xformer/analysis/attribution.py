@@ -1,0 +1,110 @@
+"""Who adds what to one logit: the parts of the residual stream, each as the model reads it out.
+
+    attribution     logit[t] = Σ over parts c of  g_c · c      (Elhage et al. 2021, "A Mathematical Framework for
+                    Transformer Circuits": a logit is a sum over the paths through the residual stream)
+
+A part c is whatever is added to the stream: token, position, each head's z W_O, each feed-forward output, the biases. The
+readout g begins as the row of W_U and is pulled back through every norm that stands between c and the logit. Subtracting
+the mean is linear; dividing by the standard deviation is not, so each norm's σ is frozen at the value it has in this run:
+
+    g · LayerNorm(x) = g′ · x + g · β,     g′ = (γ g / σ) − mean(γ g / σ),     σ = √(var(x) + ε)
+
+So the parts sum to the logit exactly: with pre-norm or none only the last norm is passed, with post-norm every later one.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from xformer.analysis.stream import speaking_stack, sublayers
+from xformer.errors import EditError
+from xformer.layers.feed_forward import FeedForward
+from xformer.layers.norm import LayerNorm
+from xformer.model import Transformer
+from xformer.trace import Trace
+
+
+@torch.no_grad()
+def attribution(
+    model: Transformer, trace: Trace, position: int, token: int, against: int | None = None
+) -> pd.DataFrame:
+    """What each part adds to the logit of `token` at a position (less that of `against`), for the trace's first input.
+
+    One row a part, in the order of the stream: part, kind, layer (from 1; 0 outside the layers), head (from 1, 0 for none),
+    contribution. The contributions, in double precision, sum to the logit (or the difference). Where an edit
+    took the place of a whole sublayer's output, that output is one part, its bias included.
+
+    Raises `EditError` when an edit changed the stream itself, which is then not the sum of its parts.
+    """
+    for name in ("*.resid_*", "final_norm", "*.final_norm", "logits"):
+        for edit in trace.edits:
+            if fnmatchcase(edit.name, name) or edit.name == name:
+                raise EditError(f"An edit of {edit.name!r} changes the stream itself; attribute a run without it.")
+    name, stack = speaking_stack(model)
+    at = f"{name}." if model.config.architecture == "encoder-decoder" else ""
+    unembed = model.embedding.token if model.unembedding.weight is None else model.unembedding.weight
+    bias = torch.zeros(len(unembed)) if model.unembedding.bias is None else model.unembedding.bias
+
+    def chosen(table: Tensor) -> Tensor:
+        row = table[token].double()
+        return row if against is None else row - table[against].double()
+
+    g = chosen(unembed)  # [d_model]: the readout
+    rows = [_row("output bias", "bias", chosen(bias))]
+    shift = torch.zeros((), dtype=torch.float64)  # from the βs of the norms
+    added = torch.zeros((), dtype=torch.float64)  # from the biases of the sublayers
+    parts = sublayers(model)
+    if stack.norm is not None:
+        g, constant = _before_norm(stack.norm, trace[parts[-1].after][0, position].double(), g)
+        shift = shift + constant
+    for part in reversed(parts):
+        out = trace[f"{part.path}.out"][0, position].double()  # [d_model]
+        if part.norm is not None:
+            x = trace[part.before][0, position].double()
+            g, constant = _before_norm(part.norm, x + out, g)
+            shift = shift + constant
+        layer = int(part.path.split(".")[1]) + 1
+        own = part.module.bias_out
+        replaced = any(fnmatchcase(f"{part.path}.out", edit.name) for edit in trace.edits)
+        if replaced or own is None:
+            own = torch.zeros_like(out)
+        added = added + g @ own.double()
+        if isinstance(part.module, FeedForward) or replaced:
+            rows.append(_row(part.title, part.kind, g @ (out - own.double()), layer))
+            continue
+        z = trace[f"{part.path}.z"][0, :, position].double()  # [head, d_value]
+        heads = torch.einsum("hv,hvd,d->h", z, part.module.W_O.double(), g)  # [head]
+        title = (
+            part.title.replace("self-attention", "self").replace("cross-attention", "cross").replace(" · attention", "")
+        )
+        rows += [
+            _row(f"{title} · head {head + 1}", "attention", heads[head], layer, head + 1)
+            for head in reversed(range(len(heads)))
+        ]
+    if f"{at}pos_embed" in trace:
+        table = trace[f"{at}pos_embed"]
+        table = table[0] if table.dim() == 3 else table  # [pos, d_model]
+        rows.append(_row("position", "positions", g @ table[position].double()))
+    rows.append(_row("token", "embedding", g @ trace[f"{at}embed"][0, position].double()))
+    rows.reverse()
+    rows.insert(-1, _row("norms' shifts β", "bias", shift))
+    rows.insert(-1, _row("sublayers' biases", "bias", added))
+    return pd.DataFrame(rows)
+
+
+def _row(part: str, kind: str, value: Tensor, layer: int = 0, head: int = 0) -> dict[str, object]:
+    return {"part": part, "kind": kind, "layer": layer, "head": head, "contribution": value.item()}
+
+
+def _before_norm(
+    norm: LayerNorm, x: Float[Tensor, " d_model"], g: Float[Tensor, " d_model"]
+) -> tuple[Float[Tensor, " d_model"], Float[Tensor, ""]]:
+    """The readout g′ of a norm's input x that equals the readout g of its output, up to the constant g · β."""
+    sigma = torch.sqrt(x.var(correction=0) + norm.eps)
+    scaled = norm.weight.double() * g / sigma  # [d_model]
+    return scaled - scaled.mean(), g @ norm.bias.double()

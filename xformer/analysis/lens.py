@@ -1,0 +1,69 @@
+"""When the answer is decided: what the residual stream would say after every sublayer.
+
+logit lens      logits(x) = W_U · norm(x) + b_U   for the stream x after each sublayer; norm: the model's own last one
+                (nostalgebraist 2020, "interpreting GPT: the logit lens")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from xformer.analysis.stream import speaking_stack, stream
+from xformer.model import Transformer
+from xformer.trace import Trace
+
+
+@torch.no_grad()
+def lens_logits(model: Transformer, trace: Trace) -> dict[str, Float[Tensor, "batch pos vocab"]]:
+    """What each point of the stream would say if it were the last; the last one's are the model's own logits."""
+    _, stack = speaking_stack(model)
+    said = {}
+    for title, x in stream(model, trace).items():
+        said[title] = model.unembedding(x if stack.norm is None else stack.norm(x), model.embedding)
+    return said
+
+
+def lens(
+    model: Transformer, trace: Trace, labels: Sequence[str], answers: Int[Tensor, " pos"] | None = None
+) -> pd.DataFrame:
+    """One row for each point of the stream and each position, for the first input of the trace.
+
+    Columns: depth, point, position, token (the likeliest), probability, and where `answers` (negative: none) are given
+    answer, answer_probability, right. Positions without a right answer are then left out.
+    """
+    rows = []
+    for depth, (point, logits) in enumerate(lens_logits(model, trace).items()):
+        p = logits[0].softmax(dim=-1)  # [pos, vocab]
+        best = p.max(dim=-1)
+        for position in range(len(p)):
+            said = int(best.indices[position])
+            row = {"depth": depth, "point": point, "position": position, "token": labels[said]}
+            row["probability"] = best.values[position].item()
+            if answers is not None:
+                answer = int(answers[position])
+                if answer < 0:
+                    continue
+                row |= {"answer": labels[answer], "answer_probability": p[position, answer].item()}
+                row["right"] = said == answer
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def decided(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row a position of a `lens` frame with answers: `depth` and `point` from which on the likeliest token stays right.
+
+    Positions whose last word is wrong have no row.
+    """
+    rows = []
+    for position, group in frame.sort_values("depth").groupby("position"):
+        right = group["right"].tolist()
+        if not right[-1]:
+            continue
+        first = len(right) - next((i for i, ok in enumerate(reversed(right)) if not ok), len(right))
+        rows.append({"position": position, "depth": first, "point": group["point"].iloc[first]})
+    return pd.DataFrame(rows, columns=["position", "depth", "point"])

@@ -1,0 +1,188 @@
+"""Describe each part of a model as a box: what it computes, on what shape, with how many learned numbers.
+
+    Boxes(config, "encoder", 9, is_pair=False).attention(0)      ->      Box(id="encoder.attn", …)
+
+The counts come from `ModelConfig.parameters_by_part`; the shapes are those for one input.
+"""
+
+from __future__ import annotations
+
+from xformer.config import ModelConfig
+from xformer.viz.diagram_parts import Box, MaskKind
+
+ADDED = ("sinusoidal", "learned", "mirror")
+"""The kinds of positions that are added to the stream; the others act inside attention."""
+
+
+class Boxes:
+    """The boxes of one stack; `is_pair` says that it is one of an encoder-decoder's two."""
+
+    def __init__(self, config: ModelConfig, stack: str, length: int, *, is_pair: bool) -> None:
+        self.config, self.stack, self.length, self.is_pair = config, stack, length, is_pair
+        self.counts = {part.name: part.count for part in config.parameters_by_part()}
+        self.crosses = is_pair and stack == "decoder"
+        self.once = f"{stack}." if is_pair else ""  # what a stack has once is named so in the trace
+        self.layer = f"{stack}.0."  # … and what each of its layers has, so
+        self.vectors = (1, length, config.d_model)
+
+    def id(self, name: str) -> str:
+        """The id of the stack's box of that name."""
+        return f"{self.stack}.{name}"
+
+    @property
+    def attention_name(self) -> str:
+        """What the stack's self-attention is called in a trace."""
+        return "self_attn" if self.crosses else "attn"
+
+    # ── outside the layers ──
+
+    def input(self) -> Box:
+        title = "Input" if not self.is_pair else {"encoder": "Source", "decoder": "Target"}[self.stack]
+        tokens = "1 token" if self.length == 1 else f"{self.length} tokens"
+        what = f"The input as {tokens}: one whole number from 0 to {self.config.vocab_size - 1} at each position."
+        return Box(
+            id=self.id("tokens"), kind="tokens", stack=self.stack, place="stream", title=title, what=what,
+            shape=(1, self.length),
+        )  # fmt: skip
+
+    def embedding(self) -> Box:
+        config = self.config
+        shared = config.tied_source and self.stack == "decoder"
+        tables = 2 if self.is_pair and not config.tied_source else 1
+        scale = f" · √{config.d_model}" if config.scale_embeddings else ""
+        scaled = f", times √{config.d_model}" if scale else ""
+        return Box(
+            id=self.id("embed"), kind="embedding", stack=self.stack, place="stream", title="Embedding",
+            equation=f"E[token]{scale}", detail=f"{config.vocab_size} tokens",
+            what=f"Looks up the learned vector of each token{scaled}: {config.d_model} numbers a token.",
+            shape=self.vectors, activation=f"{self.once}embed",
+            parameters=0 if shared else self.counts["token embedding"] // tables,
+            target="embeddings", note="shares its table with the source" if shared else "",
+        )  # fmt: skip
+
+    def positions(self) -> Box:
+        config, kind = self.config, self.config.positions
+        detail, equation, what = _positions_text(config)
+        if kind in ADDED:
+            shape, activation = (self.length, config.d_model), f"{self.once}pos_embed"
+        elif kind == "rotary":
+            shape, activation = (self.length, config.d_head // 2), f"{self.layer}{self.attention_name}.pos_angles"
+        else:
+            shape = (1, config.n_heads, self.length, self.length)
+            activation = f"{self.layer}{self.attention_name}.pos_bias"
+        return Box(
+            id=self.id("positions"), kind="positions", stack=self.stack, place="above", title="Positions",
+            equation=equation, detail=detail, what=what, shape=shape, activation=activation,
+            parameters=self.counts.get("positions", 0) // (2 if self.is_pair else 1), target="positions",
+        )  # fmt: skip
+
+    def output(self) -> Box:
+        config = self.config
+        matrix = "Eᵀ" if config.tied_output else "W"
+        return Box(
+            id=self.id("output"), kind="output", stack=self.stack, place="stream", title="Output",
+            equation=f"x·{matrix}{' + b' if config.output_bias else ''}", detail=f"{config.vocab_size} scores",
+            what=f"Scores each of the {config.vocab_size} tokens at every position; a softmax turns the scores into "
+            "probabilities.",
+            shape=(1, self.length, config.vocab_size), activation="logits", parameters=self.counts.get("output", 0),
+            target="residual", note="shares its matrix with the embedding" if config.tied_output else "",
+        )  # fmt: skip
+
+    # ── inside a layer; `index` counts its sublayers ──
+
+    def self_attention(self, index: int) -> Box:
+        config = self.config
+        causal = bool(config.causal) and not (self.is_pair and self.stack == "encoder")
+        mask: MaskKind = "full" if not causal else "causal" if config.see_self else "strict"
+        seen = {
+            "full": "every position",
+            "causal": "itself and the positions before it (causal mask)",
+            "strict": "the positions before it, not at itself (causal mask)",
+        }[mask]
+        what = f"In every head, each position looks at {seen} and takes a weighted average of their values."
+        count = self.counts[f"{self.stack}: self-attention"]
+        return self._attention(self.attention_name, "Self-attention", what, count, mask, index)
+
+    def cross_attention(self, index: int, n_source: int) -> Box:
+        what = f"In every head, each target position looks at all {n_source} encoded source positions."
+        count = self.counts[f"{self.stack}: cross-attention"]
+        return self._attention("cross_attn", "Cross-attention", what, count, "full", index)
+
+    def _attention(self, name: str, title: str, what: str, count: int, mask: MaskKind, index: int) -> Box:
+        config = self.config
+        heads = "1 head" if config.n_heads == 1 else f"{config.n_heads} heads"
+        return Box(
+            id=self.id(name), kind="attention", stack=self.stack, place="above", title=title,
+            equation=f"softmax(q·kᵀ/√{config.d_head})·v", detail=heads, what=what, shape=self.vectors,
+            activation=f"{self.layer}{name}.out", parameters=count // config.n_layers, repeats=config.n_layers,
+            target="attention", sublayer=index, heads=config.n_heads, mask=mask,
+        )  # fmt: skip
+
+    def feed_forward(self, index: int) -> Box:
+        config = self.config
+        name, keeps = {"relu": ("relu", "keeps what is positive"), "gelu": ("gelu", "bends it with GELU")}[
+            config.activation
+        ]
+        return Box(
+            id=self.id("ffn"), kind="feed_forward", stack=self.stack, place="above", title="Feed-forward",
+            equation=f"{name}(x·W₁)·W₂" if not config.ffn_bias else f"{name}(x·W₁ + b₁)·W₂ + b₂",
+            detail=f"{config.d_model} → {config.d_ff} → {config.d_model}",
+            what=f"On each position alone: maps {config.d_model} numbers to {config.d_ff}, {keeps}, and maps back.",
+            shape=self.vectors, activation=f"{self.layer}ffn.out",
+            parameters=self.counts[f"{self.stack}: feed-forward"] // config.n_layers, repeats=config.n_layers,
+            target="feed_forward", sublayer=index,
+        )  # fmt: skip
+
+    # ── in and outside of the layers; outside, `index` is None ──
+
+    def norm(self, name: str, activation: str, index: int | None, where: str) -> Box:
+        inside = index is not None
+        return Box(
+            id=self.id(name), kind="norm", stack=self.stack,
+            place="rise" if inside and self.config.norm == "pre" else "stream", title="Norm",
+            equation="γ·(x − mean)/√(var + ε) + β",
+            what=f"Layer norm {where}: brings each vector to mean 0 and variance 1, then scales and shifts it.",
+            shape=self.vectors, activation=activation, parameters=2 * self.config.d_model,
+            repeats=self.config.n_layers if inside else 1, sublayer=index,
+        )  # fmt: skip
+
+    def sum(self, name: str, index: int | None, adds: str, activation: str | None) -> Box:
+        return Box(
+            id=self.id(name), kind="sum", stack=self.stack, place="stream", title="Sum",
+            equation="x + f(x)" if index is not None else "x + p",
+            what=f"Adds {adds}, number by number.", shape=self.vectors,
+            activation=activation, repeats=1 if index is None else self.config.n_layers, target="residual",
+            sublayer=index,
+        )  # fmt: skip
+
+
+def _positions_text(config: ModelConfig) -> tuple[str, str, str]:
+    """Kind, equation and one sentence for each kind of positions."""
+    base = f"{config.position_base:g}"
+    return {
+        "sinusoidal": (
+            "sinusoidal, fixed",
+            "sin, cos of pos·ωᵢ",
+            f"Adds fixed waves, from short to very long (base {base}), so that every position has its own vector.",
+        ),
+        "learned": (
+            "learned",
+            "P[pos]",
+            f"Adds a learned vector for each of {config.max_len} positions.",
+        ),
+        "mirror": (
+            "mirror, learned",
+            "P[start] + Q[end]",
+            "Adds two learned vectors: one for the distance from the start and one for the distance from the end.",
+        ),
+        "rotary": (
+            "rotary, fixed",
+            "turn q, k by pos·θᵢ",
+            "Turns queries and keys by an angle that grows with the position, so that a score depends on the offset.",
+        ),
+        "alibi": (
+            "ALiBi, fixed",
+            "score − mₕ·distance",
+            "Lowers each attention score in proportion to the distance, with a slope of its own for every head.",
+        ),
+    }[config.positions]
