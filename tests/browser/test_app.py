@@ -35,7 +35,7 @@ def test_the_mask_toggle_runs_the_model_again_and_changes_the_picture(app: str, 
     before = pixels(visitor)
     page.locator(".st-key-mask").get_by_text("causal", exact=True).click()
     expect(page.get_by_text("are right instead of 6")).to_be_visible()
-    expect(page.locator(".st-key-attention").get_by_text("difference: changed − original")).to_be_visible()
+    expect(page.locator(".st-key-attention").get_by_text("changed − original")).to_be_visible()
     assert pixels(visitor) != before
     assert "mask=causal" in page.url
     page.locator(".st-key-mask").get_by_text("as trained", exact=True).click()

@@ -38,7 +38,7 @@ def scores(row: pd.DataFrame, key: int, *, dark: bool = False) -> AnyChart:
     masked = row[~row["allowed"]]
     if masked.empty:
         return bars.properties(height=190)
-    words = alt.Chart(masked).mark_text(text="masked", angle=270, fontSize=11, opacity=0.8)
+    words = alt.Chart(masked).mark_text(text="masked", angle=270, fontSize=11, color="#8a93a6")
     return (bars + words.encode(x=_key_axis(row), y=alt.datum(0))).properties(height=190)
 
 

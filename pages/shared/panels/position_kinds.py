@@ -58,9 +58,7 @@ def _sinusoidal(view: View, n: int, side: str | None) -> None:
 
 def _learned(view: View, n: int, side: str | None) -> None:
     if view.checkpoint.config.positions == "learned":
-        vectors = analysis.added_positions(view.checkpoint.model, n, side)
-        assert vectors is not None
-        _matrix(vectors, "learned")
+        _own_matrix(view, n, side)
     else:
         st.text("This model has learned no table, so there is none to draw.")
     st.caption(
@@ -73,9 +71,7 @@ def _mirror(view: View, n: int, side: str | None) -> None:
     tokens = view.reads(view.original(), side)
     length = len(tokens)
     if view.checkpoint.config.positions == "mirror":
-        vectors = analysis.added_positions(view.checkpoint.model, length, side)
-        assert vectors is not None
-        _matrix(vectors, "mirror")
+        _own_matrix(view, length, side)
     else:
         st.text("This model has learned no such tables. Its input would be counted like this:")
         counted = {"token": tokens, "from start": range(length), "from end": range(length - 1, -1, -1)}
@@ -124,6 +120,12 @@ _CARDS = {
     "alibi": _alibi,
     "none": _none,
 }
+
+
+def _own_matrix(view: View, n: int, side: str | None) -> None:
+    vectors = analysis.added_positions(view.checkpoint.model, n, side)
+    assert vectors is not None
+    _matrix(vectors, view.checkpoint.config.positions)
 
 
 def _matrix(vectors: Tensor, kind: str) -> None:

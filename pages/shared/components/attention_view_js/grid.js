@@ -8,7 +8,7 @@ class Grid {
     const columns = Math.max(...layers.map((l) => l.heads)), gap = columns > 8 ? 5 : 8, below = this.changed ? 7 : 0;
     const fit = (width, height) => Math.floor(Math.max(30, Math.min((width - titles - 4) / columns - gap, height / layers.length - gap - below, 124)));
     // Beside the enlarged head where that leaves it room and the thumbnails a decent size; else above it.
-    const narrow = fit(this.width - 28 - 600, 560), above = Math.max(fit(this.width, 340), Math.min(44, fit(this.width, 1e6)));
+    const narrow = fit(this.width - 28 - 570, 560), above = Math.max(fit(this.width, 340), Math.min(44, fit(this.width, 1e6)));
     const beside = narrow >= 40, side = beside ? Math.min(narrow, 104) : above;
     const longest = (l) => Math.max(l.queries, l.keys), thumbs = [];
     let y = 24;

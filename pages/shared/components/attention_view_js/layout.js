@@ -36,7 +36,7 @@ class Layout {
     this.matrices.forEach((pane, i) => {
       pane.plot = { x: i ? close : left, y: top, w: plotWidth, h: plotHeight, flat, tilt, queryLabel, keyLabel, first: !i };
       pane.size = [pane.plot.x + plotWidth + right, top + plotHeight + 3];
-      pane.name.textContent = this.changed ? { original: "original", changed: "changed", difference: "difference: changed − original" }[pane.role] : "matrix";
+      pane.name.textContent = this.changed ? { original: "original", changed: "changed", difference: "changed − original" }[pane.role] : "matrix";
     });
     const used = fixed + matrices * (plotWidth + right);
     this.arcs.forEach((pane) => {
