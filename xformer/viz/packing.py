@@ -2,10 +2,8 @@
 
     bytes = "XATT" · header length (uint32, little endian) · header (JSON, padded) · planes (uint8) · exact (float32)
 
-A *plane* is one head: each cell q stands for q / 253 · peak, where the peak is that head's largest weight, so that a
-weight is off by at most peak / 506. Two values are reserved: 255 is a masked cell, 254 a cell that is not a number.
-Above the byte budget planes are pooled by their maximum, so that no peak is lost. The chosen head comes a second time,
-exact, as float32 (masked: +inf, not a number: NaN).
+A plane is one head in a byte a cell, above the byte budget pooled (xformer/viz/planes.py). The chosen head comes a
+second time, exact, as float32 (masked: +inf, not a number: NaN).
 """
 
 import json
@@ -16,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import Bool, Float
 
+from xformer.viz.planes import exact_block, factor, moved, planes_of
 from xformer.viz.theme import DIVERGING, HEAD_HUES, SEQUENTIAL
 
 MAGIC = b"XATT"
-LEVELS, NAN, MASKED = 253, 254, 255
 
 _SHOWN = str.maketrans({" ": "·", "\n": "↵", "\r": "↵", "\t": "⇥"})
 
@@ -83,7 +81,7 @@ def pack(
     _check(runs, selected, max_thumbnail)
     layer, head = selected
 
-    floats = [_exact(run[layer], head) for run in runs]
+    floats = [exact_block(run[layer].pattern, run[layer].allowed, head) for run in runs]
     room = budget - sum(block.nbytes for block in floats)
     side = _side(layers, room // len(runs), max_thumbnail)
 
@@ -98,16 +96,16 @@ def pack(
             "name": item.name, "title": item.title, "heads": heads, "queries": queries, "keys": keys,
             "queryLabels": labels.setdefault((queried, item.query_labels), len(labels)),
             "keyLabels": labels.setdefault((looked_at, item.key_labels), len(labels)),
-            "pool": [_factor(queries, side), _factor(keys, side)], "runs": [],
+            "pool": [factor(queries, side), factor(keys, side)], "runs": [],
         }  # fmt: skip
         for run in runs:
-            planes, peaks = _planes(run[index], side)
+            planes, peaks = planes_of(run[index].pattern, run[index].allowed, side)
             record["runs"].append({"offset": offset, "peaks": peaks.tolist()})
             record["rows"], record["cols"] = planes.shape[1:]
             blocks.append(planes.tobytes())
             offset += planes.size
         if changed is not None:
-            record["moved"] = _moved(item.pattern, runs[1][index].pattern).tolist()
+            record["moved"] = moved(item.pattern, runs[1][index].pattern).tolist()
         described.append(record)
 
     blocks.append(bytes(-offset % 4))
@@ -170,47 +168,6 @@ def _side(layers: Sequence[PatternLayer], room: int, smallest: int) -> int:
     return max(next(fits, smallest), smallest)
 
 
-def _factor(cells: int, side: int) -> int:
-    return -(-cells // side)
-
-
 def _plane_bytes(item: PatternLayer, side: int) -> int:
     heads, queries, keys = item.pattern.shape
-    return heads * -(-queries // _factor(queries, side)) * -(-keys // _factor(keys, side))
-
-
-def _planes(item: PatternLayer, side: int) -> tuple[UInt8[np.ndarray, "head row col"], Float[np.ndarray, " head"]]:
-    """q = round(253 · pattern / peak) of the maximum of each block; the peak is that of the head's finite cells."""
-    tall, wide = (_factor(cells, side) for cells in item.pattern.shape[1:])
-    # Masked cells are −inf, so that the maximum of a block is masked only if all of it is; NaN wins over any number.
-    pattern = np.where(item.allowed, item.pattern, np.float32(-np.inf))  # [head, query, key]
-    pattern = _block_max(_block_max(pattern, tall, axis=1), wide, axis=2)  # [head, row, col]
-    number = np.isfinite(pattern)
-    peaks = np.max(pattern, axis=(1, 2), where=number, initial=0.0)  # [head]
-    scale = LEVELS / np.where(peaks > 0, peaks, 1)  # [head]
-    planes = np.clip(np.rint(np.where(number, pattern, 0) * scale[:, None, None]), 0, LEVELS)
-    return np.where(number, planes, np.where(pattern == -np.inf, MASKED, NAN)).astype(np.uint8), peaks
-
-
-def _block_max(array: Float[np.ndarray, "..."], size: int, axis: int) -> Float[np.ndarray, "..."]:
-    """The maximum of every `size` neighbours along an axis; the last block may be smaller."""
-    source = np.moveaxis(array, axis, 0)
-    largest = source[::size].copy()
-    for start in range(1, size):  # a slice at a time: six times as fast as np.maximum.reduceat
-        part = source[start::size]
-        np.maximum(largest[: len(part)], part, out=largest[: len(part)])
-    return np.moveaxis(largest, 0, axis)
-
-
-def _exact(item: PatternLayer, head: int) -> Float[np.ndarray, "query key"]:
-    pattern = item.pattern[head].astype("<f4")  # [query, key]
-    allowed = np.broadcast_to(item.allowed, item.pattern.shape)[head]
-    return np.where(allowed, np.where(np.isfinite(pattern), pattern, np.nan), np.inf).astype("<f4")
-
-
-def _moved(
-    original: Float[np.ndarray, "head query key"], changed: Float[np.ndarray, "head query key"]
-) -> Float[np.ndarray, " head"]:
-    """How far each head moved: the total variation ½ Σ_key |p − p'|, averaged over queries; 0 the same, 1 disjoint."""
-    both = np.where(np.isfinite(original) & np.isfinite(changed), np.abs(original - changed), 0)
-    return 0.5 * both.sum(axis=2).mean(axis=1)
+    return heads * -(-queries // factor(queries, side)) * -(-keys // factor(keys, side))

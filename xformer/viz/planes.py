@@ -1,0 +1,61 @@
+"""Turn attention weights into planes, a byte a cell, pooled by their maximum where there are too many cells.
+
+A *plane* is one head: each cell q stands for q / 253 · peak, where the peak is that head's largest weight, so that a
+weight is off by at most peak / 506. Two values are reserved: 255 is a masked cell, 254 a cell that is not a number.
+The maximum of a block loses no peak.
+"""
+
+import numpy as np
+from jaxtyping import Bool, Float, UInt8
+
+LEVELS, NAN, MASKED = 253, 254, 255
+
+
+def factor(cells: int, side: int) -> int:
+    """How many neighbouring cells become one for `cells` of them to be at most `side`."""
+    return -(-cells // side)
+
+
+def planes_of(
+    pattern: Float[np.ndarray, "head query key"], allowed: Bool[np.ndarray, "#head #query #key"], side: int
+) -> tuple[UInt8[np.ndarray, "head row col"], Float[np.ndarray, " head"]]:
+    """q = round(253 · pattern / peak) of the maximum of each block; the peak is that of the head's finite cells.
+
+    Rows and columns are at most `side` each.
+    """
+    tall, wide = (factor(cells, side) for cells in pattern.shape[1:])
+    # Masked cells are −inf, so that the maximum of a block is masked only if all of it is; NaN wins over any number.
+    pattern = np.where(allowed, pattern, np.float32(-np.inf))  # [head, query, key]
+    pattern = _block_max(_block_max(pattern, tall, axis=1), wide, axis=2)  # [head, row, col]
+    number = np.isfinite(pattern)
+    peaks = np.max(pattern, axis=(1, 2), where=number, initial=0.0)  # [head]
+    scale = LEVELS / np.where(peaks > 0, peaks, 1)  # [head]
+    planes = np.clip(np.rint(np.where(number, pattern, 0) * scale[:, None, None]), 0, LEVELS)
+    return np.where(number, planes, np.where(pattern == -np.inf, MASKED, NAN)).astype(np.uint8), peaks
+
+
+def exact_block(
+    pattern: Float[np.ndarray, "head query key"], allowed: Bool[np.ndarray, "#head #query #key"], head: int
+) -> Float[np.ndarray, "query key"]:
+    """One head as float32, little endian: +inf where masked, NaN where it is not a number."""
+    one = pattern[head].astype("<f4")  # [query, key]
+    seen = np.broadcast_to(allowed, pattern.shape)[head]  # [query, key]
+    return np.where(seen, np.where(np.isfinite(one), one, np.nan), np.inf).astype("<f4")
+
+
+def moved(
+    original: Float[np.ndarray, "head query key"], changed: Float[np.ndarray, "head query key"]
+) -> Float[np.ndarray, " head"]:
+    """How far each head moved: the total variation ½ Σ_key |p − p'|, averaged over queries; 0 the same, 1 disjoint."""
+    both = np.where(np.isfinite(original) & np.isfinite(changed), np.abs(original - changed), 0)
+    return 0.5 * both.sum(axis=2).mean(axis=1)
+
+
+def _block_max(array: Float[np.ndarray, "..."], size: int, axis: int) -> Float[np.ndarray, "..."]:
+    """The maximum of every `size` neighbours along an axis; the last block may be smaller."""
+    source = np.moveaxis(array, axis, 0)
+    largest = source[::size].copy()
+    for start in range(1, size):  # a slice at a time: six times as fast as np.maximum.reduceat
+        part = source[start::size]
+        np.maximum(largest[: len(part)], part, out=largest[: len(part)])
+    return np.moveaxis(largest, 0, axis)
