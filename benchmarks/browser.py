@@ -10,33 +10,18 @@ cold      server start to the first painted map, and what a second visitor waits
 
 from __future__ import annotations
 
-import os
 import shutil
-import socket
 import statistics
-import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from benchmarks.measure import Machine, options, show
-
-ROOT = Path(__file__).parents[1]
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+from tests.browser.serving import ARGUMENTS, launch, stop
 
 # Resolves with the milliseconds from the click until the watched words have changed and their frame has been drawn.
 CLICK = """([target, watched]) => new Promise((done, fail) => {
@@ -87,7 +72,7 @@ def main() -> None:
 
 def grid(browser: Browser) -> Iterator[dict[str, Any]]:
     """6 layers × 12 heads of 64, 128 and 512 tokens."""
-    with server("benchmarks/apps/grid.py") as address:
+    with server("-m", "streamlit", "run", "benchmarks/apps/grid.py") as address:
         for tokens in (64, 128, 512):
             page = browser.new_page(viewport={"width": 1280, "height": 900})
             received: list[int] = []
@@ -121,7 +106,7 @@ TOGGLES = (
 
 def toggles(browser: Browser, rounds: int) -> Iterator[dict[str, Any]]:
     """Each toggle of the Attention screen in turn with the line of text, `rounds` times."""
-    with server("benchmarks/apps/toggles.py") as address:
+    with server("-m", "streamlit", "run", "benchmarks/apps/toggles.py") as address:
         for name, targets in TOGGLES:
             page = browser.new_page(viewport={"width": 1280, "height": 900})
             page.goto(f"{address}/?screen=attention&model=reverse&panel=change+the+run")
@@ -152,7 +137,7 @@ def click(page: Page, target: str, watched: str) -> float:
 def cold(browser: Browser) -> list[dict[str, Any]]:
     """From starting the server to the first painted map, by parts."""
     started = time.perf_counter()
-    with server("app.py", app=True) as address:
+    with server("app.py") as address:
         up = time.perf_counter()
         waits = []
         for _ in range(2):
@@ -170,31 +155,13 @@ def cold(browser: Browser) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def server(script: str, *, app: bool = False) -> Iterator[str]:
-    """A Streamlit server on a free port; the address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "app.py"] if app else [sys.executable, "-m", "streamlit", "run", script]
-    process = subprocess.Popen(
-        [*command, "--server.port", str(port)],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
-    address = f"http://127.0.0.1:{port}"
+def server(*script: str) -> Iterator[str]:
+    """A Streamlit server while the block runs; its address."""
+    process, address = launch(script)
     try:
-        for _ in range(600):
-            try:
-                with urllib.request.urlopen(f"{address}/_stcore/health"):
-                    break
-            except OSError:
-                time.sleep(0.05)
         yield address
     finally:
-        process.terminate()
-        process.wait()
+        stop(process)
 
 
 if __name__ == "__main__":

@@ -30,9 +30,8 @@ def warm_up() -> bool:
     Streamlit collects after each script run; with torch and the chart libraries imported that takes ~200 ms, unless what
     is there by now is frozen.
     """
-    torch.set_num_threads(
-        1
-    )  # the models are small: a second thread costs more than it gives, and visitors share the cores
+    # The models are small: a second thread costs more than it gives, and visitors share the cores.
+    torch.set_num_threads(1)
     for name in shipped():
         if usable(name) is None:
             decoded(name, (1, 2, 3))  # the first run of a model is slower than all later ones
@@ -85,12 +84,8 @@ def run(name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str =
 
     Raises `InputError` when the input is too long for it, `EditError` when an intervention does not fit.
     """
-    chosen = checkpoint(name)
-    assert chosen.task is not None
-    interventions = parse(changes, chosen.config)
-    source = changed_source(interventions, source)
-    example = chosen.task.example(list(source), max_len=chosen.config.max_len)
-    trace = record(chosen.model, example.stream, example.target, edits=[*mask_edits(mask), *all_edits(interventions)])
+    chosen, example, changed = _prepare(name, source, mask, changes)
+    trace = record(chosen.model, example.stream, example.target, edits=changed)
     labelled = example.labels[0] != IGNORED
     probabilities = trace.logits[0, labelled].softmax(dim=-1)  # [out, vocab]
     answer = example.labels[0, labelled]  # [out]
@@ -111,12 +106,18 @@ def decoded(
     name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str = ""
 ) -> tuple[tuple[int, float], ...]:
     """What the model says on its own, greedily, under a mask and interventions: each token with its probability."""
+    chosen, example, changed = _prepare(name, source, mask, changes)
+    steps = decode(chosen.model, example.tokens, edits=changed)
+    return tuple((step.token, step.probabilities[step.token].item()) for step in steps)
+
+
+def _prepare(name: str, source: tuple[int, ...], mask: str, changes: str) -> tuple[Checkpoint, Example, list[AnyEdit]]:
+    """The model, what it reads once tokens are replaced, and the edits of its run."""
     chosen = checkpoint(name)
     assert chosen.task is not None
     interventions = parse(changes, chosen.config)
     example = chosen.task.example(list(changed_source(interventions, source)), max_len=chosen.config.max_len)
-    steps = decode(chosen.model, example.tokens, edits=[*mask_edits(mask), *all_edits(interventions)])
-    return tuple((step.token, step.probabilities[step.token].item()) for step in steps)
+    return chosen, example, [*mask_edits(mask), *all_edits(interventions)]
 
 
 def mask_edits(mask: str) -> list[AnyEdit]:

@@ -44,9 +44,14 @@ def open_page(title: str, question: str) -> View:
     return view
 
 
+def switched_on() -> list[str]:
+    """The texts of the interventions that are asked for, whether or not they fit the model."""
+    return [word for word in st.session_state.get("edits", "").split(",") if word]
+
+
 def toggle_intervention(*texts: str) -> None:
     """Add interventions, or take them back where they are there already. A callback, or followed by `st.rerun()`."""
-    there = [word for word in st.session_state.get("edits", "").split(",") if word]
+    there = switched_on()
     for text in texts:
         if text in there:
             there.remove(text)
@@ -58,7 +63,7 @@ def toggle_intervention(*texts: str) -> None:
 def _interventions(config: ModelConfig) -> tuple[Intervention, ...]:
     """The interventions that are on; those that do not fit this model are dropped aloud."""
     kept: list[str] = []
-    for word in st.session_state.get("edits", "").split(","):
+    for word in switched_on():
         try:
             parse(",".join([*kept, word]), config)
         except EditError as error:

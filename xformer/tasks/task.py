@@ -87,6 +87,11 @@ class Task:
         tensor = torch.tensor([source])
         return ANSWERS[self.config.name](tensor, torch.tensor([len(source)]))[0].tolist()
 
+    def answer_queries(self, n: int) -> range:
+        """Where the outputs that say the answer to n symbols stand: a decoder's after its source, all others' at once."""
+        start = n if self.config.architecture == "decoder" else 0
+        return range(start, start + n)
+
     def sample(
         self,
         n: int,

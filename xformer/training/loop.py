@@ -195,10 +195,10 @@ class Run:
         inputs = [prompt.to(self.device) for prompt in (probe.stream, probe.target) if prompt is not None]
         trace = record(self.model, *inputs, keep=["*.pattern"])
         n = len(probe.source)
-        first = n if self.preset.task.architecture == "decoder" else 0  # the query that says the answer's first token
+        queries = self.task.answer_queries(n)
         best = {"diagonal": 0.0, "anti_diagonal": 0.0}
         for pattern in trace.patterns().values():
-            scores = pattern_scores(pattern[0, :, first : first + n, :n])  # [head, score]
+            scores = pattern_scores(pattern[0], queries, range(n))  # [head, score]
             best["diagonal"] = max(best["diagonal"], scores[:, 0].max().item())
             best["anti_diagonal"] = max(best["anti_diagonal"], scores[:, 1].max().item())
         return best

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.shared.components.attention_view import Selection
-from pages.shared.session import toggle_intervention
+from pages.shared.session import switched_on, toggle_intervention
 from pages.shared.view import View
 from xformer.viz.packing import PatternLayer
 
@@ -82,8 +82,7 @@ def _replace() -> None:
     The two values are read now: arguments of a callback would be those of the run before the last keystroke.
     """
     position, token = st.session_state["replace_position"], int(st.session_state["replace_token"])
-    words = [word for word in st.session_state.get("edits", "").split(",") if word]
-    kept = [word for word in words if not word.startswith(f"token:{position}.")]
+    kept = [word for word in switched_on() if not word.startswith(f"token:{position}.")]
     st.session_state["edits"] = ",".join([*kept, f"token:{position}.{token}"])
 
 

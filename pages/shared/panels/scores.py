@@ -30,7 +30,7 @@ def scores_panel(view: View, run: Run, attention: str) -> None:
     if view.task.config.architecture == "decoder":
         where = st.segmented_control("Look", SCOPES, default=SCOPES[0], required=True, key="scope")
         if where == SCOPES[0]:  # the output that says the answer's i-th token stands at n + i
-            positions, keys = range(n, 2 * n), range(n)
+            positions, keys = view.task.answer_queries(n), range(n)
     st.caption(
         "Shares of a head's attention, averaged over the numbers of this input; special tokens are left out"
         f"{f', with {view.what_changed()}' if view.is_changed else ''}. Choose a row to enlarge that head; "

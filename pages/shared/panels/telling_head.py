@@ -23,10 +23,7 @@ def telling_head(view: View, run: Run, paths: Sequence[str]) -> tuple[Selection,
     n = len(run.example.source)
     for layer, path in enumerate(paths):
         pattern = run.trace[f"{path}.pattern"][0]  # [head, query, key]
-        # A decoder's answer looks back at its source; elsewhere queries and keys start together.
-        start = n if view.task.config.architecture == "decoder" else 0
-        pattern = pattern[:, start : start + n, :n]
-        weights = pattern_scores(pattern)[:, SCORES.index(score)]  # [head]
+        weights = pattern_scores(pattern, view.task.answer_queries(n), range(n))[:, SCORES.index(score)]  # [head]
         if weights.max().item() > most:
             best, most = Selection(layer, int(weights.argmax())), weights.max().item()
     return best, most

@@ -1,0 +1,58 @@
+"""Starting the app on a free port, and the browser that looks at it: for the browser tests and the browser benchmark."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+"""Chromium's, for a page on this machine and nothing else."""
+
+
+def launch(script: Sequence[str] = ("app.py",)) -> tuple[subprocess.Popen[bytes], str]:
+    """Run Python with `script` as a Streamlit server; returns when it answers, with its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, *script, "--server.port", str(port)],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    address = f"http://127.0.0.1:{port}"
+    for _ in range(1200):
+        try:
+            with urllib.request.urlopen(f"{address}/_stcore/health") as answer:
+                if answer.read() == b"ok":
+                    return server, address
+        except OSError:
+            time.sleep(0.05)
+    stop(server)
+    raise RuntimeError("the app did not start within a minute")
+
+
+def stop(server: subprocess.Popen[bytes]) -> None:
+    """End a server, by force where it does not follow."""
+    server.terminate()
+    try:
+        server.wait(10)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
