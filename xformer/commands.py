@@ -15,12 +15,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from xformer.checkpoints import CARD, FILE, load, save
+from xformer.checkpoints import CARD, FILE, load
 from xformer.errors import InputError
 from xformer.presets import preset
 from xformer.trace import record
 from xformer.training.allocator import settle
 from xformer.training.evaluate import evaluate
+from xformer.training.figures import put_figures_on_card
 from xformer.training.loop import train as train_preset
 from xformer.training.progress import Progress
 from xformer.training.snapshots import STATE, read_state
@@ -52,20 +53,10 @@ def train(options: Namespace) -> None:
             if last.note:
                 bar.console.print(last.note)
     if options.score:
-        figures = _put_figures_on_card(options.out, options.score)
+        figures = put_figures_on_card(options.out, options.score)
         console.print(f"{figures['exact_match']:.4%} exact match on {figures['samples']:,} unseen sequences")
     if last is not None:
         console.print(f"{last.seconds:.1f} s of training; saved to {options.out}")
-
-
-def _put_figures_on_card(folder: str, samples: int) -> dict[str, Any]:
-    """Score a finished checkpoint on sequences of another seed than its own, and write the figures down with it."""
-    checkpoint = load(folder)
-    assert checkpoint.task is not None
-    seed = checkpoint.card["seed"] + 1
-    figures = asdict(evaluate(checkpoint.model, checkpoint.task, samples=samples, seed=seed)) | {"seed": seed}
-    save(replace(checkpoint, card=checkpoint.card | {"figures": figures}), folder)
-    return figures
 
 
 def eval(options: Namespace) -> None:

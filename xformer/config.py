@@ -61,7 +61,7 @@ class Config:
         ]
         if missing:
             raise ConfigError(f"{cls.__name__} needs the field {missing[0]!r}, which is missing.")
-        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+        return cls(**{name: _frozen(value) for name, value in values.items()})
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed, validated again."""
@@ -256,6 +256,9 @@ class TrainConfig(Config):
     snapshot_every: int = 100
     target: float = 0.0
     """Stop early once this exact match is reached on the held-out sequences; 0 never does."""
+    lr_changes: tuple[tuple[int, float], ...] = ()
+    """New peaks chosen while it ran, as (step, peak): from that step on the schedule is that of a run with this `peak_lr`.
+    They belong to the settings, so that the same settings give the same run again."""
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -285,6 +288,12 @@ class TrainConfig(Config):
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}; for example 0.9.")
+        steps = [step for step, _ in self.lr_changes]
+        if steps != sorted(steps) or not all(step >= 1 and 0 <= lr <= 1e12 for step, lr in self.lr_changes):
+            raise ConfigError(
+                f"lr_changes must be pairs (step, peak) in the order of their steps, from step 1 on, with peaks from 0 to "
+                f"1e+12, got {self.lr_changes}; for example ((200, 0.001),)."
+            )
         if not 0 <= self.seed < 2**63:
             raise ConfigError(f"seed must be from 0 to 2^63 - 1, got {self.seed}; for example seed=0.")
 
@@ -301,7 +310,11 @@ class Part:
 def _plain(value: Any) -> Any:
     if isinstance(value, Config):
         return value.to_json()
-    return list(value) if isinstance(value, tuple) else value
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
 
 
 def _check_type(name: str, value: Any, hint: Any) -> None:
@@ -313,8 +326,11 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
     elif origin is tuple:
         if not isinstance(value, tuple):
             raise ConfigError(f"{name} must be a tuple, got {value!r}; for example {name}=().")
-        for item in value:
-            _check_type(name, item, options[0])
+        kinds = options[:1] * len(value) if Ellipsis in options else options
+        if len(kinds) != len(value):
+            raise ConfigError(f"{name} must hold {len(kinds)} values each, got {value!r}.")
+        for item, kind in zip(value, kinds, strict=True):
+            _check_type(name, item, kind)
     elif options:  # a union: `int | None`
         if value is None and type(None) in options:
             return

@@ -5,7 +5,8 @@
     ├── InputError        tokens, text or a prompt do not fit the model
     ├── EditError         an intervention names something that never happened, or does not fit it
     ├── CheckpointError   a file is not a model that can be trusted
-    └── TrainingError     a run cannot go on
+    ├── TrainingError     a run cannot go on
+    └── BookError         the book of runs cannot be used, or a run is not in the state for what is asked of it
 
 Each message is one plain sentence that can be shown to a visitor as it is.
 """
@@ -33,3 +34,7 @@ class CheckpointError(XformerError):
 
 class TrainingError(XformerError):
     """A training run cannot start or cannot go on."""
+
+
+class BookError(XformerError):
+    """The book of runs cannot be used, or what was asked of a run is not possible in its state."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -67,8 +67,13 @@ class Window:
     loss: float = 0.0
     steps: int = 0
     tokens: int = 0
+    last_loss: float = 0.0
     gradient_norm: float = 0.0
-    """Of the last step."""
+    """Of the last step, as is `last_loss`."""
+
+
+class Stopped(Exception):
+    """Raised between two steps by whoever drives a run: it writes its state down and ends."""
 
 
 class Run:
@@ -94,13 +99,17 @@ class Run:
         tokens = task.sample(1, seed=seed, step=1, purpose="held-out").tokens[0].tolist()
         self.probe = task.example(list(takewhile(lambda token: 1 <= token <= preset.task.symbols, tokens)))
 
-    def reports(self) -> Iterator[Progress]:
-        """Train to the end, yielding a report every `log_every` steps."""
-        config = self.config
+    def reports(self, between: Callable[[], None] = lambda: None) -> Iterator[Progress]:
+        """Train to the end, yielding a report every `log_every` steps.
+
+        `between` is called before every step; it may take its time (a pause), change the learning rate to come, or raise
+        `Stopped`.
+        """
+        config = self.config  # what may change while it runs, the learning rates, is asked for anew at each step
         try:
             while True:  # what is due at a step is due again when an interrupt came before it was done
                 if config.snapshot_every and self.step % config.snapshot_every == 0:
-                    self._keep_snapshot()
+                    self.keep_snapshot()
                     self.save_state()
                 if self.window.steps and (self.step % config.log_every == 0 or self.step == config.steps):
                     progress = self._report()
@@ -109,10 +118,11 @@ class Run:
                     yield progress
                     if progress.done:
                         return
+                between()
                 clock = time.perf_counter()
                 self._train_step()
                 self.seconds += time.perf_counter() - clock
-        except (GeneratorExit, KeyboardInterrupt):
+        except (GeneratorExit, KeyboardInterrupt, Stopped):
             finished = bool(self.rows) and self.rows[-1]["done"]
             if not (self.updating or finished):
                 self.save_state()
@@ -132,7 +142,8 @@ class Run:
         norm = self.optimiser.update(lr)
         self.step = step
         self.window.gradient_norm = self._finite("gradient's norm", norm.item())
-        self.window.loss += self._finite("loss", loss.item())
+        self.window.last_loss = self._finite("loss", loss.item())
+        self.window.loss += self.window.last_loss
         self.window.steps += 1
         self.window.tokens += batch.tokens.numel()
         self.updating = False
@@ -222,7 +233,20 @@ class Run:
             "curve": self.rows[:: -1 - len(self.rows) // 500][::-1],  # at most 500 rows, the last among them
         }
 
-    def _keep_snapshot(self) -> None:
+    def change_rate(self, peak: float) -> None:
+        """From the next step on, follow the schedule of a run with this peak. Raises `ConfigError` for a peak that is none."""
+        earlier = tuple(change for change in self.config.lr_changes if change[0] <= self.step)
+        self.config = self.config.replace(lr_changes=(*earlier, (self.step + 1, float(peak))))
+        self.preset = replace(self.preset, train=self.config)
+
+    def begin_with(self, weights: Transformer) -> None:
+        """Start from the weights of another model of the same shape, in place of fresh ones."""
+        with torch.no_grad():
+            for mine, theirs in zip(self.model.parameters(), weights.parameters(), strict=True):
+                mine.copy_(theirs)
+
+    def keep_snapshot(self) -> None:
+        """Keep the weights of this step to look at; nothing where snapshots are off."""
         if self.out is not None and self.config.snapshot_every:
             try:
                 write_snapshot(self.out, self.step, Checkpoint(self.model, self.task))
@@ -231,7 +255,7 @@ class Run:
 
     def _finish(self) -> None:
         if self.out is not None:
-            self._keep_snapshot()
+            self.keep_snapshot()
             save(self.checkpoint(), self.out)
             remove_state(self.out)
 
@@ -256,8 +280,9 @@ class Run:
         if self.out is None:
             raise TrainingError("Resuming needs the folder of the run; give it as out.")
         state = read_state(self.out)
+        step = state.values.get("step")
         for name, config in (("model", self.preset.model), ("task", self.preset.task), ("train", self.config)):
-            if state.values.get(name) != config.to_json():
+            if _until(step, state.values.get(name)) != _until(step, config.to_json()):
                 raise TrainingError(
                     f"The run in {self.out} had other {name} settings, so it cannot be resumed as this one."
                 )
@@ -269,6 +294,13 @@ class Run:
             self.rows = state.values["rows"]
         except (KeyError, TypeError, RuntimeError):
             raise TrainingError(f"The run in {self.out} cannot be resumed: its state is not a whole one.") from None
+
+
+def _until(step: Any, settings: Any) -> Any:
+    """Settings without the changes of the learning rate that lie ahead of a step."""
+    if not (isinstance(settings, dict) and isinstance(step, int) and settings.get("lr_changes")):
+        return settings
+    return settings | {"lr_changes": [change for change in settings["lr_changes"] if change[0] <= step]}
 
 
 def _remarks(progress: Progress, config: TrainConfig, rows: list[dict[str, Any]]) -> dict[str, Any]:

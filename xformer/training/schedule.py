@@ -14,12 +14,18 @@ from xformer.config import TrainConfig
 
 def learning_rate(config: TrainConfig, step: int) -> float:
     """The rate of the `step`-th update, counted from 1."""
+    peak = peak_at(config, step)
     warmup = round(config.warmup * config.steps)
     if step <= warmup:
-        return config.peak_lr * step / warmup
+        return peak * step / warmup
     if config.decay == "none":
-        return config.peak_lr
+        return peak
     t = min(1.0, (step - 1 - warmup) / max(1, config.steps - warmup))
     if config.decay == "linear":
-        return config.peak_lr + (config.final_lr - config.peak_lr) * t
-    return config.final_lr + (config.peak_lr - config.final_lr) * (1 + math.cos(math.pi * t)) / 2
+        return peak + (config.final_lr - peak) * t
+    return config.final_lr + (peak - config.final_lr) * (1 + math.cos(math.pi * t)) / 2
+
+
+def peak_at(config: TrainConfig, step: int) -> float:
+    """The peak that holds at a step: the latest one that was chosen by then."""
+    return next((peak for at, peak in reversed(config.lr_changes) if at <= step), config.peak_lr)

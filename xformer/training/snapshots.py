@@ -35,12 +35,24 @@ class State:
 
 def write_snapshot(out: Path, step: int, checkpoint: Checkpoint) -> None:
     """Keep the weights of one step; refuses weights that are not finite, so that the last good ones stay the last."""
-    save(checkpoint, out / "snapshots" / f"{step:06d}.safetensors")
+    save(checkpoint, snapshot_file(out, step))
+
+
+def snapshot_file(out: Path, step: int) -> Path:
+    """Where the snapshot of a step is."""
+    return out / "snapshots" / f"{step:06d}.safetensors"
 
 
 def snapshot_steps(out: Path) -> list[int]:
     """The steps of which there is a snapshot, in order."""
     return sorted(int(file.stem) for file in (out / "snapshots").glob("*.safetensors") if file.stem.isdigit())
+
+
+def forget_after(out: Path, step: int) -> None:
+    """Remove the snapshots past a step: a run that goes on from there will come to them again."""
+    for later in snapshot_steps(out):
+        if later > step:
+            snapshot_file(out, later).unlink(missing_ok=True)
 
 
 def write_state(out: Path, state: State) -> None:

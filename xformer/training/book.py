@@ -1,0 +1,265 @@
+"""The book of runs: what was asked for, how far it is, what was measured, and what people have told a run to do.
+
+book = Book("checkpoints/runs")
+run = book.add(preset("reverse"), owner="me")
+book.rows(run, after=200)            # the metrics since step 200
+book.send(run, "pause")              # a command that the worker obeys
+
+Weights are not in it: they are in the folder of each run. Pages only read, and send commands; a run's worker writes.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xformer.config import ModelConfig, TaskConfig, TrainConfig
+from xformer.errors import BookError
+from xformer.presets import Preset
+from xformer.training.database import Database
+
+FILE = "runs.sqlite"
+MOVES = {
+    "queued": ("running", "stopped"),
+    "running": ("paused", "queued", "stopped", "finished", "failed", "interrupted"),
+    "paused": ("running", "queued", "stopped", "finished", "failed", "interrupted"),
+    "stopped": ("queued",),
+    "interrupted": ("queued",),
+    "failed": ("queued",),
+    "finished": (),
+}
+"""From which state a run may go to which."""
+RESUMABLE = tuple(state for state, moves in MOVES.items() if "queued" in moves)
+COMMANDS = ("pause", "resume", "step", "stop", "rate")
+"""What a worker obeys; "rate" carries a new peak of the learning rate."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run as the book has it; configurations as the plain JSON values that were written down."""
+
+    number: int
+    id: str
+    name: str
+    owner: str
+    tags: tuple[str, ...]
+    preset: str
+    title: str
+    about: str
+    model: dict[str, Any]
+    task: dict[str, Any]
+    train: dict[str, Any]
+    wanted: str
+    parent: str | None
+    state: str
+    device: str | None
+    turn: int
+    worker: str | None
+    pid: int | None
+    step: int
+    seconds: float
+    live: dict[str, Any]
+    """Figures of the latest step: loss, gradient_norm, learning_rate, steps_per_second, tokens_per_second."""
+    message: str
+    figures: dict[str, Any]
+    """The score on unseen examples once it is finished."""
+    created: float
+    deleted: float | None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a process has it."""
+        return self.worker is not None
+
+    def settings(self) -> Preset:
+        """What is to be trained. Raises `ConfigError` where the book was edited into something that is none."""
+        return Preset(
+            self.preset,
+            self.title,
+            self.about,
+            ModelConfig.from_json(self.model),
+            TaskConfig.from_json(self.task),
+            TrainConfig.from_json(self.train),
+        )
+
+
+class Book:
+    """All runs in one folder, in which each also has a folder of its own."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.database = Database(self.folder / FILE)
+
+    def folder_of(self, run: str) -> Path:
+        """Where the weights of a run are."""
+        return self.folder / run
+
+    def add(
+        self,
+        settings: Preset,
+        *,
+        owner: str = "",
+        name: str = "",
+        device: str = "auto",
+        parent: str | None = None,
+        state: str = "queued",
+        figures: dict[str, Any] | None = None,
+    ) -> str:
+        """Write down a new run and return its id; nothing is trained yet."""
+        run = secrets.token_hex(4)
+        values = {
+            "id": run,
+            "name": name or settings.title,
+            "owner": owner,
+            "preset": settings.name,
+            "title": settings.title,
+            "about": settings.about,
+            "model": json.dumps(settings.model.to_json()),
+            "task": json.dumps(settings.task.to_json()),
+            "train": json.dumps(settings.train.to_json()),
+            "wanted": device,
+            "parent": parent,
+            "state": state,
+            "figures": json.dumps(figures or {}),
+            "created": time.time(),
+        }
+        with self.database.writing() as db:
+            db.execute(f"INSERT INTO runs ({', '.join(values)}) VALUES ({marks(values)})", tuple(values.values()))
+        return run
+
+    def entry(self, run: str) -> Entry:
+        """One run. Raises `BookError` when there is none of that id."""
+        with self.database.reading() as db:
+            return entry_of(db, run)
+
+    def entries(self, *, deleted: bool = False) -> list[Entry]:
+        """All runs, the latest first; with `deleted`, those that were thrown away instead."""
+        if not self.database.file.exists():
+            return []
+        which = "NOT NULL" if deleted else "NULL"
+        with self.database.reading() as db:
+            return [_entry(row) for row in db.execute(f"SELECT * FROM runs WHERE deleted IS {which} ORDER BY number DESC")]
+
+    def rows(self, run: str, after: int = -1) -> list[dict[str, Any]]:
+        """The metrics of a run past a step, one dictionary a report."""
+        with self.database.reading() as db:
+            found = db.execute("SELECT row FROM metrics WHERE run = ? AND step > ? ORDER BY step", (run, after))
+            return [json.loads(row["row"]) for row in found]
+
+    def send(self, run: str, kind: str, value: float | None = None) -> None:
+        """Tell the worker of a run something. Raises `BookError` where there is no worker that could obey."""
+        if kind not in COMMANDS:
+            raise BookError(f"A command is one of {', '.join(COMMANDS)}, got {kind!r}.")
+        with self.database.writing() as db:
+            entry = entry_of(db, run)
+            if not entry.is_active:
+                raise BookError(f"The run “{entry.name}” is {entry.state}, so it cannot be told to {kind}.")
+            put_command(db, run, kind, value)
+
+    def rename(self, run: str, name: str) -> None:
+        """Give a run another name."""
+        name = plain(name)
+        if not name:
+            raise BookError("A run needs a name with at least one letter, got none; for example “first try”.")
+        self.change(run, name=name)
+
+    def tag(self, run: str, tags: Sequence[str]) -> None:
+        """Give a run these tags in place of those it has."""
+        kept = list(dict.fromkeys(word for word in map(plain, tags) if word))[:12]
+        self.change(run, tags=json.dumps(kept))
+
+    def delete(self, run: str) -> None:
+        """Throw a run away; `undelete` brings it back. Raises `BookError` while it is being trained."""
+        with self.database.writing() as db:
+            entry = entry_of(db, run)
+            if entry.is_active:
+                raise BookError(f"The run “{entry.name}” is {entry.state}; stop it before you delete it.")
+            state = "stopped" if entry.state == "queued" else entry.state
+            db.execute("UPDATE runs SET deleted = ?, state = ? WHERE id = ?", (time.time(), state, run))
+
+    def undelete(self, run: str) -> None:
+        """Take a run back that was thrown away."""
+        self.change(run, deleted=None)
+
+    def change(self, run: str, **values: Any) -> None:
+        """Set columns of a run. Raises `BookError` when there is none of that id."""
+        with self.database.writing() as db:
+            entry_of(db, run)
+            set_columns(db, run, **values)
+
+    def put_rows(self, run: str, rows: Iterable[dict[str, Any]]) -> None:
+        """Write down metrics, in place of those of the same steps."""
+        with self.database.writing() as db:
+            insert_rows(db, run, rows)
+
+
+def entry_of(db: sqlite3.Connection, run: str) -> Entry:
+    """One run within a transaction. Raises `BookError` when there is none of that id."""
+    row = db.execute("SELECT * FROM runs WHERE id = ?", (run,)).fetchone()
+    if row is None:
+        raise BookError(f"There is no run {run!r:.60}; it may have been deleted.")
+    return _entry(row)
+
+
+def move(db: sqlite3.Connection, entry: Entry, state: str, **values: Any) -> None:
+    """Take a run to another state, within a transaction. Raises `BookError` for a move that is none of `MOVES`."""
+    if state not in MOVES[entry.state]:
+        raise BookError(f"The run “{entry.name}” is {entry.state}, so it cannot become {state}.")
+    set_columns(db, entry.id, state=state, **values)
+
+
+def set_columns(db: sqlite3.Connection, run: str, **values: Any) -> None:
+    """Set columns of a run, within a transaction."""
+    db.execute(f"UPDATE runs SET {', '.join(f'{name} = ?' for name in values)} WHERE id = ?", (*values.values(), run))
+
+
+def put_command(db: sqlite3.Connection, run: str, kind: str, value: float | None = None) -> None:
+    """Leave a command for a run's worker, within a transaction."""
+    db.execute("INSERT INTO commands (run, kind, value, sent) VALUES (?, ?, ?, ?)", (run, kind, value, time.time()))
+
+
+def insert_rows(db: sqlite3.Connection, run: str, rows: Iterable[dict[str, Any]]) -> None:
+    """Write down metrics, within a transaction."""
+    values = [(run, row["step"], json.dumps(row)) for row in rows]
+    db.executemany("INSERT OR REPLACE INTO metrics (run, step, row) VALUES (?, ?, ?)", values)
+
+
+def marks(values: Iterable[Any]) -> str:
+    """A question mark for each value of a statement."""
+    return ", ".join("?" for _ in values)
+
+
+def plain(text: str) -> str:
+    """What a person typed, as one short line that every chart and file name can carry."""
+    text = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be stored
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())[:80]
+
+
+def _entry(row: sqlite3.Row) -> Entry:
+    values = dict(row)
+    for name in ("model", "task", "train", "live", "figures"):
+        values[name] = _object(values[name])
+    tags = _json(values["tags"])
+    values["tags"] = tuple(map(str, tags)) if isinstance(tags, list) else ()
+    return Entry(**values)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _object(text: str) -> dict[str, Any]:
+    """The JSON object in a cell; an empty one where somebody has edited the book into something else."""
+    value = _json(text)
+    return value if isinstance(value, dict) else {}
+
+

@@ -1,0 +1,128 @@
+"""The file behind the book of runs: its tables, and transactions on it from any process or thread.
+
+Every access opens its own connection: SQLite's are bound to a thread, and a page's threads come and go. The write-ahead log lets
+pages read while a worker writes; each commit is atomic, and at worst the last moments before a power cut are missing from it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from xformer.errors import BookError
+
+VERSION = 1
+TABLES = """
+CREATE TABLE runs (
+    number  INTEGER PRIMARY KEY AUTOINCREMENT,  -- the order in which runs were asked for; a clock can be set back
+    id      TEXT NOT NULL UNIQUE,
+    name    TEXT NOT NULL,
+    owner   TEXT NOT NULL,
+    tags    TEXT NOT NULL DEFAULT '[]',
+    preset  TEXT NOT NULL,
+    title   TEXT NOT NULL,
+    about   TEXT NOT NULL,
+    model   TEXT NOT NULL,
+    task    TEXT NOT NULL,
+    train   TEXT NOT NULL,
+    wanted  TEXT NOT NULL,                      -- the device asked for
+    parent  TEXT,                               -- what it was forked from: "RUN@STEP"
+    state   TEXT NOT NULL,
+    device  TEXT,
+    turn    INTEGER NOT NULL DEFAULT 0,         -- when it last got its turn, counted over all runs
+    worker  TEXT,                               -- the token of the process that has it; NULL when none has
+    pid     INTEGER,
+    step    INTEGER NOT NULL DEFAULT 0,
+    seconds REAL NOT NULL DEFAULT 0,
+    live    TEXT NOT NULL DEFAULT '{}',
+    message TEXT NOT NULL DEFAULT '',
+    figures TEXT NOT NULL DEFAULT '{}',
+    created REAL NOT NULL,
+    deleted REAL
+);
+CREATE TABLE metrics (
+    run  TEXT NOT NULL,
+    step INTEGER NOT NULL,
+    row  TEXT NOT NULL,
+    PRIMARY KEY (run, step)
+) WITHOUT ROWID;
+CREATE TABLE commands (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    run    TEXT NOT NULL,
+    kind   TEXT NOT NULL,
+    value  REAL,
+    sent   REAL NOT NULL
+);
+CREATE INDEX commands_of ON commands (run, number);
+"""
+
+
+class Database:
+    """One SQLite file, made on first use. Raises `BookError` with one sentence when it cannot be read or written."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection for looking; sees one state of the book throughout."""
+        with self._connection() as db:
+            db.execute("BEGIN")
+            yield db
+            db.execute("COMMIT")
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction: all of it happens, or nothing; no one else writes meanwhile."""
+        with self._connection() as db:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+            except BaseException:
+                db.execute("ROLLBACK")
+                raise
+            db.execute("COMMIT")
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        try:
+            db = self.connect()
+            try:
+                yield db
+            finally:
+                db.close()
+        except (sqlite3.Error, OSError) as error:
+            raise BookError(f"The book of runs ({self.file.name}) cannot be used: {error}.") from error
+
+    def connect(self) -> sqlite3.Connection:
+        """An open connection, the tables there. Keep one open in a process that writes often: the last one to close
+        writes the log back into the file."""
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        db = sqlite3.connect(self.file, timeout=20, isolation_level=None)
+        try:
+            db.row_factory = sqlite3.Row
+            db.execute("PRAGMA synchronous = NORMAL")
+            found = db.execute("PRAGMA user_version").fetchone()[0]
+            if found == 0:
+                found = self._create(db)
+            if found != VERSION:
+                raise BookError(
+                    f"The book of runs ({self.file.name}) is of version {found}, and this program reads {VERSION}; "
+                    "move it away to start a new one."
+                )
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _create(self, db: sqlite3.Connection) -> int:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("BEGIN IMMEDIATE")
+        if db.execute("PRAGMA user_version").fetchone()[0] == 0:  # else somebody was quicker
+            for statement in TABLES.split(";\n"):
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {VERSION}")
+        db.execute("COMMIT")
+        return VERSION

@@ -1,0 +1,193 @@
+"""From the book to processes: start the next run, notice the dead, and what a person may ask of a run.
+
+Anybody may call `tend` at any time, from any process: a server every second, a page, a worker that has finished. What has to be
+done at once is done in one transaction of the book, and a lock file says whether a run has a process (see `liveness`).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from xformer.checkpoints import Checkpoint, load, save
+from xformer.errors import BookError, ConfigError
+from xformer.presets import Preset
+from xformer.tasks import Task
+from xformer.training import liveness, queue
+from xformer.training.book import RESUMABLE, Book, Entry, entry_of, move, put_command
+from xformer.training.limits import Limits
+from xformer.training.snapshots import snapshot_file
+
+LOCK = "worker.lock"
+LOG = "worker.log"
+START = "start.safetensors"
+"""The weights that a forked run begins with."""
+PATIENCE = 4.0
+"""Seconds that a worker has to obey a stop before it is killed."""
+BIN_SECONDS = 3600.0
+"""How long a deleted run can be taken back."""
+
+
+def submit(
+    book: Book,
+    settings: Preset,
+    *,
+    owner: str = "",
+    name: str = "",
+    device: str = "auto",
+    parent: str | None = None,
+    start: Checkpoint | None = None,
+    limits: Limits | None = None,
+) -> str:
+    """Put a run into the queue and return its id. Raises `ConfigError` or `BookError` when it may not be trained here."""
+    Task(settings.task).check_fits(settings.model)
+    known = ["auto", "cuda", *queue.devices()]
+    if device not in known:
+        raise BookError(f"The device must be one of {', '.join(known)}, got {device!r:.40}.")
+    if limits is not None:
+        limits.check(settings, owner, book.entries(), book.folder)
+    # Its first weights are there before it can get its turn.
+    run = book.add(settings, owner=owner, name=name, device=device, parent=parent, state="stopped")
+    if start is not None:
+        save(Checkpoint(start.model, start.task), book.folder_of(run) / START)
+    with book.database.writing() as db:
+        move(db, entry_of(db, run), "queued")
+    tend(book)
+    return run
+
+
+def fork(book: Book, run: str, step: int, settings: Preset, **how: Any) -> str:
+    """A new run that begins with the weights of a snapshot of another one; its optimiser and its data begin anew.
+
+    `how` goes to `submit`. Raises `ConfigError` where the settings ask for another shape of model.
+    """
+    snapshot = load(snapshot_file(book.folder_of(run), step))
+    if snapshot.config != settings.model:
+        raise ConfigError("A fork keeps the model's settings, got others; change only how it is trained.")
+    Task(settings.task).check_fits(settings.model)
+    return submit(book, settings, parent=f"{run}@{step}", start=snapshot, **how)
+
+
+def stop(book: Book, run: str) -> None:
+    """Stop a run, or take it out of the queue. It can be resumed. Nothing happens to one that stands still already."""
+    with book.database.writing() as db:
+        entry = entry_of(db, run)
+        if entry.is_active:
+            put_command(db, run, "stop")
+        elif entry.state in ("queued", "paused"):
+            move(db, entry, "stopped")
+
+
+def resume(book: Book, run: str) -> None:
+    """Let a run go on: a paused worker at once, any other when its turn comes.
+
+    Of two who press at the same time, the second finds it going on already, which is no error.
+    """
+    with book.database.writing() as db:
+        entry = entry_of(db, run)
+        if entry.is_active:
+            put_command(db, run, "resume")
+        elif entry.state == "paused" or entry.state in RESUMABLE:
+            move(db, entry, "queued", message="")
+        elif entry.state != "queued":
+            raise BookError(f"The run “{entry.name}” is {entry.state}: there is nothing left to resume.")
+    tend(book)
+
+
+def tend(book: Book) -> None:
+    """Notice workers that died, kill those that do not obey, start what is next, and empty the bin."""
+    entries = book.entries()
+    for entry in entries:
+        if entry.is_active:
+            _bury(book, entry)
+    available = queue.devices()
+    for device in available:
+        _start_next(book, device, available)
+
+
+def _bury(book: Book, entry: Entry) -> None:
+    """Write down that a run's process is gone; kill one that was told to stop long ago."""
+    lock = liveness.take(book.folder_of(entry.id) / LOCK)
+    if lock is None:
+        _kill_if_deaf(book, entry)
+        return
+    try:
+        with book.database.writing() as db:
+            now = entry_of(db, entry.id)
+            if now.worker == entry.worker and now.is_active:
+                told = db.execute("SELECT 1 FROM commands WHERE run = ? AND kind = 'stop'", (now.id,)).fetchone()
+                message = "" if told else (
+                    "Its process ended without a word: killed, out of memory, or the machine was restarted. "
+                    "Resuming goes on from the last state it kept."
+                )  # fmt: skip
+                move(db, now, "stopped" if told else "interrupted", worker=None, pid=None, message=message)
+                db.execute("DELETE FROM commands WHERE run = ?", (now.id,))
+    finally:
+        os.close(lock)
+
+
+def _kill_if_deaf(book: Book, entry: Entry) -> None:
+    with book.database.reading() as db:
+        row = db.execute("SELECT min(sent) AS sent FROM commands WHERE run = ? AND kind = 'stop'", (entry.id,)).fetchone()
+    # A clock that was set back makes this wait longer; one set forward kills a worker whose state is on the disk.
+    if row["sent"] is not None and time.time() - row["sent"] > PATIENCE and entry.pid:
+        try:
+            os.kill(entry.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            return
+
+
+def _start_next(book: Book, device: str, available: Sequence[str]) -> None:
+    """Give a free device to the next run."""
+    if not queue.next_for(device, book.entries(), available):
+        return
+    with book.database.writing() as db:
+        entries = [entry_of(db, row["id"]) for row in db.execute("SELECT id FROM runs WHERE deleted IS NULL").fetchall()]
+        for entry in queue.next_for(device, entries, available):
+            lock = liveness.take(book.folder_of(entry.id) / LOCK)
+            if lock is None:  # its last process is just leaving
+                continue
+            try:
+                token = secrets.token_hex(8)
+                turn = 1 + max(other.turn for other in entries)
+                move(db, entry, "running", device=device, turn=turn, worker=token, pid=None)
+                db.execute("DELETE FROM commands WHERE run = ?", (entry.id,))
+                _spawn(book.folder_of(entry.id), book, entry.id, token, lock)
+            finally:
+                os.close(lock)
+            return
+
+
+def _spawn(folder: Path, book: Book, run: str, token: str, lock: int) -> None:
+    """Start the worker of a run, detached: it outlives whoever started it, and inherits the lock."""
+    command = [sys.executable, "-m", "xformer.training.worker", run, "--folder", str(book.folder.resolve())]
+    with open(folder / LOG, "ab") as log:
+        process = subprocess.Popen(
+            [*command, "--token", token, "--lock", str(lock)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=Path(__file__).parents[2],
+            start_new_session=True,
+            pass_fds=(lock,),
+        )
+    threading.Thread(target=process.wait, daemon=True).start()  # so that it does not stay as a zombie of this process
+
+
+def empty_bin(book: Book, older_than: float = BIN_SECONDS) -> None:
+    """Remove for good what was thrown away some time ago."""
+    for entry in book.entries(deleted=True):
+        if entry.deleted is not None and time.time() - entry.deleted > older_than:
+            with book.database.writing() as db:
+                for table, column in (("runs", "id"), ("metrics", "run"), ("commands", "run")):
+                    db.execute(f"DELETE FROM {table} WHERE {column} = ?", (entry.id,))
+            shutil.rmtree(book.folder_of(entry.id), ignore_errors=True)

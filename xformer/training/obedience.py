@@ -1,0 +1,155 @@
+"""What a worker does between two steps: look for commands, wait while it is paused, and write down how far it is.
+
+It looks ten times a second and writes four times a second; between two looks it costs the reading of a clock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+from xformer.errors import ConfigError
+from xformer.training import queue
+from xformer.training.book import Book, Entry, entry_of, insert_rows, move, set_columns
+from xformer.training.loop import Run, Stopped
+from xformer.training.schedule import learning_rate
+
+LOOK_SECONDS = 0.1
+WRITE_SECONDS = 0.25
+PAUSE_SECONDS = 0.05
+"""How often a paused run looks for commands."""
+ROOM_SECONDS = 0.5
+"""How often a paused run looks whether somebody else waits for its device."""
+IDLE_SECONDS = 600.0
+"""A paused run keeps its process so long; then it saves, ends, and needs a new one to go on."""
+
+
+class Obedience:
+    """Stands between a run and the book."""
+
+    def __init__(self, book: Book, entry: Entry) -> None:
+        self.book, self.entry = book, entry
+        self.run: Run | None = None
+        self.reason = "stopped"
+        """The state that a stopped run is in."""
+        self.paused = False
+        self.steps_allowed = 0
+        self.unwritten: list[dict[str, Any]] = []
+        self.looked = self.looked_around = self.written = self.paused_since = 0.0
+        self.written_step = 0
+        self.interrupted = False
+
+    def drives(self, run: Run) -> None:
+        """From now on this is the run that is meant."""
+        self.run, self.written_step, self.written = run, run.step, time.monotonic()
+        self.book.change(self.entry.id, pid=os.getpid())
+
+    def interrupt(self) -> None:
+        """The system asks the process to end: stop before the next step."""
+        self.interrupted = True
+
+    def report(self, row: dict[str, Any]) -> None:
+        """A row of metrics, to be written with the next writing."""
+        self.unwritten.append(row)
+
+    def between(self) -> None:
+        """Called before every step. Raises `Stopped` when the run is to end here."""
+        if self.interrupted:
+            self.reason = "interrupted"
+            raise Stopped
+        now = time.monotonic()
+        if now - self.written >= WRITE_SECONDS:
+            self.flush()
+        if now - self.looked >= LOOK_SECONDS or self.paused:
+            self.looked = now
+            self._obey()
+        if self.paused:
+            self._wait()
+
+    def flush(self) -> None:
+        """Write down the metrics and where the run stands."""
+        run = self.run
+        assert run is not None
+        now = time.monotonic()
+        done, seconds = run.step - self.written_step, max(1e-9, now - self.written)
+        window = run.window
+        live = {
+            "loss": window.last_loss,
+            "gradient_norm": window.gradient_norm,
+            "learning_rate": learning_rate(run.config, max(1, run.step)),
+            "steps_per_second": done / seconds,
+        }
+        rows, self.unwritten = self.unwritten, []
+        if rows and not window.steps:  # just reported: the window is empty
+            live |= {name: rows[-1][name] for name in ("loss", "gradient_norm")}
+        with self.book.database.writing() as db:
+            insert_rows(db, self.entry.id, rows)
+            set_columns(db, self.entry.id, step=run.step, seconds=run.seconds, live=json.dumps(live))
+        self.written, self.written_step = now, run.step
+
+    def _obey(self) -> None:
+        run = self.run
+        assert run is not None
+        with self.book.database.reading() as db:
+            waiting = db.execute("SELECT 1 FROM commands WHERE run = ? LIMIT 1", (self.entry.id,)).fetchone()
+        if waiting is None:
+            return
+        with self.book.database.writing() as db:
+            found = db.execute("SELECT * FROM commands WHERE run = ? ORDER BY number", (self.entry.id,)).fetchall()
+            for command in found:
+                self._carry_out(db, run, command["kind"], command["value"])
+            # A stop stays in the book until the run has stopped: should this process hang, it says why it was killed.
+            db.execute("DELETE FROM commands WHERE run = ? AND kind != 'stop'", (self.entry.id,))
+        if any(command["kind"] == "stop" for command in found):
+            self.reason = "stopped"
+            raise Stopped
+
+    def _carry_out(self, db: Any, run: Run, kind: str, value: float | None) -> None:
+        entry = entry_of(db, self.entry.id)
+        if kind == "pause" and not self.paused:
+            self.paused, self.steps_allowed = True, 0
+            self.paused_since = time.monotonic()
+            move(db, entry, "paused")
+        elif kind == "resume" and self.paused:
+            self.paused = False
+            move(db, entry, "running")
+        elif kind == "step" and self.paused:
+            self.steps_allowed += 1
+            self.paused_since = time.monotonic()
+        elif kind == "rate" and value is not None:
+            try:
+                run.change_rate(value)
+            except ConfigError as error:
+                set_columns(db, entry.id, message=str(error))
+            else:
+                set_columns(db, entry.id, train=json.dumps(run.config.to_json()))
+
+    def _wait(self) -> None:
+        """Stay here until the run may go on, for one step or for good."""
+        run = self.run
+        assert run is not None
+        run.save_state()
+        run.keep_snapshot()
+        self.flush()
+        while self.paused and not self.steps_allowed:
+            if self.interrupted:
+                self.reason = "interrupted"
+                raise Stopped
+            if time.monotonic() - self.looked_around >= ROOM_SECONDS and self._should_make_room():
+                self.reason = "paused"
+                raise Stopped
+            time.sleep(PAUSE_SECONDS)
+            self._obey()
+        self.steps_allowed = max(0, self.steps_allowed - 1)
+        self.written, self.written_step = time.monotonic(), run.step
+
+    def _should_make_room(self) -> bool:
+        """Whether somebody waits for the device, or nobody has come back for long, and no command is under way."""
+        self.looked_around = time.monotonic()
+        entries = self.book.entries()
+        device = self.entry.device or queue.CPU
+        others = [entry for entry in entries if entry.id != self.entry.id]
+        wanted = queue.next_for(device, others, queue.devices())
+        return bool(wanted) or time.monotonic() - self.paused_since > IDLE_SECONDS

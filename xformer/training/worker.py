@@ -1,0 +1,162 @@
+"""The process that trains one run of the book: `python -m xformer.training.worker RUN …`, started by `jobs`.
+
+It obeys the commands that the book holds for it between two steps, writes down a few times a second how far it is, and ends with
+the run in a state that says why. Whatever kills it, what it saved last is whole, and resuming goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import traceback
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+from xformer.checkpoints import FILE, load
+from xformer.errors import BookError, ConfigError, XformerError
+from xformer.tasks import Task
+from xformer.training.allocator import settle
+from xformer.training.book import Book, Entry, entry_of, insert_rows, move, set_columns
+from xformer.training.device import choose_device
+from xformer.training.figures import put_figures_on_card
+from xformer.training.jobs import START, tend
+from xformer.training.loop import Run, Stopped
+from xformer.training.obedience import Obedience
+from xformer.training.priority import step_back
+from xformer.training.snapshots import STATE, forget_after
+
+SAMPLES = 2_000
+"""Unseen examples that a finished run is scored on."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train one run to its end, or to wherever it is told to stop."""
+    parser = argparse.ArgumentParser(prog="python -m xformer.training.worker")
+    parser.add_argument("run")
+    parser.add_argument("--folder", required=True)
+    parser.add_argument("--token", required=True, help="says that this process was given the run")
+    parser.add_argument("--lock", type=int, required=True, help="the open lock file; held until this process ends")
+    options = parser.parse_args(arguments)
+    settle()
+    book = Book(options.folder)
+    open_all_along = book.database.connect()  # else each of its writes would copy the log back into the file
+    try:
+        work(book, options.run, options.token)
+        tend(book)  # this run has left its device; the lock goes with the process
+    except BookError as error:
+        print(error, file=sys.stderr)  # without the book nothing can be told to anyone: the lock will tell
+        return 1
+    finally:
+        open_all_along.close()
+    return 0
+
+
+def work(book: Book, run: str, token: str) -> None:
+    """Train the run, if this process is the one that was given it."""
+    entry = book.entry(run)
+    if entry.worker != token:
+        return
+    if entry.device == "cpu":
+        step_back()
+    obedience = Obedience(book, entry)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: obedience.interrupt())
+    try:
+        state, message = _train(book, entry, obedience)
+    except (torch.OutOfMemoryError, torch.AcceleratorError) as error:
+        state, message = _without_gpu(book, entry, error)
+    except XformerError as error:
+        state, message = "failed", str(error)
+    except MemoryError:
+        state, message = "failed", _too_big(book, entry)
+    except OSError as error:
+        traceback.print_exc()
+        state = "failed"
+        message = f"A file could not be written ({error.strerror}); what was kept before is whole. Resume goes on from there."
+    except RuntimeError as error:
+        traceback.print_exc()
+        no_memory = "memory" in str(error)
+        state = "failed"
+        message = _too_big(book, entry) if no_memory else f"It failed for a reason of its own ({type(error).__name__})."
+    leave(book, run, token, state, message)
+
+
+def leave(book: Book, run: str, token: str, state: str, message: str) -> None:
+    """Write down that this process has the run no longer, and why."""
+    with book.database.writing() as db:
+        entry = entry_of(db, run)
+        if entry.worker != token:
+            return
+        told = {row["kind"] for row in db.execute("SELECT kind FROM commands WHERE run = ?", (run,))}
+        if state == "paused" and told & {"stop", "resume", "step"}:  # told while it was making room for others
+            state = "stopped" if "stop" in told else "queued"
+        values = {"worker": None, "pid": None, **({"message": message} if message else {})}
+        if state == entry.state:
+            set_columns(db, run, **values)
+        else:
+            move(db, entry, state, **values)
+        db.execute("DELETE FROM commands WHERE run = ?", (run,))
+
+
+def _train(book: Book, entry: Entry, obedience: Obedience) -> tuple[str, str]:
+    """Train, and say in which state the run is afterwards. Raises what stops it."""
+    folder = book.folder_of(entry.id)
+    settings = entry.settings()
+    if (folder / FILE).exists() and not (folder / STATE).exists():
+        return _finish(book, entry, folder)  # it had come to its end, and was killed before it could say so
+    task = Task(settings.task)
+    task.check_fits(settings.model)
+    run = Run(settings, task, choose_device(entry.device or "cpu"), folder)
+    if (folder / STATE).exists():
+        run.restore()
+    elif (folder / START).exists():
+        run.begin_with(load(folder / START).model)
+    forget_after(folder, run.step)
+    with book.database.writing() as db:
+        db.execute("DELETE FROM metrics WHERE run = ? AND step > ?", (entry.id, run.step))
+        insert_rows(db, entry.id, run.rows)
+        set_columns(db, entry.id, step=run.step, seconds=run.seconds)
+    obedience.drives(run)
+    try:
+        for progress in run.reports(between=obedience.between):
+            obedience.report(progress.row())
+    except Stopped:
+        run.keep_snapshot()
+        obedience.flush()
+        return obedience.reason, ""
+    obedience.flush()
+    return _finish(book, entry, folder)
+
+
+def _finish(book: Book, entry: Entry, folder: Path) -> tuple[str, str]:
+    figures = put_figures_on_card(folder, SAMPLES)
+    book.change(entry.id, figures=json.dumps(figures))
+    return "finished", ""
+
+
+def _without_gpu(book: Book, entry: Entry, error: Exception) -> tuple[str, str]:
+    """A run that lost its GPU waits for the processor."""
+    traceback.print_exc()
+    if entry.device == "cpu":
+        return "failed", _too_big(book, entry)
+    book.change(entry.id, wanted="cpu")
+    why = "ran out of memory" if isinstance(error, torch.OutOfMemoryError) else "was lost"
+    return "queued", f"The GPU ({entry.device}) {why}, so this run goes on on the processor from the last state it kept."
+
+
+def _too_big(book: Book, entry: Entry) -> str:
+    try:
+        batch = entry.settings().train.batch_size
+    except ConfigError:
+        batch = 1
+    return (
+        f"It ran out of memory at step {book.entry(entry.id).step}; try a smaller batch "
+        f"(it was {batch}, try {max(1, batch // 4)}) or a smaller model."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
