@@ -1,0 +1,71 @@
+"""What the tests of the Compare screen's library share: random players of prime sizes, and one plain greedy loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import xformer
+from tests.training.tiny import random_model, tiny_task
+from xformer.analysis.players import Player
+from xformer.tasks.task import Example
+
+SHIPPED = ("reverse-small", "reverse-decoder", "reverse-seq2seq", "reverse-mirror")
+CHECKPOINTS = Path(xformer.__file__).parents[1] / "checkpoints"
+SOURCE = [3, 7, 1, 4, 2]
+LAST = {
+    "reverse-small": "encoder.1.attn",
+    "reverse-decoder": "decoder.1.attn",
+    "reverse-seq2seq": "decoder.0.cross_attn",
+    "reverse-mirror": "encoder.0.attn",
+}
+"""A layer of each shipped model that it cannot do without."""
+
+
+def random_player(name: str, architecture: str, *, seed: int = 0, model: dict[str, Any] | None = None, **options: Any):
+    """A model of random weights as a player of a tiny reversal; it is wrong most of the time."""
+    task = tiny_task(architecture)
+    special = task.vocabulary.special
+    sizes = {"vocab_size": len(task.vocabulary), "start_token": special.start, "end_token": special.end, "max_len": 17}
+    return Player(name, random_model(architecture, seed=seed, **(sizes | (model or {}))), task, **options)
+
+
+def shipped(name: str, called: str = "", **options: Any) -> Player:
+    checkpoint = xformer.load(CHECKPOINTS / name)
+    assert checkpoint.task is not None
+    return Player(called or name, checkpoint.model, checkpoint.task, **options)
+
+
+def example_for(player: Player, source: Sequence[int] = SOURCE) -> Example:
+    return player.task.example(list(source))
+
+
+def greedy(player: Player, source: Sequence[int], answer: Sequence[int] | None = None) -> tuple[list[int], list[Any]]:
+    """Token by token, each from one whole forward pass of the bare model over all that has been read: tokens, probabilities.
+
+    With `answer` that is what is read, whatever is said. No decoding, no cache, no tape.
+    """
+    model, task = player.model, player.task
+    example = task.example(list(source))
+    right = [token for token in example.labels[0].tolist() if token >= 0]
+    said, beliefs, read = [], [], []
+    with torch.no_grad():
+        if model.config.architecture == "encoder":
+            p = model(example.tokens)[0].softmax(-1)
+            return p.argmax(-1).tolist(), list(p)
+        while len(said) < len(right):
+            so_far = torch.tensor([read], dtype=torch.long)
+            if model.config.architecture == "decoder":
+                logits = model(torch.cat((example.tokens, so_far), dim=1))
+            else:
+                start = torch.tensor([[model.config.start_token]])
+                logits = model(example.tokens, torch.cat((start, so_far), dim=1))
+            beliefs.append(logits[0, -1].softmax(-1))
+            said.append(int(logits[0, -1].argmax()))
+            if answer is None and said[-1] == model.config.end_token:
+                break
+            read.append(said[-1] if answer is None else answer[len(read)])
+    return said, beliefs

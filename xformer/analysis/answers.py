@@ -1,0 +1,88 @@
+"""What players say to many sampled inputs at once: the likeliest token at every output, given the right answer so far.
+
+All players get the same inputs, each framed for its architecture. A row is an input, a column the k-th token of its answer
+(an end token included where the architecture writes one), −1 beyond it. Tokens are indices of the joint labels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from xformer.analysis.players import Player, to_joint
+from xformer.errors import InputError
+from xformer.tasks import Batch, Task
+from xformer.tasks.batch import IGNORED
+from xformer.trace import record
+
+NOTHING = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """One player's answers to one batch of inputs."""
+
+    sources: Int[Tensor, "input pos"]
+    """The tokens read, padding and special tokens included (this player's own numbers)."""
+    right: Int[Tensor, "input place"]
+    said: Int[Tensor, "input place"]
+    probability: Float[Tensor, "input place"]
+    """What the model gives the token it says; 0 beyond the answer."""
+
+
+def inputs_for(player: Player, task: Task) -> Task:
+    """The inputs of `task` as this player reads them.
+
+    Raises `InputError` when the player was made for other tokens, `ConfigError` when they are too long for it.
+    """
+    own = player.task.config
+    laid_out = task.for_architecture(own.architecture, end_token=own.end_token)
+    if laid_out.config.name != own.name or laid_out.vocabulary.labels != player.task.vocabulary.labels:
+        raise InputError(
+            f"{player.name} was made for {own.name} with {own.symbols} symbols, got inputs of {task.config.name} with "
+            f"{task.config.symbols}; compare players of one task."
+        )
+    laid_out.check_fits(player.model.config)
+    return laid_out
+
+
+@torch.no_grad()
+def answers(player: Player, task: Task, n: int, *, seed: int, step: int, labels: tuple[str, ...]) -> Answers:
+    """Batch number `step` of n inputs (never trained on), and what the player says to them. One forward pass."""
+    batch = inputs_for(player, task).sample(n, seed=seed, step=step, device=player.model.embedding.token.device)
+    likeliest = _logits(player, batch).softmax(dim=-1).max(dim=-1)  # [input, out]
+    labelled = batch.labels != IGNORED  # [input, out]
+    width = int(labelled.sum(dim=1).max())
+    place = (labelled.cumsum(dim=1) - 1).masked_fill(
+        ~labelled, width
+    )  # [input, out]: unlabelled ones go to a spare column
+    joint = to_joint(player, labels).to(batch.labels.device)
+
+    def gathered(cells: Tensor, nothing: int) -> Tensor:
+        return cells.new_full((n, width + 1), nothing).scatter(1, place, cells)[:, :width].cpu()
+
+    return Answers(
+        sources=batch.tokens.cpu(),
+        right=gathered(joint[batch.labels.clamp(min=0)], NOTHING),
+        said=gathered(joint[likeliest.indices], NOTHING),
+        probability=gathered(likeliest.values, 0),
+    )
+
+
+def _logits(player: Player, batch: Batch) -> Float[Tensor, "input out vocab"]:
+    if not player.edits:
+        return batch.logits(player.model)
+    pad = player.task.vocabulary.special.pad
+    trace = record(
+        player.model,
+        batch.tokens,
+        batch.target,
+        edits=player.edits,
+        keep=("logits",),
+        valid=batch.tokens != pad,
+        target_valid=None if batch.target is None else batch.target != pad,
+    )
+    return trace.logits

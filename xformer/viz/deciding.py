@@ -1,0 +1,202 @@
+"""Draw how a step was decided: two patterns and their signed difference, the rows that decided, and the lens of each player.
+
+frame = cells(one, other, path, head)
+weight_map(frame, "one", dark=False); weight_map(frame, "other", dark=False); difference_map(frame, dark=False)
+look_chart(look(one), dark=False)
+lens_lanes({one.name: lens_at(one), other.name: lens_at(other)}, lens_parting(…), dark=False)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import altair as alt
+import pandas as pd
+
+from xformer.viz import theme
+from xformer.viz.attention import layer_title
+from xformer.viz.residual import written
+
+DECIDES = "▶"
+_CELL, _AXES, _LEGEND, _TITLE = 22, 130, 95, 34
+"""Pixels of a row, and of what is around the rows."""
+_CROWDED = 30
+"""Up to so many rows or columns each has its label."""
+
+
+def weight_map(
+    frame: pd.DataFrame, which: Literal["one", "other"], *, dark: bool, title: str = "", legend: bool = True
+) -> alt.LayerChart | alt.FacetChart:
+    """One of the two patterns of a `cells` frame on the fixed scale from 0 to 1; masked cells are grey."""
+    scale = alt.Scale(**theme.vega_scale(theme.sequential(dark), 0, 1))
+    return _map(frame, which, f"{which}_allowed", "weight", scale, dark, title, legend)
+
+
+def difference_map(
+    frame: pd.DataFrame, *, dark: bool, limit: float = 1.0, title: str = ""
+) -> alt.LayerChart | alt.FacetChart:
+    """Second less first of a `cells` frame, centred on 0: blue where the second looks more, orange where it looks less.
+
+    Colours run from −`limit` to `limit` (`theme.signed_limit` of the differences stretches them). Cells that neither may
+    look at are grey.
+    """
+    scale = alt.Scale(**theme.vega_scale(theme.diverging(dark), -limit, limit))
+    allowed = frame["one_allowed"] | frame["other_allowed"]
+    return _map(frame.assign(any_allowed=allowed), "difference", "any_allowed", "difference", scale, dark, title, True)
+
+
+def _map(
+    frame: pd.DataFrame,
+    field: str,
+    allowed: str,
+    name: str,
+    scale: alt.Scale,
+    dark: bool,
+    title: str,
+    legend: bool,
+) -> alt.LayerChart | alt.FacetChart:
+    queries = [
+        f"{DECIDES} {query} · {token}" if decides else f"{query} · {token}"
+        for query, token, decides in zip(frame["query"], frame["query_token"], frame["decides"], strict=True)
+    ]
+    keys = [f"{key} · {token}" for key, token in zip(frame["key"], frame["key_token"], strict=True)]
+    data = frame.assign(query=queries, key=keys)
+    n = len(dict.fromkeys(queries))
+    base = alt.Chart(data).encode(
+        alt.X(
+            "key:N",
+            sort=list(dict.fromkeys(keys)),
+            title="key: what it looks at",
+            axis=_axis(-90, len(dict.fromkeys(keys))),
+        ),
+        alt.Y("query:N", sort=list(dict.fromkeys(queries)), title=f"query ({DECIDES} decides)", axis=_axis(0, n)),
+    )
+    hover = [
+        "query:N",
+        "key:N",
+        alt.Tooltip("one:Q", title="first", format=".6f"),
+        alt.Tooltip("other:Q", title="second", format=".6f"),
+        alt.Tooltip("difference:Q", title="second − first", format="+.6f"),
+        alt.Tooltip(f"{allowed}:N", title="may look"),
+    ]
+    key = (
+        alt.Legend(title=name, orient="bottom", gradientLength=140, format="+.1f" if name == "difference" else ".1f")
+        if legend
+        else None
+    )
+    seen = (
+        base.transform_filter(f"datum.{allowed}")
+        .mark_rect()
+        .encode(alt.Color(f"{field}:Q", scale=scale, legend=key), tooltip=hover)
+    )
+    hidden = base.transform_filter(f"!datum.{allowed}").mark_rect(color=theme.pick(theme.MASKED, dark))
+    return alt.layer(seen, hidden.encode(tooltip=hover)).properties(height=_height(n, legend, title), title=title)
+
+
+def look_chart(
+    frame: pd.DataFrame,
+    *,
+    dark: bool,
+    field: Literal["weight", "one", "other", "difference"] = "weight",
+    limit: float = 1.0,
+    title: str = "",
+) -> alt.LayerChart | alt.FacetChart:
+    """Where the deciding position looked: a row a layer and head, a column a key; of a `look` or `look_difference` frame.
+
+    Layers whose keys are not the same tokens (self- and cross-attention) belong in charts of their own.
+    """
+    rows = [_row_title(path, head) for path, head in zip(frame["layer"], frame["head"], strict=True)]
+    keys = [f"{key} · {token}" for key, token in zip(frame["key"], frame["token"], strict=True)]
+    order = list(dict.fromkeys(keys))
+    if len(order) != frame["key"].nunique():
+        raise ValueError("These layers look at different tokens; draw self-attention and cross-attention one by one.")
+    data = frame.assign(row=rows, key=keys)
+    signed = field == "difference"
+    stops = theme.diverging(dark) if signed else theme.sequential(dark)
+    scale = alt.Scale(**theme.vega_scale(stops, -limit if signed else 0, limit if signed else 1))
+    n = len(dict.fromkeys(rows))
+    key = alt.Legend(title="second − first" if signed else "weight", orient="bottom", gradientLength=140)
+    base = alt.Chart(data).encode(
+        alt.X("key:N", sort=order, title="key: what the deciding position looks at", axis=_axis(-90, len(order))),
+        alt.Y("row:N", sort=list(dict.fromkeys(rows)), title="layer · head", axis=_axis(0, n)),
+    )
+    numbers = ["one", "other", "difference"] if "one" in frame else ["weight"]
+    hover: list[Any] = ["row:N", "key:N", *(alt.Tooltip(f"{name}:Q", format=".6f") for name in numbers)]
+    seen = (
+        base.transform_filter("datum.allowed")
+        .mark_rect()
+        .encode(
+            alt.Color(f"{field}:Q", scale=scale, legend=key),
+            tooltip=hover,
+        )
+    )
+    hidden = base.transform_filter("!datum.allowed").mark_rect(color=theme.pick(theme.MASKED, dark))
+    return alt.layer(seen, hidden.encode(tooltip=hover)).properties(height=_height(n, True, title), title=title)
+
+
+def lens_lanes(
+    frames: Mapping[str, pd.DataFrame], parting: tuple[int, str] | None, *, dark: bool, title: str = ""
+) -> alt.LayerChart | alt.FacetChart:
+    """One lane a player of `lens_at` frames, from the embedding down to the output: the likeliest token and its probability.
+
+    A rule stands above the point from which on the tokens differ to the end.
+    """
+    data = pd.concat([frame.assign(player=name) for name, frame in frames.items()], ignore_index=True)
+    points = list(dict.fromkeys(data.sort_values("depth", kind="stable")["point"]))
+    stops = theme.sequential(dark)
+    data = data.assign(
+        says=[f"{t} {theme.RIGHT.mark}" if ok else t for t, ok in zip(data["token"], data["right"], strict=True)],
+        share=[f"{p:.2f}" for p in data["probability"]],
+        ink=[theme.ink(stops[round(p * (len(stops) - 1))]) for p in data["probability"]],
+        verdict=[theme.RIGHT.word if ok else theme.WRONG.word for ok in data["right"]],
+    )
+    y = alt.Y("point:N", sort=points, title="after …", axis=alt.Axis(labelLimit=240, labelOverlap=False))
+    names = alt.Axis(labelAngle=0, orient="top", labelFontSize=13, labelLimit=220, labelOverlap=False)
+    base = alt.Chart(data).encode(
+        alt.X("player:N", sort=list(frames), title="player", axis=names),
+        y,
+        tooltip=[
+            "player:N",
+            alt.Tooltip("point:N", title="after"),
+            alt.Tooltip("token:N", title="likeliest token"),
+            alt.Tooltip("probability:Q", format=".6f"),
+            alt.Tooltip("verdict:N", title="which is"),
+            alt.Tooltip("answer:N", title="right token"),
+            alt.Tooltip("answer_probability:Q", title="probability of that", format=".6f"),
+        ],
+    )
+    scale = alt.Scale(**theme.vega_scale(stops, 0, 1))
+    layers: list[Any] = [
+        base.mark_rect(stroke=theme.pick(theme.BACKGROUND, dark), strokeWidth=2).encode(
+            alt.Color(
+                "probability:Q",
+                scale=scale,
+                legend=alt.Legend(title="probability", orient="bottom", gradientLength=140, format=".1f"),
+            )
+        ),
+        base.mark_text(fontSize=15, fontWeight="bold", dy=-6).encode(color=written(), text="says:N"),
+        base.mark_text(fontSize=11, dy=11).encode(color=written(), text="share:N"),
+    ]
+    if parting is not None:
+        here = alt.Chart(pd.DataFrame({"point": [parting[1]], "note": ["from here on they differ"]}))
+        layers.append(
+            here.mark_rule(color=theme.pick(theme.WRONG.colour, dark), strokeWidth=4).encode(
+                alt.Y("point:N", sort=points, bandPosition=0), tooltip=alt.Tooltip("note:N", title="lens")
+            )
+        )
+    return alt.layer(*layers).properties(height=42 * len(points) + _height(0, True, title) - 50, title=title)
+
+
+def _row_title(path: str, head: int) -> str:
+    where = layer_title(path, is_pair=path.split(".")[-1] != "attn")
+    return f"{where} · mean" if head < 0 else f"{where} · head {head + 1}"
+
+
+def _height(n_rows: int, legend: bool, title: str) -> int:
+    """Rows are equally high in charts with and without a legend or a title, so that they can stand side by side."""
+    return _CELL * n_rows + _AXES + (_LEGEND if legend else 0) + (_TITLE if title else 0)
+
+
+def _axis(angle: int, n: int) -> alt.Axis:
+    return alt.Axis(labelAngle=angle, labelOverlap=n > _CROWDED, labelFontSize=11, labelLimit=180)

@@ -1,0 +1,69 @@
+"""Draw what carries a difference: how much of it each copied activation restores.
+
+patching_chart(patching(source, into), dark=False)
+"""
+
+from __future__ import annotations
+
+import altair as alt
+import pandas as pd
+
+from xformer.viz import theme
+
+
+def patching_chart(
+    frame: pd.DataFrame, *, dark: bool, most: int = 20, title: str = ""
+) -> alt.LayerChart | alt.FacetChart:
+    """The `most` telling rows of a `patching` frame of one direction as bars; 0 leaves the run as it was, 1 is the other's.
+
+    Heads have their own hues, the other parts those of their kind; ⇒ marks a copy that turns the answer, and to what.
+    """
+    if (n := frame.groupby(["source", "into"]).ngroups) != 1:
+        raise ValueError(f"These bars show one direction, received {n}; take the rows of one pair (source, into).")
+    source, into = frame["source"].iloc[0], frame["into"].iloc[0]
+    shown = frame.head(most)
+    data = shown.assign(
+        hue=[_hue(row, dark) for row in shown.to_dict("records")],
+        text=[
+            f"{share:+.2f}  ⇒ {says}" if turns else f"{share:+.2f}"
+            for share, says, turns in zip(shown["restored"], shown["says"], shown["turns"], strict=True)
+        ],
+        turned=["yes" if turns else "no" for turns in shown["turns"]],
+    )
+    shares = data["restored"].tolist()
+    low, high = min(0.0, *shares), max(1.0, *shares)
+    room = 0.22 * (high - low)
+    name = f"share restored: {source} → {into}"
+    x = alt.X(
+        "restored:Q", title=name, scale=alt.Scale(domain=[low - (room if low < 0 else 0), high + room], nice=False)
+    )
+    y = alt.Y("part:N", sort=data["part"].tolist(), title="what is copied", axis=alt.Axis(labelLimit=260))
+    base = alt.Chart(data).encode(
+        x,
+        y,
+        tooltip=[
+            "part:N",
+            alt.Tooltip("restored:Q", title="share restored", format="+.6f"),
+            alt.Tooltip("difference:Q", title="logit difference", format="+.6f"),
+            alt.Tooltip("says:N", title="now says"),
+            alt.Tooltip("turned:N", title="answer turns"),
+        ],
+    )
+    ink = theme.pick(theme.TEXT, dark)
+    number = {"fontSize": 12, "color": ink}
+    ends = pd.DataFrame({"at": [0.0, 1.0], "is": [f"{into} as it was", f"as in {source}"]})
+    rules = alt.Chart(ends).mark_rule(color=ink, strokeDash=[4, 3]).encode(alt.X("at:Q", title=name), tooltip="is:N")
+    return alt.layer(
+        rules,
+        base.mark_bar().encode(alt.Color("hue:N", scale=None)),
+        base.transform_filter("datum.restored >= 0").mark_text(align="left", dx=5, **number).encode(text="text:N"),
+        base.transform_filter("datum.restored < 0").mark_text(align="right", dx=-5, **number).encode(text="text:N"),
+    ).properties(height=24 * len(data) + 60, title=title)
+
+
+def _hue(row: dict[str, object], dark: bool) -> str:
+    head, component = row["head"], str(row["component"])
+    if isinstance(head, int) and head:
+        return theme.head_hue(head - 1, dark)
+    kind = {"residual": "sum", "feed-forward": "feed_forward"}.get(component, "attention")
+    return theme.pick(theme.PART_HUES[kind], dark)
