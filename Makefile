@@ -3,13 +3,17 @@ PYTHON ?= python3
 PORT ?= 8501
 BIN := .venv/bin
 
-.PHONY: app test lint bench checkpoints clean
+.PHONY: app test faults lint bench checkpoints clean
 
 app: .venv/app
 	$(BIN)/python app.py --server.port $(PORT)
 
 test: .venv/test
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+# Everything that can happen to a training run, tried a few thousand times: half an hour, and a table of what was survived.
+faults: .venv/test
+	$(BIN)/python -m tests.faults
 
 lint: .venv/test
 	$(BIN)/ruff format --check .
@@ -22,7 +26,8 @@ bench: .venv/test
 	$(BIN)/python -m benchmarks.browser
 
 # Train every shipped model again: the seed is in its preset, the figures go on its card.
-MODELS := reverse reverse-small reverse-seq2seq reverse-decoder reverse-mirror sort
+MODELS := reverse reverse-small reverse-seq2seq reverse-decoder reverse-mirror sort \
+	induction addition parity brackets modular
 checkpoints: .venv/app
 	for name in $(MODELS); do \
 		$(BIN)/python -m xformer train --preset $$name --out checkpoints/$$name --no-snapshots --device cpu || exit 1; \

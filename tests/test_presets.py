@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import get_args
+
 import pytest
 import torch
 
+from xformer.config import TaskName
 from xformer.errors import ConfigError
 from xformer.model import Transformer
 from xformer.presets import PRESETS, PUBLISHED, preset
 from xformer.tasks import Task
+from xformer.training.loop import train
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -18,6 +23,33 @@ def test_a_preset_fits_its_task(name: str) -> None:
     Task(chosen.task).check_fits(chosen.model)
     assert chosen.title
     assert chosen.about.endswith(".")
+
+
+def test_every_task_but_copying_has_its_preset() -> None:
+    assert {chosen.task.name for chosen in PRESETS.values()} == set(get_args(TaskName)) - {"copy"}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_run_can_be_scrubbed_through(name: str) -> None:
+    recipe = preset(name).train
+    assert recipe.snapshot_every
+    assert 20 <= recipe.steps // recipe.snapshot_every <= 120
+
+
+def test_a_preset_of_every_kind_learns_something_in_a_few_steps() -> None:
+    """Not how well: that takes minutes, and is measured. But that its batches reach its model, and that the loss falls."""
+    torch.set_num_threads(1)
+    for name in ("induction", "addition", "parity", "brackets", "modular"):
+        chosen = preset(name)
+        recipe = chosen.train.replace(steps=30, batch_size=32, warmup=0.2, log_every=10, held_out=8, snapshot_every=0)
+        losses = [progress.loss for progress in train(replace(chosen, train=recipe), device="cpu")]
+        assert losses[-1] < losses[0], name
+
+
+def test_wide_heads_are_as_wide_as_the_model() -> None:
+    model = preset("wide-heads").model
+    assert model.d_head == model.d_model
+    assert model.n_heads > 1
 
 
 @pytest.mark.parametrize("name", PRESETS)

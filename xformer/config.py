@@ -18,7 +18,7 @@ Positions = Literal["sinusoidal", "learned", "rotary", "alibi", "none", "mirror"
 Activation = Literal["relu", "gelu"]
 Init = Literal["xavier", "normal"]
 DropoutSite = Literal["embed", "attention", "ffn", "residual"]
-TaskName = Literal["reverse", "sort", "copy"]
+TaskName = Literal["reverse", "sort", "copy", "induction", "addition", "parity", "brackets", "modular"]
 Decay = Literal["linear", "cosine", "none"]
 
 DROPOUT_SITES: tuple[DropoutSite, ...] = get_args(DropoutSite)
@@ -205,6 +205,30 @@ class ModelConfig(Config):
         return count_parts(self)
 
 
+@dataclass(frozen=True)
+class TaskLimits:
+    """What one kind of task allows its sizes to be."""
+
+    architectures: tuple[Architecture, ...] = get_args(Architecture)
+    symbols: tuple[int, int] = (1, 100_000)
+    lengths: tuple[int, int] = (1, 10_000)
+    is_distinct: bool = False
+    """Are the symbols of a sequence all different?"""
+
+
+TASK_LIMITS: dict[TaskName, TaskLimits] = {
+    "reverse": TaskLimits(),
+    "sort": TaskLimits(),
+    "copy": TaskLimits(),
+    "induction": TaskLimits(("decoder",), is_distinct=True),
+    "addition": TaskLimits(("decoder", "encoder-decoder"), symbols=(11, 11), lengths=(1, 18)),
+    "parity": TaskLimits(("decoder", "encoder-decoder"), symbols=(2, 2)),
+    "brackets": TaskLimits(("encoder",), symbols=(2, 2)),
+    "modular": TaskLimits(("decoder", "encoder-decoder"), symbols=(5, 1_000), lengths=(2, 2)),
+}
+"""The reasons stand with each task in `xformer.tasks.rules`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaskConfig(Config):
     """What a model is trained to do, and how the sequences it sees are made."""
@@ -212,20 +236,37 @@ class TaskConfig(Config):
     name: TaskName
     architecture: Architecture
     symbols: int = 19
-    """How many different symbols a sequence is made of: 1 to `symbols`."""
+    """How many different symbols a sequence is made of: 1 to `symbols`. For modular addition, the modulus p."""
     min_len: int = 3
     max_len: int = 15
+    """The shortest and the longest sequence; for addition, how many digits each number has."""
     end_token: bool = False
     """Encoder only: close every input with an end token (the other architectures always have one)."""
 
     def __post_init__(self) -> None:
         self._check_types()
-        if not 1 <= self.symbols <= 100_000:
-            raise ConfigError(f"symbols must be from 1 to 100,000, got {self.symbols}; for example symbols=19.")
-        if not 1 <= self.min_len <= self.max_len <= 10_000:
+        limits = TASK_LIMITS[self.name]
+        low, high = limits.symbols
+        if not low <= self.symbols <= high:
+            rule = f"from {low} to {high:,}" if low < high else f"{low} for the task {self.name}"
             raise ConfigError(
-                f"Lengths must satisfy 1 ≤ min_len ≤ max_len ≤ 10,000, got min_len={self.min_len} and "
-                f"max_len={self.max_len}; for example min_len=3, max_len=15."
+                f"symbols must be {rule}, got {self.symbols}; for example symbols={min(max(low, 19), high)}."
+            )
+        low, high = limits.lengths
+        if not low <= self.min_len <= self.max_len <= high:
+            raise ConfigError(
+                f"Lengths must satisfy {low} ≤ min_len ≤ max_len ≤ {high:,}, got min_len={self.min_len} and "
+                f"max_len={self.max_len}; for example min_len={min(3, high)}, max_len={min(15, high)}."
+            )
+        if self.architecture not in limits.architectures:
+            raise ConfigError(
+                f"The task {self.name} is for architecture={' or '.join(map(repr, limits.architectures))}, "
+                f"got {self.architecture!r}; for example architecture={limits.architectures[0]!r}."
+            )
+        if limits.is_distinct and self.symbols < self.max_len:
+            raise ConfigError(
+                f"The symbols of a sequence are all different in the task {self.name}, so symbols must be at least "
+                f"max_len, got symbols={self.symbols} and max_len={self.max_len}; for example symbols={self.max_len}."
             )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pandas as pd
 import streamlit as st
 
+from pages.shared.models import shown_path
 from pages.shared.resources import MASKS, Run
 from pages.shared.view import View
 from xformer.interventions import join
@@ -23,7 +24,7 @@ def preamble(view: View, *, changed: bool | None = None) -> list[str]:
     changed = view.is_changed if changed is None else changed
     run = view.changed() if changed else view.original()
     assert run is not None
-    lines = ["import torch, xformer", f'checkpoint = xformer.load("checkpoints/{view.model}")']
+    lines = ["import torch, xformer", f'checkpoint = xformer.load("{shown_path(view.model)}")']
     changes = []
     if changed and view.mask != MASKS[0]:
         changes.append(f"xformer.edits.set_causal({view.mask == 'causal'})")

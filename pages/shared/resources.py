@@ -1,24 +1,23 @@
-"""What all visitors share: the imports, the models on disk, and recent runs. Models are read-only; a run belongs to a key."""
+"""What all visitors share: the imports, and what models said recently. Models are read-only; what one said belongs to a key."""
 
 from __future__ import annotations
 
 import gc
 from dataclasses import dataclass
-from pathlib import Path
 
 import streamlit as st
 import torch
 
-from xformer import Checkpoint, edits, load, record
+from pages.shared import desk
+from pages.shared.models import checkpoint, shipped, usable
+from xformer import Checkpoint, edits, record
 from xformer.decoding import decode
 from xformer.edits import AnyEdit
-from xformer.errors import XformerError
 from xformer.interventions import all_edits, changed_source, parse
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace
 
-FOLDER = Path(__file__).parents[2] / "checkpoints"
 MASKS = ("as trained", "causal", "full")
 """The masks that a run can have; the first is the model's own."""
 
@@ -34,24 +33,13 @@ def warm_up() -> bool:
     torch.set_num_threads(1)
     for name in shipped():
         if usable(name) is None:
-            decoded(name, (1, 2, 3))  # the first run of a model is slower than all later ones
+            task = checkpoint(name).task
+            assert task is not None
+            decoded(name, tuple(task.draw(0)))  # the first run of a model is slower than all later ones
+    desk.keep()
     gc.collect()
     gc.freeze()
     return True
-
-
-@st.cache_resource(ttl=10, max_entries=1, show_spinner=False)
-def shipped() -> tuple[str, ...]:
-    """The names of the checkpoints that can be chosen, the first one being where a visitor starts."""
-    names = sorted(path.parent.name for path in FOLDER.glob("*/model.safetensors"))
-    first = [name for name in ("reverse-small", "reverse") if name in names]
-    return tuple(first + [name for name in names if name not in first])
-
-
-@st.cache_resource(max_entries=64, show_spinner=False)
-def checkpoint(name: str) -> Checkpoint:
-    """A checkpoint by the name of its folder. Raises `CheckpointError` when it cannot be trusted."""
-    return load(FOLDER / name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,11 +111,3 @@ def _prepare(name: str, source: tuple[int, ...], mask: str, changes: str) -> tup
 def mask_edits(mask: str) -> list[AnyEdit]:
     """The edits that put a mask of `MASKS` in place of the model's own."""
     return [] if mask == MASKS[0] else [edits.set_causal(mask == "causal")]
-
-
-def usable(name: str) -> str | None:
-    """Why a checkpoint cannot be shown, as one sentence; None when it can."""
-    try:
-        return None if checkpoint(name).task is not None else f"The model {name} names no task, so it has no input."
-    except XformerError as error:
-        return f"The model {name} cannot be opened. {error}"

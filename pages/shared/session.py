@@ -9,32 +9,32 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.shared import resources
+from pages.shared import models, resources
 from pages.shared.ask import not_here
-from pages.shared.sidebar import ask_input, ask_mask, ask_model
+from pages.shared.literal import literal
+from pages.shared.sidebar import ask_input, ask_mask, ask_model, choose_model
 from pages.shared.view import View
 from xformer import ModelConfig
 from xformer.errors import EditError
 from xformer.interventions import Intervention, join, parse
 
-LINKED = ("model", "input", "mask", "edits")
-"""What the sidebar keeps in the link."""
+LINKED = ("input", "mask", "edits")
+"""What the sidebar keeps in the link, besides the model."""
 
 
 def open_page(title: str, question: str) -> View:
     """Draw the heading and the sidebar; stop the page with one plain sentence where there is nothing to show."""
     st.title(f"{title} :small[:gray[{question}]]", anchor=False)
-    names = resources.shipped()
-    if not names:
+    if not models.shipped() and not models.trained():
         st.info("There is no model here yet. Train the shipped ones with `make checkpoints`, then reload this page.")
         st.stop()
-    _follow_the_link({"model": names, "mask": resources.MASKS})
+    _follow_the_link({"mask": resources.MASKS})
     with st.sidebar:
-        model = ask_model(names)
-        if problem := resources.usable(model):
-            st.error(problem)
+        model = ask_model()
+        if problem := models.usable(model):
+            st.error(literal(problem))
             st.stop()
-        checkpoint = resources.checkpoint(model)
+        checkpoint = models.checkpoint(model)
         task = checkpoint.task
         assert task is not None
         source = ask_input(task, checkpoint.config.max_len)
@@ -95,7 +95,7 @@ def _show_chips(view: View) -> None:
             st.button(f"{view.mask} mask", icon=":material/close:", on_click=_use_own_mask, key="chip_mask")
         for intervention in view.interventions:
             st.button(
-                intervention.label,
+                view.name_of(intervention),
                 icon=":material/close:",
                 on_click=toggle_intervention,
                 args=(intervention.text,),
@@ -110,6 +110,11 @@ def _follow_the_link(options: dict[str, tuple[str, ...]]) -> None:
     if "link_followed" in st.session_state:
         return
     st.session_state["link_followed"] = True
+    if (model := st.query_params.get("model")) is not None and not choose_model(model):
+        if why := models.why_not(model):
+            st.warning(f"{literal(why)} The usual model is shown.", icon=":material/link_off:")
+        else:
+            not_here("model", models.shipped())
     for name in LINKED:
         asked = st.query_params.get(name)
         if asked is None:

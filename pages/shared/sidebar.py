@@ -6,32 +6,85 @@ import random
 
 import streamlit as st
 
-from pages.shared import resources
+from pages.shared import desk, models, resources
+from pages.shared.literal import literal
+from pages.shared.panels.runs_bar import upload
 from xformer.errors import InputError
 from xformer.tasks import Task
+from xformer.training.transfer import Taken
 
-DEFAULT_INPUT = "3 7 12 9 4 11"
+
+def ask_model() -> str:
+    """The name of the model that runs, with the step of a run written out."""
+    runs = models.trained()
+    options = [*models.shipped(), *runs]
+    before = st.session_state.get("model")
+    if before not in options:
+        st.session_state["model"] = options[0]
+        if isinstance(before, str) and (why := models.why_not(before)):  # it went while it was looked at
+            st.warning(f"{literal(why)} The usual model is shown.", icon=":material/link_off:")
+    chosen = st.selectbox(
+        "Model",
+        options,
+        format_func=lambda name: _shown(name, runs),
+        key="model",
+        persist_state="session",
+        help="It runs live, on every change. What you train on the Train screen is in this list too.",
+    )
+    model = f"{chosen}@{_ask_step(chosen)}" if chosen in runs else chosen
+    who = desk.visitor()  # outside of the popover: what is in a closed one is not in the browser
+    with st.popover("Open a file", icon=":material/upload_file:", type="tertiary", key="open_file"):
+        upload(who, _choose_taken, key="sidebar_upload")
+    return model
 
 
-def ask_model(names: tuple[str, ...]) -> str:
-    """The name of the model that runs."""
-    return st.selectbox("Model", names, key="model", persist_state="session", help="It runs live, on every change.")
+def _shown(name: str, runs: dict[str, str]) -> str:
+    """A model in the list: a run by its name, with the start of its id where two have the same."""
+    if name not in runs:
+        return name
+    return f"▸ {runs[name]}" + (f" · {name[:4]}" if list(runs.values()).count(runs[name]) > 1 else "")
+
+
+def _choose_taken(taken: Taken) -> None:
+    choose_model(f"{taken.run}@{taken.step}")
+
+
+def choose_model(name: str) -> bool:
+    """Have the sidebar choose a model by its name, before it is drawn; False where there is none of that name."""
+    found = models.resolved(name)
+    if found is None:
+        return False
+    run = models.run_and_step(found)
+    st.session_state["model"] = found if run is None else run[0]
+    if run is not None:
+        st.session_state["model_step_of"], st.session_state["model_step"] = run
+    return True
+
+
+def _ask_step(run: str) -> int:
+    steps = models.steps_of(run)
+    if len(steps) == 1:
+        return steps[0]
+    if st.session_state.get("model_step_of") != run or st.session_state.get("model_step") not in steps:
+        st.session_state["model_step"] = steps[-1]
+    st.session_state["model_step_of"] = run
+    return st.select_slider("Step", steps, key="model_step", persist_state="session", help="How far it was trained.")
 
 
 def ask_input(task: Task, max_len: int) -> tuple[int, ...]:
-    """The numbers that it reads: those typed, or the last that could be read, with a sentence on what is wrong."""
-    st.session_state.setdefault("input", DEFAULT_INPUT)
+    """The source that it reads: what is typed, or the last that could be read, with a sentence on what is wrong."""
+    _begin_input(task)
     st.text_input(
         "Input",
         key="input",
         persist_state="session",
         max_chars=2000,
-        help=f"Numbers from 1 to {task.vocabulary.symbols}, with spaces between them.",
+        help=task.rule.typed,
     )
     examples_at, random_at = st.columns(2)
     with examples_at, st.popover("Examples", width="stretch"):
         st.caption("See how the model …")
-        for purpose, text in examples(task).items():
+        for purpose, text in task.rule.examples().items():
             st.button(purpose, on_click=_type, args=(text,), width="stretch", type="tertiary")
     random_at.button("Random", on_click=_type_random, args=(task,), width="stretch", key="random_input")
     try:
@@ -42,31 +95,10 @@ def ask_input(task: Task, max_len: int) -> tuple[int, ...]:
         source = _last_good(task, max_len)
         st.caption("Still showing the last input that could be read.")
         return source
-    st.session_state["last_good"] = source
-    longest = task.config.max_len
-    if not task.config.min_len <= len(source) <= longest:
-        st.caption(
-            f":material/info: {len(source)} numbers: it was trained on {task.config.min_len} to {longest}, "
-            "so expect mistakes."
-        )
+    st.session_state["last_good"] = task.vocabulary.text(list(source))
+    if remark := task.rule.remark(source):
+        st.caption(f":material/info: {remark}")
     return source
-
-
-def examples(task: Task) -> dict[str, str]:
-    """Inputs with a purpose, in the words of “See how the model …”."""
-    n, longest = task.vocabulary.symbols, task.config.max_len
-
-    def numbers(count: int) -> str:
-        return " ".join(str(1 + (step * 7 + 2) % n) for step in range(count))
-
-    verb = {"reverse": "reverses", "sort": "sorts", "copy": "copies"}[task.config.name]
-    return {
-        f"… {verb} six numbers": numbers(6),
-        "… tells equal numbers apart by their place": " ".join(["5"] * 4 + ["9"] * 4),
-        f"… {verb} the longest it was trained on": numbers(longest),
-        "… fails on more than it was trained on": numbers(longest + 3),
-        "… handles the shortest": numbers(task.config.min_len),
-    }
 
 
 def ask_mask() -> str:
@@ -89,16 +121,28 @@ def _type(text: str) -> None:
 
 
 def _type_random(task: Task) -> None:
-    count = random.randint(task.config.min_len, task.config.max_len)
-    _type(" ".join(str(random.randint(1, task.vocabulary.symbols)) for _ in range(count)))
+    _type(task.vocabulary.text(task.draw(random.getrandbits(32))))
+
+
+def _begin_input(task: Task) -> None:
+    """What stands in the box at first; and again after a change to a model of another task that cannot read what is there."""
+    before = st.session_state.get("input_task", task.config.name)
+    st.session_state["input_task"] = task.config.name
+    st.session_state.setdefault("input", task.rule.default)
+    if before != task.config.name:
+        try:
+            task.vocabulary.read(str(st.session_state["input"]))
+        except InputError:
+            _type(task.rule.default)
 
 
 def _last_good(task: Task, max_len: int) -> tuple[int, ...]:
-    """The last input that this visitor's models could read, or the default one."""
-    source = st.session_state.get("last_good", tuple(task.vocabulary.read(DEFAULT_INPUT)))
-    try:
-        task.example(list(source), max_len=max_len)
-        task.vocabulary.read(" ".join(map(str, source)))
-    except InputError:
-        return tuple(range(1, 1 + min(task.config.max_len, task.vocabulary.symbols, 3)))
-    return source
+    """The last input that this visitor's models could read, or the default one, or what is drawn of the shortest."""
+    for text in (st.session_state.get("last_good", ""), task.rule.default):
+        try:
+            source = task.vocabulary.read(text)
+            task.example(source, max_len=max_len)
+        except InputError:
+            continue
+        return tuple(source)
+    return tuple(task.draw(0, size=task.config.min_len))

@@ -73,9 +73,15 @@ class View:
 
     def longest_trained(self, stack: str | None = None) -> int:
         """The most positions that training ever showed a stack."""
-        longest = self.task.example([1] * self.task.config.max_len)
-        stream = longest.target if stack == "decoder" and longest.target is not None else longest.stream
-        return stream.shape[1]
+        source, target = self.task.longest
+        return target if stack == "decoder" and target else source
+
+    def name_of(self, intervention: Intervention) -> str:
+        """What a person reads of an intervention: a replaced token as it is written."""
+        if intervention.replaced is None:
+            return intervention.label
+        position, token = intervention.replaced
+        return f"position {position} reads {self.task.vocabulary.labels[token]}"
 
     def what_changed(self) -> str:
         """The changes in a few words, for the name of a lane or a legend."""
@@ -85,7 +91,7 @@ class View:
 
     def share(self, **more: str) -> None:
         """Put the view into the address bar, with what else the screen wants to restore, for whoever copies the link."""
-        link = {"model": self.model, "input": " ".join(map(str, self.source)), "mask": self.mask, **more}
+        link = {"model": self.model, "input": self.task.vocabulary.text(list(self.source)), "mask": self.mask, **more}
         if self.interventions:
             link["edits"] = join(self.interventions)
         if st.query_params.to_dict() != link:

@@ -129,3 +129,9 @@ def test_induction_is_the_weight_on_what_followed_the_same_token_before() -> Non
     assert induction_scores(pattern, tokens) == pytest.approx([(0.5 + 0.25 + 0.75) / 3, 0.0])
     assert induction_scores(pattern, tokens, [0, 1, 2, 3]) == pytest.approx([0.5, 0.0])
     assert all(math.isnan(value) for value in induction_scores(pattern, torch.arange(6)))
+
+
+def test_a_single_query_that_looks_at_two_keys_has_no_previous() -> None:
+    """One answer to two numbers: what there is no key for counts 0, never NaN."""
+    scores = pattern_scores(torch.tensor([[[0.3, 0.6, 0.1]]]), [0], [0, 1])[0]
+    assert scores[:5].tolist() == pytest.approx([0.3, 0.6, 0.0, 0.6, 0.3])

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ def launch(script: Sequence[str] = ("app.py",)) -> tuple[subprocess.Popen[bytes]
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env={"XFORMER_RUNS": tempfile.mkdtemp(), **os.environ, "PYTHONPATH": str(ROOT)},
     )
     address = f"http://127.0.0.1:{port}"
     for _ in range(1200):

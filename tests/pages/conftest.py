@@ -13,7 +13,14 @@ Open = Callable[..., AppTest]
 
 
 @pytest.fixture
-def open_page(monkeypatch: pytest.MonkeyPatch) -> Open:
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of this test's runs: empty, and not the one where the runs of this machine are."""
+    monkeypatch.setenv("XFORMER_RUNS", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def open_page(monkeypatch: pytest.MonkeyPatch, runs: Path) -> Open:
     """`open_page("pages/explore/attention.py", model="reverse")`: the app at that page, with that link."""
     monkeypatch.syspath_prepend(str(ROOT))
 

@@ -83,7 +83,7 @@ def test_an_edge_cut_in_the_panel_changes_the_prediction(open_page: Open) -> Non
 
 def test_a_replaced_token_takes_the_place_of_an_earlier_one(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", input="4 9 2", panel="change the run", edits="token:0.7")
-    app.number_input(key="replace_token").set_value(8)
+    app.selectbox(key="replace_token").set_value(8)
     app.button(key="replace").click().run()
     assert not app.exception
     assert app.session_state["edits"] == "token:0.8"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def test_every_model_opens_on_every_screen(open_page: Open, model: str, page: st
     assert not app.exception
     assert messages(app) == []
     assert app.sidebar.selectbox(key="model").value == model
-    assert "of 6 right" in text(app) or "of 7 right" in text(app) or "Every token is right" in text(app)
+    assert re.search(r"of \d+ right|Every token is right", text(app))
 
 
 def test_home_says_what_the_model_says(open_page: Open) -> None:

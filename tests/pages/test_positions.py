@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import xformer
-from pages.shared import resources
+from pages.shared import models
 from tests.pages.conftest import ROOT, Open
 from tests.training.tiny import tiny_model, tiny_task
 
@@ -38,10 +38,10 @@ def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             task = tiny_task(architecture)
             model = xformer.Transformer(tiny_model(task, positions=kind), torch.Generator().manual_seed(0)).eval()
             xformer.save(xformer.Checkpoint(model, task), tmp_path / f"{architecture}-{kind}")
-    monkeypatch.setattr(resources, "FOLDER", tmp_path)
-    resources.shipped.clear()
+    monkeypatch.setattr(models, "FOLDER", tmp_path)
+    models.shipped.clear()
     yield
-    resources.shipped.clear()
+    models.shipped.clear()
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -29,14 +29,42 @@ class SlowRows:
 
 
 def right_answer(config: TaskConfig, symbols: list[int]) -> list[int]:
-    if config.name == "reverse":
-        return symbols[::-1]
-    return sorted(symbols) if config.name == "sort" else symbols[:]
+    """The answer as plain Python finds it, in tokens."""
+    match config.name:
+        case "reverse":
+            return symbols[::-1]
+        case "sort":
+            return sorted(symbols)
+        case "copy" | "induction":
+            return symbols[:]
+        case "addition":
+            a, b = "".join("0123456789+"[symbol - 1] for symbol in symbols).split("+")
+            assert len(a) == len(b)
+            return [1 + int(digit) for digit in reversed(f"{int(a) + int(b):0{len(a) + 1}d}")]
+        case "parity":
+            return [1 + sum(symbol - 1 for symbol in symbols[: i + 1]) % 2 for i in range(len(symbols))]
+        case "modular":
+            a, b = symbols
+            return [1 + ((a - 1) + (b - 1)) % config.symbols]
+        case "brackets":
+            return [
+                depth_token(config, "".join(" ()"[symbol] for symbol in symbols[: i + 1])) for i in range(len(symbols))
+            ]
+
+
+def depth_token(config: TaskConfig, text: str) -> int:
+    """The token of the depth after a prefix, or of ✗: cancel “()” until none is left, and see what remains."""
+    so_far, lost = "", False
+    for bracket in text:
+        so_far = (so_far + bracket).replace("()", "")
+        lost |= ")" in so_far
+    return 3 + config.max_len + 1 if lost else 3 + len(so_far)
 
 
 def slow_frame(config: TaskConfig, symbols: list[int]) -> tuple[SlowStream, SlowStream | None]:
     """The picture in the docstring of `xformer.tasks.framing`, spelled out."""
-    end, start = config.symbols + 1, config.symbols + 2
+    more = config.max_len + 2 if config.name == "brackets" else 0  # the depths 0 … max_len, and ✗
+    end, start = config.symbols + more + 1, config.symbols + more + 2
     answer = right_answer(config, symbols)
     if config.architecture == "encoder":
         closing = [end] if config.end_token else []

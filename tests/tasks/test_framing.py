@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -11,7 +13,7 @@ from xformer.layers.layout import Layout
 from xformer.tasks import Batch, Task
 from xformer.tasks.batch import IGNORED as X
 from xformer.tasks.framing import Specials, frame, to_batch
-from xformer.tasks.sampling import generator, sequences
+from xformer.tasks.sampling import generator
 
 LAYOUTS = [
     pytest.param("encoder", False, id="encoder"),
@@ -26,7 +28,8 @@ SYMBOLS, ANSWERS, LENGTHS = [[4, 1, 3], [2, 5, 9]], [[3, 1, 4], [5, 2, 9]], [3, 
 
 def by_hand(architecture: str, *, end: bool, widths: tuple[int, int] | None) -> Batch:
     special = Specials(pad=0, end=6 if end or architecture != "encoder" else None, start=7)
-    streams = frame(architecture, torch.tensor(SYMBOLS), torch.tensor(ANSWERS), torch.tensor(LENGTHS), special)
+    lengths = torch.tensor(LENGTHS)
+    streams = frame(architecture, torch.tensor(SYMBOLS), lengths, torch.tensor(ANSWERS), lengths, special)
     return to_batch(*streams, pad=0, widths=widths)
 
 
@@ -104,6 +107,26 @@ def test_decoder_padded() -> None:
     )
 
 
+def test_an_answer_of_another_length_than_its_source() -> None:
+    """The sources 4 1 3 and 2 with the answers 5 and 3 2, in a decoder and in an encoder-decoder."""
+    special = Specials(pad=0, end=6, start=7)
+    source, lengths = torch.tensor([[4, 1, 3], [2, 9, 9]]), torch.tensor([3, 1])
+    answer, answer_lengths = torch.tensor([[5, 9], [3, 2]]), torch.tensor([1, 2])
+    stream, _ = frame("decoder", source, lengths, answer, answer_lengths, special)
+    batch = to_batch(stream, None, pad=0, widths=None)
+    assert batch.tokens.tolist() == [[4, 1, 3, 7, 5, 0], [2, 7, 3, 2, 0, 0]]
+    assert batch.labels.tolist() == [[X, X, X, 5, 6, X], [X, 3, 2, 6, X, X]]
+    packed = to_batch(stream, None, pad=0, widths=(9, 0))
+    assert packed.tokens.tolist() == [[4, 1, 3, 7, 5, 2, 7, 3, 2]]
+    assert packed.labels.tolist() == [[X, X, X, 5, 6, X, 3, 2, 6]]
+    streams = frame("encoder-decoder", source, lengths, answer, answer_lengths, special)
+    batch = to_batch(*streams, pad=0, widths=(6, 5))
+    assert batch.tokens.tolist() == [[4, 1, 3, 6, 2, 6]]
+    assert batch.target is not None
+    assert batch.target.tolist() == [[7, 5, 7, 3, 2]]
+    assert batch.labels.tolist() == [[5, 6, 3, 2, 6]]
+
+
 def test_decoder_packed() -> None:
     batch = by_hand("decoder", end=True, widths=(12, 0))
     assert batch.tokens.tolist() == [[4, 1, 3, 7, 3, 1, 4, 2, 5, 7, 5, 2]]
@@ -118,15 +141,7 @@ def test_decoder_packed() -> None:
 
 def drawn(task: Task, n: int, *, seed: int, packed: bool) -> list[list[int]]:
     """The sequences of symbols that `task.sample` starts from."""
-    c = task.config
-    cells, lengths = sequences(
-        n,
-        symbols=c.symbols,
-        min_len=c.min_len,
-        max_len=c.max_len,
-        paired=packed,
-        draw=generator(seed, "test", 0, "cpu"),
-    )
+    cells, lengths = task.rule.sources(n, paired=packed, draw=generator(seed, "test", 0, "cpu"), purpose="test")
     return [row[:length] for row, length in zip(cells.tolist(), lengths.tolist(), strict=True)]
 
 
@@ -137,7 +152,32 @@ def drawn(task: Task, n: int, *, seed: int, packed: bool) -> list[list[int]]:
 def test_a_batch_is_what_the_slow_reference_builds(
     architecture: str, end: bool, name: str, min_len: int, max_len: int, packed: bool
 ) -> None:
-    task = tiny_task(architecture, name=name, end_token=end, min_len=min_len, max_len=max_len)
+    compare(tiny_task(architecture, name=name, end_token=end, min_len=min_len, max_len=max_len), packed)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize(
+    ("name", "architecture", "options"),
+    [
+        ("addition", "decoder", {"symbols": 11, "min_len": 1, "max_len": 4}),
+        ("addition", "encoder-decoder", {"symbols": 11, "min_len": 2, "max_len": 5}),
+        ("modular", "decoder", {"symbols": 7, "min_len": 2, "max_len": 2}),
+        ("modular", "encoder-decoder", {"symbols": 7, "min_len": 2, "max_len": 2}),
+        ("induction", "decoder", {"symbols": 13, "max_len": 7}),
+        ("parity", "decoder", {"symbols": 2, "max_len": 7}),
+        ("parity", "encoder-decoder", {"symbols": 2, "max_len": 7}),
+        ("brackets", "encoder", {"symbols": 2, "max_len": 7}),
+        ("brackets", "encoder", {"symbols": 2, "max_len": 7, "end_token": True}),
+    ],
+)
+def test_answers_of_another_length_are_laid_out_like_the_slow_reference(
+    name: str, architecture: str, options: dict[str, Any], packed: bool
+) -> None:
+    compare(tiny_task(architecture, name=name, **options), packed)
+
+
+def compare(task: Task, packed: bool) -> None:
+    """A batch of the task against `slow`, cell by cell."""
     batch = task.sample(60, seed=5, packed=packed)
     framed = [slow_frame(task.config, symbols) for symbols in drawn(task, 60, seed=5, packed=packed)]
     sides = [([source for source, _ in framed], batch.tokens, batch.layout)]

@@ -90,6 +90,7 @@ def pattern_scores(
 
 def _along(pattern: Float[Tensor, "head query key"], offset: int) -> Float[Tensor, " head"]:
     """Mean weight on key = query + offset, over the queries that have such a key; 0 where none has."""
-    if pattern.shape[-1] <= abs(offset):
+    n_queries, n_keys = pattern.shape[-2:]
+    if not -n_queries < offset < n_keys:
         return pattern.new_zeros(len(pattern))
     return pattern.diagonal(offset, dim1=-2, dim2=-1).mean(dim=-1)

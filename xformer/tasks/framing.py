@@ -1,11 +1,12 @@
 """How a sequence and its answer are put before each architecture, and how short examples are packed into full rows.
 
-    encoder            in   s₁ … s_L (end)          out  a₁ … a_L (end)              all positions at once
-    encoder-decoder    in   s₁ … s_L end  and  start a₁ … a_L      out  a₁ … a_L end
-    decoder            in   s₁ … s_L start a₁ … a_L                out  – … – a₁ … a_L end     one stream
+    encoder            in   s₁ … s_L (end)          out  a₁ … a_L (end)              all positions at once, A = L
+    encoder-decoder    in   s₁ … s_L end  and  start a₁ … a_A      out  a₁ … a_A end
+    decoder            in   s₁ … s_L start a₁ … a_A                out  – … – a₁ … a_A end     one stream
 
 Packing: with lengths uniform on [min, max], an example of length L is followed by one of length min + max − L. Every row is
-then exactly full, nothing is spent on padding, and each length still comes up equally often.
+then exactly full, nothing is spent on padding, and each length still comes up equally often. The same holds of the answers,
+since A = αL + β in every task.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ class Specials:
 def frame(
     architecture: Architecture,
     source: Int[Tensor, "example pos"],
-    answer: Int[Tensor, "example pos"],
     lengths: Int[Tensor, " example"],
+    answer: Int[Tensor, "example out"],
+    answer_lengths: Int[Tensor, " example"],
     special: Specials,
 ) -> tuple[Stream, Stream | None]:
     """The input stream, and the target stream of an encoder-decoder."""
@@ -53,16 +55,17 @@ def frame(
         return Stream(_append(source, lengths, special.end), _append(answer, lengths, special.end), lengths + 1), None
     if special.end is None or special.start is None:
         raise ValueError("A decoder needs an end and a start token.")
-    answer_end = _append(answer, lengths, special.end)  # a₁ … a_L end
-    start_answer = torch.nn.functional.pad(answer, (1, 0), value=special.start)  # start a₁ … a_L
+    answer_end = _append(answer, answer_lengths, special.end)  # a₁ … a_A end
+    start_answer = torch.nn.functional.pad(answer, (1, 0), value=special.start)  # start a₁ … a_A
     if architecture == "encoder-decoder":
         source_end = _append(source, lengths, special.end)
-        return Stream(source_end, source_end, lengths + 1), Stream(start_answer, answer_end, lengths + 1)
-    width = source.shape[1]
+        target = Stream(start_answer, answer_end, answer_lengths + 1)
+        return Stream(source_end, source_end, lengths + 1), target
+    width = source.shape[1] + answer.shape[1] + 1
     nothing = torch.full_like(source, IGNORED)
-    tokens = _join(source, start_answer, lengths, 2 * width + 1)
-    labels = _join(nothing, answer_end, lengths, 2 * width + 1)
-    return Stream(tokens, labels, 2 * lengths + 1), None
+    tokens = _join(source, start_answer, lengths, width)
+    labels = _join(nothing, answer_end, lengths, width)
+    return Stream(tokens, labels, lengths + answer_lengths + 1), None
 
 
 def pad_rows(stream: Stream, pad: int) -> tuple[Tensor, Tensor, Layout]:

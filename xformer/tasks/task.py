@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Int
@@ -11,11 +12,14 @@ from torch import Tensor
 
 from xformer.config import ModelConfig, TaskConfig
 from xformer.errors import ConfigError, InputError
-from xformer.tasks.answers import ANSWERS
 from xformer.tasks.batch import Batch
 from xformer.tasks.framing import Stream, frame, to_batch
-from xformer.tasks.sampling import Purpose, generator, sequences
+from xformer.tasks.rules import Rule, rule
+from xformer.tasks.sampling import Purpose, generator
 from xformer.tasks.vocabulary import Vocabulary
+
+if TYPE_CHECKING:  # a trace lies above the tasks
+    from xformer.trace import Trace
 
 CHUNK = 64
 """Batches drawn at once."""
@@ -46,15 +50,18 @@ class Task:
     config: TaskConfig
 
     @cached_property
+    def rule(self) -> Rule:
+        """What the task is, whatever the architecture."""
+        return rule(self.config)
+
+    @cached_property
     def vocabulary(self) -> Vocabulary:
         return Vocabulary.of(self.config)
 
     @cached_property
     def widths(self) -> tuple[int, int]:
         """The widths of a packed row: source and target."""
-        lengths = torch.tensor([self.config.min_len, self.config.max_len])
-        cells = torch.ones(2, self.config.max_len, dtype=torch.long)
-        source, target = self._frame(cells, lengths)
+        source, target = self._of_sizes(self.config.min_len, self.config.max_len)
         return int(source.lengths.sum()), 0 if target is None else int(target.lengths.sum())
 
     def check_fits(self, model: ModelConfig) -> None:
@@ -75,22 +82,63 @@ class Task:
                 f"The task's special tokens are pad_token={special.pad}, end_token={special.end}, "
                 f"start_token={special.start}, got {model.pad_token}, {model.end_token}, {model.start_token}."
             )
-        longest = self._longest()
+        if self.rule.needs_causal and not model.causal:
+            raise ConfigError(
+                f"In the task {self.config.name} each answer is about the past alone, so the model must be causal, got "
+                "causal=False; use causal=True."
+            )
+        longest = max(self.longest)
         if model.max_len < longest:
             raise ConfigError(
                 f"The task's inputs have up to {longest} tokens, got a model with max_len={model.max_len}; "
                 f"use max_len={longest}."
             )
 
+    @cached_property
+    def longest(self) -> tuple[int, int]:
+        """The most tokens that training shows: in the source's stream, and in an encoder-decoder's target (else 0)."""
+        source, target = self._of_sizes(self.config.max_len)
+        return source.tokens.shape[1], 0 if target is None else target.tokens.shape[1]
+
+    @property
+    def score_name(self) -> str:
+        """What `head_scores` measures, in a word or two."""
+        return self.rule.score_name
+
+    def head_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
+        """How much each head does of what the task needs, in [0, 1], by the path of its attention layer.
+
+        `trace` is the run of `example` (its `stream`, and its `target` where there is one) with the patterns kept. Of an
+        encoder-decoder only cross-attention counts: there the answer meets the source.
+        """
+        queries = self.answer_queries(len(example.source))
+        is_pair = self.config.architecture == "encoder-decoder"
+        return {
+            path: self.rule.head_score(pattern[0], example.source, queries).tolist()
+            for path, pattern in trace.patterns().items()
+            if not is_pair or path.endswith("cross_attn")
+        }
+
     def answer(self, source: list[int]) -> list[int]:
         """The right answer to one sequence of symbols."""
-        tensor = torch.tensor([source])
-        return ANSWERS[self.config.name](tensor, torch.tensor([len(source)]))[0].tolist()
+        self.rule.check(source)
+        answer, lengths = self.rule.answer(torch.tensor([source]), torch.tensor([len(source)]))
+        return answer[0, : int(lengths[0])].tolist()
 
     def answer_queries(self, n: int) -> range:
         """Where the outputs that say the answer to n symbols stand: a decoder's after its source, all others' at once."""
         start = n if self.config.architecture == "decoder" else 0
-        return range(start, start + n)
+        return range(start, start + self.rule.answer_length(n))
+
+    def draw(self, seed: int, *, size: int | None = None) -> list[int]:
+        """One source from `seed` that training never draws, of a `size` from `min_len` to `max_len` (by chance where None)."""
+        of = self.rule if size is None else rule(self.config.replace(min_len=size, max_len=size))
+        source, lengths = of.sources(1, paired=False, draw=generator(seed, "held-out", 1, "cpu"), purpose="held-out")
+        return source[0, : int(lengths[0])].tolist()
+
+    def probe(self, seed: int) -> Example:
+        """An example of the task's usual length, for following a head score through a training run."""
+        return self.example(self.draw(seed, size=(self.config.min_len + self.config.max_len) // 2))
 
     def sample(
         self,
@@ -110,25 +158,26 @@ class Task:
         if packed and n % 2:
             raise InputError(f"Packed rows hold two examples, so their number must be even, got {n}; try {n + 1}.")
         draw = generator(seed, purpose, step, device)
-        c = self.config
-        source, lengths = sequences(
-            n * steps, symbols=c.symbols, min_len=c.min_len, max_len=c.max_len, paired=packed, draw=draw
-        )
+        source, lengths = self.rule.sources(n * steps, paired=packed, draw=draw, purpose=purpose)
         streams = self._frame(source, lengths)
         return to_batch(*streams, pad=self.vocabulary.special.pad, widths=self.widths if packed else None)
 
     def example(self, source: list[int], *, max_len: int | None = None) -> Example:
-        """One typed sequence, framed for the model. Raises `InputError` when it is empty or longer than the model reads."""
-        if not source:
-            raise InputError("An example needs at least one number, got none; for example [3, 1, 2].")
+        """One typed sequence, framed for the model.
+
+        Raises `InputError` when it is empty, longer than the model reads, or of a length that the task has no answer to.
+        """
+        self.rule.check(source)
         tensor, lengths = torch.tensor([source]), torch.tensor([len(source)])
-        answer = ANSWERS[self.config.name](tensor, lengths)
-        stream, target = frame(self.config.architecture, tensor, answer, lengths, self.vocabulary.special)
+        answer, answer_lengths = self.rule.answer(tensor, lengths)
+        answer = answer[:, : int(answer_lengths[0])]
+        special = self.vocabulary.special
+        stream, target = frame(self.config.architecture, tensor, lengths, answer, answer_lengths, special)
         longest = max(stream.tokens.shape[1], 0 if target is None else target.tokens.shape[1])
         if max_len is not None and longest > max_len:
             raise InputError(
-                f"This model reads at most {max_len} tokens, and these {len(source)} numbers need {longest}; "
-                "take some away."
+                f"This model reads at most {max_len} tokens, and these {self.rule.size(source)} {self.rule.unit} need "
+                f"{longest}; take some away."
             )
         prompt = stream.tokens
         if self.config.architecture == "decoder":
@@ -147,11 +196,10 @@ class Task:
         return Task(replace(self.config, architecture=architecture, end_token=end_token))
 
     def _frame(self, source: Tensor, lengths: Tensor) -> tuple[Stream, Stream | None]:
-        answer = ANSWERS[self.config.name](source, lengths)
-        return frame(self.config.architecture, source, answer, lengths, self.vocabulary.special)
+        answer, answer_lengths = self.rule.answer(source, lengths)
+        return frame(self.config.architecture, source, lengths, answer, answer_lengths, self.vocabulary.special)
 
-    def _longest(self) -> int:
-        source, target = self._frame(
-            torch.ones(1, self.config.max_len, dtype=torch.long), torch.tensor([self.config.max_len])
-        )
-        return max(source.tokens.shape[1], 0 if target is None else target.tokens.shape[1])
+    def _of_sizes(self, *sizes: int) -> tuple[Stream, Stream | None]:
+        """The streams of sources of these sizes, made of the first symbol alone."""
+        lengths = torch.tensor([self.rule.source_length(size) for size in sizes])
+        return self._frame(torch.ones(len(sizes), int(lengths.max()), dtype=torch.long), lengths)

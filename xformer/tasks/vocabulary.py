@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from xformer.config import TaskConfig
-from xformer.errors import InputError
 from xformer.tasks.framing import Specials
+from xformer.tasks.rules import Rule, rule
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Symbols 1 … n with 0 for padding, then the end and start tokens where the architecture has them."""
+    """0 for padding, the task's own tokens from 1 on, then the end and start tokens where the architecture has them."""
 
     labels: tuple[str, ...]
     special: Specials
     symbols: int
+    """A source is made of the tokens 1 … `symbols`."""
+    rule: Rule
 
     @classmethod
     def of(cls, config: TaskConfig) -> Vocabulary:
-        labels = ["pad", *(str(symbol) for symbol in range(1, config.symbols + 1))]
+        of = rule(config)
+        labels = ["pad", *of.labels]
         end = start = None
         if config.end_token or config.architecture != "encoder":
             end = len(labels)
@@ -28,34 +30,22 @@ class Vocabulary:
         if config.architecture != "encoder":
             start = len(labels)
             labels.append("start")
-        return cls(tuple(labels), Specials(pad=0, end=end, start=start), config.symbols)
+        return cls(tuple(labels), Specials(pad=0, end=end, start=start), config.symbols, of)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def read(self, text: str) -> list[int]:
-        """The symbols in a text such as "3 7 12 9" (commas, semicolons and brackets are fine too).
+        """The symbols in a text as the task's sources are typed: "3 7 12 9", "347+586", "(())", "1011".
 
         Raises `InputError` with one plain sentence for anything else.
         """
-        words = [word for word in re.split(r"[\s,;\[\]()]+", text) if word]
-        if not words:
-            raise InputError(f"Type some numbers from 1 to {self.symbols}, for example {self._example()}.")
-        tokens = []
-        for word in words:
-            if not re.fullmatch(r"[0-9]{1,9}", word) or not 1 <= int(word) <= self.symbols:
-                start = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in word[:20])
-                shown = start if len(word) <= 20 else start + "…"
-                raise InputError(
-                    f"This model reads numbers from 1 to {self.symbols}, and “{shown}” is not one; "
-                    f"try {self._example()}."
-                )
-            tokens.append(int(word))
-        return tokens
+        return self.rule.read(text)
 
     def text(self, tokens: list[int]) -> str:
-        """Tokens as a person would type them."""
-        return " ".join(self.labels[token] for token in tokens)
-
-    def _example(self) -> str:
-        return " ".join(str(1 + (step * 5 + 2) % self.symbols) for step in range(4))
+        """Tokens as a person would type them: `read` reads what this writes of a source."""
+        words = ""
+        for before, token in zip([None, *tokens], tokens, strict=False):
+            is_close = before is not None and all(1 <= one <= self.symbols for one in (before, token))
+            words += ("" if before is None else self.rule.separator if is_close else " ") + self.labels[token]
+        return words

@@ -65,14 +65,17 @@ def _edge_buttons(path: str, head: int, query: int, key: int, layer: PatternLaye
 
 
 def _replace_token(view: View) -> None:
-    positions = range(len(view.source))
+    positions, label = range(len(view.source)), view.task.vocabulary.labels
     st.selectbox(
         "Position",
         positions,
-        format_func=lambda position: f"{position}: {view.source[position]}" if position < len(view.source) else "–",
+        format_func=lambda position: (
+            f"{position}: {label[view.source[position]]}" if position < len(view.source) else "–"
+        ),
         key="replace_position",
     )
-    st.number_input("becomes", 1, view.task.vocabulary.symbols, key="replace_token")
+    tokens = range(1, 1 + view.task.vocabulary.symbols)
+    st.selectbox("becomes", tokens, format_func=lambda token: label[token], key="replace_token")
     st.button("Replace", on_click=_replace, width="stretch", key="replace")
 
 

@@ -38,10 +38,8 @@ def where_from(view: View, side: str | None, parts: Mapping[str, Tensor]) -> str
 
 def embedding_notes(view: View, parts: Mapping[str, Tensor], vectors: Tensor, side: str | None) -> None:
     """Whether the numbers lie in order, how far apart they are, and what positions do; of the model's own run."""
-    notes = [
-        _about_order(vectors, view.task.vocabulary.symbols),
-        _about_distance(vectors, view.task.vocabulary.symbols),
-    ]
+    numbers = view.task.rule.n_numbers
+    notes = [_about_order(vectors, numbers), _about_distance(vectors, numbers)] if numbers else []
     if "positions" in parts:
         token, added = (parts[name].double().norm(dim=-1).mean().item() for name in ("tokens", "positions"))
         notes.append(
@@ -90,4 +88,4 @@ def _about_repeats(run: Run, parts: Mapping[str, Tensor], side: str | None) -> s
                 f"Positions {first} and {second} hold the same token. Their vectors are one and the same (cosine "
                 f"{before:.3f}); with positions added the cosine is {after:.3f}: now the model can **tell them apart**."
             )
-    return "" if "sum" not in parts else "Type a number twice: its two rows are equal until positions are added."
+    return "" if "sum" not in parts else "Type a symbol twice: its two rows are equal until positions are added."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from pages.shared import resources
+from pages.shared import models
 from pages.shared.layout import what_to_notice
 from pages.shared.panels.activations import activation_name
 from pages.shared.view import View
@@ -43,8 +43,8 @@ def without_neurons(view: View) -> None:
         "neurons to look at. What it says above, it says by looking things up.",
         icon=":material/hub:",
     )
-    usable = [name for name in resources.shipped() if not resources.usable(name)]
-    others = {name: d_ff for name in usable if (d_ff := resources.checkpoint(name).config.d_ff)}
+    usable = [name for name in models.shipped() if not models.usable(name)]
+    others = {name: d_ff for name in usable if (d_ff := models.checkpoint(name).config.d_ff)}
     if others:
         st.markdown("These models have some:")
         with st.container(horizontal=True):

@@ -1,0 +1,205 @@
+"""What training costs those who look at other pages, and what those who look on cost the training: measured in Chromium.
+
+    python -m benchmarks.training_room [--rounds 40] [--json]
+
+toggles    click to new pixels on the Attention screen with one run training and four waiting, against the same with the worker
+           stopped (SIGSTOP), in turns of five clicks
+watching   the worker's processor time a step with the Train screen open on it, against nobody watching, in turns of 3 seconds;
+           and the plain loop in a process of its own, its snapshots written too
+newcomer   seconds from opening the Train screen to the first report of 100 % exact match, pressing nothing but Start
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, sync_playwright
+
+from benchmarks.browser import click, server
+from benchmarks.measure import Machine, options, show
+from tests.browser.serving import ARGUMENTS
+from xformer.presets import Preset, preset
+from xformer.training import jobs
+from xformer.training.book import Book
+
+CLICKS = 5
+WATCH_SECONDS = 3.0
+
+
+def main() -> None:
+    arguments = options(__doc__, rounds=40)
+    machine = Machine.start(arguments.threads)
+    executable = shutil.which("chromium")
+    if executable is None:
+        sys.exit("This benchmark needs chromium on the PATH.")
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+        os.environ["XFORMER_RUNS"] = folder
+        browser = stack.enter_context(sync_playwright()).chromium.launch(executable_path=executable, args=ARGUMENTS)
+        book = Book(folder)
+        tables = {
+            "newcomer": newcomer(browser, book),
+            "toggles": toggles(browser, book, arguments.rounds),
+            "watching": watching(browser, book, arguments.rounds // 2),
+        }
+        for entry in book.entries():
+            jobs.stop(book, entry.id)
+        time.sleep(2.0)
+        browser.close()
+    for name, rows in tables.items():
+        show(name, machine, rows, [], as_json=arguments.json)
+
+
+def newcomer(browser: Browser, book: Book) -> list[dict[str, Any]]:
+    """Open the Train screen, press Start, wait for 100 %."""
+    rows = []
+    with server("app.py") as address:
+        for visitor in ("first after a cold start", "second"):
+            page = browser.new_page(viewport={"width": 1280, "height": 900})
+            opened = time.perf_counter()
+            page.goto(f"{address}/train")
+            page.locator(".st-key-train_start button").first.click(timeout=60_000)
+            pressed = time.perf_counter()
+            run = None
+            while time.perf_counter() - opened < 300:
+                entries = book.entries()
+                run = entries[0].id if len(entries) > len(rows) else run
+                if run and any(row["held_out_exact_match"] == 1.0 for row in book.rows(run)):
+                    break
+                time.sleep(0.05)
+            rows.append(
+                {
+                    "visitor": visitor,
+                    "model": book.entry(run or "").preset,
+                    "page open to pressed s": pressed - opened,
+                    "page open to 100 % s": time.perf_counter() - opened,
+                }
+            )
+            page.close()
+            while book.entry(run or "").is_active:
+                time.sleep(0.2)
+    return rows
+
+
+def toggles(browser: Browser, book: Book, rounds: int) -> list[dict[str, Any]]:
+    """Clicks with the worker going and standing, in turns."""
+    with server("-m", "streamlit", "run", "benchmarks/apps/toggles.py") as address:
+        runs = [jobs.submit(book, long_run()) for _ in range(5)]
+        pid = wait_for_pid(book, runs[0])
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.goto(f"{address}/?screen=attention&model=reverse&panel=change+the+run")
+        page.locator(".st-key-strip .strip").wait_for(timeout=60_000)
+        page.wait_for_timeout(2500)
+        targets = [".st-key-mask button >> text=causal", ".st-key-mask button >> text=as trained"]
+        times: dict[int, list[float]] = {signal.SIGCONT: [], signal.SIGSTOP: []}
+        for turn in range(-2, 2 * rounds // CLICKS):
+            state = (signal.SIGCONT, signal.SIGSTOP)[turn % 2]
+            os.kill(pid, state)
+            page.wait_for_timeout(300)
+            found = [click(page, targets[(turn * CLICKS + i) % 2], ".st-key-strip .strip") for i in range(CLICKS)]
+            times[state] += found if turn >= 0 else []
+        os.kill(pid, signal.SIGCONT)
+        for run in runs:
+            jobs.stop(book, run)
+        page.close()
+    going, standing = times[signal.SIGCONT], times[signal.SIGSTOP]
+    return [
+        {
+            "figure": name,
+            "nobody trains ms": figure(standing),
+            "one trains, four wait ms": figure(going),
+            "ratio": figure(going) / figure(standing),
+        }
+        for name, figure in (("median", statistics.median), ("p95", p95))
+    ]
+
+
+def watching(browser: Browser, book: Book, rounds: int) -> list[dict[str, Any]]:
+    """Processor time a step, watched and unwatched, in turns; and of the plain loop."""
+    with server("app.py") as address:
+        run = jobs.submit(book, long_run())
+        pid = wait_for_pid(book, run)
+        context = browser.new_context(viewport={"width": 1280, "height": 900})
+        costs: dict[str, list[float]] = {"watched": [], "unwatched": []}
+        for turn in range(-2, 2 * rounds):
+            name = ("watched", "unwatched")[turn % 2]
+            page = context.new_page()
+            page.goto(f"{address}/train?run={run}" if name == "watched" else "about:blank")
+            time.sleep(2.0)
+            before, step = cpu_seconds(pid), book.entry(run).step
+            time.sleep(WATCH_SECONDS)
+            cost = (cpu_seconds(pid) - before) / max(1, book.entry(run).step - step)
+            costs[name] += [cost] if turn >= 0 else []
+            page.close()
+        jobs.stop(book, run)
+    watched, unwatched = costs["watched"], costs["unwatched"]
+    plain = plain_loop()
+    ratio = statistics.median(a / b for a, b in zip(watched, unwatched, strict=True))
+    return [
+        {"who": "the plain loop in a process of its own", "processor ms a step": plain * 1e3, "ratio": None},
+        {"who": "worker, nobody watching", "processor ms a step": statistics.median(unwatched) * 1e3, "ratio": None},
+        {"who": "worker, watched", "processor ms a step": statistics.median(watched) * 1e3, "ratio": ratio},
+    ]
+
+
+def long_run() -> Preset:
+    """The seed's architecture for as long as it is needed."""
+    chosen = preset("reverse")
+    return replace(chosen, train=chosen.train.replace(steps=200_000, snapshot_every=200))
+
+
+def plain_loop() -> float:
+    """Seconds of processor time a step of `train`, after a warm-up."""
+    code = (
+        "import itertools, tempfile, time\n"
+        "from benchmarks.training_room import long_run\n"
+        "from xformer.training.allocator import settle\n"
+        "from xformer.training.loop import train\n"
+        "settle()\n"
+        "with tempfile.TemporaryDirectory() as folder:\n"
+        "    reports = train(long_run(), out=folder, device='cpu')\n"
+        "    first = next(itertools.islice(reports, 5, None)).step\n"
+        "    before = time.process_time()\n"
+        "    last = next(itertools.islice(reports, 30, None)).step\n"
+        "    print((time.process_time() - before) / (last - first))\n"
+        "    reports.close()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def wait_for_pid(book: Book, run: str) -> int:
+    """The process of a run, once it trains."""
+    for _ in range(600):
+        jobs.tend(book)
+        entry = book.entry(run)
+        if entry.pid and entry.step > 20:
+            return entry.pid
+        time.sleep(0.1)
+    raise RuntimeError("the run did not start within a minute")
+
+
+def cpu_seconds(pid: int) -> float:
+    """The processor time that a process has had."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def p95(values: list[float]) -> float:
+    """The value that 95 % are below."""
+    return sorted(values)[int(0.95 * len(values))]
+
+
+if __name__ == "__main__":
+    main()

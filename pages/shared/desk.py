@@ -1,0 +1,82 @@
+"""The desk that every screen about training goes to: the book of runs, who is asking, and what they may do.
+
+On a server for this machine alone, whoever opens it may do everything (open mode). On a server for several people, each browser
+has a number of its own in a cookie: who started a run controls it, all others look on. XFORMER_OPEN=0 or 1 chooses otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from pathlib import Path
+
+import streamlit as st
+
+from pages.shared.components.visitor import COOKIE, visitor_number
+from xformer.errors import ConfigError, XformerError
+from xformer.training import jobs
+from xformer.training.book import Book, Entry
+from xformer.training.limits import Limits
+
+HERE = "here"
+"""Who everybody is in open mode."""
+TEND_SECONDS = 1.0
+EMPTY_BIN_SECONDS = 60.0
+_one_keeper = threading.Lock()
+
+
+def book() -> Book:
+    """The book of all runs that are trained here."""
+    return Book(os.environ.get("XFORMER_RUNS") or Path(__file__).parents[2] / "checkpoints" / "runs")
+
+
+def limits() -> Limits:
+    """What this server allows; the usual limits where the environment holds nonsense."""
+    try:
+        return Limits.from_environment()
+    except ConfigError as error:
+        st.warning(str(error))
+        return Limits()
+
+
+def is_open() -> bool:
+    """Whether everybody may do everything."""
+    asked = os.environ.get("XFORMER_OPEN")
+    if asked in ("0", "1"):
+        return asked == "1"
+    return st.get_option("server.address") in ("127.0.0.1", "localhost", "::1")
+
+
+def visitor() -> str:
+    """Who is looking: the owner of the runs that they start. Draws nothing that can be seen."""
+    if is_open():
+        return HERE
+    number = st.context.cookies.get(COOKIE) or visitor_number(key="visitor")
+    return number if number and re.fullmatch(r"[0-9a-f]{32}", number) else ""
+
+
+def may_control(entry: Entry, who: str) -> bool:
+    """Whether a visitor may tell a run what to do."""
+    return is_open() or bool(who) and entry.owner == who
+
+
+def keep() -> None:
+    """Look after the queue for as long as the server runs; only the first call does something."""
+    if _one_keeper.acquire(blocking=False):  # held for good: one keeper a server
+        threading.Thread(target=_tend_for_ever, name="keeper of the queue", daemon=True).start()
+
+
+def _tend_for_ever() -> None:
+    emptied = time.monotonic()
+    while True:
+        try:
+            if book().database.file.exists():
+                jobs.tend(book())
+                if time.monotonic() - emptied > EMPTY_BIN_SECONDS:
+                    emptied = time.monotonic()
+                    jobs.empty_bin(book())
+        except (XformerError, OSError):  # a full disk, a folder that may not be written: the pages say so, it may pass
+            pass
+        time.sleep(TEND_SECONDS)

@@ -1,0 +1,160 @@
+"""The models that can be chosen, by the name that a link carries: a shipped checkpoint, or a step of a run.
+
+reverse            the folder checkpoints/reverse
+3fa9c1d2@200       step 200 of a run;  3fa9c1d2 alone is the latest step that it has
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from pages.shared import desk
+from xformer import Checkpoint, load
+from xformer.checkpoints import FILE
+from xformer.errors import BookError, XformerError
+from xformer.training.snapshots import snapshot_file, snapshot_steps
+from xformer.training.transfer import card_of
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "checkpoints"
+_RUN = re.compile(r"([0-9a-f]{8})(?:@(\d{1,9}))?", re.ASCII)
+
+
+@st.cache_resource(ttl=10, max_entries=1, show_spinner=False)
+def shipped() -> tuple[str, ...]:
+    """The names of the shipped checkpoints, the first one being where a visitor starts."""
+    names = sorted(path.parent.name for path in FOLDER.glob("*/model.safetensors"))
+    first = [name for name in ("reverse-small", "reverse") if name in names]
+    return tuple(first + [name for name in names if name not in first])
+
+
+def trained() -> dict[str, str]:
+    """The runs that have weights to look at, the latest first: their ids and names."""
+    try:
+        return {entry.id: entry.name for entry in desk.book().entries() if has_weights(entry.id)}
+    except BookError:
+        return {}
+
+
+def has_weights(run: str) -> bool:
+    """Whether there is anything of a run to look at yet."""
+    folder = desk.book().folder_of(run)
+    return (folder / FILE).exists() or next((folder / "snapshots").glob("*.safetensors"), None) is not None
+
+
+def steps_of(run: str) -> list[int]:
+    """The steps of a run that can be looked at, in order."""
+    folder = desk.book().folder_of(run)
+    steps = snapshot_steps(folder)
+    if not steps and (folder / FILE).exists():
+        return [desk.book().entry(run).step]
+    return steps
+
+
+def run_and_step(name: str) -> tuple[str, int | None] | None:
+    """The run and the step that a name means; None when it is a shipped checkpoint's."""
+    match = None if name in shipped() else _RUN.fullmatch(name)
+    return None if match is None else (match[1], None if match[2] is None else int(match[2]))
+
+
+def resolved(name: str) -> str | None:
+    """The name with its step written out, or None where there is no such model."""
+    if name in shipped():
+        return name
+    asked = run_and_step(name)
+    if asked is None:
+        return None
+    run, step = asked
+    try:
+        steps = [] if desk.book().entry(run).deleted is not None else steps_of(run)
+    except BookError:
+        return None
+    if not steps or step not in (None, *steps):
+        return None
+    return f"{run}@{steps[-1] if step is None else step}"
+
+
+def why_not(name: str) -> str | None:
+    """Why a run that a link names cannot be opened, as one sentence; None where it is not the name of any run."""
+    asked = run_and_step(name)
+    if asked is None:
+        return None
+    run, step = asked
+    try:
+        entry, steps = desk.book().entry(run), steps_of(run)
+    except BookError as error:
+        return str(error)
+    if entry.deleted is not None:
+        return f"The run “{entry.name}” was deleted."
+    if not steps or step is None:
+        return f"The run “{entry.name}” is {entry.state} and has no weights to look at yet."
+    return f"The run “{entry.name}” keeps no weights of step {step:,}, but of {len(steps)} others, up to step {steps[-1]:,}."
+
+
+def path_of(name: str) -> Path:
+    """The folder or the file that holds a model."""
+    asked = run_and_step(name)
+    if asked is None:
+        return FOLDER / name
+    run, step = asked
+    folder = desk.book().folder_of(run)
+    file = snapshot_file(folder, step or 0)
+    return file if step is not None and file.exists() else folder
+
+
+def shown_path(name: str) -> str:
+    """The same as the code under a picture writes it: from the project's folder where it lies inside."""
+    path = path_of(name)
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+
+
+@st.cache_resource(max_entries=128, show_spinner=False)
+def checkpoint(name: str) -> Checkpoint:
+    """A model by its name, the step of a run written out. Raises `CheckpointError` when it cannot be trusted."""
+    return load(path_of(name))
+
+
+def card(name: str) -> dict[str, Any]:
+    """How a model was trained; of a run's step what the book has on it by now: it may be renamed, or scored, at any time."""
+    asked = run_and_step(name)
+    if asked is None:
+        return checkpoint(name).card
+    try:
+        entry = desk.book().entry(asked[0])
+        step = entry.step if asked[1] is None else asked[1]
+        rows = [row for row in desk.book().rows(entry.id) if row["step"] <= step]
+    except BookError:
+        return {}
+    found = card_of(entry, rows, step) | {"about": f"Step {step:,} of the run “{entry.name}”. {entry.about}".rstrip()}
+    if rows and "figures" not in found:  # as it was last reported up to that step
+        last = rows[-1]
+        at = {} if last["step"] == step else {"at": f" at step {last['step']:,}"}
+        found["reported"] = {name: last[f"held_out_{name}"] for name in ("exact_match", "samples")} | at
+    return found
+
+
+def title_of(name: str) -> str:
+    """What a person calls a model: the name of a checkpoint, or of a run with its step."""
+    asked = run_and_step(name)
+    if asked is None:
+        return name
+    try:
+        return f"{desk.book().entry(asked[0]).name}, step {asked[1]:,}"
+    except BookError:
+        return name
+
+
+def usable(name: str) -> str | None:
+    """Why a model cannot be shown, as one sentence; None when it can."""
+    try:
+        return (
+            None
+            if checkpoint(name).task is not None
+            else f"The model {title_of(name)} names no task, so it has no input."
+        )
+    except XformerError as error:
+        return f"The model {title_of(name)} cannot be opened. {error}"

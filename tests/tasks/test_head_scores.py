@@ -1,0 +1,114 @@
+"""The head score of each task on attention made by hand, and where it is read in each architecture."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.tasks.test_rules import SIZES, of
+from tests.training.tiny import random_model, tiny_task
+from xformer.tasks import Task
+from xformer.trace import record
+
+
+def looking(n_queries: int, n_keys: int, edges: dict[tuple[int, int], float]) -> Tensor:
+    """One head [1, query, key] with these weights, and nothing elsewhere."""
+    pattern = torch.zeros(1, n_queries, n_keys)
+    for (query, key), weight in edges.items():
+        pattern[0, query, key] = weight
+    return pattern
+
+
+def score(task: Task, pattern: Tensor, typed: str) -> float:
+    source = task.vocabulary.read(typed)
+    [value] = task.rule.head_score(pattern, source, task.answer_queries(len(source))).tolist()
+    return value
+
+
+HALF = 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "size", "edges", "value"),
+    [
+        ("reverse", "4 1 3", (3, 3), {(0, 2): 1.0, (1, 1): 0.5, (2, 0): 0.3, (2, 2): 0.7}, 0.6),
+        ("copy", "4 1 3", (3, 3), {(0, 0): 1.0, (1, 1): 0.5, (2, 0): 0.7, (2, 2): 0.3}, 0.6),
+        # sorted: 1 1 4; the ones stand at 1 and 2
+        ("sort", "4 1 1", (3, 3), {(0, 1): 0.5, (0, 2): 0.5, (1, 2): 0.4, (1, 0): 0.6, (2, 0): 0.1}, 0.5),
+        # stream 4 1 3 start 4 1 3: having said 4 (at 4) look at 1, having said 1 look at 3; the start token counts for nothing
+        ("induction", "4 1 3", (7, 7), {(3, 0): 1.0, (4, 1): 0.8, (5, 2): 0.2, (5, 3): 0.8, (6, 3): 1.0}, 0.5),
+        # stream 4 1 4 2 start …: after the second answer (1) look at place 2; after 4 (said at 5, 7) at what followed both 4s
+        ("induction", "4 1 4 2", (9, 9), {(5, 1): 0.3, (5, 3): 0.7, (6, 2): 0.5, (7, 1): 0.0, (7, 3): 0.9}, 0.8),
+        # bits 1 0 1 at 0 1 2, start at 3: output i stands at 3 + i
+        ("parity", "101", (6, 6), {(3, 0): 1.0, (4, 1): 0.2, (5, 2): 0.3, (0, 0): 1.0}, 0.5),
+        # 12+34 at 0 … 4, start at 5: the last digits are at 1 and 4, the first at 0 and 3; the carry has no column
+        ("addition", "12+34", (8, 8), {(5, 1): 0.5, (5, 4): 0.3, (6, 0): 0.1, (6, 3): 0.1, (7, 0): 1.0}, 0.5),
+        # 3 11 at 0 and 1, start at 2
+        ("modular", "3 11", (4, 4), {(2, 0): 0.3, (2, 1): 0.4, (2, 2): 0.3, (3, 0): 1.0}, 0.7),
+        # the second and third bracket: an even look back would be ½ ½ and ⅓ ⅓ ⅓
+        ("brackets", "(()", (3, 3), {(0, 0): 1.0, (1, 0): 0.5, (1, 1): 0.5, (2, 2): 1.0}, 1 - 1 / 3),
+        (
+            "brackets",
+            "(()",
+            (3, 3),
+            {(0, 0): 1.0, (1, 0): 0.5, (1, 1): 0.5} | {(2, key): 1 / 3 for key in range(3)},
+            1.0,
+        ),
+    ],
+)
+def test_by_hand(
+    name: str, typed: str, size: tuple[int, int], edges: dict[tuple[int, int], float], value: float
+) -> None:
+    assert score(of(name), looking(*size, edges), typed) == pytest.approx(value, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_it_lies_between_nothing_and_all_and_can_reach_both(name: str) -> None:
+    task = of(name)
+    source = task.draw(1, size=2)
+    queries = task.answer_queries(len(source))
+    n = len(source) + 1 + len(queries)
+    noise = torch.randn(5, n, n, generator=torch.Generator().manual_seed(2)).softmax(dim=-1)
+    values = task.rule.head_score(noise, source, queries)
+    assert values.shape == (5,)
+    assert ((values > 0) & (values < 1)).all()
+    if name == "brackets":
+        return  # its extremes are in the table above
+    wanted = task.rule.looks_at(torch.tensor(source)).float()  # [answer, source]
+    ideal = torch.zeros(2, n, n)
+    ideal[0, queries[0] : queries[-1] + 1, : len(source)] = wanted / wanted.sum(dim=-1, keepdim=True).clamp(min=1)
+    ideal[1, :, -1] = 1.0
+    assert task.rule.head_score(ideal, source, queries).tolist() == pytest.approx([1.0, 0.0], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "paths"),
+    [
+        ("encoder", ["encoder.0.attn", "encoder.1.attn"]),
+        ("decoder", ["decoder.0.attn", "decoder.1.attn"]),
+        ("encoder-decoder", ["decoder.0.cross_attn", "decoder.1.cross_attn"]),
+    ],
+)
+def test_every_head_that_sees_source_and_answer_is_scored(architecture: str, paths: list[str]) -> None:
+    task = tiny_task(architecture)
+    example = task.example([3, 1, 2, 5])
+    trace = record(random_model(architecture), example.stream, example.target)
+    scores = task.head_scores(trace, example)
+    assert list(scores) == paths
+    first = 4 if architecture == "decoder" else 0
+    for path, values in scores.items():
+        pattern = trace[f"{path}.pattern"][0]  # [head, query, key]
+        by_hand = [sum(head[first + i, 3 - i].item() for i in range(4)) / 4 for head in pattern]
+        assert values == pytest.approx(by_hand, abs=1e-6)
+    assert task.score_name == "anti-diagonal"
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_probe_has_the_usual_length_and_comes_from_its_seed(name: str) -> None:
+    task = of(name)
+    probe = task.probe(3)
+    assert task.rule.size(probe.source) == (task.config.min_len + task.config.max_len) // 2
+    assert probe.source == task.probe(3).source
+    assert any(task.probe(seed).source != probe.source for seed in range(4, 9))
+    assert task.rule.remark(probe.source) == "" or name == "modular"

@@ -1,0 +1,296 @@
+"""Each task's answers against what plain Python says, its sources against what they promise, and its sizes at birth."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+
+from tests.tasks.slow import right_answer
+from tests.training.tiny import ONE_IN_A_MILLION, chance, tiny_model, tiny_task
+from xformer.config import TASK_LIMITS, TaskConfig
+from xformer.errors import ConfigError, InputError
+from xformer.tasks import Task
+from xformer.tasks.rules import RULES
+from xformer.tasks.rules.modular import pairs
+from xformer.tasks.sampling import generator
+
+SIZES: dict[str, dict[str, Any]] = {
+    "reverse": {"architecture": "encoder", "symbols": 7, "min_len": 1, "max_len": 13},
+    "sort": {"architecture": "encoder", "symbols": 7, "min_len": 1, "max_len": 13},
+    "copy": {"architecture": "encoder", "symbols": 7, "min_len": 1, "max_len": 13},
+    "induction": {"architecture": "decoder", "symbols": 17, "min_len": 2, "max_len": 13},
+    "addition": {"architecture": "decoder", "symbols": 11, "min_len": 1, "max_len": 18},
+    "parity": {"architecture": "decoder", "symbols": 2, "min_len": 1, "max_len": 13},
+    "brackets": {"architecture": "encoder", "symbols": 2, "min_len": 1, "max_len": 13},
+    "modular": {"architecture": "decoder", "symbols": 13, "min_len": 2, "max_len": 2},
+}
+
+
+def of(name: str, **options: Any) -> Task:
+    return tiny_task(name=name, **(SIZES[name] | options))
+
+
+def drawn(task: Task, n: int, purpose: Any = "train", *, paired: bool = False) -> list[list[int]]:
+    cells, lengths = task.rule.sources(n, paired=paired, draw=generator(3, purpose, 0, "cpu"), purpose=purpose)
+    return [row[:length] for row, length in zip(cells.tolist(), lengths.tolist(), strict=True)]
+
+
+def test_every_task_is_compared() -> None:
+    assert set(SIZES) == set(RULES) == set(TASK_LIMITS)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_batch_of_answers_is_what_plain_python_gives(name: str) -> None:
+    task = of(name)
+    sources = drawn(task, 500)
+    width = max(map(len, sources))
+    filler = torch.randint(0, 9, (500, width), generator=torch.Generator().manual_seed(1)).tolist()
+    tokens = torch.tensor([source + more[len(source) :] for source, more in zip(sources, filler, strict=True)])
+    before = tokens.clone()
+    answers, lengths = task.rule.answer(tokens, torch.tensor([len(source) for source in sources]))
+    for source, row, length in zip(sources, answers.tolist(), lengths.tolist(), strict=True):
+        assert row[:length] == right_answer(task.config, source)
+        assert length == task.rule.answer_length(len(source))
+    assert torch.equal(tokens, before)
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "said"),
+    [
+        ("reverse", "4 1 3", "3 1 4"),
+        ("sort", "4 1 3 1", "1 1 3 4"),
+        ("induction", "4 11 3", "4 11 3"),
+        ("addition", "347+586", "3390"),
+        ("addition", "9+9", "81"),
+        ("addition", "999+001", "0001"),
+        ("addition", "0+0", "00"),
+        ("addition", f"{'9' * 18}+{'9' * 18}", "8" + "9" * 17 + "1"),
+        ("parity", "1011", "1101"),
+        ("parity", "0", "0"),
+        ("parity", "1" * 13, "1010101010101"),
+        ("brackets", "(()())", "1 2 1 2 1 0"),
+        ("brackets", "())(", "1 0 ✗ ✗"),
+        ("brackets", ")", "✗"),
+        ("brackets", "(" * 13, "1 2 3 4 5 6 7 8 9 10 11 12 13"),
+        ("modular", "12 12", "11"),
+        ("modular", "0 0", "0"),
+        ("modular", "6 7", "0"),
+    ],
+)
+def test_answers_by_hand(name: str, typed: str, said: str) -> None:
+    task = of(name)
+    assert task.vocabulary.text(task.answer(task.vocabulary.read(typed))) == said
+
+
+@pytest.mark.parametrize("paired", [False, True])
+@pytest.mark.parametrize("name", SIZES)
+def test_sources_have_the_sizes_that_were_asked_for(name: str, paired: bool) -> None:
+    task = of(name) if name == "modular" else of(name, min_len=3, max_len=7)
+    found = drawn(task, 3000, paired=paired)
+    low, high = task.config.min_len, task.config.max_len
+    sizes = [task.rule.size(source) for source in found]
+    assert set(sizes) == set(range(low, high + 1))
+    assert [len(source) for source in found] == [task.rule.source_length(size) for size in sizes]
+    for source in found:
+        assert all(1 <= token <= task.config.symbols for token in source)
+        task.rule.check(source)
+    if paired:
+        sums = {len(a) + len(b) for a, b in zip(found[::2], found[1::2], strict=True)}
+        answers = {len(task.answer(a)) + len(task.answer(b)) for a, b in zip(found[::2], found[1::2], strict=True)}
+        assert len(sums) == len(answers) == 1  # else a packed row would not be full
+    else:
+        counts = Counter(sizes)
+        assert low == high or chance([counts[n] for n in range(low, high + 1)], [3000 / 5] * 5) > ONE_IN_A_MILLION
+
+
+def test_the_symbols_of_an_induction_prefix_are_distinct_and_any_of_them_comes_first() -> None:
+    found = drawn(of("induction"), 5000)
+    assert all(len(set(source)) == len(source) for source in found)
+    counts = Counter(source[0] for source in found)
+    assert chance([counts[symbol] for symbol in range(1, 18)], [5000 / 17] * 17) > ONE_IN_A_MILLION
+
+
+def test_sums_are_well_formed_and_carries_travel() -> None:
+    found = [of("addition").vocabulary.text(source) for source in drawn(of("addition", min_len=5, max_len=5), 4000)]
+    through = 0
+    for typed in found:
+        a, b = typed.split("+")
+        assert len(a) == len(b) == 5
+        nines = [int(x) + int(y) == 9 for x, y in zip(a, b, strict=True)]
+        through += all(nines[1:4])
+    assert 0.25 * 0.8**3 * 0.7 < through / len(found) < 0.3  # chance alone: 0.001
+
+
+def test_a_fair_share_of_brackets_is_balanced_and_the_others_break_everywhere() -> None:
+    task = of("brackets", min_len=8, max_len=8)
+    answers = [task.answer(source) for source in drawn(task, 6000)]
+    lost = 3 + 8 + 1
+    balanced = sum(answer[-1] == 3 for answer in answers)
+    broken = [answer.index(lost) for answer in answers if lost in answer]
+    assert 0.3 < balanced / 6000 < 0.45
+    assert 0.3 < len(broken) / 6000 < 0.37
+    counts = Counter(broken)
+    assert set(counts) == {0, 2, 4, 6}  # a string is lost by the closing bracket after a balanced one
+    assert min(counts.values()) > 0.2 * len(broken)
+    assert {max(answer) for answer in answers if lost not in answer} == set(range(3 + 1, 3 + 9))  # depths 1 … 8
+
+
+def test_the_split_of_modular_pairs_is_disjoint_and_complete() -> None:
+    for p in (5, 13, 47):
+        train, rest = (set(map(tuple, pairs(p, for_training=side).tolist())) for side in (True, False))
+        assert not train & rest
+        assert train | rest == {(a, b) for a in range(p) for b in range(p)}
+        assert rest
+        for side in (train, rest):  # b + a is no new question
+            assert {(b, a) for a, b in side} == side
+
+
+def test_training_and_scoring_draw_from_their_own_side() -> None:
+    task = of("modular", symbols=7)
+    seen = {purpose: set(map(tuple, drawn(task, 3000, purpose))) for purpose in ("train", "held-out", "test")}
+    side = {side: {(1 + a, 1 + b) for a, b in pairs(7, for_training=side).tolist()} for side in (True, False)}
+    assert seen == {"train": side[True], "held-out": side[False], "test": side[False]}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_source_that_is_drawn_is_one_that_training_does_not_know_and_has_the_size(name: str) -> None:
+    task = of(name)
+    for size in {task.config.min_len, task.config.max_len}:
+        source = task.draw(5, size=size)
+        assert task.rule.size(source) == size
+        assert source == task.draw(5, size=size)
+    assert any(task.draw(5) != task.draw(seed) for seed in range(6, 12))
+    if name == "modular":
+        rest = pairs(13, for_training=False).tolist()
+        assert all([token - 1 for token in task.draw(seed)] in rest for seed in range(20))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"name": "induction", "symbols": 12},
+            "at least max_len, got symbols=12 and max_len=13; for example symbols=13.",
+        ),
+        ({"name": "induction", "architecture": "encoder"}, "architecture='decoder', got 'encoder'; for example"),
+        (
+            {"name": "addition", "symbols": 19},
+            "symbols must be 11 for the task addition, got 19; for example symbols=11.",
+        ),
+        ({"name": "addition", "max_len": 19}, "1 ≤ min_len ≤ max_len ≤ 18, got min_len=1 and max_len=19; for example"),
+        ({"name": "parity", "symbols": 3}, "symbols must be 2 for the task parity, got 3; for example symbols=2."),
+        ({"name": "parity", "architecture": "encoder"}, "architecture='decoder' or 'encoder-decoder', got 'encoder'"),
+        ({"name": "brackets", "architecture": "decoder"}, "architecture='encoder', got 'decoder'; for example"),
+        ({"name": "modular", "symbols": 4}, "symbols must be from 5 to 1,000, got 4; for example symbols=19."),
+        (
+            {"name": "modular", "max_len": 3},
+            "2 ≤ min_len ≤ max_len ≤ 2, got min_len=2 and max_len=3; for example min_len=2",
+        ),
+    ],
+)
+def test_sizes_that_a_task_cannot_have_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        TaskConfig(**({"name": changes["name"]} | SIZES[changes["name"]] | changes))
+    assert words in str(caught.value)
+
+
+def test_brackets_want_a_causal_model() -> None:
+    task = of("brackets")
+    with pytest.raises(ConfigError, match=r"must be causal, got causal=False; use causal=True\."):
+        task.check_fits(tiny_model(task, causal=False))
+    task.check_fits(tiny_model(task, causal=True))
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_longest_that_training_shows(name: str) -> None:
+    task = of(name)
+    longest = max((task.example(source) for source in drawn(task, 300)), key=lambda example: example.stream.shape[1])
+    assert task.longest == (longest.stream.shape[1], 0)
+    task.check_fits(tiny_model(task, max_len=task.longest[0], causal=True))
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_default_and_examples_can_be_read_and_answered(name: str) -> None:
+    task = of(name, min_len=3, max_len=13, symbols=19) if name in ("reverse", "sort", "copy", "induction") else of(name)
+    for text in (task.rule.default, task.rule.typed_example, *task.rule.examples().values()):
+        example = task.example(task.vocabulary.read(text))
+        assert list(example.answer) == right_answer(task.config, list(example.source))
+    assert task.rule.remark(task.vocabulary.read(task.rule.default)) == "" or name == "modular"
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_what_is_written_is_what_is_read(name: str) -> None:
+    task = of(name)
+    for source in drawn(task, 50):
+        assert task.vocabulary.read(task.vocabulary.text(source)) == source
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "written"),
+    [
+        ("addition", " 347 + 586 = ", "347+586"),
+        ("addition", "47+586", "047+586"),
+        ("parity", "1 0, 11", "1011"),
+        ("brackets", "( () )\t)", "(()))"),
+        ("modular", "3+11", "3 11"),
+        ("modular", "3, 11", "3 11"),
+        ("modular", "3 + 11 =", "3 11"),
+    ],
+)
+def test_the_ways_in_which_a_source_can_be_typed(name: str, typed: str, written: str) -> None:
+    task = of(name)
+    assert task.vocabulary.text(task.vocabulary.read(typed)) == written
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "words"),
+    [
+        ("addition", "", "a sum of two numbers, and nothing was typed; try 347+586."),
+        ("addition", "347", "a sum of two numbers, and “347” is not one; try 347+586."),
+        ("addition", "3+4+5", "“3+4+5” is not one"),
+        ("addition", "-3+4", "“-3+4” is not one"),
+        ("addition", "٣+٤", "“٣+٤” is not one"),
+        ("addition", "1" * 19 + "+1", "at most 18 digits, got 19; take some away."),
+        ("parity", "", "Type some bits, 0 or 1, for example 1 0 1 1."),
+        ("parity", "102", "reads bits, 0 or 1, and “2” is not one; try 1 0 1 1."),
+        ("parity", "1\x001", "“\N{REPLACEMENT CHARACTER}” is not one"),
+        ("brackets", "", "Type some brackets, ( or ), for example (()())."),
+        ("brackets", "(a)", "reads brackets, ( or ), and “a” is not one; try (()())."),
+        ("brackets", "(" * 14, "depths up to 13, and these brackets go down to 14; close some earlier."),
+        ("modular", "3", "adds two numbers, got 1; try 6 8."),
+        ("modular", "3 4 5", "adds two numbers, got 3; try 6 8."),
+        ("modular", "3 13", "numbers from 0 to 12, and “13” is not one; try 6 8."),
+        ("modular", "", "Type some numbers from 0 to 12, for example 6 8."),
+        ("induction", "3 18", "numbers from 1 to 17, and “18” is not one"),
+    ],
+)
+def test_anything_else_gets_one_plain_sentence(name: str, typed: str, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        of(name).vocabulary.read(typed)
+    message = str(caught.value)
+    assert words in message
+    assert message.isprintable()
+    assert len(message) < 160
+
+
+@pytest.mark.parametrize(
+    ("name", "source"), [("addition", [1, 2]), ("addition", [11]), ("modular", [1]), ("modular", [1, 2, 3])]
+)
+def test_a_source_without_an_answer_is_refused(name: str, source: list[int]) -> None:
+    with pytest.raises(InputError):
+        of(name).example(source)
+
+
+def test_what_a_remark_says() -> None:
+    induction, modular = of("induction"), of("modular")
+    assert "trained on 2 to 13" in induction.rule.remark([1])
+    assert "comes twice" in induction.rule.remark([1, 2, 1])
+    assert induction.rule.remark([1, 2, 3]) == ""
+    assert of("addition", max_len=4).rule.remark([1] * 11) == (
+        "5 digits: it was trained on 1 to 4, so expect mistakes."
+    )
+    for side, words in ((True, "showed it these"), (False, "never showed it these")):
+        assert all(words in modular.rule.remark([1 + a, 1 + b]) for a, b in pairs(13, for_training=side).tolist())

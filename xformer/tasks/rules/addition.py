@@ -1,0 +1,130 @@
+"""Addition: the sum of two numbers with as many digits each, written from its last digit to its first.
+
+    sum[i] = (a[i] + b[i] + carry[i]) mod 10,   carry[i + 1] = ⌊(a[i] + b[i] + carry[i]) / 10⌋      (i counts from the right)
+
+A causal model says the digits in order, and a digit needs the carry of all those to its right. Written as people write it, the
+first digit needs the whole sum at once; written from the right, each carry can be read off the digits said so far
+(Lee et al. 2023, arXiv:2307.03381, §3, “reverse” format).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from xformer.errors import InputError
+from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
+from xformer.tasks.rules.typed import shown
+from xformer.tasks.sampling import Purpose, sequences
+
+PLUS = 11
+"""The token of "+"; a digit d is the token 1 + d."""
+MOST_DIGITS = 18
+"""A sum of two such numbers still fits 64 bits."""
+CARRYING = 0.25
+"""Of so many sums most columns add up to 9, where a carry from the right travels on; by chance it hardly ever goes far."""
+
+
+class Addition(Rule):
+    """k digits, "+", k digits → k + 1 digits of the sum, the last one first. Eleven symbols; lengths count the digits k."""
+
+    verb = "adds"
+    score_name = "own column"
+    score_says = "is on the two digits of the column that it has to add"
+    look_for = (
+        "Look at the rows of the answer: each digit looks back at **its column**, the two digits to be added, further to the "
+        "left with every step, on two slanting lines."
+    )
+    unit = "digits"
+    separator = ""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return (*"0123456789", "+")
+
+    @property
+    def n_numbers(self) -> int:
+        return 10
+
+    @property
+    def typed_example(self) -> str:
+        return "347+586" if self.config.max_len >= 3 else "4+8"
+
+    @property
+    def typed(self) -> str:
+        return f"Two numbers with + between them, like {self.typed_example}."
+
+    @property
+    def default(self) -> str:
+        return self.typed_example
+
+    def examples(self) -> dict[str, str]:
+        k = self.config.max_len
+        carries = {f"… carries a one through {k} digits": f"{'9' * k}+{'0' * (k - 1)}1"} if k > 1 else {}
+        return {
+            "… adds two numbers": self.typed_example,
+            **carries,
+            "… adds without any carry": f"{'1234512345'[:k]:0>{k}}+{'4321043210'[:k]:0>{k}}",
+            "… adds the largest it was trained on": f"{'9' * k}+{'9' * k}",
+            "… adds nothing": f"{'0' * k}+{'7052618394'[:k]:0>{k}}",
+            "… fails on more digits than it was trained on": f"{'7' * min(k + 2, MOST_DIGITS)}+{'5' * min(k + 2, MOST_DIGITS)}",
+        }
+
+    def source_length(self, size: int) -> int:
+        return 2 * size + 1
+
+    def size(self, source: Sequence[int]) -> int:
+        return (len(source) - 1) // 2
+
+    def answer_length(self, n: int) -> int:
+        return (n - 1) // 2 + 1
+
+    def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:
+        c = self.config
+        a, digits = sequences(n, symbols=10, min_len=c.min_len, max_len=c.max_len, paired=paired, draw=draw)
+        b = torch.randint(1, 11, a.shape, generator=draw, device=draw.device)
+        chance = torch.rand(n, 1 + c.max_len, generator=draw, device=draw.device)
+        b = torch.where((chance[:, :1] < CARRYING) & (chance[:, 1:] < 0.8), 11 - a, b)  # 11 − (1 + d) = 1 + (9 − d)
+        place = torch.arange(2 * c.max_len + 1, device=draw.device).expand(n, -1)  # [n, pos]
+        in_b = place - digits[:, None] - 1  # which digit of b stands there
+        left, right = (x.gather(1, at.clamp(0, c.max_len - 1)) for x, at in ((a, place), (b, in_b)))
+        cells = torch.where(in_b < -1, left, torch.where(in_b == -1, PLUS, right))
+        return cells, 2 * digits + 1
+
+    def answer(self, source: Sequences, lengths: Lengths) -> Answers:
+        k = (lengths[:, None] - 1) // 2  # [batch, 1]
+        place = torch.arange(source.shape[1], device=source.device)  # [pos]
+        power = torch.where(place < k, k - 1 - place, 2 * k - place)  # of ten, in a and in b
+        counts = (place != k) & (place < lengths[:, None])
+        total = torch.where(counts, (source - 1) * 10 ** power.clamp(0, MOST_DIGITS), 0).sum(dim=1)  # [batch]
+        column = torch.arange((source.shape[1] - 1) // 2 + 1, device=source.device)  # [answer]
+        return 1 + total[:, None] // 10**column % 10, (lengths - 1) // 2 + 1
+
+    def read(self, text: str) -> list[int]:
+        compact = re.sub(r"[\s,]+", "", text).removesuffix("=")
+        parts = re.fullmatch(r"([0-9]+)\+([0-9]+)", compact)
+        if parts is None:
+            what = f"“{shown(text.strip())}” is not one" if text.strip() else "nothing was typed"
+            raise InputError(f"This model reads a sum of two numbers, and {what}; try {self.typed_example}.")
+        k = max(map(len, parts.groups()))
+        if k > MOST_DIGITS:
+            raise InputError(f"This model reads numbers of at most {MOST_DIGITS} digits, got {k}; take some away.")
+        a, b = ([1 + int(digit) for digit in part.zfill(k)] for part in parts.groups())
+        return [*a, PLUS, *b]
+
+    def check(self, source: Sequence[int]) -> None:
+        if len(source) < 3 or len(source) % 2 == 0 or self.size(source) > MOST_DIGITS:
+            raise InputError(
+                f"A sum has two numbers of as many digits, at most {MOST_DIGITS}, and + between them, got "
+                f"{len(source)} tokens; at least one digit each, for example {self.typed_example}."
+            )
+
+    def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
+        k = (len(source) - 1) // 2
+        column = torch.arange(k + 1, device=source.device)[:, None]  # [answer, 1]
+        place = torch.arange(len(source), device=source.device)
+        return ((place == k - 1 - column) | (place == 2 * k - column)) & (column < k)

@@ -1,0 +1,123 @@
+"""Brackets: how deep each position is nested, and ✗ from the first place on where the string can no longer be balanced.
+
+    depth[i] = Σ (+1 for "(", −1 for ")") over 0 … i;    answer[i] = depth[i] unless some depth[j ≤ i] < 0, else ✗
+
+A causal head that looks at all of the past alike takes its mean: depth[i] / (i + 1). That is counting with attention; what is
+left is to multiply by a number that the position knows (Yao et al. 2021, arXiv:2105.11115, §4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from xformer.errors import InputError
+from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
+from xformer.tasks.rules.typed import read_characters
+from xformer.tasks.sampling import Purpose, sequences
+
+OPEN, CLOSE = 1, 2
+_BRACKETS = ("(", ")")
+NEVER = 10_000
+"""The end of a walk that need not come back: further off than any length."""
+
+
+class Brackets(Rule):
+    """answer[i] = the depth after i, or ✗. Two symbols, the brackets; lengths count them, and depths go up to `max_len`."""
+
+    verb = "counts"
+    score_name = "even look back"
+    score_says = "is spread evenly over all that came before"
+    look_for = (
+        "Look for a head whose rows **fade evenly**: it looks at all brackets so far alike, so it takes their mean, and with "
+        "the position that gives the depth."
+    )
+    unit = "brackets"
+    separator = ""
+    needs_causal = True
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return (*_BRACKETS, *(str(depth) for depth in range(self.config.max_len + 1)), "✗")
+
+    @property
+    def n_numbers(self) -> int:
+        return 0
+
+    @property
+    def typed_example(self) -> str:
+        return "(()())"
+
+    @property
+    def typed(self) -> str:
+        return "Brackets, ( or )."
+
+    @property
+    def default(self) -> str:
+        return "(()())())("
+
+    def examples(self) -> dict[str, str]:
+        half, longest = self.config.max_len // 2, self.config.max_len
+        return {
+            "… follows a balanced string": "(()(()))",
+            "… sees where it breaks": "(()))(()",
+            "… climbs as deep as it goes": "(" * longest,
+            "… goes all the way down again": "(" * half + ")" * half,
+            "… knows at once that it is lost": ")(" * min(4, half),
+            "… fails on more than it was trained on": "()" * half + "(((())))",
+        }
+
+    def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:
+        """A third balanced (up to one bracket where the length is odd), a third open, a third broken at a place drawn evenly.
+
+        A walk that never goes below 0, and that has to be back at 0 at its `end`; what comes after `end` is ")", then chance.
+        """
+        c = self.config
+        chance, lengths = sequences(n, symbols=1000, min_len=c.min_len, max_len=c.max_len, paired=paired, draw=draw)
+        kind = torch.randint(0, 3, (n,), generator=draw, device=draw.device)  # balanced, open, broken
+        climb = torch.randint(300, 1001, (n,), generator=draw, device=draw.device)  # how readily a walk opens, in ‰
+        broken_at = 2 * ((torch.rand(n, generator=draw, device=draw.device) * ((lengths + 1) // 2)).long())
+        end = torch.stack((lengths, torch.full_like(lengths, NEVER), broken_at)).gather(0, kind[None])[0]
+        depth, cells = torch.zeros_like(lengths), torch.empty_like(chance)
+        for place in range(c.max_len):
+            opens = ((chance[:, place] <= climb) | (depth == 0)) & (depth < end - place)
+            opens = torch.where(place > end, chance[:, place] <= 500, opens & (place != end))
+            cells[:, place] = torch.where(opens, OPEN, CLOSE)
+            depth = depth + torch.where(opens, 1, -1)
+        return cells, lengths
+
+    def answer(self, source: Sequences, lengths: Lengths) -> Answers:
+        depth = torch.where(source == OPEN, 1, -1).cumsum(dim=1)  # [batch, pos]
+        is_lost = depth.cummin(dim=1).values < 0
+        deepest = self.config.max_len
+        return 3 + torch.where(is_lost, deepest + 1, depth.clamp(0, deepest)), lengths
+
+    def read(self, text: str) -> list[int]:
+        source = [1 + place for place in read_characters(text, _BRACKETS, "brackets, ( or )", self.typed_example)]
+        depth = deepest = 0
+        for token in source:
+            depth += 1 if token == OPEN else -1
+            deepest = max(deepest, depth)
+        if deepest > self.config.max_len:
+            raise InputError(
+                f"This model can say depths up to {self.config.max_len}, and these brackets go down to {deepest}; "
+                "close some earlier."
+            )
+        return source
+
+    def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
+        n = len(source)
+        return torch.ones(n, n, dtype=torch.bool, device=source.device).tril()
+
+    def head_score(
+        self, pattern: Float[Tensor, "head query key"], source: Sequence[int], queries: Sequence[int]
+    ) -> Float[Tensor, " head"]:
+        """1 − ½ Σ |pattern − 1 / (number of keys so far)|, averaged over the queries that have a past."""
+        seen = self.looks_at(torch.tensor(list(source), device=pattern.device)).to(pattern.dtype)  # [query, key]
+        even = seen / seen.sum(dim=-1, keepdim=True)
+        rows = pattern[:, list(queries), : len(source)]  # [head, query, key]
+        apart = 0.5 * (rows - even).abs().sum(dim=-1)[:, 1:]  # [head, query]: the first has only itself to look at
+        return 1 - apart.mean(dim=-1) if len(source) > 1 else apart.new_zeros(len(apart))

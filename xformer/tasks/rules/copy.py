@@ -1,0 +1,23 @@
+"""Copying: the symbols as they are. The simplest look-up there is: position i needs the symbol at i."""
+
+from __future__ import annotations
+
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, diagonal
+
+
+class Copy(Rule):
+    """answer[i] = source[i]. Symbols 1 … `symbols`; lengths count symbols."""
+
+    verb = "copies"
+    score_name = "diagonal"
+    score_says = "is on the token itself"
+    look_for = "Look for a **diagonal**: the output at position i looks at the token at i, which it has to say."
+
+    def answer(self, source: Sequences, lengths: Lengths) -> Answers:
+        return source, lengths
+
+    def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
+        return diagonal(len(source), source.device)

@@ -1,0 +1,106 @@
+"""Modular addition: a + b mod p, asked of pairs that training never showed.
+
+Training draws only from a fixed share of the pairs, scores only from the others; a + b and b + a are on the same side. At first
+such a model knows its pairs by heart and fails on all others; much later it finds the rule, suddenly (“grokking”: Power et al.
+2022, arXiv:2201.02177). What it finds are circles: each number becomes an angle, and adding turns it (Nanda et al. 2023,
+arXiv:2301.05217).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from xformer.errors import InputError
+from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
+from xformer.tasks.rules.typed import read_numbers
+from xformer.tasks.sampling import Purpose
+
+TRAIN_SHARE = 0.75
+"""The share of the unordered pairs that training may show."""
+
+
+@cache
+def pairs(p: int, *, for_training: bool) -> Int[Tensor, "pair 2"]:
+    """All ordered pairs of 0 … p − 1 on one side of the split, a + b beside b + a. The split is the same for every seed."""
+    unordered = torch.combinations(torch.arange(p), 2, with_replacement=True)  # [p (p + 1) / 2, 2]: a ≤ b
+    order = torch.randperm(len(unordered), generator=torch.Generator().manual_seed(p))
+    cut = round(TRAIN_SHARE * len(unordered))
+    chosen = unordered[order[:cut] if for_training else order[cut:]]
+    return torch.cat((chosen, chosen[chosen[:, 0] != chosen[:, 1]].flip(1)))
+
+
+class Modular(Rule):
+    """Two numbers → one, a + b mod p. `symbols` is p, its numbers are 0 … p − 1; `min_len` and `max_len` are 2."""
+
+    verb = "adds"
+    score_name = "the two numbers"
+    score_says = "is on the two numbers"
+    look_for = (
+        "Look at the row of **start**, where the answer is said: it looks at **the two numbers** and hardly at itself. More is "
+        "not to be seen here: the rule is in the embeddings, where the numbers lie on circles."
+    )
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(str(number) for number in range(self.config.symbols))
+
+    @property
+    def typed_example(self) -> str:
+        return f"{self.config.symbols // 2} {self.config.symbols * 2 // 3}"
+
+    @property
+    def typed(self) -> str:
+        return f"Two numbers from 0 to {self.config.symbols - 1}."
+
+    @property
+    def default(self) -> str:
+        return self.typed_example
+
+    def examples(self) -> dict[str, str]:
+        p = self.config.symbols
+        (seen, unseen) = (pairs(p, for_training=side)[0].tolist() for side in (True, False))
+        return {
+            "… adds without going round": f"{p // 4} {p // 3}",
+            "… goes round at p": f"{p - 1} {p - 2}",
+            "… lands on zero": f"{p // 3} {p - p // 3}",
+            "… adds two numbers it was trained on": " ".join(map(str, seen)),
+            "… adds two numbers it never saw together": " ".join(map(str, unseen)),
+            "… finds b + a where it never saw a + b": " ".join(map(str, reversed(unseen))),
+        }
+
+    def answer_length(self, n: int) -> int:
+        return n - 1
+
+    def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:
+        table = pairs(self.config.symbols, for_training=purpose == "train").to(draw.device)
+        chosen = torch.randint(0, len(table), (n,), generator=draw, device=draw.device)
+        return 1 + table[chosen], torch.full((n,), 2, device=draw.device)
+
+    def answer(self, source: Sequences, lengths: Lengths) -> Answers:
+        return 1 + (source - 1).sum(dim=1, keepdim=True) % self.config.symbols, lengths - 1
+
+    def read(self, text: str) -> list[int]:
+        numbers = read_numbers(
+            text.replace("+", " ").strip().removesuffix("="), 0, self.config.symbols - 1, self.typed_example
+        )
+        self.check(numbers)
+        return [1 + number for number in numbers]
+
+    def check(self, source: Sequence[int]) -> None:
+        if len(source) != 2:
+            raise InputError(f"This model adds two numbers, got {len(source)}; try {self.typed_example}.")
+
+    def remark(self, source: Sequence[int]) -> str:
+        """Whether training showed this pair."""
+        seen = (pairs(self.config.symbols, for_training=True) == torch.tensor(list(source)) - 1).all(dim=1).any()
+        return (
+            "Training showed it these two numbers." if seen else "Training never showed it these two numbers together."
+        )
+
+    def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
+        return torch.ones(1, len(source), dtype=torch.bool, device=source.device)

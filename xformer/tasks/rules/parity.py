@@ -1,0 +1,72 @@
+"""Running parity: bit by bit, whether the ones so far are odd or even, each answer built on the one before.
+
+    answer[i] = bit[0] ⊕ … ⊕ bit[i] = answer[i − 1] ⊕ bit[i]
+
+Asked for the last of them at once, a transformer has to count; writing the intermediate results down turns the sum over all
+bits into steps that each need two tokens: the bit, and what was written before (Wei et al. 2022, arXiv:2201.11903, on why a
+model that writes its steps down can do more than one that may not).
+"""
+
+from __future__ import annotations
+
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, diagonal
+from xformer.tasks.rules.typed import read_characters
+
+_BITS = ("0", "1")
+
+
+class Parity(Rule):
+    """answer[i] = bits 0 … i xor-ed. Two symbols, the bits 0 and 1; lengths count bits."""
+
+    verb = "keeps the parity of"
+    score_name = "its own bit"
+    score_says = "is on the bit that is next"
+    look_for = (
+        "Look at the rows of the answer: each step looks back at **one bit**, the next one, on a diagonal. What it wrote "
+        "before it reads anyway, so two tokens are all that a step needs."
+    )
+    unit = "bits"
+    separator = ""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return _BITS
+
+    @property
+    def n_numbers(self) -> int:
+        return 0
+
+    @property
+    def typed_example(self) -> str:
+        return "1 0 1 1"
+
+    @property
+    def typed(self) -> str:
+        return "Bits, 0 or 1."
+
+    @property
+    def default(self) -> str:
+        return "10110100"
+
+    def examples(self) -> dict[str, str]:
+        longest = self.config.max_len
+        return {
+            "… keeps the parity of eight bits": self.default,
+            "… switches at every one": "1" * min(8, longest),
+            "… has nothing to do for zeros": "0" * min(8, longest),
+            "… carries a single one to the end": "1" + "0" * (min(8, longest) - 1),
+            "… does the longest it was trained on": ("110100101110010" * longest)[:longest],
+            "… fails on more than it was trained on": ("110100101110010" * longest)[: longest + 3],
+        }
+
+    def read(self, text: str) -> list[int]:
+        return [1 + bit for bit in read_characters(text, _BITS, "bits, 0 or 1", self.typed_example)]
+
+    def answer(self, source: Sequences, lengths: Lengths) -> Answers:
+        return 1 + (source == 2).long().cumsum(dim=1) % 2, lengths
+
+    def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
+        return diagonal(len(source), source.device)

@@ -1,0 +1,28 @@
+"""Reversal: the last symbol first. Position i needs the symbol at length − 1 − i, which takes knowing the length."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, diagonal
+
+
+class Reverse(Rule):
+    """answer[i] = source[length − 1 − i]. Symbols 1 … `symbols`; lengths count symbols."""
+
+    verb = "reverses"
+    score_name = "anti-diagonal"
+    score_says = "is on the mirrored token"
+    look_for = (
+        "Look for an **anti-diagonal**: the output at position i looks at the token at length − 1 − i, which it has to say. "
+        "Layers before the flip are diffuse: they work out how long the input is."
+    )
+
+    def answer(self, source: Sequences, lengths: Lengths) -> Answers:
+        index = torch.arange(source.shape[1], device=source.device)  # [pos]
+        return source.gather(1, (lengths[:, None] - 1 - index).clamp(min=0)), lengths
+
+    def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
+        return diagonal(len(source), source.device).flip(-1)

@@ -1,0 +1,30 @@
+"""Sorting: the symbols in ascending order. Where a symbol goes depends on all the others, not on where it stands."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
+
+
+class Sort(Rule):
+    """answer = the source in ascending order. Symbols 1 … `symbols`; lengths count symbols."""
+
+    verb = "sorts"
+    score_name = "right value"
+    score_says = "is on tokens with the value that it has to say"
+    look_for = (
+        "No picture repeats from input to input: where a position looks depends on **which numbers** stand there, not on "
+        "where they stand. Change one number and watch whole rows move."
+    )
+
+    def answer(self, source: Sequences, lengths: Lengths) -> Answers:
+        index = torch.arange(source.shape[1], device=source.device)  # [pos]
+        last = torch.iinfo(source.dtype).max
+        in_order = source.masked_fill(index >= lengths[:, None], last).sort(dim=1).values
+        return in_order.masked_fill(in_order == last, 0), lengths
+
+    def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
+        return source.sort().values[:, None] == source
