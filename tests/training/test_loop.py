@@ -73,8 +73,9 @@ def test_what_is_reported() -> None:
         assert report.learning_rate == learning_rate(preset.train, report.step)
         assert report.held_out.samples == 8
         assert report.gradient_norm > 0
-        assert set(report.scores) == {"diagonal", "anti_diagonal"}
-        assert all(0 <= score <= 1 for score in report.scores.values())
+        assert {path: len(heads) for path, heads in report.scores.items()} == {"encoder.0.attn": preset.model.n_heads}
+        assert all(0 <= score <= 1 for heads in report.scores.values() for score in heads)
+        assert report.row()["best_head_score"] == max(report.scores["encoder.0.attn"])
         json.dumps(report.row(), allow_nan=False)
     assert reports[0].seconds < reports[-1].seconds
 
@@ -211,18 +212,20 @@ def test_the_probe_is_one_sequence_that_the_model_can_read(architecture: str) ->
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_probe_scores_are_those_of_the_strongest_head(architecture: str) -> None:
+def test_the_probe_scores_are_the_weights_on_the_mirrored_token(architecture: str) -> None:
     run = run_of(tiny_preset(architecture, model={"n_layers": 2, "embed_std": 3.0}))
     n = len(run.probe.source)
     inputs = [run.probe.stream] if run.probe.target is None else [run.probe.stream, run.probe.target]
-    diagonal, anti = [], []
-    for pattern in record(run.model, *inputs).patterns().values():
-        for head in pattern[0].tolist():
-            if architecture == "decoder":  # the query at the start token, n, is the first that answers
-                head = head[n:]
-            diagonal.append(sum(head[i][i] for i in range(n)) / n)
-            anti.append(sum(head[i][n - 1 - i] for i in range(n)) / n)
-    assert run.probe_scores() == pytest.approx({"diagonal": max(diagonal), "anti_diagonal": max(anti)}, rel=1e-5)
+    expected = {}
+    for path, pattern in record(run.model, *inputs).patterns().items():
+        if architecture == "encoder-decoder" and not path.endswith("cross_attn"):
+            continue  # the answer meets the source in cross-attention only
+        first = n if architecture == "decoder" else 0  # the query at the start token, n, is the first that answers
+        expected[path] = [sum(head[first + i][n - 1 - i] for i in range(n)) / n for head in pattern[0].tolist()]
+    scores = run.probe_scores()
+    assert scores.keys() == expected.keys()
+    for path, heads in expected.items():
+        assert scores[path] == pytest.approx(heads, rel=1e-5)
 
 
 def test_a_target_stops_the_run_early(tmp_path: Path) -> None:

@@ -10,13 +10,11 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from xformer.analysis.heads import pattern_scores
 from xformer.checkpoints import Checkpoint, save
 from xformer.config import TrainConfig
 from xformer.errors import CheckpointError, TrainingError
@@ -96,8 +94,7 @@ class Run:
         self.held_out = task.sample(
             self.config.held_out + self.config.held_out % 2, seed=seed, purpose="held-out", packed=True, device=device
         )
-        tokens = task.sample(1, seed=seed, step=1, purpose="held-out").tokens[0].tolist()
-        self.probe = task.example(list(takewhile(lambda token: 1 <= token <= preset.task.symbols, tokens)))
+        self.probe = task.probe(seed)
 
     def reports(self, between: Callable[[], None] = lambda: None) -> Iterator[Progress]:
         """Train to the end, yielding a report every `log_every` steps.
@@ -200,19 +197,11 @@ class Run:
         self.rows, self.window = [*self.rows, progress.row()], Window()
         return progress
 
-    def probe_scores(self) -> dict[str, float]:
-        """How diagonal and how anti-diagonal the most diagonal and anti-diagonal heads are on one fixed input."""
-        probe = self.probe
-        inputs = [prompt.to(self.device) for prompt in (probe.stream, probe.target) if prompt is not None]
+    def probe_scores(self) -> dict[str, list[float]]:
+        """How much each head does of what the task needs, on one fixed unseen input; see `Task.head_scores`."""
+        inputs = [prompt.to(self.device) for prompt in (self.probe.stream, self.probe.target) if prompt is not None]
         trace = record(self.model, *inputs, keep=["*.pattern"])
-        n = len(probe.source)
-        queries = self.task.answer_queries(n)
-        best = {"diagonal": 0.0, "anti_diagonal": 0.0}
-        for pattern in trace.patterns().values():
-            scores = pattern_scores(pattern[0], queries, range(n))  # [head, score]
-            best["diagonal"] = max(best["diagonal"], scores[:, 0].max().item())
-            best["anti_diagonal"] = max(best["anti_diagonal"], scores[:, 1].max().item())
-        return best
+        return self.task.head_scores(trace, self.probe)
 
     def checkpoint(self) -> Checkpoint:
         """The model as it stands, with its card."""

@@ -23,8 +23,8 @@ class Progress:
     seconds: float
     """Spent training so far, earlier parts of a resumed run included."""
     tokens_per_second: float
-    scores: dict[str, float] = field(default_factory=dict)
-    """The strongest anti-diagonal and diagonal of any head on the probe input, 0 to 1."""
+    scores: dict[str, list[float]] = field(default_factory=dict)
+    """How much each head does of what the task needs, 0 to 1, by the path of its layer; see `Task.head_scores`."""
     note: str = ""
     """A plain sentence where there is something to say: a stall, a target reached."""
     done: bool = False
@@ -33,5 +33,5 @@ class Progress:
         """The report as one flat row of a table."""
         row = asdict(self)
         held_out = row.pop("held_out")
-        scores = row.pop("scores")
-        return row | {f"held_out_{name}": value for name, value in held_out.items()} | scores
+        best = max((score for heads in self.scores.values() for score in heads), default=0.0)
+        return row | {f"held_out_{name}": value for name, value in held_out.items()} | {"best_head_score": best}
