@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from argparse import Namespace
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -11,20 +12,27 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from xformer.analysis.diagnose_model import examine
+from xformer.analysis.diagnostics import diagnose, findings_frame, too_few_rows
 from xformer.checkpoints import CARD, FILE, load
-from xformer.errors import InputError
+from xformer.errors import InputError, XformerError
 from xformer.presets import preset
 from xformer.trace import record
+from xformer.trace_file import load_npz
 from xformer.training.allocator import settle
+from xformer.training.book import Book, Entry
 from xformer.training.evaluate import evaluate
 from xformer.training.figures import put_figures_on_card
 from xformer.training.loop import train as train_preset
+from xformer.training.overview import exact_match, latest_rows
 from xformer.training.progress import Progress
 from xformer.training.snapshots import STATE, read_state
+from xformer.training.transfer import card_of
 
 
 def train(options: Namespace) -> None:
@@ -95,45 +103,102 @@ def trace(options: Namespace) -> None:
     console.print(f"{len(recorded.activations)} activations, {out.stat().st_size:,} bytes, written to {out}")
 
 
+def doctor(options: Namespace) -> int:
+    """Say what is wrong with a checkpoint or a recorded trace: 0 nothing, 1 something, 2 it cannot be examined."""
+    left_open = ""
+    try:
+        if options.path.endswith(".npz"):
+            recorded = load_npz(options.path)
+            found = diagnose(recorded)
+            if too_few_rows(recorded):
+                left_open = " (Its tokens are too few to tell where queries, keys and values come from.)"
+        else:
+            checkpoint = load(options.path)
+            found = examine(checkpoint.model, checkpoint.task)
+    except (XformerError, OSError) as error:
+        print(f"xformer: {error}", file=sys.stderr)
+        return 2
+    except (RuntimeError, IndexError):  # a trace file whose arrays do not fit each other
+        print(
+            f"xformer: The activations in {options.path} do not fit each other or their configuration.", file=sys.stderr
+        )
+        return 2
+    if options.json:
+        print(json.dumps([asdict(finding) for finding in found]))
+    elif not found:
+        print(f"Nothing is wrong that this run can show.{left_open}")
+    else:
+        table = Table(show_lines=True)
+        for column in ("severity", "kind", "where", "finding", "numbers"):
+            table.add_column(column, no_wrap=column in ("severity", "kind"))
+        for row in findings_frame(found).itertuples(index=False):
+            table.add_row(*(escape(str(value)) for value in row))
+        Console().print(table)
+    return int(any(finding.severity != "note" for finding in found))
+
+
 def runs(options: Namespace) -> None:
-    """List the runs of a folder, show one's card, or delete one."""
+    """List what was trained in a folder, in the app or here; show one run's card, or delete one."""
     folder = Path(options.folder)
+    book, entries, thrown_away = Book(folder), {}, set()
+    if book.database.file.exists():  # else looking would make one
+        entries = {entry.id: entry for entry in reversed(book.entries())}
+        thrown_away = {entry.id for entry in book.entries(deleted=True)}
     found = {path.name: path for path in sorted(folder.iterdir()) if path.is_dir()} if folder.is_dir() else {}
-    found = {name: path for name, path in found.items() if (path / FILE).exists() or (path / STATE).exists()}
+    found = {
+        name: path
+        for name, path in found.items()
+        if name not in {*entries, *thrown_away} and ((path / FILE).exists() or (path / STATE).exists())
+    }
     if options.action == "list":
-        _list(found, folder)
-        return
-    if options.run not in found:
-        there = ", ".join(found) or "none"
+        _list(found, entries, book, folder)
+    elif options.run in entries:
+        _one_of_the_book(options.action, entries[options.run], book)
+    elif options.run not in found:
+        there = ", ".join([*found, *entries]) or "none"
         raise InputError(f"There is no run {options.run!r} in {folder}; the runs there: {there}.")
-    if options.action == "show":
+    elif options.action == "show":
         Console().print_json(data=_card(found[options.run]))
+    else:
+        shutil.rmtree(found[options.run])
+        print(f"Deleted {found[options.run]}.")
+
+
+def _one_of_the_book(action: str, entry: Entry, book: Book) -> None:
+    if action == "show":
+        card = card_of(entry, book.rows(entry.id), entry.step)
+        words = {"id": entry.id, "tags": entry.tags, "state": entry.state, "model": entry.model, "task": entry.task}
+        Console().print_json(data=words | card)
         return
-    shutil.rmtree(found[options.run])
-    print(f"Deleted {found[options.run]}.")
+    book.delete(entry.id)
+    print(f"Deleted {entry.id} ({entry.name}). While the app runs it can take it back for an hour.")
 
 
-def _list(found: dict[str, Path], folder: Path) -> None:
-    if not found:
+def _list(found: dict[str, Path], entries: dict[str, Entry], book: Book, folder: Path) -> None:
+    if not found and not entries:
         print(f"Nothing has been trained in {folder} yet; start with: python -m xformer train --preset reverse --out …")
         return
-    table = Table("run", "preset", "seed", "step", "state", "exact match", "seconds")
+    table = Table("run", "name", "preset", "seed", "step", "state", "exact match", "seconds")
     for name, path in found.items():
         card = _card(path)
         rows = card.get("curve") or card.get("rows") or []
-        exact = f"{rows[-1]['held_out_exact_match']:.2%}" if rows else "–"
-        train_config = card.get("train", {})
+        share = rows[-1]["held_out_exact_match"] if rows else None
         state = "stopped" if (path / STATE).exists() else "finished"
-        table.add_row(
-            name,
-            str(card.get("preset", "")),
-            str(train_config.get("seed", "")),
-            f"{card.get('step', 0):,}",
-            state,
-            exact,
-            f"{card.get('seconds', 0):.1f}",
-        )
+        _line(table, name, "", card, card.get("step", 0), state, share, card.get("seconds", 0))
+    latest = latest_rows(book) if entries else {}
+    for run, entry in entries.items():
+        share = exact_match(entry, latest.get(run, {}))
+        _line(table, run, entry.name, vars(entry), entry.step, entry.state, share, entry.seconds)
     Console().print(table)
+
+
+def _line(
+    table: Table, run: str, name: str, card: dict[str, Any], step: int, state: str, share: float | None, seconds: float
+) -> None:
+    exact = "–" if share is None else f"{share:.2%}"
+    seed = card.get("train", {}).get("seed", "")
+    cells = [run, name, card.get("preset", ""), seed, f"{step:,}", state, exact, f"{seconds:.1f}"]
+    table.add_row(*[escape(str(cell)) for cell in cells])
 
 
 def _card(path: Path) -> dict[str, Any]:

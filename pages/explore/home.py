@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from pages.shared import resources
+from pages.shared import models, resources
 from pages.shared.components.model_diagram import model_diagram
 from pages.shared.components.prediction_strip import Lane, prediction_strip
 from pages.shared.session import View, open_page
@@ -24,7 +24,7 @@ SCREENS = {
 
 def page() -> None:
     view = open_page("See a transformer think", "Where does my input go?")
-    about = view.checkpoint.card.get("about")
+    about = models.card(view.model).get("about")
     if isinstance(about, str):
         st.text(about)
     view.share()
@@ -91,15 +91,23 @@ def _parameters(view: View) -> None:
 
 
 def _card(view: View) -> None:
-    card = view.checkpoint.card
+    card = models.card(view.model)
     st.subheader("How it was trained", anchor=False)
-    figures, recipe = card.get("figures"), card.get("train")
+    figures, recipe = card.get("figures") or card.get("reported"), card.get("train")
     if not isinstance(figures, dict) or not isinstance(recipe, dict):
-        st.caption("This model carries no record of its training.")
+        st.caption(
+            "Nothing had been scored yet at this step." if recipe else "This model carries no record of its training."
+        )
         return
     tiles = st.columns(4)
-    tiles[0].metric("Exact match", f"{figures['exact_match']:.2%}", help="Whole sequences right.", border=True)
-    tiles[1].metric("On unseen inputs", f"{figures['samples']:,}", help=f"From seed {figures['seed']}.", border=True)
+    tiles[0].metric(
+        f"Exact match{figures.get('at', '')}",
+        f"{figures['exact_match']:.2%}",
+        help="Whole sequences right.",
+        border=True,
+    )
+    seed = figures.get("seed", card["seed"])
+    tiles[1].metric("On unseen inputs", f"{figures['samples']:,}", help=f"From seed {seed}.", border=True)
     tiles[2].metric("Training steps", f"{card['step']:,}", help=f"{recipe['batch_size']} sequences each.", border=True)
     tiles[3].metric("Training time", f"{card['seconds']:.1f} s", help=f"On a {card['device'].upper()}.", border=True)
     st.caption(

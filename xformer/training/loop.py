@@ -26,6 +26,7 @@ from xformer.tasks.sampling import generator
 from xformer.tasks.scoring import cross_entropy
 from xformer.tasks.task import CHUNK
 from xformer.trace import record
+from xformer.training.curve import fitting
 from xformer.training.device import choose_device
 from xformer.training.optimiser import FlatAdamW
 from xformer.training.progress import Progress
@@ -70,7 +71,7 @@ class Window:
     """Of the last step, as is `last_loss`."""
 
 
-class Stopped(Exception):
+class Stopped(Exception):  # noqa: N818  like StopIteration, it is no error
     """Raised between two steps by whoever drives a run: it writes its state down and ends."""
 
 
@@ -169,7 +170,7 @@ class Run:
                 packed=self.packed,
                 device=self.device,
             )
-        rows = n // 2 if self.packed else n
+        rows = len(self.batches.tokens) // CHUNK
         return self.batches.rows(place * rows, (place + 1) * rows)
 
     def _report(self) -> Progress:
@@ -219,7 +220,7 @@ class Run:
             "device": self.device.type,
             "torch": torch.__version__,
             "seconds": round(self.seconds, 2),
-            "curve": self.rows[:: -1 - len(self.rows) // 500][::-1],  # at most 500 rows, the last among them
+            "curve": fitting(self.rows),
         }
 
     def change_rate(self, peak: float) -> None:

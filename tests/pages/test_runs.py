@@ -1,0 +1,210 @@
+"""The Runs screen as a visitor meets it: table, choice, curves, names, deletion, import, and what may not be done."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.dataframe_util import convert_arrow_bytes_to_pandas_df
+from streamlit.testing.v1 import AppTest
+
+from tests.pages.conftest import Open
+from tests.training.tiny import tiny_preset
+from xformer.training.book import Book
+from xformer.training.loop import train
+from xformer.training.transfer import to_file
+
+RUNS = "pages/train/runs.py"
+
+
+def add(
+    book: Book, name: str, *, state: str = "finished", owner: str = "here", last: float = 0.5, **recipe: Any
+) -> str:
+    """A run with two reports, as if it had been trained; no weights."""
+    run = book.add(tiny_preset(**recipe), name=name, owner=owner, state=state)
+    numbers = dict.fromkeys(
+        ("loss", "held_out_loss", "held_out_token_accuracy", "gradient_norm", "learning_rate"), 0.25
+    )
+    rows = [
+        {"step": step, "steps": 12, "seconds": step / 10, "held_out_exact_match": last * step / 12, **numbers}
+        for step in (6, 12)
+    ]
+    book.put_rows(run, rows)
+    book.change(run, step=12, seconds=1.2)
+    return run
+
+
+def with_weights(book: Book, name: str) -> str:
+    run = book.add(tiny_preset(), name=name, owner="here", state="finished")
+    book.put_rows(run, [progress.row() for progress in train(tiny_preset(), out=book.folder_of(run), device="cpu")])
+    book.change(run, step=12)
+    return run
+
+
+def table(app: AppTest) -> Any:
+    return app.dataframe[0].value
+
+
+def words(app: AppTest) -> str:
+    return " ".join(element.value for kind in (app.markdown, app.caption, app.text) for element in kind)
+
+
+def drawn(app: AppTest, column: str) -> list[dict[str, Any]]:
+    """The rows of the first data set of the first chart that has such a column."""
+    [chart, *_] = app.get("vega_lite_chart")
+    frames = [convert_arrow_bytes_to_pandas_df(found.data.data) for found in chart.proto.datasets]
+    return next(frame.to_dict("records") for frame in frames if column in frame.columns)
+
+
+def charts(app: AppTest) -> list[dict[str, Any]]:
+    return [json.loads(chart.proto.spec) for chart in app.get("vega_lite_chart")]
+
+
+def test_an_empty_book_says_what_to_do(open_page: Open, runs: Path) -> None:
+    app = open_page(RUNS)
+    assert not app.exception
+    assert "Nothing has been trained here yet" in [element.value for element in app.subheader]
+    assert app.button(key="runs_first").label == "Train the first one"
+    assert len(app.dataframe) == 0
+    assert not runs.exists()  # looking makes no book
+
+
+def test_the_table_has_every_run_and_only_the_settings_that_differ(open_page: Open, runs: Path) -> None:
+    book = Book(runs)
+    add(book, "slow", peak_lr=1e-4)
+    add(book, "fast", peak_lr=1e-2, last=1.0)
+    app = open_page(RUNS)
+    assert not app.exception
+    found = table(app)
+    assert found["name"].tolist() == ["fast", "slow"]  # the latest first
+    assert found["peak_lr"].tolist() == [1e-2, 1e-4]
+    assert found["exact match"].tolist() == [1.0, 0.5]
+    assert found["state"].tolist() == [["finished"], ["finished"]]
+    assert not {"seed", "batch_size", "d_model", "device", "tags", "owner"} & set(found.columns)
+    assert "2 runs · they differ in 1 setting, each a column at the right" in words(app)
+
+
+def test_a_link_restores_choice_order_and_filter(open_page: Open, runs: Path) -> None:
+    book = Book(runs)
+    low, high, other = add(book, "zz low", last=0.25), add(book, "zz high", last=0.75), add(book, "other")
+    book.tag(low, ["lecture"])
+    app = open_page(RUNS, runs=f"{low},{other}", sort="exact match", order="up", find="ZZ", x="seconds", smooth="0.6")
+    assert not app.exception
+    assert table(app)["name"].tolist() == ["zz low", "zz high"]
+    assert app.query_params["runs"] == f"{low},{other}"
+    assert "1 of them hidden by the filter" in words(app)
+    spec = charts(app)[0]
+    assert "seconds" in json.dumps(spec)
+    app.multiselect(key="runs_tags").set_value(["lecture"]).run()
+    assert table(app)["name"].tolist() == ["zz low"]
+    assert app.query_params["tag"] == "lecture"
+    assert high not in app.query_params["runs"]
+
+
+@pytest.mark.parametrize(
+    "link", [{"runs": "ffffffff"}, {"runs": "../x"}, {"sort": "gas"}, {"state": "gas"}, {"tag": "gas"}, {"x": "gas"}]
+)
+def test_what_a_link_asks_in_vain_is_said_in_one_sentence(open_page: Open, runs: Path, link: dict[str, str]) -> None:
+    book = Book(runs)
+    run = add(book, "one")
+    app = open_page(RUNS, **({"runs": run} | link))
+    assert not app.exception
+    assert [element.value.count("not here") for element in app.warning] == [1]
+
+
+def test_the_curves_are_the_rows_of_the_chosen_runs(open_page: Open, runs: Path) -> None:
+    book = Book(runs)
+    one, two = add(book, "same name", last=0.5), add(book, "same name", last=1.0)
+    app = open_page(RUNS, runs=f"{one},{two}", curves="held_out_exact_match")
+    assert not app.exception
+    [spec] = charts(app)
+    assert spec["layer"][0]["encoding"]["y"]["title"] == "exact match"
+    lines = drawn(app, "raw")
+    found = {(row["run"], row["step"]): row["value"] for row in lines}
+    names = {run: f"same name · {run[:4]}" for run in (one, two)}
+    assert found == {(names[one], 6): 0.25, (names[one], 12): 0.5, (names[two], 6): 0.5, (names[two], 12): 1.0}
+    assert "is the first to get 99% of unseen sequences right: at step 12, after 1.2 s" in words(app)
+    assert "The two have the same settings" in words(app)
+
+
+def test_renaming_and_tags_reach_the_book(open_page: Open, runs: Path) -> None:
+    book = Book(runs)
+    run = add(book, "one")
+    app = open_page(RUNS, runs=run)
+    app.text_input(key=f"runs_name_{run}").set_value("two\n  words").run()
+    assert book.entry(run).name == "two words"
+    assert app.text_input(key=f"runs_name_{run}").value == "two words"
+    app.text_input(key=f"runs_name_{run}").set_value("   ").run()
+    assert [element.value for element in app.warning] == [
+        r"A run needs a name with at least one letter\, got none\; for example “first try”\."
+    ]
+    assert book.entry(run).name == app.text_input(key=f"runs_name_{run}").value == "two words"
+    book.tag(run, ["lecture"])
+    app.run()
+    app.multiselect(key=f"runs_tags_{run}").set_value([]).run()
+    assert book.entry(run).tags == ()
+
+
+def test_a_deleted_run_can_be_taken_back(open_page: Open, runs: Path) -> None:
+    book = Book(runs)
+    one, two = add(book, "one"), add(book, "![x](http://evil/x.png)")
+    app = open_page(RUNS, runs=f"{two},{one}")
+    app.button(key=f"runs_delete_{two}").click().run()
+    assert [entry.id for entry in book.entries()] == [one]
+    assert table(app)["name"].tolist() == ["one"]
+    assert r"Deleted “\!\[x\]\(http\:\/\/evil\/x\.png\)”" in words(app)
+    app.button(key="runs_undo").click().run()
+    assert [entry.id for entry in book.entries()] == [two, one]
+    assert app.query_params["runs"] == f"{one},{two}"
+    assert not app.exception
+
+
+def test_others_runs_are_looked_at_and_not_touched(
+    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XFORMER_OPEN", "0")
+    monkeypatch.setattr("pages.shared.desk.visitor", lambda: "b" * 32)
+    book = Book(runs)
+    run = add(book, "theirs", owner="a" * 32, state="stopped")
+    app = open_page(RUNS, runs=run)
+    assert not app.exception
+    assert table(app)["owner"].tolist() == ["others"]
+    assert app.text_input(key=f"runs_name_{run}").disabled
+    assert app.button(key=f"runs_delete_{run}").disabled
+    assert not [button for button in app.button if button.key == f"runs_resume_{run}"]
+    assert "you are looking on" in words(app)
+
+
+def test_open_on_another_screen_takes_the_step_along(open_page: Open, runs: Path) -> None:
+    book = Book(runs)
+    run = with_weights(book, "one")
+    app = open_page(RUNS, runs=run)
+    app.select_slider(key=f"runs_step_{run}").set_value(8).run()
+    app.button(key=f"runs_open_Home_{run}").click().run()
+    assert not app.exception
+    assert app.title[0].value.startswith("See a transformer think")
+    assert app.query_params["model"] == f"{run}@8"
+
+
+def test_a_file_is_imported_chosen_and_not_taken_twice(open_page: Open, runs: Path, tmp_path: Path) -> None:
+    elsewhere = Book(tmp_path / "elsewhere")
+    content = to_file(elsewhere, with_weights(elsewhere, "a gift"))
+    app = open_page(RUNS)
+    app.file_uploader(key="runs_import_0").upload("gift.safetensors", content, "application/octet-stream").run()
+    assert not app.exception
+    [entry] = Book(runs).entries()
+    assert (entry.name, entry.tags, entry.owner) == ("a gift", ("imported",), "here")
+    assert table(app)["name"].tolist() == ["a gift"]
+    assert app.query_params["runs"] == entry.id
+    app.file_uploader(key="runs_import_1").upload("gift.safetensors", content, "application/octet-stream").run()
+    assert [element.value for element in app.success] == [
+        r"These weights are here already\: they are “a gift”\, step 12\."
+    ]
+    app.file_uploader(key="runs_import_2").upload("bad.safetensors", b"hello", "application/octet-stream").run()
+    assert [element.value for element in app.error] == [
+        r"The file was not taken\. The file is no safetensors file\: it has only 5 bytes\."
+    ]
+    assert len(Book(runs).entries()) == 1
+    assert not app.exception

@@ -1,0 +1,207 @@
+"""A run goes through one file and comes back the same, and a file from a stranger leaves nothing half done."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.training.tiny import tiny_preset
+from xformer.checkpoints import Checkpoint, from_bytes, load, to_bytes
+from xformer.errors import BookError, CheckpointError
+from xformer.model import Transformer
+from xformer.tasks import Task
+from xformer.training import transfer
+from xformer.training.book import Book
+from xformer.training.card import read_card
+from xformer.training.limits import Limits
+from xformer.training.loop import train
+from xformer.training.snapshots import snapshot_file, snapshot_steps
+from xformer.training.transfer import card_of, from_file, to_file
+
+
+def trained(folder: Path, architecture: str = "encoder", **settings: Any) -> tuple[Book, str]:
+    """A book with one finished run of 12 steps in it, reports at 5, 10, 12."""
+    book, preset = Book(folder), tiny_preset(architecture, **settings)
+    run = book.add(preset, owner="ann", name="first try", state="finished")
+    rows = [progress.row() for progress in train(preset, out=book.folder_of(run), device="cpu")]
+    book.put_rows(run, rows)
+    figures = {"loss": 1.5, "token_accuracy": 0.5, "exact_match": 0.25, "samples": 8, "seed": 1}
+    book.change(run, step=12, seconds=rows[-1]["seconds"], figures=json.dumps(figures), device="cpu")
+    return book, run
+
+
+def file_of(card: dict[str, Any], architecture: str = "encoder") -> bytes:
+    """A file with this card and fresh weights."""
+    preset = tiny_preset(architecture)
+    model = Transformer(preset.model, torch.Generator().manual_seed(7))
+    return to_bytes(Checkpoint(model, Task(preset.task), card))
+
+
+def row(step: int, **changes: Any) -> dict[str, Any]:
+    numbers = ("loss", "learning_rate", "gradient_norm", "seconds", "tokens_per_second", "held_out_loss")
+    shares = {"held_out_token_accuracy": 0.5, "held_out_exact_match": 0.5, "held_out_samples": 8}
+    return {"step": step, "steps": 12, "note": "", "done": False} | dict.fromkeys(numbers, 1.0) | shares | changes
+
+
+@pytest.mark.parametrize("architecture", ["encoder", "decoder", "encoder-decoder"])
+def test_a_run_comes_back_from_its_file_with_weights_settings_curve_and_figures(
+    tmp_path: Path, architecture: str
+) -> None:
+    book, run = trained(tmp_path / "here", architecture)
+    other = Book(tmp_path / "there")
+    taken = from_file(other, to_file(book, run), owner="ben")
+    assert (taken.name, taken.step, taken.is_new) == ("first try", 12, True)
+    before, after = book.entry(run), other.entry(taken.run)
+    for name in ("name", "preset", "title", "about", "model", "task", "train", "step", "figures", "device"):
+        assert getattr(after, name) == getattr(before, name), name
+    assert after.seconds == pytest.approx(before.seconds, abs=0.01)
+    assert (after.owner, after.tags, after.state, after.worker) == ("ben", ("imported",), "finished", None)
+    assert other.rows(taken.run) == book.rows(run)
+    assert snapshot_steps(other.folder_of(taken.run)) == [12]
+    mine = load(book.folder_of(run)).model.state_dict()
+    for file in (snapshot_file(other.folder_of(taken.run), 12), other.folder_of(taken.run)):
+        for name, weights in load(file).model.state_dict().items():
+            assert torch.equal(weights, mine[name])
+    assert after.settings() == dataclasses.replace(before.settings(), name="tiny")
+
+
+def test_a_file_of_an_earlier_step_ends_there(tmp_path: Path) -> None:
+    book, run = trained(tmp_path)
+    found = from_bytes(to_file(book, run, 8))
+    assert found.card["step"] == 8
+    assert [row["step"] for row in found.card["curve"]] == [5]
+    assert "figures" not in found.card
+    expected = load(snapshot_file(book.folder_of(run), 8)).model.state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in found.model.state_dict().items())
+    with pytest.raises(BookError, match="no weights of step 7"):
+        to_file(book, run, 7)
+
+
+def test_a_long_curve_is_thinned_until_it_fits_and_keeps_its_last_row(tmp_path: Path) -> None:
+    book, run = trained(tmp_path)
+    entry = dataclasses.replace(book.entry(run), step=3000)
+    assert [found["step"] for found in card_of(entry, [row(i) for i in range(1, 1201)], 3000)["curve"]] == [
+        *range(3, 1201, 3)
+    ]
+    heavy = [row(i, scores={"encoder.0.attn": [0.123456789] * 300}) for i in range(1, 501)]
+    book.put_rows(run, heavy)
+    book.change(run, step=12)
+    card = card_of(entry, heavy, 3000)
+    assert card["curve"][-1]["step"] == 500
+    assert 50 < len(card["curve"]) < 500
+    assert from_bytes(to_bytes(Checkpoint(load(book.folder_of(run)).model, None, card))).card["curve"] == card["curve"]
+
+
+def test_what_is_here_already_is_not_taken_twice(tmp_path: Path) -> None:
+    book, run = trained(tmp_path)
+    content = to_file(book, run)
+    taken = from_file(book, content, owner="ben")
+    assert (taken.run, taken.is_new) == (run, False)
+    assert from_file(book, to_file(book, run, 4), owner="ben").run == run
+    assert len(book.entries()) == 1
+    other = from_file(book, file_of({"step": 12}), owner="ben")  # the same shape and step, other weights
+    assert other.is_new
+    assert from_file(book, file_of({"step": 12, "title": "again"}), owner="ben").run == other.run
+    book.delete(other.run)
+    assert from_file(book, file_of({"step": 12}), owner="ben").is_new
+
+
+def test_a_card_that_says_nothing_is_enough(tmp_path: Path) -> None:
+    book = Book(tmp_path)
+    taken = from_file(book, file_of({}), owner="ben", file_name="../x/mine.safetensors")
+    entry = book.entry(taken.run)
+    assert (entry.name, entry.step, entry.figures, entry.message, book.rows(taken.run)) == ("mine", 0, {}, "", [])
+    assert entry.settings().train.steps == 1
+
+
+def test_words_of_a_stranger_become_one_plain_line(tmp_path: Path) -> None:
+    book = Book(tmp_path)
+    card = {"name": "a\n\x1b[31m" + "b" * 500, "about": ["no text"], "title": 3, "seconds": True, "device": "toaster"}
+    entry = book.entry(from_file(book, file_of(card | {"step": "9"}), owner="ben").run)
+    assert entry.name == "a [31m" + "b" * 74
+    assert (entry.about, entry.title, entry.seconds, entry.device, entry.step) == ("", entry.name, 0.0, None, 0)
+    written = json.loads((book.folder_of(entry.id) / "card.json").read_text())
+    assert written == load(book.folder_of(entry.id)).card
+    assert written["name"] == entry.name
+
+
+@pytest.mark.parametrize(
+    ("curve", "words"),
+    [
+        ({"step": 1}, "a curve is a list"),
+        ([row(i) for i in range(1, 2002)], "at most 2,000 rows"),
+        ([3], "row 1 is not a JSON object"),
+        ([row(5), row(5)], "the step of row 2 must be after 5"),
+        ([row(0)], "the step of row 1 must be after 0"),
+        ([row(13)], "up to 12"),
+        ([row(True)], "the step of row 1"),
+        ([row(5, steps=0)], "the number of steps in row 1"),
+        ([row(5, loss=None)], "loss in row 1 must be a number"),
+        ([row(5, loss="1")], "loss in row 1"),
+        ([row(5, loss=10**400)], "loss in row 1"),
+        ([row(5, held_out_exact_match=1.5)], "held_out_exact_match in row 1 must be a number from 0 to 1"),
+        ([{"step": 5, "steps": 12}], "loss in row 1"),
+    ],
+)
+def test_a_curve_that_cannot_be_is_left_out_aloud(curve: Any, words: str) -> None:
+    story = read_card({"step": 12, "curve": curve, "name": "x"})
+    assert (story.rows, story.step, story.name) == ([], 12, "x")
+    assert story.left_out.startswith("Left out of the imported file: its curve (")
+    assert words in story.left_out
+
+
+def test_of_a_curve_only_what_is_known_is_kept() -> None:
+    scores = {"encoder.0.attn": [0.5, 1.0]}
+    good = row(5, scores=scores, best_head_score=0.5, note="a\nb")
+    [kept] = read_card({"step": 12, "curve": [good | {"diagonal": 0.5, "evil": {"deep": []}}]}).rows
+    assert kept == good | {"note": "a b"}
+    for wrong in ({"a": 1}, [1], {"a": [2.0]}, {"a": [0.1] * 5000}):
+        [kept] = read_card({"step": 12, "curve": [row(5, scores=wrong)]}).rows
+        assert "scores" not in kept
+
+
+def test_settings_and_figures_that_cannot_be_are_left_out() -> None:
+    story = read_card({"step": 12, "train": {"steps": 0}, "figures": {"exact_match": 2}})
+    assert story.train.steps == 12
+    assert story.figures == {}
+    assert "its training settings (steps must be from 1" in story.left_out
+
+
+def test_a_refusal_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    book = Book(tmp_path)
+    preset = tiny_preset()
+    no_task = to_bytes(Checkpoint(Transformer(preset.model, torch.Generator().manual_seed(1))))
+    small, full = Limits(parameters=10), Limits(disk=10)
+    for content, limits, words in (
+        (b"hello", None, "no safetensors file"),
+        (file_of({})[:-4], None, "bytes"),
+        (no_task, None, "names no task"),
+        (file_of({}), small, "parameters, and this server allows 10"),
+        (file_of({}), full, "there is no room"),
+    ):
+        with pytest.raises((CheckpointError, BookError), match=words) as refusal:
+            from_file(book, content, owner="ben", limits=limits)
+        assert "\n" not in str(refusal.value)
+    assert book.entries() == []
+    assert [path for path in tmp_path.iterdir() if path.is_dir()] == []
+
+
+@pytest.mark.parametrize("fails", ["write_snapshot", "save", "insert_rows"])
+def test_when_the_disk_refuses_there_is_neither_a_row_nor_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    book = Book(tmp_path)
+
+    def refuse(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(transfer, fails, refuse)
+    with pytest.raises(BookError, match=r"The file could not be kept here|cannot be used"):
+        from_file(book, file_of({}), owner="ben")
+    assert book.entries() == []
+    assert [path for path in tmp_path.iterdir() if path.is_dir()] == []

@@ -1,0 +1,176 @@
+"""A run as one file, to keep or to give away, and such a file from anyone taken into the book.
+
+content = to_file(book, run)                        # a safetensors file: weights, settings, curve, figures
+taken = from_file(book, content, owner="me")        # taken.run is in the book, finished, tagged “imported”
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xformer.checkpoints import FILE, Checkpoint, from_bytes, load, save, to_bytes
+from xformer.errors import BookError, CheckpointError
+from xformer.training.book import Book, Entry, insert_rows, marks
+from xformer.training.card import Story, one_line, read_card
+from xformer.training.curve import fitting
+from xformer.training.limits import Limits, disk_used, megabytes
+from xformer.training.snapshots import snapshot_file, snapshot_steps, write_snapshot
+
+TAG = "imported"
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Where a file has come to be: a step of a run, which was there already unless `is_new`."""
+
+    run: str
+    name: str
+    step: int
+    is_new: bool
+
+
+def to_file(book: Book, run: str, step: int | None = None) -> bytes:
+    """A run at a step (its latest, unless given) as one safetensors file that `from_file` and `xformer.load` read.
+
+    Raises `BookError` or `CheckpointError` where there are no weights of that step.
+    """
+    entry, folder = book.entry(run), book.folder_of(run)
+    steps = snapshot_steps(folder)
+    if step is None:
+        step = steps[-1] if steps else entry.step
+    file = snapshot_file(folder, step)
+    if not file.exists():
+        file = folder / FILE
+        if step != entry.step or not file.exists():
+            raise BookError(f"The run “{entry.name}” has no weights of step {step:,} yet.")
+    checkpoint = load(file)
+    card = card_of(entry, book.rows(run), step)
+    return to_bytes(Checkpoint(checkpoint.model, checkpoint.task, card))
+
+
+def card_of(entry: Entry, rows: list[dict[str, Any]], step: int) -> dict[str, Any]:
+    """What the book knows of a run up to a step, as the card of a file; the curve thinned until it fits."""
+    rows = [row for row in rows if row["step"] <= step]
+    latest = rows[-1] if rows else {}
+    return {
+        "name": entry.name,
+        "preset": entry.preset,
+        "title": entry.title,
+        "about": entry.about,
+        "seed": entry.train.get("seed"),
+        "step": step,
+        "train": entry.train,
+        "device": (entry.device or "cpu").partition(":")[0],
+        "seconds": round(entry.seconds if step == entry.step else latest.get("seconds", 0.0), 2),
+        "curve": fitting(rows),
+        **({"figures": entry.figures} if entry.figures and step == entry.step else {}),
+    }
+
+
+def from_file(book: Book, content: bytes, *, owner: str, file_name: str = "", limits: Limits | None = None) -> Taken:
+    """Take a file from anyone into the book: a finished run with the weights of its one step.
+
+    Weights that are in the book already are not taken a second time. Raises `CheckpointError` or `BookError` with one
+    sentence when the file is refused; then nothing of it is left.
+    """
+    checkpoint = from_bytes(content)
+    if checkpoint.task is None:
+        raise CheckpointError("The file names no task, so no screen would know what to let its model read.")
+    n, story = checkpoint.config.n_parameters(), read_card(checkpoint.card)
+    limits = limits or Limits()
+    if n > limits.parameters:
+        raise BookError(f"The model in the file has {n:,} parameters, and this server allows {limits.parameters:,}.")
+    clean = Checkpoint(checkpoint.model, checkpoint.task)
+    weights = to_bytes(clean)
+    if (there := _same(book, clean, weights, story.step)) is not None:
+        return there
+    if disk_used(book.folder) + 2 * len(content) > limits.disk:
+        raise BookError(
+            f"The runs on this server may take {megabytes(limits.disk)}, and there is no room for "
+            f"{megabytes(2 * len(content))} more; delete some runs."
+        )
+    run = secrets.token_hex(4)
+    name = story.name or one_line(Path(file_name).stem, 80) or "imported"
+    folder = book.folder_of(run)
+    try:  # the files first: what is in the book is whole
+        write_snapshot(folder, story.step, clean)
+        save(Checkpoint(clean.model, clean.task, _clean_card(story, name)), folder)
+        _write_down(book, run, name, owner, clean, story)
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise BookError(f"The file could not be kept here: {error.strerror or 'the disk refuses'}.") from error
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return Taken(run, name, story.step, is_new=True)
+
+
+def _write_down(book: Book, run: str, name: str, owner: str, checkpoint: Checkpoint, story: Story) -> None:
+    """The row of the run and its metrics, all of it or nothing."""
+    assert checkpoint.task is not None
+    values = {
+        "id": run,
+        "name": name,
+        "owner": owner,
+        "tags": json.dumps([TAG]),
+        "preset": story.preset,
+        "title": story.title or name,
+        "about": story.about,
+        "model": json.dumps(checkpoint.config.to_json()),
+        "task": json.dumps(checkpoint.task.config.to_json()),
+        "train": json.dumps(story.train.to_json()),
+        "wanted": "auto",
+        "state": "finished",
+        "device": story.device,
+        "step": story.step,
+        "seconds": story.seconds,
+        "message": story.left_out,
+        "figures": json.dumps(story.figures),
+        "created": time.time(),
+    }
+    with book.database.writing() as db:
+        db.execute(f"INSERT INTO runs ({', '.join(values)}) VALUES ({marks(values)})", tuple(values.values()))
+        insert_rows(db, run, story.rows)
+
+
+def _clean_card(story: Story, name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "preset": story.preset,
+        "title": story.title,
+        "about": story.about,
+        "seed": story.train.seed,
+        "step": story.step,
+        "train": story.train.to_json(),
+        "device": story.device or "cpu",
+        "seconds": story.seconds,
+        "curve": fitting(story.rows),
+        **({"figures": story.figures} if story.figures else {}),
+    }
+
+
+def _same(book: Book, checkpoint: Checkpoint, weights: bytes, step: int) -> Taken | None:
+    """The run that has these very weights at this step; None when there is none."""
+    assert checkpoint.task is not None
+    settings = checkpoint.config.to_json(), checkpoint.task.config.to_json()
+    for entry in book.entries():
+        file = snapshot_file(book.folder_of(entry.id), step)
+        try:
+            if (entry.model, entry.task) != settings or file.stat().st_size != len(weights):
+                continue
+            if _numbers(file.read_bytes()) == _numbers(weights):
+                return Taken(entry.id, entry.name, step, is_new=False)
+        except OSError:  # not there, or going just now
+            continue
+    return None
+
+
+def _numbers(file: bytes) -> bytes:
+    """What follows the header of a safetensors file, in which the metadata have no order that can be relied on."""
+    return file[8 + int.from_bytes(file[:8], "little") :]
