@@ -16,12 +16,13 @@ PACKAGE = Path(xformer.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 # What a room may import, besides itself.
-FOUNDATION = {"errors", "config", "counting", "tape"}
+FOUNDATION = {"errors", "config", "counting", "alphabet", "tape"}
 MODEL = FOUNDATION | {"layers", "model"}
 RECORDING = MODEL | {"edits", "trace"}
 MAY_IMPORT = {
     "errors": set(),
-    "config": {"errors", "counting"},
+    "alphabet": {"errors"},
+    "config": {"errors", "counting", "alphabet"},
     "counting": {"errors", "config"},
     "tape": {"errors", "config"},
     "files": set(),
@@ -30,13 +31,16 @@ MAY_IMPORT = {
     "model": FOUNDATION | {"layers"},
     "edits": MODEL,
     "trace": MODEL | {"edits"},
+    "trace_file": RECORDING,
     "interventions": RECORDING,
-    "tasks": MODEL,
+    "tasks": MODEL | {"files"},
     "decoding": RECORDING,
+    "continuation": RECORDING | {"decoding"},
     "analysis": RECORDING | {"tasks", "decoding"},
     "presets": {"errors", "config", "counting"},
     "checkpoints": MODEL | {"tasks", "files", "safe_header"},
     "training": RECORDING | {"tasks", "decoding", "analysis", "presets", "checkpoints", "files", "safe_header"},
+    "bugs": RECORDING | {"tasks", "training", "presets"},
     "viz": {"errors", "config", "counting", "viz"},
 }
 

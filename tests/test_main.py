@@ -37,7 +37,7 @@ def test_train_eval_trace_and_runs_hang_together(tmp_path: Path) -> None:
     run("trace", str(out), "--input", "3 7 12 9", "--out", str(tmp_path / "trace.npz"))
     arrays = np.load(tmp_path / "trace.npz", allow_pickle=False)
     trace = xformer.record(xformer.load(out).model, torch.tensor([[3, 7, 12, 9]]))
-    assert set(arrays) == {*trace, "tokens"}
+    assert set(arrays) == {*trace, "tokens", "config"}
     np.testing.assert_array_equal(arrays["encoder.0.attn.pattern"], trace["encoder.0.attn.pattern"].numpy())
     assert "mine" in run("runs", "--folder", str(out.parent))
     assert "reverse-mirror" in run("runs", "show", "mine", "--folder", str(out.parent))

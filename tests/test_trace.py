@@ -157,7 +157,7 @@ def test_saved_arrays_come_back(architecture: str, tmp_path: Path) -> None:
     trace = record(model, *arguments)
     trace.save_npz(tmp_path / "trace.npz")
     with np.load(tmp_path / "trace.npz", allow_pickle=False) as arrays:
-        names = {*trace, "tokens"} | ({"target"} if trace.target is not None else set())
+        names = {*trace, "tokens", "config"} | ({"target"} if trace.target is not None else set())
         assert set(arrays.files) == names
         for name in trace:
             assert np.array_equal(arrays[name], trace[name].numpy())

@@ -21,7 +21,10 @@ from xformer.analysis.diagnose_model import examine
 from xformer.analysis.diagnostics import diagnose, findings_frame, too_few_rows
 from xformer.checkpoints import CARD, FILE, load
 from xformer.errors import InputError, XformerError
+from xformer.config import TaskName
 from xformer.presets import preset
+from xformer.tasks import Score
+from xformer.tasks.rules import RULES
 from xformer.trace import record
 from xformer.trace_file import load_npz
 from xformer.training.allocator import settle
@@ -48,21 +51,21 @@ def train(options: Namespace) -> None:
     columns = (
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]}  exact match {task.fields[exact]}"),
+        TextColumn("loss {task.fields[loss]}  {task.fields[how]}"),
         TimeRemainingColumn(),
     )
     last: Progress | None = None
     reports = train_preset(chosen, out=options.out, device=options.device, resume=options.resume)
     with Bar(*columns, console=console) as bar, closing(reports):  # pyright: ignore[reportArgumentType]
-        shown = bar.add_task("training", total=chosen.train.steps, loss="–", exact="–")
+        shown = bar.add_task("training", total=chosen.train.steps, loss="–", how="")
         for last in reports:
-            exact = f"{last.held_out.exact_match:.2%}"
-            bar.update(shown, completed=last.step, loss=f"{last.loss:.4f}", exact=exact)
+            bar.update(shown, completed=last.step, loss=f"{last.loss:.4f}", how=_how_good(last.held_out, chosen.task.name))
             if last.note:
                 bar.console.print(last.note)
     if options.score:
         figures = put_figures_on_card(options.out, options.score)
-        console.print(f"{figures['exact_match']:.4%} exact match on {figures['samples']:,} unseen sequences")
+        score = Score(**{name: figures[name] for name in ("loss", "token_accuracy", "exact_match", "samples")})
+        console.print(f"{_how_good(score, chosen.task.name)} on {figures['samples']:,} unseen sequences")
     if last is not None:
         console.print(f"{last.seconds:.1f} s of training; saved to {options.out}")
 
@@ -77,13 +80,21 @@ def eval(options: Namespace) -> None:
     if not 0 <= options.seed < 2**63:
         raise InputError(f"--seed must be from 0 to 2^63 - 1, got {options.seed}; for example 1.")
     score = evaluate(checkpoint.model, checkpoint.task, samples=options.samples, seed=options.seed)
+    figures = asdict(score) | ({"bits_per_character": score.bits} if checkpoint.task.rule.goes_on else {})
     if options.json:
-        print(json.dumps(asdict(score)))
+        print(json.dumps(figures))
         return
     table = Table("figure", "value")
-    for name, value in asdict(score).items():
+    for name, value in figures.items():
         table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else f"{value:.6f}")
     Console().print(table)
+
+
+def _how_good(score: Score, task: TaskName) -> str:
+    """The one figure that a task is judged by, in words."""
+    if RULES[task].goes_on:
+        return f"held-out loss {score.loss:.4f} nats, {score.bits:.3f} bits per character"
+    return f"{score.exact_match:.2%} exact match"
 
 
 def trace(options: Namespace) -> None:

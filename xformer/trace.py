@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -62,11 +63,12 @@ class Trace:
         return sum(storage.nbytes() for storage in storages.values())
 
     def save_npz(self, path: str | Path) -> None:
-        """Write all activations, and the tokens, as one compressed NumPy archive."""
+        """Write all activations, the tokens, and the configuration as JSON, as one compressed NumPy archive."""
         arrays = {name: value.numpy(force=True) for name, value in self.activations.items()}
         arrays["tokens"] = self.tokens.numpy(force=True)
         if self.target is not None:
             arrays["target"] = self.target.numpy(force=True)
+        arrays["config"] = np.array(json.dumps(self.config.to_json()))
         np.savez_compressed(path, allow_pickle=False, **arrays)
 
 

@@ -1,0 +1,128 @@
+"""The confusion table of the diagnosis: every bug put into many models, and what it was taken for.
+
+python -m tests.analysis.confusion        prints it
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import xformer
+from tests.training.tiny import tiny_preset
+from xformer.analysis.diagnose_model import examine
+from xformer.bugs import BUGS, Bug
+from xformer.bugs.lab import lab_run
+from xformer.errors import TrainingError
+from xformer.presets import PRESETS, Preset
+from xformer.tasks import Task
+
+CHECKPOINTS = Path(__file__).parents[2] / "checkpoints"
+SHIPPED = sorted(path.parent.name for path in CHECKPOINTS.glob("*/model.safetensors"))
+RIGHT = "no bug"
+
+CONSEQUENCES = {
+    "no-scale": {"saturated-at-start"},
+    "scaled-after-softmax": {"saturated-at-start"},
+    "init-too-large": {"saturated-at-start"},
+    "no-residual": {"constant-stream"},
+    "init-too-small": {"uniform-heads"},
+    "dead-neurons": {"adds-nothing"},
+    "forgotten-return": {"no-padding-mask"},
+}
+"""What may be found besides the bug, because it follows from it."""
+
+NOT_IN_A_TRACE = {name for name, bug in BUGS.items() if bug.shows == "in training"}
+NOT_AFTER_TRAINING = (
+    {name for name, bug in BUGS.items() if bug.shows == "when fresh"} | NOT_IN_A_TRACE | {"softmax-of-nothing"}
+)
+"""Bugs that a model trained with them does not show: training has moved the weights on, or they were never in the model, or
+the loop has stopped at a NaN with all weights NaN already ("not-finite")."""
+
+
+def fresh(name: str) -> xformer.Transformer:
+    return xformer.Transformer(PRESETS[name].model, torch.Generator().manual_seed(1)).eval()
+
+
+@cache
+def shipped(name: str) -> xformer.Checkpoint:
+    return xformer.load(CHECKPOINTS / name)
+
+
+def tiny(architecture: str, **options: Any) -> Preset:
+    """Two layers, learned for a second."""
+    sizes = {"d_model": 16, "d_ff": 32, "n_layers": 2} | options
+    recipe = {"steps": 40, "batch_size": 16, "log_every": 40, "snapshot_every": 0}
+    return tiny_preset(architecture, model=sizes, **recipe)
+
+
+def bugs_of(config: xformer.ModelConfig) -> Iterator[Bug]:
+    return (bug for bug in BUGS.values() if bug.applies_to(config))
+
+
+def kinds(model: xformer.Transformer, task: Task | None) -> list[str]:
+    return [finding.kind for finding in examine(model, task)]
+
+
+def trained_with(bug: Bug | None, architecture: str, **options: Any) -> list[str]:
+    """What is found in a tiny model that was trained with the bug; a run that ends in NaN has been found out by the loop."""
+    run = lab_run(tiny(architecture, **options), bug, device="cpu")
+    try:
+        for _ in run.reports():
+            pass
+    except TrainingError:
+        pass
+    return kinds(run.model.eval(), run.task)
+
+
+def cells(group: str) -> Iterator[tuple[str, list[str]]]:
+    """(bug, findings) for all bugs and all models of a group."""
+    if group == "trained with it":
+        for architecture, options in TINY:
+            for bug in [None, *bugs_of(tiny(architecture, **options).model)]:
+                yield RIGHT if bug is None else bug.name, trained_with(bug, architecture, **options)
+        return
+    for name in PRESETS if group == "fresh" else SHIPPED:
+        if group == "fresh":
+            model, task = fresh(name), Task(PRESETS[name].task)
+        else:
+            model, task = shipped(name).model, shipped(name).task
+        yield RIGHT, kinds(model, task)
+        for bug in bugs_of(model.config):
+            yield bug.name, kinds(bug.broken(model), task)
+
+
+TINY: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("encoder", {}),
+    ("decoder", {"norm": "pre", "positions": "rotary"}),
+    ("encoder-decoder", {}),
+)
+GROUPS = ("fresh", "shipped", "trained with it")
+
+
+def main() -> None:
+    """Print one line a bug: in how many models it was found under its own name, and what else was found there."""
+    torch.set_num_threads(1)
+    counts = {group: (Counter(), Counter(), {}) for group in GROUPS}
+    for group, (right, of, others) in counts.items():
+        for bug, found in cells(group):
+            of[bug] += 1
+            right[bug] += found[:1] == [bug] or (bug == RIGHT and not found)
+            others.setdefault(bug, Counter()).update(kind for kind in found if kind != bug)
+    print(f"{'bug':28}" + "".join(f"{group:>18}" for group in GROUPS) + "   also found")
+    for bug in (RIGHT, *BUGS):
+        line = f"{bug:28}"
+        also: Counter[str] = Counter()
+        for right, of, others in counts.values():
+            line += f"{f'{right[bug]}/{of[bug]}' if of[bug] else '–':>18}"
+            also += others.get(bug, Counter())
+        print(line + "   " + ", ".join(f"{kind} ×{n}" for kind, n in also.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,283 @@
+"""Each bug is found under its own name in fresh, shipped and briefly trained models, and nothing is found in right ones."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+
+import xformer
+from tests.analysis.confusion import (
+    CONSEQUENCES,
+    NOT_AFTER_TRAINING,
+    NOT_IN_A_TRACE,
+    SHIPPED,
+    TINY,
+    bugs_of,
+    fresh,
+    kinds,
+    shipped,
+    tiny,
+    trained_with,
+)
+from xformer import edits
+from xformer.analysis.diagnose_case import Case, tokens_that_count
+from xformer.analysis.diagnose_model import examination
+from xformer.analysis.diagnose_projections import outside_of
+from xformer.analysis.diagnose_stream import misfit_of_norm
+from xformer.analysis.diagnose_weights import weight_ratios
+from xformer.analysis.diagnostics import Finding, diagnose, findings_frame, too_few_rows
+from xformer.bugs import BUGS
+from xformer.errors import InputError
+from xformer.presets import PRESETS
+from xformer.tasks import Task
+
+
+def check_named(bug: str, found: list[str]) -> None:
+    assert found[:1] == [bug]
+    assert set(found[1:]) <= CONSEQUENCES.get(bug, set())
+
+
+def shows(bug: str, model: xformer.Transformer, task: Task | None) -> bool:
+    """Padding shows only where the examination has some."""
+    return BUGS[bug].shows != "with padding" or not bool(examination(model.config, task).valid.all())
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_bugs_in_shipped_models(name: str) -> None:
+    checkpoint = shipped(name)
+    assert kinds(checkpoint.model, checkpoint.task) == []
+    for bug in bugs_of(checkpoint.config):
+        found = kinds(bug.broken(checkpoint.model), checkpoint.task)
+        if bug.name in NOT_IN_A_TRACE:
+            assert found == []
+        elif shows(bug.name, checkpoint.model, checkpoint.task):
+            check_named(bug.name, found)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_bugs_in_fresh_models(name: str) -> None:
+    model, task = fresh(name), Task(PRESETS[name].task)
+    assert kinds(model, task) == kinds(model, None) == []
+    for bug in bugs_of(model.config):
+        found = kinds(bug.broken(model), task)
+        if bug.name in NOT_IN_A_TRACE:
+            assert found == []
+        elif shows(bug.name, model, task):
+            check_named(bug.name, found)
+
+
+@pytest.mark.parametrize(("architecture", "options"), TINY)
+def test_bugs_that_were_trained_with(architecture: str, options: dict[str, str]) -> None:
+    assert trained_with(None, architecture, **options) == []
+    for bug in bugs_of(tiny(architecture, **options).model):
+        if bug.name not in NOT_AFTER_TRAINING:
+            check_named(bug.name, trained_with(bug, architecture, **options))
+
+
+def test_every_bug_was_tried_somewhere() -> None:
+    configs = [fresh(name).config for name in PRESETS]
+    assert {bug.name for config in configs for bug in bugs_of(config)} == set(BUGS)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_no_false_alarm_on_single_inputs_however_short(name: str) -> None:
+    model, task = shipped(name).model, shipped(name).task
+    assert task is not None
+    for seed in range(12):
+        source = task.draw(seed)
+        for size in (len(source), 3, 2, 1):
+            example = task.example(source[:size])
+            assert diagnose(xformer.record(model, example.stream, example.target)) == []
+    example = task.example([3] * 7)
+    assert diagnose(xformer.record(model, example.stream, example.target)) == []
+
+
+CHOICES = tuple(
+    itertools.product(
+        ("encoder", "decoder", "encoder-decoder"),
+        ("pre", "post", "none"),
+        ("sinusoidal", "learned", "rotary", "alibi", "none", "mirror"),
+    )
+)
+
+
+@pytest.mark.parametrize(("architecture", "norm", "positions"), CHOICES)
+def test_no_false_alarm_on_any_fresh_architecture(architecture: str, norm: str, positions: str) -> None:
+    drawn_small = {"init": "normal", "init_scale": 0.1, "embed_std": 0.02}
+    for options in (
+        {"d_ff": 0, "attention_bias": True},
+        {"d_ff": 37, "see_self": architecture == "encoder", **drawn_small},
+    ):
+        config = xformer.ModelConfig(
+            architecture=architecture, vocab_size=11, d_model=12, n_layers=2, n_heads=3, max_len=19, norm=norm,
+            positions=positions, **options,
+        )  # fmt: skip
+        model = xformer.Transformer(config, torch.Generator().manual_seed(5)).eval()
+        inputs = examination(config)
+        found = diagnose(inputs.record(model), valid=inputs.valid, target_valid=inputs.target_valid)
+        for tokens in ([[3]], [[3, 5]], [[3, 3, 3, 3]], [[1, 2, 3, 4, 5, 6, 7]]):
+            given = torch.tensor(tokens)
+            found += diagnose(xformer.record(model, given, given[:, :5] if "-" in architecture else None))
+        # Without norm, tiny embeddings make uniform patterns indeed: a note, no alarm.
+        assert [finding for finding in found if finding.severity != "note"] == []
+
+
+def of(bug: str, architecture: str = "encoder", **options: object) -> list[Finding]:
+    """The findings in a fresh model with prime sizes (d_head 5, so 1/√d_head = 0.447) on one batch."""
+    given = {"architecture": architecture, "vocab_size": 23, "d_model": 13, "n_layers": 2, "n_heads": 3, "d_head": 5}
+    config = xformer.ModelConfig(**{**given, "d_ff": 37, "max_len": 19, "embed_std": 1.0, **options})
+    model = xformer.Transformer(config, torch.Generator().manual_seed(3)).eval()
+    inputs = examination(config)
+    trace = inputs.record(BUGS[bug].broken(model))
+    return diagnose(trace, valid=inputs.valid, target_valid=inputs.target_valid)
+
+
+def test_the_numbers_are_what_was_measured() -> None:
+    scaled = of("scaled-after-softmax")[0]
+    assert scaled.numbers["sum"] == pytest.approx(1 / math.sqrt(5), rel=1e-6)
+    assert scaled.where == ("encoder.0.attn", "encoder.1.attn")
+    unscaled = of("no-scale")[0]
+    assert unscaled.numbers["factor"] == pytest.approx(1, rel=1e-5)
+    assert unscaled.numbers["one_over_root_d_head"] == pytest.approx(1 / math.sqrt(5))
+    leak = of("causal-off-by-one", "decoder")[0]
+    assert leak.numbers["weight_on_the_next"] == pytest.approx(1)
+    assert 0 < leak.numbers["weight_on_later_tokens"] < 1
+    assert of("identical-heads")[0].where[0] == "encoder.0.attn heads 0 and 1"
+    assert of("dead-neurons")[0].numbers["neurons"] == 37
+    assert of("softmax-of-nothing")[0].where == ("encoder.0.attn.pattern",)
+
+
+def test_a_wrong_axis_and_a_late_scale_together_are_two_findings() -> None:
+    model = fresh("reverse")
+    tokens = torch.arange(1, 12)[None]
+    scores = xformer.record(model, tokens)["encoder.0.attn.scores"]
+    both = edits.replace("encoder.0.attn.pattern", scores.softmax(dim=-2) / 4)  # d_head is 16
+    found = {finding.kind for finding in diagnose(xformer.record(model, tokens, edits=[both]))}
+    assert {"softmax-over-queries", "scaled-after-softmax"} <= found
+
+
+def test_another_factor_is_a_wrong_scale_and_other_rows_are_rows_that_do_not_sum_to_one() -> None:
+    model, tokens = fresh("reverse"), torch.arange(1, 12)[None]
+    found = diagnose(xformer.record(model, tokens, edits=[edits.scale("encoder.2.attn.scores", 0.5)]))
+    assert [(finding.kind, finding.where) for finding in found] == [("wrong-scale", ("encoder.2.attn",))]
+    assert found[0].numbers["factor"] == pytest.approx(0.125, rel=1e-5)  # half of 1/√16
+    found = diagnose(xformer.record(model, tokens, edits=[edits.scale("encoder.2.attn.pattern", 0.9, heads=[1])]))
+    assert [finding.kind for finding in found] == ["rows-not-one"]
+
+
+def test_a_mask_lifted_on_purpose_is_no_leak_when_one_says_so() -> None:
+    model, tokens = fresh("reverse-decoder"), torch.arange(1, 12)[None]
+    trace = xformer.record(model, tokens, edits=[edits.set_causal(False)])
+    assert [finding.kind for finding in diagnose(trace)] == ["causal-ignored"]
+    assert diagnose(trace, causal=False) == []
+    encoder = xformer.record(fresh("reverse"), tokens)
+    assert [finding.kind for finding in diagnose(encoder, causal=True)] == ["causal-ignored"]
+
+
+def test_the_first_number_that_is_none_is_named() -> None:
+    model, tokens = fresh("reverse"), torch.arange(1, 12)[None]
+    poison = edits.scale("encoder.1.ffn.post", float("nan"))
+    found = diagnose(xformer.record(model, tokens, edits=[poison]))
+    assert [(finding.kind, finding.where) for finding in found] == [("not-finite", ("encoder.1.ffn.post",))]
+
+
+def test_order_blindness_is_seen_in_a_second_run() -> None:
+    config = fresh("reverse").config.replace(positions="none")
+    blind = xformer.Transformer(config, torch.Generator().manual_seed(1)).eval()
+    tokens = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
+
+    def found(model: xformer.Transformer) -> list[tuple[str, str]]:
+        rolled = xformer.record(model, tokens.roll(1, dims=1))
+        return [(f.kind, f.severity) for f in diagnose(xformer.record(model, tokens), rolled=rolled)]
+
+    assert found(blind) == [("no-positions", "note")]
+    assert found(fresh("reverse")) == []
+    alibi = xformer.Transformer(config.replace(positions="alibi"), torch.Generator().manual_seed(1)).eval()
+    assert found(alibi) == []
+
+
+def test_fresh_weights_are_told_from_trained_ones() -> None:
+    for name in ("reverse", "reverse-mirror"):  # post-norm, pre-norm
+        for model, expected in ((fresh(name), True), (shipped(name).model, False)):
+            inputs = examination(model.config)
+            assert Case(inputs.record(model), inputs.valid, None).is_fresh is expected
+
+
+def test_a_softmax_that_is_frozen_before_anything_is_learned() -> None:
+    """Queries and keys ten times too large alone: the other matrices are as they should be."""
+    model = fresh("reverse")
+    inputs = examination(model.config)
+    with torch.no_grad():
+        assert model.encoder is not None
+        model.encoder.blocks[1].attn.weight_in[:128].mul_(10)  # pyright: ignore[reportOptionalMemberAccess]
+    trace = inputs.record(model)
+    found = diagnose(trace, valid=inputs.valid)
+    assert [(finding.kind, finding.where) for finding in found] == [("saturated-at-start", ("encoder.1.attn",))]
+    assert found[0].numbers["limit"] == pytest.approx(math.sqrt(2 * math.log(13)))
+    assert diagnose(trace, valid=inputs.valid, weights_fresh=False) == []
+
+
+def test_weight_ratios_follow_their_distribution() -> None:
+    """Glorot's weights have r = 1 within five standard deviations, √(1/(2 n_out)) each, and twice the weights have twice r."""
+    model = fresh("reverse")
+    inputs = examination(model.config)
+    ratios = dict(weight_ratios(Case(inputs.record(model), inputs.valid, None)))
+    assert len(ratios) == 4 * 6
+    for name, ratio in ratios.items():
+        n_out = {"out": 16, "pre": 512}.get(name.rpartition(".")[2], 64)
+        assert abs(ratio - 1) < 5 / math.sqrt(2 * n_out), name
+    with torch.no_grad():
+        assert model.encoder is not None
+        model.encoder.blocks[0].attn.weight_in.mul_(2)  # pyright: ignore[reportOptionalMemberAccess]
+    twice = dict(weight_ratios(Case(inputs.record(model), inputs.valid, None)))
+    assert twice["encoder.0.attn.q"] == pytest.approx(2 * ratios["encoder.0.attn.q"], rel=1e-5)
+
+
+def test_what_is_made_from_rows_and_what_is_not() -> None:
+    draw = torch.Generator().manual_seed(0)
+    rows, weights = torch.randn(3, 11, 13, generator=draw), torch.randn(13, 7, generator=draw)
+    made = rows @ weights + 1
+    assert outside_of(rows, made) == pytest.approx(0, abs=1e-6)
+    # 33 rows of rank 13 and a mean: chance leaves a share of √(19/32) = 0.77 outside.
+    assert outside_of(rows, torch.randn(3, 11, 7, generator=draw)) == pytest.approx(math.sqrt(19 / 32), abs=0.1)
+    assert outside_of(rows[:1], made[:1]) is None  # 11 rows: any map would do
+
+
+def test_the_fit_of_a_norm_finds_its_gain_and_shift() -> None:
+    draw = torch.Generator().manual_seed(0)
+    x, gain, shift = (
+        torch.randn(2, 5, 7, generator=draw),
+        torch.randn(7, generator=draw),
+        torch.randn(7, generator=draw),
+    )
+    after = torch.nn.functional.layer_norm(x, (7,), gain, shift, 1e-5)
+    assert misfit_of_norm(x, after, 1e-5) < 1e-6
+    assert misfit_of_norm(torch.randn(2, 5, 7, generator=draw), after, 1e-5) > 0.5
+
+
+def test_padding_is_the_pad_tokens_at_the_ends() -> None:
+    tokens = torch.tensor([[0, 3, 0, 5, 0, 0], [0, 0, 0, 0, 0, 0]])
+    assert tokens_that_count(tokens, 0).tolist() == [[False, True, True, True, False, False], [True] * 6]
+
+
+def test_what_cannot_be_diagnosed_is_said() -> None:
+    model, tokens = fresh("reverse"), torch.arange(1, 12)[None]
+    with pytest.raises(InputError, match="needs the attention patterns"):
+        diagnose(xformer.record(model, tokens, keep=["logits"]))
+    with pytest.raises(InputError, match="valid must be boolean"):
+        diagnose(xformer.record(model, tokens), valid=torch.ones(1, 5).bool())
+    only = xformer.record(model, tokens, keep=["*.pattern"])
+    assert diagnose(only) == []  # checks whose activations were not kept say nothing
+    assert too_few_rows(only)
+    assert not too_few_rows(examination(model.config).record(model))
+
+
+def test_findings_as_a_table() -> None:
+    frame = findings_frame(of("no-scale"))
+    assert list(frame.columns) == ["severity", "kind", "where", "finding", "numbers"]
+    assert frame.loc[0, "kind"] == "no-scale"
+    assert "factor 1" in frame.loc[0, "numbers"]
+    assert findings_frame([]).empty

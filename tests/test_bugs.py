@@ -1,0 +1,349 @@
+"""Every bug does what its equation says, leaves the original alone, and can be learned with."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import xformer
+from tests.layers.reference import ARCHITECTURES, build, inputs
+from tests.training.tiny import tiny_preset
+from xformer.bugs import BUGS, CRASHES, WHOLE_RUNS
+from xformer.bugs.lab import lab_run
+from xformer.bugs.surgery import exchange
+from xformer.bugs.weights import redrawn
+from xformer.bugs.written_out import WrittenOut
+from xformer.errors import InputError, TrainingError
+from xformer.layers.attention import Attention
+from xformer.tasks.batch import IGNORED
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+EXACT: dict[str, Any] = {"rtol": 0, "atol": 1e-13}
+"""Float64 sums of a few dozen numbers of size 1, in another order."""
+
+
+def model_for(bug: str, **options: Any) -> xformer.Transformer:
+    """A model with prime sizes that can have the bug."""
+    for architecture in ARCHITECTURES:
+        for more in ({}, {"norm": "pre"}, {"d_value": 10}):
+            model = build(**({"architecture": architecture, "positions": "learned"} | more | options))
+            if BUGS[bug].applies_to(model.config):
+                return model
+    raise AssertionError(bug)
+
+
+def equal_inputs(model: xformer.Transformer) -> tuple[Tensor, ...]:
+    """Inputs of equal length, which two of the bugs need."""
+    shortest = min(tokens.shape[1] for tokens in inputs(model))
+    return tuple(tokens[:, : min(7, shortest)] for tokens in inputs(model))
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_original_is_left_alone_and_the_copy_differs(bug: str) -> None:
+    model = model_for(bug)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    given = equal_inputs(model)
+    right = xformer.record(model, *given)
+    broken = BUGS[bug].broken(model)
+    assert isinstance(broken, xformer.Transformer)
+    assert not {p.data_ptr() for p in broken.parameters()} & {p.data_ptr() for p in model.parameters()}
+    wrong = xformer.record(broken, *given)
+    again = xformer.record(model, *given)
+    assert torch.equal(again.logits, right.logits)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    changes = BUGS[bug].shows not in ("with padding", "in training")
+    assert changes == (not torch.allclose(wrong.logits, right.logits, rtol=1e-6))
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_watched_and_unwatched_runs_agree_and_gradients_flow(bug: str) -> None:
+    """So what a lab trains is what it shows. (A NaN bug shows on padding alone, and there is none here.)"""
+    broken = BUGS[bug].broken(model_for(bug)).train().requires_grad_(True)
+    given = equal_inputs(broken)
+    logits = broken(*given)
+    torch.testing.assert_close(xformer.record(broken, *given).logits, logits.detach(), rtol=1e-9, atol=1e-12)
+    logits.square().sum().backward()
+    reached = {name for name, p in broken.named_parameters() if p.grad is not None and bool(p.grad.any())}
+    every = {name for name, _ in broken.named_parameters()}
+    silent = {
+        "no-positions": "table",
+        "lost-output": "attn.",
+        "dead-neurons": "ffn.weight",
+        "cross-queries-from-memory": "",
+        "forgotten-return": "encoder.",
+    }
+    missing = every - reached
+    if bug in silent:
+        assert missing if silent[bug] else True
+        assert all(
+            silent[bug] in name or "ffn.bias" in name or "bias_in" in name or "source" in name for name in missing
+        )
+    else:
+        assert not {name for name in missing if "bias_in" not in name}  # a key's bias moves no softmax
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "alibi"])
+def test_attention_written_out_is_attention(architecture: str, positions: str) -> None:
+    model = build(architecture=architecture, positions=positions)
+    copy = exchange(model, Attention, WrittenOut)
+    assert not any(type(layer) is Attention for layer in copy.modules())
+    given = inputs(model)
+    right, mine = xformer.record(model, *given), xformer.record(copy, *given)
+    assert list(right) == list(mine)
+    for name in right:
+        assert torch.equal(right[name], mine[name]), name
+    torch.testing.assert_close(copy(*given), model(*given), rtol=1e-9, atol=1e-12)
+
+
+def attention(bug: str, part: str = "", **options: Any) -> tuple[dict[str, Tensor], xformer.Transformer]:
+    """The activations of one attention layer of the broken model, by their short names."""
+    model = model_for(bug, **options)
+    trace = xformer.record(BUGS[bug].broken(model), *equal_inputs(model))
+    path = next(path for path in trace.attention_layers() if path.endswith(part))
+    if part == "":
+        path = next(path for path in reversed(trace.attention_layers()) if not path.endswith("cross_attn"))
+    return {name.removeprefix(f"{path}."): trace[name] for name in trace if name.startswith(f"{path}.")}, model
+
+
+def test_softmax_bugs() -> None:
+    one = torch.tensor(1.0)
+    got, model = attention("softmax-over-queries")
+    torch.testing.assert_close(got["pattern"].sum(dim=-2), one.expand(got["pattern"].sum(dim=-2).shape), **EXACT)
+    # One cell by hand: exp S[i, j] over the sum down its column.
+    scores = got["scores"][1, 2]
+    by_hand = math.exp(scores[3, 2]) / sum(math.exp(scores[i, 2]) for i in range(7))
+    assert got["pattern"][1, 2, 3, 2].item() == pytest.approx(by_hand, rel=1e-12)
+    got, _ = attention("softmax-over-heads")
+    torch.testing.assert_close(got["pattern"].sum(dim=1), one.expand(2, 7, 7), **EXACT)
+    got, model = attention("no-scale")
+    torch.testing.assert_close(got["scores"], got["q"] @ got["k"].mT, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(got["pattern"], got["scores"].softmax(dim=-1), **EXACT)
+    got, model = attention("scaled-after-softmax")
+    rows = got["pattern"].sum(dim=-1)
+    torch.testing.assert_close(rows, torch.full_like(rows, 1 / math.sqrt(model.config.d_head)), **EXACT)
+
+
+def test_softmax_of_nothing_spreads() -> None:
+    model = model_for("softmax-of-nothing")
+    (tokens,) = equal_inputs(model)
+    valid = torch.arange(7).expand(2, 7) < torch.tensor([[7], [5]])
+    trace = xformer.record(BUGS["softmax-of-nothing"].broken(model), tokens, valid=valid)
+    first = trace["encoder.0.attn.pattern"].isnan().any(dim=-1)[:, 0]  # [batch, query]
+    assert first.tolist() == (~valid).tolist()  # at first in the rows of padding alone
+    assert trace.logits[1].isnan().all()  # and in the next layer everywhere in that sequence
+    assert not trace.logits[0].isnan().any()
+    assert xformer.record(model, tokens, valid=valid).logits.isfinite().all()
+
+
+def test_mask_bugs() -> None:
+    lit = {"causal-off-by-one": 1, "causal-ignored": 6, "causal-upside-down": 6, "masked-with-zero": 6}
+    for bug, furthest in lit.items():
+        got, _ = attention(bug, architecture="decoder")
+        seen = got["pattern"].gt(0).any(dim=0).any(dim=0)  # [query, key]
+        offset = torch.arange(7)[None, :] - torch.arange(7)[:, None]
+        assert offset[seen].max() == furthest, bug
+        assert offset[seen].min() == (0 if bug == "causal-upside-down" else -6), bug
+        torch.testing.assert_close(got["pattern"].sum(dim=-1), torch.ones(2, 3, 7), **EXACT)
+    later = torch.ones(7, 7).triu(1).bool()
+    got, _ = attention("masked-with-zero", architecture="decoder")
+    assert (got["scores"][..., later] == 0).all()
+    row = got["scores"][0, 0, 2]  # two of its seven keys are allowed besides itself: four zeros
+    assert got["pattern"][0, 0, 2, 6].item() == pytest.approx(1 / (4 + sum(math.exp(s) for s in row[:3])), rel=1e-12)
+    got, _ = attention("masked-after-softmax", architecture="decoder")
+    assert (got["pattern"][..., later] == 0).all()
+    row = got["scores"][0, 0, 0]
+    by_hand = math.exp(row[0]) / sum(math.exp(s) for s in row)
+    assert got["pattern"][0, 0, 0].sum().item() == pytest.approx(by_hand, rel=1e-12)
+
+
+def test_without_a_padding_mask_a_neighbour_in_the_batch_changes_the_answer() -> None:
+    model = model_for("no-padding-mask")
+    (tokens,) = equal_inputs(model)
+    valid = torch.arange(7).expand(2, 7) < 5
+    for which, changes in ((model, False), (BUGS["no-padding-mask"].broken(model), True)):
+        alone = xformer.record(which, tokens[:, :5]).logits
+        padded = xformer.record(which, tokens, valid=valid).logits[:, :5]
+        assert changes == (not torch.allclose(alone, padded, rtol=1e-9))
+
+
+def test_role_bugs() -> None:
+    got, model = attention("keys-values-swapped", d_value=10)
+    scale = math.sqrt(model.config.d_head)
+    allowed = got["scores"].isfinite()
+    torch.testing.assert_close(
+        got["scores"][allowed], (got["q"] @ got["v"].mT / scale)[allowed], rtol=1e-12, atol=1e-12
+    )
+    torch.testing.assert_close(got["z"], got["pattern"] @ got["k"], **EXACT)
+    expected = {
+        "cross-queries-from-memory": ("memory", "memory", "target"),
+        "cross-roles-swapped": ("memory", "target", "target"),
+        "forgotten-return": ("target", "target", "target"),
+    }
+    for bug, streams in expected.items():
+        model = model_for(bug)
+        trace = xformer.record(BUGS[bug].broken(model), *equal_inputs(model))
+        path = "decoder.1.cross_attn"
+        memory = trace["encoder.final_norm" if "encoder.final_norm" in trace else "encoder.1.resid_post"]
+        from_where = {"memory": memory, "target": trace[f"{path}.in"]}
+        layer = model.get_submodule(path.replace("decoder.1", "decoder.blocks.1"))
+        assert isinstance(layer, Attention)
+        for name, stream in zip("qkv", streams, strict=True):
+            weight, bias = getattr(layer, f"W_{name.upper()}"), getattr(layer, f"b_{name.upper()}")
+            made = from_where[stream][:, None] @ weight + (0 if bias is None else bias[:, None])
+            torch.testing.assert_close(trace[f"{path}.{name}"], made, rtol=1e-10, atol=1e-12)
+    lengths = tuple(tokens[:, :n] for tokens, n in zip(equal_inputs(model), (5, 3), strict=True))
+    with pytest.raises(InputError, match="equally long, got 5 and 3"):
+        xformer.record(BUGS["cross-roles-swapped"].broken(model), *lengths)
+    got = xformer.record(BUGS["forgotten-return"].broken(model), *lengths)
+    assert got["decoder.0.cross_attn.pattern"].shape[-2:] == (3, 3)
+
+
+def test_split_by_view_puts_positions_into_heads() -> None:
+    got, model = attention("split-by-view")
+    layer = model.get_submodule("encoder.blocks.1.attn")
+    assert isinstance(layer, Attention)
+    bias = None if layer.bias_in is None else layer.bias_in[: layer.rows[0]]
+    flat = torch.nn.functional.linear(got["in"], layer.weight_in[: layer.rows[0]], bias)  # [batch, pos, head·d_head]
+    assert torch.equal(got["q"].flatten(1), flat.flatten(1))  # the same numbers in the same order, cut up elsewhere
+    assert got["q"].shape == (2, 3, 7, 10)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post", "none"])
+def test_residual_bugs(norm: str) -> None:
+    def sublayer(bug: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Any]:
+        model = build(architecture="encoder", norm=norm)
+        trace = xformer.record(BUGS[bug].broken(model), *inputs(model))
+        at = "encoder.1"
+        residual = model.get_submodule("encoder.blocks.1.attn_residual")
+        return (*(trace[f"{at}.{name}"] for name in ("resid_pre", "attn.in", "attn.out", "resid_mid")), residual)
+
+    x, _, out, after, residual = sublayer("no-residual")
+    torch.testing.assert_close(after, residual.norm(out) if norm == "post" else out, **EXACT)
+    x, _, out, after, residual = sublayer("lost-output")
+    torch.testing.assert_close(after, residual.norm(x) if norm == "post" else x, **EXACT)
+    assert out.abs().max() > 0.01  # computed, and lost
+    if norm == "pre":
+        x, inside, out, after, residual = sublayer("residual-after-norm")
+        torch.testing.assert_close(inside, residual.norm(x), **EXACT)
+        torch.testing.assert_close(after, inside + out, **EXACT)
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "mirror", "rotary", "alibi"])
+def test_without_positions_an_encoder_reads_a_set(positions: str) -> None:
+    model = build(architecture="encoder", positions=positions)
+    broken = BUGS["no-positions"].broken(model)
+    (tokens,) = inputs(model)
+    there, moved = (xformer.record(broken, t).logits for t in (tokens, tokens.roll(1, dims=1)))
+    torch.testing.assert_close(moved.roll(-1, dims=1), there, rtol=1e-9, atol=1e-10)
+    there, moved = (xformer.record(model, t).logits for t in (tokens, tokens.roll(1, dims=1)))
+    assert not torch.allclose(moved.roll(-1, dims=1), there)
+
+
+def test_two_softmaxes() -> None:
+    model = build(architecture="encoder")
+    given = inputs(model)
+    twice = xformer.record(BUGS["softmax-before-loss"].broken(model), *given).logits
+    torch.testing.assert_close(twice, xformer.record(model, *given).logits.softmax(dim=-1), **EXACT)
+    # However sure, its loss stays above ln(1 + (vocab − 1)/e), the second softmax of (1, 0, …, 0).
+    vocab = model.config.vocab_size
+    assert -twice.log_softmax(dim=-1).max().item() > math.log(1 + (vocab - 1) / math.e)
+
+
+def test_weight_bugs() -> None:
+    model = build(architecture="encoder", d_ff=101, d_model=97)
+    for bug, std in (("init-too-large", 1.0), ("init-too-small", 0.001)):
+        weight = BUGS[bug].broken(model).get_parameter("encoder.blocks.0.ffn.weight_in")
+        # The standard deviation of n normal numbers strays by 1/√(2n) of itself; five of those.
+        assert abs(weight.std().item() / std - 1) < 5 / math.sqrt(2 * weight.numel())
+    assert torch.equal(redrawn(model, 1.0, seed=5).unembedding.bias, model.unembedding.bias)  # pyright: ignore
+    heads = BUGS["identical-heads"].broken(model).get_submodule("encoder.blocks.1.attn")
+    assert isinstance(heads, Attention)
+    for matrix in (heads.W_Q, heads.W_K, heads.W_V, heads.W_O):
+        assert torch.equal(matrix, matrix[:1].expand_as(matrix))
+    cloned = BUGS["cloned-layers"].broken(model)
+    for name, value in cloned.get_submodule("encoder.blocks.1").named_parameters():
+        assert torch.equal(value, model.get_parameter(f"encoder.blocks.0.{name}"))
+    dead = xformer.record(BUGS["dead-neurons"].broken(model), *inputs(model))
+    assert not dead["encoder.1.ffn.post"].any()
+
+
+def test_a_bug_that_does_not_fit_says_what_it_needs() -> None:
+    encoder = build(architecture="encoder", n_heads=1)
+    with pytest.raises(InputError, match="It needs a causal mask"):
+        BUGS["causal-ignored"].broken(encoder)
+    with pytest.raises(InputError, match="It needs at least two heads"):
+        BUGS["identical-heads"].broken(encoder)
+    with pytest.raises(InputError, match="It needs an encoder-decoder"):
+        lab_run(tiny_preset("encoder"), BUGS["forgotten-return"], device="cpu")
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_frozen_model_in_single_precision_stays_so() -> None:
+    model = build(architecture="encoder").float().eval().requires_grad_(False)
+    broken = BUGS["no-scale"].broken(model)
+    assert not broken.training
+    assert all(p.dtype == torch.float32 and not p.requires_grad for p in broken.parameters())
+    assert all(torch.equal(a, b) for a, b in zip(broken.parameters(), model.parameters(), strict=True))
+
+
+def test_every_bug_is_told_in_full() -> None:
+    for name, bug in BUGS.items():
+        assert bug.name == name
+        assert bug.mistake.endswith(".")
+        assert bug.look_for.endswith(".")
+        assert bug.equation_wrong != bug.equation_right
+        assert all((bug.title, bug.seen_in, bug.rule))
+    assert len({bug.title for bug in BUGS.values()}) == len(BUGS)
+    assert all(crash.mistake.endswith(".") and crash.error and crash.meant for crash in CRASHES)
+
+
+def test_decoding_with_whole_runs_is_what_a_recorded_run_says() -> None:
+    model = model_for("causal-ignored", start_token=1, architecture="decoder")
+    broken = BUGS["causal-ignored"].broken(model)
+    prompt = [3, 5, 7]
+    for step in xformer.decode(broken, prompt, max_steps=3, edits=[WHOLE_RUNS]):
+        logits = xformer.record(broken, torch.tensor([prompt])).logits[0, -1]
+        assert step.token == int(logits.argmax())
+        prompt.append(step.token)
+
+
+@pytest.fixture
+def float32() -> None:
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("float32")
+def test_the_lab_trains_both_from_the_same_weights_on_the_same_batches() -> None:
+    preset = tiny_preset("decoder")
+    right, wrong = lab_run(preset, device="cpu"), lab_run(preset, BUGS["causal-ignored"], device="cpu")
+    for mine, theirs in zip(right.model.parameters(), wrong.model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert torch.equal(right._batch(0).tokens, wrong._batch(0).tokens)
+    assert right._batch(0).layout.segments.max() == 1  # pyright: ignore  # one sequence a row
+    before = [p.clone() for p in wrong.model.parameters()]
+    reports = list(wrong.reports())
+    assert reports[-1].done
+    assert reports[-1].step == preset.train.steps
+    assert any(not torch.equal(a, b) for a, b in zip(before, wrong.model.parameters(), strict=True))
+    assert len(list(lab_run(preset, BUGS["no-scale"], steps=3, device="cpu").reports())) == 1
+
+
+@pytest.mark.usefixtures("float32")
+def test_training_bugs() -> None:
+    preset = tiny_preset("encoder")
+    assert lab_run(preset, device="cpu").optimiser.clip_norm == preset.train.clip_norm > 0
+    assert lab_run(preset, BUGS["no-clipping"], device="cpu").optimiser.clip_norm == 0
+    right, wrong = (lab_run(preset, bug, device="cpu")._batch(0) for bug in (None, BUGS["loss-on-padding"]))
+    padding = right.output_segments == 0
+    assert padding.any()
+    assert (right.labels[padding] == IGNORED).all()
+    assert (wrong.labels[padding] == preset.model.pad_token).all()
+    assert torch.equal(right.labels[~padding], wrong.labels[~padding])
+    with pytest.raises(TrainingError, match="nan"):
+        list(lab_run(preset, BUGS["softmax-of-nothing"], device="cpu").reports())

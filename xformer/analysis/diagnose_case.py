@@ -1,0 +1,176 @@
+"""What the checks of a diagnosis share: the finding they write, and a trace cut into layers and sublayers for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from xformer.trace import Trace
+
+Severity = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong. `kind` is the bug's name in `xformer.bugs` where that has it."""
+
+    kind: str
+    where: tuple[str, ...]
+    """The paths where it was found, with the head where it is a head's."""
+    severity: Severity
+    sentence: str
+    numbers: dict[str, float] = field(default_factory=dict)
+    """What was measured at the first place, and what it should be."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One attention layer of a trace."""
+
+    path: str
+    is_cross: bool
+    causal: bool
+    queries: Bool[Tensor, "batch query"]
+    """Which queries are tokens, not padding."""
+    keys: Bool[Tensor, "batch key"]
+
+
+@dataclass(frozen=True, eq=False)
+class Sub:
+    """One sublayer: where its output is, and the stream before and after it."""
+
+    path: str
+    before: Float[Tensor, "batch pos d_model"]
+    inside: Float[Tensor, "batch pos d_model"]
+    out: Float[Tensor, "batch pos d_model"]
+    after: Float[Tensor, "batch pos d_model"]
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A trace with what is known about it besides."""
+
+    trace: Trace
+    valid: Bool[Tensor, "batch pos"]
+    target_valid: Bool[Tensor, "batch target"] | None
+    causal: bool | None = None
+    """Overrules the configuration for the stack that speaks, e.g. False where the mask has been lifted on purpose."""
+    fresh: bool | None = None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.trace
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.trace[name]
+
+    def have(self, path: str, *names: str) -> bool:
+        """Whether the trace kept all of these activations of a layer."""
+        return all(f"{path}.{name}" in self.trace for name in names)
+
+    @cached_property
+    def layers(self) -> list[Layer]:
+        """The attention layers whose pattern was kept."""
+        config, found = self.trace.config, []
+        for path in self.trace.attention_layers():
+            in_target = path.startswith("decoder.") and self.target_valid is not None
+            queries = self.target_valid if in_target and self.target_valid is not None else self.valid
+            is_cross = path.endswith("cross_attn")
+            keys = self.valid if is_cross else queries
+            speaks = in_target or config.architecture != "encoder-decoder"
+            causal = not is_cross and speaks and bool(config.causal if self.causal is None else self.causal)
+            found.append(Layer(path, is_cross, causal, queries, keys))
+        return found
+
+    @cached_property
+    def blocks(self) -> list[str]:
+        """The paths of the layers of all stacks: "encoder.0", …"""
+        return list(dict.fromkeys(layer.path.rpartition(".")[0] for layer in self.layers))
+
+    @cached_property
+    def subs(self) -> list[Sub]:
+        """The sublayers that were kept whole, in order."""
+        found = []
+        for block in self.blocks:
+            chain = [("attn", "resid_pre", "resid_mid"), ("ffn", "resid_mid", "resid_post")]
+            if f"{block}.cross_attn.pattern" in self.trace:
+                chain = [
+                    ("self_attn", "resid_pre", "resid_mid"),
+                    ("cross_attn", "resid_mid", "resid_cross"),
+                    ("ffn", "resid_cross", "resid_post"),
+                ]
+            for part, before, after in chain:
+                names = (before, f"{part}.in", f"{part}.out", after)
+                if self.have(block, *names):
+                    found.append(Sub(f"{block}.{part}", *(self[f"{block}.{name}"] for name in names)))
+        return found
+
+    @cached_property
+    def memory(self) -> Tensor | None:
+        """What an encoder-decoder's decoder should look at: the encoder's output."""
+        if self.trace.target is None:
+            return None
+        names = ("encoder.final_norm", f"encoder.{self.trace.config.n_layers - 1}.resid_post")
+        return next((self[name] for name in names if name in self), None)
+
+    def rows_into(self, layer: Layer) -> Iterator[tuple[str, Tensor | None]]:
+        """For each of q, k, v, the stream it should be made from."""
+        x = self[f"{layer.path}.in"] if self.have(layer.path, "in") else None
+        other = self.memory if layer.is_cross else x
+        yield from (("q", x), ("k", other), ("v", other))
+
+    @cached_property
+    def is_fresh(self) -> bool:
+        """Whether the weights are as drawn: told by the caller, or read off the first normalisation.
+
+        A fresh LayerNorm has γ = 1 and β = 0, so every row that it puts out has mean 0 and mean square 1; the first step
+        of training moves both.
+        """
+        if self.fresh is not None:
+            return self.fresh
+        name = {"post": "resid_mid", "pre": "attn.in"}.get(self.trace.config.norm, "")
+        if not self.blocks or f"{self.blocks[0]}.{name}" not in self.trace:
+            return False
+        rows = self[f"{self.blocks[0]}.{name}"].double()  # [batch, pos, d_model]
+        mean, square = rows.mean(dim=-1), rows.square().mean(dim=-1)
+        return bool(mean.abs().max() < 1e-5) and bool((square - 1).abs().max() < 1e-2)
+
+
+def tokens_that_count(tokens: Int[Tensor, "batch pos"], pad: int) -> Bool[Tensor, "batch pos"]:
+    """True but for runs of the padding token at either end of a row (a row of nothing else counts as tokens)."""
+    real = tokens != pad
+    real = real | ~real.any(dim=-1, keepdim=True)
+    seen_from_left = real.long().cumsum(dim=-1) > 0
+    seen_from_right = real.long().flip(-1).cumsum(dim=-1).flip(-1) > 0
+    return seen_from_left & seen_from_right
+
+
+def relative(apart: Tensor, whole: Tensor) -> float:
+    """‖apart‖ / ‖whole‖ in double precision; 0 where both vanish, ∞ where only the whole does."""
+    above, below = apart.double().norm().item(), whole.double().norm().item()
+    return above / below if below > 0 else (0.0 if above == 0 else float("inf"))
+
+
+ALIKE = 1e-3
+"""Rows that spread less than this share of their length are one row, but for rounding and what has made more of it."""
+
+
+def centred(rows: Float[Tensor, "*row width"]) -> Float[Tensor, "row width"] | None:
+    """Rows less their mean, in double precision; None where they are all alike, so that nothing can be fitted to them."""
+    rows = rows.double().flatten(0, -2)
+    apart = rows - rows.mean(dim=0)
+    return apart if len(rows) >= 3 and apart.norm() > ALIKE * rows.norm() else None
+
+
+def cells(layer: Layer, pattern: Tensor) -> Bool[Tensor, "batch 1 query key"] | None:
+    """True where a token could look at a token; None where the pattern is not between the two streams of the layer."""
+    if pattern.shape[-2:] != (layer.queries.shape[1], layer.keys.shape[1]):
+        return None
+    return (layer.queries[:, :, None] & layer.keys[:, None, :])[:, None]
+
+
+__all__ = ["Case", "Finding", "Layer", "Severity", "Sub", "cells", "centred", "relative", "tokens_that_count"]

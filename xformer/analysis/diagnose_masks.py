@@ -1,0 +1,91 @@
+"""Checks of who looks at whom: no weight on later tokens where the model is causal, and none on padding.
+
+A masked score is −∞ and its weight exactly 0; a fill of −10⁹ underflows to 0 as well. So any weight above 10⁻⁸ (rounding
+never makes a weight out of nothing) is a leak. With two tokens "the next token" and "the future" are one cell, and the
+milder name is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from xformer.analysis.diagnose_case import Case, Finding, Layer, cells
+
+NOTHING = 1e-8
+
+
+def check_future(case: Case) -> Iterator[Finding]:
+    """causal-off-by-one · causal-upside-down · masked-with-zero · causal-ignored · sees-itself."""
+    for layer in case.layers:
+        pattern = case[f"{layer.path}.pattern"]
+        if not layer.causal or pattern.shape[-2] != pattern.shape[-1] or cells(layer, pattern) is None:
+            continue
+        n = pattern.shape[-1]
+        offset = torch.arange(n)[None, :] - torch.arange(n)[:, None]  # [query, key]: key − query
+        offset = offset.to(pattern.device)
+        asked = layer.queries[:, None, :, None]  # [batch, 1, query, 1]
+        weight = pattern.masked_fill(~asked, 0.0)
+        later = _total(weight, offset > 0)
+        numbers = {
+            "weight_on_later_tokens": later / max(1.0, float(layer.queries.sum()) * pattern.shape[1]),
+            "weight_on_the_next": _total(weight, offset == 1) / max(NOTHING, later),
+        }
+        if later > NOTHING:
+            yield _leak(case, layer, weight, offset, numbers)
+        elif not case.trace.config.see_self and _total(weight, offset == 0) > NOTHING:
+            yield Finding(
+                "sees-itself",
+                (layer.path,),
+                "error",
+                "The configuration says see_self=False, and tokens look at themselves.",
+                numbers,
+            )
+
+
+def _leak(case: Case, layer: Layer, weight: Tensor, offset: Tensor, numbers: dict[str, float]) -> Finding:
+    share = f"{numbers['weight_on_later_tokens']:.1%} of the attention"
+    if _total(weight, offset < 0) <= NOTHING and _total(weight, offset > 0) > NOTHING:
+        kind, why = "causal-upside-down", "no token looks at an earlier one: the mask is upside down"
+    elif _total(weight, offset > 1) <= NOTHING:
+        kind, why = "causal-off-by-one", "all of it to the very next token: the triangle is one diagonal too wide"
+    elif _scores_are_zero(case, layer, (offset > 0)[None, None]):
+        kind, why = "masked-with-zero", "all those scores are exactly 0: they were masked with 0 instead of −∞"
+    else:
+        kind, why = "causal-ignored", "no causal mask is in force"
+    return Finding(kind, (layer.path,), "error", f"{share} goes to later tokens in a causal layer; {why}.", numbers)
+
+
+def check_padding(case: Case) -> Iterator[Finding]:
+    """no-padding-mask · masked-with-zero."""
+    for layer in case.layers:
+        pattern = case[f"{layer.path}.pattern"]
+        if cells(layer, pattern) is None or bool(layer.keys.all()):
+            continue
+        padded = ~layer.keys[:, None, None, :] & layer.queries[:, None, :, None]  # [batch, 1, query, key]
+        weight = pattern.masked_fill(~padded, 0.0).sum(dim=-1)  # [batch, head, query]
+        lost = weight.max().item()
+        if lost <= NOTHING:
+            continue
+        zero = _scores_are_zero(case, layer, padded)
+        yield Finding(
+            "masked-with-zero" if zero else "no-padding-mask",
+            (layer.path,),
+            "error",
+            f"Tokens give up to {lost:.1%} of their attention to padding"
+            + ("; all those scores are exactly 0: they were masked with 0 instead of −∞." if zero else "."),
+            {"most_weight_on_padding": lost},
+        )
+
+
+def _scores_are_zero(case: Case, layer: Layer, where: Tensor) -> bool:
+    if not case.have(layer.path, "scores"):
+        return False
+    scores = case[f"{layer.path}.scores"]
+    return bool((scores[where.expand(scores.shape)] == 0).all())
+
+
+def _total(weight: Tensor, where: Tensor) -> float:
+    return weight[..., where].double().sum().item()

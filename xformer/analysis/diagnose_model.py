@@ -1,0 +1,72 @@
+"""Examining a model: a run that lets every check of a diagnosis decide, a padded batch of different inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from xformer.analysis.diagnostics import Finding, diagnose
+from xformer.config import ModelConfig
+from xformer.layers.layout import Layout
+from xformer.model import Transformer
+from xformer.tasks import Task
+from xformer.trace import Trace, record
+
+INPUTS = 24
+"""With a dozen tokens each, more rows than a stream of 128 dimensions has directions."""
+
+
+@dataclass(frozen=True, eq=False)
+class Examination:
+    """The inputs of one examination, as `record` takes them."""
+
+    tokens: Int[Tensor, "batch pos"]
+    valid: Bool[Tensor, "batch pos"]
+    target: Int[Tensor, "batch target"] | None = None
+    target_valid: Bool[Tensor, "batch target"] | None = None
+
+    def record(self, model: Transformer) -> Trace:
+        """The run of a model on them."""
+        return record(model, self.tokens, self.target, valid=self.valid, target_valid=self.target_valid)
+
+
+def examination(config: ModelConfig, task: Task | None = None, *, inputs: int = INPUTS, seed: int = 0) -> Examination:
+    """Different inputs of different lengths: the task's own where there is one, random tokens where not."""
+    if task is not None:
+        batch = task.sample(inputs, seed=seed, purpose="test")
+        source = _padded(batch.tokens, batch.layout, config)
+        if batch.target is None or batch.target_layout is None:
+            return Examination(*source)
+        return Examination(*source, *_padded(batch.target, batch.target_layout, config))
+    draw = torch.Generator().manual_seed(seed)
+    n_pos = min(config.max_len, 13)
+    lengths = torch.randint(max(1, n_pos // 3), n_pos + 1, (inputs,), generator=draw)
+    lengths[0] = n_pos
+    valid = torch.arange(n_pos) < lengths[:, None]  # [batch, pos]
+
+    def tokens() -> Tensor:
+        drawn = torch.randint(0, config.vocab_size, valid.shape, generator=draw)
+        other = (config.pad_token + 1) % config.vocab_size
+        return drawn.masked_fill(drawn == config.pad_token, other).masked_fill(~valid, config.pad_token)
+
+    if config.architecture != "encoder-decoder":
+        return Examination(tokens(), valid)
+    return Examination(tokens(), valid, tokens(), valid)
+
+
+def examine(model: Transformer, task: Task | None = None, *, seed: int = 0) -> list[Finding]:
+    """What is wrong with a model, from one run of it on an `examination`."""
+    inputs = examination(model.config, task, seed=seed)
+    return diagnose(inputs.record(model), valid=inputs.valid, target_valid=inputs.target_valid)
+
+
+def _padded(tokens: Tensor, layout: Layout, config: ModelConfig) -> tuple[Tensor, Tensor]:
+    """The tokens and which of them count; with a column of padding where all are of one length and the model has room."""
+    valid = torch.ones_like(tokens).bool() if layout.segments is None else layout.segments > 0
+    if bool(valid.all()) and tokens.shape[1] < config.max_len:
+        return F.pad(tokens, (0, 1), value=config.pad_token), F.pad(valid, (0, 1), value=False)
+    return tokens, valid

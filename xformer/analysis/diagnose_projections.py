@@ -1,0 +1,153 @@
+"""Checks of where q, k and v come from: each must be an affine function of its own row of its own stream.
+
+    q = x W_Q + b,   k = y W_K + b,   v = y W_V + b        y = x (self-attention) or the memory (cross-attention)
+
+The weights are not in the trace, but a linear map cannot do as it likes once there are more rows than the stream has
+dimensions: with N rows of rank r, what is made from them lies in an r-dimensional subspace of Rᴺ, and the share of q outside
+it is 0 (in float32 about 10⁻⁶). Anything else has a share of about √((N − r)/N) outside: with one row to spare of 33 that is
+0.17. The limit is 10⁻². With no row to spare nothing is claimed; a batch of inputs settles it.
+
+If one map serves the rows of two layers together, the two have the same weights: where their rows span the same directions
+(at least half of them are asked for), two maps drawn apart would miss by about all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from xformer.analysis.diagnose_case import Case, Finding, Layer, centred, relative
+
+NEAR = 1e-2
+FLAT = 1e-5
+"""Directions in which the rows spread less than this, relative to the widest, count as none (float32 knows no better)."""
+EQUAL = 1e-3
+
+
+def check_projections(case: Case) -> Iterator[Finding]:
+    """split-by-view · cross-queries-from-memory · cross-roles-swapped · forgotten-return · wrong-stream."""
+    for layer in case.layers:
+        if not case.have(layer.path, "in", "q", "k", "v"):
+            continue
+        if layer.is_cross:
+            yield from _cross(case, layer)
+        else:
+            turned = case.have(layer.path, "pos_angles")
+            parts = ("v",) if turned else ("q", "k", "v")
+            stream = case[f"{layer.path}.in"]
+            outside = {name: outside_of(stream, joined(case[f"{layer.path}.{name}"])) for name in parts}
+            known = [share for share in outside.values() if share is not None]
+            if known and max(known) > NEAR:
+                yield Finding(
+                    "split-by-view",
+                    (layer.path,),
+                    "error",
+                    "A position's query, key or value is not made from that position's vector: the heads are cut out across "
+                    "positions, as by a view without the transpose.",
+                    {f"outside_{name}": share for name, share in outside.items() if share is not None},
+                )
+
+
+def _cross(case: Case, layer: Layer) -> Iterator[Finding]:
+    """Which stream each of q, k, v comes from, as far as the trace settles it."""
+    target, memory = case[f"{layer.path}.in"], case.memory
+    if memory is None:
+        return
+    made = {name: _source(joined(case[f"{layer.path}.{name}"]), target, memory) for name in ("q", "k", "v")}
+    told = {name: stream for name, stream in made.items() if stream is not None}
+    right = {"q": "target", "k": "memory", "v": "memory"}
+    if all(stream == right[name] for name, stream in told.items()):
+        return
+    kinds = {
+        ("memory", "memory", "target"): ("cross-queries-from-memory", "The memory asks itself, and the target answers"),
+        ("memory", "target", "target"): ("cross-roles-swapped", "The memory asks, and the target answers"),
+        ("target", "target", "target"): ("forgotten-return", "The target asks itself, and the memory is never used"),
+    }
+    kind, what = kinds.get(
+        (told.get("q", ""), told.get("k", ""), told.get("v", "")), ("wrong-stream", "Cross-attention is mixed up")
+    )
+    if "neither" in told.values():  # rows of no stream: cut out across positions
+        kind, what = "split-by-view", "The heads are cut out across positions, as by a view without the transpose"
+    from_where = ", ".join(
+        f"{name} from {stream if stream == 'neither' else 'the ' + stream}" for name, stream in told.items()
+    )
+    yield Finding(
+        kind, (layer.path,), "error", f"{what}: {from_where} (right: q from the target, k and v from the memory)."
+    )
+
+
+def _source(made: Tensor, target: Tensor, memory: Tensor) -> str | None:
+    """ "target", "memory", "neither", or None where the trace does not settle it."""
+    shares = {}
+    for name, stream in (("target", target), ("memory", memory)):
+        if stream.shape[:2] != made.shape[:2]:
+            shares[name] = 1.0  # it has not even the length
+        else:
+            shares[name] = outside_of(stream, made)
+    if shares["target"] is None or shares["memory"] is None:
+        return next((name for name, share in shares.items() if share is None and 1.0 in shares.values()), None)
+    name = min(shares, key=lambda stream: shares[stream] or 0.0)
+    if (shares[name] or 0.0) > NEAR:
+        return "neither"
+    return name if max(share or 0.0 for share in shares.values()) > NEAR else None  # None: both would do
+
+
+def check_clones(case: Case) -> Iterator[Finding]:
+    """cloned-layers: two layers of a stack with the same weights."""
+    stacks: dict[tuple[str, str], list[Layer]] = {}
+    for layer in case.layers:
+        if case.have(layer.path, "in", "v") and not layer.is_cross:
+            stack, _, part = layer.path.split(".", 2)
+            stacks.setdefault((stack, part), []).append(layer)
+    for layers in stacks.values():
+        first = layers[0]
+        for other in layers[1:]:
+            pairs = [(case[f"{layer.path}.in"], joined(case[f"{layer.path}.v"])) for layer in (first, other)]
+            misfit = _misfit_of_one_map(pairs)
+            if misfit is not None and misfit < EQUAL:
+                yield Finding(
+                    "cloned-layers",
+                    (first.path, other.path),
+                    "warning",
+                    "Both layers make their values with the same weights: they were copied, not drawn.",
+                    {"misfit": misfit},
+                )
+
+
+def _misfit_of_one_map(pairs: list[tuple[Tensor, Tensor]]) -> float | None:
+    """The worse share of what one affine map for both pairs (rows, what is made from them) leaves unexplained of either;
+    None where the rows have too little in common to tell."""
+    rows = [stream.double().flatten(0, 1) for stream, _ in pairs]
+    rows = [torch.cat((x, torch.ones_like(x[:, :1])), dim=-1) for x in rows]  # [row, d_model + 1]
+    made = [y.double().flatten(0, 1) for _, y in pairs]
+    (_, alone), (_, other), (left, both) = (_directions(x) for x in (*rows, torch.cat(rows)))
+    if alone + other - both < max(2, min(alone, other) / 2):
+        return None
+    whole = torch.cat(made)
+    missed = (whole - left @ (left.T @ whole)).split([len(x) for x in rows])
+    return max(relative(apart, y) for apart, y in zip(missed, made, strict=True))
+
+
+def _directions(rows: Tensor) -> tuple[Tensor, int]:
+    """An orthonormal basis [row, rank] of what the columns span, and the rank."""
+    left, spread, _ = torch.linalg.svd(rows, full_matrices=False)
+    left = left[:, spread > FLAT * spread[0]]
+    return left, left.shape[1]
+
+
+def outside_of(stream: Tensor, made: Tensor) -> float | None:
+    """The share of `made` [batch, pos, width] that no affine map of the rows of `stream` gives; None where any would do."""
+    x, y = centred(stream), centred(made)
+    if x is None or y is None or len(x) != len(y):
+        return None
+    left, rank = _directions(x)
+    if rank + 1 >= len(x):
+        return None
+    return relative(y - left @ (left.T @ y), y)
+
+
+def joined(heads: Tensor) -> Tensor:
+    """[batch, head, pos, width] as [batch, pos, head·width]."""
+    return heads.transpose(1, 2).flatten(-2)

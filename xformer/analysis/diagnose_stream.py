@@ -1,0 +1,113 @@
+"""Checks of the residual stream: is each sublayer's result added to what was there?
+
+    no norm, pre-norm   after = before + out                     an identity in the trace
+    post-norm           after = γ · n(before + out) + β          n(s) = (s − mean s) / √(var s + ε)
+
+γ and β are not in the trace, but they are the same for every token: in each of the d_model dimensions `after` is a straight
+line over n(·), and two unknowns meet as many equations as there are tokens. So from three tokens on, the right sum is known by
+fitting exactly (in float32 to about 10⁻⁶; accepted to 10⁻³), whatever was learned; the mistakes are fitted in its place only
+where it fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from xformer.analysis.diagnose_case import Case, Finding, Sub, centred, relative
+
+NEAR = 1e-3
+NOTHING = 1e-6
+ALIKE = 1e-4
+
+
+def check_residual(case: Case) -> Iterator[Finding]:
+    """no-residual · lost-output · residual-after-norm · no-norm · stream-unexplained."""
+    norm, eps = case.trace.config.norm, case.trace.config.norm_eps
+    for sub in case.subs:
+        if sub.before.shape[0] * sub.before.shape[1] < 3:
+            continue
+
+        def fits(made: Tensor, sub: Sub = sub) -> bool:
+            if norm == "post":
+                return misfit_of_norm(made, sub.after, eps) <= NEAR
+            return relative(sub.after - made, sub.after) <= NEAR
+
+        if fits(sub.before + sub.out):
+            continue
+        numbers = {"added_to_stream": relative(sub.out, sub.before)}
+        if fits(sub.out):
+            what = "is the sublayer's result alone, not added to what was there: the residual connection is missing."
+            yield Finding("no-residual", (sub.path,), "error", f"The stream after it {what}", numbers)
+        elif fits(sub.before):
+            what = "is what it was before: the sublayer's result is computed and lost."
+            yield Finding("lost-output", (sub.path,), "error", f"The stream after it {what}", numbers)
+        elif norm == "pre" and fits(sub.inside + sub.out):
+            what = "goes on from the normalised vectors instead of those before the norm."
+            yield Finding("residual-after-norm", (sub.path,), "error", f"The stream after it {what}", numbers)
+        elif norm == "post" and relative(sub.after - sub.before - sub.out, sub.after) <= NEAR:
+            what = 'is the bare sum, though the configuration says norm="post".'
+            yield Finding("no-norm", (sub.path,), "error", f"The stream after it {what}", numbers)
+        else:
+            what = "is not what the configuration makes of the stream before and the sublayer's result."
+            yield Finding("stream-unexplained", (sub.path,), "warning", f"The stream after it {what}", numbers)
+
+
+def check_additions(case: Case) -> Iterator[Finding]:
+    """adds-nothing (a sublayer whose result is 0) · constant-stream (all tokens have one vector: rank collapse)."""
+    for sub in case.subs:
+        share = relative(sub.out, sub.before)
+        looks = f"{sub.path}.pattern" not in case or bool(case[f"{sub.path}.pattern"].any())
+        if share < NOTHING and looks:  # a token that may see nothing, itself included, adds nothing rightly
+            yield Finding(
+                "adds-nothing",
+                (sub.path,),
+                "warning",
+                "The sublayer puts out nothing: what it adds is below a millionth of the stream.",
+                {"added_to_stream": share},
+            )
+    yield from _constant(case)
+
+
+def _constant(case: Case) -> Iterator[Finding]:
+    """Dong et al. 2021 (arXiv:2103.03404): attention without residual connections makes all tokens alike."""
+    for block in case.blocks:
+        name = f"{block}.resid_post"
+        if name not in case:
+            continue
+        is_target = block.startswith("decoder.") and case.target_valid is not None
+        tokens = case.trace.target if is_target else case.trace.tokens
+        valid = case.target_valid if is_target else case.valid
+        if tokens is None or valid is None:
+            continue
+        x = case[name].double()
+        spread = max((_spread(x[row], tokens[row], valid[row]) for row in range(len(x))), default=None, key=_or_nothing)
+        if spread is not None and spread < ALIKE:
+            sentence = "All tokens have the same vector here, so nothing after it can tell them apart."
+            yield Finding("constant-stream", (name,), "warning", sentence, {"spread": spread})
+
+
+def _spread(x: Tensor, tokens: Tensor, valid: Tensor) -> float | None:
+    """How far the vectors of one input lie from their mean; None where it has no two different tokens."""
+    rows = x[valid]  # [token, d_model]
+    return relative(rows - rows.mean(dim=0), rows) if len(torch.unique(tokens[valid])) >= 2 else None
+
+
+def _or_nothing(spread: float | None) -> float:
+    return -1.0 if spread is None else spread
+
+
+def misfit_of_norm(made: Tensor, after: Tensor, eps: float) -> float:
+    """How badly `after` is a straight line, dimension by dimension, over the normalised `made`: 0 exactly, about 1 not at all.
+    0 also where all rows of `after` are alike, so that anything would fit."""
+    y = centred(after)  # [row, d_model]
+    if y is None:
+        return 0.0
+    made = made.double().flatten(0, -2)
+    less_mean = made - made.mean(dim=-1, keepdim=True)
+    normal = less_mean / torch.sqrt(less_mean.square().mean(dim=-1, keepdim=True) + eps)
+    x = normal - normal.mean(dim=0)  # [row, d_model]
+    slope = (x * y).sum(dim=0) / x.square().sum(dim=0).clamp(min=1e-30)  # [d_model]: γ
+    return relative(y - slope * x, y)

@@ -1,0 +1,28 @@
+"""The bugs that people really make when they build a transformer, each one switchable: `BUGS["no-scale"].broken(model)`.
+
+A broken model is a `Transformer` like any other, a copy with one thing wrong: it can be recorded, decoded and trained.
+What a bug sees while decoding depends on whether earlier positions are computed again; `WHOLE_RUNS` makes `decode` do so,
+as the code that has these bugs does: `decode(broken, prompt, edits=[WHOLE_RUNS])`.
+"""
+
+from xformer import edits
+from xformer.bugs.bug import Bug
+from xformer.bugs.crashes import CRASHES, Crash
+from xformer.bugs.ends import END_BUGS
+from xformer.bugs.masking import MASK_BUGS
+from xformer.bugs.residuals import RESIDUAL_BUGS
+from xformer.bugs.roles import ROLE_BUGS
+from xformer.bugs.softmax import SOFTMAX_BUGS
+from xformer.bugs.training_bugs import TRAINING_BUGS
+from xformer.bugs.weights import WEIGHT_BUGS
+
+BUGS: dict[str, Bug] = {
+    bug.name: bug
+    for bugs in (SOFTMAX_BUGS, MASK_BUGS, ROLE_BUGS, RESIDUAL_BUGS, END_BUGS, WEIGHT_BUGS, TRAINING_BUGS)
+    for bug in bugs
+}
+
+WHOLE_RUNS = edits.scale("logits", 1.0)
+"""An edit that changes nothing, and under which `decode` runs the whole sequence anew at each step."""
+
+__all__ = ["BUGS", "CRASHES", "WHOLE_RUNS", "Bug", "Crash"]

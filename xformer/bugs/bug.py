@@ -1,0 +1,50 @@
+"""What a bug is here: a mistake people really make, told in one sentence and two equations, that can be put into a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from xformer.config import ModelConfig
+from xformer.errors import InputError
+from xformer.model import Transformer
+
+Shows = Literal["at once", "with padding", "when fresh", "in training"]
+"""When a bug can be seen: in any run · in a run with padding · while the weights are fresh · in training alone."""
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One mistake. `equation_wrong` is what the code with the bug computes where `equation_right` was meant."""
+
+    name: str
+    title: str
+    mistake: str
+    """What people do, in one plain sentence."""
+    seen_in: str
+    """Where the mistake is met: which kind of code makes it, or why."""
+    equation_wrong: str
+    equation_right: str
+    look_for: str
+    """What to look at in the pattern, the loss or the prediction."""
+    rule: str
+    """Which models can have it, as the end of "It needs …"."""
+    applies: Callable[[ModelConfig], bool]
+    put_into: Callable[[Transformer], Transformer]
+    """Makes the copy with the bug; call `broken` instead, which checks first."""
+    shows: Shows = "at once"
+    train_changes: tuple[tuple[str, Any], ...] = ()
+    """Fields of the `TrainConfig` that the bug changes."""
+    counts_padding: bool = False
+    """Whether the loss also asks for an answer where there is only padding."""
+
+    def applies_to(self, config: ModelConfig) -> bool:
+        """Whether a model of this configuration can have the bug."""
+        return self.applies(config)
+
+    def broken(self, model: Transformer) -> Transformer:
+        """A copy of `model` with the bug in it; the original stays as it is. Raises `InputError` where it cannot have it."""
+        if not self.applies(model.config):
+            raise InputError(f"The bug “{self.title}” does not fit this model. It needs {self.rule}.")
+        return self.put_into(model)
