@@ -14,7 +14,7 @@ import json
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ MOVES = {
 }
 """From which state a run may go to which."""
 RESUMABLE = tuple(state for state, moves in MOVES.items() if "queued" in moves)
+ELSEWHERE = "elsewhere"
+"""The device of a run that another program trains: it can be watched and stopped, and is resumed there."""
 COMMANDS = ("pause", "resume", "step", "stop", "rate")
 """What a worker obeys; "rate" carries a new peak of the learning rate."""
 
@@ -110,12 +112,18 @@ class Book:
         parent: str | None = None,
         state: str = "queued",
         figures: dict[str, Any] | None = None,
+        run: str | None = None,
+        check: Callable[[Sequence[Entry]], None] = lambda entries: None,
     ) -> str:
-        """Write down a new run and return its id; nothing is trained yet."""
-        run = secrets.token_hex(4)
+        """Write down a new run and return its id; nothing is trained yet.
+
+        `check` sees all entries in the very transaction that adds this one, and may raise: of two who ask at the same moment
+        for the last place, one gets it.
+        """
+        run = run or new_id()
         values = {
             "id": run,
-            "name": name or settings.title,
+            "name": plain(name) or settings.title,
             "owner": owner,
             "preset": settings.name,
             "title": settings.title,
@@ -130,6 +138,7 @@ class Book:
             "created": time.time(),
         }
         with self.database.writing() as db:
+            check([entry for entry in all_entries(db) if entry.deleted is None])
             db.execute(f"INSERT INTO runs ({', '.join(values)}) VALUES ({marks(values)})", tuple(values.values()))
         return run
 
@@ -144,13 +153,15 @@ class Book:
             return []
         which = "NOT NULL" if deleted else "NULL"
         with self.database.reading() as db:
-            return [_entry(row) for row in db.execute(f"SELECT * FROM runs WHERE deleted IS {which} ORDER BY number DESC")]
+            return [
+                _entry(row) for row in db.execute(f"SELECT * FROM runs WHERE deleted IS {which} ORDER BY number DESC")
+            ]
 
     def rows(self, run: str, after: int = -1) -> list[dict[str, Any]]:
-        """The metrics of a run past a step, one dictionary a report."""
+        """The metrics of a run past a step, one dictionary a report; rows that somebody has edited into none are left out."""
         with self.database.reading() as db:
             found = db.execute("SELECT row FROM metrics WHERE run = ? AND step > ? ORDER BY step", (run, after))
-            return [json.loads(row["row"]) for row in found]
+            return [row for row in (_object(cell["row"]) for cell in found) if row]
 
     def send(self, run: str, kind: str, value: float | None = None) -> None:
         """Tell the worker of a run something. Raises `BookError` where there is no worker that could obey."""
@@ -207,9 +218,14 @@ def entry_of(db: sqlite3.Connection, run: str) -> Entry:
     return _entry(row)
 
 
+def all_entries(db: sqlite3.Connection) -> list[Entry]:
+    """All runs within a transaction, those that were thrown away too."""
+    return [_entry(row) for row in db.execute("SELECT * FROM runs")]
+
+
 def move(db: sqlite3.Connection, entry: Entry, state: str, **values: Any) -> None:
     """Take a run to another state, within a transaction. Raises `BookError` for a move that is none of `MOVES`."""
-    if state not in MOVES[entry.state]:
+    if state not in MOVES.get(entry.state, ()):
         raise BookError(f"The run “{entry.name}” is {entry.state}, so it cannot become {state}.")
     set_columns(db, entry.id, state=state, **values)
 
@@ -221,13 +237,20 @@ def set_columns(db: sqlite3.Connection, run: str, **values: Any) -> None:
 
 def put_command(db: sqlite3.Connection, run: str, kind: str, value: float | None = None) -> None:
     """Leave a command for a run's worker, within a transaction."""
-    db.execute("INSERT INTO commands (run, kind, value, sent) VALUES (?, ?, ?, ?)", (run, kind, value, time.time()))
+    db.execute(
+        "INSERT INTO commands (run, kind, value, sent) VALUES (?, ?, ?, ?)", (run, kind, value, time.monotonic())
+    )
 
 
 def insert_rows(db: sqlite3.Connection, run: str, rows: Iterable[dict[str, Any]]) -> None:
     """Write down metrics, within a transaction."""
     values = [(run, row["step"], json.dumps(row)) for row in rows]
     db.executemany("INSERT OR REPLACE INTO metrics (run, step, row) VALUES (?, ?, ?)", values)
+
+
+def new_id() -> str:
+    """What a run is called in the book, in links, and as a folder."""
+    return secrets.token_hex(4)
 
 
 def marks(values: Iterable[Any]) -> str:
@@ -253,7 +276,7 @@ def _entry(row: sqlite3.Row) -> Entry:
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
@@ -261,5 +284,3 @@ def _object(text: str) -> dict[str, Any]:
     """The JSON object in a cell; an empty one where somebody has edited the book into something else."""
     value = _json(text)
     return value if isinstance(value, dict) else {}
-
-

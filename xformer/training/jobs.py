@@ -15,15 +15,16 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from xformer.checkpoints import Checkpoint, load, save
-from xformer.errors import BookError, ConfigError
+from xformer.errors import BookError, ConfigError, XformerError
 from xformer.presets import Preset
 from xformer.tasks import Task
 from xformer.training import liveness, queue
-from xformer.training.book import RESUMABLE, Book, Entry, entry_of, move, put_command
+from xformer.training.book import ELSEWHERE, RESUMABLE, Book, Entry, all_entries, entry_of, move, new_id, put_command
 from xformer.training.limits import Limits
 from xformer.training.snapshots import snapshot_file
 
@@ -31,8 +32,10 @@ LOCK = "worker.lock"
 LOG = "worker.log"
 START = "start.safetensors"
 """The weights that a forked run begins with."""
-PATIENCE = 4.0
-"""Seconds that a worker has to obey a stop before it is killed."""
+PATIENCE = 3.0
+"""Seconds that a worker has to obey a stop before it is killed; what it kept last is whole."""
+LAST_MOMENTS = 0.5
+"""Seconds that a killed process may take to be gone."""
 BIN_SECONDS = 3600.0
 """How long a deleted run can be taken back."""
 
@@ -53,15 +56,22 @@ def submit(
     known = ["auto", "cuda", *queue.devices()]
     if device not in known:
         raise BookError(f"The device must be one of {', '.join(known)}, got {device!r:.40}.")
-    if limits is not None:
-        limits.check(settings, owner, book.entries(), book.folder)
-    # Its first weights are there before it can get its turn.
-    run = book.add(settings, owner=owner, name=name, device=device, parent=parent, state="stopped")
-    if start is not None:
-        save(Checkpoint(start.model, start.task), book.folder_of(run) / START)
-    with book.database.writing() as db:
-        move(db, entry_of(db, run), "queued")
-    tend(book)
+    run = new_id()
+    how: dict[str, Any] = {"owner": owner, "name": name, "device": device, "parent": parent, "run": run}
+    try:
+        if limits is not None:
+            limits.check(settings, owner, book.entries(), book.folder)
+            how["check"] = lambda entries: limits.check_waiting(owner, entries)
+        if start is not None:  # its first weights are there before it can get its turn
+            save(Checkpoint(start.model, start.task), book.folder_of(run) / START)
+        book.add(settings, **how)
+    except BaseException as error:
+        shutil.rmtree(book.folder_of(run), ignore_errors=True)
+        if isinstance(error, OSError):
+            raise BookError(f"The run could not be written down: {error.strerror or error}.") from error
+        raise
+    with suppress(XformerError, OSError):  # it waits now, and whoever tends next will start it
+        tend(book)
     return run
 
 
@@ -94,13 +104,18 @@ def resume(book: Book, run: str) -> None:
     """
     with book.database.writing() as db:
         entry = entry_of(db, run)
+        if entry.deleted is not None:
+            raise BookError(f"The run “{entry.name}” was deleted; take it back before you resume it.")
         if entry.is_active:
             put_command(db, run, "resume")
-        elif entry.state == "paused" or entry.state in RESUMABLE:
+        elif entry.wanted == ELSEWHERE:
+            raise BookError(f"The run “{entry.name}” was trained by another program; go on with it there.")
+        elif entry.state in RESUMABLE:
             move(db, entry, "queued", message="")
         elif entry.state != "queued":
             raise BookError(f"The run “{entry.name}” is {entry.state}: there is nothing left to resume.")
-    tend(book)
+    with suppress(XformerError, OSError):
+        tend(book)
 
 
 def tend(book: Book) -> None:
@@ -116,9 +131,11 @@ def tend(book: Book) -> None:
 
 def _bury(book: Book, entry: Entry) -> None:
     """Write down that a run's process is gone; kill one that was told to stop long ago."""
-    lock = liveness.take(book.folder_of(entry.id) / LOCK)
+    file = book.folder_of(entry.id) / LOCK
+    lock = liveness.take(file)
+    if lock is None and _kill_if_deaf(book, entry, file):
+        lock = liveness.take_within(file, LAST_MOMENTS)
     if lock is None:
-        _kill_if_deaf(book, entry)
         return
     try:
         with book.database.writing() as db:
@@ -135,15 +152,21 @@ def _bury(book: Book, entry: Entry) -> None:
         os.close(lock)
 
 
-def _kill_if_deaf(book: Book, entry: Entry) -> None:
+def _kill_if_deaf(book: Book, entry: Entry, file: Path) -> bool:
+    """Kill the process of a run that was told to stop long ago, also one that hangs before it has begun; say whether."""
     with book.database.reading() as db:
-        row = db.execute("SELECT min(sent) AS sent FROM commands WHERE run = ? AND kind = 'stop'", (entry.id,)).fetchone()
-    # A clock that was set back makes this wait longer; one set forward kills a worker whose state is on the disk.
-    if row["sent"] is not None and time.time() - row["sent"] > PATIENCE and entry.pid:
-        try:
-            os.kill(entry.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            return
+        told = db.execute(
+            "SELECT min(sent) AS sent FROM commands WHERE run = ? AND kind = 'stop'", (entry.id,)
+        ).fetchone()
+        is_the_same = entry_of(db, entry.id).worker == entry.worker
+    pid = liveness.holder(file)
+    if not is_the_same or told["sent"] is None or time.monotonic() - told["sent"] < PATIENCE or pid is None:
+        return False
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
 
 
 def _start_next(book: Book, device: str, available: Sequence[str]) -> None:
@@ -151,7 +174,7 @@ def _start_next(book: Book, device: str, available: Sequence[str]) -> None:
     if not queue.next_for(device, book.entries(), available):
         return
     with book.database.writing() as db:
-        entries = [entry_of(db, row["id"]) for row in db.execute("SELECT id FROM runs WHERE deleted IS NULL").fetchall()]
+        entries = all_entries(db)
         for entry in queue.next_for(device, entries, available):
             lock = liveness.take(book.folder_of(entry.id) / LOCK)
             if lock is None:  # its last process is just leaving
@@ -181,13 +204,18 @@ def _spawn(folder: Path, book: Book, run: str, token: str, lock: int) -> None:
             pass_fds=(lock,),
         )
     threading.Thread(target=process.wait, daemon=True).start()  # so that it does not stay as a zombie of this process
+    liveness.sign(lock, process.pid)
 
 
 def empty_bin(book: Book, older_than: float = BIN_SECONDS) -> None:
     """Remove for good what was thrown away some time ago."""
     for entry in book.entries(deleted=True):
-        if entry.deleted is not None and time.time() - entry.deleted > older_than:
-            with book.database.writing() as db:
-                for table, column in (("runs", "id"), ("metrics", "run"), ("commands", "run")):
-                    db.execute(f"DELETE FROM {table} WHERE {column} = ?", (entry.id,))
+        with book.database.writing() as db:
+            expired = db.execute(
+                "SELECT 1 FROM runs WHERE id = ? AND deleted < ?", (entry.id, time.time() - older_than)
+            )
+            if expired.fetchone() is None:  # too early, or somebody has taken it back meanwhile
+                continue
             shutil.rmtree(book.folder_of(entry.id), ignore_errors=True)
+            for table, column in (("runs", "id"), ("metrics", "run"), ("commands", "run")):
+                db.execute(f"DELETE FROM {table} WHERE {column} = ?", (entry.id,))

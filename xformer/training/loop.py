@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from xformer.checkpoints import Checkpoint, save
-from xformer.config import TrainConfig
-from xformer.errors import CheckpointError, TrainingError
+from xformer.config import Config, TrainConfig
+from xformer.errors import CheckpointError, ConfigError, TrainingError
 from xformer.model import Transformer
 from xformer.presets import Preset
 from xformer.presets import preset as preset_named
@@ -194,7 +194,7 @@ class Run:
             scores=scores,
             done=self.step == config.steps,
         )
-        progress = replace(progress, **_remarks(progress, config, self.rows))
+        progress = replace(progress, **_remarks(progress, config, self.rows, self.task.rule.stalled_above))
         self.rows, self.window = [*self.rows, progress.row()], Window()
         return progress
 
@@ -272,7 +272,11 @@ class Run:
         state = read_state(self.out)
         step = state.values.get("step")
         for name, config in (("model", self.preset.model), ("task", self.preset.task), ("train", self.config)):
-            if _until(step, state.values.get(name)) != _until(step, config.to_json()):
+            try:
+                had = type(config).from_json(state.values.get(name))
+            except ConfigError:
+                had = None
+            if _until(step, had) != _until(step, config):
                 raise TrainingError(
                     f"The run in {self.out} had other {name} settings, so it cannot be resumed as this one."
                 )
@@ -286,21 +290,23 @@ class Run:
             raise TrainingError(f"The run in {self.out} cannot be resumed: its state is not a whole one.") from None
 
 
-def _until(step: Any, settings: Any) -> Any:
-    """Settings without the changes of the learning rate that lie ahead of a step."""
-    if not (isinstance(settings, dict) and isinstance(step, int) and settings.get("lr_changes")):
-        return settings
-    return settings | {"lr_changes": [change for change in settings["lr_changes"] if change[0] <= step]}
+def _until(step: Any, config: Config | None) -> Config | None:
+    """A configuration without the changes of the learning rate that lie ahead of a step."""
+    if not (isinstance(config, TrainConfig) and isinstance(step, int)):
+        return config
+    return config.replace(lr_changes=tuple(change for change in config.lr_changes if change[0] <= step))
 
 
-def _remarks(progress: Progress, config: TrainConfig, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _remarks(
+    progress: Progress, config: TrainConfig, rows: list[dict[str, Any]], stalled_above: float
+) -> dict[str, Any]:
     """What there is to say about a report, as changes to it."""
     if config.target and progress.held_out.exact_match >= config.target:
         reached = f"Reached the target: {progress.held_out.exact_match:.2%} exact match at step {progress.step}."
         return {"note": reached, "done": True}
     late = progress.step >= 0.6 * config.steps
     said = any(row["note"] for row in rows)
-    if late and not said and progress.loss > 1.0:
+    if late and not said and progress.loss > stalled_above:
         return {
             "note": f"This run has stalled: at step {progress.step} of {config.steps} its loss is still "
             f"{progress.loss:.2f}. Another seed or a longer warm-up usually helps."

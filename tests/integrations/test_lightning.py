@@ -1,0 +1,158 @@
+"""Lightning's loop around our models: the same numbers as ours, and a run in the book that the app can show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.training.tiny import ARCHITECTURES, tiny_preset
+from xformer.checkpoints import load
+from xformer.errors import BookError, ConfigError
+from xformer.model import Transformer
+from xformer.presets import Preset
+from xformer.tasks import Task
+from xformer.training import jobs, liveness
+from xformer.training.book import Book
+from xformer.training.loop import train
+from xformer.training.snapshots import snapshot_file, snapshot_steps
+
+lightning = pytest.importorskip("lightning", reason="lightning is not installed: its integration was NOT tested")
+from xformer.integrations.lightning import AttentionSnapshots, LitTransformer  # noqa: E402
+
+# Lightning's own: about workers of data loaders, and what it uses of torch.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::Warning:lightning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+def fit(module: Any, preset: Preset, *callbacks: Any, steps: int | None = None) -> Any:
+    trainer = lightning.Trainer(
+        max_steps=steps or preset.train.steps,
+        gradient_clip_val=preset.train.clip_norm,
+        callbacks=list(callbacks),
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=0,
+    )
+    trainer.fit(module)
+    return trainer
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_lightning_follows_our_own_loop(tmp_path: Path, architecture: str) -> None:
+    preset = tiny_preset(architecture, steps=70, log_every=10, snapshot_every=0, weight_decay=0.1)
+    module = LitTransformer(preset)
+    snapshots = AttentionSnapshots(module.task, folder=tmp_path, every=10, held_out=preset.train.held_out)
+    fit(module, preset, snapshots)
+    [entry] = Book(tmp_path).entries()
+    theirs, ours = Book(tmp_path).rows(entry.id), [report.row() for report in train(preset)]
+    assert [row["step"] for row in theirs] == [row["step"] for row in ours] == [*range(10, 71, 10)]
+    for one, other in zip(theirs, ours, strict=True):
+        # float32 sums in another order, through 70 updates
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-3)
+        assert one["learning_rate"] == pytest.approx(other["learning_rate"], rel=1e-6)
+        assert one["gradient_norm"] == pytest.approx(other["gradient_norm"], rel=5e-3)
+
+
+class Anybody(lightning.LightningModule):
+    """A module of somebody's own, with the model deep inside and data of its own."""
+
+    def __init__(self, preset: Preset, fail_at: int | None = None) -> None:
+        super().__init__()
+        self.task, self.fail_at = Task(preset.task), fail_at
+        self.inner = torch.nn.ModuleDict({"net": Transformer(preset.model)})
+
+    def training_step(self, batch: torch.Tensor, index: int) -> dict[str, torch.Tensor]:
+        if index == self.fail_at:
+            raise ZeroDivisionError("of their own")
+        logits = self.inner["net"](batch)
+        return {"loss": logits.square().mean()}
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    def train_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader([torch.ones(5, dtype=torch.long)] * 64, batch_size=2)
+
+
+class Watcher(lightning.Callback):
+    """Looks at the book while Lightning trains, as the app would."""
+
+    def __init__(self, book: Book) -> None:
+        self.book, self.seen = book, []
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        jobs.tend(self.book)
+        [entry] = self.book.entries()
+        held = liveness.is_held(self.book.folder_of(entry.id) / jobs.LOCK)
+        self.seen.append((entry.state, held, snapshot_steps(self.book.folder_of(entry.id))[-1]))
+
+
+def test_any_module_leaves_a_run_that_can_be_watched(tmp_path: Path) -> None:
+    preset, book = tiny_preset(), Book(tmp_path)
+    module, watcher = Anybody(preset), Watcher(Book(tmp_path))
+    fit(module, preset, AttentionSnapshots(module.task, folder=tmp_path, name="theirs", every=5), watcher, steps=12)
+    assert [state for state, _, _ in watcher.seen] == ["running"] * 12
+    assert all(held for _, held, _ in watcher.seen)
+    assert [step for _, _, step in watcher.seen] == [0] * 4 + [5] * 5 + [10] * 3
+    [entry] = book.entries()
+    folder = book.folder_of(entry.id)
+    assert (entry.state, entry.step, entry.name, entry.worker) == ("finished", 12, "theirs", None)
+    assert entry.figures["samples"] == 2000
+    assert snapshot_steps(folder) == [0, 5, 10, 12]
+    assert [row["learning_rate"] for row in book.rows(entry.id)][:2] == [0.01, 0.01]
+    final, last = load(folder), load(snapshot_file(folder, 12))
+    for mine, kept, latest in zip(
+        module.inner["net"].parameters(), final.model.parameters(), last.model.parameters(), strict=True
+    ):
+        assert torch.equal(mine, kept)
+        assert torch.equal(mine, latest)
+    assert not liveness.is_held(folder / jobs.LOCK)
+    assert module.inner["net"].training
+
+
+def test_a_failure_is_written_down_and_not_resumed_here(tmp_path: Path) -> None:
+    preset, book = tiny_preset(), Book(tmp_path)
+    module = Anybody(preset, fail_at=7)
+    with pytest.raises(ZeroDivisionError):
+        fit(module, preset, AttentionSnapshots(module.task, folder=tmp_path, every=5), steps=12)
+    [entry] = book.entries()
+    assert (entry.state, entry.worker, entry.message) == (
+        "failed",
+        None,
+        "Lightning's loop ended with ZeroDivisionError.",
+    )
+    with pytest.raises(BookError, match="was trained by another program; go on with it there"):
+        jobs.resume(book, entry.id)
+    assert book.entry(entry.id).state == "failed"
+
+
+def test_the_app_can_stop_it(tmp_path: Path) -> None:
+    preset, book = tiny_preset(), Book(tmp_path)
+    module = Anybody(preset)
+
+    class Stop(lightning.Callback):
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            if trainer.global_step == 6:
+                jobs.stop(book, book.entries()[0].id)
+
+    trainer = fit(module, preset, AttentionSnapshots(module.task, folder=tmp_path, every=5), Stop(), steps=30)
+    assert trainer.global_step == 10
+    [entry] = book.entries()
+    assert (entry.state, entry.step) == ("finished", 10)
+
+
+def test_a_module_without_one_of_our_models_is_refused(tmp_path: Path) -> None:
+    preset = tiny_preset()
+    module = Anybody(preset)
+    module.inner["other"] = Transformer(preset.model)
+    with pytest.raises(ConfigError, match=r"exactly one xformer\.Transformer, got 2"):
+        fit(module, preset, AttentionSnapshots(module.task, folder=tmp_path), steps=3)
+    assert not Book(tmp_path).entries()
