@@ -24,6 +24,16 @@ def main() -> None:
             st.Page("pages/explore/feed_forward.py", title="Feed-forward", icon=":material/hub:"),
             st.Page("pages/explore/residual.py", title="Residual", icon=":material/stacked_line_chart:"),
         ],
+        "Train": [
+            st.Page("pages/train/train.py", title="Train", icon=":material/model_training:"),
+            st.Page("pages/train/runs.py", title="Runs", icon=":material/format_list_bulleted:"),
+        ],
+        "Compare": [
+            st.Page("pages/compare/compare.py", title="Compare", icon=":material/compare_arrows:"),
+        ],
+        "Learn": [
+            st.Page("pages/learn/first_principles.py", title="First principles", icon=":material/school:"),
+        ],
     }
     st.navigation(pages).run()
 

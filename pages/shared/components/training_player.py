@@ -1,0 +1,69 @@
+"""Play an input's attention and prediction through the snapshots of a run: drawn, played and scrubbed in the browser.
+
+    chosen = training_player(pack_film(…), key="film")        # chosen.step: where the player rests, None while it follows
+
+The browser has all frames; the server hears of a step only when the player rests on it.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+_HERE = Path(__file__).parent
+_EVENT = "rest"
+# A component's script cannot import, so its parts are joined into one; the colours are those of the attention view.
+_PARTS = (
+    "training_player_js/film", "attention_view_js/colours", "training_player_js/player", "training_player_js/picture",
+    "training_player_js/ruler", "training_player_js/controls", "training_player_js/entry",
+)  # fmt: skip
+_component = st.components.v2.component(
+    "xformer_training_player",
+    css=(_HERE / "training_player.css").read_text(encoding="utf-8"),
+    js="\n".join((_HERE / f"{part}.js").read_text(encoding="utf-8") for part in _PARTS),
+)
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Where the player rests: a step, or None while it follows the latest; and the head a visitor enlarged, if any."""
+
+    step: int | None = None
+    head: tuple[int, int] | None = None
+
+
+def training_player(packed: bytes, *, key: str) -> Rest:
+    """Draw a packed film (`xformer.viz.film.pack_film`) and return where it rests."""
+
+    def remember() -> None:
+        sent = st.session_state[key].get(_EVENT)
+        if isinstance(sent, dict):
+            st.session_state[_memory(key)] = _read(sent)
+
+    _component(key=key, data=packed, on_rest_change=remember)
+    return resting(key)
+
+
+def resting(key: str) -> Rest:
+    """Where the player `key` rests."""
+    found = st.session_state.get(_memory(key))
+    return found if isinstance(found, Rest) else Rest()
+
+
+def put_at(key: str, step: int | None) -> None:
+    """Note that the player `key` was told to go to a step: the film says so to the browser."""
+    st.session_state[_memory(key)] = Rest(step, resting(key).head)
+
+
+def _memory(key: str) -> str:
+    # A plain entry of the session, since a widget's own value dies when its page is left.
+    return f"{key}:rest"
+
+
+def _read(sent: dict[str, Any]) -> Rest:
+    def number(value: Any) -> int | None:
+        return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**9 else None
+
+    layer, head = number(sent.get("layer")), number(sent.get("head"))
+    return Rest(number(sent.get("step")), None if layer is None or head is None else (layer, head))

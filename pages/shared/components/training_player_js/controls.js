@@ -1,0 +1,102 @@
+// Builds the player's parts and listens: play, speed, the ruler under a finger, the keyboard, the heads.
+
+class Controls {
+  build() {
+    this.strip = make("div", "strip");
+    this.pictures = make("div", "pictures");
+    this.grid = make("canvas", "grid");
+    this.grid.setAttribute("role", "img");
+    this.large = make("canvas", "large");
+    this.large.setAttribute("role", "img");
+    const title = make("div", "title");
+    this.dot = make("span", "dot"); this.name = make("span", "headname"); this.score = make("span", "score");
+    this.telling = make("span", "telling");
+    title.append(this.dot, this.name, this.score, this.telling);
+    const stage = make("div", "stage");
+    stage.append(this.large);
+    this.pictures.append(stage, this.grid);
+    this.hint = "Point at a cell for its weight; click a small head to enlarge it.";
+    this.readout = make("div", "readout", this.hint);
+
+    const bar = make("div", "controls");
+    this.button = make("button", "play"); this.button.type = "button";
+    this.step = make("span", "step");
+    this.step.setAttribute("aria-live", "off");
+    this.back = make("button", "small", "‹"); this.next = make("button", "small", "›");
+    this.back.title = "one snapshot back (←)"; this.next.title = "one snapshot on (→)";
+    this.speeds = make("div", "seg");
+    this.speeds.setAttribute("aria-label", "speed");
+    this.speedButtons = SPEEDS.map(([words], i) => {
+      const node = make("button", "", words);
+      node.type = "button";
+      node.addEventListener("click", () => { this.speed = i; this.drawControls(); });
+      this.speeds.append(node);
+      return node;
+    });
+    this.live = make("button", "live", "● live"); this.live.type = "button";
+    this.live.title = "follow the newest snapshot";
+    this.legend = make("div", "legend");
+    this.legendBest = make("span", "key", ""); this.legendExact = make("span", "key", "exact match");
+    this.legend.append(this.legendBest, this.legendExact);
+    bar.append(this.button, this.back, this.next, this.step, this.live, this.speeds, this.legend);
+
+    this.ruler = make("canvas", "ruler");
+    this.ruler.tabIndex = 0;
+    this.ruler.setAttribute("role", "slider");
+    this.ruler.setAttribute("aria-label", "training step that is shown");
+    this.ruler.setAttribute("aria-valuemin", "0");
+    this.root.append(this.strip, title, this.pictures, this.readout, bar, this.ruler);
+
+    this.button.addEventListener("click", () => (this.playing ? this.pause(true) : this.play()));
+    this.back.addEventListener("click", () => this.go(this.at - 1));
+    this.next.addEventListener("click", () => this.go(this.at + 1));
+    this.live.addEventListener("click", () => this.followAgain());
+    this.grid.addEventListener("click", (event) => this.enlarge(event));
+    this.large.addEventListener("pointermove", (event) => {
+      const box = this.large.getBoundingClientRect();
+      this.pointer = { x: event.clientX - box.left, y: event.clientY - box.top };
+      this.point();
+    });
+    this.large.addEventListener("pointerleave", () => { this.pointer = null; this.readout.textContent = this.hint; });
+    this.ruler.addEventListener("pointerdown", (event) => {
+      this.ruler.setPointerCapture(event.pointerId);
+      this.dragging = true;
+      this.go(this.frameAt(event));
+    });
+    this.ruler.addEventListener("pointermove", (event) => { if (this.dragging) this.go(this.frameAt(event)); });
+    for (const end of ["pointerup", "pointercancel"]) this.ruler.addEventListener(end, () => { this.dragging = false; });
+    this.root.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const onButton = event.target instanceof HTMLButtonElement;
+    const moves = { ArrowLeft: this.at - 1, ArrowRight: this.at + 1, PageDown: this.at - 10, PageUp: this.at + 10, Home: 0, End: this.film.last };
+    if (event.key in moves) this.go(moves[event.key]);
+    else if (event.key === " " && !onButton) { if (this.playing) this.pause(true); else this.play(); }
+    else return;
+    event.preventDefault();
+  }
+
+  enlarge(event) {
+    const box = this.grid.getBoundingClientRect(), { side, gap, title } = this.at_;
+    const layer = Math.floor((event.clientY - box.top) / (side + title + gap)), head = Math.floor((event.clientX - box.left) / (side + gap));
+    if (!(layer >= 0 && layer < this.film.layers.length && head >= 0 && head < this.film.layers[layer].heads)) return;
+    this.chosen = [layer, head];
+    this.drawHeads();
+    this.rest();
+  }
+
+  drawControls() {
+    const { film } = this;
+    this.button.textContent = this.playing ? "❚❚ Pause" : "▶ Play";
+    this.button.disabled = film.last < 1;
+    this.back.disabled = this.at === 0; this.next.disabled = this.at === film.last;
+    this.step.textContent = `step ${film.frames[this.at].step.toLocaleString("en")} of ${film.steps.toLocaleString("en")}`;
+    this.live.hidden = !film.live;
+    this.live.setAttribute("aria-pressed", String(this.follows));
+    this.speedButtons.forEach((node, i) => node.setAttribute("aria-pressed", String(i === this.speed)));
+    this.legendBest.textContent = `best ${film.score} score`;
+    this.legendBest.style.setProperty("--hue", this.hue(0)); this.legendExact.style.setProperty("--hue", this.hue(1));
+  }
+}

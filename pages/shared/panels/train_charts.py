@@ -1,0 +1,119 @@
+"""The curves of a run: what the charts are given, and how they get to the browser without being drawn anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from pages.shared import desk
+from pages.shared.layout import chart_spec, is_dark
+from pages.shared.models import shown_path
+from pages.shared.panels.train_film import Film, head_names
+from xformer.tasks import Task
+from xformer.tasks.task import Example
+from xformer.training.book import Entry
+from xformer.viz.training import Curves, curve_chart, every_nth, head_curves, head_frame, metrics_frame, with_marks
+
+HEIGHT = 210
+"""CSS pixels of a chart of the lower row, its axes included."""
+MOST_HEADS = 16
+"""Up to so many heads each has a curve of its own, beyond that only the best one of each layer."""
+
+
+def metric_chart(
+    frame: pd.DataFrame,
+    curves: Curves,
+    steps: int,
+    shown: int | None,
+    marks: Mapping[int, str],
+    *,
+    height: int,
+    switch: bool = False,
+) -> None:
+    """One chart of the metrics; `switch` adds one for a logarithmic axis."""
+    log = False
+    with st.container(horizontal=True, vertical_alignment="center", key=f"head_{curves.axis}_{height}"):
+        st.markdown(f"**{curves.title}**", width="stretch")
+        if switch:
+            log = st.toggle("logarithmic", key="train_log", persist_state="session")
+    columns = ["step", *curves.names]
+    data = with_marks(every_nth(frame[columns]), shown, marks.items())
+    _show(data, curves, steps, height, log)
+
+
+def head_panel(film: Film, task: Task, steps: int, shown: int | None, marks: Mapping[int, str]) -> None:
+    """The scores of the heads on the probe, over the snapshots."""
+    names = head_names(film)
+    st.markdown(f"**Heads: {task.score_name} score**")
+    if not names:
+        curves = head_curves(f"Heads: {task.score_name} score", {"best": "best head"}, [0])
+        _show(
+            pd.DataFrame({"step": pd.Series(dtype=float), "best": pd.Series(dtype=float)}), curves, steps, HEIGHT, False
+        )
+        return
+    table = film.table()
+    if len(names) > MOST_HEADS:
+        table = table.loc[table.groupby(["step", "layer"])["score"].idxmax()].assign(head=0)
+        titles = {layer.path: layer.title for layer in film.layers}
+        names = {(path, 0): f"{titles[path]}, best head" for path in dict.fromkeys(table["layer"])}
+        hues = list(range(len(names)))
+    else:
+        hues = [head for _, head in names]
+        if len(dict.fromkeys(hues)) == 1:
+            hues = list(range(len(names)))
+    wide, columns = head_frame(table)
+    curves = head_curves(f"Heads: {task.score_name} score", {columns[pair]: name for pair, name in names.items()}, hues)
+    _show(with_marks(wide, shown, marks.items()), curves, steps, HEIGHT, False)
+
+
+def code_and_csv(entry: Entry, rows: list[dict[str, Any]], film: Film, example: Example, step: int | None) -> None:
+    """The code for the curves and for the picture of the shown step, and their numbers as files."""
+    lines = [
+        "import torch, xformer",
+        "from xformer.training.book import Book",
+        "from xformer.viz.training import LOSS, curve_chart, metrics_frame",
+        f'rows = Book({str(desk.book().folder)!r}).rows("{entry.id}")',
+        f"curve_chart(metrics_frame(rows), LOSS, steps={entry.train.get('steps', 1)}, dark=False)",
+    ]
+    if step is not None:
+        last = film.layers[-1]
+        target = "" if example.target is None else f", torch.tensor({example.target.tolist()})"
+        lines += [
+            "",
+            "from xformer.viz.attention import head_chart, head_frame",
+            f'checkpoint = xformer.load("{shown_path(f"{entry.id}@{step}")}")',
+            f"trace = xformer.record(checkpoint.model, torch.tensor({example.stream.tolist()}){target})",
+            f'head_chart(head_frame(trace, "{last.path}", 0, {last.query_labels!r}, {last.key_labels!r}))',
+        ]
+    with st.container(horizontal=True, gap="small", key="footer_training"):
+        with st.popover("Code", icon=":material/code:", help="The lines that draw these pictures in a notebook."):
+            st.code("\n".join(lines), language="python", width=900)
+        _csv("Metrics", lambda: metrics_frame(rows), f"{entry.id}-metrics", "All reports of this run.")
+        _csv(
+            "Head scores", film.table, f"{entry.id}-heads", "The scores of all heads on this input, at every snapshot."
+        )
+
+
+def _csv(words: str, table: Callable[[], pd.DataFrame], name: str, help: str) -> None:
+    st.download_button(
+        words,
+        lambda: table().to_csv(index=False).encode(),
+        f"{name}.csv",
+        "text/csv",
+        icon=":material/download:",
+        on_click="ignore",
+        key=f"csv_{words}",
+        help=help,
+    )
+
+
+def _show(data: pd.DataFrame, curves: Curves, steps: int, height: int, log: bool) -> None:
+    dark = is_dark()
+    picture = (curves.title, tuple(curves.names.items()), curves.hues, steps, height, log, dark, tuple(data.columns))
+    spec = dict(chart_spec(picture, lambda: curve_chart(data, curves, steps=steps, dark=dark, log=log, height=height)))
+    for name in ("data", "datasets"):  # sent beside the chart, so that a new point changes nothing else
+        spec.pop(name, None)
+    st.vega_lite_chart(data, spec, theme="streamlit", width="stretch", key=f"chart_{curves.axis}_{height}")

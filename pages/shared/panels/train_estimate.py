@@ -1,0 +1,94 @@
+"""How long a run will take: from earlier runs of the same model, else from three of its steps, timed just now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import streamlit as st
+import torch
+
+from pages.shared.literal import literal
+from xformer.errors import XformerError
+from xformer.presets import Preset
+from xformer.tasks import Task
+from xformer.training.book import Entry
+from xformer.training.loop import Run, Stopped
+
+STEPS = 3
+MOST_WORK = 1.2e9
+"""Multiplications of a step up to which three of them are timed while a visitor waits."""
+
+
+def expected(settings: Preset, entries: Sequence[Entry], gpu: bool) -> str:
+    """The time as a sentence that says where it comes from."""
+    steps = settings.train.steps
+    alike = [entry for entry in entries if _is_like(entry, settings) and entry.step >= 50 and entry.seconds > 0]
+    if alike:
+        entry = alike[0]
+        seconds = steps * entry.seconds / entry.step
+        return f"about {duration(seconds)}, as an earlier run of this model went on {_place(entry.device)}"
+    if gpu:
+        return "not measured: this model has not run on this GPU yet"
+    if work(settings) > MOST_WORK:
+        return "not measured: this model is too big to try while you wait"
+    model = json.dumps([settings.model.to_json(), settings.task.to_json()])
+    try:
+        seconds = steps * _seconds_a_step(model, settings.train.batch_size, settings)
+    except XformerError as error:
+        return f"not measured. {literal(str(error))}"
+    return f"about {duration(seconds)} on this CPU, measured on {STEPS} steps just now"
+
+
+def work(settings: Preset) -> float:
+    """About how many multiplications one step takes: 6 a weight and token (forward 2, backward 4)."""
+    streams = 1 if settings.task.architecture == "encoder" else 2
+    tokens = settings.train.batch_size * streams * (settings.task.min_len + settings.task.max_len) / 2
+    return 6.0 * settings.model.n_parameters() * tokens
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them."""
+    if seconds < 1:
+        return "a second"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def _seconds_a_step(model: str, batch_size: int, _settings: Preset) -> float:
+    """Seconds of a training step in this process, the first one aside. `model` names the settings for the cache."""
+    recipe = _settings.train.replace(
+        steps=10_000, log_every=10_000, held_out=2, snapshot_every=0, target=0.0, lr_changes=()
+    )
+    run = Run(replace(_settings, train=recipe), Task(_settings.task), torch.device("cpu"), None)
+    first = 0.0
+
+    def between() -> None:
+        nonlocal first
+        if run.step == 1:
+            first = run.seconds
+        if run.step == 1 + STEPS:
+            raise Stopped
+
+    with suppress(Stopped):
+        for _ in run.reports(between):
+            pass
+    return (run.seconds - first) / STEPS
+
+
+def _is_like(entry: Entry, settings: Preset) -> bool:
+    return (
+        entry.model == settings.model.to_json()
+        and entry.task == settings.task.to_json()
+        and entry.train.get("batch_size") == settings.train.batch_size
+    )
+
+
+def _place(device: str | None) -> str:
+    return "this CPU" if device in (None, "cpu") else f"the GPU {device}"

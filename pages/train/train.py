@@ -1,0 +1,25 @@
+"""Train: can I watch it learn? One press starts a run; its attention, predictions and curves form on the screen."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from pages.shared import desk
+from pages.shared.panels.train_live import run_view
+from pages.shared.panels.train_setup import setup
+from pages.shared.panels.train_visit import NEW, share, show_complaint, shown_run
+
+
+def page() -> None:
+    st.title("Train :small[:gray[Can I watch it learn?]]", anchor=False)
+    who = desk.visitor()
+    entry = shown_run(who)
+    if entry is not None:
+        run_view(entry, who)
+        return
+    show_complaint()
+    share(NEW, None)
+    setup(who)
+
+
+page()

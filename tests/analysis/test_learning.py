@@ -1,0 +1,92 @@
+"""What a look at a snapshot says is what the model does, and moments of a run are found where they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from tests.training.tiny import ARCHITECTURES, tiny_model, tiny_task
+from xformer.analysis.learning import appearance, best_heads, dip, first_passing, head_table, look, thinned
+from xformer.model import Transformer
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_look_is_what_the_model_does(architecture: str) -> None:
+    task = tiny_task(architecture)
+    model = Transformer(tiny_model(task, n_layers=2), torch.Generator().manual_seed(3)).eval()
+    example = task.example([3, 1, 4, 1])
+    seen = look(model, task, example, 40)
+    inputs = [example.stream] if example.target is None else [example.stream, example.target]
+    with torch.no_grad():
+        logits = model(*inputs)[0]
+    wanted = [(i, token) for i, token in enumerate(example.labels[0].tolist()) if token >= 0]
+    assert seen.step == 40
+    assert list(seen.predicted) == [int(logits[i].argmax()) for i, _ in wanted]
+    assert list(seen.right) == [int(logits[i].argmax()) == token for i, token in wanted]
+    assert list(seen.probability) == pytest.approx([logits[i].softmax(-1).max().item() for i, _ in wanted], abs=1e-5)
+    for path, pattern in seen.patterns.items():
+        assert pattern.sum(-1) == pytest.approx(1.0, abs=1e-5)
+        assert (np.where(seen.allowed[path], 0.0, pattern) == 0).all()
+        assert seen.allowed[path].all() == (
+            architecture == "encoder" or path.endswith("cross_attn") or path.startswith("encoder")
+        )
+    path = next(reversed(seen.scores))  # for reversal, the share of attention on the mirrored token, by hand
+    start = 4 if architecture == "decoder" else 0
+    by_hand = [sum(float(p[start + i, 3 - i]) for i in range(4)) / 4 for p in seen.patterns[path]]
+    assert seen.scores[path] == pytest.approx(by_hand, abs=1e-6)
+
+
+def test_the_table_has_a_row_for_each_step_and_head_and_the_best_is_found() -> None:
+    scores = {20: {"a": [0.1, 0.7], "b": [0.2]}, 10: {"a": [0.3, 0.1], "b": [0.3]}}
+    table = head_table(scores)
+    assert table.to_numpy().tolist() == [
+        [10, "a", 0, 0.3], [10, "a", 1, 0.1], [10, "b", 0, 0.3],
+        [20, "a", 0, 0.1], [20, "a", 1, 0.7], [20, "b", 0, 0.2],
+    ]  # fmt: skip
+    assert best_heads(table).to_numpy().tolist() == [[10, "a", 0, 0.3], [20, "a", 1, 0.7]]
+    assert isinstance(head_table({}), pd.DataFrame)
+
+
+def test_a_curve_passes_where_it_first_is_at_the_threshold() -> None:
+    assert first_passing([10, 20, 30], [0.2, 0.5, 0.4], 0.5) == 20
+    assert first_passing([10, 20], [0.2, 0.4], 0.5) is None
+    assert first_passing([], [], 0.5) is None
+
+
+def test_a_head_appears_where_it_had_not_been_from_the_beginning() -> None:
+    def best(*scores: float) -> pd.DataFrame:
+        return best_heads(head_table({10 * i: {"a": [score, 0.0]} for i, score in enumerate(scores)}))
+
+    assert appearance(best(0.1, 0.4, 0.6, 0.4, 0.9)) == 20
+    assert appearance(best(0.1, 0.4)) is None
+    assert appearance(best(0.6, 0.4, 0.9)) is None  # chance gives that much
+    assert appearance(best()) is None
+
+
+@pytest.mark.parametrize(
+    ("curve", "found"),
+    [
+        ([0.1, 0.97, 0.85, 0.9, 0.99], (2, 0.85)),  # a fall and a return
+        ([0.1, 0.97, 0.85, 0.9], None),  # it has not come back
+        ([0.1, 0.5, 0.3, 0.9], None),  # it had not been high
+        ([0.1, 0.97, 0.95, 0.99], None),  # too little to call it a dip
+        ([], None),
+    ],
+)
+def test_a_dip_is_a_fall_from_high_up_that_is_made_good(curve: list[float], found: tuple[int, float] | None) -> None:
+    assert dip(list(range(len(curve))), curve) == found
+
+
+def test_thinning_keeps_what_was_kept_as_a_run_grows() -> None:
+    kept: set[int] = set()
+    for n in range(1, 400):
+        steps = list(range(0, 10 * n, 10))
+        chosen = thinned(steps, 16)
+        assert chosen[-1] == steps[-1]
+        assert chosen == sorted(set(chosen))
+        assert len(chosen) <= 17
+        if len(chosen) > 1 and kept:
+            assert set(chosen[:-1]) <= kept | set(steps[-1:]) | set(chosen[-2:])
+        kept |= set(chosen)

@@ -1,0 +1,293 @@
+"""The training screen: presets and settings, one run for one press, and every state of a run told plainly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from pages.shared.panels.train_film import MOST_FRAMES
+from pages.shared.panels.train_setup import watchable
+from tests.pages.conftest import ROOT, Open
+from tests.training.tiny import ARCHITECTURES, tiny_preset
+from xformer.presets import PRESETS
+from xformer.training import jobs
+from xformer.training.book import Book
+from xformer.training.loop import train
+from xformer.training.snapshots import snapshot_steps
+
+PAGE = "pages/train/train.py"
+
+
+@pytest.fixture(autouse=True)
+def _no_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xformer.training.queue.next_for", lambda *_: [])
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+
+
+def finished(runs: Path, architecture: str = "encoder", state: str = "finished", **how: Any) -> str:
+    """A run of a tiny model that has been trained, as the book and its folder have it."""
+    book, preset = Book(runs), tiny_preset(architecture, model={"n_layers": 2})
+    run = book.add(preset, owner=how.pop("owner", "here"), name=how.pop("name", "Tiny"), state=state)
+    rows = [progress.row() for progress in train(preset, out=book.folder_of(run), device="cpu")]
+    book.put_rows(run, rows)
+    book.change(run, step=12, seconds=0.5, **how)
+    return run
+
+
+def words(app: AppTest) -> str:
+    kinds = ("markdown", "text", "caption", "info", "warning", "error")
+    return "\n".join(element.value for kind in kinds for element in getattr(app, kind))
+
+
+def said(app: AppTest) -> str:
+    """The sentence on the state of the run, without the backslashes that keep it plain."""
+    return app.get("progress")[0].proto.text.replace("\\", "")
+
+
+def buttons(app: AppTest) -> set[str]:
+    return {button.key for button in app.button if button.key}
+
+
+def test_a_visitor_without_runs_can_start_every_preset(open_page: Open) -> None:
+    app = open_page(PAGE)
+    assert not app.exception
+    assert {f"start_{name}" for name in PRESETS} <= buttons(app)
+    for preset in PRESETS.values():
+        assert preset.about in words(app)
+    assert app.query_params["run"] == "new"
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_frames_to_watch_do_not_change_what_a_preset_learns(name: str) -> None:
+    preset = PRESETS[name]
+    shown = watchable(preset)
+    assert shown.train.replace(snapshot_every=preset.train.snapshot_every) == preset.train
+    assert (shown.model, shown.task) == (preset.model, preset.task)
+    assert 10 <= shown.train.steps // shown.train.snapshot_every <= MOST_FRAMES
+
+
+def test_one_press_starts_one_run_and_shows_it(open_page: Open, runs: Path) -> None:
+    app = open_page(PAGE)
+    app.button(key="start_reverse-small").click().run()
+    assert not app.exception
+    (entry,) = Book(runs).entries()
+    assert (entry.state, entry.preset, entry.owner) == ("queued", "reverse-small", "here")
+    assert entry.settings().model == PRESETS["reverse-small"].model
+    assert app.query_params["run"] == entry.id
+    assert "Waiting for its turn: it is next." in said(app)
+    app.run()
+    assert len(Book(runs).entries()) == 1
+
+
+def test_a_press_that_comes_twice_starts_one_run(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def presses() -> None:
+        from pages.shared.panels.train_setup import start
+        from xformer.presets import PRESETS
+
+        for ticket in (7, 7, 7, 8):
+            start(PRESETS["reverse-mirror"], "here", "auto", "", ticket)
+
+    monkeypatch.syspath_prepend(str(ROOT))
+    app = AppTest.from_function(presses).run()
+    assert not app.exception
+    assert len(Book(runs).entries()) == 2
+
+
+def test_a_second_run_says_how_many_come_before_it(open_page: Open, runs: Path) -> None:
+    jobs.submit(Book(runs), tiny_preset(), owner="here")
+    app = open_page(PAGE, run="new")
+    app.button(key="start_reverse-mirror").click().run()
+    assert "1 run comes before it" in said(app)
+
+
+def own(app: AppTest) -> AppTest:
+    return app.segmented_control(key="train_way").set_value("Settings of your own").run()
+
+
+def number(app: AppTest, label: str) -> Any:
+    return next(field for field in app.number_input if field.label == label)
+
+
+def test_settings_that_break_a_rule_say_so_and_cannot_be_started(open_page: Open) -> None:
+    app = own(open_page(PAGE))
+    assert not app.exception
+    assert not app.error
+    assert not app.button(key="start_own").disabled
+    app = number(app, "Heads").set_value(3).run()
+    assert [error.value for error in app.error] == [
+        "d_head is d_model / n_heads unless it is given, and 32 is not divisible by 3; give d_head, for example d_head=10."
+    ]
+    assert app.button(key="start_own").disabled
+    app = number(app, "Heads").set_value(2).run()
+    assert not app.error
+    assert not app.button(key="start_own").disabled
+
+
+def test_every_setting_of_the_three_configurations_can_be_chosen(open_page: Open) -> None:
+    from dataclasses import fields as declared
+
+    from pages.shared.panels.train_fields import EVERYTHING
+    from xformer.config import ModelConfig, TaskConfig, TrainConfig
+
+    derived = {"vocab_size", "architecture", "pad_token", "start_token", "end_token", "image", "patch", "lr_changes"}
+    as_in_a_preset = {"patch", "text", "alphabet"}
+    for of, config in {"model": ModelConfig, "task": TaskConfig, "train": TrainConfig}.items():
+        asked = {field.name for field in EVERYTHING if field.of == of}
+        left_out = {field.name for field in declared(config)} - asked
+        assert left_out <= (as_in_a_preset if of == "task" else derived)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_form_gives_back_every_preset_that_is_put_into_it(open_page: Open, runs: Path, name: str) -> None:
+    app = open_page(PAGE)
+    app.button(key=f"change_{name}").click().run()
+    assert not app.exception
+    assert not app.error
+    app.button(key="start_own").click().run()
+    (entry,) = Book(runs).entries()
+    assert (entry.preset, entry.settings().model) == (name, PRESETS[name].model)
+    assert entry.settings().train == watchable(PRESETS[name]).train
+
+
+def test_own_settings_are_trained_under_the_name_that_was_given(open_page: Open, runs: Path) -> None:
+    app = own(open_page(PAGE))
+    app = number(app, "Layers").set_value(3).run()
+    app = app.selectbox(key="own_device").set_value("cpu").run()
+    app = app.text_input(key="own_name").set_value("three *layers*").run()
+    app.button(key="start_own").click().run()
+    (entry,) = Book(runs).entries()
+    assert (entry.name, entry.preset, entry.wanted) == ("three *layers*", "own", "cpu")
+    assert entry.settings().model.n_layers == 3
+
+
+def test_a_task_for_one_architecture_alone_offers_no_other(open_page: Open) -> None:
+    app = own(open_page(PAGE))
+    task = next(box for box in app.selectbox if box.label == "Task")
+    app = task.set_value("induction").run()
+    architecture = next(box for box in app.selectbox if box.label == "Architecture")
+    assert architecture.options == ["decoder"]
+    assert not app.exception
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_finished_run_is_shown_with_its_film_and_its_curves(open_page: Open, runs: Path, architecture: str) -> None:
+    run = finished(runs, architecture, figures=json.dumps({"exact_match": 0.25, "samples": 2000}))
+    app = open_page(PAGE, run=run)
+    assert not app.exception
+    assert not app.error
+    assert not app.warning
+    assert "Finished at step 12 of 12" in said(app)
+    assert "2,000 unseen examples: 25.00% exact match" in said(app)
+    charts = app.get("vega_lite_chart")
+    assert len(charts) == 5
+    assert {"run_new", "run_again", "open_Attention", "fork_start"} <= buttons(app)
+    assert not {"run_pause", "run_step", "run_resume", "run_stop"} & buttons(app)
+    assert app.query_params["run"] == run
+
+
+def test_the_code_under_the_pictures_runs(open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = open_page(PAGE, run=finished(runs, "encoder-decoder"))
+    monkeypatch.chdir(ROOT)
+    (code,) = app.code
+    assert "head_chart" in code.value
+    exec(code.value, {})
+
+
+def test_a_link_opens_a_run_at_a_step_and_says_what_is_not_here(open_page: Open, runs: Path) -> None:
+    run = finished(runs)
+    assert snapshot_steps(Book(runs).folder_of(run)) == [0, 4, 8, 12]
+    app = open_page(PAGE, run=run, step="8")
+    assert "weights of step 8;" in words(app)
+    assert app.query_params["step"] == "8"
+    for link in ({"run": "nonsense"}, {"run": "0123abcd"}, {"run": run, "step": "x"}):
+        app = open_page(PAGE, **link)
+        assert not app.exception
+        assert any("not here" in warning.value for warning in app.warning)
+
+
+def test_a_typed_probe_is_followed_and_a_wrong_one_says_so(open_page: Open, runs: Path) -> None:
+    app = open_page(PAGE, run=finished(runs))
+    (box,) = [box for box in app.text_input if box.label == "Watch it learn on"]
+    app = box.set_value("1 2 3 4").run()
+    assert not app.exception
+    assert not app.error
+    (box,) = [box for box in app.text_input if box.label == "Watch it learn on"]
+    app = box.set_value("1 2 ninety").run()
+    assert not app.exception
+    assert len(app.error) == 1
+    app.button(key="probe_random").click().run()
+    assert not app.error
+
+
+@pytest.mark.parametrize(
+    ("state", "message", "phrase", "there"),
+    [
+        ("queued", "", "Waiting for its turn", {"run_stop"}),
+        ("paused", "", "Paused at step 12", {"run_step", "run_resume", "run_stop"}),
+        ("stopped", "", "Stopped at step 12", {"run_resume"}),
+        ("interrupted", "Its process ended without a word.", "ended without a word", {"run_resume"}),
+        ("failed", "The loss became nan at step 7.", "Failed at step 12", {"run_resume"}),
+    ],
+)
+def test_each_state_is_told_and_offers_what_can_be_done(
+    open_page: Open, runs: Path, state: str, message: str, phrase: str, there: set[str]
+) -> None:
+    app = open_page(PAGE, run=finished(runs, state=state, message=message))
+    assert not app.exception
+    assert phrase in said(app)
+    told = {"run_pause", "run_step", "run_resume", "run_stop"} & buttons(app)
+    assert told == there
+    if state == "failed":
+        assert [error.value.replace("\\", "") for error in app.error] == [message]
+
+
+def test_resume_puts_a_stopped_run_back_into_the_queue(open_page: Open, runs: Path) -> None:
+    run = finished(runs, state="stopped")
+    open_page(PAGE, run=run).button(key="run_resume").click().run()
+    assert Book(runs).entry(run).state == "queued"
+
+
+def test_a_run_of_someone_else_can_be_watched_but_not_told(
+    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XFORMER_OPEN", "0")
+    monkeypatch.setattr("pages.shared.desk.visitor", lambda: "1" * 32)
+    app = open_page(PAGE, run=finished(runs, state="stopped", owner="0" * 32))
+    assert not app.exception
+    assert "started by someone else: you are looking on" in said(app)
+    assert not {"run_pause", "run_step", "run_resume", "run_stop"} & buttons(app)
+
+
+def test_a_fork_begins_at_the_shown_step_with_other_settings(open_page: Open, runs: Path) -> None:
+    run = finished(runs)
+    app = open_page(PAGE, run=run, step="8")
+    app = number(app, "Steps").set_value(30).run()
+    app.button(key="fork_start").click().run()
+    assert not app.exception
+    fork = Book(runs).entries()[0]
+    assert (fork.parent, fork.settings().train.steps) == (f"{run}@8", 30)
+    assert fork.settings().model == Book(runs).entry(run).settings().model
+
+
+def test_training_the_same_again_has_the_same_settings(open_page: Open, runs: Path) -> None:
+    run = finished(runs)
+    open_page(PAGE, run=run).button(key="run_again").click().run()
+    again, first = Book(runs).entries()
+    assert (again.id != first.id, again.settings()) == (True, first.settings())
+
+
+def test_a_name_that_looks_like_markdown_is_shown_as_it_is(open_page: Open, runs: Path) -> None:
+    app = open_page(PAGE, run=finished(runs, name="**bold** <b>$x$"))
+    assert "**bold** <b>$x$" in [text.value for text in app.text]
+
+
+def test_a_book_that_was_edited_into_nonsense_says_so(open_page: Open, runs: Path) -> None:
+    run = finished(runs)
+    Book(runs).change(run, model=json.dumps({"d_model": "wide"}))
+    app = open_page(PAGE, run=run)
+    assert not app.exception
+    assert "cannot be read" in app.error[0].value

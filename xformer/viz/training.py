@@ -1,0 +1,159 @@
+"""Draw a training run: curves against its steps, with the step that is looked at, and when something first held.
+
+    frame = metrics_frame(book.rows(run))
+    curve_chart(frame, LOSS, steps=700, dark=False)
+
+Frames are wide, one row a step, so that a growing run only sends numbers: what the chart looks like does not depend on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from xformer.viz import theme
+
+MOST = 400
+"""Rows that a chart is given: more is wider than a screen."""
+SCORES = ("held_out_exact_match", "held_out_token_accuracy")
+COLUMNS = (
+    "step", "loss", "held_out_loss", *SCORES, "gradient_norm", "learning_rate", "tokens_per_second", "seconds",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Curves:
+    """What one chart shows: columns of the frame with the names a person reads and their hues, and the vertical axis."""
+
+    title: str
+    names: Mapping[str, str]
+    hues: tuple[theme.Pair, ...]
+    axis: str
+    format: str = ".4f"
+    share: bool = False
+    """Whether the values are shares, on the fixed domain from 0 to 1."""
+    can_log: bool = False
+
+
+BLUE, ORANGE = theme.HEAD_HUES[0], theme.HEAD_HUES[1]
+LOSS = Curves("Loss", {"loss": "training", "held_out_loss": "held out"}, (BLUE, ORANGE), "nats a token", can_log=True)
+ACCURACY = Curves(
+    "Right on held-out examples",
+    {"held_out_exact_match": "exact match", "held_out_token_accuracy": "tokens"},
+    (BLUE, ORANGE),
+    "share",
+    ".2%",
+    share=True,
+)
+GRADIENT = Curves("Gradient norm", {"gradient_norm": "norm"}, (BLUE,), "‖g‖", ".4g", can_log=True)
+RATE = Curves("Learning rate", {"learning_rate": "rate"}, (BLUE,), "rate", ".3e")
+BEST = "best"
+"""The column of a head frame that holds the best score of any head."""
+
+
+def head_curves(title: str, heads: Mapping[str, str], hue_of: Sequence[int]) -> Curves:
+    """Scores of heads by column; `hue_of` gives the number of the head whose hue a curve has."""
+    hues = tuple(theme.HEAD_HUES[head % len(theme.HEAD_HUES)] for head in hue_of)
+    return Curves(title, heads, hues, "score", ".4f", share=True)
+
+
+def metrics_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Rows of metrics as a table of numbers with the columns `COLUMNS`; what a row lacks or garbles is not a number."""
+    frame = pd.DataFrame([{name: row.get(name) for name in COLUMNS} for row in rows], columns=list(COLUMNS))
+    return pd.DataFrame({name: pd.to_numeric(frame[name], errors="coerce") for name in COLUMNS})
+
+
+def every_nth(frame: pd.DataFrame, most: int = MOST) -> pd.DataFrame:
+    """At most about `most` rows, evenly spread, with the last one."""
+    stride = -(-len(frame) // most)
+    if stride <= 1:
+        return frame
+    return frame.iloc[sorted({*range(0, len(frame), stride), len(frame) - 1})]
+
+
+def with_marks(frame: pd.DataFrame, shown: int | None, marks: Iterable[tuple[int, str]] = ()) -> pd.DataFrame:
+    """The frame with rows that are no points of a curve: the step that is looked at, and steps worth a word."""
+    rows = [{"step": step, "mark": "marked", "note": note} for step, note in marks]
+    if shown is not None:
+        rows.append({"step": shown, "mark": "shown", "note": f"step {shown:,}"})
+    plain = frame.assign(mark="", note="")
+    return pd.concat([plain, pd.DataFrame(rows)], ignore_index=True) if rows else plain
+
+
+def curve_chart(
+    frame: pd.DataFrame, curves: Curves, *, steps: int, dark: bool, log: bool = False, height: int = 220
+) -> alt.LayerChart | alt.FacetChart:
+    """Curves over the steps from 0 to `steps`, from a frame that `with_marks` made or one without marks.
+
+    The nearest step shows all its numbers under the pointer. On a logarithmic axis, values of 0 or less are left out.
+    """
+    if "mark" not in frame.columns:
+        frame = with_marks(frame, None)
+    columns = list(curves.names)
+    log = log and curves.can_log
+    scale: Any = alt.Scale(domain=[0, 1]) if curves.share else alt.Scale(type="log" if log else "linear", zero=not log)
+    x = alt.X(
+        "step:Q", title="step", scale=alt.Scale(domain=[0, steps], nice=False), axis=alt.Axis(format=",d", tickCount=6)
+    )
+    axis = alt.Axis(format=".0%" if curves.share else ".3~g", tickCount=5)
+    words = " : ".join(f"datum.curve == '{column}' ? {name!r}" for column, name in curves.names.items())
+    colour = alt.Color(
+        "name:N",
+        title=None,
+        scale=alt.Scale(domain=list(curves.names.values()), range=[theme.pick(hue, dark) for hue in curves.hues]),
+        legend=alt.Legend(orient="top", labelLimit=200, symbolStrokeWidth=3, padding=0)
+        if 1 < len(columns) <= 2
+        else None,
+    )
+    base = alt.Chart(frame).encode(x)
+    lines = (
+        base.transform_filter("datum.mark == ''")
+        .transform_fold([*columns], as_=["curve", "value"])
+        .transform_filter("isValid(datum.value)" + (" && datum.value > 0" if log else ""))
+        .transform_calculate(name=f"{words} : ''")
+        .mark_line(strokeWidth=2.5 if len(columns) <= 4 else 1.5, opacity=1.0 if len(columns) <= 4 else 0.75)
+        .encode(alt.Y("value:Q", title=curves.axis, scale=scale, axis=axis), color=colour, detail="curve:N")
+    )
+    ink = theme.pick(theme.TEXT, dark)
+    layers: list[Any] = [lines]
+    near = alt.selection_point(
+        nearest=True, on="pointermove", clear="pointerout", fields=["step"], empty=False, name="near"
+    )
+    hover = [alt.Tooltip("step:Q", format=",")]
+    hover += [alt.Tooltip(f"{column}:Q", title=name, format=curves.format) for column, name in curves.names.items()][
+        :20
+    ]
+    points = base.transform_filter("datum.mark == ''")
+    layers.append(
+        points.mark_rule(color=ink, strokeWidth=1)
+        .encode(opacity=alt.condition(near, alt.value(0.35), alt.value(0.0)), tooltip=hover)
+        .add_params(near)
+        .properties(name="hovered")  # else the view is named after the data
+    )
+    marked = base.transform_filter("datum.mark == 'marked'")
+    layers.append(
+        marked.mark_rule(color=ink, strokeDash=[4, 3], opacity=0.6).encode(
+            tooltip=[alt.Tooltip("note:N", title="here")]
+        )
+    )
+    layers.append(
+        base.transform_filter("datum.mark == 'shown'")
+        .mark_rule(color=theme.pick(theme.PRIMARY, dark), strokeWidth=2.5)
+        .encode(tooltip=[alt.Tooltip("note:N", title="shown above")])
+    )
+    return alt.layer(*layers).properties(height=height)
+
+
+def head_frame(table: pd.DataFrame) -> tuple[pd.DataFrame, dict[tuple[str, int], str]]:
+    """A `head_table` (step, layer, head, score) as a wide frame with the best score, and the column of each head."""
+    columns = {
+        pair: f"head{i}"
+        for i, pair in enumerate(table[["layer", "head"]].drop_duplicates().itertuples(index=False, name=None))
+    }
+    wide = table.assign(column=[columns[pair] for pair in zip(table["layer"], table["head"], strict=True)])
+    wide = wide.pivot(index="step", columns="column", values="score").reindex(columns=list(columns.values()))
+    return wide.assign(**{BEST: wide.max(axis=1)}).reset_index().rename_axis(columns=None), columns
