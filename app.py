@@ -33,6 +33,7 @@ def main() -> None:
         ],
         "Learn": [
             st.Page("pages/learn/first_principles.py", title="First principles", icon=":material/school:"),
+            st.Page("pages/learn/bug_lab.py", title="Bug lab", icon=":material/bug_report:"),
         ],
     }
     st.navigation(pages).run()

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from tests.analysis.duel import example_for, random_player
+from tests.viz.test_theme import SEEN, as_seen, nearest
 from xformer import edits
 from xformer.analysis.agreement import agreement
 from xformer.analysis.deciding import cells, lens_at, lens_parting, look, look_difference, moment
@@ -91,7 +92,7 @@ def test_bars_are_the_probabilities_of_all_players_on_one_scale(dark: bool) -> N
     assert [row["player"] for row in shown.values() if SAYS in row["shown"]]
     spec = chart.to_dict()
     scale = spec["layer"][0]["encoding"]["color"]["scale"]
-    assert scale == {"domain": [p.name for p in PLAYERS], "range": theme.head_hues(3, dark)}
+    assert scale == {"domain": [p.name for p in PLAYERS], "range": theme.player_hues(3, dark)}
     assert spec["layer"][0]["encoding"]["x"]["scale"]["domain"][0] == 0
     with pytest.raises(ValueError, match="show one step"):
         top_chart(top_frame(PLAYS, 4), dark=dark)
@@ -234,3 +235,17 @@ def test_edited_players_are_drawn_like_any_other() -> None:
     assert {row["player"] for row in rows(steps_chart(step_frame(plays), "entropy", 0, dark=True)) if "player" in row} == {
         "seed 2", "cut"
     }  # fmt: skip
+
+
+@DARK
+@pytest.mark.parametrize("how", list(SEEN))
+def test_players_are_told_apart_from_each_other_and_from_the_first_heads(dark: bool, how: str) -> None:
+    players, heads = theme.player_hues(4, dark), theme.head_hues(4, dark)
+    assert nearest(players, how) >= 0.12
+    apart = [as_seen(player, how) - as_seen(head, how) for player in players for head in heads]
+    assert min((difference @ difference) ** 0.5 for difference in apart) >= 0.075
+    assert all(theme.contrast(player, theme.pick(theme.BACKGROUND, dark)) >= 3 for player in players)
+
+
+def test_players_start_over_after_four() -> None:
+    assert theme.player_hues(5, True)[4] == theme.player_hues(1, True)[0] == theme.PLAYER_HUES[0][1]

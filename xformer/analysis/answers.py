@@ -52,9 +52,10 @@ def inputs_for(player: Player, task: Task) -> Task:
 @torch.no_grad()
 def answers(player: Player, task: Task, n: int, *, seed: int, step: int, labels: tuple[str, ...]) -> Answers:
     """Batch number `step` of n inputs (never trained on), and what the player says to them. One forward pass."""
-    batch = inputs_for(player, task).sample(n, seed=seed, step=step, device=player.model.embedding.token.device)
+    batch = inputs_for(player, task).sample(n, seed=seed, step=step, device=player.model.device)
     likeliest = _logits(player, batch).softmax(dim=-1).max(dim=-1)  # [input, out]
-    labelled = batch.labels != IGNORED  # [input, out]
+    sources, labels_typed = _as_typed(batch, player.task)
+    labelled = labels_typed != IGNORED  # [input, out]
     width = int(labelled.sum(dim=1).max())
     place = (labelled.cumsum(dim=1) - 1).masked_fill(
         ~labelled, width
@@ -65,11 +66,25 @@ def answers(player: Player, task: Task, n: int, *, seed: int, step: int, labels:
         return cells.new_full((n, width + 1), nothing).scatter(1, place, cells)[:, :width].cpu()
 
     return Answers(
-        sources=batch.tokens.cpu(),
+        sources=sources.cpu(),
         right=gathered(joint[batch.labels.clamp(min=0)], NOTHING),
         said=gathered(joint[likeliest.indices], NOTHING),
         probability=gathered(likeliest.values, 0),
     )
+
+
+def _as_typed(batch: Batch, task: Task) -> tuple[Int[Tensor, "input pos"], Int[Tensor, "input out"]]:
+    """The inputs as a person would type them, and the answers that there are then.
+
+    A piece of a text that is typed has no answer after its last character; an encoder-decoder is given both halves of it.
+    """
+    if not task.rule.goes_on:
+        return batch.tokens, batch.labels
+    if batch.target is not None:
+        return torch.cat((batch.tokens, batch.labels), dim=1), batch.labels
+    labels = batch.labels.clone()
+    labels[:, -1] = IGNORED
+    return batch.tokens, labels
 
 
 def _logits(player: Player, batch: Batch) -> Float[Tensor, "input out vocab"]:
@@ -82,7 +97,7 @@ def _logits(player: Player, batch: Batch) -> Float[Tensor, "input out vocab"]:
         batch.target,
         edits=player.edits,
         keep=("logits",),
-        valid=batch.tokens != pad,
+        valid=batch.valid,
         target_valid=None if batch.target is None else batch.target != pad,
     )
     return trace.logits

@@ -158,7 +158,7 @@ def _is_encoder(player: Player) -> bool:
 
 
 def _generator(player: Player) -> torch.Generator:
-    return torch.Generator(player.model.embedding.token.device).manual_seed(player.seed)
+    return torch.Generator(player.model.device).manual_seed(player.seed)
 
 
 def _positions(player: Player, example: Example) -> tuple[tuple[Step, ...], tuple[int, ...]]:

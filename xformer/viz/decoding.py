@@ -198,7 +198,7 @@ def player_hues(players: Sequence[str], dark: bool) -> alt.Color:
         sort=list(players),
         title=None,
         legend=alt.Legend(orient="top", columns=2, symbolOpacity=1, labelLimit=180),
-        scale=alt.Scale(domain=list(players), range=theme.head_hues(len(players), dark)),
+        scale=alt.Scale(domain=list(players), range=theme.player_hues(len(players), dark)),
     )
 
 

@@ -37,7 +37,7 @@ def patching_chart(
     x = alt.X(
         "restored:Q", title=name, scale=alt.Scale(domain=[low - (room if low < 0 else 0), high + room], nice=False)
     )
-    y = alt.Y("part:N", sort=data["part"].tolist(), title="what is copied", axis=alt.Axis(labelLimit=260))
+    y = alt.Y("part:N", sort=data["part"].tolist(), title="what is copied", axis=alt.Axis(labelLimit=260, labelOverlap=False))
     base = alt.Chart(data).encode(
         x,
         y,
@@ -58,7 +58,7 @@ def patching_chart(
         base.mark_bar().encode(alt.Color("hue:N", scale=None)),
         base.transform_filter("datum.restored >= 0").mark_text(align="left", dx=5, **number).encode(text="text:N"),
         base.transform_filter("datum.restored < 0").mark_text(align="right", dx=-5, **number).encode(text="text:N"),
-    ).properties(height=24 * len(data) + 60, title=title)
+    ).properties(height=24 * len(data) + 110, title=title)
 
 
 def _hue(row: dict[str, object], dark: bool) -> str:

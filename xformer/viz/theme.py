@@ -33,6 +33,14 @@ HEAD_HUES: tuple[Pair, ...] = (
 )  # fmt: skip
 """One hue a head, on every screen; beyond twelve heads they start over."""
 
+PLAYER_HUES: tuple[Pair, ...] = (
+    ("#1a058a", "#4463fd"),
+    ("#e65b51", "#d2370a"),
+    ("#645099", "#afc4fb"),
+    ("#91394b", "#c6838d"),
+)
+"""One hue a player of a comparison, found in the same way: the four are told apart from each other, and from heads 1 to 4."""
+
 SEQUENTIAL: tuple[tuple[str, ...], tuple[str, ...]] = (
     ("#f6fbfc", "#cbefef", "#9de3e0", "#7ad0d7", "#58bccf", "#34a8c9", "#1692c2", "#0a7bba", "#1763b1", "#244ba2",
      "#283788", "#26246d", "#201253"),
@@ -96,6 +104,11 @@ def head_hue(head: int, dark: bool) -> str:
 def head_hues(n_heads: int, dark: bool) -> list[str]:
     """The hues of the first `n_heads` heads: the range of a categorical scale."""
     return [head_hue(head, dark) for head in range(n_heads)]
+
+
+def player_hues(n_players: int, dark: bool) -> list[str]:
+    """The hues of the first `n_players` players; beyond four they start over."""
+    return [pick(PLAYER_HUES[player % len(PLAYER_HUES)], dark) for player in range(n_players)]
 
 
 def sequential(dark: bool) -> list[str]:

@@ -1,0 +1,86 @@
+// Builds the ruler's parts and listens: play, speed, a finger on the ruler or a lane, the keyboard.
+
+class Controls {
+  build() {
+    const bar = make("div", "controls");
+    this.button = make("button", "play"); this.button.type = "button";
+    this.back = make("button", "small", "‹"); this.back.type = "button"; this.back.title = "one step back (←)";
+    this.next = make("button", "small", "›"); this.next.type = "button"; this.next.title = "one step on (→)";
+    this.back.setAttribute("aria-label", "one step back"); this.next.setAttribute("aria-label", "one step on");
+    this.step = make("span", "step");
+    this.toParting = make("button", "part", "⚑ First parting"); this.toParting.type = "button";
+    this.toParting.title = "go to the first step that they answer differently (P)";
+    this.speeds = make("div", "seg");
+    this.speeds.setAttribute("role", "group"); this.speeds.setAttribute("aria-label", "speed");
+    this.speedButtons = SPEEDS.map(([words], index) => {
+      const node = make("button", "", words);
+      node.type = "button";
+      node.addEventListener("click", () => { this.speed = index; this.drawControls(); });
+      this.speeds.append(node);
+      return node;
+    });
+    this.verdict = make("span", "verdict");
+    bar.append(this.button, this.back, this.next, this.step, this.toParting, this.speeds, this.verdict);
+
+    this.scroller = make("div", "scroller");
+    this.sheet = make("div", "sheet");
+    this.cursor = make("div", "cursor"); this.rule = make("div", "rule"); this.apart = make("div", "apart"); this.flag = make("div", "flag");
+    this.lanes = make("div", "lanes"); this.tracks = make("div", "tracks");
+    const rail = make("div", "railrow");
+    this.ruler = make("div", "slider");
+    this.ruler.tabIndex = 0;
+    this.ruler.setAttribute("role", "slider");
+    this.ruler.setAttribute("aria-label", "step that is shown");
+    this.ruler.setAttribute("aria-valuemin", "0");
+    rail.append(this.ruler);
+    this.sheet.append(this.apart, this.cursor, this.rule, this.flag, this.lanes, rail, this.tracks);
+    this.scroller.append(this.sheet);
+    const now = make("div", "now");
+    this.bars = make("div", "top"); this.numbersNow = make("div", "numbersnow");
+    now.append(this.bars, this.numbersNow);
+    this.root.append(bar, this.scroller, now);
+
+    this.button.addEventListener("click", () => (this.playing ? this.pause(true) : this.play()));
+    this.back.addEventListener("click", () => this.go(this.at - 1));
+    this.next.addEventListener("click", () => this.go(this.at + 1));
+    this.toParting.addEventListener("click", () => { if (this.data.parting !== null) this.go(this.data.parting); });
+    this.sheet.addEventListener("pointerdown", (event) => {
+      if (event.button !== 0 || event.clientX - this.sheet.getBoundingClientRect().left < NAME) return;
+      this.dragging = event.target === this.ruler || this.ruler.contains(event.target);
+      if (this.dragging) this.sheet.setPointerCapture(event.pointerId);
+      this.ruler.focus({ preventScroll: true });
+      event.preventDefault();
+      this.go(this.stepAt(event));
+    });
+    this.sheet.addEventListener("pointermove", (event) => { if (this.dragging && this.stepAt(event) !== this.at) this.go(this.stepAt(event)); });
+    for (const end of ["pointerup", "pointercancel"]) this.sheet.addEventListener(end, () => { this.dragging = false; });
+    this.root.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || !this.data) return;
+    const onButton = event.target instanceof HTMLButtonElement;
+    const moves = { ArrowLeft: this.at - 1, ArrowDown: this.at - 1, ArrowRight: this.at + 1, ArrowUp: this.at + 1,
+      PageDown: this.at - 5, PageUp: this.at + 5, Home: 0, End: this.last };
+    if (event.key in moves) this.go(moves[event.key]);
+    else if (event.key.toLowerCase() === "p" && this.data.parting !== null) this.go(this.data.parting);
+    else if (event.key === " " && !onButton) { if (this.playing) this.pause(true); else this.play(); }
+    else return;
+    event.preventDefault();
+  }
+
+  drawControls() {
+    const { data, at } = this;
+    if (!data) return;
+    this.button.textContent = this.playing ? "❚❚ Pause" : "▶ Play";
+    this.button.disabled = this.last < 1;
+    this.back.disabled = at === 0; this.next.disabled = at === this.last;
+    this.step.textContent = `${data.is_decoder ? "step" : "position"} ${at} of ${this.last}`;
+    this.toParting.disabled = data.parting === null;
+    this.toParting.textContent = data.parting === null ? "⚑ They never part" : `⚑ First parting: ${data.parting}`;
+    this.speedButtons.forEach((node, index) => node.setAttribute("aria-pressed", String(index === this.speed)));
+    const said = new Set(data.players.filter((p) => at < p.said.length).map((p) => data.labels[p.said[at]]));
+    this.verdict.textContent = said.size > 1 ? "≠ different tokens" : "= the same token";
+    this.verdict.classList.toggle("differs", said.size > 1);
+  }
+}

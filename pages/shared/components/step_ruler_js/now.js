@@ -1,0 +1,106 @@
+// Draws the step that is shown: the likeliest tokens of all players on one scale, and every number in a table.
+
+const ROWS = 4; // tokens with bars: always as many, so that nothing moves below
+const LEAST = 0.001;
+const fixed = (value, digits = 3) => (value === null ? "∞" : value !== 0 && value < 0.5 * 10 ** -digits ? `< ${(10 ** -digits).toFixed(digits)}` : value.toFixed(digits));
+
+class Now {
+  drawNow() {
+    this.drawBars();
+    this.drawNumbers();
+  }
+
+  tokensNow() { // those that somebody finds likely, says, or that are right; likeliest first
+    const { data, at } = this, best = new Map(), keep = new Set();
+    for (const player of data.players) {
+      if (at >= player.said.length) continue;
+      player.top[at].forEach((token, i) => best.set(token, Math.max(best.get(token) ?? 0, player.top_probability[at][i])));
+      best.set(player.said[at], Math.max(best.get(player.said[at]) ?? 0, player.probability[at]));
+      best.set(player.answer[at], Math.max(best.get(player.answer[at]) ?? 0, player.answer_probability[at]));
+      keep.add(player.said[at]).add(player.answer[at]);
+    }
+    const order = [...best].filter(([token, p]) => p >= LEAST || keep.has(token)).sort((a, b) => b[1] - a[1]).map(([token]) => token);
+    const first = order.filter((token) => keep.has(token)), rest = order.filter((token) => !keep.has(token));
+    const rows = Math.max(ROWS, first.length);
+    return order.filter((token) => [...first, ...rest].slice(0, rows).includes(token));
+  }
+
+  probabilityOf(player, token) { // [p, whether that is only an upper bound]
+    const { at } = this, place = player.top[at].indexOf(token);
+    if (place >= 0) return [player.top_probability[at][place], false];
+    if (token === player.answer[at]) return [player.answer_probability[at], false];
+    if (token === player.said[at]) return [player.probability[at], false];
+    return [player.top_probability[at].at(-1) ?? 0, true];
+  }
+
+  drawBars() {
+    const { data, at } = this, tokens = this.tokensNow();
+    const rows = tokens.map((token) => {
+      const row = make("div", "row");
+      const isRight = data.players.some((player) => at < player.said.length && player.answer[at] === token);
+      row.append(make("div", "what", `${data.labels[token]}${isRight ? " ✓" : ""}`));
+      const bars = make("div", "bars");
+      data.players.forEach((player, index) => {
+        const line = make("div", "line");
+        if (at < player.said.length) {
+          const [p, isBound] = this.probabilityOf(player, token), says = player.said[at] === token;
+          const bar = make("span", "fill"), value = make("span", "value", isBound ? (p < LEAST ? "" : `≤ ${fixed(p)}`) : p < LEAST && !says ? "" : fixed(p));
+          bar.style.width = `${isBound ? 0 : 64 * p}%`;
+          bar.style.background = this.hue(index);
+          if (says) value.append(make("b", "", `  ◀ ${letter(player.name)} says`));
+          line.title = `${player.name}: ${data.labels[token]} ${isBound ? "at most " : ""}${p.toFixed(6)}`;
+          line.append(bar, value);
+        }
+        bars.append(line);
+      });
+      row.append(bars);
+      return row;
+    });
+    const title = make("div", "head");
+    title.append(make("span", "", "token (✓ right)"), make("span", "", "probability, each bar from 0 to 1"));
+    this.bars.style.setProperty("--lines", String(data.players.length));
+    this.bars.style.minHeight = `${24 + ROWS * (18 * data.players.length + 8)}px`;
+    this.bars.replaceChildren(title, ...rows);
+  }
+
+  drawNumbers() {
+    const { data, at } = this, table = make("table", "");
+    const heads = ["player", "says", "p", "p(right)", ...(data.is_sampled ? ["drawn"] : []), "entropy"];
+    const titles = { p: "the model's probability of what it says", "p(right)": "its probability of the right token",
+      drawn: "the chance that this was drawn, after temperature and the like", entropy: "in bits: 0 for certain" };
+    table.append(this.rowOf("th", heads, titles));
+    data.players.forEach((player, index) => {
+      const there = at < player.said.length, right = there && player.said[at] === player.answer[at];
+      const cells = there ? [`${data.labels[player.said[at]]} ${right ? "✓" : "✗"}`, fixed(player.probability[at]), fixed(player.answer_probability[at]),
+        ...(data.is_sampled ? [fixed(player.drawn[at])] : []), fixed(player.entropy[at])] : ["ended", "–", "–", ...(data.is_sampled ? ["–"] : []), "–"];
+      const row = this.rowOf("td", [player.name, ...cells]), dot = make("span", "dot");
+      dot.style.background = this.hue(index);
+      row.firstChild.prepend(dot);
+      row.firstChild.title = player.name;
+      if (there && !right) row.children[1].classList.add("wrong");
+      table.append(row);
+    });
+    const pairs = make("table", "");
+    pairs.append(this.rowOf("th", ["pair", "KL", "KL back", "TV", "has read"], { KL: "KL(first ‖ second) in nats", "KL back": "KL(second ‖ first) in nats",
+      TV: "total variation, from 0 to 1", "has read": "whether both have read the same tokens up to here" }));
+    data.pairs.forEach((pair, index) => {
+      const there = at < pair.kl.length;
+      const cells = there ? [fixed(pair.kl[at]), fixed(pair.kl_back[at]), fixed(pair.total_variation[at]), pair.same_context[at] ? "the same" : "different tokens"] : ["–", "–", "–", "–"];
+      const row = this.rowOf("td", [`${letter(pair.one)} ‖ ${letter(pair.other)}`, ...cells]), dot = make("span", "dot");
+      dot.style.background = this.pairHue(index);
+      row.firstChild.prepend(dot);
+      pairs.append(row);
+    });
+    this.numbersNow.replaceChildren(table, pairs);
+  }
+
+  rowOf(kind, cells, titles = {}) {
+    const row = make("tr", "");
+    row.append(...cells.map((text) => {
+      const cell = make(kind, "", text);
+      if (titles[text]) cell.title = titles[text];
+      return cell;
+    }));
+    return row;
+  }
+}

@@ -1,0 +1,115 @@
+// Draws the lanes over the ruler: what is read, what is right, and what each player says, a column a step.
+
+const NAME = 176; // pixels of the column of names
+
+class Timeline {
+  drawTimeline() {
+    const { data } = this, labels = data.labels;
+    const columns = Math.max(this.steps, data.reads.length);
+    this.cell = Math.max(27, Math.min(100, Math.floor((this.width - NAME - 4) / columns)));
+    this.sheet.style.setProperty("--cell", `${this.cell}px`);
+    this.sheet.style.width = `${NAME + columns * this.cell}px`;
+    this.lanes.classList.toggle("narrow", this.cell < 44);
+    this.lanes.replaceChildren();
+    this.lanes.append(this.numbers());
+    this.lanes.append(this.lane("input", data.reads.map((text) => this.chip(text, "read"))));
+    this.lanes.append(this.lane("right answer", Array.from({ length: this.steps }, (_, step) => {
+      const found = new Set(data.players.filter((p) => step < p.answer.length).map((p) => labels[p.answer[step]]));
+      const chip = this.chip(found.size === 1 ? [...found][0] : "≠", "answer");
+      if (found.size > 1) chip.title = `the right answers differ: ${[...found].join(" and ")}`;
+      return chip;
+    })));
+    data.players.forEach((player, index) => {
+      const chips = player.said.map((token, step) => {
+        const right = token === player.answer[step], p = player.probability[step];
+        const chip = this.chip(labels[token], right ? "right" : "wrong");
+        const sign = make("span", "sign", right ? "✓" : "✗"), bar = make("span", "bar");
+        bar.style.width = `${100 * p}%`;
+        bar.style.background = this.hue(index);
+        chip.append(sign, bar);
+        chip.title = `step ${step}: ${player.name} says ${labels[token]} with probability ${p.toFixed(6)}, which is `
+          + (right ? "right" : `wrong; right is ${labels[player.answer[step]]}, to which it gives ${player.answer_probability[step].toFixed(6)}`);
+        return chip;
+      });
+      this.lanes.append(this.lane(player.name, chips, this.hue(index)));
+    });
+    this.drawTracks(columns);
+    this.ruler.style.left = `${NAME}px`;
+    this.ruler.style.width = `${this.steps * this.cell}px`;
+    this.ruler.replaceChildren(make("span", "rail"));
+    for (let step = 0; step < this.steps; step++) {
+      const tick = make("span", step === data.parting ? "tick parts" : "tick");
+      tick.style.left = `${(step + 0.5) * this.cell}px`;
+      this.ruler.append(tick);
+    }
+    this.handle = make("span", "handle");
+    this.ruler.append(this.handle);
+    this.drawParting();
+  }
+
+  numbers() {
+    const row = this.lane(this.data.is_decoder ? "step" : "position", []);
+    row.classList.add("numbers");
+    row.lastChild.append(...Array.from({ length: this.steps }, (_, step) => make("span", "number", String(step))));
+    return row;
+  }
+
+  lane(name, chips, hue) {
+    const row = make("div", "lane"), called = make("div", "name");
+    if (hue) { const dot = make("span", "dot"); dot.style.background = hue; called.append(dot); }
+    const words = make("span", name.length > 22 ? "words long" : "words", name);
+    called.title = name;
+    called.append(words);
+    const track = make("div", "cells");
+    track.append(...chips);
+    row.append(called, track);
+    return row;
+  }
+
+  chip(text, kind) {
+    const chip = make("div", `chip ${kind}${text.length > 4 ? " long" : ""}`);
+    chip.append(make("span", "token", text));
+    return chip;
+  }
+
+  drawParting() {
+    const { parting } = this.data;
+    this.flag.hidden = this.rule.hidden = parting === null;
+    if (parting !== null) {
+      const x = NAME + parting * this.cell;
+      this.rule.style.left = `${x}px`;
+      this.flag.textContent = "they part here";
+      const late = parting > this.steps / 2 && parting * this.cell > 120;
+      this.flag.className = late ? "flag late" : "flag";
+      this.flag.style.left = late ? "auto" : `${x}px`;
+      this.flag.style.right = late ? `calc(100% - ${x}px)` : "auto";
+    }
+    const first = Math.min(...this.data.pairs.map((pair) => { const i = pair.same_context.indexOf(false); return i < 0 ? Infinity : i; }));
+    this.apart.hidden = !Number.isFinite(first);
+    if (Number.isFinite(first)) {
+      this.apart.style.left = `${NAME + first * this.cell}px`;
+      this.apart.style.width = `${(this.steps - first) * this.cell}px`;
+      this.apart.title = "from here on they have read different tokens";
+    }
+  }
+
+  drawCursor() {
+    const { data, at } = this, x = NAME + at * this.cell;
+    this.cursor.style.left = `${x}px`;
+    this.cursor.style.width = `${this.cell}px`;
+    this.handle.style.left = `${(at + 0.5) * this.cell}px`;
+    const says = data.players.map((player) => at >= player.said.length ? `${letter(player.name)} has ended`
+      : `${letter(player.name)} says ${data.labels[player.said[at]]}, ${player.said[at] === player.answer[at] ? "right" : "wrong"}, probability ${player.probability[at].toFixed(2)}`);
+    this.ruler.setAttribute("aria-valuemax", String(this.last));
+    this.ruler.setAttribute("aria-valuenow", String(at));
+    this.ruler.setAttribute("aria-valuetext", `step ${at} of ${this.last}${at === data.parting ? ", they part here" : ""}: ${says.join("; ")}`);
+    const room = this.scroller;
+    if (x - NAME < room.scrollLeft) room.scrollLeft = x - NAME;
+    else if (x + this.cell > room.scrollLeft + room.clientWidth) room.scrollLeft = x + this.cell - room.clientWidth;
+  }
+
+  stepAt(event) {
+    const box = this.sheet.getBoundingClientRect();
+    return Math.max(0, Math.min(this.last, Math.floor((event.clientX - box.left - NAME) / this.cell)));
+  }
+}

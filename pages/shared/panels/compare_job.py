@@ -1,0 +1,60 @@
+"""Counting and searching a little at a time: a generator that a visitor's page drives, so that nobody else waits for long.
+
+job = Job(agreement(players), about=match.order)
+job.advance(); job.latest; job.is_running
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from xformer.errors import XformerError
+
+BUDGET = 0.2
+"""Seconds of work in one run of the page; a chunk that was begun is finished."""
+TICK = 0.4
+"""Seconds between two runs of the page while a job is running."""
+
+
+class Report(Protocol):
+    """What a job's generator yields."""
+
+    @property
+    def is_final(self) -> bool: ...
+
+
+R = TypeVar("R", bound=Report)
+
+
+@dataclass
+class Job(Generic[R]):
+    """One visitor's work that is not done yet: kept in the session, gone with it."""
+
+    work: Iterator[R] = field(repr=False)
+    about: str
+    """What it was started for; it is stale when that has changed."""
+    latest: R | None = None
+    problem: str = ""
+    cancelled: bool = False
+
+    @property
+    def is_running(self) -> bool:
+        return not (self.cancelled or self.problem or (self.latest is not None and self.latest.is_final))
+
+    def advance(self, budget: float = BUDGET) -> None:
+        """Work for about `budget` seconds; one chunk at least."""
+        begun = time.perf_counter()
+        while self.is_running:
+            try:
+                self.latest = next(self.work)
+            except XformerError as error:
+                self.problem = str(error)
+            if time.perf_counter() - begun > budget:
+                return
+
+    def cancel(self) -> None:
+        """Stop for good; what was found so far stays."""
+        self.cancelled = True

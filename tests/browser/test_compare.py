@@ -1,0 +1,158 @@
+"""The Compare screen in a real Chromium: step with the keyboard, the parting where it is, deep links, search, both themes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser.conftest import Visit
+from tests.browser.serving import ROOT
+from xformer import edits, load, record
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+Visiting = Callable[..., Visit]
+INPUT = [3, 7, 12, 9, 4, 11]
+LINK = "/compare?input=" + "+".join(map(str, INPUT))
+SILENCED = "decoder.1.attn.0"
+MEGABYTE = 1_000_000
+
+
+def ruler(page: Page) -> Locator:
+    found = page.get_by_role("slider", name="step that is shown")
+    expect(found).to_be_visible(timeout=60_000)
+    return found
+
+
+def at(page: Page, step: int) -> None:
+    expect(ruler(page)).to_have_attribute("aria-valuenow", str(step), timeout=30_000)
+
+
+def in_link(page: Page, name: str, value: str) -> None:
+    page.wait_for_function(
+        "([name, value]) => new URL(location).searchParams.get(name) === value", arg=[name, value], timeout=30_000
+    )
+
+
+def greedy(silenced: bool) -> list[str]:
+    """What the shipped decoder writes, called anew on every longer prefix."""
+    checkpoint = load(ROOT / "checkpoints/reverse-decoder")
+    assert checkpoint.task is not None
+    changes = [edits.ablate_head("decoder.1.attn", 0)] if silenced else []
+    read, end = [*INPUT, checkpoint.config.start_token], checkpoint.config.end_token
+    while len(read) < 2 * len(INPUT) + 2 and read[-1] != end:
+        read.append(int(record(checkpoint.model, torch.tensor([read]), edits=changes).logits[0, -1].argmax()))
+    return [checkpoint.task.vocabulary.labels[token] for token in read[len(INPUT) + 1 :]]
+
+
+def test_it_opens_at_the_parting_that_a_plain_greedy_loop_finds(app: str, visit: Visiting) -> None:
+    own, changed = greedy(False), greedy(True)
+    parting = next(step for step, (x, y) in enumerate(zip(own, changed, strict=False)) if x != y)
+    visitor = visit(app, f"{LINK}&a=reverse-decoder&b=reverse-decoder~silence:{SILENCED}")
+    page = visitor.page
+    at(page, parting)
+    said = ruler(page).get_attribute("aria-valuetext") or ""
+    assert said.startswith(f"step {parting} of {len(own) - 1}, they part here: A says {own[parting]}, ")
+    assert f"; B says {changed[parting]}, " in said
+    expect(page.get_by_role("button", name=f"First parting: {parting}")).to_be_visible()
+    flag = page.locator(".sr .flag").bounding_box()
+    column = page.locator(".sr .number").nth(parting).bounding_box()
+    assert flag is not None
+    assert column is not None
+    assert min(abs(flag["x"] - column["x"]), abs(flag["x"] + flag["width"] - column["x"])) < 3
+    assert visitor.problems == []
+
+
+def test_the_keyboard_steps_without_the_server_which_follows_when_it_rests(app: str, visit: Visiting) -> None:
+    visitor = visit(app, f"{LINK}&a=reverse-decoder&b=reverse-decoder~silence:{SILENCED}&step=0")
+    page = visitor.page
+    at(page, 0)
+    in_link(page, "step", "0")
+    expect(page.get_by_text("The row that decided step 0")).to_be_visible(timeout=30_000)
+    own = greedy(False)
+    ruler(page).focus()
+    for key, step in (("ArrowRight", 1), ("ArrowRight", 2), ("End", len(own) - 1), ("Home", 0), ("ArrowUp", 1)):
+        page.keyboard.press(key)
+        at(page, step)
+        assert f"A says {own[step]}, " in (ruler(page).get_attribute("aria-valuetext") or "")
+    in_link(page, "step", "1")
+    expect(page.get_by_text("The row that decided step 1")).to_be_visible(timeout=30_000)
+    expect(ruler(page)).to_be_focused()  # the rerun left the ruler alone
+    page.keyboard.press("p")
+    at(page, 5)
+    page.keyboard.press("Home")
+    page.keyboard.press(" ")
+    expect(page.get_by_role("button", name="❚❚ Pause")).to_be_visible()
+    at(page, len(own) - 1)
+    expect(page.get_by_role("button", name="▶ Play")).to_be_visible()
+    in_link(page, "step", str(len(own) - 1))
+    assert visitor.problems == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_deep_link_restores_step_panel_players_and_mode(app: str, visit: Visiting, theme: str) -> None:
+    link = f"{LINK}&a=reverse-seq2seq&b=reverse-seq2seq~silence:decoder.0.cross_attn.0~temperature-0.5~seed-3&c=reverse-decoder"
+    visitor = visit(app, f"{link}&mode=forced&step=4&panel=lens&pair=AC", theme)
+    page = visitor.page
+    at(page, 4)
+    expect(page.get_by_text("What the stream would say if it stopped there")).to_be_visible(timeout=30_000)
+    expect(page.locator(".sr .lane .dot")).to_have_count(3)
+    in_link(page, "pair", "AC")
+    other = visit(app, page.url.removeprefix(app), theme)
+    at(other.page, 4)
+    in_link(other.page, "mode", "forced")
+    expect(other.page.get_by_text("What the stream would say if it stopped there")).to_be_visible(timeout=30_000)
+    assert visitor.problems == other.problems == []
+
+
+def test_find_a_difference_types_an_input_and_goes_to_its_parting(app: str, visit: Visiting) -> None:
+    visitor = visit(app, "/compare?a=reverse-mirror&b=reverse-mirror~causal&input=5")
+    page = visitor.page
+    at(page, 0)
+    expect(page.get_by_role("button", name="They never part")).to_be_disabled()
+    page.get_by_role("button", name="Find a difference").click()
+    page.get_by_role("button", name="Find", exact=True).click()
+    expect(page.get_by_text("They differ on")).to_be_visible(timeout=30_000)
+    button = page.get_by_role("button", name=re.compile("First parting"))
+    expect(button).to_be_enabled(timeout=30_000)
+    assert len(page.get_by_label("Input", exact=True).input_value().split()) > 1
+    at(page, int((button.text_content() or "").rsplit(" ", 1)[1]))
+    assert visitor.problems == []
+
+
+def test_a_player_is_changed_in_its_drawer(app: str, visit: Visiting) -> None:
+    visitor = visit(app, f"{LINK}&a=reverse-small&b=reverse-small~causal")
+    page = visitor.page
+    at(page, 0)
+    page.get_by_role("button", name=re.compile("causal mask")).click()
+    chosen = page.get_by_test_id("stPopoverBody").get_by_role("radio", name="causal")
+    expect(chosen).to_be_checked(timeout=30_000)
+    page.get_by_test_id("stPopoverBody").get_by_text("as trained", exact=True).first.click()
+    in_link(page, "b", "reverse-small")
+    expect(page.get_by_role("button", name="They never part")).to_be_visible(timeout=30_000)
+    assert visitor.problems == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_counting_runs_to_its_end_by_itself(app: str, visit: Visiting, theme: str) -> None:
+    visitor = visit(app, f"{LINK}&a=reverse-mirror&b=reverse-mirror~causal&panel=many", theme)
+    page = visitor.page
+    page.get_by_role("button", name="Count").click(timeout=60_000)
+    expect(page.get_by_text("1,000 of 1,000")).to_be_visible(timeout=60_000)
+    expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
+    assert visitor.problems == []
+
+
+def test_four_players_of_32_steps_arrive_in_less_than_a_megabyte(app: str, visit: Visiting) -> None:
+    tokens = "+".join(str(1 + i % 19) for i in range(31))
+    players = "&".join(f"{letter}=reverse-decoder~temperature-3~seed-{seed}" for seed, letter in enumerate("abcd"))
+    visitor = visit(app)
+    received: list[int] = []
+    visitor.page.on("websocket", lambda socket: socket.on("framereceived", lambda data: received.append(len(data))))
+    visitor.open(f"/compare?input={tokens}&mode=forced&panel=many&{players}")
+    expect(visitor.page.locator(".sr .number")).to_have_count(32, timeout=60_000)
+    assert 10_000 < sum(received) < MEGABYTE
+    assert visitor.problems == []

@@ -1,0 +1,331 @@
+"""The Compare screen as a visitor meets it: each kind of pair and architecture, links right and wrong, inputs good and bad."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from streamlit.testing.v1 import AppTest
+
+from pages.shared.components.step_ruler import ruler_data
+from pages.shared.panels.compare_match import Match
+from pages.shared.panels.compare_seat import Seat, names_of, read_seat
+from tests.pages.conftest import ROOT, Open
+from tests.pages.test_runs import with_weights
+from xformer import load
+from xformer.decoding import Sampling
+from xformer.errors import InputError
+from xformer.tasks.batch import IGNORED
+from xformer.training.book import Book
+
+COMPARE = "pages/compare/compare.py"
+INPUT = "3 7 12 9 4 11"
+PAIRS = {
+    "mask": ("reverse-small", "reverse-small~causal"),
+    "two encoders": ("reverse", "reverse-mirror"),
+    "head silenced": ("reverse", "reverse~silence:encoder.1.attn.2,mute:encoder.0.ffn"),
+    "positions off": ("reverse", "reverse~positions:off"),
+    "decoder at a temperature": ("reverse-decoder", "reverse-decoder~temperature-3~top_k-5~top_p-0.9~seed-3"),
+    "encoder-decoder": ("reverse-seq2seq", "reverse-seq2seq~silence:decoder.0.cross_attn.0"),
+    "mixed architectures": ("reverse-small", "reverse-decoder"),
+    "one stream against two": ("reverse-decoder", "reverse-seq2seq"),
+    "token replaced": ("reverse-small", "reverse-small~token:2.5"),
+    "edge cut": ("reverse-decoder", "reverse-decoder~cut:decoder.1.attn.*.8-3"),
+    "two tasks": ("reverse", "sort"),
+    "text": ("characters", "characters~positions:off"),
+}
+PANELS = ("attention", "lens", "patching", "many")
+
+
+def words(app: AppTest) -> str:
+    kinds = (app.markdown, app.caption, app.text, app.info, app.warning, app.error)
+    return " ".join(element.value for kind in kinds for element in kind)
+
+
+def ruler(app: AppTest) -> dict[str, Any]:
+    """What the ruler was sent."""
+    [sent] = [one.proto for one in app.get("bidi_component") if one.proto.component_name.endswith("step_ruler")]
+    return json.loads(sent.json) if sent.json else json.loads(sent.mixed.json)
+
+
+def codes(app: AppTest) -> list[str]:
+    return [element.value for element in app.code]
+
+
+@pytest.mark.parametrize("panel", PANELS)
+@pytest.mark.parametrize("kind", PAIRS)
+def test_each_pair_opens_at_its_first_parting_in_each_panel(open_page: Open, kind: str, panel: str) -> None:
+    a, b = PAIRS[kind]
+    app = open_page(COMPARE, a=a, b=b, panel=panel, **({} if kind == "text" else {"input": INPUT}))
+    assert not app.exception
+    assert not app.error
+    assert app.query_params["a"] == [a] or app.query_params["a"] == a
+    sent = ruler(app)
+    said = [[sent["labels"][token] for token in player["said"]] for player in sent["players"]]
+    partings = [step for step, (x, y) in enumerate(zip(*said, strict=False)) if x != y]
+    assert sent["parting"] == (partings[0] if partings else None)
+    assert sent["told"] == (partings[0] if partings else 0)
+    assert "What to notice" in words(app)
+    for name in sent["players"]:
+        assert name["name"][0] in "AB"
+
+
+def test_the_ruler_says_what_the_models_say(open_page: Open) -> None:
+    """Against the models called on their own, without a trace, a cache or the library of players."""
+    app = open_page(COMPARE, a="reverse-small", b="reverse-decoder", input=INPUT)
+    encoder, decoder = ruler(app)["players"]
+    labels = ruler(app)["labels"]
+    source = [int(word) for word in INPUT.split()]
+    small, long = load(ROOT / "checkpoints/reverse-small"), load(ROOT / "checkpoints/reverse-decoder")
+    assert small.task is not None
+    example = small.task.example(source)
+    with torch.no_grad():
+        p = small.model(example.tokens).softmax(-1)[0, example.labels[0] != IGNORED]
+        read = [*source, long.config.start_token]
+        wrote = []
+        for _ in range(len(source) + 1):
+            logits = long.model(torch.tensor([read]))[0, -1]
+            read.append(int(logits.argmax()))
+            wrote.append((read[-1], logits.softmax(-1).max().item()))
+    own = small.task.vocabulary.labels
+    assert [labels[token] for token in encoder["said"]] == [own[token] for token in p.argmax(-1).tolist()]
+    assert encoder["probability"] == pytest.approx(p.max(-1).values.tolist(), abs=2e-6)
+    assert long.task is not None
+    theirs = long.task.vocabulary.labels
+    assert [labels[token] for token in decoder["said"]] == [theirs[token] for token, _ in wrote]
+    assert decoder["probability"] == pytest.approx([q for _, q in wrote], abs=1e-5)
+
+
+def test_at_first_the_latest_run_plays_against_itself_200_steps_in(open_page: Open, runs: Path) -> None:
+    run = with_weights(Book(runs), "![x](http://evil/x.png)")
+    app = open_page(COMPARE)
+    assert not app.exception
+    early, last = app.query_params["a"], app.query_params["b"]
+    assert str(last).strip("[]'") == f"{run}@12"
+    assert str(early).strip("[]'").startswith(f"{run}@")
+    assert early != last
+    names = [player["name"] for player in ruler(app)["players"]]
+    assert names[1] == "B · step 12"
+    assert "](http" not in words(app)
+
+
+def test_at_first_without_a_run_the_mask_is_tried(open_page: Open) -> None:
+    app = open_page(COMPARE)
+    assert [player["name"] for player in ruler(app)["players"]] == ["A · as trained", "B · causal mask"]
+
+
+@pytest.mark.parametrize(
+    ("link", "said"),
+    [
+        ({"a": "nonsense", "b": "reverse"}, "There is no model"),
+        ({"a": "reverse", "b": "../../etc"}, "There is no model"),
+        ({"a": "reverse", "b": "ffffffff@3"}, "left out"),
+        ({"a": "reverse", "b": "reverse~silence:encoder.9.attn.0"}, "no attention layer"),
+        ({"a": "reverse", "b": "reverse~temperature-hot"}, "must be a number"),
+        ({"a": "reverse", "b": "reverse~temperature-nan"}, "temperature must be"),
+        ({"a": "reverse", "b": "reverse~top_k-99999"}, "top"),
+        ({"a": "reverse", "b": "reverse~top_k-" + "9" * 400}, "at most"),
+        ({"a": "reverse", "b": "reverse~seed--1"}, "seed must be"),
+        ({"a": "reverse", "b": "reverse~top_p-0"}, "must be above 0"),
+        ({"a": "reverse", "b": "digits"}, "reads images"),
+        ({"a": "reverse", "b": "reverse~<b>x</b>"}, "is no intervention"),
+        ({"a": "reverse", "b": "reverse~" + "x" * 5000}, "4"),
+        ({"a": "reverse", "b": "reverse~causal", "step": "99"}, "asks for a step"),
+        ({"a": "reverse", "b": "reverse~causal", "step": "²"}, "asks for a step"),
+        ({"a": "reverse", "b": "reverse~causal", "panel": "gas"}, "asks for a panel"),
+        ({"a": "reverse", "b": "reverse~causal", "head": "17"}, "asks for a head"),
+        ({"a": "reverse", "b": "reverse~causal", "layer": "decoder.0.attn"}, "asks for a layer"),
+        ({"a": "reverse-decoder", "b": "reverse-decoder~causal", "mode": "gas"}, "asks for a mode"),
+    ],
+)
+def test_a_wrong_link_is_told_in_a_sentence(open_page: Open, link: dict[str, str], said: str) -> None:
+    app = open_page(COMPARE, **link)
+    assert not app.exception
+    [warning] = [element.value for element in app.warning]
+    assert said in warning.replace("\\", "")
+    assert len(ruler(app)["players"]) == 2
+
+
+@pytest.mark.parametrize("text", ["", "3 x", "99", "3 7 " * 60])
+def test_a_bad_input_is_told_in_a_sentence_and_the_last_good_one_stays(open_page: Open, text: str) -> None:
+    app = open_page(COMPARE, a="reverse", b="reverse~causal", input="5 6 7")
+    app.text_input(key="compare_input").set_value(text).run()
+    assert not app.exception
+    assert len(app.error) == 1
+    assert ruler(app)["reads"] == ["5", "6", "7"]
+
+
+def test_players_that_cannot_share_an_input_say_so(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "pages.shared.panels.compare_match._symbols",
+        lambda task: ("a", "b") if task.config.name == "sort" else ("1", "2"),
+    )
+    app = open_page(COMPARE, a="reverse", b="sort")
+    assert not app.exception
+    [info] = [element.value.replace("\\", "") for element in app.info]
+    assert info.startswith(
+        "A reads 2 tokens of the task reverse (1 to 2) and B reads 2 tokens of the task sort (a to b)"
+    )
+    assert not app.get("bidi_component") or all("step_ruler" not in str(one) for one in app.get("bidi_component"))
+
+
+def test_players_come_change_and_go(open_page: Open) -> None:
+    app = open_page(COMPARE, a="reverse", b="reverse~causal")
+    app.button(key="compare_add").click().run()
+    app.selectbox(key="compare_model_2").set_value("reverse-mirror").run()
+    app.button(key="compare_add").click().run()
+    assert [player["name"] for player in ruler(app)["players"]] == [
+        "A · reverse",
+        "B · reverse, causal mask",
+        "C · reverse-mirror",
+        "D · reverse",
+    ]
+    assert "compare_add" not in [button.key for button in app.button]
+    app.button(key="compare_remove_0").click().run()
+    app.button(key="compare_remove_2").click().run()
+    assert not app.exception
+    assert [app.query_params[letter] for letter in "ab"] in (
+        [["reverse~causal"], ["reverse-mirror"]],
+        ["reverse~causal", "reverse-mirror"],
+    )
+    assert not [button for button in app.button if str(button.key).startswith("compare_remove")]
+
+
+def test_the_settings_of_a_player_are_its_link(open_page: Open) -> None:
+    app = open_page(COMPARE, a="reverse", b="reverse~silence:encoder.0.attn.1")
+
+    def drawer() -> AppTest:
+        app.session_state["compare_settings_1"] = True  # a click on its button, which AppTest does not know
+        return app.run()
+
+    assert drawer().multiselect(key="compare_1_Silenced heads").value == ["silence:encoder.0.attn.1"]
+    app.multiselect(key="compare_1_Silenced heads").set_value([]).run()
+    drawer().toggle(key="compare_1_positions").set_value(True).run()
+    drawer().number_input(key="compare_1_dice_temperature").set_value(0.5).run()
+    drawer().number_input(key="compare_1_dice_seed").set_value(7).run()
+    drawer().selectbox(key="compare_1_more_kind_5").set_value("token")
+    drawer().button(key="compare_1_more_add").click().run()
+    assert not app.exception
+    asked = app.query_params["b"]
+    assert (asked[0] if isinstance(asked, list) else asked) == "reverse~positions:off,token:0.1~temperature-0.5~seed-7"
+
+
+def test_a_search_types_in_what_it_finds(open_page: Open) -> None:
+    app = open_page(COMPARE, a="reverse-mirror", b="reverse-mirror~causal", input="5")
+    assert "All players say the same here" in words(app)
+    app.button(key="compare_find").click().run()
+    assert not app.exception
+    assert "They differ on" in words(app)
+    assert len(ruler(app)["reads"]) > 1
+    assert ruler(app)["parting"] is not None
+
+
+def test_a_search_that_finds_nothing_says_how_far_it_looked(open_page: Open) -> None:
+    app = open_page(COMPARE, a="reverse-mirror", b="reverse-mirror~temperature-1", input="5 6 7")
+    app.button(key="compare_find").click().run()
+    for _ in range(30):
+        if "None found in 5,000 inputs." in words(app):
+            break
+        app.run()
+    assert "None found in 5,000 inputs." in words(app)
+    assert ruler(app)["reads"] == ["5", "6", "7"]
+    app.button(key="compare_search_close").click().run()
+    assert "None found" not in words(app)
+
+
+def test_counting_over_many_inputs_goes_on_until_it_is_done_or_cancelled(open_page: Open) -> None:
+    app = open_page(COMPARE, a="reverse-mirror", b="reverse-mirror~causal", panel="many")
+    app.button(key="compare_count").click().run()
+    for _ in range(10):
+        if "Whole answers right of 1,000" in words(app):
+            break
+        app.run()
+    assert "Whole answers right of 1,000: **A** 100.0%" in words(app)
+    assert not app.exception
+    app.button_group(key="compare_samples").set_value(20000).run()
+    app.button(key="compare_count").click().run()
+    app.button(key="compare_count_cancel").click().run()
+    assert "Whole answers right of 20,000" not in words(app)
+    assert "compare_count_cancel" not in [button.key for button in app.button]
+
+
+@pytest.mark.parametrize("panel", PANELS)
+@pytest.mark.parametrize(
+    "kind", ["mask", "decoder at a temperature", "encoder-decoder", "token replaced", "mixed architectures"]
+)
+def test_the_code_under_each_picture_runs(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch, kind: str, panel: str
+) -> None:
+    a, b = PAIRS[kind]
+    app = open_page(COMPARE, a=a, b=b, input=INPUT, panel=panel)
+    if panel == "many" and kind != "token replaced":
+        app.button(key="compare_count").click().run()
+    monkeypatch.chdir(ROOT)
+    found = codes(app)
+    assert len(found) >= (2 if panel != "many" and not app.info else 1)
+    for code in found:
+        *lines, last = code.replace("samples=1000", "samples=20").split("\n")
+        scope: dict[str, Any] = {}
+        exec("\n".join(lines), scope)
+        picture = eval(last, scope)
+        assert hasattr(picture, "to_dict")
+        sent = {player["name"]: player["said"] for player in ruler(app)["players"]}
+        for play in scope.get("plays", []):
+            labels = [play.labels[token] for token in play.said]
+            assert labels == [ruler(app)["labels"][token] for token in sent[play.player.name]]
+
+
+def test_a_seat_reads_what_it_writes() -> None:
+    seat = Seat(
+        "reverse",
+        "causal",
+        ("silence:encoder.1.attn.2", "positions:off"),
+        Sampling(temperature=0.75, top_k=3, top_p=0.5),
+        11,
+    )
+    assert (
+        seat.text == "reverse~causal~silence:encoder.1.attn.2,positions:off~temperature-0.75~top_k-3~top_p-0.5~seed-11"
+    )
+    assert read_seat(seat.text) == seat
+    assert read_seat("reverse").text == "reverse"
+    with pytest.raises(InputError, match="There is no model"):
+        read_seat("")
+
+
+def test_players_are_called_by_what_tells_them_apart() -> None:
+    own, masked, other = Seat("reverse"), Seat("reverse", "causal"), Seat("sort")
+    assert names_of([own, masked]) == ("A · as trained", "B · causal mask")
+    assert names_of([own, other, masked]) == ("A · reverse", "B · sort", "C · reverse, causal mask")
+    assert len(set(names_of([own, own, own, own]))) == 4
+
+
+def test_a_player_alone_reads_its_replaced_token() -> None:
+    match = Match((Seat("reverse-small"), Seat("reverse-small", changes=("token:1.5",))), (3, 7, 12), False)
+    own, changed = match.plays()
+    assert (own.example.source, changed.example.source) == ((3, 7, 12), (3, 5, 12))
+    assert own.said[1] == 7
+    assert changed.said[1] == 5
+
+
+def test_four_players_of_32_steps_take_less_than_a_megabyte() -> None:
+    seats = tuple(Seat("reverse-decoder", sampling=Sampling(temperature=3.0), seed=seed) for seed in range(4))
+    match = Match(seats, tuple(1 + i % 19 for i in range(31)), True)
+    data = ruler_data(match.plays())
+    assert [len(player["said"]) for player in data["players"]] == [32] * 4
+    assert len(json.dumps(data)) < 100_000
+
+
+def test_another_model_keeps_the_changes_that_fit_it(open_page: Open) -> None:
+    app = open_page(COMPARE, a="reverse", b="reverse~causal~silence:encoder.3.attn.0,mute:encoder.0.ffn~temperature-2")
+    app.selectbox(key="compare_model_1").set_value("reverse-small").run()
+    assert not app.exception
+    asked = app.query_params["b"]
+    assert (asked[0] if isinstance(asked, list) else asked) == "reverse-small~causal~mute:encoder.0.ffn~temperature-2"
+
+
+def test_half_a_link_plays_against_the_model_as_it_was_trained(open_page: Open) -> None:
+    app = open_page(COMPARE, a="reverse~positions:off")
+    assert [player["name"] for player in ruler(app)["players"]] == ["A · positions off", "B · as trained"]
