@@ -1,7 +1,7 @@
 """The file behind the book of runs: its tables, and transactions on it from any process or thread.
 
-Every access opens its own connection: SQLite's are bound to a thread, and a page's threads come and go. The write-ahead log lets
-pages read while a worker writes; each commit is atomic, and at worst the last moments before a power cut are missing from it.
+Every access opens its own connection: SQLite's are bound to a thread, and a page's threads come and go. The write-ahead log
+lets pages read while a worker writes; each commit is atomic, and at worst the last moments before a power cut are missing.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CREATE TABLE commands (
     run    TEXT NOT NULL,
     kind   TEXT NOT NULL,
     value  REAL,
-    sent   REAL NOT NULL
+    sent   REAL NOT NULL                        -- on this machine's monotonic clock, which nobody can set back
 );
 CREATE INDEX commands_of ON commands (run, number);
 """
@@ -81,7 +81,8 @@ class Database:
             try:
                 yield db
             except BaseException:
-                db.execute("ROLLBACK")
+                if db.in_transaction:  # a full disk has ended it already
+                    db.execute("ROLLBACK")
                 raise
             db.execute("COMMIT")
 

@@ -15,8 +15,12 @@ BATCH = 500
 
 @torch.no_grad()
 def evaluate(model: Transformer, task: Task, *, samples: int, seed: int) -> Score:
-    """Score `samples` fresh examples drawn from `seed` (each as often as its length comes up)."""
-    device = model.embedding.token.device
+    """Score `samples` fresh examples drawn from `seed` (each as often as its length comes up).
+
+    Where there are fewer that training never showed, each of them is scored once.
+    """
+    samples = min(samples, task.rule.unseen or samples)
+    device = model.device
     was_training, parts, cells = model.training, [], []
     model.eval()
     for step, n in enumerate(_batches(samples)):

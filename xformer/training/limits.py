@@ -41,13 +41,20 @@ class Limits:
             if variable in environment:
                 text = environment[variable]
                 if not (text.isascii() and text.isdigit()):
-                    raise ConfigError(f"{variable} must be a whole number, got {text!r:.40}; for example {field.default}.")
+                    raise ConfigError(
+                        f"{variable} must be a whole number, got {text!r:.40}; for example {field.default}."
+                    )
                 changed[field.name] = int(text)
         return cls(**changed)
 
     def check(self, settings: Preset, owner: str, entries: Sequence[Entry], folder: Path) -> None:
         """Raise `BookError` with one plain sentence when a run may not be added to those there are."""
         self.check_size(settings)
+        self.check_waiting(owner, entries)
+        self.check_disk(settings, folder)
+
+    def check_waiting(self, owner: str, entries: Sequence[Entry]) -> None:
+        """Raise `BookError` when this person, or all together, have as many runs under way as are allowed."""
         under_way = [entry for entry in entries if entry.state == "queued" or entry.is_active]
         mine = sum(entry.owner == owner for entry in under_way)
         if mine >= self.waiting:
@@ -56,7 +63,12 @@ class Limits:
                 "stop one, or wait until one is finished."
             )
         if len(under_way) >= self.waiting_in_all:
-            raise BookError(f"{len(under_way)} runs are waiting on this server already; try again when some are finished.")
+            raise BookError(
+                f"{len(under_way)} runs are waiting on this server already; try again when some are finished."
+            )
+
+    def check_disk(self, settings: Preset, folder: Path) -> None:
+        """Raise `BookError` when the files of the run would take more than is allowed, or than is there."""
         needed, used = disk_needed(settings), disk_used(folder)
         if used + needed > self.disk:
             raise BookError(
@@ -65,7 +77,9 @@ class Limits:
             )
         folder.mkdir(parents=True, exist_ok=True)
         if needed > (free := shutil.disk_usage(folder).free):
-            raise BookError(f"This run would take {megabytes(needed)} on the disk, and {megabytes(free)} are free there.")
+            raise BookError(
+                f"This run would take {megabytes(needed)} on the disk, and {megabytes(free)} are free there."
+            )
 
     def check_size(self, settings: Preset) -> None:
         """Raise `BookError` when the run itself asks for too much."""

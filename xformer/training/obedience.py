@@ -1,6 +1,7 @@
 """What a worker does between two steps: look for commands, wait while it is paused, and write down how far it is.
 
-It looks ten times a second and writes four times a second; between two looks it costs the reading of a clock.
+It looks ten times a second and writes four times a second; between two looks it costs the reading of a clock. Every half a
+minute it writes down the state to go on from, however rare the snapshots are: so much is lost at worst to a power cut.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import time
 from typing import Any
 
-from xformer.errors import ConfigError
+from xformer.errors import BookError, ConfigError
 from xformer.training import queue
 from xformer.training.book import Book, Entry, entry_of, insert_rows, move, set_columns
 from xformer.training.loop import Run, Stopped
@@ -18,6 +19,10 @@ from xformer.training.schedule import learning_rate
 
 LOOK_SECONDS = 0.1
 WRITE_SECONDS = 0.25
+SAVE_SECONDS = 30.0
+"""How often the state is written."""
+SAVE_SHARE = 0.02
+"""Not more than this share of the time is spent on it."""
 PAUSE_SECONDS = 0.05
 """How often a paused run looks for commands."""
 ROOM_SECONDS = 0.5
@@ -38,12 +43,14 @@ class Obedience:
         self.steps_allowed = 0
         self.unwritten: list[dict[str, Any]] = []
         self.looked = self.looked_around = self.written = self.paused_since = 0.0
+        self.save_at = 0.0
         self.written_step = 0
         self.interrupted = False
 
     def drives(self, run: Run) -> None:
         """From now on this is the run that is meant."""
         self.run, self.written_step, self.written = run, run.step, time.monotonic()
+        self.save_at = self.written + SAVE_SECONDS
         self.book.change(self.entry.id, pid=os.getpid())
 
     def interrupt(self) -> None:
@@ -67,9 +74,11 @@ class Obedience:
             self._obey()
         if self.paused:
             self._wait()
+        elif now >= self.save_at:
+            self._save_state()
 
     def flush(self) -> None:
-        """Write down the metrics and where the run stands."""
+        """Write down the metrics and where the run stands. Raises `BookError` when it is this process's run no longer."""
         run = self.run
         assert run is not None
         now = time.monotonic()
@@ -85,6 +94,8 @@ class Obedience:
         if rows and not window.steps:  # just reported: the window is empty
             live |= {name: rows[-1][name] for name in ("loss", "gradient_norm")}
         with self.book.database.writing() as db:
+            if entry_of(db, self.entry.id).worker != self.entry.worker:
+                raise BookError(f"The run “{self.entry.name}” has been given to another process.")
             insert_rows(db, self.entry.id, rows)
             set_columns(db, self.entry.id, step=run.step, seconds=run.seconds, live=json.dumps(live))
         self.written, self.written_step = now, run.step
@@ -130,8 +141,8 @@ class Obedience:
         """Stay here until the run may go on, for one step or for good."""
         run = self.run
         assert run is not None
-        run.save_state()
         run.keep_snapshot()
+        self._save_state()
         self.flush()
         while self.paused and not self.steps_allowed:
             if self.interrupted:
@@ -144,6 +155,16 @@ class Obedience:
             self._obey()
         self.steps_allowed = max(0, self.steps_allowed - 1)
         self.written, self.written_step = time.monotonic(), run.step
+
+    def _save_state(self) -> None:
+        """Write down the state, unless its weights are no numbers: then the last good one stays, and the next step says so."""
+        run = self.run
+        assert run is not None
+        began = time.monotonic()
+        if bool(run.optimiser.flat.isfinite().all()):
+            run.save_state()
+        now = time.monotonic()
+        self.save_at = now + max(SAVE_SECONDS, (now - began) / SAVE_SHARE)
 
     def _should_make_room(self) -> bool:
         """Whether somebody waits for the device, or nobody has come back for long, and no command is under way."""

@@ -1,7 +1,8 @@
 """Who is next: one run a device, and nobody waits behind somebody else's long list.
 
 Everyone's first waiting run comes before anyone's second. Among equals, whoever got their last turn longest ago comes first,
-then whoever asked first. Turns are counted, not timed: a clock can be set back.
+then whoever asked first. Turns are counted, not timed: a clock can be set back. Turns of runs that were thrown away count too,
+or deleting what is finished would be a way to the front.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def in_turn(entries: Sequence[Entry]) -> list[Entry]:
     being_trained = Counter(entry.owner for entry in entries if entry.is_active)
     for entry in entries:
         last_turn[entry.owner] = max(last_turn.get(entry.owner, 0), entry.turn)
-    waiting = sorted((entry for entry in entries if entry.state == "queued"), key=lambda entry: entry.number)
+    in_queue = (entry for entry in entries if entry.state == "queued" and entry.deleted is None)
+    waiting = sorted(in_queue, key=lambda entry: entry.number)
     nth: Counter[str] = Counter()
     ranked = []
     for entry in waiting:

@@ -45,7 +45,7 @@ def snapshot_file(out: Path, step: int) -> Path:
 
 def snapshot_steps(out: Path) -> list[int]:
     """The steps of which there is a snapshot, in order."""
-    return sorted(int(file.stem) for file in (out / "snapshots").glob("*.safetensors") if file.stem.isdigit())
+    return sorted(int(file.stem) for file in (out / "snapshots").glob("*.safetensors") if file.stem.isdecimal())
 
 
 def forget_after(out: Path, step: int) -> None:
@@ -53,6 +53,12 @@ def forget_after(out: Path, step: int) -> None:
     for later in snapshot_steps(out):
         if later > step:
             snapshot_file(out, later).unlink(missing_ok=True)
+
+
+def forget_unfinished(out: Path) -> None:
+    """Remove what a process that was killed had half written, for as long as no other one writes there."""
+    for file in out.rglob("*.part"):
+        file.unlink(missing_ok=True)
 
 
 def write_state(out: Path, state: State) -> None:

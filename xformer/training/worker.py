@@ -1,7 +1,7 @@
 """The process that trains one run of the book: `python -m xformer.training.worker RUN …`, started by `jobs`.
 
-It obeys the commands that the book holds for it between two steps, writes down a few times a second how far it is, and ends with
-the run in a state that says why. Whatever kills it, what it saved last is whole, and resuming goes on from there.
+It obeys the commands that the book holds for it between two steps, writes down a few times a second how far it is, and ends
+with the run in a state that says why. Whatever kills it, what it saved last is whole, and resuming goes on from there.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from types import FrameType
 
 import torch
 
 from xformer.checkpoints import FILE, load
-from xformer.errors import BookError, ConfigError, XformerError
+from xformer.errors import BookError, ConfigError, TrainingError, XformerError
 from xformer.tasks import Task
 from xformer.training.allocator import settle
 from xformer.training.book import Book, Entry, entry_of, insert_rows, move, set_columns
@@ -27,10 +26,14 @@ from xformer.training.jobs import START, tend
 from xformer.training.loop import Run, Stopped
 from xformer.training.obedience import Obedience
 from xformer.training.priority import step_back
-from xformer.training.snapshots import STATE, forget_after
+from xformer.training.snapshots import STATE, forget_after, forget_unfinished
 
 SAMPLES = 2_000
 """Unseen examples that a finished run is scored on."""
+
+
+class GpuGoneError(Exception):
+    """The GPU that the run was given is not there."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -57,7 +60,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def work(book: Book, run: str, token: str) -> None:
     """Train the run, if this process is the one that was given it."""
-    entry = book.entry(run)
+    with book.database.writing() as db:  # waits for the transaction in which this process was started
+        entry = entry_of(db, run)
     if entry.worker != token:
         return
     if entry.device == "cpu":
@@ -66,7 +70,7 @@ def work(book: Book, run: str, token: str) -> None:
     signal.signal(signal.SIGTERM, lambda _number, _frame: obedience.interrupt())
     try:
         state, message = _train(book, entry, obedience)
-    except (torch.OutOfMemoryError, torch.AcceleratorError) as error:
+    except (torch.OutOfMemoryError, torch.AcceleratorError, GpuGoneError) as error:
         state, message = _without_gpu(book, entry, error)
     except XformerError as error:
         state, message = "failed", str(error)
@@ -75,10 +79,13 @@ def work(book: Book, run: str, token: str) -> None:
     except OSError as error:
         traceback.print_exc()
         state = "failed"
-        message = f"A file could not be written ({error.strerror}); what was kept before is whole. Resume goes on from there."
-    except RuntimeError as error:
+        message = (
+            f"A file could not be written ({error.strerror or error}); what was kept before is whole. "
+            "Resume goes on from there."
+        )
+    except Exception as error:  # whatever it is, the run says that it failed, and the log says where
         traceback.print_exc()
-        no_memory = "memory" in str(error)
+        no_memory = isinstance(error, RuntimeError) and "memory" in str(error)
         state = "failed"
         message = _too_big(book, entry) if no_memory else f"It failed for a reason of its own ({type(error).__name__})."
     leave(book, run, token, state, message)
@@ -91,8 +98,10 @@ def leave(book: Book, run: str, token: str, state: str, message: str) -> None:
         if entry.worker != token:
             return
         told = {row["kind"] for row in db.execute("SELECT kind FROM commands WHERE run = ?", (run,))}
-        if state == "paused" and told & {"stop", "resume", "step"}:  # told while it was making room for others
-            state = "stopped" if "stop" in told else "queued"
+        if state in ("paused", "queued") and "stop" in told:  # told while it was leaving
+            state = "stopped"
+        elif state == "paused" and told & {"resume", "step"}:
+            state = "queued"
         values = {"worker": None, "pid": None, **({"message": message} if message else {})}
         if state == entry.state:
             set_columns(db, run, **values)
@@ -105,15 +114,18 @@ def _train(book: Book, entry: Entry, obedience: Obedience) -> tuple[str, str]:
     """Train, and say in which state the run is afterwards. Raises what stops it."""
     folder = book.folder_of(entry.id)
     settings = entry.settings()
+    forget_unfinished(folder)
     if (folder / FILE).exists() and not (folder / STATE).exists():
-        return _finish(book, entry, folder)  # it had come to its end, and was killed before it could say so
+        return _finish_again(book, entry, folder)
     task = Task(settings.task)
     task.check_fits(settings.model)
-    run = Run(settings, task, choose_device(entry.device or "cpu"), folder)
+    run = Run(settings, task, _device(book, entry), folder)
     if (folder / STATE).exists():
         run.restore()
     elif (folder / START).exists():
         run.begin_with(load(folder / START).model)
+    elif entry.parent is not None and "@" in entry.parent:
+        raise TrainingError(f"The weights of {entry.parent} that this run begins with are missing; fork it once more.")
     forget_after(folder, run.step)
     with book.database.writing() as db:
         db.execute("DELETE FROM metrics WHERE run = ? AND step > ?", (entry.id, run.step))
@@ -127,7 +139,32 @@ def _train(book: Book, entry: Entry, obedience: Obedience) -> tuple[str, str]:
         run.keep_snapshot()
         obedience.flush()
         return obedience.reason, ""
+    except TrainingError:
+        obedience.flush()  # the figures show how it came to this
+        raise
     obedience.flush()
+    return _finish(book, entry, folder)
+
+
+def _device(book: Book, entry: Entry) -> torch.device:
+    """The device of a run; where it asked for a GPU and got the processor, the run says so. Raises `GpuGoneError`."""
+    try:
+        device = choose_device(entry.device or "cpu")
+    except ConfigError as error:
+        raise GpuGoneError(str(error)) from error
+    if device.type == "cpu" and entry.wanted.startswith("cuda"):
+        book.change(
+            entry.id, message=f"The GPU that was asked for ({entry.wanted}) is not there: trained on the processor."
+        )
+    return device
+
+
+def _finish_again(book: Book, entry: Entry, folder: Path) -> tuple[str, str]:
+    """A run that had come to its end, and was killed before it could say so."""
+    card = load(folder).card
+    with book.database.writing() as db:
+        insert_rows(db, entry.id, card["curve"])
+        set_columns(db, entry.id, step=card["step"], seconds=card["seconds"])
     return _finish(book, entry, folder)
 
 
@@ -144,7 +181,10 @@ def _without_gpu(book: Book, entry: Entry, error: Exception) -> tuple[str, str]:
         return "failed", _too_big(book, entry)
     book.change(entry.id, wanted="cpu")
     why = "ran out of memory" if isinstance(error, torch.OutOfMemoryError) else "was lost"
-    return "queued", f"The GPU ({entry.device}) {why}, so this run goes on on the processor from the last state it kept."
+    return (
+        "queued",
+        f"The GPU ({entry.device}) {why}, so this run goes on on the processor from the last state it kept.",
+    )
 
 
 def _too_big(book: Book, entry: Entry) -> str:

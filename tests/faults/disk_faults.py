@@ -1,0 +1,102 @@
+"""A disk that refuses each of a worker's calls in turn, for a moment or from there on; a disk that is really full."""
+
+from __future__ import annotations
+
+import errno
+import random
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from tests.faults.disk import FOR_EVER, KILL
+from tests.faults.ground import LONG, SHORT, Ground, fresh, undisturbed
+from tests.faults.trial import NotPossibleError, Trial
+from tests.faults.zygote import Fault, Zygote
+from xformer.errors import XformerError
+
+WAYS = {
+    "the process ends": (KILL, 1),
+    "no space": (errno.ENOSPC, 1),
+    "no space for ten calls": (errno.ENOSPC, 10),
+    "no space from there on": (errno.ENOSPC, FOR_EVER),
+    "an input/output error": (errno.EIO, 1),
+    "read-only from there on": (errno.EROFS, FOR_EVER),
+    "no permission from there on": (errno.EACCES, FOR_EVER),
+}
+
+
+def calls(zygote: Zygote, way: str, every: int, draw: random.Random) -> Iterator[Trial]:
+    """Each call of a worker on the files of the book and of its run, every `every`-th from a random one on."""
+    names = calls_of_a_worker(zygote)
+    for at in range(1 + draw.randrange(every), len(names) + 1, every):
+        yield Trial(f"{way} at call {at}: {names[at - 1]}", partial(_refuse, zygote, way, at))
+
+
+def _refuse(zygote: Zygote, way: str, at: int) -> None:
+    error, n = WAYS[way]
+    with fresh(zygote) as ground:
+        run = ground.submit(SHORT, Fault(calls=(at, at + n - 1, error)))
+        ground.wait_until_gone(ground.pid(run))
+        entry = ground.wait_for_rest(run)
+        assert entry.state in ("interrupted", "failed", "finished"), entry.state
+        ground.assert_whole(run, is_at_work=True)
+        ground.resume_to_the_end(run)
+        ground.assert_whole(run)
+        ground.assert_like_undisturbed(run, undisturbed(zygote, SHORT))
+
+
+_calls: dict[str, list[str]] = {}
+
+
+def calls_of_a_worker(zygote: Zygote) -> list[str]:
+    """What a worker asks of the disk, in order."""
+    if not zygote.can_refuse:
+        raise NotPossibleError("there is no C compiler for the library that refuses")
+    if zygote.address not in _calls:
+        log = zygote.folder / "calls"
+        with fresh(zygote) as ground:
+            run = ground.submit(SHORT, Fault(calls=(0, 0, KILL), log=str(log)))
+            ground.wait(run, "the end", lambda entry: entry.state == "finished")
+            ground.wait_until_gone(ground.pid(run))
+        _calls[zygote.address] = [line.replace(run, "RUN") for line in log.read_text().splitlines()]
+    return _calls[zygote.address]
+
+
+def full_disks(zygote: Zygote, n: int, draw: random.Random) -> Iterator[Trial]:
+    """A disk of a few hundred kilobytes, full somewhere in the run; later there is space again."""
+    for _ in range(n):
+        kilobytes = draw.randrange(120, 600, 4)
+        yield Trial(f"a disk of {kilobytes} kB", partial(_fill, zygote, kilobytes))
+
+
+def _fill(zygote: Zygote, kilobytes: int) -> None:
+    with fresh(zygote) as ground:
+        folder = ground.book.folder
+        folder.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "none", str(folder)]
+        if (tried := subprocess.run(mount, capture_output=True, text=True)).returncode:
+            raise NotPossibleError(f"a disk of its own cannot be mounted here ({tried.stderr.strip()})")
+        try:
+            _on_a_small_disk(zygote, ground, folder)
+        finally:
+            subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def _on_a_small_disk(zygote: Zygote, ground: Ground, folder: Path) -> None:
+    run = None
+    with suppress(XformerError):  # it may be too small for the book itself
+        run = ground.submit(LONG)
+    if run is not None:
+        with suppress(XformerError, OSError, ValueError):
+            ground.wait_until_gone(ground.pid(run))
+    subprocess.run(["mount", "-o", "remount,size=50m", folder], check=True)
+    if run is None:
+        run = ground.submit(LONG)
+    entry = ground.wait_for_rest(run)
+    ground.assert_whole(run, is_at_work=True)
+    if entry.state != "finished":
+        ground.resume_to_the_end(run)
+    ground.assert_whole(run)
+    ground.assert_like_undisturbed(run, undisturbed(zygote, LONG))

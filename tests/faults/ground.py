@@ -1,0 +1,231 @@
+"""Where a fault is tried: a book with a tiny run, what such a run ends in when nothing disturbs it, and the comparison."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from tests.faults.zygote import NONE, Fault, Zygote, end, spawn_by
+from tests.training.tiny import tiny_preset
+from xformer.checkpoints import FILE, load
+from xformer.presets import Preset
+from xformer.training import jobs
+from xformer.training.book import Book, Entry
+from xformer.training.snapshots import STATE, read_state, snapshot_steps
+
+TIMES = ("seconds", "tokens_per_second")
+# With dropout and weight decay, and an end that falls on a snapshot, so that the state of the last step is written too.
+SHORT = tiny_preset(steps=6, log_every=2, snapshot_every=3, model={"dropout": 0.2}, weight_decay=0.1)
+LONG = tiny_preset(steps=160, log_every=5, snapshot_every=8, model={"dropout": 0.2}, weight_decay=0.1)
+PATIENCE = 60.0
+"""Seconds after which something that was waited for is taken as not happening."""
+
+
+class Ground:
+    """A fresh book in a folder of its own, and the runs in it."""
+
+    def __init__(self, zygote: Zygote, folder: Path) -> None:
+        self.zygote, self.folder = zygote, folder
+        self.book = Book(folder / "book")
+        aside(self.book.folder).mkdir(parents=True)
+
+    def submit(self, settings: Preset, fault: Fault = NONE, **how: Any) -> str:
+        """A new run, whose worker meets a fault."""
+        with self.workers(fault):
+            return jobs.submit(self.book, settings, **how)
+
+    def resume(self, run: str, fault: Fault = NONE) -> None:
+        """The button; the worker meets a fault."""
+        with self.workers(fault):
+            jobs.resume(self.book, run)
+
+    def tend(self) -> None:
+        """What a server does every second."""
+        with self.workers():
+            jobs.tend(self.book)
+
+    @contextmanager
+    def workers(self, fault: Fault = NONE) -> Iterator[None]:
+        """Workers are forked from the zygote."""
+        usual = jobs._spawn
+        jobs._spawn = spawn_by(self.zygote.address, fault)
+        try:
+            yield
+        finally:
+            jobs._spawn = usual
+
+    def pid(self, run: str) -> int:
+        """The process of a run, by its lock: known from the moment it is started."""
+        return int((self.book.folder_of(run) / jobs.LOCK).read_text())
+
+    def kill(self, run: str) -> None:
+        """kill -9"""
+        end(self.pid(run))
+
+    def wait(self, run: str, what: str, holds: Callable[[Entry], bool], *, tend: bool = True) -> Entry:
+        """Wait until something holds of a run, tending as a server would."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            if tend:
+                self.tend()
+            entry = self.book.entry(run)
+            if holds(entry):
+                return entry
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{what} did not happen: {entry.state} at step {entry.step}, “{entry.message}”")
+            time.sleep(0.01)
+
+    def wait_for_rest(self, run: str) -> Entry:
+        """Wait until nothing is under way for a run; its state then is one that says why, in a plain sentence."""
+        entry = self.wait(run, "an end", lambda entry: not entry.is_active and entry.state != "queued")
+        assert entry.state in ("stopped", "interrupted", "failed", "finished"), entry.state
+        assert bool(entry.message) == (entry.state in ("interrupted", "failed")), (entry.state, entry.message)
+        assert "Traceback" not in entry.message, entry.message
+        assert "\n" not in entry.message, entry.message
+        return entry
+
+    def wait_until_gone(self, pid: int) -> None:
+        """Wait until a process has ended."""
+        deadline = time.monotonic() + PATIENCE
+        while os.path.exists(f"/proc/{pid}"):
+            assert time.monotonic() < deadline, f"process {pid} has not ended"
+            time.sleep(0.002)
+
+    def resume_to_the_end(self, run: str) -> None:
+        """Let a run go on, and compare what it ends in."""
+        if self.book.entry(run).state != "finished":
+            self.resume(run)
+            entry = self.wait(
+                run, "the end of a resumed run", lambda entry: not entry.is_active and entry.state != "queued"
+            )
+            assert entry.state == "finished", f"resumed, the run is {entry.state}: {entry.message}"
+
+    def assert_whole(self, run: str, *, is_at_work: bool = False) -> None:
+        """Every file can be read, and the book too. Half-written files are there only while no worker has come since."""
+        with self.book.database.reading() as db:
+            assert db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+        folder = self.book.folder_of(run)
+        self.book.entries()
+        self.book.rows(run)
+        for path in folder.rglob("*"):
+            if path.is_dir() or (path.suffix == ".part" and is_at_work):
+                continue
+            if path.name == STATE:
+                read_state(folder)
+            elif path.suffix == ".safetensors":
+                load(path)
+            elif path.name == "card.json":
+                json.loads(path.read_text())
+            else:
+                assert path.name in (jobs.LOCK, jobs.LOG), path
+
+    def outcome(self, run: str) -> dict[str, Any]:
+        """All that a finished run leaves, but for times."""
+        entry = self.book.entry(run)
+        assert entry.state == "finished", f"{entry.state}: {entry.message}"
+        folder = self.book.folder_of(run)
+        checkpoint = load(folder)
+        found: dict[str, Any] = {"weights": weights_of(folder / FILE), "step": entry.step, "train": entry.train}
+        found["figures"], found["card's figures"] = entry.figures, checkpoint.card["figures"]
+        found["rows"] = untimed(self.book.rows(run))
+        found["curve"] = untimed(checkpoint.card["curve"])
+        for step in snapshot_steps(folder):
+            found[f"snapshot {step}"] = weights_of(folder / "snapshots" / f"{step:06d}.safetensors")
+        last = aside(self.book.folder) / f"{run}-last-state.safetensors"
+        state = read_state_file(last)
+        found |= {f"optimiser's {name}": value for name, value in state[0].items()}
+        values = {name: value for name, value in state[1].items() if name != "seconds"}
+        found["state"] = values | {"rows": untimed(values["rows"])}
+        assert not (folder / STATE).exists()
+        assert not list(folder.rglob("*.part"))
+        return found
+
+    def assert_like_undisturbed(self, run: str, undisturbed: dict[str, Any]) -> None:
+        """Bit for bit: weights, optimiser, snapshots; metrics but for times. A stop or a pause leaves a snapshot more."""
+        found = self.outcome(run)
+        more = found.keys() - undisturbed.keys()
+        assert all(name.startswith("snapshot ") for name in more), more
+        assert found.keys() >= undisturbed.keys(), undisturbed.keys() - found.keys()
+        for name, theirs in undisturbed.items():
+            assert is_same(found[name], theirs), f"{name} differs from the undisturbed run"
+
+
+def aside(book: Path) -> Path:
+    """A folder beside a book for what the campaign keeps."""
+    return book.parent / "aside"
+
+
+def weights_of(file: Path) -> dict[str, torch.Tensor]:
+    return safetensors.torch.load(file.read_bytes())
+
+
+def read_state_file(file: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(file, Path(folder) / STATE)
+        state = read_state(Path(folder))
+    return state.tensors, state.values
+
+
+def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """The same bits."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(is_same(one[name], other[name]) for name in one)
+    return one == other
+
+
+_undisturbed: dict[tuple[str, Preset], dict[str, Any]] = {}
+
+
+def undisturbed(zygote: Zygote, settings: Preset) -> dict[str, Any]:
+    """What a run ends in when nothing happens to it; trained once."""
+    key = zygote.address, settings
+    if key not in _undisturbed:
+        with fresh(zygote) as ground:
+            run = ground.submit(settings)
+            ground.wait(run, "the end", lambda entry: entry.state == "finished")
+            _undisturbed[key] = ground.outcome(run)
+    return _undisturbed[key]
+
+
+@contextmanager
+def fresh(zygote: Zygote, folder: Path | None = None) -> Iterator[Ground]:
+    """A book that nobody has written in; gone afterwards, with all processes, unless something has failed."""
+    memory = Path("/dev/shm")
+    where = (
+        Path(tempfile.mkdtemp(prefix="xformer-fault-", dir=memory if memory.is_dir() else None))
+        if folder is None
+        else folder
+    )
+    ground = Ground(zygote, where)
+    try:
+        yield ground
+    except Exception as error:
+        error.add_note(f"what it left is in {where}")
+        raise
+    else:
+        shutil.rmtree(where, ignore_errors=True)
+    finally:
+        for pid in zygote.alive():
+            end(pid)
+
+
+def change_settings(book: Book, run: str, **train: Any) -> None:
+    """Edit the recipe of a run in the book, as somebody with a text editor would."""
+    entry = book.entry(run)
+    book.change(run, train=json.dumps(entry.train | train))

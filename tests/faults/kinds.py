@@ -1,0 +1,44 @@
+"""Every kind of fault there is, with how much of it the long and the short form try."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tests.faults import disk_faults, kill_faults, process_faults, server_faults
+from tests.faults.trial import Trial
+from tests.faults.zygote import Zygote
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Faults of one kind: `trials(zygote, amount, draw)`; the amount is how many, or for calls every how-manieth."""
+
+    name: str
+    trials: Callable[[Zygote, int, random.Random], Iterator[Trial]]
+    long: int
+    short: int
+
+
+def _calls(trials: Callable[..., Iterator[Trial]], way: str) -> Callable[[Zygote, int, random.Random], Iterator[Trial]]:
+    return lambda zygote, every, draw: trials(zygote, way, every, draw)
+
+
+KINDS = [
+    Kind("worker: kill -9 at a random moment", kill_faults.kills, 200, 3),
+    Kind("worker: SIGTERM", kill_faults.terms, 30, 1),
+    *(Kind(f"worker's calls on the disk: {way}", _calls(disk_faults.calls, way), 1, 73) for way in disk_faults.WAYS),
+    Kind("worker: a disk that is full, and has space again", disk_faults.full_disks, 30, 1),
+    *(
+        Kind(f"server's calls on the disk: {way}", _calls(server_faults.presses, way), 1, 59)
+        for way in server_faults.WAYS
+    ),
+    Kind("server: killed and started again in the middle of a run", server_faults.restarts, 10, 1),
+    Kind("stop: obeyed in five seconds, nothing left running", process_faults.stops, 20, 1),
+    Kind("buttons: pressed by four at once", process_faults.tabs, 20, 1),
+    Kind("pause: told something, or killed, while it makes room", process_faults.pauses, 20, 1),
+    Kind("learning rate: changed, killed, and replayed", process_faults.rates, 10, 1),
+    Kind("clock: set back, or running backwards", process_faults.clocks, 10, 1),
+    Kind("runs that cannot go on: no numbers, no memory, edited by hand", process_faults.failures, 18, 2),
+]

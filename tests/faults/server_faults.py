@@ -1,0 +1,93 @@
+"""A server that is killed while it writes down or starts a run, or in the middle of somebody's training, and comes back."""
+
+from __future__ import annotations
+
+import errno
+import json
+import random
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from tests.faults.disk import KILL
+from tests.faults.ground import LONG, SHORT, Ground, aside, fresh, undisturbed
+from tests.faults.kill_faults import SLOW
+from tests.faults.trial import NotPossibleError, Trial
+from tests.faults.zygote import NONE, Fault, Zygote, end
+from xformer.training import liveness
+from xformer.training.jobs import LOCK
+
+WAYS = {"the process ends": KILL, "no space": errno.ENOSPC, "an input/output error": errno.EIO}
+
+
+def presses(zygote: Zygote, way: str, every: int, draw: random.Random) -> Iterator[Trial]:
+    """Each call that a server makes from a press on Start to the worker being there."""
+    names = calls_of_a_start(zygote)
+    for at in range(1 + draw.randrange(every), len(names) + 1, every):
+        yield Trial(f"{way} at the server's call {at}: {names[at - 1]}", partial(_press, zygote, way, at))
+
+
+def _press(zygote: Zygote, way: str, at: int) -> None:
+    with fresh(zygote) as ground:
+        said = press(ground, Fault(calls=(at, at, WAYS[way])), button="start")
+        entries = ground.book.entries()
+        assert len(entries) <= 1, "one press, two runs"
+        if "answer" in said:
+            assert [entry.id for entry in entries] == [said["answer"]], "said to be written down, and is not"
+        if "error" in said:
+            assert not entries, "said to be refused, and is there"
+            assert "Traceback" not in said["error"]
+        for entry in entries:
+            found = ground.wait(entry.id, "an end", lambda entry: not entry.is_active and entry.state != "queued")
+            assert found.state == "finished", f"{found.state}: {found.message}"
+            ground.assert_whole(entry.id)
+            ground.assert_like_undisturbed(entry.id, undisturbed(zygote, SHORT))
+
+
+_calls: dict[str, list[str]] = {}
+
+
+def calls_of_a_start(zygote: Zygote) -> list[str]:
+    """What a server asks of the disk, in order."""
+    if not zygote.can_refuse:
+        raise NotPossibleError("there is no C compiler for the library that refuses")
+    if zygote.address not in _calls:
+        log = zygote.folder / "calls of a start"
+        with fresh(zygote) as ground:
+            run = press(ground, Fault(calls=(0, 0, KILL), log=str(log)), button="start")["answer"]
+        _calls[zygote.address] = [line.replace(run, "RUN") for line in log.read_text().splitlines()]
+    return _calls[zygote.address]
+
+
+def press(ground: Ground, fault: Fault = NONE, **how: Any) -> dict[str, Any]:
+    """A button pressed in a process of its own; what it said, nothing where it was killed."""
+    result = aside(ground.book.folder) / "said"
+    pid = ground.zygote.start("press", fault, folder=str(ground.book.folder), at=0.0, result=str(result), **how)
+    ground.wait_until_gone(pid)
+    return json.loads(result.read_text()) if result.exists() else {}
+
+
+def restarts(zygote: Zygote, n: int, draw: random.Random) -> Iterator[Trial]:
+    """The server is killed while a run is trained and another one waits, and started again: nobody notices."""
+    for number in range(n):
+        moments = draw.uniform(0, 1.5), draw.uniform(0, 1.0)
+        yield Trial(f"restart {number} after {moments[0]:.2f} s", partial(_restart, zygote, moments))
+
+
+def _restart(zygote: Zygote, moments: tuple[float, float]) -> None:
+    with fresh(zygote) as ground:
+        server = zygote.start("tend", folder=str(ground.book.folder), seconds=600.0)
+        first, second = ground.submit(LONG, SLOW), ground.submit(LONG, SLOW)
+        worker = ground.pid(first)
+        time.sleep(moments[0])
+        end(server)
+        ground.wait_until_gone(server)
+        time.sleep(moments[1])
+        assert ground.book.entry(first).state == "finished" or ground.pid(first) == worker
+        zygote.start("tend", folder=str(ground.book.folder), seconds=600.0)
+        for run in (first, second):
+            ground.wait(run, "the end", lambda entry: entry.state == "finished", tend=False)
+            ground.assert_whole(run)
+            ground.assert_like_undisturbed(run, undisturbed(zygote, LONG))
+            assert not liveness.is_held(ground.book.folder_of(run) / LOCK) or ground.pid(run) in zygote.alive()

@@ -1,0 +1,75 @@
+"""What a forked process does: train a run, look after the queue as a server does, or press a button as a visitor does."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.faults import ground
+from tests.faults.zygote import spawn_by
+from xformer.errors import XformerError
+from xformer.training import jobs, loop, worker
+from xformer.training.book import Book
+from xformer.training.limits import Limits
+from xformer.training.snapshots import STATE
+
+LAST_STATE = "last-state.safetensors"
+
+
+def train(lock: int, *, address: str, folder: str, run: str, token: str, log: str) -> int:
+    """Be the worker of a run. The last state, which a finished run has no use for, is kept beside the book to be compared."""
+    jobs._spawn = spawn_by(address)
+    worker.step_back = lambda: "as it was"  # the machine may be busy
+    remove_state = loop.remove_state
+
+    def keep_and_remove(out: Path) -> None:
+        if (out / STATE).exists():
+            shutil.copy(out / STATE, ground.aside(Path(folder)) / f"{run}-{LAST_STATE}")
+        remove_state(out)
+
+    loop.remove_state = keep_and_remove
+    return worker.main([run, "--folder", folder, "--token", token, "--lock", str(lock)])
+
+
+def tend(*, address: str, folder: str, seconds: float) -> int:
+    """Be a server: tend the book in a loop."""
+    jobs._spawn = spawn_by(address)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with suppress(XformerError, OSError):  # as the server's own loop
+            jobs.tend(Book(folder))
+        time.sleep(0.05)
+    return 0
+
+
+def press(*, address: str, folder: str, button: str, at: float, result: str, **arguments: Any) -> int:
+    """Be a tab: press a button at a moment, and write down what came of it."""
+    jobs._spawn = spawn_by(address)
+    book = Book(folder)
+    while time.monotonic() < at:
+        time.sleep(0)
+    try:
+        if button == "start":
+            limits = Limits(waiting=arguments["waiting"]) if "waiting" in arguments else None
+            answer = jobs.submit(book, ground.SHORT, owner=arguments.get("owner", ""), limits=limits)
+        elif button == "resume":
+            answer = jobs.resume(book, arguments["run"])
+        elif button == "fork":
+            answer = jobs.fork(book, arguments["run"], arguments["step"], ground.SHORT)
+        else:
+            answer = jobs.tend(book)
+        said = {"answer": answer}
+    except XformerError as error:
+        said = {"error": str(error)}
+    Path(f"{result}.part").write_text(json.dumps(said))
+    os.replace(f"{result}.part", result)
+    return 0
+
+
+TASKS: dict[str, Callable[..., int]] = {"worker": train, "tend": tend, "press": press}

@@ -1,0 +1,177 @@
+"""Who is next: one run a device, everybody's first before anybody's second, and turns that cannot be gamed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from xformer.training import queue
+from xformer.training.book import Entry
+
+ONE, TWO = ["cpu"], ["cuda:0", "cpu"]
+
+
+def entry(number: int, owner: str = "ada", **values: Any) -> Entry:
+    """A waiting run; any of its values can be given."""
+    usual: dict[str, Any] = {
+        "number": number, "id": f"run{number}", "name": "", "owner": owner, "tags": (), "preset": "", "title": "", "about": "",
+        "model": {}, "task": {}, "train": {}, "wanted": "auto", "parent": None, "state": "queued", "device": None, "turn": 0,
+        "worker": None, "pid": None, "step": 0, "seconds": 0.0, "live": {}, "message": "", "figures": {}, "created": 0.0,
+        "deleted": None,
+    }  # fmt: skip
+    return Entry(**(usual | values))
+
+
+@dataclass
+class Room:
+    """People, their runs, and devices: started and finished as the server would do it."""
+
+    available: list[str]
+    entries: list[Entry] = field(default_factory=list)
+    order: list[str] = field(default_factory=list)
+    """Whose runs were started, in order."""
+
+    def ask(self, owner: str, n: int = 1, **values: Any) -> None:
+        for _ in range(n):
+            self.entries.append(entry(len(self.entries) + 1, owner, **values))
+
+    def start(self) -> None:
+        for device in self.available:
+            for chosen in queue.next_for(device, self.entries, self.available)[:1]:
+                turn = 1 + max(other.turn for other in self.entries)
+                self._put(replace(chosen, state="running", device=device, worker="w", turn=turn))
+                self.order.append(chosen.owner)
+
+    def finish(self, device: str = "cpu") -> None:
+        for running in self.entries:
+            if running.is_active and running.device == device:
+                self._put(replace(running, state="finished", worker=None))
+
+    def throw_away_finished(self, owner: str) -> None:
+        for found in self.entries:
+            if found.owner == owner and found.state == "finished":
+                self._put(replace(found, deleted=1.0))
+
+    def _put(self, changed: Entry) -> None:
+        self.entries = [changed if other.id == changed.id else other for other in self.entries]
+
+
+def test_who_asked_first_comes_first() -> None:
+    assert [e.number for e in queue.in_turn([entry(2), entry(1), entry(3)])] == [1, 2, 3]
+
+
+def test_three_people_with_long_lists_take_turns() -> None:
+    room = Room(ONE)
+    room.ask("ada", 6)
+    room.ask("bob", 4)
+    room.ask("cy", 2)
+    for _ in range(12):
+        room.start()
+        room.finish()
+    assert room.order == ["ada", "bob", "cy"] * 2 + ["ada", "bob"] * 2 + ["ada"] * 2
+
+
+def test_somebody_who_comes_late_is_next() -> None:
+    room = Room(ONE)
+    room.ask("ada", 20)
+    for _ in range(5):
+        room.start()
+        room.finish()
+    room.start()
+    room.ask("bob", 2)
+    room.finish()
+    room.start()
+    room.finish()
+    room.start()
+    assert room.order[6:] == ["bob", "ada"]
+
+
+def test_somebody_who_always_asks_for_more_starves_nobody() -> None:
+    """Ada has one new run whenever one is finished; Bob's list goes on all the same, turn by turn."""
+    room = Room(ONE)
+    room.ask("bob", 5)
+    for _ in range(10):
+        room.ask("ada")
+        room.start()
+        room.finish()
+    assert room.order == ["bob", "ada"] * 5
+
+
+def test_deleting_what_is_finished_is_no_way_to_the_front() -> None:
+    room = Room(ONE)
+    room.ask("bob", 3)
+    for _ in range(6):
+        room.ask("ada")
+        room.start()
+        room.finish()
+        room.throw_away_finished("ada")
+    assert room.order == ["bob", "ada"] * 3
+
+
+def test_a_run_that_was_thrown_away_is_not_started() -> None:
+    assert queue.in_turn([entry(1, deleted=1.0)]) == []
+
+
+def test_who_has_a_device_waits_behind_who_has_none() -> None:
+    room = Room(TWO)
+    room.ask("ada", 3, wanted="cpu")
+    room.start()
+    room.ask("bob", wanted="cpu")
+    assert [e.owner for e in queue.in_turn(room.entries)] == ["bob", "ada", "ada"]
+
+
+def test_a_device_trains_one_run_at_a_time() -> None:
+    running = entry(1, state="running", worker="w", device="cpu")
+    assert queue.next_for("cpu", [running, entry(2)], ONE) == []
+    paused = replace(running, state="paused")
+    assert queue.next_for("cpu", [paused, entry(2)], ONE) == []
+    left = replace(paused, worker=None)  # its process has made room
+    assert [e.number for e in queue.next_for("cpu", [left, entry(2)], ONE)] == [2]
+
+
+def test_two_devices_are_given_out_side_by_side() -> None:
+    room = Room(TWO)
+    room.ask("ada", 2)
+    room.ask("bob", wanted="cpu")
+    room.start()
+    assert {e.device: e.owner for e in room.entries if e.is_active} == {"cuda:0": "ada", "cpu": "bob"}
+    room.start()
+    assert sum(e.is_active for e in room.entries) == 2
+    room.finish("cuda:0")
+    room.start()
+    assert [e.state for e in room.entries] == ["finished", "running", "running"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "available", "devices"),
+    [
+        ("auto", ["cpu"], ["cpu"]),
+        ("auto", ["cuda:0", "cuda:1", "cpu"], ["cuda:0", "cuda:1"]),
+        ("cpu", ["cuda:0", "cpu"], ["cpu"]),
+        ("cuda", ["cuda:0", "cpu"], ["cuda:0"]),
+        ("cuda", ["cpu"], ["cpu"]),
+        ("cuda:1", ["cuda:0", "cuda:1", "cpu"], ["cuda:1"]),
+        ("cuda:1", ["cuda:0", "cpu"], ["cpu"]),
+    ],
+)
+def test_which_devices_a_run_may_have(wanted: str, available: list[str], devices: list[str]) -> None:
+    assert [device for device in available if queue.suits(entry(1, wanted=wanted), device, available)] == devices
+
+
+def test_the_place_counts_only_who_waits_for_the_same_device() -> None:
+    entries = [
+        entry(1, "ada"),
+        entry(2, "bob", wanted="cpu"),
+        entry(3, "cy"),
+        entry(4, "ada"),
+        entry(5, "dee", wanted="cpu"),
+    ]
+    assert [queue.place(f"run{number}", entries, TWO) for number in range(1, 6)] == [0, 0, 1, 2, 1]
+    assert [queue.place(f"run{number}", entries, ONE) for number in range(1, 6)] == [0, 1, 2, 4, 3]
+    assert queue.place("unknown", entries, TWO) == 0
+
+
+def test_the_processor_is_always_there() -> None:
+    assert queue.devices()[-1] == "cpu"
