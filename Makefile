@@ -27,7 +27,7 @@ bench: .venv/test
 
 # Train every shipped model again: the seed is in its preset, the figures go on its card.
 MODELS := reverse reverse-small reverse-seq2seq reverse-decoder reverse-mirror sort \
-	induction addition parity brackets modular characters
+	induction addition parity brackets modular characters digits
 checkpoints: .venv/app
 	for name in $(MODELS); do \
 		$(BIN)/python -m xformer train --preset $$name --out checkpoints/$$name --no-snapshots --device cpu || exit 1; \

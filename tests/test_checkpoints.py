@@ -283,7 +283,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "bytes left over": (lambda: GOOD + b"\0", "follow the header"),
     "a second file behind": (lambda: GOOD + GOOD, "follow the header"),
     "cut by a byte": (lambda: GOOD[:-1], "follow the header"),
-    "cut in half": (lambda: GOOD[: len(GOOD) // 2], "follow the header"),
+    "cut in its weights": (lambda: GOOD[: 3 * len(GOOD) // 4], "follow the header"),
     "a gigantic d_model": (lambda: with_config(d_model=10**9), "d_model must be from 1 to 16,384"),
     "an endless d_model": (lambda: with_config(d_model=10**4000), "d_model must be"),
     "a large table": (lambda: with_config(max_len=65_536, d_model=16_384), "max_len × d_model must be at most"),

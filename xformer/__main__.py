@@ -37,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument(
         "--score", type=int, default=10_000, help="unseen sequences to score it on at the end; 0 for none"
     )
+    train.add_argument("--text", help="a UTF-8 text file to learn the characters of, in place of the preset's text")
     train.add_argument("--no-snapshots", action="store_true", help="keep only the final checkpoint")
 
     evaluate = commands.add_parser("eval", help="score a checkpoint on unseen sequences")

@@ -20,10 +20,10 @@ from rich.table import Table
 from xformer.analysis.diagnose_model import examine
 from xformer.analysis.diagnostics import diagnose, findings_frame, too_few_rows
 from xformer.checkpoints import CARD, FILE, load
-from xformer.errors import InputError, XformerError
 from xformer.config import TaskName
+from xformer.errors import InputError, XformerError
 from xformer.presets import preset
-from xformer.tasks import Score
+from xformer.tasks import Score, texts
 from xformer.tasks.rules import RULES
 from xformer.trace import record
 from xformer.trace_file import load_npz
@@ -33,6 +33,7 @@ from xformer.training.evaluate import evaluate
 from xformer.training.figures import put_figures_on_card
 from xformer.training.loop import train as train_preset
 from xformer.training.overview import exact_match, latest_rows
+from xformer.training.own_text import with_text
 from xformer.training.progress import Progress
 from xformer.training.snapshots import STATE, read_state
 from xformer.training.transfer import card_of
@@ -42,6 +43,8 @@ def train(options: Namespace) -> None:
     """Train a preset with a progress bar; an interrupt keeps the state, so that --resume goes on from there."""
     settle()
     chosen = preset(options.preset)
+    if options.text is not None:
+        chosen = with_text(chosen, texts.keep(Path(options.text).read_bytes()))
     changes = {name: getattr(options, name) for name in ("steps", "seed") if getattr(options, name) is not None}
     if options.no_snapshots:
         changes["snapshot_every"] = 0
@@ -59,7 +62,9 @@ def train(options: Namespace) -> None:
     with Bar(*columns, console=console) as bar, closing(reports):  # pyright: ignore[reportArgumentType]
         shown = bar.add_task("training", total=chosen.train.steps, loss="–", how="")
         for last in reports:
-            bar.update(shown, completed=last.step, loss=f"{last.loss:.4f}", how=_how_good(last.held_out, chosen.task.name))
+            bar.update(
+                shown, completed=last.step, loss=f"{last.loss:.4f}", how=_how_good(last.held_out, chosen.task.name)
+            )
             if last.note:
                 bar.console.print(last.note)
     if options.score:

@@ -10,6 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args, get_type_hints
 
+from xformer.alphabet import check_alphabet, check_text_name
 from xformer.errors import ConfigError
 
 Architecture = Literal["encoder", "decoder", "encoder-decoder"]
@@ -18,7 +19,9 @@ Positions = Literal["sinusoidal", "learned", "rotary", "alibi", "none", "mirror"
 Activation = Literal["relu", "gelu"]
 Init = Literal["xavier", "normal"]
 DropoutSite = Literal["embed", "attention", "ffn", "residual"]
-TaskName = Literal["reverse", "sort", "copy", "induction", "addition", "parity", "brackets", "modular"]
+TaskName = Literal[
+    "reverse", "sort", "copy", "induction", "addition", "parity", "brackets", "modular", "digits", "characters"
+]
 Decay = Literal["linear", "cosine", "none"]
 
 DROPOUT_SITES: tuple[DropoutSite, ...] = get_args(DropoutSite)
@@ -35,6 +38,12 @@ LIMITS = {
     "max_len": 65_536,
 }
 """The largest value of each size: beyond it a config is a mistake or an attack, not a model."""
+
+
+MOST_SIDE = 256
+"""The largest side of an image, in pixels."""
+MOST_INK = 16
+"""A pixel is a whole number from 0 (paper) to this (full ink), as in scikit-learn's digits."""
 
 
 class Config:
@@ -125,6 +134,10 @@ class ModelConfig(Config):
     """The token a decoder is started with."""
     end_token: int | None = None
     """The token that ends an answer."""
+    image: int = 0
+    """The side of the square images that it reads, in pixels; 0 reads tokens (Dosovitskiy et al. 2021)."""
+    patch: int = 0
+    """The side of the square patches that an image is cut into, in pixels."""
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -146,6 +159,7 @@ class ModelConfig(Config):
         if self.final_norm is None:
             object.__setattr__(self, "final_norm", self.norm == "pre")
         self._check_rules()
+        self._check_image()
 
     def _check_size(self, name: str, at_least: int) -> None:
         value = getattr(self, name)
@@ -194,6 +208,40 @@ class ModelConfig(Config):
                     f"for example {name}=0."
                 )
 
+    def _check_image(self) -> None:
+        if not self.image and not self.patch:
+            return
+        if not 1 <= self.patch <= self.image <= MOST_SIDE or self.image % self.patch:
+            raise ConfigError(
+                f"An image is cut into whole patches, so patch must divide image, which is at most {MOST_SIDE}, got "
+                f"image={self.image} and patch={self.patch}; for example image=8, patch=2."
+            )
+        if self.architecture != "encoder" or self.tied_output or self.scale_embeddings:
+            raise ConfigError(
+                "Images are read by an encoder without an embedding table that could be tied or scaled, got "
+                f"architecture={self.architecture!r}, tied_output={self.tied_output}, "
+                f"scale_embeddings={self.scale_embeddings}; for example architecture='encoder', False, False."
+            )
+        if self.max_len != 1 + self.n_patches:
+            raise ConfigError(
+                f"An image of {self.n_patches} patches takes 1 + {self.n_patches} positions, the class token's first, got "
+                f"max_len={self.max_len}; use max_len={1 + self.n_patches}."
+            )
+
+    @property
+    def n_patches(self) -> int:
+        """How many patches an image is cut into; 0 for a model of tokens."""
+        return (self.image // self.patch) ** 2 if self.patch else 0
+
+    @property
+    def n_inputs(self) -> int:
+        """What it reads are whole numbers from 0 to `n_inputs` - 1: tokens, or the ink of a pixel."""
+        return 1 + MOST_INK if self.image else self.vocab_size
+
+    def n_positions(self, n: int) -> int:
+        """How many positions the stream has for an input of `n` numbers: as many, or one for each patch and the class token."""
+        return 1 + self.n_patches if self.image else n
+
     def n_parameters(self) -> int:
         """The number of learned numbers, by formula: what `sum(p.numel() for p in model.parameters())` will be."""
         return sum(part.count for part in self.parameters_by_part())
@@ -214,6 +262,8 @@ class TaskLimits:
     lengths: tuple[int, int] = (1, 10_000)
     is_distinct: bool = False
     """Are the symbols of a sequence all different?"""
+    is_text: bool = False
+    """Are they the characters of a text? Then every example has the same length."""
 
 
 TASK_LIMITS: dict[TaskName, TaskLimits] = {
@@ -225,6 +275,8 @@ TASK_LIMITS: dict[TaskName, TaskLimits] = {
     "parity": TaskLimits(("decoder", "encoder-decoder"), symbols=(2, 2)),
     "brackets": TaskLimits(("encoder",), symbols=(2, 2)),
     "modular": TaskLimits(("decoder", "encoder-decoder"), symbols=(5, 1_000), lengths=(2, 2)),
+    "digits": TaskLimits(("encoder",), symbols=(10, 10), lengths=(8, 8)),
+    "characters": TaskLimits(("decoder", "encoder-decoder"), symbols=(2, 4_096), lengths=(2, 4_096), is_text=True),
 }
 """The reasons stand with each task in `xformer.tasks.rules`."""
 
@@ -242,6 +294,12 @@ class TaskConfig(Config):
     """The shortest and the longest sequence; for addition, how many digits each number has."""
     end_token: bool = False
     """Encoder only: close every input with an end token (the other architectures always have one)."""
+    patch: int = 0
+    """Images only: the side of the patches that the model cuts them into, in pixels."""
+    text: str = ""
+    """Characters only: the name of the text; see `xformer.tasks.texts`."""
+    alphabet: str = ""
+    """Characters only: its different characters. A checkpoint carries them, so it reads on where the text is not."""
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -263,10 +321,40 @@ class TaskConfig(Config):
                 f"The task {self.name} is for architecture={' or '.join(map(repr, limits.architectures))}, "
                 f"got {self.architecture!r}; for example architecture={limits.architectures[0]!r}."
             )
+        if (self.name == "digits") != (self.patch > 0) or (self.patch and self.max_len % self.patch):
+            raise ConfigError(
+                f"patch is for images alone and divides their side, 8, got patch={self.patch} for the task {self.name}; "
+                f"for example patch={2 if self.name == 'digits' else 0}."
+            )
+        if self.name == "digits" and self.end_token:
+            raise ConfigError(
+                "An image has no end, so end_token must be false for the task digits, got true; use False."
+            )
         if limits.is_distinct and self.symbols < self.max_len:
             raise ConfigError(
                 f"The symbols of a sequence are all different in the task {self.name}, so symbols must be at least "
                 f"max_len, got symbols={self.symbols} and max_len={self.max_len}; for example symbols={self.max_len}."
+            )
+        self._check_text(limits.is_text)
+
+    def _check_text(self, is_text: bool) -> None:
+        if not is_text:
+            if self.text or self.alphabet:
+                raise ConfigError(
+                    f"text and alphabet are for the task characters alone, got them for the task {self.name}; leave them empty."
+                )
+            return
+        check_text_name(self.text)
+        check_alphabet(self.alphabet)
+        if self.symbols != len(self.alphabet):
+            raise ConfigError(
+                f"Each character of the alphabet is a symbol, so symbols must be {len(self.alphabet)}, got {self.symbols}; "
+                f"use symbols={len(self.alphabet)}."
+            )
+        if self.min_len != self.max_len:
+            raise ConfigError(
+                f"Windows of a text all have the same length, so min_len must be max_len, got min_len={self.min_len} and "
+                f"max_len={self.max_len}; for example both {self.max_len}."
             )
 
 

@@ -28,6 +28,9 @@ def count_parts(config: ModelConfig) -> tuple[Part, ...]:
 
 
 def _embedding(config: ModelConfig) -> Part:
+    d = config.d_model
+    if config.image:
+        return Part("patch embedding", f"{config.patch}²·{d} + {d} + {d} (class token)", (config.patch**2 + 2) * d)
     tables = 2 if config.architecture == "encoder-decoder" and not config.tied_source else 1
     times = "2 × " if tables == 2 else ""
     return Part(

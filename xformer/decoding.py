@@ -109,7 +109,7 @@ def decode(
     tokens = prompt if isinstance(prompt, Tensor) else torch.tensor([list(prompt)], dtype=torch.long)
     if tokens.shape[0] != 1:
         raise InputError(f"Decoding takes one prompt at a time, got {tokens.shape[0]}; call it once for each.")
-    tokens = tokens.to(model.embedding.token.device)
+    tokens = tokens.to(model.device)
     if model.config.architecture == "encoder":
         return _positions(model, tokens, sampling, forced, max_steps, tuple(edits), generator)
     return _tokens(model, tokens, sampling, forced, max_steps, tuple(edits), generator)
@@ -128,7 +128,10 @@ def _positions(
         return record(model, tokens, edits=edits)
 
     logits = record(model, tokens, edits=edits, keep=("logits",)).logits
-    n_steps = tokens.shape[1] if forced is None else min(len(forced), tokens.shape[1])
+    n_out = (
+        1 if model.config.image else tokens.shape[1]
+    )  # an image's class is said at its class token, which comes first
+    n_steps = n_out if forced is None else min(len(forced), n_out)
     for position in range(n_steps if max_steps is None else min(n_steps, max_steps)):
         yield _step(logits[0, position], position, sampling, forced, generator, run)
 

@@ -103,10 +103,11 @@ def _one(word: str, config: ModelConfig) -> Intervention:
         return Intervention(word, "positions off", (edits.zero_positions(),))
     if kind == "token":
         position, token = int(found["position"]), int(found["symbol"])
-        if position >= config.max_len or not 0 <= token < config.vocab_size:
+        n, what = (config.image**2, "pixels") if config.image else (config.max_len, "positions")
+        if position >= n or not 0 <= token < config.n_inputs:
+            values = "ink" if config.image else "tokens"
             raise EditError(
-                f"This model has positions 0 to {config.max_len - 1} and tokens 0 to {config.vocab_size - 1}, "
-                f"got {position} and {token}."
+                f"This model has {what} 0 to {n - 1} and {values} 0 to {config.n_inputs - 1}, got {position} and {token}."
             )
         return Intervention(word, f"position {position} reads {token}", replaced=(position, token))
     if kind in ("mute", "neuron"):

@@ -1,6 +1,7 @@
 """The transformer: an encoder, a decoder, or both, as one plain `nn.Module`.
 
-encoder            tokens → logits, every position sees every other
+encoder            tokens → logits, every position sees every other; or the pixels of an image → logits of its class, at the
+                   class token, and of every patch as if it were one (Dosovitskiy et al. 2021, arXiv:2010.11929)
 decoder            tokens → logits, a position sees itself and what came before
 encoder-decoder    (source, target) → logits of the target, whose layers also look at the encoded source
 """
@@ -16,7 +17,7 @@ from xformer.errors import InputError
 from xformer.layers.block import Block, BlockInputs, CrossBlock
 from xformer.layers.cache import Cache
 from xformer.layers.dropout import NO_DROPOUT, Dropout
-from xformer.layers.embedding import TokenEmbedding, Unembedding
+from xformer.layers.embedding import TokenEmbedding, Unembedding, embedding_of
 from xformer.layers.init import initialise
 from xformer.layers.layout import Layout
 from xformer.layers.masks import Mask, layout_mask
@@ -30,7 +31,7 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.config = config
-        self.embedding = TokenEmbedding(config)
+        self.embedding = embedding_of(config)
         self.source_embedding: TokenEmbedding | None = None
         self.encoder: Stack | None = None
         self.decoder: Stack | None = None
@@ -44,6 +45,11 @@ class Transformer(nn.Module):
             self.decoder = Stack(config, CrossBlock, causal=True)
         self.unembedding = Unembedding(config)
         initialise(self, config, generator)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return next(self.parameters()).device
 
     def forward(
         self,
@@ -149,6 +155,11 @@ class Transformer(nn.Module):
         return tape("logits", self.unembedding(x, self.embedding))
 
     def _layout(self, tokens: Tensor, pad: int | None, valid: Tensor | None, layout: Layout | None) -> Layout:
+        if layout is None and self.config.image:
+            if pad is not None or valid is not None:
+                raise InputError("An image has no padding, so give neither pad nor valid.")
+            self._check(tokens)
+            return Layout.plain(self.config.max_len, tokens.device)
         if layout is not None:  # whoever brings a layout has built the batch, and vouches for it
             return layout
         self._check(tokens)
@@ -169,11 +180,17 @@ class Transformer(nn.Module):
                 f"Tokens must be integers shaped [batch, pos], at least one of them, got {tokens.dtype} "
                 f"{list(tokens.shape)}; for example torch.tensor([[3, 7, 12]])."
             )
-        if n_before + tokens.shape[1] > self.config.max_len:
+        pixels = self.config.image**2
+        if pixels and tokens.shape[1] != pixels:
+            raise InputError(
+                f"This model reads images of {self.config.image}×{self.config.image} = {pixels} pixels, got {tokens.shape[1]}."
+            )
+        if not pixels and n_before + tokens.shape[1] > self.config.max_len:
             raise InputError(
                 f"This model reads at most {self.config.max_len} tokens, got {n_before + tokens.shape[1]}."
             )
         low, high = int(tokens.min()), int(tokens.max())
-        if low < 0 or high >= self.config.vocab_size:
+        if low < 0 or high >= self.config.n_inputs:
             wrong = low if low < 0 else high
-            raise InputError(f"This model's tokens are 0 to {self.config.vocab_size - 1}, got {wrong}.")
+            what = "pixels" if pixels else "tokens"
+            raise InputError(f"This model's {what} are 0 to {self.config.n_inputs - 1}, got {wrong}.")

@@ -35,6 +35,53 @@ def _task(name: str, architecture: str, **options: object) -> TaskConfig:
     return TaskConfig(name=name, architecture=architecture, **options)  # pyright: ignore[reportArgumentType]
 
 
+_DIGITS = _task("digits", "encoder", symbols=10, min_len=8, max_len=8, patch=2)
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz"
+_PYTHON_ALPHABET = "\n !\"#%&'()*+,-./0123456789:;<=>?@" + "[\\]^_".join(_LETTERS) + "{|}~°ß–—‘’“”…"
+"""The characters of Python 3.11's documentation; other versions lack some of them, or have a few more that are left out."""
+_SHAKESPEARE_ALPHABET = "\n !$&',-.3:;?" + "".join(_LETTERS)
+
+
+def _characters(text: str, alphabet: str, architecture: str, context: int) -> TaskConfig:
+    sizes = {"symbols": len(alphabet), "min_len": context, "max_len": context}
+    return _task("characters", architecture, text=text, alphabet=alphabet, **sizes)
+
+
+def _small_gpt(symbols: int) -> ModelConfig:
+    return ModelConfig(
+        architecture="decoder",
+        vocab_size=1 + symbols,
+        d_model=128,
+        n_layers=4,
+        n_heads=4,
+        d_ff=512,
+        max_len=64,
+        norm="pre",
+        positions="learned",
+        activation="gelu",
+        ffn_bias=False,
+        output_bias=False,
+        tied_output=True,
+        init="normal",
+        init_scale=0.02,
+        embed_std=0.1,
+    )
+
+
+_CHARACTERS = TrainConfig(
+    steps=2000,
+    batch_size=12,
+    peak_lr=1e-3,
+    warmup=0.05,
+    decay="cosine",
+    final_lr=1e-4,
+    beta2=0.99,
+    weight_decay=0.1,
+    log_every=100,
+    held_out=64,
+    snapshot_every=100,
+)
+
 _PRESETS = (
     Preset(
         "reverse",
@@ -257,6 +304,48 @@ _PRESETS = (
         ),
     ),
     Preset(
+        "characters",
+        "Characters of Python’s documentation",
+        "A small GPT that goes on with a text, character by character: four pre-norm layers, learned positions, GELU, 64 "
+        "characters of context. It reads the help that comes with Python.",
+        _small_gpt(len(_PYTHON_ALPHABET)),
+        _characters("python", _PYTHON_ALPHABET, "decoder", 64),
+        _CHARACTERS,
+    ),
+    Preset(
+        "characters-shakespeare",
+        "Characters of tiny Shakespeare",
+        "The same small GPT on 1.1 million characters of plays. It needs the text: download it on this screen, or put it at "
+        "data/tinyshakespeare.txt.",
+        _small_gpt(len(_SHAKESPEARE_ALPHABET)),
+        _characters("shakespeare", _SHAKESPEARE_ALPHABET, "decoder", 64),
+        _CHARACTERS,
+    ),
+    Preset(
+        "seed-002",
+        "Characters, encoder-decoder",
+        "Two layers on each side, two heads, a stream of 32, a feed-forward of 32: the encoder reads 8 characters, the decoder "
+        "says the 8 that follow. In the notebook that these sizes come from no training is written down, its attention is "
+        "normalised over the queries and nothing hides the future; here it is the paper’s.",
+        ModelConfig(
+            architecture="encoder-decoder",
+            vocab_size=2 + len(_PYTHON_ALPHABET),
+            d_model=32,
+            n_layers=2,
+            n_heads=2,
+            d_ff=32,
+            max_len=8,
+            dropout=0.1,
+            dropout_sites=("residual",),
+            tied_source=True,
+            start_token=1 + len(_PYTHON_ALPHABET),
+        ),
+        _characters("python", _PYTHON_ALPHABET, "encoder-decoder", 8),
+        TrainConfig(
+            steps=3000, batch_size=64, peak_lr=3e-3, warmup=0.1, log_every=100, held_out=512, snapshot_every=50
+        ),
+    ),
+    Preset(
         "seed-000",
         "Reverse, the plain recipe",
         "The four-layer encoder with the usual recipe: embeddings of size 1, batch 128, Adam at a constant 5e-4, 4,680 steps. "
@@ -310,6 +399,70 @@ _PRESETS = (
         ),
         _task("reverse", "decoder"),
         TrainConfig(steps=3000, batch_size=64, peak_lr=1e-3, beta2=0.99, snapshot_every=50),
+    ),
+    Preset(
+        "digits",
+        "Digits, a vision transformer",
+        "Reads handwritten digits: 16 patches of 2 × 2 pixels and a class token, two pre-norm layers, four heads.",
+        ModelConfig(
+            architecture="encoder",
+            vocab_size=10,
+            d_model=64,
+            n_layers=2,
+            n_heads=4,
+            d_ff=128,
+            max_len=17,
+            norm="pre",
+            positions="learned",
+            activation="gelu",
+            embed_std=0.3,
+            image=8,
+            patch=2,
+        ),
+        _DIGITS,
+        TrainConfig(
+            steps=2000,
+            batch_size=32,
+            peak_lr=2e-3,
+            warmup=0.1,
+            decay="cosine",
+            weight_decay=0.05,
+            log_every=50,
+            held_out=360,
+            snapshot_every=50,
+        ),
+    ),
+    Preset(
+        "seed-001-vit",
+        "Digits, every head as wide as the model",
+        "A vision transformer of post-norm layers with eight heads that each see the whole stream: d_head = d_model.",
+        ModelConfig(
+            architecture="encoder",
+            vocab_size=10,
+            d_model=32,
+            n_layers=2,
+            n_heads=8,
+            d_head=32,
+            d_ff=128,
+            max_len=17,
+            norm="post",
+            positions="learned",
+            activation="relu",
+            image=8,
+            patch=2,
+        ),
+        _DIGITS,
+        TrainConfig(
+            steps=1500,
+            batch_size=32,
+            peak_lr=1e-3,
+            warmup=0.1,
+            decay="cosine",
+            weight_decay=0.05,
+            log_every=50,
+            held_out=360,
+            snapshot_every=50,
+        ),
     ),
     Preset(
         "wide-heads",

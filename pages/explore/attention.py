@@ -11,6 +11,7 @@ from pages.shared.ask import choose, not_here
 from pages.shared.components.attention_view import Selection, attention_choice, attention_view, choose_attention
 from pages.shared.notebook import footer
 from pages.shared.panels.change import change_panel, follow_cutting_click
+from pages.shared.panels.over_image import over_image_panel
 from pages.shared.panels.prediction import prediction_panel
 from pages.shared.panels.rollout import rollout_panel
 from pages.shared.panels.scores import scores_panel
@@ -29,6 +30,7 @@ def page() -> None:
     view = open_page("Attention", "Who looks at whom, in every layer and head?")
     original, changed = view.original(), view.changed()
     prediction_panel(view)
+    laid = over_image_panel(view) if view.task.rule.is_image else {}
 
     layers = _layers(view, original)
     other = None if changed is None else _layers(view, changed)
@@ -42,7 +44,7 @@ def page() -> None:
 
     # The panels that are not shown are not computed.
     panel = choose("panel", PANELS, next(iter(PANELS)), "Panel", label_visibility="collapsed")
-    view.share(head=_head_text(chosen), panel=panel)
+    view.share(head=_head_text(chosen), panel=panel, **laid)
     if panel == "scores of all heads":
         scores_panel(view, run, KEY)
     elif panel == "step by step":

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 import streamlit as st
 
 from pages.shared import models, resources
 from pages.shared.components.model_diagram import model_diagram
 from pages.shared.components.prediction_strip import Lane, prediction_strip
+from pages.shared.panels.class_said import class_panel, wrong_panel
+from pages.shared.panels.going_on import going_on_panel
 from pages.shared.session import View, open_page
 from xformer.interventions import changed_source, join
 from xformer.presets import PUBLISHED
@@ -28,8 +32,15 @@ def page() -> None:
     if isinstance(about, str):
         st.text(about)
     view.share()
-    _prediction(view)
+    if view.task.rule.goes_on:
+        going_on_panel(view)
+    elif view.task.rule.is_image:
+        class_panel(view)
+    else:
+        _prediction(view)
     _diagram(view)
+    if view.task.rule.is_image:
+        wrong_panel(view)
     _card(view)
     _parameters(view)
     _published()
@@ -62,7 +73,8 @@ def _prediction(view: View) -> None:
 def _diagram(view: View) -> None:
     example = view.original().example
     n_target = None if example.target is None else example.target.shape[1]
-    picture = diagram(view.checkpoint.config, example.stream.shape[1], n_target)
+    config = view.checkpoint.config
+    picture = diagram(config, config.n_positions(example.stream.shape[1]), n_target)
     target = model_diagram(picture, available=frozenset(SCREENS), key="diagram")
     if target is not None:
         st.switch_page(SCREENS[target])  # what is in the sidebar goes along
@@ -100,15 +112,24 @@ def _card(view: View) -> None:
         )
         return
     tiles = st.columns(4)
-    tiles[0].metric(
-        f"Exact match{figures.get('at', '')}",
-        f"{figures['exact_match']:.2%}",
-        help="Whole sequences right.",
-        border=True,
-    )
+    if view.task.rule.goes_on:
+        tiles[0].metric(
+            f"Bits per character{figures.get('at', '')}",
+            f"{figures['loss'] / math.log(2):.3f}",
+            help=f"The loss on text it never read, {figures['loss']:.4f} nats, in bits. Knowing nothing, it would need "
+            f"{math.log2(view.task.config.symbols):.2f}.",
+            border=True,
+        )
+    else:
+        tiles[0].metric(
+            f"{'Images right' if view.task.rule.is_image else 'Exact match'}{figures.get('at', '')}",
+            f"{figures['exact_match']:.2%}",
+            help="Images whose digit it says." if view.task.rule.is_image else "Whole sequences right.",
+            border=True,
+        )
     seed = figures.get("seed", card["seed"])
     tiles[1].metric("On unseen inputs", f"{figures['samples']:,}", help=f"From seed {seed}.", border=True)
-    tiles[2].metric("Training steps", f"{card['step']:,}", help=f"{recipe['batch_size']} sequences each.", border=True)
+    tiles[2].metric("Training steps", f"{card['step']:,}", help=f"{recipe['batch_size']} inputs each.", border=True)
     tiles[3].metric("Training time", f"{card['seconds']:.1f} s", help=f"On a {card['device'].upper()}.", border=True)
     st.caption(
         f"Seed {card['seed']}, AdamW, learning rate up to {recipe['peak_lr']:g}, "

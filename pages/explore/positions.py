@@ -7,6 +7,7 @@ import streamlit as st
 from pages.shared.ask import ask_side
 from pages.shared.panels.added_positions import added_positions_panel
 from pages.shared.panels.inner_positions import inner_positions_panel
+from pages.shared.panels.places import places_panel
 from pages.shared.panels.position_kinds import NAMES, position_kinds_panel
 from pages.shared.panels.position_notes import position_notes
 from pages.shared.panels.positions_off import OFF, positions_off_panel
@@ -29,6 +30,8 @@ def page() -> None:
         more["waves"] = "-".join(map(str, waves))
     else:
         inner_positions_panel(view)
+    if view.task.rule.is_image:
+        places_panel(view)
     position_kinds_panel(view, side)
     position_notes(view, side)
     view.share(**more)

@@ -59,7 +59,7 @@ def visitor() -> str:
 
 def may_control(entry: Entry, who: str) -> bool:
     """Whether a visitor may tell a run what to do."""
-    return is_open() or bool(who) and entry.owner == who
+    return is_open() or (bool(who) and entry.owner == who)
 
 
 def keep() -> None:

@@ -12,7 +12,9 @@ def lanes(task: Task, run: Run, changed: Run | None = None, name: str = "") -> l
     label = task.vocabulary.labels
     example = run.example
     first = int((example.labels[0] >= 0).long().argmax())  # the first output that has a right answer
-    if task.config.architecture == "encoder-decoder":
+    if task.rule.is_image:
+        shown = [Lane("is", tuple(label[token] for token in run.answer))]
+    elif task.config.architecture == "encoder-decoder":
         assert example.target is not None
         shown = [
             Lane("source", tuple(label[token] for token in example.stream[0].tolist())),
@@ -20,19 +22,26 @@ def lanes(task: Task, run: Run, changed: Run | None = None, name: str = "") -> l
         ]
     else:
         shown = [Lane("reads", tuple(label[token] for token in example.stream[0].tolist()))]
-    shown.append(_said("says", label, run, first, None))
+    is_open = task.rule.goes_on and example.target is None  # the last output's right answer nobody knows
+    says = _said("says next" if is_open else "says", label, run, first, is_open)
+    shown.append(says)
     if changed is not None:
-        shown.append(_said(name, label, changed, first, run))
+        shown.append(_said(name, label, changed, first, is_open, says))
     return shown
 
 
-def _said(name: str, label: tuple[str, ...], run: Run, first: int, before: Run | None) -> Lane:
-    moved = () if before is None else tuple(a != b for a, b in zip(run.predicted, before.predicted, strict=True))
+def _said(name: str, label: tuple[str, ...], run: Run, first: int, is_open: bool, before: Lane | None = None) -> Lane:
+    predicted, probability = run.predicted, run.probability
+    if is_open:
+        last = run.trace.logits[0, -1].softmax(dim=-1).max(dim=-1)
+        predicted, probability = (*predicted, int(last.indices)), (*probability, last.values.item())
+    tokens = tuple(label[token] for token in predicted)
+    moved = () if before is None else tuple(a != b for a, b in zip(tokens, before.tokens, strict=True))
     return Lane(
         name,
-        tuple(label[token] for token in run.predicted),
+        tokens,
         right=tuple(said == right for said, right in zip(run.predicted, run.answer, strict=True)),
-        probability=run.probability,
+        probability=probability,
         offset=first,
         moved=moved,
     )

@@ -133,7 +133,7 @@ def card(name: str) -> dict[str, Any]:
     if rows and "figures" not in found:  # as it was last reported up to that step
         last = rows[-1]
         at = {} if last["step"] == step else {"at": f" at step {last['step']:,}"}
-        found["reported"] = {name: last[f"held_out_{name}"] for name in ("exact_match", "samples")} | at
+        found["reported"] = {name: last[f"held_out_{name}"] for name in ("loss", "exact_match", "samples")} | at
     return found
 
 

@@ -11,7 +11,8 @@ import torch
 from pages.shared import desk
 from pages.shared.models import checkpoint, shipped, usable
 from xformer import Checkpoint, edits, record
-from xformer.decoding import decode
+from xformer.continuation import go_on
+from xformer.decoding import Sampling, decode
 from xformer.edits import AnyEdit
 from xformer.interventions import all_edits, changed_source, parse
 from xformer.tasks.batch import IGNORED
@@ -20,6 +21,8 @@ from xformer.trace import Trace
 
 MASKS = ("as trained", "causal", "full")
 """The masks that a run can have; the first is the model's own."""
+GOES_ON = 32
+"""How many tokens of a continuation are shown as a strip."""
 
 
 @st.cache_resource(show_spinner=False)
@@ -35,7 +38,8 @@ def warm_up() -> bool:
         if usable(name) is None:
             task = checkpoint(name).task
             assert task is not None
-            decoded(name, tuple(task.draw(0)))  # the first run of a model is slower than all later ones
+            source = task.vocabulary.read(task.rule.default) if task.rule.missing else task.draw(0)
+            decoded(name, tuple(source))  # the first run of a model is slower than all later ones
     desk.keep()
     gc.collect()
     gc.freeze()
@@ -93,10 +97,31 @@ def run(name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str =
 def decoded(
     name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str = ""
 ) -> tuple[tuple[int, float], ...]:
-    """What the model says on its own, greedily, under a mask and interventions: each token with its probability."""
+    """What the model says on its own, greedily, under a mask and interventions: each token with its probability.
+
+    A model that goes on with a text says `GOES_ON` tokens.
+    """
     chosen, example, changed = _prepare(name, source, mask, changes)
-    steps = decode(chosen.model, example.tokens, edits=changed)
+    assert chosen.task is not None
+    if chosen.task.rule.goes_on:
+        steps = go_on(chosen.model, _prompt(example), GOES_ON, edits=changed)
+    else:
+        steps = decode(chosen.model, example.tokens, edits=changed)
     return tuple((step.token, step.probabilities[step.token].item()) for step in steps)
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def told(name: str, source: tuple[int, ...], n: int, temperature: float, seed: int) -> tuple[int, ...]:
+    """The n tokens that a model goes on with after a text, drawn at a temperature (0: the likeliest each time)."""
+    chosen, example, _ = _prepare(name, source, MASKS[0], "")
+    draw = torch.Generator().manual_seed(seed)
+    steps = go_on(chosen.model, _prompt(example), n, sampling=Sampling(temperature=temperature), generator=draw)
+    return tuple(step.token for step in steps)
+
+
+def _prompt(example: Example) -> torch.Tensor:
+    """What a model goes on from: all that was typed, of an encoder-decoder what its encoder reads of it."""
+    return example.stream if example.target is None else example.tokens
 
 
 def _prepare(name: str, source: tuple[int, ...], mask: str, changes: str) -> tuple[Checkpoint, Example, list[AnyEdit]]:

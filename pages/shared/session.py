@@ -37,7 +37,7 @@ def open_page(title: str, question: str) -> View:
         checkpoint = models.checkpoint(model)
         task = checkpoint.task
         assert task is not None
-        source = ask_input(task, checkpoint.config.max_len)
+        source = ask_input(task, checkpoint.config.max_len, model)
         mask = ask_mask()
     view = View(model, source, mask, checkpoint, task, _interventions(checkpoint.config))
     _show_chips(view)

@@ -7,6 +7,7 @@ import random
 import streamlit as st
 
 from pages.shared import desk, models, resources
+from pages.shared.image_input import ask_image
 from pages.shared.literal import literal
 from pages.shared.panels.runs_bar import upload
 from xformer.errors import InputError
@@ -71,9 +72,11 @@ def _ask_step(run: str) -> int:
     return st.select_slider("Step", steps, key="model_step", persist_state="session", help="How far it was trained.")
 
 
-def ask_input(task: Task, max_len: int) -> tuple[int, ...]:
+def ask_input(task: Task, max_len: int, model: str) -> tuple[int, ...]:
     """The source that it reads: what is typed, or the last that could be read, with a sentence on what is wrong."""
     _begin_input(task)
+    if task.rule.is_image:
+        return ask_image(task, model)
     st.text_input(
         "Input",
         key="input",
@@ -86,7 +89,15 @@ def ask_input(task: Task, max_len: int) -> tuple[int, ...]:
         st.caption("See how the model …")
         for purpose, text in task.rule.examples().items():
             st.button(purpose, on_click=_type, args=(text,), width="stretch", type="tertiary")
-    random_at.button("Random", on_click=_type_random, args=(task,), width="stretch", key="random_input")
+    random_at.button(
+        "Random",
+        on_click=_type_random,
+        args=(task,),
+        width="stretch",
+        key="random_input",
+        disabled=bool(task.rule.missing),
+        help=task.rule.missing or None,
+    )
     try:
         source = tuple(task.vocabulary.read(str(st.session_state["input"])))
         task.example(list(source), max_len=max_len)
@@ -129,7 +140,9 @@ def _begin_input(task: Task) -> None:
     before = st.session_state.get("input_task", task.config.name)
     st.session_state["input_task"] = task.config.name
     st.session_state.setdefault("input", task.rule.default)
-    if before != task.config.name:
+    if before != task.config.name and task.rule.goes_on:  # it can read anything, and that is no reason to
+        _type(task.rule.default)
+    elif before != task.config.name:
         try:
             task.vocabulary.read(str(st.session_state["input"]))
         except InputError:

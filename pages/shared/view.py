@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import streamlit as st
 
 from pages.shared import resources
+from pages.shared.literal import literal
 from pages.shared.resources import Run
 from xformer import Checkpoint
 from xformer.interventions import Intervention, join
@@ -69,7 +70,7 @@ class View:
 
     def reads(self, run: Run, stack: str | None = None) -> list[str]:
         """The tokens that a stack reads in a run, as they are written."""
-        return [self.task.vocabulary.labels[token] for token in run.tokens(stack)]
+        return self.task.position_names(run.tokens(stack))
 
     def longest_trained(self, stack: str | None = None) -> int:
         """The most positions that training ever showed a stack."""
@@ -81,7 +82,9 @@ class View:
         if intervention.replaced is None:
             return intervention.label
         position, token = intervention.replaced
-        return f"position {position} reads {self.task.vocabulary.labels[token]}"
+        if side := self.task.image_side:
+            return f"pixel y{position // side + 1} x{position % side + 1} becomes {token}"
+        return f"position {position} reads {literal(self.task.vocabulary.labels[token])}"
 
     def what_changed(self) -> str:
         """The changes in a few words, for the name of a lane or a legend."""

@@ -57,7 +57,7 @@ def test_bugs_in_shipped_models(name: str) -> None:
             check_named(bug.name, found)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", [name for name, one in PRESETS.items() if not Task(one.task).rule.missing])
 def test_bugs_in_fresh_models(name: str) -> None:
     model, task = fresh(name), Task(PRESETS[name].task)
     assert kinds(model, task) == kinds(model, None) == []
@@ -88,7 +88,7 @@ def test_no_false_alarm_on_single_inputs_however_short(name: str) -> None:
     assert task is not None
     for seed in range(12):
         source = task.draw(seed)
-        for size in (len(source), 3, 2, 1):
+        for size in (len(source), 3, 2, 1)[: 3 if task.rule.goes_on else 4]:  # one character has none after it
             example = task.example(source[:size])
             assert diagnose(xformer.record(model, example.stream, example.target)) == []
     example = task.example([3] * 7)

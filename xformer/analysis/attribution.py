@@ -47,7 +47,7 @@ def attribution(
                 raise EditError(f"An edit of {edit.name!r} changes the stream itself; attribute a run without it.")
     name, stack = speaking_stack(model)
     at = f"{name}." if model.config.architecture == "encoder-decoder" else ""
-    unembed = model.embedding.token if model.unembedding.weight is None else model.unembedding.weight
+    unembed = model.unembedding.matrix(model.embedding)
     bias = torch.zeros(len(unembed)) if model.unembedding.bias is None else model.unembedding.bias
 
     def chosen(table: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ INPUTS = 24
 
 @dataclass(frozen=True, eq=False)
 class Examination:
-    """The inputs of one examination, as `record` takes them."""
+    """The inputs of one examination, as `record` takes them. Of images `valid` is [batch, 1 + patch], true throughout."""
 
     tokens: Int[Tensor, "batch pos"]
     valid: Bool[Tensor, "batch pos"]
@@ -31,11 +31,14 @@ class Examination:
 
     def record(self, model: Transformer) -> Trace:
         """The run of a model on them."""
-        return record(model, self.tokens, self.target, valid=self.valid, target_valid=self.target_valid)
+        valid = None if model.config.image else self.valid  # images have no padding
+        return record(model, self.tokens, self.target, valid=valid, target_valid=self.target_valid)
 
 
 def examination(config: ModelConfig, task: Task | None = None, *, inputs: int = INPUTS, seed: int = 0) -> Examination:
     """Different inputs of different lengths: the task's own where there is one, random tokens where not."""
+    if config.image:
+        return _of_images(config, task, inputs, seed)
     if task is not None:
         batch = task.sample(inputs, seed=seed, purpose="test")
         source = _padded(batch.tokens, batch.layout, config)
@@ -62,6 +65,16 @@ def examine(model: Transformer, task: Task | None = None, *, seed: int = 0) -> l
     """What is wrong with a model, from one run of it on an `examination`."""
     inputs = examination(model.config, task, seed=seed)
     return diagnose(inputs.record(model), valid=inputs.valid, target_valid=inputs.target_valid)
+
+
+def _of_images(config: ModelConfig, task: Task | None, inputs: int, seed: int) -> Examination:
+    """The task's images, or random ones; every position of them counts."""
+    if task is not None:
+        pixels = task.sample(inputs, seed=seed, purpose="test").tokens
+    else:
+        draw = torch.Generator().manual_seed(seed)
+        pixels = torch.randint(0, config.n_inputs, (inputs, config.image**2), generator=draw)
+    return Examination(pixels, torch.ones(inputs, config.max_len, dtype=torch.bool))
 
 
 def _padded(tokens: Tensor, layout: Layout, config: ModelConfig) -> tuple[Tensor, Tensor]:

@@ -83,6 +83,8 @@ def _constant(case: Case) -> Iterator[Finding]:
         if tokens is None or valid is None:
             continue
         x = case[name].double()
+        if case.trace.config.image:  # the class token is unlike any patch
+            tokens = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
         spread = max((_spread(x[row], tokens[row], valid[row]) for row in range(len(x))), default=None, key=_or_nothing)
         if spread is not None and spread < ALIKE:
             sentence = "All tokens have the same vector here, so nothing after it can tell them apart."

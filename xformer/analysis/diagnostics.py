@@ -76,7 +76,10 @@ def diagnose(
     if not trace.attention_layers():
         raise InputError("A diagnosis needs the attention patterns; record with keep=('*',), which is the default.")
     pad = trace.config.pad_token
-    valid = _fit(valid, trace.tokens, "valid", pad)
+    if trace.config.image:  # its positions are the class token and the patches, and all of them count
+        valid = torch.ones(len(trace.tokens), trace.config.max_len, dtype=torch.bool, device=trace.tokens.device)
+    else:
+        valid = _fit(valid, trace.tokens, "valid", pad)
     target_valid = None if trace.target is None else _fit(target_valid, trace.target, "target_valid", pad)
     case = Case(trace, valid, target_valid, causal, weights_fresh)
     if broken := list(check_finite(case)):

@@ -18,7 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.layers.embedding import TokenEmbedding
+from xformer.errors import InputError
+from xformer.layers.embedding import PatchEmbedding, TokenEmbedding
 from xformer.model import Transformer
 from xformer.trace import Trace
 
@@ -30,6 +31,8 @@ def token_embedding(model: Transformer, stack: str = "encoder") -> TokenEmbeddin
     """The embedding that a stack reads its tokens with: an encoder-decoder may have one for each side."""
     if stack == "encoder" and model.source_embedding is not None:
         return model.source_embedding
+    if isinstance(model.embedding, PatchEmbedding):
+        raise InputError("A model of images looks no token up; see `patch_filters` for what it does with its patches.")
     return model.embedding
 
 

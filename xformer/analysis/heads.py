@@ -41,7 +41,9 @@ def head_scores(
         scores = pattern_scores(pattern[0], positions, keys)  # [head, score]
         in_target = trace.target is not None and path.startswith("decoder.")
         tokens = trace.target if in_target and trace.target is not None else trace.tokens
-        is_one_stream = keys is None and not path.endswith("cross_attn")
+        is_one_stream = (
+            keys is None and not path.endswith("cross_attn") and not trace.config.image
+        )  # patches do not repeat
         repeats = induction_scores(pattern[0], tokens[0], positions) if is_one_stream else [math.nan] * len(scores)
         for head, (values, induction) in enumerate(zip(scores.tolist(), repeats, strict=True)):
             row = {"layer": path, "head": head, **dict(zip(SCORES, values, strict=True)), "induction": induction}

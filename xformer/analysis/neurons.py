@@ -28,7 +28,7 @@ def promoted(model: Transformer, path: str) -> Float[Tensor, "d_ff vocab"]:
     The path is the whole truth in the last layer of a model without norms. Elsewhere it leaves out what later layers make
     of it, and that every norm in between rescales it.
     """
-    unembed = model.embedding.token if model.unembedding.weight is None else model.unembedding.weight
+    unembed = model.unembedding.matrix(model.embedding)
     return feed_forward_layers(model)[path].weight_out.T @ unembed.T
 
 

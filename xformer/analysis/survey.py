@@ -57,6 +57,7 @@ def survey(model: Transformer, task: Task, n: int = 2000, seed: int = 0, *, best
 
     The same (n, seed) gives the same inputs for whatever `batch`, which only bounds the memory.
     """
+    n = min(n, task.rule.unseen or n)
     sample = task.sample(n, seed=seed)
     pad = task.vocabulary.special.pad
     layers = feed_forward_layers(model)
@@ -66,14 +67,17 @@ def survey(model: Transformer, task: Task, n: int = 2000, seed: int = 0, *, best
     where: dict[str, Tensor] = {}
     for start in range(0, n, batch):
         rows = sample.rows(start, min(start + batch, n))
-        valid = rows.tokens != pad  # [batch, pos]
+        valid = rows.valid  # [batch, pos], or None: no padding
         target_valid = None if rows.target is None else rows.target != pad
         trace = record(
             model, rows.tokens, rows.target, valid=valid, target_valid=target_valid, keep=[f"{p}.post" for p in layers]
         )
         for path in layers:
             real = target_valid if target_valid is not None and path.startswith("decoder") else valid
-            post = trace[f"{path}.post"].masked_fill(~real[..., None], float("-inf"))  # [batch, pos, d_ff]
+            post = trace[f"{path}.post"]  # [batch, pos, d_ff]
+            if real is None:
+                real = post.new_ones(post.shape[:2], dtype=torch.bool)
+            post = post.masked_fill(~real[..., None], float("-inf"))
             positions[path] += int(real.sum())
             count = (post > 0).flatten(0, 1).sum(dim=0, dtype=torch.int32)  # [d_ff]
             top = post.max(dim=1)  # [batch, d_ff]
@@ -91,7 +95,7 @@ def survey(model: Transformer, task: Task, n: int = 2000, seed: int = 0, *, best
         fired=fired,
         peak=peak,
         where=where,
-        inputs=_sequences(sample.tokens, pad),
+        inputs=_sequences(sample.tokens, -1 if task.rule.is_image else pad),
         targets=() if sample.target is None else _sequences(sample.target, pad),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from xformer.layers.layout import Layout
@@ -31,6 +31,11 @@ class Batch:
         """Which example of its row an output belongs to: 1, 2, …; 0 is padding."""
         layout = self.layout if self.target_layout is None else self.target_layout
         return torch.ones_like(self.labels) if layout.segments is None else layout.segments
+
+    @property
+    def valid(self) -> Bool[Tensor, "batch pos"] | None:
+        """Which of `tokens` are no padding; None where all are, as in images."""
+        return None if self.layout.segments is None else self.layout.segments > 0
 
     def rows(self, start: int, stop: int) -> Batch:
         """Some of the rows, as views."""

@@ -101,6 +101,18 @@ def pack_rows(stream: Stream, width: int) -> tuple[Tensor, Tensor, Layout]:
     return pick(stream.tokens), pick(stream.labels), layout
 
 
+def full_batch(source: Stream, target: Stream | None) -> Batch:
+    """A batch of streams that all have the full length: no padding, so no mask."""
+
+    def layout(stream: Stream) -> Layout:
+        index = torch.arange(stream.tokens.shape[1], device=stream.tokens.device).expand_as(stream.tokens)
+        return Layout(positions=index, mirrored=index.flip(1))
+
+    if target is None:
+        return Batch(source.tokens, layout(source), source.labels)
+    return Batch(source.tokens, layout(source), target.labels, target.tokens, layout(target))
+
+
 def to_batch(source: Stream, target: Stream | None, pad: int, widths: tuple[int, int] | None) -> Batch:
     """A batch of the streams: packed into rows of `widths` (source, target), or padded where there are none."""
 

@@ -10,6 +10,7 @@ greedy decoding says the same, and at its first mistake both are wrong.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +29,11 @@ class Score:
     token_accuracy: float
     exact_match: float
     samples: int
+
+    @property
+    def bits(self) -> float:
+        """The loss in bits: of a text, bits per character. 1 bit is a choice between two, 0 is certainty."""
+        return self.loss / math.log(2)
 
 
 def cross_entropy(logits: Float[Tensor, "batch out vocab"], labels: Int[Tensor, "batch out"]) -> Float[Tensor, ""]:

@@ -13,7 +13,8 @@ from torch import Tensor
 from xformer.config import ModelConfig, TaskConfig
 from xformer.errors import ConfigError, InputError
 from xformer.tasks.batch import Batch
-from xformer.tasks.framing import Stream, frame, to_batch
+from xformer.tasks.framing import Stream, full_batch, to_batch
+from xformer.tasks.images import image_batch, patch_names
 from xformer.tasks.rules import Rule, rule
 from xformer.tasks.sampling import Purpose, generator
 from xformer.tasks.vocabulary import Vocabulary
@@ -87,6 +88,12 @@ class Task:
                 f"In the task {self.config.name} each answer is about the past alone, so the model must be causal, got "
                 "causal=False; use causal=True."
             )
+        image = self.image_side
+        if (model.image, model.patch) != (image, self.config.patch):
+            raise ConfigError(
+                f"The task {self.config.name} shows images of side {image} in patches of {self.config.patch} (0: none), got a "
+                f"model with image={model.image}, patch={model.patch}; give both the same."
+            )
         longest = max(self.longest)
         if model.max_len < longest:
             raise ConfigError(
@@ -97,8 +104,26 @@ class Task:
     @cached_property
     def longest(self) -> tuple[int, int]:
         """The most tokens that training shows: in the source's stream, and in an encoder-decoder's target (else 0)."""
+        if self.rule.is_image:
+            return 1 + self.n_patches, 0
         source, target = self._of_sizes(self.config.max_len)
         return source.tokens.shape[1], 0 if target is None else target.tokens.shape[1]
+
+    @property
+    def image_side(self) -> int:
+        """The side of the images in pixels; 0 where the inputs are none."""
+        return self.config.max_len if self.rule.is_image else 0
+
+    @property
+    def n_patches(self) -> int:
+        """How many patches an image is cut into; 0 where the inputs are none."""
+        return (self.image_side // self.config.patch) ** 2 if self.rule.is_image else 0
+
+    def position_names(self, tokens: list[int]) -> list[str]:
+        """What stands at each position of a stream: its tokens as they are written, or the patches of an image."""
+        if self.rule.is_image:
+            return patch_names(self.image_side // self.config.patch)
+        return [self.vocabulary.labels[token] for token in tokens]
 
     @property
     def score_name(self) -> str:
@@ -127,18 +152,17 @@ class Task:
 
     def answer_queries(self, n: int) -> range:
         """Where the outputs that say the answer to n symbols stand: a decoder's after its source, all others' at once."""
-        start = n if self.config.architecture == "decoder" else 0
-        return range(start, start + self.rule.answer_length(n))
+        return self.rule.answer_queries(n)
 
     def draw(self, seed: int, *, size: int | None = None) -> list[int]:
         """One source from `seed` that training never draws, of a `size` from `min_len` to `max_len` (by chance where None)."""
         of = self.rule if size is None else rule(self.config.replace(min_len=size, max_len=size))
         source, lengths = of.sources(1, paired=False, draw=generator(seed, "held-out", 1, "cpu"), purpose="held-out")
-        return source[0, : int(lengths[0])].tolist()
+        return source[0, : of.typed_length(int(lengths[0]))].tolist()
 
     def probe(self, seed: int) -> Example:
         """An example of the task's usual length, for following a head score through a training run."""
-        return self.example(self.draw(seed, size=(self.config.min_len + self.config.max_len) // 2))
+        return self.example(self.draw(seed, size=self.rule.probe_size))
 
     def sample(
         self,
@@ -153,13 +177,18 @@ class Task:
     ) -> Batch:
         """`steps` batches of n examples each, one after the other in the rows, drawn from (seed, purpose, step).
 
-        Packed rows hold two examples each; n must then be even.
+        Packed rows hold two examples each; n must then be even. Images and windows of a text are not packed: they fill their
+        rows by themselves.
         """
         if packed and n % 2:
             raise InputError(f"Packed rows hold two examples, so their number must be even, got {n}; try {n + 1}.")
         draw = generator(seed, purpose, step, device)
         source, lengths = self.rule.sources(n * steps, paired=packed, draw=draw, purpose=purpose)
-        streams = self._frame(source, lengths)
+        if self.rule.is_image:
+            return image_batch(source, self.n_patches)
+        streams = self.rule.frame(source, lengths, self.vocabulary.special)
+        if not self.rule.packs:
+            return full_batch(*streams)
         return to_batch(*streams, pad=self.vocabulary.special.pad, widths=self.widths if packed else None)
 
     def example(self, source: list[int], *, max_len: int | None = None) -> Example:
@@ -169,10 +198,12 @@ class Task:
         """
         self.rule.check(source)
         tensor, lengths = torch.tensor([source]), torch.tensor([len(source)])
+        if self.rule.is_image:
+            shown = image_batch(tensor, self.n_patches)
+            return Example(tuple(source), (source[-1],), shown.tokens, None, shown.tokens, shown.labels)
         answer, answer_lengths = self.rule.answer(tensor, lengths)
         answer = answer[:, : int(answer_lengths[0])]
-        special = self.vocabulary.special
-        stream, target = frame(self.config.architecture, tensor, lengths, answer, answer_lengths, special)
+        stream, target = self.rule.frame_typed(tensor, lengths, self.vocabulary.special)
         longest = max(stream.tokens.shape[1], 0 if target is None else target.tokens.shape[1])
         if max_len is not None and longest > max_len:
             raise InputError(
@@ -181,7 +212,7 @@ class Task:
             )
         prompt = stream.tokens
         if self.config.architecture == "decoder":
-            prompt = prompt[:, : len(source) + 1]  # s₁ … s_L start
+            prompt = prompt[:, : self.rule.prompt_length(len(source))]
         return Example(
             source=tuple(source),
             answer=tuple(answer[0].tolist()),
@@ -195,11 +226,8 @@ class Task:
         """The same task laid out for another architecture."""
         return Task(replace(self.config, architecture=architecture, end_token=end_token))
 
-    def _frame(self, source: Tensor, lengths: Tensor) -> tuple[Stream, Stream | None]:
-        answer, answer_lengths = self.rule.answer(source, lengths)
-        return frame(self.config.architecture, source, lengths, answer, answer_lengths, self.vocabulary.special)
-
     def _of_sizes(self, *sizes: int) -> tuple[Stream, Stream | None]:
         """The streams of sources of these sizes, made of the first symbol alone."""
         lengths = torch.tensor([self.rule.source_length(size) for size in sizes])
-        return self._frame(torch.ones(len(sizes), int(lengths.max()), dtype=torch.long), lengths)
+        source = torch.ones(len(sizes), int(lengths.max()), dtype=torch.long)
+        return self.rule.frame(source, lengths, self.vocabulary.special)

@@ -22,15 +22,10 @@ class Vocabulary:
     @classmethod
     def of(cls, config: TaskConfig) -> Vocabulary:
         of = rule(config)
-        labels = ["pad", *of.labels]
-        end = start = None
-        if config.end_token or config.architecture != "encoder":
-            end = len(labels)
-            labels.append("end")
-        if config.architecture != "encoder":
-            start = len(labels)
-            labels.append("start")
-        return cls(tuple(labels), Specials(pad=0, end=end, start=start), config.symbols, of)
+        labels = list(of.labels) if of.is_image else ["pad", *of.labels]  # images are never padded
+        place = {name: len(labels) + index for index, name in enumerate(of.special_names())}
+        special = Specials(pad=0, end=place.get("end"), start=place.get("start"))
+        return cls((*labels, *place), special, config.symbols, of)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -44,8 +39,13 @@ class Vocabulary:
 
     def text(self, tokens: list[int]) -> str:
         """Tokens as a person would type them: `read` reads what this writes of a source."""
+        if (whole := self.rule.written(tokens)) is not None:
+            return whole
+        typed = dict(enumerate(self.rule.typed_labels, start=0 if self.rule.is_image else 1))
         words = ""
         for before, token in zip([None, *tokens], tokens, strict=False):
             is_close = before is not None and all(1 <= one <= self.symbols for one in (before, token))
-            words += ("" if before is None else self.rule.separator if is_close else " ") + self.labels[token]
+            words += ("" if before is None else self.rule.separator if is_close else " ") + typed.get(
+                token, self.labels[token]
+            )
         return words

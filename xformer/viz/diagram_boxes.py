@@ -39,6 +39,12 @@ class Boxes:
     def input(self) -> Box:
         title = "Input" if not self.is_pair else {"encoder": "Source", "decoder": "Target"}[self.stack]
         tokens = "1 token" if self.length == 1 else f"{self.length} tokens"
+        if side := self.config.image:
+            what = f"An image of {side}×{side} pixels, each a whole number from 0 (paper) to {self.config.n_inputs - 1} (ink)."
+            return Box(
+                id=self.id("tokens"), kind="tokens", stack=self.stack, place="stream", title="Image", what=what,
+                shape=(1, side * side),
+            )  # fmt: skip
         what = f"The input as {tokens}: one whole number from 0 to {self.config.vocab_size - 1} at each position."
         return Box(
             id=self.id("tokens"), kind="tokens", stack=self.stack, place="stream", title=title, what=what,
@@ -47,6 +53,14 @@ class Boxes:
 
     def embedding(self) -> Box:
         config = self.config
+        if config.image:
+            return Box(
+                id=self.id("embed"), kind="embedding", stack=self.stack, place="stream", title="Patches",
+                equation="[class; p·W + b]", detail=f"{config.n_patches} of {config.patch}×{config.patch}",
+                what=f"Cuts the image into {config.n_patches} patches and maps the {config.patch**2} pixels of each to "
+                f"{config.d_model} numbers; a learned class token goes first.",
+                shape=self.vectors, activation="embed", parameters=self.counts["patch embedding"], target="embeddings",
+            )  # fmt: skip
         shared = config.tied_source and self.stack == "decoder"
         tables = 2 if self.is_pair and not config.tied_source else 1
         scale = f" · √{config.d_model}" if config.scale_embeddings else ""

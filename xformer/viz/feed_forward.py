@@ -157,7 +157,7 @@ def promotion_chart(
         "token:N",
         sort=list(labels),
         title="token whose logit it changes",
-        axis=alt.Axis(labelAngle=-90, labelOverlap=False),
+        axis=alt.Axis(labelAngle=-90 if len(labels) <= 40 else 0, labelOverlap=len(labels) > 40),
     )
     y = alt.Y("neuron:N", sort=names, title=None, axis=alt.Axis(labelOverlap=False))
     cells = (

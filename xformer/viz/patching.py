@@ -37,7 +37,9 @@ def patching_chart(
     x = alt.X(
         "restored:Q", title=name, scale=alt.Scale(domain=[low - (room if low < 0 else 0), high + room], nice=False)
     )
-    y = alt.Y("part:N", sort=data["part"].tolist(), title="what is copied", axis=alt.Axis(labelLimit=260, labelOverlap=False))
+    y = alt.Y(
+        "part:N", sort=data["part"].tolist(), title="what is copied", axis=alt.Axis(labelLimit=260, labelOverlap=False)
+    )
     base = alt.Chart(data).encode(
         x,
         y,

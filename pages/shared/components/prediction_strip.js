@@ -7,7 +7,7 @@ function element(className, text) {
 }
 
 function chip(lane, index) {
-  const judged = lane.right.length > 0;
+  const judged = index < lane.right.length;
   const right = lane.right[index];
   const classes = ["token"];
   if (judged) classes.push(right ? "right" : "wrong");
@@ -35,6 +35,9 @@ function chip(lane, index) {
 export default function (component) {
   const { data, parentElement } = component;
   const root = parentElement.querySelector(".strip") ?? parentElement.appendChild(element("strip"));
+  const all = data.lanes.flatMap((lane) => lane.tokens);
+  const longest = Math.max(...data.lanes.map((lane) => lane.offset + lane.tokens.length));
+  root.classList.toggle("narrow", longest > 20 && all.every((token) => [...token].length <= 1 || token === "start"));
   root.replaceChildren();
   for (const lane of data.lanes) {
     root.appendChild(element("name", lane.name));

@@ -10,6 +10,7 @@ import streamlit as st
 from pages.shared import resources
 from pages.shared.ask import choose, seed
 from pages.shared.layout import is_dark
+from pages.shared.literal import literal
 from pages.shared.notebook import footer
 from pages.shared.resources import Run
 from pages.shared.view import ORIGINAL, View
@@ -69,7 +70,7 @@ def attribution_panel(view: View, runs: Mapping[str, Run], position: int, goal: 
     chart = attribution_chart({name: parts for name, (parts, *_) in found.items()}, target, dark=is_dark())
     st.altair_chart(chart, theme="streamlit", width="stretch", key="attribution")
     for name, (parts, figure, token, rival) in found.items():
-        of = f"logit of {label[token]}" + (f" − logit of {label[rival]}" if goal == "lead" else "")
+        of = f"logit of {literal(label[token])}" + (f" − logit of {literal(label[rival])}" if goal == "lead" else "")
         run = "" if len(found) == 1 else "Outlined, the original: " if name == ORIGINAL else f"Filled, {name}: "
         st.caption(
             f"{run}{of} = {figure:.4f} in the model; the parts sum to {parts['contribution'].sum():.4f} "

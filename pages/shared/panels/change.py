@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.shared.components.attention_view import Selection
+from pages.shared.literal import literal
 from pages.shared.session import switched_on, toggle_intervention
 from pages.shared.view import View
 from xformer.viz.packing import PatternLayer
@@ -41,8 +42,12 @@ def change_panel(view: View, layer: PatternLayer, chosen: Selection) -> None:
             help="While this is on, every cell you click is cut in this head (or mended, if it was cut).",
         )
     with third:
-        st.markdown("**One token**")
-        _replace_token(view)
+        if view.task.rule.is_image:
+            st.markdown("**One pixel**")
+            _replace_pixel(view)
+        else:
+            st.markdown("**One token**")
+            _replace_token(view)
 
 
 def follow_cutting_click(layer: PatternLayer, chosen: Selection) -> None:
@@ -57,7 +62,7 @@ def follow_cutting_click(layer: PatternLayer, chosen: Selection) -> None:
 
 
 def _edge_buttons(path: str, head: int, query: int, key: int, layer: PatternLayer, on: frozenset[str]) -> None:
-    edge = f"{query} “{layer.query_labels[query]}” → {key} “{layer.key_labels[key]}”"
+    edge = f"{query} “{literal(layer.query_labels[query])}” → {key} “{literal(layer.key_labels[key])}”"
     masked = not bool(layer.allowed[min(head, layer.allowed.shape[0] - 1), query, key])
     kind, verb = ("open", "Open") if masked else ("cut", "Cut")
     _switch(f"{verb} {edge}", f"{kind}:{path}.{head}.{query}-{key}", on, "In this head only.")
@@ -76,6 +81,18 @@ def _replace_token(view: View) -> None:
     )
     tokens = range(1, 1 + view.task.vocabulary.symbols)
     st.selectbox("becomes", tokens, format_func=lambda token: label[token], key="replace_token")
+    st.button("Replace", on_click=_replace, width="stretch", key="replace")
+
+
+def _replace_pixel(view: View) -> None:
+    side = view.task.image_side
+    st.selectbox(
+        "Pixel",
+        range(side * side),
+        format_func=lambda pixel: f"y{pixel // side + 1} x{pixel % side + 1}: ink {view.source[pixel]}",
+        key="replace_position",
+    )
+    st.selectbox("gets the ink", range(view.checkpoint.config.n_inputs), key="replace_token")
     st.button("Replace", on_click=_replace, width="stretch", key="replace")
 
 

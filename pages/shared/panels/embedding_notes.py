@@ -12,6 +12,13 @@ from pages.shared.resources import Run
 from pages.shared.view import View
 from xformer.analysis import embeddings as analysis
 
+KINDS = {
+    "digits": "0123456789",
+    "vowels": "aeiou",
+    "other small letters": "bcdfghjklmnpqrstvwxyz",
+    "capitals": "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+}
+
 
 def where_from(view: View, side: str | None, parts: Mapping[str, Tensor]) -> str:
     """Which matrix the tokens are looked up in, who shares it, and what is added."""
@@ -40,6 +47,8 @@ def embedding_notes(view: View, parts: Mapping[str, Tensor], vectors: Tensor, si
     """Whether the numbers lie in order, how far apart they are, and what positions do; of the model's own run."""
     numbers = view.task.rule.n_numbers
     notes = [_about_order(vectors, numbers), _about_distance(vectors, numbers)] if numbers else []
+    if view.task.rule.goes_on:
+        notes += _about_kinds(vectors, view.task.config.alphabet)
     if "positions" in parts:
         token, added = (parts[name].double().norm(dim=-1).mean().item() for name in ("tokens", "positions"))
         notes.append(
@@ -61,6 +70,27 @@ def _about_order(vectors: Tensor, symbols: int) -> str:
         if share * symbols > chance * symbols + 3 * math.sqrt(symbols * chance * (1 - chance))
         else "So nearness says nothing about their **order** here: each number just has a direction of its own."
     )
+
+
+def _about_kinds(vectors: Tensor, alphabet: str) -> list[str]:
+    """Which kinds of characters lie together: how often the nearest other character is of the same kind."""
+    found = []
+    for name, kind in KINDS.items():
+        tokens = [1 + place for place, character in enumerate(alphabet) if character in kind]
+        if len(tokens) >= 3:
+            near = analysis.cosines(vectors[1 : len(alphabet) + 1])  # [character, character]
+            near.fill_diagonal_(-2.0)
+            nearest = 1 + near.argmax(dim=1)
+            share = sum(int(nearest[token - 1]) in tokens for token in tokens) / len(tokens)
+            chance = (len(tokens) - 1) / (len(alphabet) - 1)
+            found.append((share - chance, name, share, chance, len(tokens)))
+    if not found:
+        return []
+    words = "; ".join(f"{name} {share:.0%} (chance: {chance:.0%})" for _, name, share, chance, _ in sorted(found)[::-1])
+    return [
+        f"How often the nearest other character is of the same kind: {words}. The model was told nothing about characters but "
+        "where they stand: what is used alike **ends up alike**."
+    ]
 
 
 def _about_distance(vectors: Tensor, symbols: int) -> str:

@@ -60,7 +60,7 @@ def _story(view: View) -> None:
             LENGTHS,
             default=LENGTHS[0],
             required=True,
-            format_func=lambda value: f"{value} characters",
+            format_func=lambda value: f"{value} characters" if value == LENGTHS[-1] else str(value),
             key="story_length",
             label_visibility="collapsed",
         )

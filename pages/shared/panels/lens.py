@@ -58,7 +58,7 @@ def _code(view: View, run: Run) -> list[str]:
         "from xformer.viz.lens import lens_chart",
         f"example = checkpoint.task.example({list(run.example.source)})",
         "labels = checkpoint.task.vocabulary.labels",
-        f"reads = [labels[t] for t in example.{'stream' if run.example.target is None else 'target'}[0]]",
+        f"reads = checkpoint.task.position_names(example.{'stream' if run.example.target is None else 'target'}[0].tolist())",
     ]
     if not view.is_changed:
         return [*lines, f"lens_chart({frame}, reads, dark=False)"]
@@ -89,6 +89,8 @@ def when_decided(frame: pd.DataFrame, prefix: str) -> str:
     order = list(dict.fromkeys(frame.sort_values("depth")["point"]))
     told = ", ".join(f"{counts[point]} after **{point}**" for point in order if counts[point])
     never = total - len(settled)
+    if total == 1:
+        return f"{prefix}The output becomes right for good after **{settled.iloc[0]['point']}**."
     return (
         f"{prefix}{total} outputs, of which these become right for good: {told}"
         + (f"; {never} end{'s' if never == 1 else ''} wrong" if never else "")

@@ -17,6 +17,8 @@ from xformer.viz.attention import layer_title
 from xformer.viz.feed_forward import activity_chart
 
 SAMPLE, SEED, BEST = 2000, 0, 8
+MOST_TOKENS = 64_000
+"""Of a sample: long inputs are fewer."""
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
@@ -24,7 +26,9 @@ def surveyed(model: str) -> Survey:
     """What the neurons of a model did over the sample; it takes a moment when a model is met for the first time."""
     checkpoint = resources.checkpoint(model)
     assert checkpoint.task is not None
-    return survey(checkpoint.model, checkpoint.task, SAMPLE, SEED, best=BEST)
+    task = checkpoint.task
+    n = min(SAMPLE, MOST_TOKENS // max(task.longest))
+    return survey(checkpoint.model, task, n, SEED, best=BEST)
 
 
 def activity_panel(view: View, runs: Mapping[str, Run], paths: list[str], found: Survey) -> pd.DataFrame:

@@ -10,6 +10,7 @@ from pages.shared.ask import seed
 from pages.shared.components.prediction_strip import Lane, prediction_strip
 from pages.shared.layout import is_dark
 from pages.shared.panels.activations import layer_reads
+from pages.shared.panels.exciting_images import exciting_images
 from pages.shared.panels.neuron_activity import BEST
 from pages.shared.resources import Run
 from pages.shared.session import toggle_intervention
@@ -72,6 +73,9 @@ def _ask_neuron(view: View, path: str, found: Survey) -> int:
 
 
 def _exciting(view: View, path: str, neuron: int, found: Survey) -> None:
+    if view.task.rule.is_image:
+        exciting_images(view, path, neuron, found)
+        return
     label = view.task.vocabulary.labels
     texts = found.targets if found.targets and path.startswith("decoder") else found.inputs
     shown = []

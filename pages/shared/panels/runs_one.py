@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import streamlit as st
@@ -81,8 +82,10 @@ def _facts(entry: Entry, mine: bool) -> None:
         st.caption("Started by someone else: you are looking on.")
     st.caption(f"**{entry.state}** · step {entry.step:,} of {steps:,} · {entry.seconds:.1f} s{device} · `{entry.id}`")
     if samples := entry.figures.get("samples"):
-        share = entry.figures.get("exact_match", 0.0)
-        st.caption(f"{share:.2%} exact match on {samples:,} unseen inputs.")
+        share, loss = entry.figures.get("exact_match", 0.0), entry.figures.get("loss", 0.0)
+        is_text = entry.task.get("name") == "characters"
+        how = f"{loss / math.log(2):.3f} bits per character" if is_text else f"{share:.2%} exact match"
+        st.caption(f"{how} on {samples:,} unseen inputs.")
     if entry.title != entry.name and entry.title:
         st.text(entry.title)
     if entry.message:

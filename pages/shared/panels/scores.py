@@ -27,12 +27,16 @@ def scores_panel(view: View, run: Run, attention: str) -> None:
     """The scores of every head of `run`; choosing a row chooses that head in the attention view of that key."""
     n = len(run.example.source)
     positions, keys = range(n), None
-    if view.task.config.architecture == "decoder":
+    if patches := view.checkpoint.config.n_patches:
+        positions = range(1, 1 + patches)  # the class token is left out
+    if view.task.rule.goes_on:  # all of it is read, and all of it is asked for
+        positions = range(min(run.example.stream.shape[1], run.example.labels.shape[1]))
+    elif view.task.config.architecture == "decoder":
         where = st.segmented_control("Look", SCOPES, default=SCOPES[0], required=True, key="scope")
         if where == SCOPES[0]:  # the output that says the answer's i-th token stands at n + i
             positions, keys = view.task.answer_queries(n), range(n)
     st.caption(
-        "Shares of a head's attention, averaged over the numbers of this input; special tokens are left out"
+        f"Shares of a head's attention, averaged over the {view.task.rule.unit} of this input; special tokens are left out"
         f"{f', with {view.what_changed()}' if view.is_changed else ''}. Choose a row to enlarge that head; "
         "click a column to sort."
     )

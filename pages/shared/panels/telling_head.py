@@ -33,6 +33,9 @@ def attention_notes(view: View, layers: Sequence[PatternLayer], best: Selection,
             "Set the mask to **Full**: the model was trained never to look ahead, so what it now sees is noise to it. "
             "Hatched grey cells are masked, which is not the same as a weight of zero."
             if view.checkpoint.config.causal
+            else "Set the mask to **Causal**: the class token comes first, so it may then look at nothing but itself, and "
+            "knows nothing of the image. Hatched grey cells are masked, which is not the same as a weight of zero."
+            if rule.is_image
             else "Set the mask to **Causal**: a position that may not look ahead cannot see the token it needs, and the first "
             "half of the answer falls apart. Hatched grey cells are masked, which is not the same as a weight of zero.",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pandas as pd
@@ -18,6 +19,7 @@ from pages.shared.panels.train_film import Film, develop, moments, play
 from pages.shared.panels.train_notes import notes
 from pages.shared.panels.train_probe import ask_probe
 from pages.shared.panels.train_state import state_words
+from pages.shared.panels.train_text import BITS, sample_panel, with_bits
 from pages.shared.panels.train_visit import film_key, share, show_complaint
 from xformer.errors import BookError, ConfigError
 from xformer.presets import Preset
@@ -57,7 +59,8 @@ def _live(run: str, who: str, moves: bool) -> None:
         show_complaint()
         controls(entry, settings, who)
         st.progress(min(1.0, entry.step / steps), text=literal(state_words(entry, settings, who)))
-        _tiles(entry, rows)
+        goes_on = Task(settings.task).rule.goes_on
+        _tiles(entry, rows, goes_on)
         with st.container(key="run_trouble"):
             if entry.state == "failed":
                 st.error(literal(entry.message or "It failed, and left no word why."), icon=":material/error:")
@@ -71,15 +74,21 @@ def _live(run: str, who: str, moves: bool) -> None:
         film = develop(entry, task, example, resting(film_key(run)).step)
         with st.container(key="film_place"):
             if film.frames:
-                play(entry, task, example, film, exact)
+                play(entry, task, example, film, [] if goes_on else exact)
             else:
                 _nothing_yet(entry, settings)
     rest = resting(film_key(run))
     step = _shown(film, rest.step)
     with right:
         marks = moments(film, exact)
-        metric_chart(frame, ACCURACY, steps, step, marks, height=250)
+        if goes_on:
+            metric_chart(with_bits(frame), BITS, steps, step, marks, height=250)
+        else:
+            metric_chart(frame, ACCURACY, steps, step, marks, height=250)
         metric_chart(frame, LOSS, steps, step, marks, height=250, switch=True)
+    if goes_on:
+        with st.container(key="text_sample"):
+            sample_panel(entry, settings.task.alphabet, example, step)
     afterwards(entry, settings, step, task.vocabulary.text(list(example.source)), who)
     first, second, third = st.columns(3)
     with first:
@@ -133,14 +142,18 @@ def _curve(frame: pd.DataFrame, column: str, most: int = 200) -> list[tuple[int,
     return [(int(step), round(float(value), 4)) for step, value in chosen.itertuples(index=False, name=None)]
 
 
-def _tiles(entry: Entry, rows: list[dict[str, Any]]) -> None:
+def _tiles(entry: Entry, rows: list[dict[str, Any]], goes_on: bool) -> None:
     """The figures of the latest step and of the latest report, as numbers that stay where they are."""
     last = rows[-1] if rows else {}
     live = entry.live
+    loss = last.get("held_out_loss")
+    bits = loss / math.log(2) if goes_on and isinstance(loss, float) else None
     tiles = (
         ("loss", _number(live.get("loss", last.get("loss")), ".4f")),
         ("held-out loss", _number(last.get("held_out_loss"), ".4f")),
-        ("exact match", _number(last.get("held_out_exact_match"), ".1%")),
+        ("bits per character", _number(bits, ".3f"))
+        if goes_on
+        else ("exact match", _number(last.get("held_out_exact_match"), ".1%")),
         ("tokens right", _number(last.get("held_out_token_accuracy"), ".1%")),
         ("gradient", _number(live.get("gradient_norm", last.get("gradient_norm")), ".3f")),
         ("learning rate", _number(live.get("learning_rate", last.get("learning_rate")), ".2e")),

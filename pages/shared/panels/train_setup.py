@@ -10,12 +10,14 @@ import streamlit as st
 from pages.shared import desk
 from pages.shared.panels import train_fields as fields
 from pages.shared.panels import train_form as form_of
+from pages.shared.panels.text_choice import text_choice
 from pages.shared.panels.train_estimate import expected
 from pages.shared.panels.train_visit import complain, show_run
 from xformer.errors import ConfigError, XformerError
 from xformer.presets import PRESETS, Preset
 from xformer.training import jobs, queue
 from xformer.training.limits import disk_needed, megabytes, memory_needed
+from xformer.training.own_text import with_text
 
 FORM = "own"
 CARDS, OWN = "Ready to start", "Settings of your own"
@@ -121,14 +123,32 @@ def _change(name: str) -> None:
 
 def _fill(name: str) -> None:
     st.session_state["train_form"] = name
+    st.session_state["train_text"] = ""
     form_of.put(watchable(PRESETS[name]), FORM)
 
 
+def _take_text(preset: Preset) -> None:
+    """Have the form begin from a preset that was made for another text."""
+    st.session_state["train_text"] = preset.task.text
+    form_of.put(watchable(preset), FORM)
+
+
+def _base() -> Preset:
+    """What the form began from."""
+    preset, text = PRESETS[st.session_state["train_form"]], st.session_state.get("train_text", "")
+    try:
+        return with_text(preset, text) if text else preset
+    except XformerError:  # its file was taken away meanwhile
+        return preset
+
+
 def _form(who: str, ticket: int) -> None:
-    base = PRESETS[st.session_state["train_form"]]
+    base = _base()
     form, summary = st.columns([2.4, 1], gap="large")
     with form:
         st.markdown(f"Beginning from **{base.title}**.")
+        if base.task.name == "characters":
+            text_choice(base, _take_text)
         form_of.ask(fields.TASK, FORM)
         form_of.ask(fields.MODEL, FORM)
         form_of.ask(fields.TRAIN, FORM)

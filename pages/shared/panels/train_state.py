@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from pages.shared import desk
 from pages.shared.panels.train_estimate import duration
 from xformer.presets import Preset
+from xformer.tasks.rules import RULES
 from xformer.training import queue
 from xformer.training.book import Entry
 
@@ -43,8 +46,10 @@ def state_words(entry: Entry, settings: Preset, who: str) -> str:
         words = f"Stopped at {far}. Resume goes on from there."
     elif entry.state == "finished":
         words = f"Finished at {far}, {duration(entry.seconds)} of training on {device_words(entry)}."
-        score = entry.figures.get("exact_match")
-        if isinstance(score, float):
+        score, loss = entry.figures.get("exact_match"), entry.figures.get("loss")
+        if RULES[settings.task.name].goes_on and isinstance(loss, float):
+            words += f" On text it never read: {loss:.4f} nats, {loss / math.log(2):.3f} bits per character."
+        elif isinstance(score, float):
             words += f" On {entry.figures.get('samples', 0):,} unseen examples: {score:.2%} exact match."
     else:
         words = f"{BADGES[entry.state][0].capitalize()} at {far}."

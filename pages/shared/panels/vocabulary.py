@@ -8,6 +8,7 @@ from torch import Tensor
 from pages.shared import resources
 from pages.shared.ask import choose
 from pages.shared.layout import is_dark
+from pages.shared.literal import literal
 from pages.shared.notebook import footer
 from pages.shared.view import View
 from xformer.analysis import embeddings as analysis
@@ -101,8 +102,8 @@ def _neighbours(view: View, vectors: Tensor, tokens: list[int], side: str | None
     others = analysis.cosines(vectors)[token]
     usual = (others.abs().sum() - others[token].abs()) / max(1, len(others) - 1)
     st.caption(
-        f"By cosine, over the whole vocabulary. |cosine| of {near} with the others is {usual:.3f} on average; directions "
-        f"drawn at random in {vectors.shape[1]} dimensions have {analysis.random_cosine(vectors.shape[1]):.3f}."
+        f"By cosine, over the whole vocabulary. |cosine| of {literal(near)} with the others is {usual:.3f} on average; "
+        f"directions drawn at random in {vectors.shape[1]} dimensions have {analysis.random_cosine(vectors.shape[1]):.3f}."
     )
     lines = [
         "from xformer.analysis import embeddings as analysis",

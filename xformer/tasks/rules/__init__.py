@@ -5,7 +5,9 @@ from __future__ import annotations
 from xformer.config import TaskConfig, TaskName
 from xformer.tasks.rules.addition import Addition
 from xformer.tasks.rules.brackets import Brackets
+from xformer.tasks.rules.characters import Characters
 from xformer.tasks.rules.copy import Copy
+from xformer.tasks.rules.digits import Digits
 from xformer.tasks.rules.induction import Induction
 from xformer.tasks.rules.modular import Modular
 from xformer.tasks.rules.parity import Parity
@@ -22,6 +24,8 @@ RULES: dict[TaskName, type[Rule]] = {
     "parity": Parity,
     "brackets": Brackets,
     "modular": Modular,
+    "digits": Digits,
+    "characters": Characters,
 }
 
 

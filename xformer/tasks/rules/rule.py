@@ -19,6 +19,7 @@ from torch import Tensor
 
 from xformer.config import TaskConfig
 from xformer.errors import InputError
+from xformer.tasks.framing import Specials, Stream, frame
 from xformer.tasks.rules.typed import read_numbers
 from xformer.tasks.sampling import Purpose, sequences
 
@@ -48,11 +49,25 @@ class Rule:
     """What stands between the symbols of a source as they are typed."""
     needs_causal: ClassVar[bool] = False
     """Whether an encoder has to be causal: each answer is about the past alone."""
+    is_image: ClassVar[bool] = False
+    """Whether a source is an image: its pixels, and last what it shows."""
+    packs: ClassVar[bool] = True
+    """Whether two examples fill a row; no where all have one length anyway."""
+    goes_on: ClassVar[bool] = False
+    """Whether there is no end to what a model says: it goes on with a text, and nobody knows the right answer."""
+
+    stalled_above: ClassVar[float] = 1.0
+    """A training loss, in nats, that a run which has not stalled is below after most of its steps."""
 
     @property
     def labels(self) -> tuple[str, ...]:
         """How the tokens 1, 2, … are written: those of a source first, then those that only an answer has."""
         return tuple(str(symbol) for symbol in range(1, self.config.symbols + 1))
+
+    @property
+    def typed_labels(self) -> tuple[str, ...]:
+        """How the same tokens are typed."""
+        return self.labels
 
     @property
     def n_numbers(self) -> int:
@@ -74,6 +89,16 @@ class Rule:
         """What stands in the input box at first."""
         return "3 7 12 9 4 11" if self.config.symbols >= 12 else self.typed_example
 
+    @property
+    def unseen(self) -> int | None:
+        """How many inputs there are that training never shows; None where there is no end of them."""
+        return None
+
+    @property
+    def missing(self) -> str:
+        """Why nothing can be drawn here, as one sentence; "" where it can."""
+        return ""
+
     def examples(self) -> dict[str, str]:
         """Inputs with a purpose, in the words of “See how the model …”."""
         longest = self.config.max_len
@@ -92,6 +117,39 @@ class Rule:
     def source_length(self, size: int) -> int:
         """How many tokens a source has whose size, between `min_len` and `max_len`, is `size`."""
         return size
+
+    def typed_length(self, n: int) -> int:
+        """How many of the n tokens that are drawn for a source a person would type."""
+        return n
+
+    @property
+    def probe_size(self) -> int:
+        """The size of the input that is followed through a training run."""
+        return (self.config.min_len + self.config.max_len) // 2
+
+    def special_names(self) -> tuple[str, ...]:
+        """Which special tokens there are besides padding."""
+        if self.config.architecture == "encoder":
+            return ("end",) if self.config.end_token else ()
+        return ("end", "start")
+
+    def frame(self, source: Sequences, lengths: Lengths, special: Specials) -> tuple[Stream, Stream | None]:
+        """Sources as they are drawn, with their right answers, as a model reads them; see `xformer.tasks.framing`."""
+        answer, answer_lengths = self.answer(source, lengths)
+        return frame(self.config.architecture, source, lengths, answer, answer_lengths, special)
+
+    def frame_typed(self, source: Sequences, lengths: Lengths, special: Specials) -> tuple[Stream, Stream | None]:
+        """The same of a source as a person types it."""
+        return self.frame(source, lengths, special)
+
+    def prompt_length(self, n: int) -> int:
+        """How much of its stream a decoder is given before it answers n tokens."""
+        return n + 1  # s₁ … s_L start
+
+    def answer_queries(self, n: int) -> range:
+        """Where the outputs that say the answer to n symbols stand: a decoder's after its source, all others' at once."""
+        start = n if self.config.architecture == "decoder" else 0
+        return range(start, start + self.answer_length(n))
 
     def size(self, source: Sequence[int]) -> int:
         """The size of a source, in `unit`."""
@@ -113,6 +171,10 @@ class Rule:
     def read(self, text: str) -> list[int]:
         """The tokens of what a person typed. Raises `InputError` with one plain sentence when it is no source."""
         return read_numbers(text, 1, self.config.symbols, self.typed_example)
+
+    def written(self, source: Sequence[int]) -> str | None:
+        """What `read` reads as this source, where that is not simply token after token; else None."""
+        return None
 
     def check(self, source: Sequence[int]) -> None:
         """Raise `InputError` when there is no answer to so many tokens."""

@@ -1,0 +1,119 @@
+"""The sidebar's input for a model of images: a page to draw on, the test images by number or digit, and those it gets wrong."""
+
+from __future__ import annotations
+
+import random
+
+import pandas as pd
+import streamlit as st
+
+from pages.shared import resources
+from pages.shared.components.digit_pad import digit_pad, drawn_on
+from xformer.analysis.images import mistakes, read_test_images
+from xformer.errors import InputError
+from xformer.tasks import Task
+from xformer.tasks.digit_images import N_TEST, digit_images
+from xformer.tasks.rules.digits import Digits
+
+PAD = "digit_pad"
+_ANY = "any digit"
+
+
+@st.cache_resource(max_entries=32, show_spinner=False)
+def test_readings(model: str) -> pd.DataFrame:
+    """What a model says to each test image; see `read_test_images`."""
+    return read_test_images(resources.checkpoint(model).model)
+
+
+def ask_image(task: Task, model: str) -> tuple[int, ...]:
+    """The image that it reads, with the digit that it is: a test image, or what was drawn."""
+    rule = task.rule
+    assert isinstance(rule, Digits)
+    source = _source(rule)
+    digit_pad(source[:-1], key=PAD, on_drawn=_take_drawing)
+    number = rule.test_number(source)
+    if number is None:
+        st.session_state["meant"] = source[-1]
+        st.segmented_control(
+            "Drawn; it is meant to be",
+            range(10),
+            key="meant",
+            required=True,
+            on_change=_mean_it,
+            width="stretch",
+            help="What counts as the right answer.",
+        )
+    else:
+        st.session_state["test_number"] = number
+        st.caption(f"Test image {number}: a **{source[-1]}**. Draw on it, or clear it and draw your own.")
+    st.session_state.setdefault("test_number", 0)
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        st.number_input("Test image", 0, N_TEST - 1, key="test_number", on_change=_show_number, width=110)
+        st.selectbox("Random, of", [_ANY, *map(str, range(10))], key="of_digit", persist_state="session", width=120)
+    first, second = st.columns(2)
+    first.button("Random", on_click=_show_random, width="stretch", key="random_input")
+    wrong = mistakes(test_readings(model))["image"].tolist()
+    second.button(
+        "Mistake",
+        on_click=_show_wrong,
+        args=(wrong, number),
+        disabled=not wrong,
+        width="stretch",
+        key="wrong_input",
+        help=f"It gets {len(wrong)} of the {N_TEST} test images wrong; each click shows the next, the surest first.",
+    )
+    with st.popover("Examples", width="stretch"):
+        st.caption("See what the model …")
+        for purpose, text in rule.examples().items():
+            st.button(purpose, on_click=_show, args=(text,), width="stretch", type="tertiary")
+    if remark := rule.remark(source):
+        st.caption(f":material/info: {remark}")
+    return source
+
+
+def _source(rule: Digits) -> tuple[int, ...]:
+    """What the input says; a link that cannot be read gets a sentence and the usual image."""
+    text = str(st.session_state.setdefault("input", rule.default))
+    try:
+        return tuple(rule.read(text))
+    except InputError as error:
+        st.warning(str(error), icon=":material/link_off:")
+        _show(rule.default)
+        return tuple(rule.read(rule.default))
+
+
+def show_image(number: int) -> None:
+    """Have all screens show a test image. A callback."""
+    _show(f"test {number}")
+
+
+def _show(text: str) -> None:
+    st.session_state["input"] = text
+
+
+def _take_drawing() -> None:
+    """The page as it was drawn on; it is meant to be what it was before."""
+    if (pixels := drawn_on(PAD)) is not None:
+        text = str(st.session_state["input"])
+        meant = text[0] if "-" in text else str(int(digit_images()[1].digits[int(text.removeprefix("test "))]))
+        _show(f"{meant}-{pixels}")
+
+
+def _mean_it() -> None:
+    text = str(st.session_state["input"])
+    _show(f"{st.session_state['meant']}-{text.partition('-')[2]}")
+
+
+def _show_number() -> None:
+    _show(f"test {st.session_state['test_number']}")
+
+
+def _show_random() -> None:
+    digits = digit_images()[1].digits.tolist()
+    wanted = st.session_state["of_digit"]
+    _show(f"test {random.choice([i for i, digit in enumerate(digits) if wanted in (_ANY, str(digit))])}")
+
+
+def _show_wrong(wrong: list[int], now: int | None) -> None:
+    place = wrong.index(now) + 1 if now in wrong else 0
+    _show(f"test {wrong[place % len(wrong)]}")

@@ -1,0 +1,84 @@
+"""Which text a character model learns: those that are here, a file of one's own, or tiny Shakespeare by download."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import streamlit as st
+
+from pages.shared.literal import literal
+from xformer.alphabet import PYTHON, SHAKESPEARE
+from xformer.errors import XformerError
+from xformer.presets import Preset
+from xformer.tasks import texts
+from xformer.training.own_text import with_text
+
+SAID, WRONG, NUMBER, GIVEN = "text_said", "text_wrong", "text_number", "text_given"
+
+
+def text_choice(preset: Preset, then: Callable[[Preset], None]) -> None:
+    """Draw the choice; where another text is chosen, `then` is called with the preset made for it, as a callback.
+
+    A text that a visitor gave is one of the options for this visitor only; who has its name (a link, settings) may use it too.
+    """
+    given: list[str] = st.session_state.setdefault(GIVEN, [])
+    options = list(dict.fromkeys((PYTHON, SHAKESPEARE, *given, preset.task.text)))
+    st.session_state["text"] = preset.task.text
+
+    def follow(name: str) -> None:
+        try:
+            then(with_text(preset, name))
+        except XformerError as error:
+            st.session_state[WRONG] = str(error)
+
+    def chosen() -> None:
+        follow(st.session_state["text"])
+
+    def take() -> None:
+        file = st.session_state[f"text_file_{st.session_state[NUMBER]}"]
+        if file is None:
+            return
+        st.session_state[NUMBER] += 1  # another number empties the box
+        try:
+            name = texts.keep(file.getvalue())
+        except (XformerError, OSError) as error:
+            st.session_state[WRONG] = f"The file was not taken. {error}"
+            return
+        if name not in given:
+            given.append(name)
+        length = len(texts.read(name))
+        st.session_state[SAID] = f"{length:,} characters, {len(set(texts.read(name))):,} of them different."
+        follow(name)
+
+    def download() -> None:
+        try:
+            texts.download_shakespeare()
+        except (XformerError, OSError) as error:
+            st.session_state[WRONG] = str(error)
+        else:
+            follow(SHAKESPEARE)
+
+    st.selectbox(
+        "Text",
+        options,
+        format_func=lambda name: texts.title(name) + ("" if texts.is_here(name) else " (not here yet)"),
+        key="text",
+        on_change=chosen,
+        help="The last 10 % of it are held out: training never reads them.",
+    )
+    number = st.session_state.setdefault(NUMBER, 0)
+    st.file_uploader(
+        f"A text of your own: UTF-8, up to {texts.MOST_BYTES // 1024**2} MB",
+        type=["txt", "md", "csv", "py", "json", "html", "xml"],
+        max_upload_size=texts.MOST_BYTES // 1024**2,
+        key=f"text_file_{number}",
+        on_change=take,
+    )
+    if not texts.is_here(SHAKESPEARE):
+        st.button(
+            "Download tiny Shakespeare (1.1 MB)", icon=":material/download:", on_click=download, key="text_download"
+        )
+    if wrong := st.session_state.pop(WRONG, ""):
+        st.error(literal(wrong), icon=":material/error:")
+    if said := st.session_state.pop(SAID, ""):
+        st.success(literal(said), icon=":material/check:")

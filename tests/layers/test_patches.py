@@ -1,0 +1,192 @@
+"""Images: patches against PyTorch's convolution, the whole vision transformer against its pieces, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.layers.reference import assert_close, assert_same, named_block, randomise
+from xformer import edits
+from xformer.analysis.attribution import attribution
+from xformer.analysis.lens import lens_logits
+from xformer.analysis.rollout import rollout
+from xformer.checkpoints import Checkpoint, from_bytes, to_bytes
+from xformer.config import ModelConfig
+from xformer.decoding import decode
+from xformer.errors import ConfigError, EditError, InputError
+from xformer.interventions import changed_source, parse
+from xformer.layers.embedding import PatchEmbedding
+from xformer.model import Transformer
+from xformer.trace import record
+
+SIDE, PATCH = 15, 3  # 5 × 5 patches of 3 × 3
+SIZES: dict[str, Any] = {
+    "architecture": "encoder",
+    "vocab_size": 11,
+    "d_model": 13,
+    "n_layers": 2,
+    "n_heads": 3,
+    "d_head": 7,
+    "d_ff": 17,
+    "max_len": 26,
+    "positions": "learned",
+    "image": SIDE,
+    "patch": PATCH,
+}
+
+
+@pytest.fixture(autouse=True)
+def doubles() -> Any:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def vit(**changes: Any) -> Transformer:
+    return randomise(Transformer(ModelConfig(**(SIZES | changes)))).eval()
+
+
+def images(n: int = 2) -> Tensor:
+    return torch.randint(0, 17, (n, SIDE * SIDE), generator=torch.Generator().manual_seed(3))
+
+
+def test_patches_are_a_convolution_with_a_stride_of_their_side() -> None:
+    embedding = randomise(PatchEmbedding(ModelConfig(**SIZES)))
+    pixels = images()
+    maps = nn.functional.conv2d(
+        pixels.view(2, 1, SIDE, SIDE) / 16.0, embedding.weight.view(13, 1, PATCH, PATCH), embedding.bias, stride=PATCH
+    )  # [batch, d_model, row, column]
+    expected = torch.cat((embedding.class_token.expand(2, 1, 13), maps.flatten(2).transpose(1, 2)), dim=1)
+    assert expected.shape == (2, 26, 13)
+    assert_same(embedding(pixels), expected, [embedding.weight, embedding.bias, embedding.class_token])
+
+
+def test_a_patch_is_its_own_pixels_row_by_row() -> None:
+    embedding = PatchEmbedding(ModelConfig(**SIZES))
+    pixels = images(1)
+    found = embedding.patches(pixels)
+    for patch, inside in enumerate(found[0].tolist()):
+        row, column = divmod(patch, 5)
+        wanted = [
+            pixels[0, (3 * row + y) * SIDE + 3 * column + x].item() / 16 for y in range(PATCH) for x in range(PATCH)
+        ]
+        assert inside == wanted
+
+
+def test_the_whole_model_is_pytorchs_encoder_on_the_embedded_patches() -> None:
+    sizes = {"d_model": 15, "d_head": 5, "norm": "pre", "activation": "gelu", "attention_bias": True}
+    model = vit(**sizes)
+    assert model.encoder is not None
+    assert model.encoder.norm is not None
+    x = model.embedding(images()) + model.encoder.positions.table.table
+    for block in model.encoder.blocks:
+        layer = nn.TransformerEncoderLayer(15, 3, 17, 0.0, "gelu", batch_first=True, norm_first=True).eval()
+        x = torch.func.functional_call(layer, named_block(block), (x,))
+    norm = model.encoder.norm
+    x = nn.functional.layer_norm(x, (15,), norm.weight, norm.bias)
+    expected = x @ model.unembedding.weight.T + model.unembedding.bias
+    assert_close(model(images()), expected, terms=1000)
+
+
+@pytest.mark.parametrize("changes", [{}, {"positions": "none"}, {"d_head": 13, "n_heads": 8}, {"norm": "pre"}])
+def test_parameters_are_counted_by_formula(changes: dict[str, Any]) -> None:
+    config = ModelConfig(**(SIZES | changes))
+    assert config.n_parameters() == sum(p.numel() for p in Transformer(config).parameters())
+    part = config.parameters_by_part()[0]
+    assert (part.name, part.count) == ("patch embedding", 9 * 13 + 13 + 13)
+
+
+def test_a_run_has_the_axes_of_any_other() -> None:
+    model = vit()
+    trace = record(model, images())
+    assert trace["embed"].shape == (2, 26, 13)
+    assert trace["pos_embed"].shape == (26, 13)
+    assert trace["encoder.1.attn.pattern"].shape == (2, 3, 26, 26)
+    assert trace.logits.shape == (2, 26, 11)
+    assert_close(trace.logits, model(images()), terms=1000)
+
+
+def test_positions_tell_equal_patches_apart() -> None:
+    blank = torch.zeros(1, SIDE * SIDE, dtype=torch.long)
+    model = vit()
+    logits = record(model, blank).logits[0, 1:]
+    assert not torch.allclose(logits[0], logits[1])
+    off = record(model, blank, edits=[edits.zero_positions()]).logits[0, 1:]
+    assert_close(off, off[:1].expand(25, 11), terms=1000)
+
+
+def test_under_a_causal_mask_the_class_token_knows_nothing_of_the_image() -> None:
+    model = vit()
+    logits = record(model, images(), edits=[edits.set_causal(True)]).logits
+    assert_close(logits[0, 0], logits[1, 0], terms=1000)
+    assert not torch.allclose(logits[0, 5], logits[1, 5])
+
+
+def test_lens_attribution_and_rollout_hold() -> None:
+    model = vit(norm="pre")
+    trace = record(model, images(1))
+    assert_close(list(lens_logits(model, trace).values())[-1], trace.logits, terms=1000)
+    for position in (0, 7):
+        total = attribution(model, trace, position, 3)["contribution"].sum()
+        assert abs(total - trace.logits[0, position, 3].item()) < 1e-10
+    reached = rollout(trace)
+    assert reached.shape == (2, 26, 26)
+    assert_close(reached.sum(dim=-1), torch.ones(2, 26))
+
+
+def test_decoding_says_one_class() -> None:
+    model = vit()
+    [step] = decode(model, images(1))
+    assert step.token == int(model(images(1))[0, 0].argmax())
+    assert step.trace()["embed"].shape == (1, 26, 13)
+
+
+def test_a_checkpoint_comes_back_bit_by_bit() -> None:
+    torch.set_default_dtype(torch.float32)
+    model = vit()
+    loaded = from_bytes(to_bytes(Checkpoint(model))).model
+    assert loaded.config == model.config
+    assert loaded(images()).equal(model(images()))
+
+
+def test_a_link_can_replace_a_pixel() -> None:
+    config = ModelConfig(**SIZES)
+    [change] = parse("token:224.16", config)
+    assert changed_source((change,), tuple([0] * 226))[224] == 16
+    for text in ("token:225.3", "token:0.17"):
+        with pytest.raises(EditError, match="pixels 0 to 224 and ink 0 to 16"):
+            parse(text, config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"patch": 4}, "patch must divide image"),
+        ({"patch": 0}, "patch must divide image"),
+        ({"image": 0}, "patch must divide image"),
+        ({"image": 999, "patch": 3}, "at most 256"),
+        ({"architecture": "decoder"}, "read by an encoder"),
+        ({"tied_output": True}, "tied_output=True"),
+        ({"max_len": 25}, "use max_len=26"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ModelConfig(**(SIZES | changes))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "more", "message"),
+    [
+        (torch.zeros(1, 26, dtype=torch.long), {}, "15×15 = 225 pixels, got 26"),
+        (torch.full((1, 225), 17), {}, "pixels are 0 to 16, got 17"),
+        (torch.full((1, 225), -1), {}, "pixels are 0 to 16, got -1"),
+        (torch.zeros(1, 225, dtype=torch.long), {"pad": 0}, "no padding"),
+    ],
+)
+def test_what_is_no_image_is_refused(tokens: Tensor, more: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        vit()(tokens, **more)

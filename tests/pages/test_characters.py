@@ -1,0 +1,224 @@
+"""Every screen on a character model: text with odd characters in the link, what it goes on with, and bits for exact matches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from tests.pages.conftest import Open
+from tests.training.at_work import add, train
+from xformer import Checkpoint, Transformer, save
+from xformer.presets import preset
+from xformer.tasks import Task, texts
+from xformer.training.book import Book
+
+HOME = None
+SCREENS = (
+    HOME,
+    *(f"pages/explore/{name}.py" for name in ("embeddings", "positions", "attention", "feed_forward", "residual")),
+)
+PANELS = ("scores of all heads", "step by step", "change the run", "rollout")
+NAMES = ("characters", "seed-002")
+ODD = "*b* `c` [x](y) <i> a_b #1\n  $2$"
+
+
+@pytest.fixture
+def untrained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """In place of the shipped models: both kinds with fresh weights, small, and figures on the card of one."""
+    import streamlit as st
+
+    from pages.shared import models
+
+    monkeypatch.setenv("XFORMER_DATA", str(tmp_path / "data"))
+    for name in NAMES:
+        chosen = preset(name)
+        own = texts.keep((ODD + "\n" + texts.read("python")[:3000]).encode())
+        alphabet = texts.alphabet_of(texts.read(own))
+        task = Task(chosen.task.replace(text=own, alphabet=alphabet, symbols=len(alphabet)))
+        special = task.vocabulary.special
+        sizes = {"vocab_size": len(task.vocabulary), "start_token": special.start, "n_layers": 2}
+        model = Transformer(chosen.model.replace(**sizes))
+        figures = {"loss": 2.0, "token_accuracy": 0.5, "exact_match": 0.0, "samples": 70, "seed": 1}
+        card = {
+            "seed": 0,
+            "step": 5,
+            "seconds": 1.0,
+            "device": "cpu",
+            "train": chosen.train.to_json(),
+            "figures": figures,
+        }
+        save(Checkpoint(model, task, card), tmp_path / "models" / name)
+    chosen = preset("reverse-small")
+    save(Checkpoint(Transformer(chosen.model), Task(chosen.task)), tmp_path / "models" / "reverse-small")
+    monkeypatch.setattr(models, "FOLDER", tmp_path / "models")
+    st.cache_resource.clear()
+    yield
+    st.cache_resource.clear()
+
+
+def words(app: AppTest) -> str:
+    return " ".join(
+        str(element.value) for kind in ("caption", "markdown", "text", "code") for element in getattr(app, kind)
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.usefixtures("untrained")
+def test_a_screen_shows_a_text_and_its_link_says_it(open_page: Open, screen: str | None, name: str) -> None:
+    typed = ODD.replace("\n", "↵") if name == "characters" else "*b* `c` <i>"
+    app = open_page(screen, model=name, input=typed)
+    assert not app.exception
+    assert not app.error
+    assert app.query_params["input"] == typed
+    assert app.sidebar.text_input(key="input").value == typed
+
+
+@pytest.mark.usefixtures("untrained")
+def test_a_real_line_end_in_a_link_is_read_as_one(open_page: Open) -> None:
+    app = open_page("pages/explore/attention.py", model="characters", input=ODD)
+    assert not app.error
+    assert app.query_params["input"] == ODD.replace("\n", "↵")
+
+
+@pytest.mark.parametrize("panel", PANELS)
+@pytest.mark.usefixtures("untrained")
+def test_every_panel_of_the_attention_screen(open_page: Open, panel: str) -> None:
+    app = open_page("pages/explore/attention.py", model="characters", input="def f(x):", panel=panel)
+    assert not app.exception
+    assert not app.error
+    if panel == PANELS[0]:
+        assert len(app.dataframe[0].value) == 2 * 4
+        assert "averaged over the characters of this input" in words(app)
+    assert "bits per character" in words(app)
+
+
+@pytest.mark.usefixtures("untrained")
+def test_home_goes_on_and_counts_bits(open_page: Open) -> None:
+    app = open_page(model="characters", input="def f(x):")
+    assert not app.exception
+    tiles = {element.label: element.value for element in app.metric}
+    assert tiles["Bits per character"] == "2.885"  # 2 / ln 2
+    assert "Nobody knows the right answer" in words(app)
+    story = app.code[0].value
+    assert story.startswith("def f(x):")
+    assert 70 < len(story) <= len("def f(x):") + 100  # fresh weights say padding now and then, which is no character
+    app.button(key="story_again").click().run()
+    assert app.code[0].value != story
+    assert app.code[0].value.startswith("def f(x):")
+
+
+@pytest.mark.usefixtures("untrained")
+def test_an_unknown_character_keeps_the_last_text(open_page: Open) -> None:
+    app = open_page("pages/explore/attention.py", model="characters", input="def f(x):")
+    app.sidebar.text_input(key="input").set_value("<script>Ж</script>").run()
+    assert not app.exception
+    assert app.sidebar.error[0].value.startswith("This model knows ")
+    assert app.query_params["input"] == "def f(x):"
+
+
+@pytest.mark.usefixtures("untrained")
+def test_random_is_a_piece_of_the_held_out_text(open_page: Open) -> None:
+    app = open_page("pages/explore/attention.py", model="characters", input="def f(x):")
+    app.sidebar.button(key="random_input").click().run()
+    assert not app.exception
+    typed = app.sidebar.text_input(key="input").value
+    [file] = texts.folder().iterdir()
+    text = file.read_text()
+    assert typed.replace("↵", "\n") in text[len(text) - round(0.1 * len(text)) :]
+    file.unlink()  # the model reads on without its text; only drawing needs it
+    app = open_page("pages/explore/attention.py", model="characters", input="def f(x):")
+    assert not app.exception
+    assert app.sidebar.button(key="random_input").disabled
+
+
+@pytest.mark.usefixtures("untrained")
+def test_another_kind_of_model_begins_with_its_own_input(open_page: Open) -> None:
+    app = open_page("pages/explore/attention.py", model="reverse-small", input="3 5 2")
+    app.sidebar.selectbox(key="model").set_value("characters").run()
+    assert not app.exception
+    assert app.sidebar.text_input(key="input").value == Task(preset("characters").task).rule.default
+    app.sidebar.selectbox(key="model").set_value("reverse-small").run()
+    assert not app.exception
+    assert not app.error
+
+
+def text_choice_page() -> None:
+    """A page with nothing but the choice of a text; what was made of it stands in the session."""
+    import streamlit as st
+
+    from pages.shared.panels.text_choice import text_choice
+    from xformer.presets import preset
+
+    def then(made: object) -> None:
+        st.session_state["made"] = made
+
+    text_choice(st.session_state.get("made", preset("characters")), then)
+
+
+def test_a_text_is_chosen_or_given_and_the_sizes_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XFORMER_DATA", str(tmp_path))
+    texts.read.cache_clear()
+    app = AppTest.from_function(text_choice_page).run()
+    assert not app.exception
+    app.selectbox(key="text").set_value("shakespeare").run()
+    assert "is not on this machine; download it" in app.error[0].value.replace("\\", "")
+    assert "made" not in app.session_state
+    monkeypatch.setattr(texts, "SHAKESPEARE_URL", "http://127.0.0.1:9/none")
+    app.button(key="text_download").click().run()
+    assert "could not be downloaded" in app.error[0].value.replace("\\", "")
+    (tmp_path / "tinyshakespeare.txt").write_text("To be, or not to be. " * 100)
+    app.run()
+    app.selectbox(key="text").set_value("shakespeare").run()
+    made = app.session_state["made"]
+    assert made.task.alphabet == " ,.Tbenort"
+    assert made.model.vocab_size == 1 + 10
+    assert made.task.text == "shakespeare"
+    assert app.selectbox(key="text").value == "shakespeare"
+    assert not app.error
+    app.selectbox(key="text").set_value("python").run()
+    assert app.session_state["made"].task.symbols == len(texts.alphabet_of(texts.read("python")))
+
+
+def test_a_run_of_a_text_shows_bits_and_what_it_says(
+    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = preset("characters")
+    model = chosen.model.replace(n_layers=1, d_model=16, n_heads=2, d_head=0, d_value=0, d_ff=8)
+    recipe = chosen.train.replace(steps=6, log_every=3, snapshot_every=3, held_out=4, batch_size=3)
+    book = Book(runs)
+    run = add(book, type(chosen)("own", "Own", "For a test.", model, chosen.task, recipe))
+    entry = train(book, run, monkeypatch)
+    assert entry.state == "finished"
+    app = open_page("pages/train/train.py", run=run)
+    assert not app.exception
+    assert not app.error
+    text = words(app)
+    assert "At step 6 it goes on like this" in text
+    bits = entry.figures["loss"] / math.log(2)
+    sentence = app.get("progress")[0].proto.text.replace("\\", "")
+    assert f"{bits:.3f} bits per character" in sentence
+    assert "Bits per character, on text it never reads" in text
+    assert "Right on held-out examples" not in text
+
+
+def test_a_text_of_ones_own_goes_into_the_form(
+    open_page: Open, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XFORMER_DATA", str(tmp_path / "data"))
+    own = texts.keep("Wer reitet so spät durch Nacht und Wind? ".encode() * 60)
+    app = open_page("pages/train/train.py")
+    app.button(key="change_characters").click().run()
+    assert not app.exception
+    assert app.selectbox(key="text").value == "python"
+    app.session_state["text_given"] = [own]
+    app.run()
+    app.selectbox(key="text").set_value(own).run()
+    assert not app.exception
+    assert [error.value for error in app.error] == []
+    assert not app.button(key="start_own").disabled
+    assert "a text of your own" in words(app)

@@ -1,0 +1,157 @@
+"""A model of images on every screen: what is shown is what `record` says, the code runs, and what is drawn is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+from streamlit.dataframe_util import convert_arrow_bytes_to_pandas_df
+
+import xformer
+from pages.shared import image_input
+from tests.pages.conftest import ROOT, Open
+from xformer.analysis.images import mistakes, read_test_images
+from xformer.tasks.digit_images import digit_images
+
+MODEL = "digits"
+PAGES = {
+    name: f"pages/explore/{name}.py" for name in ("embeddings", "positions", "attention", "feed_forward", "residual")
+}
+VISITS = [
+    (None, {}),
+    (None, {"mask": "causal", "edits": "token:28.0"}),
+    ("embeddings", {}),
+    ("embeddings", {"edits": "token:3.16", "part": "sum"}),
+    ("positions", {"edits": "positions:off"}),
+    ("attention", {"edits": "cut:encoder.0.attn.*.0-5", "laid": "rollout", "from": "r2 c3"}),
+    ("attention", {"panel": "step by step"}),
+    ("attention", {"panel": "change the run"}),
+    ("attention", {"panel": "rollout"}),
+    ("feed_forward", {"edits": "mute:encoder.0.ffn"}),
+    ("residual", {"mask": "causal"}),
+]
+
+
+def checkpoint() -> xformer.Checkpoint:
+    return xformer.load(ROOT / "checkpoints" / MODEL)
+
+
+def tables(app: Any) -> list[pd.DataFrame]:
+    """The data behind the Vega-Lite charts on a page."""
+    protos = [element.proto for element in app.get("vega_lite_chart")]
+    return [convert_arrow_bytes_to_pandas_df(data.data.data) for proto in protos for data in proto.datasets]
+
+
+@pytest.mark.parametrize(("page", "link"), VISITS)
+def test_every_screen_opens_and_its_code_runs(
+    open_page: Open, page: str | None, link: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = open_page(PAGES[page] if page else None, model=MODEL, input="test 17", **link)
+    assert not app.exception
+    assert [element.value for element in (*app.warning, *app.error)] == []
+    assert app.code
+    assert link.items() <= dict(app.query_params.items()).items()
+    monkeypatch.chdir(ROOT)
+    for block in app.code:
+        lines = block.value.splitlines()
+        scope: dict[str, object] = {}
+        exec("\n".join(lines[:-1]), scope)
+        assert eval(lines[-1], scope) is not None
+
+
+def test_home_says_what_the_model_says(open_page: Open) -> None:
+    app = open_page(model=MODEL, input="test 17")
+    source = digit_images()[1].sources[17]
+    p = xformer.record(checkpoint().model, source[None, :-1]).logits[0, 0].softmax(dim=-1)
+    [caption] = [element.value for element in app.caption if "Test image 17 is" in element.value]
+    assert f"is a {int(source[-1])}" in caption
+    assert f"The model says **{int(p.argmax())}**, {p.max().item():.1%} sure" in caption
+
+
+def test_the_gallery_is_the_mistakes_and_a_click_shows_one(open_page: Open) -> None:
+    app = open_page(model=MODEL)
+    wrong = mistakes(read_test_images(checkpoint().model))
+    keys = [
+        button.key for button in app.button if (button.key or "").startswith("wrong_") and button.key != "wrong_input"
+    ]
+    assert keys == [f"wrong_{image}" for image in wrong["image"]]
+    app.button(key=keys[0]).click().run()
+    assert not app.exception
+    assert app.query_params["input"] == f"test {wrong['image'].iloc[0]}"
+    assert any("which is wrong" in element.value for element in app.caption)
+
+
+def test_the_sidebar_chooses_test_images(open_page: Open) -> None:
+    app = open_page(PAGES["attention"], model=MODEL)
+    app.sidebar.number_input(key="test_number").set_value(41).run()
+    assert app.query_params["input"] == "test 41"
+    app.sidebar.selectbox(key="of_digit").set_value("6").run()
+    app.sidebar.button(key="random_input").click().run()
+    number = int(app.query_params["input"].removeprefix("test "))
+    assert int(digit_images()[1].digits[number]) == 6
+    assert app.sidebar.number_input(key="test_number").value == number
+    wrong = mistakes(read_test_images(checkpoint().model))["image"].tolist()
+    for image in (*wrong, wrong[0]):
+        app.sidebar.button(key="wrong_input").click().run()
+        assert app.query_params["input"] == f"test {image}"
+    assert not app.exception
+
+
+def test_a_drawing_is_read_and_its_link_brings_it_back(open_page: Open) -> None:
+    pixels = "00g" + "0" * 40 + "5g"
+    app = open_page(model=MODEL, input=f"3-{pixels}")
+    assert not app.exception
+    assert app.query_params["input"] == f"3-{pixels}"
+    assert app.sidebar.segmented_control(key="meant").value == 3
+    app.sidebar.segmented_control(key="meant").set_value(8).run()
+    assert app.query_params["input"] == f"8-{pixels}"
+    [caption] = [element.value for element in app.caption if "meant to be a" in element.value]
+    assert "meant to be a 8" in caption
+
+
+@pytest.mark.parametrize(
+    ("before", "sent", "after"),
+    [
+        ("test 17", "g" * 64, f"{int(digit_images()[1].digits[17])}-" + "g" * 64),
+        ("4-00g", "0" * 63 + "1", "4-" + "0" * 63 + "1"),
+        ("4-00g", "0" * 63, "4-00g"),
+        ("4-00g", "<b>" + "0" * 61, "4-00g"),
+        ("4-00g", ["0"], "4-00g"),
+    ],
+)
+def test_what_the_page_sends_is_checked(before: str, sent: Any, after: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = {"input": before, image_input.PAD: {"drawn": sent}}
+    monkeypatch.setattr("streamlit.session_state", state)
+    image_input._take_drawing()
+    assert state["input"] == after
+
+
+@pytest.mark.parametrize("asked", ["test 999", "7-xyz", "nonsense"])
+def test_a_link_in_vain_says_so(open_page: Open, asked: str) -> None:
+    app = open_page(model=MODEL, input=asked)
+    assert not app.exception
+    assert len(app.warning) == 1
+    assert app.query_params["input"] == "test 0"
+
+
+def test_models_of_images_and_of_tokens_take_turns(open_page: Open) -> None:
+    app = open_page(PAGES["attention"], model="reverse", input="3 7 12")
+    for name, value in ((MODEL, "test 0"), ("reverse", "3 7 12 9 4 11")):
+        app.sidebar.selectbox(key="model").set_value(name).run()
+        assert not app.exception
+        assert not app.warning
+        assert app.query_params["input"] == value
+
+
+def test_the_attention_laid_over_the_image_is_that_of_the_run(open_page: Open) -> None:
+    app = open_page(PAGES["attention"], model=MODEL, input="test 17", **{"from": "r2 c3"})
+    trace = xformer.record(checkpoint().model, digit_images()[1].pixels[17][None])
+    row = 1 + 4 + 2  # the class token, a whole row, and two more
+    [table] = [found for found in tables(app) if "left" in found and {"class", "patch"} == set(found["kind"])]
+    for layer in (0, 1):
+        for head in range(4):
+            shown = table[table["panel"] == f"layer {layer + 1} · head {head + 1}"]["value"]
+            assert shown.tolist() == trace[f"encoder.{layer}.attn.pattern"][0, head, row].tolist()
+        mean = table[table["panel"] == f"layer {layer + 1} · mean"]["value"].tolist()
+        assert mean == pytest.approx(trace[f"encoder.{layer}.attn.pattern"][0, :, row].mean(dim=0).tolist(), abs=1e-6)

@@ -1,0 +1,390 @@
+"""Characters: windows against a plain loop over the text, the split, the alphabet, bad texts, and going on past the window."""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.training.tiny import tiny_model
+from xformer.analysis.disagreement import search
+from xformer.analysis.players import Player, play
+from xformer.config import TaskConfig
+from xformer.continuation import MOST, go_on
+from xformer.decoding import Sampling
+from xformer.errors import ConfigError, InputError
+from xformer.model import Transformer
+from xformer.presets import preset
+from xformer.tasks import Task, texts
+from xformer.tasks.batch import IGNORED
+from xformer.training.evaluate import evaluate
+from xformer.training.loop import train
+
+LINE = "Grüße, *Wörld* <b>$x$</b> · 100 %\tend\n"
+TEXT = "".join(f"{number}: {LINE}" for number in range(60)) + "Finis."  # no window comes twice at either end
+
+
+@pytest.fixture
+def name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A text of one's own, kept where only this test looks."""
+    monkeypatch.setenv("XFORMER_DATA", str(tmp_path / "data"))
+    texts.read.cache_clear()
+    texts.encoded.cache_clear()
+    return texts.keep(TEXT.encode())
+
+
+def of(text: str, architecture: str = "decoder", context: int = 7, alphabet: str | None = None, **more: Any) -> Task:
+    alphabet = texts.alphabet_of(TEXT) if alphabet is None else alphabet
+    values = {"text": text, "alphabet": alphabet, "symbols": len(alphabet), "min_len": context, "max_len": context}
+    return Task(TaskConfig(name="characters", architecture=architecture, **(values | more)))
+
+
+def said(task: Task, tokens: list[int]) -> str:
+    return "".join(task.config.alphabet[token - 1] for token in tokens)
+
+
+def random_characters(architecture: str = "decoder", context: int = 7) -> tuple[Task, Transformer]:
+    alphabet = "abcdefghij"
+    task = of("python", architecture, context, alphabet)
+    config = tiny_model(
+        task, max_len=context, n_layers=2, norm="pre", positions="learned", embed_std=1.0, init_scale=2.0
+    )
+    return task, Transformer(config, torch.Generator().manual_seed(5)).eval()
+
+
+# The text and its windows.
+
+
+def test_a_window_is_a_piece_of_the_text_and_each_label_the_character_after(name: str) -> None:
+    task = of(name)
+    batch = task.sample(23, seed=3, steps=2, purpose="train")
+    assert batch.tokens.shape == batch.labels.shape == (46, 7)
+    assert batch.layout.segments is None
+    starts = set()
+    for tokens, labels in zip(batch.tokens.tolist(), batch.labels.tolist(), strict=True):
+        window = said(task, tokens) + said(task, labels[-1:])
+        assert labels[:-1] == tokens[1:]
+        assert window in TEXT
+        starts.add(window)
+    assert len(starts) > 20
+    assert torch.equal(task.sample(23, seed=3, steps=2, purpose="train").tokens, batch.tokens)
+    assert not torch.equal(task.sample(23, seed=4, steps=2, purpose="train").tokens, batch.tokens)
+
+
+def test_training_never_reads_a_character_that_is_held_out(name: str) -> None:
+    task = of(name, context=11)
+    n = len(TEXT)
+    split = n - round(0.1 * n)
+    assert task.rule.part("train") == (0, split)
+    assert task.rule.part("held-out") == task.rule.part("test") == (split, n)
+    seen = {purpose: set() for purpose in ("train", "held-out", "test")}
+    for purpose, found in seen.items():
+        cells, _ = task.rule.sources(
+            3000,
+            paired=False,
+            draw=torch.Generator().manual_seed(1),
+            purpose=purpose,  # pyright: ignore[reportArgumentType]
+        )
+        found |= {said(task, row) for row in cells.tolist()}
+    windows = lambda text: {text[at : at + 12] for at in range(len(text) - 11)}  # noqa: E731
+    assert seen["train"] <= windows(TEXT[:split])
+    assert seen["held-out"] | seen["test"] == windows(TEXT[split:])  # every one of them, the first and the last too
+
+
+def test_an_encoder_decoder_reads_a_window_and_says_the_next(name: str) -> None:
+    task = of(name, "encoder-decoder", context=5)
+    batch = task.sample(17, seed=1)
+    assert batch.target is not None
+    start = task.vocabulary.special.start
+    assert task.vocabulary.special.end is None
+    for tokens, target, labels in zip(batch.tokens.tolist(), batch.target.tolist(), batch.labels.tolist(), strict=True):
+        assert len(tokens) == len(labels) == 5
+        assert said(task, tokens + labels) in TEXT
+        assert target == [start, *labels[:-1]]
+    example = task.example(task.vocabulary.read("0: Grüß"))
+    assert (said(task, example.tokens[0].tolist()), said(task, example.labels[0].tolist())) == ("0: G", "rüß")
+    assert task.answer(list(example.source)) == example.labels[0].tolist()
+
+
+def test_what_is_typed_is_read_whole_and_asked_of_all_but_the_last(name: str) -> None:
+    task = of(name)
+    source = task.vocabulary.read("Grüße")
+    example = task.example(source, max_len=7)
+    assert example.stream.tolist() == [source]
+    assert example.labels.tolist() == [[*source[1:], IGNORED]]
+    assert task.answer(source) == source[1:]
+    with pytest.raises(InputError, match=r"reads at most 7 tokens, and these 8 characters need 8"):
+        task.example(source + source[:3], max_len=7)
+
+
+def test_the_head_score_is_what_lies_on_the_character_before(name: str) -> None:
+    task = of(name)
+    pattern = torch.zeros(1, 4, 4)
+    pattern[0, 0, 0] = 1.0  # the first has none before it, and is not counted
+    pattern[0, 1, 0], pattern[0, 2, 1], pattern[0, 2, 2], pattern[0, 3, 2] = 0.75, 0.25, 0.75, 1.0
+    source = task.vocabulary.read("Wörl")
+    assert task.rule.head_score(pattern, source, task.answer_queries(4)).tolist() == [0.5]
+
+
+# The alphabet, and what is typed.
+
+
+@pytest.mark.parametrize("text", ["a b", "  two  ", "a\nb", "tab\tbed", "*b* <b> $x$ _`", "100 %", " \n", "äöß"])
+def test_what_stands_in_a_link_is_read_again_as_it_was(text: str) -> None:
+    alphabet = "".join(sorted(set(text) | set("xyz")))
+    task = of("python", alphabet=alphabet)
+    tokens = task.vocabulary.read(text)
+    assert said(task, tokens) == text
+    shown = task.vocabulary.text(tokens)
+    assert "\n" not in shown
+    assert "\t" not in shown
+    assert task.vocabulary.read(shown) == tokens
+    assert len(set(task.vocabulary.labels)) == len(task.vocabulary.labels)
+
+
+def test_a_sign_that_is_itself_a_character_stays_one() -> None:
+    task = of("python", alphabet="a\n ↵·")
+    for text in ("a↵", "a\n", "a ·", "· \n↵"):
+        assert said(task, task.vocabulary.read(text)) == text
+        assert task.vocabulary.read(task.vocabulary.text(task.vocabulary.read(text))) == task.vocabulary.read(text)
+    assert len(set(task.vocabulary.labels)) == len(task.vocabulary.labels)
+    plain = of("python", alphabet="a\n ")
+    assert said(plain, plain.vocabulary.read("a·a↵a")) == "a a\na"
+    assert plain.vocabulary.labels == ("pad", "a", "↵", "·")
+
+
+@pytest.mark.parametrize("typed", ["aé", "a\x00b", "a\ud800", "a<script>"])
+def test_an_unknown_character_gets_one_plain_sentence(typed: str) -> None:
+    with pytest.raises(InputError, match=r"^This model knows 3 characters, and “.” is not one of them; try .*\.$"):
+        of("python", alphabet="ab ").vocabulary.read(typed)
+
+
+@pytest.mark.parametrize("typed", ["", "a"])
+def test_one_character_is_too_few(typed: str) -> None:
+    with pytest.raises(InputError, match=f"at least two characters, got {len(typed)}"):
+        of("python", alphabet="ab ").vocabulary.read(typed)
+
+
+def test_every_example_can_be_read() -> None:
+    for one in ("characters", "characters-shakespeare", "seed-002"):
+        chosen = preset(one)
+        task = Task(chosen.task)
+        for text in (task.rule.default, task.rule.typed_example, *task.rule.examples().values()):
+            task.example(task.vocabulary.read(text), max_len=chosen.model.max_len)
+        assert len(task.rule.examples()) == 6
+    odd = of("python", alphabet="ЖД")
+    for text in (odd.rule.default, odd.rule.typed_example, *odd.rule.examples().values()):
+        odd.example(odd.vocabulary.read(text), max_len=7)
+
+
+def test_a_character_that_the_alphabet_lacks_is_left_out_of_the_text(name: str) -> None:
+    without = of(name, alphabet=texts.alphabet_of(TEXT).replace("ö", ""))
+    batch = without.sample(50, seed=0)
+    assert all(said(without, row) in TEXT.replace("ö", "") for row in batch.tokens.tolist())
+
+
+def test_the_alphabets_of_the_presets() -> None:
+    python = preset("characters").task.alphabet
+    assert set("abcxyzABCXYZ0189 \n.,:;()[]{}'\"") <= set(python)
+    assert len(python) == 103
+    shakespeare = preset("characters-shakespeare").task.alphabet
+    assert len(shakespeare) == 65
+    assert shakespeare == "".join(sorted(shakespeare))
+    known = texts.encoded("python", python)
+    assert len(known) > 0.99 * len(texts.read("python"))  # all of it in Python 3.11
+
+
+# Bad settings and bad texts.
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"text": "/etc/passwd"}, "text must be 'python', 'shakespeare' or"),
+        ({"text": "../data"}, "text must be"),
+        ({"text": ""}, "text must be"),
+        ({"alphabet": "aab", "symbols": 3}, "each character once"),
+        ({"alphabet": "a", "symbols": 2}, "from 2 to 4,096 characters, got 1"),
+        ({"alphabet": "a\x07b", "symbols": 3}, "got a control character"),
+        ({"alphabet": "a\ud800b", "symbols": 3}, "got a control character"),
+        ({"alphabet": "abc", "symbols": 4}, "symbols must be 3, got 4"),
+        ({"min_len": 3}, "min_len must be max_len, got min_len=3 and max_len=7"),
+        ({"architecture": "encoder"}, "is for architecture='decoder' or 'encoder-decoder'"),
+        ({"name": "copy"}, "for the task characters alone"),
+    ],
+)
+def test_settings_that_break_a_rule(changes: dict[str, Any], words: str) -> None:
+    config = of("python", alphabet="abc").config
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        config.replace(**changes)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"short", "at least 1,000 characters, and this one has 5"),
+        (b"x" * 2000 + b"\xff", "not UTF-8 text: byte 2,000 is none"),
+        (b"x" * (8 * 1024**2 + 1), "at most 8 MB"),
+        ("".join(map(chr, range(0x4E00, 0x4E00 + 4097))).encode(), "4,097 different characters, and at most 4,096"),
+        (b"\x00" * 5000, "at least 1,000 characters, and this one has 0"),
+    ],
+)
+def test_a_file_that_is_no_text_gets_one_plain_sentence(
+    content: bytes, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XFORMER_DATA", str(tmp_path))
+    with pytest.raises(InputError, match=re.escape(words)):
+        texts.keep(content)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_text_is_kept_under_its_hash_with_plain_line_ends(name: str) -> None:
+    assert re.fullmatch(r"[0-9a-f]{16}", name)
+    assert texts.read(name) == TEXT
+    assert texts.keep(b"\xef\xbb\xbf" + TEXT.replace("\n", "\r\n").encode()) == name
+    assert [path.name for path in texts.folder().iterdir()] == [f"{name}.txt"]
+
+
+def test_a_text_that_is_not_here_says_so_and_its_model_still_reads(name: str) -> None:
+    task = Task(preset("characters-shakespeare").task)
+    assert task.rule.missing
+    with pytest.raises(
+        InputError, match=r"^The text tiny Shakespeare is not on this machine; download it, or put it at .*\.$"
+    ):
+        task.draw(0)
+    task.example(task.vocabulary.read(task.rule.default))
+    assert not of(name).rule.missing
+
+
+def test_without_a_network_a_download_says_so(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr(texts.urllib.request, "urlopen", refuse)
+    with pytest.raises(
+        InputError, match=r"could not be downloaded \(Network is unreachable\); without a network, put it at"
+    ):
+        texts.download_shakespeare()
+
+
+def test_a_text_too_short_for_its_windows(name: str) -> None:
+    with pytest.raises(InputError, match=r"a window of max_len=999 needs 1000; take a longer text or smaller windows"):
+        of(name, context=999).sample(1, seed=0)
+
+
+# Going on, and what is measured.
+
+
+@pytest.mark.parametrize("length", [1, 3, 7, 12])
+def test_going_on_past_the_window_is_a_plain_loop_over_the_last_tokens(length: int) -> None:
+    _, model = random_characters()
+    prompt = [1 + (3 * place) % 10 for place in range(length)]
+    tokens = list(prompt)
+    for _ in range(20):
+        with torch.no_grad():
+            logits = model(torch.tensor([tokens[-7:]]))[0, -1]
+        tokens.append(int(logits.argmax()))
+    steps = list(go_on(model, prompt, 20))
+    assert [step.token for step in steps] == tokens[length:]
+    assert [step.position for step in steps] == list(range(20))
+    assert len(set(tokens[length:])) > 2  # it says something, so that a wrong window would show
+    last = steps[-1].trace()
+    assert last["embed"].shape[1] == 7
+    assert last.logits[0, -1].argmax() == steps[-1].token
+
+
+def test_an_encoder_decoder_goes_on_in_windows() -> None:
+    task, model = random_characters("encoder-decoder", context=5)
+    start = task.vocabulary.special.start
+    tokens = [3, 1, 4, 1, 5, 9, 2]
+    said_so_far: list[int] = []
+    while len(said_so_far) < 13:
+        source, target = torch.tensor([tokens[-5:]]), [start]
+        for _ in range(5):
+            with torch.no_grad():
+                target.append(int(model(source, torch.tensor([target]))[0, -1].argmax()))
+        tokens, said_so_far = tokens + target[1:], said_so_far + target[1:]
+    assert [step.token for step in go_on(model, [3, 1, 4, 1, 5, 9, 2], 13)] == said_so_far[:13]
+
+
+def test_going_on_is_bounded_and_drawn_from_its_generator() -> None:
+    _, model = random_characters()
+
+    def draw(seed: int) -> list[int]:
+        generator = torch.Generator().manual_seed(seed)
+        return [
+            step.token for step in go_on(model, [1, 2], 30, sampling=Sampling(temperature=2.0), generator=generator)
+        ]
+
+    assert draw(1) == draw(1) != draw(2)
+    for n in (-1, MOST + 1):
+        with pytest.raises(InputError, match=f"goes on for 0 to 10,000 tokens, got {n}"):
+            go_on(model, [1], n)
+    with pytest.raises(InputError, match="at least one token"):
+        go_on(model, [], 3)
+
+
+@pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
+def test_a_few_steps_learn_something_of_a_text(name: str, architecture: str) -> None:
+    chosen = preset("characters" if architecture == "decoder" else "seed-002")
+    task = of(name, architecture, context=8)
+    special = task.vocabulary.special
+    sizes = {
+        "vocab_size": len(task.vocabulary),
+        "start_token": special.start,
+        "n_layers": 1,
+        "max_len": 8,
+        "d_model": 32,
+    }
+    recipe = chosen.train.replace(steps=60, log_every=20, held_out=16, snapshot_every=0, batch_size=13)
+    small = type(chosen)(
+        "small", "Small", "For a test.", chosen.model.replace(**sizes, d_head=0, d_value=0), task.config, recipe
+    )
+    reports = list(train(small, device="cpu"))
+    losses = [report.held_out.loss for report in reports]
+    assert losses[-1] < losses[0]
+    assert reports[-1].held_out.bits == pytest.approx(losses[-1] / 0.6931471805599453)
+
+
+def test_the_loss_on_a_text_against_a_plain_loop(name: str) -> None:
+    task, model = of(name, alphabet="Grüße Wld"), None
+    model = Transformer(tiny_model(task, max_len=7), torch.Generator().manual_seed(1)).eval()
+    total = n = 0
+    batch = task.sample(19, seed=4)
+    with torch.no_grad():
+        for tokens, labels in zip(batch.tokens.tolist(), batch.labels.tolist(), strict=True):
+            logits = model(torch.tensor([tokens]))[0].double().log_softmax(dim=-1)
+            total -= sum(logits[place, label].item() for place, label in enumerate(labels))
+            n += len(labels)
+    assert evaluate(model, task, samples=19, seed=4).loss == pytest.approx(total / n, rel=1e-6)
+
+
+@pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
+def test_where_two_models_differ_is_found_again_when_its_text_is_typed(architecture: str) -> None:
+    task, one = random_characters(architecture)
+    other = Transformer(one.config, torch.Generator().manual_seed(6)).eval()
+    players = [Player("one", one, task), Player("other", other, task)]
+    for found in search(players, want="most confident", within=40, seed=2):
+        best = found.found
+        assert best is not None
+        plays = [play(player, task.example(list(best.source), max_len=7), forced=True) for player in players]
+        labels = task.vocabulary.labels
+        assert tuple(labels[one.said[best.step]] for one in plays) == best.said
+        assert labels[plays[0].answer[best.step]] == best.right
+
+
+def test_two_models_that_part_after_the_last_typed_character_do_not_differ() -> None:
+    """What comes after it can be sampled from a text, but nobody can type a text and be told that it is right."""
+    task, one = random_characters()
+    other = copy.deepcopy(one)
+    assert other.decoder is not None
+    with torch.no_grad():
+        dict(other.named_parameters())["decoder.positions.table.table"][6] *= -9.0  # at the last place alone
+    players = [Player("one", one, task), Player("other", other, task)]
+    batch = task.sample(40, seed=2)
+    assert not torch.equal(batch.logits(one)[:, 6].argmax(-1), batch.logits(other)[:, 6].argmax(-1))
+    assert [found.found for found in search(players, within=40, seed=2)] == [None]

@@ -1,0 +1,160 @@
+"""The task digits: its split, its samples, its texts, its score, and that training and scoring run on it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from xformer.checkpoints import load
+from xformer.config import TaskConfig
+from xformer.errors import ConfigError, InputError
+from xformer.model import Transformer
+from xformer.presets import preset
+from xformer.tasks import Task
+from xformer.tasks.batch import IGNORED
+from xformer.tasks.digit_images import N_TEST, digit_images
+from xformer.training.evaluate import evaluate
+from xformer.training.loop import Run
+
+
+def task(patch: int = 2) -> Task:
+    return Task(TaskConfig(name="digits", architecture="encoder", symbols=10, min_len=8, max_len=8, patch=patch))
+
+
+def rows(sources: torch.Tensor) -> set[tuple[int, ...]]:
+    return {tuple(row) for row in sources.tolist()}
+
+
+def test_every_image_is_in_one_half_and_none_in_both() -> None:
+    from sklearn.datasets import load_digits
+
+    pixels, digits = load_digits(return_X_y=True)
+    train, test = digit_images()
+    assert (len(train), len(test)) == (1437, N_TEST)
+    everything = sorted((*map(int, image), int(digit)) for image, digit in zip(pixels, digits, strict=True))
+    assert sorted(map(tuple, (train.sources.tolist() + test.sources.tolist()))) == everything
+    assert not rows(train.pixels) & rows(test.pixels)
+
+
+def test_training_shows_training_images_and_the_test_each_test_image_once() -> None:
+    train, test = digit_images()
+    batch = task().sample(500, seed=3, purpose="train", packed=True)
+    assert rows(torch.cat((batch.tokens, batch.labels[:, :1]), dim=1)) <= rows(train.sources)
+    for purpose in ("test", "held-out"):
+        batch = task().sample(N_TEST, seed=5, purpose=purpose)
+        assert rows(torch.cat((batch.tokens, batch.labels[:, :1]), dim=1)) == rows(test.sources)
+
+
+def test_a_sample_is_a_function_of_seed_purpose_and_step() -> None:
+    def tokens(**changes: int) -> torch.Tensor:
+        return task().sample(7, **({"seed": 2, "step": 3, "purpose": "train"} | changes)).tokens
+
+    assert tokens().equal(tokens())
+    assert not tokens().equal(tokens(step=4))
+    assert not tokens().equal(tokens(seed=3))
+
+
+@pytest.mark.parametrize("patch", [1, 2, 4])
+def test_only_the_class_token_has_a_label(patch: int) -> None:
+    n = (8 // patch) ** 2
+    batch = task(patch).sample(5, seed=0)
+    assert (batch.tokens.shape, batch.labels.shape) == ((5, 64), (5, 1 + n))
+    assert bool((batch.labels[:, 1:] == IGNORED).all())
+    assert bool((batch.labels[:, 0] >= 0).all())
+    assert batch.layout.positions.tolist() == [list(range(1 + n))] * 5
+    assert batch.rows(2, 4).tokens.equal(batch.tokens[2:4])
+    assert batch.valid is None
+    assert task(patch).longest == (1 + n, 0)
+
+
+def test_positions_are_named_by_row_and_column() -> None:
+    names = task().position_names([])
+    assert (names[0], names[1], names[4], names[5], names[16]) == ("class", "r1 c1", "r1 c4", "r2 c1", "r4 c4")
+    assert len(names) == len(set(names)) == 17
+
+
+def test_what_is_written_can_be_read() -> None:
+    vocabulary, draw = task().vocabulary, torch.Generator().manual_seed(1)
+    test = digit_images()[1]
+    assert vocabulary.read("test 17") == test.sources[17].tolist()
+    assert vocabulary.text(test.sources[17].tolist()) == "test 17"
+    for _ in range(20):
+        source = [*torch.randint(0, 17, (64,), generator=draw).tolist(), 7]
+        text = vocabulary.text(source)
+        assert len(text) <= 66
+        assert vocabulary.read(text) == source
+    shifted = [0, 0, 5, *[0] * 60, 1, 4]
+    assert vocabulary.text(shifted) == "4-005" + "0" * 60 + "1"
+    assert vocabulary.read(vocabulary.text(shifted)) == shifted
+    assert vocabulary.text([0] * 64 + [3]) == "3-"
+    assert vocabulary.read("3-") == [0] * 64 + [3]
+    assert vocabulary.text([7]) == "7"  # an answer
+    for text in task().rule.examples().values():
+        task().example(vocabulary.read(text), max_len=17)
+
+
+@pytest.mark.parametrize("text", ["", "3 7 12", "test 360", "test x", "7-" + "0" * 65, "7-h", "77-0", "7-０", "test ١"])
+def test_what_is_no_image_gets_a_sentence(text: str) -> None:
+    with pytest.raises(InputError):
+        task().vocabulary.read(text)
+
+
+def test_the_score_is_the_class_tokens_share_on_patches_with_ink() -> None:
+    source = task().vocabulary.read("test 3")
+    pattern = torch.rand(3, 17, 17, generator=torch.Generator().manual_seed(2)).softmax(dim=-1)
+    wanted = [0.0] * 3
+    for patch in range(16):
+        row, column = divmod(patch, 4)
+        ink = sum(source[(2 * row + y) * 8 + 2 * column + x] for y in range(2) for x in range(2)) / 4
+        for head in range(3):
+            wanted[head] += pattern[head, 0, 1 + patch].item() * (ink / 16 > 1 / 8)
+    assert task().rule.head_score(pattern, source, [0]).tolist() == pytest.approx(wanted, abs=1e-6)
+
+
+def test_model_and_task_must_agree_on_the_patches() -> None:
+    model = preset("digits").model
+    task().check_fits(model)
+    with pytest.raises(ConfigError, match="patches of 4"):
+        task(4).check_fits(model)
+    with pytest.raises(ConfigError, match="image=0"):
+        task().check_fits(model.replace(image=0, patch=0))
+    with pytest.raises(ConfigError, match="patch is for images alone"):
+        preset("reverse").task.replace(patch=2)
+    with pytest.raises(ConfigError, match="patch=3"):
+        task(3)
+
+
+@pytest.mark.parametrize("name", ["digits", "seed-001-vit"])
+def test_the_loop_trains_and_scores_it(name: str) -> None:
+    chosen = preset(name)
+    chosen = replace(
+        chosen, train=chosen.train.replace(steps=4, log_every=2, batch_size=6, held_out=8, snapshot_every=0)
+    )
+    run = Run(chosen, Task(chosen.task), torch.device("cpu"), None)
+    before = run.model.embedding.weight.detach().clone()
+    reports = list(run.reports())
+    assert [report.step for report in reports] == [2, 4]
+    assert reports[-1].held_out.samples == 8
+    assert all(0 <= score <= 1 for scores in reports[-1].scores.values() for score in scores)
+    assert not before.equal(run.model.embedding.weight)
+    assert run._batch(0).tokens.shape == (6, 64)
+
+
+def test_scoring_takes_every_test_image_once() -> None:
+    model = Transformer(preset("digits").model, torch.Generator().manual_seed(0)).eval()
+    test = digit_images()[1]
+    said = model(test.pixels)[:, 0].argmax(dim=-1)
+    found = evaluate(model, task(), samples=10_000, seed=9)
+    assert found.samples == N_TEST
+    assert found.exact_match == found.token_accuracy == float((said == test.digits).double().mean())
+
+
+def test_the_shipped_model_reads_97_of_100_and_says_so_on_its_card() -> None:
+    checkpoint = load("checkpoints/digits")
+    assert checkpoint.task is not None
+    found = evaluate(checkpoint.model, checkpoint.task, samples=N_TEST, seed=4)
+    assert found.exact_match >= 0.97
+    assert checkpoint.card["figures"]["samples"] == N_TEST
+    assert checkpoint.card["figures"]["exact_match"] == pytest.approx(found.exact_match, abs=1 / N_TEST + 1e-9)

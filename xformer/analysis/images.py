@@ -1,0 +1,75 @@
+"""What a model of images says to all test images, what its patches look like to it, and how alike their places are.
+
+patch filters      the columns of W in p·W + b: what each number of a patch's vector looks for in its pixels, and their
+                   principal components                                (Dosovitskiy et al. 2021, arXiv:2010.11929, fig. 7 left)
+places             cosine of each patch's position vector with all others'                            (ibid., fig. 7 centre)
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from xformer.analysis.embeddings import cosines, pca
+from xformer.analysis.positions import added_positions
+from xformer.errors import InputError
+from xformer.layers.embedding import PatchEmbedding
+from xformer.model import Transformer
+from xformer.tasks.digit_images import digit_images
+
+
+@torch.no_grad()
+def read_test_images(model: Transformer) -> pd.DataFrame:
+    """One row a test image, in their order: image, digit, said, probability (of what it said), of_digit (the right one's)."""
+    _, test = digit_images()
+    p = model(test.pixels.to(model.device))[:, 0].softmax(dim=-1).cpu()  # [image, digit]
+    best = p.max(dim=-1)
+    return pd.DataFrame(
+        {
+            "image": range(len(test)),
+            "digit": test.digits.tolist(),
+            "said": best.indices.tolist(),
+            "probability": best.values.tolist(),
+            "of_digit": p.gather(1, test.digits[:, None])[:, 0].tolist(),
+        }
+    )
+
+
+def mistakes(read: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `read_test_images` that are wrong, the surest first."""
+    return read.loc[read["said"] != read["digit"]].sort_values("probability", ascending=False)
+
+
+def patch_filters(model: Transformer) -> Float[Tensor, "d_model y x"]:
+    """What each number of a patch's vector looks for: its weights on the pixels. Raises `InputError` without patches."""
+    if not isinstance(model.embedding, PatchEmbedding):
+        raise InputError("Only a model of images has patch filters, and this one reads tokens.")
+    side = model.config.patch
+    return model.embedding.weight.detach().view(-1, side, side)
+
+
+def filter_components(
+    filters: Float[Tensor, "d_model y x"],
+) -> tuple[Float[Tensor, "axis y x"], Float[Tensor, " axis"]]:
+    """The principal axes of the filters as patches, and the share of their variance along each."""
+    found = pca(filters.flatten(1))
+    return found.axes.view(-1, *filters.shape[1:]), found.explained
+
+
+def place_cosines(model: Transformer) -> Float[Tensor, "patch patch"] | None:
+    """The cosine of each patch's position vector with every other's; None where no positions are added."""
+    table = added_positions(model, 1 + model.config.n_patches)
+    return None if table is None else cosines(table[1:])
+
+
+def neighbour_share(cosine: Float[Tensor, "patch patch"]) -> float:
+    """For how many of the patches the most alike other place is right beside them (above, below, left or right)."""
+    n = len(cosine)
+    side = round(n**0.5)
+    others = cosine.masked_fill(torch.eye(n, dtype=torch.bool), float("-inf"))
+    row, column = torch.arange(n) // side, torch.arange(n) % side
+    nearest = others.argmax(dim=1)
+    apart = (row - row[nearest]).abs() + (column - column[nearest]).abs()
+    return float((apart == 1).double().mean())

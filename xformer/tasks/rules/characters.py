@@ -1,0 +1,230 @@
+"""Characters: which one comes next, in a real text.
+
+    decoder            reads  c₁ … c_n                    says  c₂ … c_{n+1}       every position is asked
+    encoder-decoder    reads  c₁ … c_n  and  start c_{n+1} … c_{2n−1}       says  c_{n+1} … c_{2n}
+
+There is no separator and no end token: a text goes on. Windows of `max_len` characters begin anywhere in the text, drawn from
+(seed, purpose, step). The last 10 % of the text are held out: training never reads a character of them.
+
+What a person types is read whole. Its characters are their own right answers, each to those before it; what should come after
+the last one nobody knows. An encoder-decoder reads the first half of it and says the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from xformer.errors import InputError
+from xformer.tasks import texts
+from xformer.tasks.batch import IGNORED
+from xformer.tasks.framing import Specials, Stream
+from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
+from xformer.tasks.rules.typed import shown
+from xformer.tasks.sampling import Purpose
+
+HELD_OUT = 0.1
+"""The share of a text, at its end, that training never reads."""
+SIGNS = {"\n": "↵", "\t": "⇥"}
+"""How characters that a line cannot hold are typed and shown."""
+SPACE = "·"
+"""How a space is shown."""
+_PHRASES = {
+    "… finishes a word": ("The function retur", "What is thy nam", "the"),
+    "… goes on after a full stop": ("This is an object. ", "I am sorry. ", "a. "),
+    "… says the same again": ("the list, the list, the li", "to the king, to the ki", "ab ab a"),
+    "… closes what was opened": ('The "class" statement and the "def', "(see section 3", "'tis true, 'ti"),
+    "… keeps a new line in order": ("   try:↵      f = open(", "KING RICHARD:↵What", "a↵a"),
+    "… has to guess at a new word": ("An ", "A ", "a "),
+}
+
+
+class Characters(Rule):
+    """answer[i] = the character after i. Symbols 1 … are the alphabet's characters in its order."""
+
+    verb = "goes on with"
+    score_name = "character before"
+    score_says = "is on the character just before"
+    look_for = (
+        "Look for a head whose weight lies **one step left of the diagonal**: it tells every position which character came "
+        "before. Others look back to the **beginning of the word**, or for the same letters further back."
+    )
+    unit = "characters"
+    separator = ""
+    packs = False
+    goes_on = True
+    stalled_above = 2.8  # knowing how often each character comes gives about 3.2, knowing the one before it 2.5
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(self._sign(c, {**SIGNS, " ": SPACE}) for c in self.config.alphabet)
+
+    @property
+    def typed_labels(self) -> tuple[str, ...]:
+        return tuple(self._sign(c, SIGNS) for c in self.config.alphabet)
+
+    @property
+    def n_numbers(self) -> int:
+        return 0
+
+    @property
+    def typed_example(self) -> str:
+        found = next((text for text in ("The list", "the list") if self._reads(text)), "")
+        return found or "".join(sorted(self.typed_labels, key=lambda sign: not sign.isalnum())[:2]) * 2
+
+    @property
+    def typed(self) -> str:
+        return f"A text of up to {self.longest_typed} characters, spaces and all. ↵ stands for a new line."
+
+    @property
+    def default(self) -> str:
+        texts = ("The list of arguments is ", "What is thy name, my lord", "the list of")
+        found = next((text for text in texts if self._reads(text)), self.typed_example)
+        return found[: self.longest_typed]
+
+    @property
+    def missing(self) -> str:
+        name = self.config.text
+        return (
+            "" if texts.is_here(name) else f"The text it was trained on, {texts.title(name)}, is not on this machine."
+        )
+
+    def examples(self) -> dict[str, str]:
+        fits = {
+            purpose: next((text for text in phrases if self._reads(text) and len(text) <= self.longest_typed), "")
+            for purpose, phrases in _PHRASES.items()
+        }
+        return {purpose: text for purpose, text in fits.items() if len(text) > 1} or {"… goes on": self.default}
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether half of a text is read and half is written."""
+        return self.config.architecture == "encoder-decoder"
+
+    @property
+    def longest_typed(self) -> int:
+        """The most characters that fit the windows of training."""
+        return self.config.max_len * (2 if self.is_pair else 1)
+
+    def special_names(self) -> tuple[str, ...]:
+        return ("start",) if self.is_pair else ()
+
+    def source_length(self, size: int) -> int:
+        return 2 * size if self.is_pair else size + 1  # with a right answer for the last character too
+
+    def typed_length(self, n: int) -> int:
+        return n if self.is_pair else n - 1
+
+    def size(self, source: Sequence[int]) -> int:
+        return len(source)
+
+    @property
+    def probe_size(self) -> int:
+        return min(self.config.max_len, 24)
+
+    def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:
+        """n windows of the text, each beginning anywhere in the part that the purpose may see."""
+        length = self.source_length(self.config.max_len)
+        text, (begin, end) = texts.encoded(self.config.text, self.config.alphabet), self.part(purpose)
+        if end - begin < length:
+            raise InputError(
+                f"The text {texts.title(self.config.text)} has {len(text):,} characters, of which {end - begin:,} are for this "
+                f"purpose, and a window of max_len={self.config.max_len} needs {length}; take a longer text or smaller windows."
+            )
+        first = torch.randint(begin, end - length + 1, (n, 1), generator=draw, device=draw.device)
+        cells = text.to(draw.device)[first + torch.arange(length, device=draw.device)].long()  # [batch, pos]
+        return cells, torch.full((n,), length, device=draw.device)
+
+    def part(self, purpose: Purpose) -> tuple[int, int]:
+        """Where the part of the text begins and ends that a purpose may see, in characters."""
+        n = len(texts.encoded(self.config.text, self.config.alphabet))
+        split = n - round(HELD_OUT * n)
+        return (split, n) if purpose in ("held-out", "test") else (0, split)
+
+    def answer(self, source: Sequences, lengths: Lengths) -> Answers:
+        first = (lengths + 1) // 2 if self.is_pair else torch.ones_like(lengths)  # what is only read
+        index = first[:, None] + torch.arange(source.shape[1], device=source.device)  # [batch, pos]
+        return source.gather(1, index.clamp(max=source.shape[1] - 1)), lengths - first
+
+    def frame(self, source: Sequences, lengths: Lengths, special: Specials) -> tuple[Stream, Stream | None]:
+        """As windows come: every position has a right answer, the one after the last is not read."""
+        answer, said = self.answer(source, lengths)
+        if not self.is_pair:
+            return Stream(source[:, :-1], answer[:, :-1], said), None
+        assert special.start is not None
+        read = int((lengths.max() + 1) // 2)
+        answer = answer[:, : int(said.max())]
+        target = torch.nn.functional.pad(answer[:, :-1], (1, 0), value=special.start)  # start c_{n+1} … c_{2n−1}
+        return Stream(source[:, :read], source[:, :read], lengths - said), Stream(target, answer, said)
+
+    def frame_typed(self, source: Sequences, lengths: Lengths, special: Specials) -> tuple[Stream, Stream | None]:
+        """As a person types: the last character is read too, and has no right answer."""
+        if self.is_pair:
+            return self.frame(source, lengths, special)
+        labels = torch.nn.functional.pad(source[:, 1:], (0, 1), value=IGNORED)
+        return Stream(source, labels, lengths), None
+
+    def prompt_length(self, n: int) -> int:
+        """One character: what follows is asked of all of them."""
+        return 1
+
+    def answer_queries(self, n: int) -> range:
+        return range(n // 2 if self.is_pair else n - 1)
+
+    def read(self, text: str) -> list[int]:
+        place = self._places()
+        for character in text:
+            if character not in place:
+                raise InputError(
+                    f"This model knows {len(self.config.alphabet)} characters, and “{shown(character)}” is not one of them; "
+                    f"try {self.typed_example}."
+                )
+        source = [place[character] for character in text]
+        self.check(source)
+        return source
+
+    def check(self, source: Sequence[int]) -> None:
+        if len(source) < 2:
+            raise InputError(f"Type at least two characters, got {len(source)}; for example {self.typed_example}.")
+
+    def remark(self, source: Sequence[int]) -> str:
+        if not self.is_pair or len(source) == self.longest_typed:
+            return ""
+        return (
+            f"It was trained to read {self.config.max_len} characters and to say the {self.config.max_len} after them; of "
+            f"these {len(source)} it reads the first half."
+        )
+
+    def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
+        """The character before the one that was read last; of a source that was read whole, its last."""
+        n = len(source)
+        if self.is_pair:
+            wanted = torch.zeros(n // 2, n - n // 2, dtype=torch.bool, device=source.device)
+            wanted[:, -1] = True
+            return wanted
+        return torch.ones(n - 1, n, dtype=torch.bool, device=source.device).tril(-1).triu(-1)
+
+    def head_score(
+        self, pattern: Float[Tensor, "head query key"], source: Sequence[int], queries: Sequence[int]
+    ) -> Float[Tensor, " head"]:
+        read = source[: len(source) - len(source) // 2] if self.is_pair else source
+        wanted = self.looks_at(torch.tensor(list(source), device=pattern.device)).to(pattern.dtype)  # [answer, pos]
+        mass = (pattern[:, list(queries), : len(read)] * wanted).sum(dim=-1)  # [head, answer]
+        counts = wanted.sum(dim=-1) > 0  # [answer]: the first character has none before it
+        return mass[:, counts].mean(dim=-1) if bool(counts.any()) else mass.new_zeros(len(mass))
+
+    def _sign(self, character: str, signs: dict[str, str]) -> str:
+        sign = signs.get(character, character)
+        return character if sign != character and sign in self.config.alphabet else sign
+
+    def _places(self) -> dict[str, int]:
+        """The token of each character, and of the sign that it is shown as, unless that is itself in the alphabet."""
+        place = {character: 1 + index for index, character in enumerate(self.config.alphabet)}
+        signs = {sign: place[character] for character, sign in {**SIGNS, " ": SPACE}.items() if character in place}
+        return signs | place
+
+    def _reads(self, text: str) -> bool:
+        return set(text) <= set(self._places())

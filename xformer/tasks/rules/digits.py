@@ -1,0 +1,152 @@
+"""Digits: which digit does an image show? Real handwriting, read by a vision transformer (Dosovitskiy et al. 2021).
+
+A source is the image's 64 pixels and, last, the digit that it is (or is meant to be, where somebody drew it); only the pixels
+go into the model. As text it is "test 17", the 18th test image, or "7-" and the pixels in base 17, without what is blank at
+the end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from xformer.config import MOST_INK
+from xformer.errors import InputError
+from xformer.tasks.digit_images import N_TEST, SIDE, digit_images
+from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
+from xformer.tasks.sampling import Purpose
+
+N_PIXELS = SIDE**2
+_INK = "0123456789abcdefg"
+_TEXT = re.compile(rf"([0-9])-([{_INK}]{{0,{N_PIXELS}}})", re.ASCII)
+_TEST = re.compile(r"test ([0-9]{1,4})", re.ASCII)
+
+
+class Digits(Rule):
+    """answer = the digit. Ten symbols, the digits themselves; `min_len` = `max_len` is the image's side in pixels."""
+
+    verb = "reads"
+    score_name = "ink"
+    score_says = "goes from the class token to patches with ink"
+    look_for = (
+        "Only the **class** token has to say the digit, so look at its row: it gathers from the patches what the answer needs. "
+        "The patches look at each other first, to find out what stroke they are part of."
+    )
+    unit = "pixels a side"
+    is_image = True
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(map(str, range(self.config.symbols)))
+
+    @property
+    def n_numbers(self) -> int:
+        return 0
+
+    @property
+    def unseen(self) -> int | None:
+        return N_TEST
+
+    @property
+    def typed_example(self) -> str:
+        return "test 0"
+
+    @property
+    def typed(self) -> str:
+        return f"A test image, “test 0” to “test {N_TEST - 1}”, or a digit and its pixels, “7-00d9…”."
+
+    @property
+    def default(self) -> str:
+        return "test 0"
+
+    def examples(self) -> dict[str, str]:
+        _, test = digit_images()
+        firsts = [int((test.digits == digit).nonzero()[0, 0]) for digit in range(self.config.symbols)]
+        upside_down = test.sources[firsts[7]].tolist()
+        return {
+            "… reads a clear seven": f"test {firsts[7]}",
+            "… tells an eight from a three": f"test {firsts[8]}",
+            "… stands a seven on its head": self.written([*upside_down[:-1][::-1], 7]) or "",
+            "… makes of an empty page": "0-",
+            "… makes of nothing but ink": "8-" + _INK[MOST_INK] * N_PIXELS,
+        }
+
+    def source_length(self, size: int) -> int:
+        return N_PIXELS + 1
+
+    def size(self, source: Sequence[int]) -> int:
+        return SIDE
+
+    def answer_length(self, n: int) -> int:
+        return 1
+
+    def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:
+        """For training, n images drawn with replacement; else test images, each once before one comes twice."""
+        train, test = digit_images()
+        lengths = torch.full((n,), N_PIXELS + 1, device=draw.device)
+        if purpose != "train":
+            rounds = -(-n // len(test))
+            order = torch.cat([torch.randperm(len(test), generator=draw, device=draw.device) for _ in range(rounds)])
+            return test.sources.to(draw.device)[order[:n]], lengths
+        chosen = torch.randint(len(train), (n,), generator=draw, device=draw.device)
+        return train.sources.to(draw.device)[chosen], lengths
+
+    def answer(self, source: Sequences, lengths: Lengths) -> Answers:
+        return source[:, -1:], torch.ones_like(lengths)
+
+    def read(self, text: str) -> list[int]:
+        words = text.strip()
+        if match := _TEST.fullmatch(words):
+            if int(match[1]) >= N_TEST:
+                raise InputError(f"The test images are 0 to {N_TEST - 1}, got {int(match[1])}; for example test 17.")
+            return digit_images()[1].sources[int(match[1])].tolist()
+        if match := _TEXT.fullmatch(words):
+            pixels = [_INK.index(letter) for letter in match[2]]
+            return [*pixels, *[0] * (N_PIXELS - len(pixels)), int(match[1])]
+        raise InputError(
+            f"This model reads images of digits; choose one, draw one, or type one, for example {self.default}."
+        )
+
+    def test_number(self, source: Sequence[int]) -> int | None:
+        """Which of the test images a source is; None where it is none of them."""
+        same = (digit_images()[1].sources == torch.tensor(list(source))).all(dim=1).nonzero()
+        return int(same[0, 0]) if len(same) else None
+
+    def written(self, source: Sequence[int]) -> str | None:
+        """A test image by its number, any other by its pixels."""
+        if len(source) != N_PIXELS + 1:
+            return None  # an answer
+        if (number := self.test_number(source)) is not None:
+            return f"test {number}"
+        return f"{source[-1]}-" + "".join(_INK[ink] for ink in source[:-1]).rstrip("0")
+
+    def check(self, source: Sequence[int]) -> None:
+        if len(source) != N_PIXELS + 1 or not all(0 <= ink <= MOST_INK for ink in source[:-1]):
+            raise InputError(
+                f"An image has {N_PIXELS} pixels from 0 to {MOST_INK}, and then the digit that it is, got {len(source)} "
+                "numbers; for example [0] * 64 + [7]."
+            )
+        if not 0 <= source[-1] < self.config.symbols:
+            raise InputError(f"An image shows a digit from 0 to 9, got {source[-1]}; for example 7.")
+
+    def remark(self, source: Sequence[int]) -> str:
+        ink = sum(source[:-1]) / N_PIXELS
+        return "" if 2 <= ink <= 8 else f"{ink:.1f} of {MOST_INK} ink a pixel; the images of training have about 5."
+
+    def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "1 patch"]:
+        """The patches with ink: where more than an eighth of the paper is covered."""
+        side = SIDE // self.config.patch
+        grid = source[:N_PIXELS].view(side, self.config.patch, side, self.config.patch)  # [row, y, column, x]
+        ink = grid.double().mean(dim=(1, 3)) / MOST_INK  # [row, column]
+        return (ink > 1 / 8).flatten()[None]
+
+    def head_score(
+        self, pattern: Float[Tensor, "head query key"], source: Sequence[int], queries: Sequence[int]
+    ) -> Float[Tensor, " head"]:
+        """The share of the class token's attention that lies on patches with ink."""
+        inked = self.looks_at(torch.tensor(list(source), device=pattern.device))[0]  # [patch]
+        return pattern[:, 0, 1:][:, inked].sum(dim=-1)

@@ -1,0 +1,133 @@
+"""Where the texts of character models come from: Python's own documentation, tiny Shakespeare, or a file of one's own.
+
+    python        the topics of Python's help(), which every installation carries (465,048 characters in Python 3.11)
+    shakespeare   tiny Shakespeare, where it has been put or downloaded: data/tinyshakespeare.txt
+    9f86d081…     a text that was kept here, under the first 16 digits of its SHA-256: data/9f86d081….txt
+
+A model's settings hold one of these names and never a path, so a settings file from elsewhere cannot make anyone's files be
+read. The folder is `data/` beside `checkpoints/`; the variable XFORMER_DATA names another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import urllib.request
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from xformer.alphabet import MOST_DIFFERENT, PYTHON, SHAKESPEARE, is_sayable
+from xformer.errors import InputError
+from xformer.files import write_atomically
+
+MOST_BYTES = 8 * 1024**2
+FEWEST = 1_000
+"""Characters: a shorter text has nothing to hold out."""
+SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+
+
+def folder() -> Path:
+    """Where texts are kept."""
+    return Path(os.environ.get("XFORMER_DATA") or Path(__file__).parents[2] / "data")
+
+
+def path_of(name: str) -> Path:
+    """The file of a text that is kept here."""
+    return folder() / ("tinyshakespeare.txt" if name == SHAKESPEARE else f"{name}.txt")
+
+
+def is_here(name: str) -> bool:
+    """Whether a text can be read on this machine."""
+    return name == PYTHON or path_of(name).is_file()
+
+
+def title(name: str) -> str:
+    """What a person calls a text."""
+    return {PYTHON: "Python’s documentation", SHAKESPEARE: "tiny Shakespeare"}.get(
+        name, f"a text of your own ({name[:8]})"
+    )
+
+
+@lru_cache(maxsize=8)
+def read(name: str) -> str:
+    """A whole text. Raises `InputError` where it is not on this machine."""
+    if name == PYTHON:
+        from pydoc_data.topics import topics
+
+        return "\n".join(topics.values())
+    try:
+        return _checked(path_of(name).read_bytes())
+    except FileNotFoundError:
+        how = f"download it, or put it at {path_of(name)}" if name == SHAKESPEARE else "give its file once more"
+        raise InputError(f"The text {title(name)} is not on this machine; {how}.") from None
+    except OSError as error:
+        raise InputError(f"The text {title(name)} cannot be read: {error.strerror}.") from None
+
+
+def keep(content: bytes) -> str:
+    """Keep a text that someone brought, and return its name. Raises `InputError` with one plain sentence when it is none."""
+    text = _checked(content).encode()
+    name = hashlib.sha256(text).hexdigest()[:16]
+    if not path_of(name).is_file():
+        write_atomically(path_of(name), text)
+    return name
+
+
+def download_shakespeare(timeout: float = 10.0) -> None:
+    """Fetch tiny Shakespeare (1.1 MB) into the folder. Raises `InputError` with one plain sentence without a network."""
+    try:
+        with urllib.request.urlopen(SHAKESPEARE_URL, timeout=timeout) as answer:
+            content = answer.read(MOST_BYTES + 1)
+    except OSError as error:  # no network, no such host, a refusal, a time-out
+        why = getattr(error, "reason", error)
+        raise InputError(
+            f"Tiny Shakespeare could not be downloaded ({str(why) or type(why).__name__:.80}); without a network, put it at "
+            f"{path_of(SHAKESPEARE)}."
+        ) from None
+    write_atomically(path_of(SHAKESPEARE), _checked(content).encode())
+
+
+def alphabet_of(text: str) -> str:
+    """The different characters of a text, in the order of their numbers. Raises `InputError` when they are too many."""
+    found = "".join(sorted(set(text)))
+    if len(found) > MOST_DIFFERENT:
+        raise InputError(
+            f"This text has {len(found):,} different characters, and at most {MOST_DIFFERENT:,} can be learned; "
+            "take one that is written with fewer."
+        )
+    return found
+
+
+@lru_cache(maxsize=4)
+def encoded(name: str, alphabet: str) -> Int[Tensor, " pos"]:
+    """A text as tokens: 1 + the place of each character in the alphabet. Characters that are not in it are left out.
+
+    So a model goes on with its text where another version of Python carries a slightly other one.
+    """
+    token = {character: 1 + place for place, character in enumerate(alphabet)}
+    return torch.tensor([token[character] for character in read(name) if character in token], dtype=torch.int16)
+
+
+def _checked(content: bytes) -> str:
+    """The text in a file: UTF-8, line ends as \\n, nothing that cannot be shown."""
+    if len(content) > MOST_BYTES:
+        raise InputError(
+            f"A text may have at most {MOST_BYTES // 1024**2} MB, and this one has more; take a part of it."
+        )
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"This file is not UTF-8 text: byte {error.start:,} is none; save it as UTF-8 plain text."
+        ) from None
+    text = "".join(c for c in text.replace("\r\n", "\n").replace("\r", "\n") if is_sayable(c))
+    if len(text) < FEWEST:
+        raise InputError(
+            f"A text needs at least {FEWEST:,} characters, and this one has {len(text):,}; give a longer one."
+        )
+    alphabet_of(text)
+    return text

@@ -1,0 +1,216 @@
+"""Pictures of images: attention laid over the pixels, small maps in the place of each patch, filters, class probabilities.
+
+Everything is drawn in one frame of pixels: a tile is a rectangle with a value (attention, cosine, weight), a dot is a pixel's
+ink on top of it, as large as there is ink. So the scale of the tiles can be read, whatever was drawn there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+
+from xformer.viz import theme
+
+Chart = alt.LayerChart | alt.FacetChart
+"""What `alt.layer` returns, as its types have it."""
+GAP = 1.6
+"""Between two small pictures, in their own units."""
+_OWN_SIZE = alt.AutoSizeParams(type="pad", contains="padding")  # else a legend is fitted in, and pixels are no squares
+ABOVE = 3.2
+"""Over an image, for its title and the class token."""
+
+
+def overlay_frame(
+    pixels: Int[np.ndarray, " pixel"], panels: Sequence[Sequence[tuple[str, Float[np.ndarray, " pos"]]]], patch: int
+) -> pd.DataFrame:
+    """Rows of panels, each a title and what the class token and the patches of one image get (1 + patches numbers).
+
+    One row a tile (kind "class" or "patch") or a dot (kind "ink"): panel, kind, where, value (a tile's), ink (a dot's), and the
+    rectangle x, x2, y, y2 in the frame.
+    """
+    side = round(len(pixels) ** 0.5)
+    across = side // patch
+    rows = []
+    for line, panel_row in enumerate(panels):
+        for place, (title, values) in enumerate(panel_row):
+            left, top = place * (side + GAP), line * (side + ABOVE + GAP) + ABOVE
+            at = {"panel": title, "left": left, "top": top}
+            rows.append(at | _tile("class", "class", values[0], left, top - 1.6, side * 0.55, 1.2))
+            for number, value in enumerate(values[1:]):
+                row, column = divmod(number, across)
+                name = f"r{row + 1} c{column + 1}"
+                rows.append(at | _tile("patch", name, value, left + column * patch, top + row * patch, patch, patch))
+            for number, ink in enumerate(pixels.tolist()):
+                y, x = divmod(number, side)
+                if ink:
+                    dot = {"kind": "ink", "where": f"r{y // patch + 1} c{x // patch + 1}", "ink": ink}
+                    rows.append(at | dot | {"x": left + x + 0.5, "y": top + y + 0.5})
+    return pd.DataFrame(rows)
+
+
+def overlay_chart(frame: pd.DataFrame, *, dark: bool, what: str, query: str = "", most: float = 740.0) -> Chart:
+    """Draw an `overlay_frame` on the fixed scale from 0 to 1, its colours spaced by the square root so that small shares show.
+
+    `query` outlines the patch that does the looking; the chart is at most `most` pixels wide.
+    """
+    stops = theme.sequential(dark)
+    domain = [(index / (len(stops) - 1)) ** 2 for index in range(len(stops))]
+    scale = alt.Scale(type="linear", domain=domain, range=stops, clamp=True, interpolate="rgb")
+    tiles, dots = frame.loc[frame["kind"] != "ink"], frame.loc[frame["kind"] == "ink"]
+    ink = theme.pick(theme.TEXT, dark)
+    halo = theme.pick(theme.BACKGROUND, dark)
+    titles = tiles.loc[tiles["kind"] == "class"].assign(title_y=lambda table: table["top"] - 2.1)
+    names = titles.assign(said=[f"class {value:.0%}" for value in titles["value"]], x_name=titles["x2"] + 0.25)
+    width, height = tiles["x2"].to_numpy().max().item(), tiles["y2"].to_numpy().max().item()
+    unit = min(20.0, most / width)
+    x, y = _axes(width, height)
+    legend = _legend(height * unit, format=".0%", values=[0, 0.1, 0.3, 0.6, 1])
+    layers = [
+        alt.Chart(tiles)
+        .mark_rect(stroke=halo, strokeWidth=0.5)
+        .encode(
+            x=x, x2="x2", y=y, y2="y2",
+            color=alt.Color("value:Q", scale=scale, title=what, legend=legend),
+            tooltip=["panel:N", alt.Tooltip("where:N", title="patch"), alt.Tooltip("value:Q", title=what, format=".6f")],
+        )
+    ]  # fmt: skip
+    if len(dots):
+        size = alt.Size("ink:Q", scale=alt.Scale(domain=[0, 16], range=[0, (0.62 * unit) ** 2]), legend=None)
+        layers.append(
+            alt.Chart(dots)
+            .mark_square(color=ink, opacity=1, stroke=halo, strokeWidth=0.8)
+            .encode(x=x, y=y, size=size, tooltip=["panel:N", alt.Tooltip("where:N", title="patch"), "ink:Q"])
+        )
+    chosen = tiles.loc[tiles["where"] == query]
+    if query and len(chosen):
+        hue = theme.pick(theme.WRONG.colour, dark)
+        layers.append(
+            alt.Chart(chosen).mark_rect(fill=None, stroke=hue, strokeWidth=2.5).encode(x=x, x2="x2", y=y, y2="y2")
+        )
+    text: dict[str, Any] = {"align": "left", "baseline": "middle", "color": ink}
+    layers += [
+        alt.Chart(titles).mark_text(fontSize=12, fontWeight="bold", **text).encode(
+            x=alt.X("left:Q"), y=alt.Y("title_y:Q"), text="panel:N"
+        ),
+        alt.Chart(names).mark_text(fontSize=11, **text).encode(
+            x=alt.X("x_name:Q"), y=alt.Y("class_y:Q"), text="said:N"
+        ).transform_calculate(class_y="datum.y + 0.6"),
+    ]  # fmt: skip
+    return alt.layer(*layers).properties(width=width * unit, height=height * unit, autosize=_OWN_SIZE)
+
+
+def places_frame(cosine: Float[np.ndarray, "patch patch"]) -> pd.DataFrame:
+    """One row a pair of patches: patch, other, cosine, and the tile of `other` in the little map at the place of `patch`."""
+    side = round(len(cosine) ** 0.5)
+    rows = []
+    for one, values in enumerate(cosine.tolist()):
+        row, column = divmod(one, side)
+        for other, value in enumerate(values):
+            y, x = divmod(other, side)
+            tile = _tile("patch", f"r{y + 1} c{x + 1}", value, column * (side + 0.6) + x, row * (side + 0.6) + y, 1, 1)
+            rows.append({"patch": f"r{row + 1} c{column + 1}", **tile, "itself": one == other})
+    return pd.DataFrame(rows).rename(columns={"where": "other", "value": "cosine"}).drop(columns="kind")
+
+
+def places_chart(frame: pd.DataFrame, *, dark: bool, unit: float = 20.0) -> Chart:
+    """A grid of little maps, one in the place of each patch: how alike its position is to all others (fixed: −1 to 1)."""
+    return _map(frame, "cosine", 1.0, ["patch:N", "other:N", alt.Tooltip("cosine:Q", format=".6f")], dark, unit)
+
+
+def filters_frame(filters: Float[np.ndarray, "filter y x"], names: Sequence[str], columns: int = 16) -> pd.DataFrame:
+    """One row a weight: filter, y, x, weight and its tile; the filters stand in rows of `columns`."""
+    _, height, width = filters.shape
+    rows = []
+    for number, (name, found) in enumerate(zip(names, filters.tolist(), strict=True)):
+        row, column = divmod(number, columns)
+        for y, line in enumerate(found):
+            for x, value in enumerate(line):
+                tile = _tile("", name, value, column * (width + 0.8) + x, row * (height + 0.8) + y, 1, 1)
+                rows.append({"filter": name, "pixel y": y, "pixel x": x, **tile, "itself": False})
+    return pd.DataFrame(rows).rename(columns={"value": "weight"}).drop(columns=["kind", "where"])
+
+
+def filters_chart(frame: pd.DataFrame, *, dark: bool, unit: float = 12.0) -> Chart:
+    """Filters as small patches, orange below zero and blue above."""
+    limit = theme.signed_limit(frame["weight"].to_numpy())
+    tooltip = ["filter:N", "pixel y:Q", "pixel x:Q", alt.Tooltip("weight:Q", format=".6f")]
+    return _map(frame, "weight", limit, tooltip, dark, unit)
+
+
+def class_bars(runs: dict[str, Float[np.ndarray, " digit"]], labels: Sequence[str], right: int, *, dark: bool) -> Chart:
+    """How probable each class is, on the fixed scale from 0 to 1; the right one has a frame. The last run is filled."""
+    names = list(runs)
+    table = pd.DataFrame(
+        [
+            {"run": name, "class": label, "probability": float(value), "right": place == right}
+            for name, values in runs.items()
+            for place, (label, value) in enumerate(zip(labels, values, strict=True))
+        ]
+    )
+    hue = theme.pick(theme.PRIMARY, dark)
+    x = alt.X("class:N", sort=list(labels), title="digit", axis=alt.Axis(labelAngle=0, labelFontSize=15))
+    y = alt.Y("probability:Q", scale=alt.Scale(domain=[0, 1]), title="probability", axis=alt.Axis(format=".0%"))
+    tooltip = ["run:N", "class:N", alt.Tooltip("probability:Q", format=".6f")]
+    base = alt.Chart(table).encode(x=x, y=y, tooltip=tooltip)
+    layers = [
+        base.transform_filter(alt.datum.run == names[-1])
+        .mark_bar(color=hue)
+        .encode(opacity=alt.condition(alt.datum.right, alt.value(1.0), alt.value(0.55))),
+        base.transform_filter((alt.datum.run == names[-1]) & alt.datum.right).mark_text(
+            text=f"{theme.RIGHT.mark} right", dy=-9, fontSize=12, color=theme.pick(theme.RIGHT.colour, dark)
+        ),
+    ]
+    if len(names) > 1:
+        layers.append(
+            base.transform_filter(alt.datum.run == names[0]).mark_bar(
+                filled=False, stroke=theme.pick(theme.TEXT, dark), strokeWidth=1.5
+            )
+        )
+    return alt.layer(*layers).properties(height=220)
+
+
+def picture(pixels: Int[np.ndarray, " pixel"], *, dark: bool, scale: int = 8) -> Int[np.ndarray, "y x rgb"]:
+    """An image as colours, each pixel a square of `scale`: paper is the theme's background, ink its text."""
+    side = round(len(pixels) ** 0.5)
+    paper, ink = (
+        np.array([int(pair[dark][i : i + 2], 16) for i in (1, 3, 5)]) for pair in (theme.BACKGROUND, theme.TEXT)
+    )
+    share = (np.asarray(pixels).reshape(side, side, 1) / 16).repeat(scale, 0).repeat(scale, 1)  # [y, x, 1]
+    return np.rint(paper + (ink - paper) * share).astype(np.uint8)
+
+
+def _tile(kind: str, where: str, value: float, x: float, y: float, width: float, height: float) -> dict[str, object]:
+    return {"kind": kind, "where": where, "value": float(value), "x": x, "x2": x + width, "y": y, "y2": y + height}
+
+
+def _axes(width: float, height: float) -> tuple[alt.X, alt.Y]:
+    """Axes of the frame in its own units, top to bottom, without marks."""
+    x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[0, width], nice=False, zero=False))
+    y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[height, 0], nice=False, zero=False))
+    return x, y
+
+
+def _map(frame: pd.DataFrame, name: str, limit: float, tooltip: list, dark: bool, unit: float) -> Chart:
+    """Signed tiles; the one that is `itself` has a frame."""
+    width, height = frame["x2"].to_numpy().max().item(), frame["y2"].to_numpy().max().item()
+    x, y = _axes(width, height)
+    scale = alt.Scale(**theme.vega_scale(theme.diverging(dark), -limit, limit))
+    colour = alt.Color(f"{name}:Q", scale=scale, title=name, legend=_legend(height * unit))
+    tiles = alt.Chart(frame).mark_rect().encode(x=x, x2="x2", y=y, y2="y2", color=colour, tooltip=tooltip)
+    own = (
+        alt.Chart(frame)
+        .transform_filter(alt.datum.itself)
+        .mark_rect(fill=None, stroke=theme.pick(theme.TEXT, dark), strokeWidth=1.5)
+        .encode(x=x, x2="x2", y=y, y2="y2")
+    )
+    return alt.layer(tiles, own).properties(width=width * unit, height=height * unit, autosize=_OWN_SIZE)
+
+
+def _legend(height: float, **more: Any) -> alt.Legend:
+    """The legend of a colour scale that fits beside a chart of that height."""
+    return alt.Legend(gradientLength=int(min(200.0, 0.7 * height)), **more)
