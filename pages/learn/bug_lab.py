@@ -1,0 +1,85 @@
+"""Bug lab: what does a broken transformer look like? One mistake at a time, beside the right model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import streamlit as st
+
+from pages.shared.components.prediction_strip import Lane, prediction_strip
+from pages.shared.lanes import lanes
+from pages.shared.layout import what_to_notice
+from pages.shared.literal import literal
+from pages.shared.panels.bug_attention import attention_panel
+from pages.shared.panels.bug_card import bug_card, crashes_panel
+from pages.shared.panels.bug_choice import ask_bug, no_such_bug_here
+from pages.shared.panels.bug_notes import bug_notes, said
+from pages.shared.panels.bug_runs import Pair, pair_of, shows_padding, verdict
+from pages.shared.panels.bug_training import is_training, lesson_of, tick, training_panel
+from pages.shared.panels.bug_verdict import verdict_panel
+from pages.shared.session import open_page
+from pages.shared.view import View
+from xformer.bugs import Bug
+from xformer.errors import XformerError
+
+
+def page() -> None:
+    view = open_page("Bug lab", "What does a broken transformer look like?")
+    bug = ask_bug()
+    bug_card(bug)
+    if not bug.applies_to(view.checkpoint.config):
+        no_such_bug_here(view, bug)
+        view.share(bug=bug.name)
+        crashes_panel()
+        what_to_notice([f"**{literal(bug.look_for)}**", f"Where people meet it: {literal(bug.seen_in)}."])
+        return
+    pair, most = None, None
+    if not shows_padding(view, bug):
+        st.info("This bug shows with padding only, and this model’s input has none.", icon=":material/info:")
+    elif bug.shows != "in training":
+        try:
+            pair = pair_of(view, bug)
+        except XformerError as error:
+            st.error(literal(f"The changes of this run do not fit the broken model. {error}"))
+    if pair is not None:
+        _predictions(view, bug, pair)
+    if view.task.rule.is_image:
+        st.caption("The diagnosis examines models that read tokens; this one reads images, so it is left out here.")
+    else:
+        verdict_panel(bug, *verdict(view.model, bug.name))
+    if pair is not None:
+        most = attention_panel(view, bug, pair)
+
+    every = tick()
+
+    def rest() -> None:
+        link = training_panel(view, bug)
+        what_to_notice(bug_notes(view, bug, pair, most, lesson_of(view, bug)))
+        view.share(bug=bug.name, **link)
+        if is_training() != (every is not None):
+            st.rerun()  # the page has to begin to run by itself, or to stop
+
+    crashes_panel()
+    st.fragment(rest, run_every=every)()
+
+
+def _predictions(view: View, bug: Bug, pair: Pair) -> None:
+    """What it reads and says, right and wrong, and what both write on their own; then the loss in words."""
+    shown = lanes(view.task, pair.right, pair.wrong, "with the bug")
+    if math.isnan(pair.wrong.loss):
+        shown[-1] = replace(shown[-1], tokens=("NaN",) * len(pair.wrong.answer))
+    lost = ""
+    if pair.alone is not None:
+        label, answer = view.task.vocabulary.labels, pair.right.answer
+        lost = "" if pair.alone[1] else " On its own it writes nothing: there the code with this bug fails."
+        for name, tokens in zip(("alone, right", "alone, bug"), pair.alone, strict=True):
+            if not tokens:
+                continue
+            right = tuple(i < len(answer) and token == answer[i] for i, token in enumerate(tokens))
+            shown.append(Lane(name, tuple(label[token] for token in tokens), right, offset=shown[-1].offset))
+    prediction_strip(shown, key="bug_strip")
+    st.caption(said(view, bug, pair) + lost)
+
+
+page()

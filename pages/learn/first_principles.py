@@ -1,0 +1,67 @@
+"""First principles: how does attention come about? Six small steps, each live, on one sentence that anyone can change."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from pages.shared.ask import seed
+from pages.shared.layout import what_to_notice
+from pages.shared.panels import (
+    principle_average,
+    principle_heads,
+    principle_mask,
+    principle_position,
+    principle_qkv,
+    principle_scale,
+)
+from pages.shared.panels.principle_sentence import ask_sentence
+
+STEPS = {
+    "average": (principle_average.TITLE, principle_average.average_panel),
+    "qkv": (principle_qkv.TITLE, principle_qkv.qkv_panel),
+    "scale": (principle_scale.TITLE, principle_scale.scale_panel),
+    "mask": (principle_mask.TITLE, principle_mask.mask_panel),
+    "heads": (principle_heads.TITLE, principle_heads.heads_panel),
+    "position": (principle_position.TITLE, principle_position.position_panel),
+}
+NAMES = list(STEPS)
+
+
+def page() -> None:
+    st.title("First principles :small[:gray[How does attention come about?]]", anchor=False)
+    seed("step", NAMES, NAMES[0], key="principle_step")
+    sentence = ask_sentence()
+    step = _ask_step()
+    link, notes = STEPS[step][1](sentence)
+    what_to_notice(notes)
+    link = {"step": step} | sentence.link() | link
+    if st.query_params.to_dict() != link:
+        st.query_params.from_dict(link)
+
+
+def _ask_step() -> str:
+    at = NAMES.index(st.session_state["principle_step"])
+    with st.container(horizontal=True, gap="xsmall", vertical_alignment="center", key="principle_steps"):
+        st.button("Back", icon=":material/arrow_back:", disabled=at == 0, on_click=_go, args=(at - 1,), key="principle_back",
+                  shortcut="B")  # fmt: skip
+        st.segmented_control(
+            "Step",
+            NAMES,
+            format_func=lambda name: f"{NAMES.index(name) + 1} {STEPS[name][0]}",
+            required=True,
+            key="principle_step",
+            persist_state="session",
+            label_visibility="collapsed",
+            width="content",
+        )
+        last = at == len(NAMES) - 1
+        st.button("Next", icon=":material/arrow_forward:", type="primary", disabled=last, on_click=_go, args=(at + 1,),
+                  key="principle_next", shortcut="N")  # fmt: skip
+    return str(st.session_state["principle_step"])
+
+
+def _go(at: int) -> None:
+    st.session_state["principle_step"] = NAMES[at]
+
+
+page()

@@ -1,0 +1,88 @@
+"""The attention of the model without the bug, with it, and the difference: all layers and heads, one enlarged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import streamlit as st
+
+from pages.shared.components.attention_view import Selection, attention_choice, attention_view, choose_attention
+from pages.shared.panels.bug_runs import Pair, recording_code
+from pages.shared.panels.principle_show import footer
+from pages.shared.resources import Run
+from pages.shared.view import View
+from xformer.bugs import Bug
+from xformer.viz.attention import layer_title, pattern_frame
+from xformer.viz.packing import PatternLayer, pack
+
+KEY = "bug_attention"
+
+
+def attention_panel(view: View, bug: Bug, pair: Pair) -> Selection:
+    """Draw both, beginning with the head that moved most; returns that head."""
+    layers, other = _layers(view, pair.right), _layers(view, pair.wrong)
+    most = _moved_most(layers, other)
+    about = (view.model, bug.name)
+    if st.session_state.get("bug_attention_of") != about:
+        st.session_state["bug_attention_of"] = about
+        choose_attention(KEY, most)
+    chosen = attention_choice(KEY, layers)
+    same = [item.pattern.shape for item in layers] == [item.pattern.shape for item in other]
+    if same:
+        chosen = attention_view(pack(layers, other, selected=(chosen.layer, chosen.head)), key=KEY)
+    else:
+        st.caption("With the bug a pattern has other axes than without it, so the broken one stands alone here.")
+        chosen = attention_choice(KEY, other)
+        chosen = attention_view(pack(other, selected=(chosen.layer, chosen.head)), key=KEY)
+    layer = other[chosen.layer]
+    names = f"{layer.query_labels!r}, {layer.key_labels!r}"
+    lines = [
+        "from xformer.viz.attention import head_chart, head_frame",
+        f'head_chart(head_frame(wrong, "{layer.name}", {chosen.head}, {names}))',
+    ]
+    tables = [
+        _table(item[chosen.layer], chosen.head).assign(run=run) for run, item in (("right", layers), ("wrong", other))
+    ]
+    footer([*recording_code(view, bug, pair), *lines], pd.concat(tables), "attention", "bug-lab")
+    return most
+
+
+def _layers(view: View, run: Run) -> list[PatternLayer]:
+    """The patterns of a run as they are, even where a bug has given them other axes than they should have."""
+    streams = {side: view.reads(run, side) for side in ("encoder", "decoder")}
+    found = []
+    for path in run.trace.attention_layers():
+        side = path.partition(".")[0]
+        queries = streams[side]
+        keys = streams["encoder"] if path.endswith("cross_attn") else queries
+        pattern = run.trace[f"{path}.pattern"][0].numpy(force=True)  # [head, query, key]
+        allowed = run.trace[f"{path}.mask"][0].numpy(force=True)  # [head, query, key]
+        queries, keys = _named(queries, keys, pattern.shape[1]), _named(keys, queries, pattern.shape[2])
+        if np.broadcast_shapes(allowed.shape, pattern.shape) != pattern.shape:
+            allowed = np.ones((1, 1, 1), dtype=bool)
+        allowed = allowed | np.isnan(pattern)  # a NaN is to be seen, masked or not
+        title = layer_title(path, is_pair=view.is_pair)
+        found.append(PatternLayer(path, title, pattern, allowed, tuple(queries), tuple(keys)))
+    return found
+
+
+def _named(usual: Sequence[str], other: Sequence[str], n: int) -> list[str]:
+    """The labels of an axis of n places: those that it should have, those of the other stream, or numbers."""
+    return next((list(names) for names in (usual, other) if len(names) == n), [str(i) for i in range(n)])
+
+
+def _moved_most(layers: Sequence[PatternLayer], other: Sequence[PatternLayer]) -> Selection:
+    best, most = Selection(), -1.0
+    for index, (one, two) in enumerate(zip(layers, other, strict=True)):
+        if one.pattern.shape == two.pattern.shape:
+            moved = np.abs(np.nan_to_num(two.pattern, nan=2.0) - one.pattern).mean(axis=(1, 2))  # [head]
+            if moved.max() > most:
+                best, most = Selection(index, int(moved.argmax())), float(moved.max())
+    return best
+
+
+def _table(layer: PatternLayer, head: int) -> pd.DataFrame:
+    allowed = np.broadcast_to(layer.allowed, layer.pattern.shape)[head]
+    return pattern_frame(layer.pattern[head], allowed, layer.query_labels, layer.key_labels)

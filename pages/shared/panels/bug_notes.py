@@ -1,0 +1,93 @@
+"""What to notice about a bug: what it does to the answer, the loss and the rows of the patterns, in this run's numbers."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from pages.shared.components.attention_view import Selection
+from pages.shared.literal import literal
+from pages.shared.panels.bug_runs import Pair
+from pages.shared.panels.bug_training import Lesson
+from pages.shared.resources import Run
+from pages.shared.view import View
+from xformer.bugs import Bug
+
+
+def bug_notes(view: View, bug: Bug, pair: Pair | None, most: Selection | None, lesson: Lesson | None) -> list[str]:
+    """One paragraph each."""
+    notes = [f"**{literal(bug.look_for)}**", f"Where people meet it: {literal(bug.seen_in)}."]
+    if pair is not None:
+        notes.append(said(view, bug, pair))
+        if bug.shows != "in training" and most is not None:
+            notes.append(rows(pair, most))
+    if lesson is not None and "loss_wrong" in lesson.rows[-1]:
+        last = lesson.rows[-1]
+        notes.append(
+            f"After {lesson.step} steps of training the loss is {last['loss_right']:.3f} without the bug and "
+            f"{last['loss_wrong']:.3f} with it; {last['tokens_right']:.0%} and {last['tokens_wrong']:.0%} of the tokens of "
+            "unseen inputs are right."
+        )
+        if last["tokens_right"] < 0.5:
+            notes.append(
+                "So few steps are not enough for this model even without the bug. Train for longer, or choose "
+                "`reverse-mirror`, which learns its task in a few dozen steps."
+            )
+        if bug.name == "no-clipping":
+            cut = sum(row["gradient_right"] > 1 for row in lesson.rows)
+            notes.append(
+                f"The gradient of the right run was longer than 1, and so was cut, at {cut} of {len(lesson.rows)} reports. "
+                "AdamW divides each gradient by its own recent size, which hides most of what a long one would do."
+            )
+    return notes
+
+
+def said(view: View, bug: Bug, pair: Pair) -> str:
+    """How many tokens are right and what the loss is, without and with."""
+    n, right, wrong = len(pair.right.answer), pair.right, pair.wrong
+    if right.trace.logits.equal(wrong.trace.logits):
+        return "The two runs are equal to the last bit: a trained model does the same with this bug as without it."
+    words = f"{right.n_right} of {n} tokens are right without the bug, {wrong.n_right} with it; "
+    words += f"the loss is {right.loss:.4f} nats without it and "
+    words += f"{wrong.loss:.4f} with it." if math.isfinite(wrong.loss) else "with it no number at all."
+    if bug.shows == "when fresh":
+        words += (
+            " Both are untrained, so neither can know; guessing costs ln(vocabulary) = "
+            f"{math.log(view.checkpoint.config.vocab_size):.3f}."
+        )
+    if pair.padding:
+        words += f" {pair.padding} cells of padding stand behind the input."
+    if pair.alone is not None and wrong.n_right == n and pair.alone[1] != pair.alone[0]:
+        words += " Read with the right answer before it, it looks sound; writing alone, it is not."
+    return words
+
+
+def rows(pair: Pair, most: Selection) -> str:
+    """What the rows of the head that moved most sum to, and how sharp they are."""
+    path = pair.right.trace.attention_layers()[most.layer]
+    empty = pair.wrong.trace[f"{path}.pattern"][0, most.head].isnan().any(dim=-1)  # [query]
+    if empty.any():
+        lost = [
+            name for name in pair.wrong.trace.attention_layers() if pair.wrong.trace[f"{name}.pattern"].isnan().all()
+        ]
+        spread = f" In `{lost[0]}` every row is." if lost else ""
+        return f"{int(empty.sum())} of {len(empty)} rows of `{path}`, head {most.head + 1}, are not a number.{spread}"
+    low, high, peak = _rows(pair.wrong, path, most.head, pair.padding)
+    before = _rows(pair.right, path, most.head, pair.padding)
+    return (
+        f"The head that changes most is `{path}`, head {most.head + 1}. Its rows sum to {_span(low, high)} with the bug and "
+        f"{_span(*before[:2])} without; the largest weight of a row is {peak:.2f} on average instead of {before[2]:.2f}."
+    )
+
+
+def _rows(run: Run, path: str, head: int, padding: int) -> tuple[float, float, float]:
+    pattern = run.trace[f"{path}.pattern"][0, head]  # [query, key]
+    in_source = path.startswith("encoder") or run.example.target is None
+    pattern = pattern[: pattern.shape[0] - (padding if in_source else 0)]
+    sums = pattern.sum(dim=-1)
+    return sums.min().item(), sums.max().item(), torch.amax(pattern, dim=-1).mean().item()
+
+
+def _span(low: float, high: float) -> str:
+    return f"{low:.3f}" if f"{low:.3f}" == f"{high:.3f}" else f"{low:.3f} to {high:.3f}"

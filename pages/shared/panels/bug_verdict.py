@@ -1,0 +1,46 @@
+"""What the diagnosis says of the broken model: the bug by its name, the reason and the numbers, read off a trace alone."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from pages.shared.literal import literal
+from xformer.analysis.diagnose_case import Finding
+from xformer.analysis.diagnostics import findings_frame
+from xformer.bugs import BUGS, Bug
+
+ICONS = {"error": ":material/error:", "warning": ":material/warning:", "note": ":material/info:"}
+
+
+def verdict_panel(bug: Bug, right: list[Finding], wrong: list[Finding]) -> None:
+    """The finding that names the bug first, then the others; and what the same checks find without the bug."""
+    with st.container(border=True, key="bug_verdict"):
+        if not wrong:
+            st.markdown(":material/troubleshoot: **The diagnosis finds nothing**, and rightly so.")
+            st.caption(
+                "This bug is in the training loop: the model and its trace are sound at every step. Train both, below."
+                if bug.shows == "in training"
+                else "Its numbers are within what a right model can have."
+            )
+            return
+        named = any(finding.kind == bug.name for finding in wrong)
+        how = "named from the trace alone" if named else "found in the trace, though not by this name"
+        st.markdown(f":material/troubleshoot: **The diagnosis**, {how}")
+        for finding in sorted(wrong, key=lambda finding: finding.kind != bug.name):
+            title = BUGS[finding.kind].title if finding.kind in BUGS else finding.kind.replace("-", " ")
+            st.markdown(f"{ICONS[finding.severity]} **{literal(title)}**: {literal(finding.sentence)}")
+            st.caption(literal(_where(finding)))
+        st.caption(
+            "The checks know nothing of the switch above: they got one run of a padded batch of the task’s inputs. "
+            + (
+                "Of the model without the bug they find nothing."
+                if not right
+                else f"Without the bug they find {len(right)}."
+            )
+        )
+
+
+def _where(finding: Finding) -> str:
+    places = ", ".join(finding.where[:4]) + (f" and {len(finding.where) - 4} more" if len(finding.where) > 4 else "")
+    numbers = str(findings_frame([finding])["numbers"].iloc[0])
+    return f"at {places}" + (f"; measured there: {numbers}" if numbers else "")

@@ -1,0 +1,222 @@
+"""First principles and the Bug lab: every step and every bug opens, its numbers are the library's, its code runs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+import xformer
+from tests.pages.conftest import ROOT, Open
+from xformer.analysis import principles
+from xformer.bugs import BUGS
+
+PRINCIPLES, BUG_LAB = "pages/learn/first_principles.py", "pages/learn/bug_lab.py"
+STEPS = ("average", "qkv", "scale", "mask", "heads", "position")
+MODELS = ("reverse", "reverse-small", "reverse-mirror", "reverse-decoder", "reverse-seq2seq", "sort")
+
+
+def text(app: Any) -> str:
+    return " ".join(element.value for kind in ("caption", "markdown", "info", "text") for element in getattr(app, kind))
+
+
+def complaints(app: Any) -> list[str]:
+    return [*app.exception, *(element.value for kind in ("error", "warning") for element in getattr(app, kind))]
+
+
+def run_codes(app: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Run each code on the screen, in the project's folder; returns what each left behind."""
+    monkeypatch.chdir(ROOT)
+    left = []
+    for element in app.code:
+        space: dict[str, Any] = {}
+        exec(compile(element.value, "footer", "exec"), space)
+        left.append(space)
+    return left
+
+
+@pytest.mark.parametrize(
+    "link", [{}, {"text": "*no* <b>one $x$ [a](b)", "d": "8", "seed": "9"}, {"text": "a b", "d": "2"}]
+)
+@pytest.mark.parametrize("step", STEPS)
+def test_every_step_opens_and_its_code_runs(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch, step: str, link: dict[str, str]
+) -> None:
+    app = open_page(PRINCIPLES, step=step, **link)
+    assert complaints(app) == []
+    assert "What to notice" in text(app)
+    assert app.query_params["step"] == step
+    assert app.code
+    run_codes(app, monkeypatch)
+
+
+def test_the_numbers_of_the_average_are_those_of_the_library(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = open_page(PRINCIPLES, text="we are what we are", d="4", seed="5", row="2")
+    x = principles.word_vectors(["we", "are", "what", "we", "are"], 4, 5)
+    mixed = principles.average(x)
+    assert principles.weighted_sum(mixed, 2, ["we", "are", "what", "we", "are"]) in text(app)
+    [space] = run_codes(app, monkeypatch)
+    assert torch.equal(space["mixed"].weights, mixed.weights)
+
+
+def test_next_and_back_walk_the_steps_and_the_link_follows(open_page: Open) -> None:
+    app = open_page(PRINCIPLES)
+    seen = [app.query_params["step"]]
+    for _ in STEPS[1:]:
+        app.button(key="principle_next").click().run()
+        seen.append(app.query_params["step"])
+    assert tuple(seen) == STEPS
+    assert app.button(key="principle_next").disabled
+    app.button(key="principle_back").click().run()
+    assert app.query_params["step"] == "heads"
+    assert complaints(app) == []
+
+
+def test_a_vector_set_by_hand_is_used_is_in_the_link_and_can_be_taken_back(open_page: Open) -> None:
+    app = open_page(PRINCIPLES, text="a b", d="2", vector="b:1.5,-2")
+    assert complaints(app) == []
+    x = torch.stack([principles.word_vectors(["a"], 2, 3)[0], torch.tensor([1.5, -2.0])])
+    assert principles.weighted_sum(principles.average(x), 1, ["a", "b"]) in text(app)
+    assert app.query_params["vector"] == "b:1.5,-2"
+    next(slider for slider in app.slider if slider.label == "x1").set_value(-3.0).run()
+    assert app.query_params["vector"] == "b:-3,-2"
+    app.button(key="principle_own_undo").click().run()
+    assert "vector" not in app.query_params
+    drawn = principles.average(principles.word_vectors(["a", "b"], 2, 3))
+    assert principles.weighted_sum(drawn, 1, ["a", "b"]) in text(app)
+
+
+@pytest.mark.parametrize(
+    "link",
+    [{"step": "nowhere"}, {"d": "3"}, {"seed": "x"}, {"row": "9"}, {"vector": "b:1,2"}, {"vector": "the:nan,1,1,1"}],
+)
+def test_a_link_to_what_is_not_here_says_so(open_page: Open, link: dict[str, str]) -> None:
+    app = open_page(PRINCIPLES, **link)
+    assert not app.exception
+    assert len(app.warning) == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "sentence"), [("one", "has 1"), ("", "has 0"), ("a " * 9, "has 9"), ("a \ud800", "")]
+)
+def test_a_sentence_that_cannot_be_read_gets_one_sentence(open_page: Open, typed: str, sentence: str) -> None:
+    app = open_page(PRINCIPLES, text=typed) if "\ud800" not in typed else open_page(PRINCIPLES)
+    assert not app.exception
+    if sentence:
+        [said] = [element.value for element in app.error]
+        assert sentence in said
+        app.text_input(key="principle_text").set_value("now it works").run()
+        assert complaints(app) == []
+
+
+def test_the_variance_on_the_screen_was_measured(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = open_page(PRINCIPLES, step="scale", dk="128", seed="4")
+    shown = re.search(r"At d = 128 the variance of q · k was measured as \*\*([\d.]+)\*\*", text(app))
+    assert shown is not None
+    [space] = run_codes(app, monkeypatch)
+    measured = space["measured"].set_index("d").loc[128, "variance"]
+    assert shown[1] == f"{measured:.4g}"
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_bug_opens_on_every_model_and_is_named(open_page: Open, model: str) -> None:
+    from pages.shared.panels.bug_choice import GROUPS
+
+    config = xformer.load(ROOT / "checkpoints" / model).config
+    app = open_page(BUG_LAB, model=model, bug=next(iter(BUGS)))
+    for group, bug in ((group, bug) for group, bugs in GROUPS.items() for bug in bugs):
+        app.session_state["bug_name"] = bug.name
+        app.session_state["bug_group"] = group
+        app.run()
+        assert complaints(app) == [], bug.name
+        assert app.query_params["bug"] == bug.name
+        assert "What to notice" in text(app)
+        if not bug.applies_to(config):
+            assert "cannot have this bug" in text(app)
+        elif bug.shows == "in training":
+            assert "The diagnosis finds nothing" in text(app)
+        else:
+            assert "named from the trace alone" in text(app), bug.name
+
+
+@pytest.mark.parametrize(
+    ("model", "bug"),
+    [
+        ("reverse", "no-scale"),
+        ("reverse-mirror", "no-padding-mask"),
+        ("reverse-seq2seq", "cross-roles-swapped"),
+        ("reverse-decoder", "causal-ignored"),
+        ("reverse-small", "init-too-small"),
+        ("reverse-seq2seq", "softmax-of-nothing"),
+    ],
+)
+@pytest.mark.parametrize("edits", ["", "positions:off"])
+def test_the_loss_is_that_of_the_broken_model_and_the_code_records_it(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch, model: str, bug: str, edits: str
+) -> None:
+    app = open_page(BUG_LAB, model=model, bug=bug, **({"edits": edits} if edits else {}))
+    assert complaints(app) == []
+    space = run_codes(app, monkeypatch)[0]
+    checkpoint = space["checkpoint"]
+    example = checkpoint.task.example([3, 7, 12, 9, 4, 11])
+    logits = space["wrong"].logits[:, : example.labels.shape[1]]
+    loss = torch.nn.functional.cross_entropy(logits[0], example.labels[0], ignore_index=-100).item()
+    if loss != loss:
+        assert "with it no number at all" in text(app)
+    else:
+        shown = re.search(r"nats without it and ([\d.]+) with it", text(app))
+        assert shown is not None
+        assert float(shown[1]) == pytest.approx(loss, abs=6e-5)
+
+
+def test_a_bug_that_does_not_fit_leads_to_a_model_that_it_fits(open_page: Open) -> None:
+    app = open_page(BUG_LAB, model="reverse", bug="forgotten-return")
+    assert "it needs an encoder\\-decoder" in text(app)
+    app.button(key="bug_model_reverse-seq2seq").click().run()
+    assert complaints(app) == []
+    assert app.sidebar.selectbox(key="model").value == "reverse-seq2seq"
+    assert "named from the trace alone" in text(app)
+
+
+def test_a_link_to_a_bug_that_is_not_here_says_so(open_page: Open) -> None:
+    app = open_page(BUG_LAB, bug="heisenbug")
+    assert not app.exception
+    assert len(app.warning) == 1
+
+
+def test_both_train_from_the_same_weights_and_the_broken_one_may_break_off(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pages.shared.panels import bug_training
+
+    monkeypatch.setattr(bug_training, "STEPS", (20, 40))
+    monkeypatch.setattr(bug_training, "BUDGET", 1e9)
+    app = open_page(BUG_LAB, model="reverse-small", bug="softmax-of-nothing")
+    app.button(key="bug_train").click().run()
+    assert not app.exception
+    assert any("not a number" in element.value or "nan" in element.value for element in app.info)
+    app = open_page(BUG_LAB, model="reverse-small", bug="loss-on-padding")
+    app.button(key="bug_train").click().run()
+    assert complaints(app) == []
+    shown = re.search(
+        r"After 20 steps of training the loss is ([\d.]+) without the bug and ([\d.]+) with it", text(app)
+    )
+    assert shown is not None
+    assert shown[1] != shown[2]
+
+
+def test_the_lesson_is_the_labs_own_training() -> None:
+    from pages.shared.panels.bug_training import lesson
+    from xformer.bugs.lab import lab_run
+    from xformer.presets import PRESETS
+
+    preset = PRESETS["reverse-mirror"]
+    bug = BUGS["no-scale"]
+    *_, last = lesson(preset, bug, 40)
+    assert last.is_final
+    for side, what in (("right", None), ("wrong", bug)):
+        reports = list(lab_run(preset, what, steps=40, device="cpu").reports())
+        assert [row[f"loss_{side}"] for row in last.rows] == [report.loss for report in reports]
+        assert [row[f"gradient_{side}"] for row in last.rows] == [report.gradient_norm for report in reports]
