@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from contextlib import suppress
 
 import pytest
 import torch
@@ -88,11 +89,12 @@ def test_no_false_alarm_on_single_inputs_however_short(name: str) -> None:
     assert task is not None
     for seed in range(12):
         source = task.draw(seed)
-        for size in (len(source), 3, 2, 1)[: 3 if task.rule.goes_on else 4]:  # one character has none after it
-            example = task.example(source[:size])
+        examples = [task.example(source)]
+        for shorter in (source[:3], source[:2], source[:1], [source[0]] * 7):
+            with suppress(InputError):  # a sum needs two numbers, a picture all its pixels
+                examples.append(task.example(shorter))
+        for example in examples:
             assert diagnose(xformer.record(model, example.stream, example.target)) == []
-    example = task.example([3] * 7)
-    assert diagnose(xformer.record(model, example.stream, example.target)) == []
 
 
 CHOICES = tuple(

@@ -22,7 +22,7 @@ MEGABYTE = 1_000_000
 
 
 def ruler(page: Page) -> Locator:
-    found = page.get_by_role("slider", name="step that is shown")
+    found = page.get_by_role("slider", name="step that is shown").last
     expect(found).to_be_visible(timeout=60_000)
     return found
 

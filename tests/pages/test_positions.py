@@ -54,7 +54,7 @@ def test_every_model_opens_and_loses_its_way_without_positions(open_page: Open, 
     assert app.query_params["edits"] == "positions:off"
     checkpoint = xformer.load(ROOT / "checkpoints" / model)
     assert checkpoint.task is not None
-    example = checkpoint.task.example([3, 7, 12, 9, 4, 11])
+    example = checkpoint.task.example(checkpoint.task.vocabulary.read(app.query_params["input"]))
     losses = []
     for edits in ([], [xformer.edits.zero_positions()]):
         logits = xformer.record(checkpoint.model, example.stream, example.target, edits=edits).logits

@@ -183,7 +183,7 @@ def measured_multiplications(n: int, d_model: int, n_heads: int, d_head: int) ->
         q, k, v = (x @ tensor(d_model, n_heads * d_head) for _ in "qkv")
         q, k, v = (y.view(n, n_heads, d_head).transpose(0, 1) for y in (q, k, v))  # [head, pos, d_head]
         z = (q @ k.mT).softmax(dim=-1) @ v  # [head, pos, d_head]
-        z.transpose(0, 1).reshape(n, n_heads * d_head) @ tensor(n_heads * d_head, d_model)
+        _ = z.transpose(0, 1).reshape(n, n_heads * d_head) @ tensor(n_heads * d_head, d_model)
     return counter.get_total_flops() // 2
 
 
