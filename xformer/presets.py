@@ -506,6 +506,7 @@ def _paper(d_model: int, n_heads: int, d_ff: int) -> ModelConfig:
         d_ff=d_ff,
         max_len=1024,
         scale_embeddings=True,
+        embed_std=d_model**-0.5,  # so that scaled by √d_model they are of size 1, like the positions
         tied_source=True,
         tied_output=True,
         output_bias=False,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import pandas as pd
 import streamlit as st
 
 from pages.shared import models, resources
@@ -12,9 +11,9 @@ from pages.shared.components.model_diagram import model_diagram
 from pages.shared.components.prediction_strip import Lane, prediction_strip
 from pages.shared.panels.class_said import class_panel, wrong_panel
 from pages.shared.panels.going_on import going_on_panel
+from pages.shared.panels.published import published_panel, show_parts
 from pages.shared.session import View, open_page
 from xformer.interventions import changed_source, join
-from xformer.presets import PUBLISHED
 from xformer.viz.diagram import diagram
 
 SCREENS = {
@@ -43,7 +42,7 @@ def page() -> None:
         wrong_panel(view)
     _card(view)
     _parameters(view)
-    _published()
+    published_panel()
 
 
 def _prediction(view: View) -> None:
@@ -83,23 +82,7 @@ def _diagram(view: View) -> None:
 def _parameters(view: View) -> None:
     config = view.checkpoint.config
     st.subheader(f"{config.n_parameters():,} learned numbers", anchor=False)
-    parts = config.parameters_by_part()
-    table = pd.DataFrame(
-        {
-            "part": [part.name for part in parts],
-            "how it is counted": [part.formula for part in parts],
-            "numbers": [part.count for part in parts],
-            "share": [part.count / config.n_parameters() for part in parts],
-        }
-    )
-    st.dataframe(
-        table,
-        hide_index=True,
-        column_config={
-            "numbers": st.column_config.NumberColumn(format="localized"),
-            "share": st.column_config.ProgressColumn(min_value=0.0, max_value=1.0, format="percent"),
-        },
-    )
+    show_parts(config.parameters_by_part())
 
 
 def _card(view: View) -> None:
@@ -135,22 +118,6 @@ def _card(view: View) -> None:
         f"Seed {card['seed']}, AdamW, learning rate up to {recipe['peak_lr']:g}, "
         f"warm-up over {recipe['warmup']:.0%} of the steps, then {recipe['decay']} decay."
     )
-
-
-def _published() -> None:
-    with st.expander("The same count for the paper’s own models"):
-        rows = [
-            {
-                "model": published.title,
-                "printed": f"{published.printed / 1e6:.0f} M",
-                "by formula": f"{published.model.n_parameters():,}",
-                "difference": f"{published.model.n_parameters() - published.printed:+,}",
-            }
-            for published in PUBLISHED.values()
-        ]
-        st.dataframe(pd.DataFrame(rows), hide_index=True)
-        for published in PUBLISHED.values():
-            st.caption(f"**{published.title}** ({published.source}). {published.note}")
 
 
 page()
