@@ -13,7 +13,7 @@ from pages.shared.panels.runs_curves import labels
 from pages.shared.panels.runs_table import CHOSEN, choose
 from pages.shared.sidebar import choose_model
 from xformer.training import jobs
-from xformer.training.book import RESUMABLE, Entry
+from xformer.training.book import ELSEWHERE, RESUMABLE, Entry
 from xformer.training.metric_files import event_files, folder_name, metrics_csv
 from xformer.training.transfer import to_file
 
@@ -97,7 +97,8 @@ def _actions(entry: Entry, entries: Sequence[Entry], names: dict[str, str], mine
     if st.button("Open in Train", type="primary", width="stretch", key=f"runs_train_{run}"):
         st.switch_page(TRAIN, query_params={"run": run})
     again_at, files_at = st.columns(2, gap="small")
-    if mine and entry.state in RESUMABLE and not entry.is_active:
+    is_ours = entry.wanted != ELSEWHERE  # another program's is gone on with there
+    if mine and is_ours and entry.state in RESUMABLE and not entry.is_active:
         again_at.button("Resume", on_click=_resume, args=(run,), width="stretch", key=f"runs_resume_{run}")
     else:
         again_at.button(
@@ -106,6 +107,7 @@ def _actions(entry: Entry, entries: Sequence[Entry], names: dict[str, str], mine
             help="A new run with the same settings, from the start: on a CPU it ends in the same bits.",
             on_click=_again,
             args=(entry, who),
+            disabled=not is_ours,
             key=f"runs_again_{run}",
         )
     with files_at, st.popover("Download", width="stretch"):

@@ -15,7 +15,7 @@ from xformer.checkpoints import FILE, to_bytes
 from xformer.errors import ConfigError, XformerError
 from xformer.presets import Preset
 from xformer.training import jobs
-from xformer.training.book import Entry
+from xformer.training.book import ELSEWHERE, Entry
 
 SCREENS = {
     "Home": "pages/explore/home.py",
@@ -48,7 +48,7 @@ def afterwards(entry: Entry, settings: Preset, step: int | None, probe: str, who
                 icon=":material/replay:",
                 on_click=_again,
                 args=(entry, settings, who, _ticket()),
-                disabled=not who,
+                disabled=not who or entry.wanted == ELSEWHERE,
                 help="The same settings and the same seed: on a CPU the same run, bit for bit.",
                 key="run_again",
             )

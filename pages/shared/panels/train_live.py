@@ -158,7 +158,7 @@ def _tiles(entry: Entry, rows: list[dict[str, Any]], goes_on: bool) -> None:
         ("gradient", _number(live.get("gradient_norm", last.get("gradient_norm")), ".3f")),
         ("learning rate", _number(live.get("learning_rate", last.get("learning_rate")), ".2e")),
         ("steps/s", _number(live.get("steps_per_second") if entry.state == "running" else None, ",.0f")),
-        ("tokens/s", _number(last.get("tokens_per_second"), ",.0f")),
+        ("tokens/s", _number(last.get("tokens_per_second") or None, ",.0f")),
     )
     cells = "".join(f"<div><span>{words}</span><b>{number}</b></div>" for words, number in tiles)
     st.html(f"{_TILES_CSS}<div class='train-tiles'>{cells}</div>")

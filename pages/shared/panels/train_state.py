@@ -9,7 +9,7 @@ from pages.shared.panels.train_estimate import duration
 from xformer.presets import Preset
 from xformer.tasks.rules import RULES
 from xformer.training import queue
-from xformer.training.book import Entry
+from xformer.training.book import ELSEWHERE, Entry
 
 BADGES = {
     "queued": ("waiting", "orange", ":material/hourglass_top:"),
@@ -64,4 +64,6 @@ def state_words(entry: Entry, settings: Preset, who: str) -> str:
 
 def device_words(entry: Entry) -> str:
     """The device as a person says it."""
+    if entry.device == ELSEWHERE:
+        return "another program’s device"
     return "the CPU" if entry.device in (None, "cpu") else f"GPU {entry.device.removeprefix('cuda:')}"
