@@ -88,31 +88,47 @@ def test_home_leads_to_attention_with_the_same_input(app: str, visit: Visiting) 
     assert visitor.problems == []
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+def in_both_themes(visitor: Visit, look: Callable[[], None]) -> None:
+    """Look at a screen in the light theme, then in the dark one, which follows the system's at once."""
+    light = "rgb(255, 255, 255)"
+    expect(visitor.page.get_by_test_id("stApp")).to_have_css("background-color", light)
+    look()
+    visitor.page.emulate_media(color_scheme="dark")
+    expect(visitor.page.get_by_test_id("stApp")).not_to_have_css("background-color", light)
+    look()
+    assert visitor.problems == []
+
+
 @pytest.mark.parametrize("path", ["/", "/attention"])
 @pytest.mark.parametrize("model", ["reverse-seq2seq", "reverse-decoder", "reverse-mirror"])
 def test_every_architecture_draws_without_a_word_in_the_console(
-    app: str, visit: Visiting, model: str, path: str, theme: str
+    app: str, visit: Visiting, model: str, path: str
 ) -> None:
-    visitor = visit(app, f"{path}?model={model}", theme)
+    visitor = visit(app, f"{path}?model={model}")
     key = "diagram" if path == "/" else "attention"
-    expect(visitor.page.locator(f".st-key-{key}").locator("svg, canvas").first).to_be_visible(timeout=30_000)
-    expect(visitor.page.get_by_test_id("stException")).to_have_count(0)
-    assert visitor.problems == []
+
+    def look() -> None:
+        expect(visitor.page.locator(f".st-key-{key}").locator("svg, canvas").first).to_be_visible(timeout=30_000)
+        expect(visitor.page.get_by_test_id("stException")).to_have_count(0)
+
+    in_both_themes(visitor, look)
 
 
 SCREENS = ["", "embeddings", "positions", "attention", "feed_forward", "residual"]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("screen", SCREENS)
 @pytest.mark.parametrize("model", ["reverse", "reverse-seq2seq"])
-def test_every_screen_is_quiet_in_both_themes(app: str, visit: Visiting, model: str, screen: str, theme: str) -> None:
-    visitor = visit(app, f"/{screen}?model={model}&mask=causal", theme)
-    expect(visitor.page.get_by_text("What to notice" if screen else "How it was trained")).to_be_visible(timeout=60_000)
-    expect(visitor.page.get_by_test_id("stException")).to_have_count(0)
-    expect(visitor.page.get_by_test_id("stAlertContentError")).to_have_count(0)
-    assert visitor.problems == []
+def test_every_screen_is_quiet_in_both_themes(app: str, visit: Visiting, model: str, screen: str) -> None:
+    visitor = visit(app, f"/{screen}?model={model}&mask=causal")
+
+    def look() -> None:
+        last = visitor.page.get_by_text("What to notice" if screen else "How it was trained")
+        expect(last).to_be_visible(timeout=60_000)
+        expect(visitor.page.get_by_test_id("stException")).to_have_count(0)
+        expect(visitor.page.get_by_test_id("stAlertContentError")).to_have_count(0)
+
+    in_both_themes(visitor, look)
 
 
 def attention_ready(visitor: Visit) -> None:
