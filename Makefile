@@ -24,6 +24,8 @@ bench: .venv/test
 	$(BIN)/python -m benchmarks.train_step
 	$(BIN)/python -m benchmarks.record
 	$(BIN)/python -m benchmarks.browser
+	$(BIN)/python -m benchmarks.training_room
+	$(BIN)/python -m benchmarks.characters
 
 # Train every shipped model again: the seed is in its preset, the figures go on its card.
 MODELS := reverse reverse-small reverse-seq2seq reverse-decoder reverse-mirror sort \
