@@ -139,7 +139,7 @@ class Book:
         }
         with self.database.writing() as db:
             check([entry for entry in all_entries(db) if entry.deleted is None])
-            db.execute(f"INSERT INTO runs ({', '.join(values)}) VALUES ({marks(values)})", tuple(values.values()))
+            insert_run(db, values)
         return run
 
     def entry(self, run: str) -> Entry:
@@ -240,6 +240,11 @@ def put_command(db: sqlite3.Connection, run: str, kind: str, value: float | None
     db.execute(
         "INSERT INTO commands (run, kind, value, sent) VALUES (?, ?, ?, ?)", (run, kind, value, time.monotonic())
     )
+
+
+def insert_run(db: sqlite3.Connection, values: dict[str, Any]) -> None:
+    """Write a run down, column by column, within a transaction."""
+    db.execute(f"INSERT INTO runs ({', '.join(values)}) VALUES ({marks(values)})", tuple(values.values()))
 
 
 def insert_rows(db: sqlite3.Connection, run: str, rows: Iterable[dict[str, Any]]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from xformer.checkpoints import FILE, Checkpoint, from_bytes, load, save, to_bytes
 from xformer.errors import BookError, CheckpointError
-from xformer.training.book import Book, Entry, insert_rows, marks
+from xformer.training.book import Book, Entry, insert_rows, insert_run
 from xformer.training.card import Story, one_line, read_card
 from xformer.training.curve import fitting
 from xformer.training.limits import Limits, disk_used, megabytes
@@ -135,7 +135,7 @@ def _write_down(book: Book, run: str, name: str, owner: str, checkpoint: Checkpo
         "created": time.time(),
     }
     with book.database.writing() as db:
-        db.execute(f"INSERT INTO runs ({', '.join(values)}) VALUES ({marks(values)})", tuple(values.values()))
+        insert_run(db, values)
         insert_rows(db, run, story.rows)
 
 
