@@ -47,17 +47,22 @@ def recording(run: Run, changes: Sequence[str] = ()) -> str:
 def footer(
     view: View, lines: Sequence[str], table: pd.DataFrame | None, name: str, *, changed: bool | None = None
 ) -> None:
-    """Under a picture: its code, and its data as CSV. `lines` follow the preamble and end in the picture."""
+    """Under a picture of the view: its code, and its data as CSV. `lines` follow the preamble and end in the picture."""
+    code_and_data([*preamble(view, changed=changed), *lines], table, name, view.model)
+
+
+def code_and_data(lines: Sequence[str], table: pd.DataFrame | None, name: str, file: str) -> None:
+    """Under any picture: all the lines that draw it in a notebook, and its data as `file`-`name`.csv where there is a table."""
     with st.container(horizontal=True, gap="small", key=f"footer_{name}"):
         with st.popover(
             "Code", icon=":material/code:", help="The lines that draw this picture in a notebook.", width=110
         ):
-            st.code("\n".join([*preamble(view, changed=changed), *lines]), language="python", width=900)
+            st.code("\n".join(lines), language="python", width=900)
         if table is not None:
             st.download_button(
                 "CSV",
                 lambda: table.to_csv(index=False).encode(),
-                f"{view.model}-{name}.csv",
+                f"{file}-{name}.csv",
                 "text/csv",
                 icon=":material/download:",
                 on_click="ignore",

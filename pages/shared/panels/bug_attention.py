@@ -9,8 +9,8 @@ import pandas as pd
 import streamlit as st
 
 from pages.shared.components.attention_view import Selection, attention_choice, attention_view, choose_attention
+from pages.shared.notebook import code_and_data
 from pages.shared.panels.bug_runs import Pair, recording_code
-from pages.shared.panels.principle_show import footer
 from pages.shared.resources import Run
 from pages.shared.view import View
 from xformer.bugs import Bug
@@ -45,7 +45,7 @@ def attention_panel(view: View, bug: Bug, pair: Pair) -> Selection:
     tables = [
         _table(item[chosen.layer], chosen.head).assign(run=run) for run, item in (("right", layers), ("wrong", other))
     ]
-    footer([*recording_code(view, bug, pair), *lines], pd.concat(tables), "attention", "bug-lab")
+    code_and_data([*recording_code(view, bug, pair), *lines], pd.concat(tables), "attention", "bug-lab")
     return most
 
 

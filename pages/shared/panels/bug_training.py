@@ -13,8 +13,8 @@ from pages.shared import models
 from pages.shared.ask import seed
 from pages.shared.layout import is_dark
 from pages.shared.literal import literal
+from pages.shared.notebook import code_and_data
 from pages.shared.panels.compare_job import TICK, Job
-from pages.shared.panels.principle_show import footer
 from pages.shared.view import View
 from xformer.bugs import Bug
 from xformer.bugs.lab import lab_run
@@ -210,4 +210,4 @@ def _show(view: View, bug: Bug, latest: Lesson) -> None:
         f'for progress in lab_run(preset, BUGS["{bug.name}"]).reports():',
         "    print(progress.step, progress.loss)",
     ]
-    footer(lines, table, "training", "bug-lab")
+    code_and_data(lines, table, "training", "bug-lab")

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pandas as pd
-import streamlit as st
 
 from pages.shared.models import shown_path
+from pages.shared.notebook import code_and_data
 from pages.shared.panels.compare_match import Match, reads
 from pages.shared.resources import MASKS
 from xformer.decoding import GREEDY
@@ -53,19 +53,4 @@ def preamble(match: Match, *, plays: bool = True) -> list[str]:
 
 def footer(match: Match, lines: Sequence[str], table: pd.DataFrame | None, name: str, *, plays: bool = True) -> None:
     """Under a picture: its code, and its data as CSV. `lines` follow the preamble and end in the picture."""
-    with st.container(horizontal=True, gap="small", key=f"footer_{name}"):
-        with st.popover(
-            "Code", icon=":material/code:", help="The lines that draw this picture in a notebook.", width=110
-        ):
-            st.code("\n".join([*preamble(match, plays=plays), *lines]), language="python", width=900)
-        if table is not None:
-            st.download_button(
-                "CSV",
-                lambda: table.to_csv(index=False).encode(),
-                f"compare-{name}.csv",
-                "text/csv",
-                icon=":material/download:",
-                on_click="ignore",
-                key=f"csv_{name}",
-                help="The numbers of this picture.",
-            )
+    code_and_data([*preamble(match, plays=plays), *lines], table, name, "compare")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.shared.literal import literal
+from pages.shared.notebook import code_and_data
 from pages.shared.panels.principle_sentence import Sentence, ask_row
-from pages.shared.panels.principle_show import Picture, footer, show_matrices
+from pages.shared.panels.principle_show import Picture, show_matrices
 from xformer.analysis import principles
 
 TITLE = "Average"
@@ -35,7 +36,7 @@ def average_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
     st.text(principles.weighted_sum(mixed, row, sentence.words))
     draw = 'matrix_chart(principles.matrix_frame(mixed.weights, names, names), kind="share", dark=False)'
     code = ["names = principles.numbered(words)", "mixed = principles.average(x)", draw]
-    footer([*sentence.code(), *code], table, "average")
+    code_and_data([*sentence.code(), *code], table, "average", "first-principles")
     return {"row": str(row)}, _notes(sentence, mixed, row)
 
 

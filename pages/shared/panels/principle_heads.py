@@ -8,8 +8,9 @@ import torch
 
 from pages.shared.ask import choose, seed
 from pages.shared.layout import is_dark
+from pages.shared.notebook import code_and_data
 from pages.shared.panels.principle_sentence import Sentence
-from pages.shared.panels.principle_show import Picture, footer, show_matrices
+from pages.shared.panels.principle_show import Picture, show_matrices
 from xformer.analysis import principles
 from xformer.viz.principles import cost_chart
 
@@ -48,7 +49,9 @@ def heads_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
     draw = "*[matrix_chart(principles.matrix_frame(head.weights, names, names), kind='share', dark=False) for head in heads]"
     matrices_code = f"principles.learned_matrices({d}, {sentence.seed})"
     more = [f"heads = principles.split_heads(x, {matrices_code}, {h})", "names = principles.numbered(words)"]
-    footer([*sentence.code(), "import altair", *more, f"altair.hconcat({draw})"], table, "heads")
+    code_and_data(
+        [*sentence.code(), "import altair", *more, f"altair.hconcat({draw})"], table, "heads", "first-principles"
+    )
     n, d_model, n_heads = PAPER if size == "paper" else (len(names), d, h)
     costs = principles.costs(n, d_model, n_heads)
     st.markdown(
@@ -61,7 +64,7 @@ def heads_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
         "from xformer.viz.principles import *",
         f"cost_chart(principles.costs(n={n}, d_model={d_model}, n_heads={n_heads}), dark=False)",
     ]
-    footer(code, costs, "costs")
+    code_and_data(code, costs, "costs", "first-principles")
     return {"heads": str(h), "size": size}, _notes(heads, costs, n, d_model, n_heads)
 
 

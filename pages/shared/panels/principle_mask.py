@@ -8,8 +8,9 @@ import torch
 
 from pages.shared.ask import choose
 from pages.shared.literal import literal
+from pages.shared.notebook import code_and_data
 from pages.shared.panels.principle_sentence import Sentence, ask_row
-from pages.shared.panels.principle_show import Picture, footer, show_matrices
+from pages.shared.panels.principle_show import Picture, show_matrices
 from xformer.analysis import principles
 
 TITLE = "Mask"
@@ -59,7 +60,7 @@ def mask_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
         "names = principles.numbered(words)",
         f'matrix_chart(principles.matrix_frame(mixed.weights, names, names), kind="share", dark=False, struck={is_causal})',
     ]
-    footer([*sentence.code(), *code], pd.concat([table, more]), "mask")
+    code_and_data([*sentence.code(), *code], pd.concat([table, more]), "mask", "first-principles")
     return {"row": str(row), "causal": "causal" if is_causal else "full"}, _notes(sentence, ways, row)
 
 

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from pages.shared.ask import choose, seed
 from pages.shared.literal import literal
+from pages.shared.notebook import code_and_data
 from pages.shared.panels.principle_sentence import Sentence
-from pages.shared.panels.principle_show import Picture, footer, show_matrices
+from pages.shared.panels.principle_show import Picture, show_matrices
 from xformer.analysis import principles
 from xformer.layers.positions import sinusoidal
 
@@ -84,7 +85,12 @@ def position_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
         f"print(principles.order_error(f, x, {order}))",
         f'matrix_chart(principles.matrix_frame(f(x[{order}]), {moved}, {sentence.dimensions("y")}), kind="signed", dark=False)',
     ]
-    footer([*sentence.code(), *code], pd.concat([one.assign(order="typed"), other.assign(order=how)]), "position")
+    code_and_data(
+        [*sentence.code(), *code],
+        pd.concat([one.assign(order="typed"), other.assign(order=how)]),
+        "position",
+        "first-principles",
+    )
     return {"order": how, "add": str(int(adds))}, _notes(sentence, before, after, order, error, adds)
 
 

@@ -6,8 +6,9 @@ import pandas as pd
 import streamlit as st
 
 from pages.shared.literal import literal
+from pages.shared.notebook import code_and_data
 from pages.shared.panels.principle_sentence import Sentence, ask_row
-from pages.shared.panels.principle_show import Picture, footer, show_matrices
+from pages.shared.panels.principle_show import Picture, show_matrices
 from xformer.analysis import principles
 
 TITLE = "q, k, v"
@@ -48,7 +49,7 @@ def qkv_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
         "names = principles.numbered(words)",
         'matrix_chart(principles.matrix_frame(mixed.scores, names, names), kind="signed", dark=False)',
     ]
-    footer([*sentence.code(), *code], pd.concat([table, more]), "qkv")
+    code_and_data([*sentence.code(), *code], pd.concat([table, more]), "qkv", "first-principles")
     return {"row": str(row)}, _notes(sentence, mixed, row)
 
 

@@ -9,8 +9,8 @@ import streamlit as st
 
 from pages.shared.ask import seed
 from pages.shared.layout import is_dark
+from pages.shared.notebook import code_and_data
 from pages.shared.panels.principle_sentence import Sentence
-from pages.shared.panels.principle_show import footer
 from xformer.analysis import principles
 from xformer.viz.principles import RAW, SCALED, saturation_chart, variance_chart, weight_bars
 
@@ -63,7 +63,7 @@ def scale_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
         f"saturated = principles.saturation({list(POWERS)}, {KEYS}, samples={ROWS}, seed={sentence.seed})",
         'variance_chart(measured, dark=False) | saturation_chart(saturated, "gradient", dark=False)',
     ]
-    footer(code, measured.merge(saturated, on="d"), "scale")
+    code_and_data(code, measured.merge(saturated, on="d"), "scale", "first-principles")
     link = {"dk": str(d), "scaled": str(is_scaled)}
     return link, _notes(measured.set_index("d"), saturated.set_index(["d", "scale"]), d, weights.max().item())
 

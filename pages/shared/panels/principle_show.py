@@ -64,22 +64,3 @@ def show_matrices(
             framed = frame_row(spec, chosen if chosen in picture.rows else "")
             st.vega_lite_chart(framed, theme="streamlit", width="stretch", key=f"{name}_{index}")
     return pd.concat([picture.frame.assign(matrix=picture.title) for picture in pictures], ignore_index=True)
-
-
-def footer(lines: Sequence[str], table: pd.DataFrame, name: str, file: str = "first-principles") -> None:
-    """Under a picture: the code that draws it in a notebook, in the project's folder, and its data as CSV."""
-    with st.container(horizontal=True, gap="small", key=f"footer_{name}"):
-        with st.popover(
-            "Code", icon=":material/code:", help="The lines that draw this picture in a notebook.", width=110
-        ):
-            st.code("\n".join(lines), language="python", width=900)
-        st.download_button(
-            "CSV",
-            lambda: table.to_csv(index=False).encode(),
-            f"{file}-{name}.csv",
-            "text/csv",
-            icon=":material/download:",
-            on_click="ignore",
-            key=f"csv_{name}",
-            help="The numbers of this picture.",
-        )

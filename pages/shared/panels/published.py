@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 import streamlit as st
 import torch
 from jaxtyping import Float
+from torch import Tensor
 
 from pages.shared.ask import choose
 from pages.shared.components.attention_view import attention_choice, attention_view
 from xformer import ModelConfig, Transformer, record
+from xformer.analysis.heads import SCORES, pattern_scores
 from xformer.config import Part
 from xformer.counting import count_with_projections_to
 from xformer.presets import PUBLISHED
@@ -99,7 +101,7 @@ def forward(config: ModelConfig, seed: int = 0) -> Pass:
 def _forward(config: ModelConfig, name: str) -> None:
     with st.spinner("Drawing its weights …"):
         done = forward(config)
-    chance = float(np.log(config.vocab_size))
+    chance = math.log(config.vocab_size)
     st.markdown(
         f"It ran just now with random weights: {config.n_parameters():,} numbers, {N_SOURCE} source and {N_TARGET} target "
         f"tokens, logits {list(done.trace.logits.shape)} in **{done.seconds * 1e3:,.0f} ms**. Its loss on random tokens is "
@@ -110,7 +112,7 @@ def _forward(config: ModelConfig, name: str) -> None:
     layers = pattern_layers(done.trace, source, [str(token) for token in done.trace.target[0].tolist()])
     chosen = attention_choice(KEY, layers)
     attention_view(pack(layers, selected=(chosen.layer, chosen.head)), key=KEY)
-    first, last = (evenness(layers[index].pattern) for index in (0, config.n_layers - 1))
+    first, last = (evenness(done.trace[f"encoder.{index}.attn.pattern"][0]) for index in (0, config.n_layers - 1))
     st.caption(
         f"Every layer and head of it, untrained. Attention in the first encoder layer is as spread out as chance makes it: its "
         f"rows have {first:.0%} of the entropy of an even row, those of the last {last:.0%}. No head differs from another in "
@@ -118,10 +120,10 @@ def _forward(config: ModelConfig, name: str) -> None:
     )
 
 
-def evenness(pattern: Float[np.ndarray, "head query key"]) -> float:
+def evenness(pattern: Float[Tensor, "head query key"]) -> float:
     """The mean entropy of the rows as a share of that of an even row: 1 where all keys weigh the same, 0 for a single one."""
-    entropy = -(pattern * np.log(np.clip(pattern, 1e-30, None))).sum(axis=-1)  # [head, query]
-    return float(entropy.mean() / np.log(pattern.shape[-1]))
+    bits = pattern_scores(pattern)[:, SCORES.index("entropy")]  # [head]
+    return float(bits.mean()) / math.log2(pattern.shape[-1])
 
 
 def _overcount() -> None:

@@ -11,6 +11,7 @@ from pages.shared import desk, models
 from pages.shared.panels.runs_bar import DELETED, attempt
 from pages.shared.panels.runs_curves import labels
 from pages.shared.panels.runs_table import CHOSEN, choose
+from pages.shared.screens import SCREENS
 from pages.shared.sidebar import choose_model
 from xformer.training import jobs
 from xformer.training.book import ELSEWHERE, RESUMABLE, Entry
@@ -18,15 +19,6 @@ from xformer.training.metric_files import event_files, folder_name, metrics_csv
 from xformer.training.transfer import to_file
 
 TRAIN = "pages/train/train.py"
-SCREENS = {
-    "Home": "pages/explore/home.py",
-    "Embeddings": "pages/explore/embeddings.py",
-    "Positions": "pages/explore/positions.py",
-    "Attention": "pages/explore/attention.py",
-    "Feed-forward": "pages/explore/feed_forward.py",
-    "Residual": "pages/explore/residual.py",
-}
-"""Where a step of a run can be opened."""
 
 
 def one_run(entries: Sequence[Entry], every_tag: Sequence[str], who: str) -> None:

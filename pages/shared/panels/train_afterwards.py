@@ -9,6 +9,7 @@ from pages.shared.panels.train_fields import TRAIN, TRAINING
 from pages.shared.panels.train_form import ask, put
 from pages.shared.panels.train_form import settings as form_settings
 from pages.shared.panels.train_visit import complain, show_run
+from pages.shared.screens import SCREENS
 from pages.shared.sidebar import choose_model
 from xformer import load
 from xformer.checkpoints import FILE, to_bytes
@@ -16,15 +17,6 @@ from xformer.errors import ConfigError, XformerError
 from xformer.presets import Preset
 from xformer.training import jobs
 from xformer.training.book import ELSEWHERE, Entry
-
-SCREENS = {
-    "Home": "pages/explore/home.py",
-    "Embeddings": "pages/explore/embeddings.py",
-    "Positions": "pages/explore/positions.py",
-    "Attention": "pages/explore/attention.py",
-    "Feed-forward": "pages/explore/feed_forward.py",
-    "Residual": "pages/explore/residual.py",
-}
 
 
 def afterwards(entry: Entry, settings: Preset, step: int | None, probe: str, who: str) -> None:
