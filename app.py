@@ -1,4 +1,7 @@
-"""The app: `python app.py` serves it; each visit warms up once, then hands over to the page that was asked for."""
+"""The app: `python app.py` serves it; each visit warms up once, then hands over to the page that was asked for.
+
+Streamlit runs this file for each visit; before that, the same file as a module says what the server is made of.
+"""
 
 import sys
 from pathlib import Path
@@ -43,20 +46,24 @@ def serve() -> None:
     """Start the server with everything imported, so that no visitor waits for it."""
     import altair  # noqa: F401
     import pandas  # noqa: F401
-    from streamlit.runtime.pages_manager import PagesManager
     from streamlit.web import cli
 
     import xformer  # noqa: F401
 
-    # The folder is called pages/, so Streamlit takes the first visitor for one of an old-style multipage app, in which
-    # a deep link such as /attention does not exist, and says "Page not found" before app.py has run. It is not one.
-    PagesManager.uses_pages_directory = False
     sys.argv = ["streamlit", "run", str(HERE / "app.py"), *sys.argv[1:]]
     cli.main()
 
 
-if __name__ == "__main__":
-    if runtime.exists():
-        main()
-    else:
-        serve()
+if runtime.exists():
+    main()
+elif __name__ == "__main__":
+    serve()
+else:
+    from streamlit.runtime.pages_manager import PagesManager
+
+    from pages.shared.serving import guards
+
+    # The folder is called pages/, so Streamlit takes the first visitor for one of an old-style multipage app, in which
+    # a deep link such as /attention does not exist, and says "Page not found" before app.py has run. It is not one.
+    PagesManager.uses_pages_directory = False
+    app = st.App(HERE / "app.py", middleware=guards())

@@ -1,7 +1,8 @@
 """The desk that every screen about training goes to: the book of runs, who is asking, and what they may do.
 
-On a server for this machine alone, whoever opens it may do everything (open mode). On a server for several people, each browser
-has a number of its own in a cookie: who started a run controls it, all others look on. XFORMER_OPEN=0 or 1 chooses otherwise.
+On a server for this machine alone, whoever opens it may do everything (open mode). On a server for several people, which one
+behind a proxy is too, each browser has a number of its own in a cookie: who started a run controls it, all others look on.
+XFORMER_OPEN=0 or 1 chooses otherwise. Whoever sees a page in a frame of somebody's slides only looks on.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 import streamlit as st
 
 from pages.shared.components.visitor import COOKIE, visitor_number
+from pages.shared.serving.hosts import is_forwarded, is_local_only
 from xformer.errors import ConfigError, XformerError
 from xformer.training import jobs
 from xformer.training.book import Book, Entry
@@ -43,16 +45,20 @@ def limits() -> Limits:
 
 def is_open() -> bool:
     """Whether everybody may do everything."""
+    if st.context.is_embedded:
+        return False
     asked = os.environ.get("XFORMER_OPEN")
     if asked in ("0", "1"):
         return asked == "1"
-    return st.get_option("server.address") in ("127.0.0.1", "localhost", "::1")
+    return is_local_only() and not is_forwarded(st.context.headers)
 
 
 def visitor() -> str:
     """Who is looking: the owner of the runs that they start. Draws nothing that can be seen."""
     if is_open():
         return HERE
+    if st.context.is_embedded:  # a page around it could lay something else over the buttons
+        return ""
     number = st.context.cookies.get(COOKIE) or visitor_number(key="visitor")
     return number if number and re.fullmatch(r"[0-9a-f]{32}", number) else ""
 

@@ -1,0 +1,79 @@
+"""How much may lie in the server's memory as uploaded files: of one visitor, and of all together.
+
+Streamlit keeps an upload in memory until its visitor has gone, and takes any number of them from whoever has a connection,
+also such that no upload box on a screen has asked for. Its own limit (server.maxUploadSize) is a single file's.
+"""
+
+from __future__ import annotations
+
+import os
+
+import streamlit as st
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+from streamlit.runtime import Runtime
+
+MB = 1024**2
+PATH = "/_stcore/upload_file/"
+FILES_EACH = 16
+"""Files of one visitor that are kept at once; the screens ask for one at a time."""
+
+
+def limit_in_all() -> int:
+    """Bytes of all uploads together: XFORMER_MAX_UPLOADS in MB, 512 where it holds no number."""
+    asked = os.environ.get("XFORMER_MAX_UPLOADS", "")
+    return (int(asked) if asked.isdecimal() else 512) * MB
+
+
+def limit_each() -> int:
+    """Bytes of one visitor's uploads: two of the largest files."""
+    return 2 * int(st.get_option("server.maxUploadSize")) * MB
+
+
+def refusal(session: str, length: int | None, kept: dict[str, list[int]]) -> str | None:
+    """Why an upload of `length` bytes is not taken, where `kept` has the bytes of each visitor's files; None where it is."""
+    if length is None:
+        return "An upload must say how long it is (Content-Length)."
+    mine = kept.get(session, [])
+    if len(mine) >= FILES_EACH or sum(mine) + length > limit_each():
+        return f"At most {FILES_EACH} files and {limit_each() // MB} MB of one visitor are kept at a time; close some first."
+    if sum(map(sum, kept.values())) + length > limit_in_all():
+        return f"The uploads of all visitors take {limit_in_all() // MB} MB, which is the limit here. Try again in a while."
+    return None
+
+
+class UploadGuard:
+    """Refuses an upload that would take more memory than is allowed, before it is read."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self.arriving: dict[str, list[int]] = {}
+        """Bytes of each visitor's uploads that are being read right now."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        if scope["type"] != "http" or scope["method"] != "PUT" or PATH not in path:
+            await self.app(scope, receive, send)
+            return
+        session = path.partition(PATH)[2].partition("/")[0]
+        said = Headers(scope=scope).get("content-length", "")
+        length = int(said) if said.isdecimal() else None
+        if sentence := refusal(session, length, self._kept()):
+            await PlainTextResponse(sentence, status_code=413)(scope, receive, send)
+            return
+        assert length is not None
+        self.arriving.setdefault(session, []).append(length)
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.arriving[session].remove(length)
+            if not self.arriving[session]:
+                del self.arriving[session]
+
+    def _kept(self) -> dict[str, list[int]]:
+        storage = Runtime.instance().uploaded_file_mgr.file_storage  # type: ignore[attr-defined]
+        kept = {name: [len(file.data) for file in list(files.values())] for name, files in list(storage.items())}
+        for name, sizes in self.arriving.items():
+            kept[name] = kept.get(name, []) + sizes
+        return kept

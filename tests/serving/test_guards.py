@@ -1,0 +1,180 @@
+"""The guards in front of the app, each put before a small application of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import streamlit as st
+from starlette.types import Message, Receive, Scope, Send
+from streamlit.proto.BackMsg_pb2 import BackMsg
+
+from pages.shared.serving import headers, hosts, uploads
+from pages.shared.serving.headers import SecurityHeaders
+from pages.shared.serving.hosts import HostGuard, is_forwarded, is_own
+from pages.shared.serving.messages import MessageGuard
+from pages.shared.serving.uploads import MB, UploadGuard
+
+
+class Inner:
+    """Answers “ok” to a request, and notes what a websocket is told."""
+
+    def __init__(self) -> None:
+        self.heard: list[bytes] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"ok"})
+            return
+        while (message := await receive())["type"] != "websocket.disconnect":
+            self.heard.append(message["bytes"])
+
+
+def ask(app: Any, kind: str = "http", *, incoming: list[Message] | None = None, **scope: Any) -> list[Message]:
+    """What an application sends back to one request or one websocket."""
+    sent: list[Message] = []
+    waiting = list(incoming or [])
+
+    async def receive() -> Message:
+        return waiting.pop(0) if waiting else {"type": f"{kind}.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    base = {"type": kind, "method": "GET", "path": "/", "query_string": b"", "headers": []}
+    asyncio.run(app(base | scope, receive, send))
+    return sent
+
+
+def host(name: str) -> dict[str, Any]:
+    return {"headers": [(b"host", name.encode())]}
+
+
+@pytest.fixture
+def address(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Have the server listen to an address."""
+    real = st.get_option
+
+    def listen(where: str) -> None:
+        monkeypatch.setattr(st, "get_option", lambda name: where if name == "server.address" else real(name))
+
+    monkeypatch.delenv("XFORMER_HOSTS", raising=False)
+    listen("127.0.0.1")
+    return listen
+
+
+@pytest.mark.parametrize("name", ["localhost", "LOCALHOST:8501", "127.0.0.1:8501", "[::1]:8501", "localhost.:80"])
+def test_this_machine_is_answered_under_its_own_names(address: Any, name: str) -> None:
+    assert is_own(name)
+
+
+BAD = [
+    "evil.example",
+    "evil.example:8501",
+    "localhost.evil.example",
+    "192.168.1.7",
+    "",
+    "localhost:x",
+    "a@localhost",
+    "localhost/x",
+]
+
+
+@pytest.mark.parametrize("name", [*BAD, None])
+def test_other_names_are_refused_by_a_server_for_this_machine(address: Any, name: str | None) -> None:
+    assert not is_own(name)
+
+
+def test_an_open_server_is_answered_by_address_but_by_no_unknown_name(address: Any) -> None:
+    address("0.0.0.0")
+    assert is_own("192.168.1.7:8501")
+    assert is_own(hosts.socket.gethostname())
+    assert not is_own("evil.example")
+
+
+def test_own_names_can_be_configured(address: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XFORMER_HOSTS", "xformer.school.example, *.lab.example")
+    assert is_own("xformer.school.example:443")
+    assert is_own("a.lab.example")
+    assert not is_own("lab.example.evil.example")
+    assert not is_own("evil-lab.example")
+    monkeypatch.setenv("XFORMER_HOSTS", "*")
+    assert is_own("evil.example")
+
+
+def test_a_request_to_a_foreign_name_ends_at_the_guard(address: Any) -> None:
+    good, bad = (ask(HostGuard(Inner()), **host(name)) for name in ("localhost", "evil.example"))
+    assert good[0]["status"] == 200
+    assert bad[0]["status"] == 421
+    assert b"evil.example" in bad[1]["body"]
+    inner = Inner()
+    closed = ask(
+        HostGuard(inner), "websocket", incoming=[{"type": "websocket.receive", "bytes": b"x"}], **host("evil.example")
+    )
+    assert closed[0]["type"] == "websocket.close"
+    assert not inner.heard
+
+
+def test_a_proxy_is_known_by_what_it_adds() -> None:
+    assert is_forwarded({"Host": "localhost", "X-Forwarded-For": "203.0.113.9"})
+    assert is_forwarded({"forwarded": "for=203.0.113.9"})
+    assert not is_forwarded({"Host": "localhost", "Cookie": "x"})
+
+
+def test_pages_may_be_framed_by_their_own_server_and_pictures_by_anyone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XFORMER_FRAMES", raising=False)
+    assert headers.framers(b"model=reverse") == "'self'"
+    assert headers.framers(b"model=reverse&embed=true") == "*"
+    assert headers.framers(b"embed=false") == "'self'"
+    monkeypatch.setenv("XFORMER_FRAMES", "https://slides.school.example, javascript:x")
+    assert headers.framers(b"") == "'self' https://slides.school.example"
+    monkeypatch.setenv("XFORMER_FRAMES", "https://slides.school.example;script-src")
+    assert headers.framers(b"") == "'self'"
+
+
+def test_every_answer_carries_the_policy() -> None:
+    sent = ask(SecurityHeaders(Inner()))
+    given = dict(sent[0]["headers"])
+    assert b"object-src 'none'" in given[b"content-security-policy"]
+    assert b"frame-ancestors 'self'" in given[b"content-security-policy"]
+    assert given[b"x-content-type-options"] == b"nosniff"
+
+
+def test_developers_orders_are_dropped_and_the_screens_own_pass() -> None:
+    clear, rerun = BackMsg(clear_cache=True).SerializeToString(), BackMsg()
+    rerun.rerun_script.query_string = "model=reverse"
+    stop = BackMsg(debug_shutdown_runtime=True).SerializeToString()
+    inner = Inner()
+    said = [clear, rerun.SerializeToString(), stop, b"\xff\xff\xff"]
+    ask(MessageGuard(inner), "websocket", incoming=[{"type": "websocket.receive", "bytes": data} for data in said])
+    assert inner.heard == [rerun.SerializeToString()]
+
+
+class Uploads(UploadGuard):
+    """The guard, with given files in memory."""
+
+    def __init__(self, kept: dict[str, list[int]]) -> None:
+        super().__init__(Inner())
+        self.kept = kept
+
+    def _kept(self) -> dict[str, list[int]]:
+        return self.kept
+
+
+def put(guard: UploadGuard, length: int | None, session: str = "me") -> int:
+    headers = [] if length is None else [(b"content-length", str(length).encode())]
+    return ask(guard, method="PUT", path=f"{uploads.PATH}{session}/1", headers=headers)[0]["status"]
+
+
+def test_uploads_are_bounded_for_one_visitor_and_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XFORMER_MAX_UPLOADS", "300")
+    largest = uploads.limit_each() // 2
+    assert put(Uploads({}), largest) == 200
+    assert put(Uploads({}), None) == 413
+    assert put(Uploads({"me": [largest, largest]}), 1) == 413
+    assert put(Uploads({"other": [largest, largest]}), largest) == 200
+    assert put(Uploads({"me": [1] * uploads.FILES_EACH}), 1) == 413
+    assert put(Uploads({"a": [200 * MB], "b": [100 * MB]}), 1) == 413
+    assert ask(Uploads({"me": [largest] * 2}), method="GET", path=f"{uploads.PATH}me/1")[0]["status"] == 200
