@@ -26,23 +26,14 @@ def test_readings(model: str) -> pd.DataFrame:
 
 
 def ask_image(task: Task, model: str) -> tuple[int, ...]:
-    """The image that it reads, with the digit that it is: a test image, or what was drawn."""
+    """The image that it reads: a test image with the digit that it is, or what was drawn, of which nobody knows it."""
     rule = task.rule
     assert isinstance(rule, Digits)
     source = _source(rule)
     digit_pad(source[:-1], key=PAD, on_drawn=_take_drawing)
     number = rule.test_number(source)
     if number is None:
-        st.session_state["meant"] = source[-1]
-        st.segmented_control(
-            "Drawn; it is meant to be",
-            range(10),
-            key="meant",
-            required=True,
-            on_change=_mean_it,
-            width="stretch",
-            help="What counts as the right answer.",
-        )
+        st.caption("Drawn, so nobody knows the right answer: what the model says is neither right nor wrong.")
     else:
         st.session_state["test_number"] = number
         st.caption(f"Test image {number}: a **{source[-1]}**. Draw on it, or clear it and draw your own.")
@@ -92,16 +83,9 @@ def _show(text: str) -> None:
 
 
 def _take_drawing() -> None:
-    """The page as it was drawn on; it is meant to be what it was before."""
+    """The page as it was drawn on; what it was before says nothing about what it is now."""
     if (pixels := drawn_on(PAD)) is not None:
-        text = str(st.session_state["input"])
-        meant = text[0] if "-" in text else str(int(digit_images()[1].digits[int(text.removeprefix("test "))]))
-        _show(f"{meant}-{pixels}")
-
-
-def _mean_it() -> None:
-    text = str(st.session_state["input"])
-    _show(f"{st.session_state['meant']}-{text.partition('-')[2]}")
+        _show(f"drawn {pixels}".rstrip("0").rstrip())
 
 
 def _show_number() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import streamlit as st
 import torch
@@ -53,12 +53,17 @@ class Run:
     example: Example
     trace: Trace
     predicted: tuple[int, ...]
-    """The likeliest token at each output that has a right answer, given the right answer so far."""
+    """The likeliest token at each output that is asked for, given the tokens that really stand before it."""
     probability: tuple[float, ...]
     """What the model gives that token."""
     answer: tuple[int, ...]
+    """What really stands there: the right answer where there is one, in a text the next character; of a drawn image, for want
+    of anything better, what the model itself says to it unchanged."""
     loss: float
-    """Mean −log p(right token) over those outputs, in nats."""
+    """Mean −log p(answer) over those outputs, in nats."""
+    probability_of_answer: tuple[float, ...] = ()
+    has_right_answer: bool = True
+    """Whether anything that the model says here is right or wrong; see `Task.has_right_answer`."""
 
     def tokens(self, stack: str | None = None) -> list[int]:
         """What a stack reads: the decoder of an encoder-decoder the target, every other the stream."""
@@ -67,6 +72,7 @@ class Run:
 
     @property
     def n_right(self) -> int:
+        """How many outputs say the answer. Where there is no right answer this is no score."""
         return sum(said == right for said, right in zip(self.predicted, self.answer, strict=True))
 
 
@@ -77,7 +83,11 @@ def run(name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str =
     Raises `InputError` when the input is too long for it, `EditError` when an intervention does not fit.
     """
     chosen, example, changed = _prepare(name, source, mask, changes)
+    assert chosen.task is not None
+    has_right_answer = chosen.task.has_right_answer(source)
     trace = record(chosen.model, example.stream, example.target, edits=changed)
+    if chosen.task.rule.is_image and not has_right_answer:
+        example = _answered_by_itself(name, source, mask, changes, example, trace)
     labelled = example.labels[0] != IGNORED
     probabilities = trace.logits[0, labelled].softmax(dim=-1)  # [out, vocab]
     answer = example.labels[0, labelled]  # [out]
@@ -89,8 +99,20 @@ def run(name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str =
         predicted=tuple(best.indices.tolist()),
         probability=tuple(best.values.tolist()),
         answer=tuple(answer.tolist()),
+        probability_of_answer=tuple(right.tolist()),
+        has_right_answer=has_right_answer,
         loss=-right.log().mean().item(),
     )
+
+
+def _answered_by_itself(
+    name: str, source: tuple[int, ...], mask: str, changes: str, example: Example, trace: Trace
+) -> Example:
+    """An image that nobody knows the digit of, with the digit that the unchanged model says to it in place of an answer."""
+    says = int(trace.logits[0, 0].argmax()) if (mask, changes) == (MASKS[0], "") else run(name, source).answer[0]
+    labels = example.labels.clone()
+    labels[0, 0] = says
+    return replace(example, source=(*example.source[:-1], says), answer=(says,), labels=labels)
 
 
 @st.cache_resource(max_entries=128, show_spinner=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,6 +96,17 @@ def test_every_panel_of_the_attention_screen(open_page: Open, panel: str) -> Non
         assert len(app.dataframe[0].value) == 2 * 4
         assert "averaged over the characters of this input" in words(app)
     assert "bits per character" in words(app)
+
+
+@pytest.mark.parametrize("changes", ["", "positions:off"])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("screen", ["attention", "residual"])
+@pytest.mark.usefixtures("untrained")
+def test_a_text_is_neither_right_nor_wrong(open_page: Open, screen: str, name: str, changes: str) -> None:
+    app = open_page(f"pages/explore/{screen}.py", model=name, input="def f(x):", edits=changes)
+    assert not app.exception
+    assert "he character that really comes next gets" in words(app)
+    assert not re.search(r"\d+ of \d+ (are )?right", words(app))
 
 
 @pytest.mark.usefixtures("untrained")

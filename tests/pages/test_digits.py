@@ -100,24 +100,31 @@ def test_the_sidebar_chooses_test_images(open_page: Open) -> None:
 
 def test_a_drawing_is_read_and_its_link_brings_it_back(open_page: Open) -> None:
     pixels = "00g" + "0" * 40 + "5g"
-    app = open_page(model=MODEL, input=f"3-{pixels}")
+    app = open_page(model=MODEL, input=f"3-{pixels}")  # a link from when one said which digit it is
     assert not app.exception
-    assert app.query_params["input"] == f"3-{pixels}"
-    assert app.sidebar.segmented_control(key="meant").value == 3
-    app.sidebar.segmented_control(key="meant").set_value(8).run()
-    assert app.query_params["input"] == f"8-{pixels}"
-    [caption] = [element.value for element in app.caption if "meant to be a" in element.value]
-    assert "meant to be a 8" in caption
+    assert app.query_params["input"] == f"drawn {pixels}"
+    assert app.sidebar.text_input == []
+
+
+@pytest.mark.parametrize("page", [None, "attention", "residual"])
+@pytest.mark.parametrize("typed", ["drawn", "drawn 00g0000000g", "7-00g"])
+def test_what_is_drawn_is_neither_right_nor_wrong(open_page: Open, page: str | None, typed: str) -> None:
+    app = open_page(PAGES[page] if page else None, model=MODEL, input=typed, mask="causal")
+    assert not app.exception
+    words = " ".join(element.value for element in app.caption)
+    assert "Nobody knows what a drawn image is" in words
+    assert not any(verdict in words for verdict in ("Right:", "Wrong:", "which is", "meant to be"))
 
 
 @pytest.mark.parametrize(
     ("before", "sent", "after"),
     [
-        ("test 17", "g" * 64, f"{int(digit_images()[1].digits[17])}-" + "g" * 64),
-        ("4-00g", "0" * 63 + "1", "4-" + "0" * 63 + "1"),
-        ("4-00g", "0" * 63, "4-00g"),
-        ("4-00g", "<b>" + "0" * 61, "4-00g"),
-        ("4-00g", ["0"], "4-00g"),
+        ("test 17", "g" * 64, "drawn " + "g" * 64),
+        ("test 17", "0" * 64, "drawn"),
+        ("drawn 00g", "0" * 63 + "1", "drawn " + "0" * 63 + "1"),
+        ("drawn 00g", "0" * 63, "drawn 00g"),
+        ("drawn 00g", "<b>" + "0" * 61, "drawn 00g"),
+        ("drawn 00g", ["0"], "drawn 00g"),
     ],
 )
 def test_what_the_page_sends_is_checked(before: str, sent: Any, after: str, monkeypatch: pytest.MonkeyPatch) -> None:

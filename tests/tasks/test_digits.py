@@ -15,6 +15,7 @@ from xformer.presets import preset
 from xformer.tasks import Task
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.digit_images import N_TEST, digit_images
+from xformer.tasks.rules.digits import UNKNOWN
 from xformer.training.evaluate import evaluate
 from xformer.training.loop import Run
 
@@ -81,21 +82,34 @@ def test_what_is_written_can_be_read() -> None:
     assert vocabulary.read("test 17") == test.sources[17].tolist()
     assert vocabulary.text(test.sources[17].tolist()) == "test 17"
     for _ in range(20):
-        source = [*torch.randint(0, 17, (64,), generator=draw).tolist(), 7]
+        source = [*torch.randint(0, 17, (64,), generator=draw).tolist(), UNKNOWN]
         text = vocabulary.text(source)
-        assert len(text) <= 66
+        assert len(text) <= 70
         assert vocabulary.read(text) == source
-    shifted = [0, 0, 5, *[0] * 60, 1, 4]
-    assert vocabulary.text(shifted) == "4-005" + "0" * 60 + "1"
+    shifted = [0, 0, 5, *[0] * 60, 1, UNKNOWN]
+    assert vocabulary.text(shifted) == "drawn 005" + "0" * 60 + "1"
     assert vocabulary.read(vocabulary.text(shifted)) == shifted
-    assert vocabulary.text([0] * 64 + [3]) == "3-"
-    assert vocabulary.read("3-") == [0] * 64 + [3]
+    assert vocabulary.text([0] * 64 + [3]) == "drawn"
+    assert vocabulary.read("3-") == vocabulary.read("drawn") == vocabulary.read("drawn ") == [0] * 64 + [UNKNOWN]
     assert vocabulary.text([7]) == "7"  # an answer
     for text in task().rule.examples().values():
         task().example(vocabulary.read(text), max_len=17)
 
 
-@pytest.mark.parametrize("text", ["", "3 7 12", "test 360", "test x", "7-" + "0" * 65, "7-h", "77-0", "7-０", "test ١"])
+def test_only_a_test_image_has_a_right_answer() -> None:
+    """A drawing keeps no label of what was there before; drawn pixel for pixel as a test image, it is that image."""
+    test = digit_images()[1].sources[17].tolist()
+    assert task().has_right_answer(test)
+    ink = "".join("0123456789abcdefg"[pixel] for pixel in test[:-1])
+    wrong_label = (test[-1] + 1) % 10
+    assert task().vocabulary.read(f"{wrong_label}-{ink}") == test
+    for typed in ("drawn", "drawn " + "g" * 64, "1-00g", f"drawn {'1' if ink[0] == '0' else '0'}{ink[1:]}"):
+        assert not task().has_right_answer(task().vocabulary.read(typed))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "3 7 12", "test 360", "test x", "7-" + "0" * 65, "drawn h", "drawnx", "7-h", "77-0", "7-０", "test ١"]
+)
 def test_what_is_no_image_gets_a_sentence(text: str) -> None:
     with pytest.raises(InputError):
         task().vocabulary.read(text)

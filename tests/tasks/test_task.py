@@ -14,6 +14,11 @@ from xformer.tasks.task import Example
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_task_with_a_rule_has_a_right_answer(architecture: str) -> None:
+    assert tiny_task(architecture).has_right_answer([1, 2, 3])
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_model_made_for_the_task_fits(architecture: str) -> None:
     task = tiny_task(architecture)
     task.check_fits(tiny_model(task))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -149,6 +150,11 @@ class Task:
         self.rule.check(source)
         answer, lengths = self.rule.answer(torch.tensor([source]), torch.tensor([len(source)]))
         return answer[0, : int(lengths[0])].tolist()
+
+    def has_right_answer(self, source: Sequence[int]) -> bool:
+        """Whether what a model says to a source can be right or wrong: not of a text, which may go on in many ways, nor of
+        an image that somebody drew."""
+        return self.rule.has_right_answer(source)
 
     def answer_queries(self, n: int) -> range:
         """Where the outputs that say the answer to n symbols stand: a decoder's after its source, all others' at once."""

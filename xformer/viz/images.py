@@ -142,12 +142,22 @@ def filters_chart(frame: pd.DataFrame, *, dark: bool, unit: float = 12.0) -> Cha
     return _map(frame, "weight", limit, tooltip, dark, unit)
 
 
-def class_bars(runs: dict[str, Float[np.ndarray, " digit"]], labels: Sequence[str], right: int, *, dark: bool) -> Chart:
-    """How probable each class is, on the fixed scale from 0 to 1; the right one has a frame. The last run is filled."""
+def class_bars(
+    runs: dict[str, Float[np.ndarray, " digit"]], labels: Sequence[str], right: int | None, *, dark: bool = False
+) -> Chart:
+    """How probable each class is, on the fixed scale from 0 to 1; the right one is marked, or else (None) the likeliest is
+    stressed. The last run is filled, the first an outline."""
     names = list(runs)
+    strong = int(np.argmax(runs[names[-1]])) if right is None else right
     table = pd.DataFrame(
         [
-            {"run": name, "class": label, "probability": float(value), "right": place == right}
+            {
+                "run": name,
+                "class": label,
+                "probability": float(value),
+                "right": place == right,
+                "strong": place == strong,
+            }
             for name, values in runs.items()
             for place, (label, value) in enumerate(zip(labels, values, strict=True))
         ]
@@ -160,7 +170,7 @@ def class_bars(runs: dict[str, Float[np.ndarray, " digit"]], labels: Sequence[st
     layers = [
         base.transform_filter(alt.datum.run == names[-1])
         .mark_bar(color=hue)
-        .encode(opacity=alt.condition(alt.datum.right, alt.value(1.0), alt.value(0.55))),
+        .encode(opacity=alt.condition(alt.datum.strong, alt.value(1.0), alt.value(0.55))),
         base.transform_filter((alt.datum.run == names[-1]) & alt.datum.right).mark_text(
             text=f"{theme.RIGHT.mark} right", dy=-9, fontSize=12, color=theme.pick(theme.RIGHT.colour, dark)
         ),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import streamlit as st
+from jaxtyping import Float
 
 from pages.shared.image_input import show_image, test_readings
 from pages.shared.layout import is_dark
-from pages.shared.notebook import footer
+from pages.shared.notebook import footer, recording
 from pages.shared.view import View
 from xformer.analysis.images import mistakes
 from xformer.tasks.digit_images import digit_images
@@ -22,7 +24,7 @@ def class_panel(view: View) -> None:
     runs = {
         name: run.trace.logits[0, 0].softmax(dim=-1).numpy(force=True) for name, run in view.runs().items()
     }  # [digit]
-    right = view.source[-1]
+    right = view.source[-1] if view.task.has_right_answer(view.source) else None
     at, bars = st.columns([1, 4], gap="large", vertical_alignment="center")
     with at:
         pixels = (view.changed() or view.original()).example.stream[0].numpy()
@@ -31,21 +33,33 @@ def class_panel(view: View) -> None:
         chart = class_bars(runs, view.task.vocabulary.labels, right, dark=is_dark())
         st.altair_chart(chart, width="stretch", key="classes")
     values = list(runs.values())[-1]
+    st.caption(_verdict(view, values, right))
+    table = pd.DataFrame({"digit": view.task.vocabulary.labels, **runs})
+    footer(view, _code(view, right), table, "classes")
+
+
+def _verdict(view: View, values: Float[np.ndarray, " digit"], right: int | None) -> str:
+    """What is said, how surely, and whether that is right: of a drawn image nobody knows."""
     said = int(np.argmax(values))
-    number = view.task.rule.test_number(view.source)  # type: ignore[attr-defined]
-    what = "The image is meant to be" if number is None else f"Test image {number} is"
     with_changes = f" with {view.what_changed()} (the frames are the original)" if view.is_changed else ""
+    says = f"The model says **{said}**{with_changes}, {values[said]:.1%} sure"
+    ran = "It ran just now, and said this once, at its class token."
+    if right is None:
+        return f"{says}. Nobody knows what a drawn image is, so this is neither right nor wrong. {ran}"
+    number = view.task.rule.test_number(view.source)  # type: ignore[attr-defined]
     verdict = "which is right" if said == right else f"**which is wrong**: {right} gets {values[right]:.1%}"
-    st.caption(
-        f"{what} a {right}. The model says **{said}**{with_changes}, {values[said]:.1%} sure, {verdict}. It ran just now, and "
-        "said this once, at its class token."
-    )
-    lines = [
+    return f"Test image {number} is a {right}. {says}, {verdict}. {ran}"
+
+
+def _code(view: View, right: int | None) -> list[str]:
+    """The lines that draw the bars of every run that is on the screen."""
+    traces = {"changed": "trace", "original": recording(view.original())} if view.is_changed else {"original": "trace"}
+    return [
         "from xformer.viz.images import class_bars",
-        "p = trace.logits[0, 0].softmax(dim=-1).numpy()",
-        f'class_bars({{"run": p}}, checkpoint.task.vocabulary.labels, {right}, dark=False)',
+        f"runs = {{{', '.join(f'{name!r}: {trace}' for name, trace in reversed(traces.items()))}}}",
+        "p = {name: run.logits[0, 0].softmax(dim=-1).numpy() for name, run in runs.items()}",
+        f"class_bars(p, checkpoint.task.vocabulary.labels, {right})",
     ]
-    footer(view, lines, None, "classes")
 
 
 def wrong_panel(view: View) -> None:

@@ -25,31 +25,59 @@ def prediction_lanes(view: View, what: str = "") -> None:
 
 
 def prediction_sentence(view: View, what: str = "") -> None:
-    """How many tokens are right, and what the loss is; with changes, from where to where they go."""
+    """How many tokens are right, or how surprised the model is where nothing is right or wrong; with changes, from where to
+    where that goes."""
     original, changed, what = view.original(), view.changed(), what or view.what_changed()
-    n = len(original.answer)
-    if view.task.rule.is_image and changed is None:
-        st.caption(f"{_class_of(original)}. Loss {original.loss:.4f} nats.", width="stretch")
-    elif changed is None:
-        given = "" if view.task.config.architecture == "encoder" else ", each token given the right ones before it"
-        bits = f" = {original.loss / math.log(2):.3f} bits per character" if view.task.rule.goes_on else ""
-        st.caption(f"{original.n_right} of {n} right, loss {original.loss:.4f} nats{bits}{given}.", width="stretch")
-    elif original.trace.logits.equal(changed.trace.logits):
+    if changed is not None and original.trace.logits.equal(changed.trace.logits):
         st.info(f"With {what} this model does exactly what it does anyway: nothing changes.", icon=":material/equal:")
+        return
+    if view.task.rule.goes_on:
+        sentence = _of_a_text(original, changed, what)
     elif view.task.rule.is_image:
-        st.caption(
-            f"With {what}: {_class_of(changed).lower()}. Originally: {_class_of(original).lower()}. The loss goes from "
-            f"{original.loss:.4f} to {changed.loss:.4f} nats.",
-            width="stretch",
-        )
+        sentence = _of_an_image(original, changed, what)
     else:
-        st.caption(
-            f"With {what}, {changed.n_right} of {n} are right instead of {original.n_right}; the loss goes from "
-            f"{original.loss:.4f} to {changed.loss:.4f} nats. Outlined tokens changed.",
-            width="stretch",
-        )
+        given = "" if view.task.config.architecture == "encoder" else ", each token given the right ones before it"
+        sentence = _of_a_rule(original, changed, what, given)
+    st.caption(sentence, width="stretch")
+
+
+def _of_a_rule(original: Run, changed: Run | None, what: str, given: str) -> str:
+    n = len(original.answer)
+    if changed is None:
+        return f"{original.n_right} of {n} right, loss {original.loss:.4f} nats{given}."
+    return (
+        f"With {what}, {changed.n_right} of {n} are right instead of {original.n_right}; the loss goes from "
+        f"{original.loss:.4f} to {changed.loss:.4f} nats. Outlined tokens changed."
+    )
+
+
+def _of_a_text(original: Run, changed: Run | None, what: str) -> str:
+    """A text may go on in many ways: nothing is right or wrong, but the characters that do come surprise the model or not."""
+    run = changed or original
+    expects = f"the character that really comes next gets **{math.exp(-run.loss):.0%}** (the geometric mean)"
+    if changed is None:
+        return f"T{expects[1:]}: {_bits(run)}. A text may go on in many ways, so no guess is right or wrong."
+    return f"With {what} {expects}, {_bits(run)} instead of {_bits(original)}. Outlined tokens changed."
+
+
+def _bits(run: Run) -> str:
+    return f"{run.loss / math.log(2):.3f} bits per character"
+
+
+def _of_an_image(original: Run, changed: Run | None, what: str) -> str:
+    loss = f"Loss {original.loss:.4f} nats." if original.has_right_answer else "Nobody knows what a drawn image is."
+    if changed is None:
+        return f"{_class_of(original)}. {loss}"
+    if original.has_right_answer:
+        loss = f"The loss goes from {original.loss:.4f} to {changed.loss:.4f} nats."
+    return f"With {what}: {_uncapped(_class_of(changed))}. Originally: {_uncapped(_class_of(original))}. {loss}"
 
 
 def _class_of(run: Run) -> str:
     """What a model of images says, how sure it is, and whether that is right."""
-    return f"{'Right' if run.n_right else 'Wrong'}: it says {run.predicted[0]}, {run.probability[0]:.2%} sure"
+    verdict = ("Right: it" if run.n_right else "Wrong: it") if run.has_right_answer else "It"
+    return f"{verdict} says {run.predicted[0]}, {run.probability[0]:.2%} sure"
+
+
+def _uncapped(sentence: str) -> str:
+    return sentence[0].lower() + sentence[1:]

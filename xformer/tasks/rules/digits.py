@@ -1,8 +1,8 @@
 """Digits: which digit does an image show? Real handwriting, read by a vision transformer (Dosovitskiy et al. 2021).
 
-A source is the image's 64 pixels and, last, the digit that it is (or is meant to be, where somebody drew it); only the pixels
-go into the model. As text it is "test 17", the 18th test image, or "7-" and the pixels in base 17, without what is blank at
-the end.
+A source is the image's 64 pixels and, last, the digit that it is; only the pixels go into the model. As text it is "test 17",
+the 18th test image, or "drawn" and the pixels in base 17, without what is blank at the end. Of what somebody drew nobody knows
+which digit it is: its last number stands for nothing, and the model cannot be right or wrong.
 """
 
 from __future__ import annotations
@@ -21,8 +21,12 @@ from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
 from xformer.tasks.sampling import Purpose
 
 N_PIXELS = SIDE**2
+UNKNOWN = 0
+"""The last number of a drawn image, for want of another; it is never shown."""
 _INK = "0123456789abcdefg"
-_TEXT = re.compile(rf"([0-9])-([{_INK}]{{0,{N_PIXELS}}})", re.ASCII)
+_TEXT = re.compile(
+    rf"(?:drawn ?|[0-9]-)([{_INK}]{{0,{N_PIXELS}}})", re.ASCII
+)  # "7-…": links from when one said the digit
 _TEST = re.compile(r"test ([0-9]{1,4})", re.ASCII)
 
 
@@ -57,7 +61,7 @@ class Digits(Rule):
 
     @property
     def typed(self) -> str:
-        return f"A test image, “test 0” to “test {N_TEST - 1}”, or a digit and its pixels, “7-00d9…”."
+        return f"A test image, “test 0” to “test {N_TEST - 1}”, or pixels that are drawn, “drawn 00d9…”."
 
     @property
     def default(self) -> str:
@@ -70,9 +74,9 @@ class Digits(Rule):
         return {
             "… reads a clear seven": f"test {firsts[7]}",
             "… tells an eight from a three": f"test {firsts[8]}",
-            "… stands a seven on its head": self.written([*upside_down[:-1][::-1], 7]) or "",
-            "… makes of an empty page": "0-",
-            "… makes of nothing but ink": "8-" + _INK[MOST_INK] * N_PIXELS,
+            "… stands a seven on its head": self.written([*upside_down[:-1][::-1], UNKNOWN]) or "",
+            "… makes of an empty page": "drawn",
+            "… makes of nothing but ink": "drawn " + _INK[MOST_INK] * N_PIXELS,
         }
 
     def source_length(self, size: int) -> int:
@@ -105,8 +109,10 @@ class Digits(Rule):
                 raise InputError(f"The test images are 0 to {N_TEST - 1}, got {int(match[1])}; for example test 17.")
             return digit_images()[1].sources[int(match[1])].tolist()
         if match := _TEXT.fullmatch(words):
-            pixels = [_INK.index(letter) for letter in match[2]]
-            return [*pixels, *[0] * (N_PIXELS - len(pixels)), int(match[1])]
+            pixels = [_INK.index(letter) for letter in match[1]]
+            pixels += [0] * (N_PIXELS - len(pixels))
+            same = (digit_images()[1].pixels == torch.tensor(pixels)).all(dim=1).nonzero()
+            return digit_images()[1].sources[int(same[0, 0])].tolist() if len(same) else [*pixels, UNKNOWN]
         raise InputError(
             f"This model reads images of digits; choose one, draw one, or type one, for example {self.default}."
         )
@@ -122,7 +128,11 @@ class Digits(Rule):
             return None  # an answer
         if (number := self.test_number(source)) is not None:
             return f"test {number}"
-        return f"{source[-1]}-" + "".join(_INK[ink] for ink in source[:-1]).rstrip("0")
+        return f"drawn {''.join(_INK[ink] for ink in source[:-1]).rstrip('0')}".rstrip()
+
+    def has_right_answer(self, source: Sequence[int]) -> bool:
+        """Only of a test image: whoever draws one tells nobody what it is, and a blank page is no digit."""
+        return self.test_number(source) is not None
 
     def check(self, source: Sequence[int]) -> None:
         if len(source) != N_PIXELS + 1 or not all(0 <= ink <= MOST_INK for ink in source[:-1]):

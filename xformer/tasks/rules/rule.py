@@ -188,6 +188,10 @@ class Rule:
             return ""
         return f"{size} {self.unit}: it was trained on {c.min_len} to {c.max_len}, so expect mistakes."
 
+    def has_right_answer(self, source: Sequence[int]) -> bool:
+        """Whether anybody knows what should be said to a source: only then is what a model says right or wrong."""
+        return not self.goes_on
+
     def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
         """Which source tokens the output that says each answer token has to look at; a row may be empty."""
         raise NotImplementedError
