@@ -27,6 +27,7 @@ from xformer.training.limits import Limits
 FORK = multiprocessing.get_context("fork")
 DEADLINE = 120.0
 GONE = "Its process ended without a word: killed, out of memory, or the machine was restarted."
+UNANSWERED = "Its process ended before it had answered. Resume goes on from the last state it kept."
 
 
 class Office:
@@ -176,7 +177,7 @@ def test_a_worker_that_is_gone_after_a_stop_has_stopped(book: Book, office: Offi
     jobs.stop(book, run)
     office.die(run)
     jobs.tend(book)
-    assert (book.entry(run).state, book.entry(run).message) == ("stopped", "")
+    assert (book.entry(run).state, book.entry(run).message) == ("stopped", UNANSWERED)
     with book.database.reading() as db:  # and the old stop is forgotten
         assert db.execute("SELECT count(*) FROM commands").fetchone()[0] == 0
     jobs.resume(book, run)
@@ -287,7 +288,7 @@ def test_a_worker_that_hangs_is_killed_some_seconds_after_a_stop(
     jobs.tend(book)
     assert process.wait(DEADLINE) == -signal.SIGKILL
     entry = book.entry(run)
-    assert (entry.state, entry.worker, entry.message) == ("stopped", None, "")  # in that very moment
+    assert (entry.state, entry.worker, entry.message) == ("stopped", None, UNANSWERED)  # in that very moment
 
 
 def test_a_clock_set_forward_kills_nobody(book: Book, hanging: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,8 +14,9 @@ from tests.training.at_work import add, claim, happenings, resume_here, train
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE
 from xformer.errors import BookError
-from xformer.training import obedience, worker
+from xformer.training import jobs, obedience, worker
 from xformer.training.book import Book, Entry
+from xformer.training.database import Database
 from xformer.training.snapshots import read_state, snapshot_steps
 
 TIMES = ("seconds", "tokens_per_second")
@@ -56,6 +59,41 @@ def test_pause_and_resume(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (entry.state, entry.step, entry.is_active) == ("finished", 20, False)
     assert 8 in snapshot_steps(book.folder_of(run))
     assert_same_run(book, run, undisturbed(book, monkeypatch, entry))
+
+
+@pytest.mark.parametrize("end", ["stop", "resume", "kill", "ask"])
+def test_a_state_is_never_in_the_book_without_its_step(book: Book, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    """However rarely the step is written down otherwise: whoever reads “paused at step 8” can rely on both words."""
+    run, committed, driven, handlers = add(book), [], [], []
+    drives, writing = obedience.Obedience.drives, Database.writing
+
+    @contextmanager
+    def spy(database: Database) -> Iterator[Any]:
+        with writing(database) as db:
+            yield db
+        entry = book.entry(run)
+        if driven and (not committed or committed[-1][0] != entry.state):
+            committed.append((entry.state, entry.step, driven[0].step))
+
+    def begin() -> None:
+        monkeypatch.setattr(obedience, "WRITE_SECONDS", 1e9)
+        monkeypatch.setattr(Database, "writing", spy)
+
+    def finish() -> None:
+        if end == "kill":
+            raise OSError("no room")
+        handlers[0](15, None) if end == "ask" else book.send(run, end)
+
+    monkeypatch.setattr(obedience.Obedience, "drives", lambda self, run: (driven.append(run), drives(self, run))[1])
+    at = {2: begin, 7: lambda: book.send(run, "pause"), **({9: finish} if end == "kill" else {})}
+    pauses = [lambda: book.send(run, "resume")] if end == "kill" else [finish]
+    with happenings(monkeypatch, at=at, pauses=pauses), monkeypatch.context() as patch:
+        patch.setattr(worker.signal, "signal", lambda _, handler: handlers.append(handler))
+        worker.work(book, run, claim(book, run))
+    states = {"stop": "stopped", "resume": "finished", "kill": "failed", "ask": "interrupted"}
+    still = [(state, told, true) for state, told, true in committed if state != "running"]
+    assert [state for state, *_ in still] == ["paused", states[end]]
+    assert all(told == true for _, told, true in still), still
 
 
 def test_single_steps(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,10 +154,10 @@ def test_a_stop_is_in_the_book_until_the_run_has_stopped(book: Book, monkeypatch
     """Should the process hang while it saves, it is known that it was told, and since when."""
     run, leave, seen = add(book), worker.leave, []
 
-    def look_and_leave(*args: Any) -> None:
+    def look_and_leave(*args: Any, **position: Any) -> None:
         with book.database.reading() as db:
             seen.extend(row["kind"] for row in db.execute("SELECT kind FROM commands"))
-        leave(*args)
+        leave(*args, **position)
 
     monkeypatch.setattr(worker, "leave", look_and_leave)
     at = {6: lambda: [book.send(run, kind) for kind in ("rate", "stop")]}
@@ -195,6 +233,28 @@ def test_no_rate_at_all_is_no_command(book: Book, monkeypatch: pytest.MonkeyPatc
     assert (entry.state, entry.train["lr_changes"]) == ("finished", [])
 
 
+def test_a_new_learning_rate_told_to_a_run_while_it_leaves_is_not_lost(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, leave = add(book), worker.leave
+
+    def tell_and_leave(*args: Any, **position: Any) -> None:
+        book.send(run, "rate", 0.02)
+        leave(*args, **position)
+
+    monkeypatch.setattr(worker, "leave", tell_and_leave)
+    monkeypatch.setattr(obedience, "IDLE_SECONDS", 0.0)
+    entry = train(book, run, monkeypatch, at={6: lambda: book.send(run, "pause")})
+    assert (entry.state, entry.train["lr_changes"]) == ("paused", [[8, 0.02]])
+    monkeypatch.setattr(worker, "leave", leave)
+    jobs.change_rate(book, run, 0.03)  # it has no process now, and takes it all the same
+    entry = resume_here(book, run, monkeypatch)
+    assert (entry.state, entry.train["lr_changes"]) == ("finished", [[8, 0.03]])
+    assert_same_run(book, run, undisturbed(book, monkeypatch, entry))
+    with pytest.raises(BookError, match="takes no more steps"):
+        jobs.change_rate(book, run, 0.01)
+
+
 def test_a_paused_run_makes_room_when_somebody_waits(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
     run = add(book)
     pauses = [lambda: None, lambda: add(book, owner="bob")]
@@ -238,10 +298,10 @@ def test_what_is_told_to_a_run_while_it_leaves(
     """Between the last look at the commands and the book saying that the process is gone."""
     run, leave = add(book), worker.leave
 
-    def tell_and_leave(*args: Any) -> None:
+    def tell_and_leave(*args: Any, **position: Any) -> None:
         for kind in told:
             book.send(run, kind)
-        leave(*args)
+        leave(*args, **position)
 
     monkeypatch.setattr(worker, "leave", tell_and_leave)
     monkeypatch.setattr(obedience, "IDLE_SECONDS", 0.0)

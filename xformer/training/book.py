@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from xformer.config import ModelConfig, TaskConfig, TrainConfig
-from xformer.errors import BookError
+from xformer.errors import BookError, ConfigError
 from xformer.presets import Preset
 from xformer.training.database import Database
+from xformer.training.schedule import with_peak
 
 FILE = "runs.sqlite"
 MOVES = {
@@ -240,6 +241,17 @@ def put_command(db: sqlite3.Connection, run: str, kind: str, value: float | None
     db.execute(
         "INSERT INTO commands (run, kind, value, sent) VALUES (?, ?, ?, ?)", (run, kind, value, time.monotonic())
     )
+
+
+def change_peak(db: sqlite3.Connection, run: str, after: int, peak: float) -> bool:
+    """Have another peak of the learning rate hold after a step; where it is none, the run's message says so."""
+    try:
+        train = with_peak(TrainConfig.from_json(entry_of(db, run).train), after, peak)
+    except ConfigError as error:
+        set_columns(db, run, message=str(error))
+        return False
+    set_columns(db, run, train=json.dumps(train.to_json()))
+    return True
 
 
 def insert_run(db: sqlite3.Connection, values: dict[str, Any]) -> None:

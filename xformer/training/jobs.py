@@ -24,7 +24,19 @@ from xformer.errors import BookError, ConfigError, XformerError
 from xformer.presets import Preset
 from xformer.tasks import Task
 from xformer.training import liveness, queue
-from xformer.training.book import ELSEWHERE, RESUMABLE, Book, Entry, all_entries, entry_of, move, new_id, put_command
+from xformer.training.book import (
+    ELSEWHERE,
+    MOVES,
+    RESUMABLE,
+    Book,
+    Entry,
+    all_entries,
+    change_peak,
+    entry_of,
+    move,
+    new_id,
+    put_command,
+)
 from xformer.training.limits import Limits
 from xformer.training.snapshots import snapshot_file
 
@@ -118,6 +130,18 @@ def resume(book: Book, run: str) -> None:
         tend(book)
 
 
+def change_rate(book: Book, run: str, peak: float) -> None:
+    """Give a run another peak of its learning rate: by its worker before the next step, or for when it goes on."""
+    with book.database.writing() as db:
+        entry = entry_of(db, run)
+        if entry.is_active:
+            put_command(db, run, "rate", peak)
+        elif "queued" not in (entry.state, *MOVES[entry.state]):
+            raise BookError(f"The run “{entry.name}” is {entry.state}: it takes no more steps.")
+        else:
+            change_peak(db, run, entry.step, peak)
+
+
 def tend(book: Book) -> None:
     """Notice workers that died, kill those that do not obey, start what is next, and empty the bin."""
     entries = book.entries()
@@ -142,10 +166,12 @@ def _bury(book: Book, entry: Entry) -> None:
             now = entry_of(db, entry.id)
             if now.worker == entry.worker and now.is_active:
                 told = db.execute("SELECT 1 FROM commands WHERE run = ? AND kind = 'stop'", (now.id,)).fetchone()
-                message = "" if told else (
-                    "Its process ended without a word: killed, out of memory, or the machine was restarted. "
-                    "Resuming goes on from the last state it kept."
-                )  # fmt: skip
+                how = (
+                    "Its process ended before it had answered."
+                    if told
+                    else "Its process ended without a word: killed, out of memory, or the machine was restarted."
+                )
+                message = f"{how} Resume goes on from the last state it kept."
                 move(db, now, "stopped" if told else "interrupted", worker=None, pid=None, message=message)
                 db.execute("DELETE FROM commands WHERE run = ?", (now.id,))
     finally:

@@ -30,7 +30,7 @@ from xformer.training.curve import fitting
 from xformer.training.device import choose_device
 from xformer.training.optimiser import FlatAdamW
 from xformer.training.progress import Progress
-from xformer.training.schedule import learning_rate
+from xformer.training.schedule import learning_rate, with_peak
 from xformer.training.snapshots import State, read_state, remove_state, write_snapshot, write_state
 
 
@@ -225,8 +225,7 @@ class Run:
 
     def change_rate(self, peak: float) -> None:
         """From the next step on, follow the schedule of a run with this peak. Raises `ConfigError` for a peak that is none."""
-        earlier = tuple(change for change in self.config.lr_changes if change[0] <= self.step)
-        self.config = self.config.replace(lr_changes=(*earlier, (self.step + 1, float(peak))))
+        self.config = with_peak(self.config, self.step, peak)
         self.preset = replace(self.preset, train=self.config)
 
     def begin_with(self, weights: Transformer) -> None:

@@ -11,9 +11,9 @@ import os
 import time
 from typing import Any
 
-from xformer.errors import BookError, ConfigError
+from xformer.errors import BookError
 from xformer.training import queue
-from xformer.training.book import Book, Entry, entry_of, insert_rows, move, set_columns
+from xformer.training.book import Book, Entry, change_peak, entry_of, insert_rows, move, set_columns
 from xformer.training.loop import Run, Stopped
 from xformer.training.schedule import learning_rate
 
@@ -45,6 +45,7 @@ class Obedience:
         self.looked = self.looked_around = self.written = self.paused_since = 0.0
         self.save_at = 0.0
         self.written_step = 0
+        self.steps_per_second = 0.0
         self.interrupted = False
 
     def drives(self, run: Run) -> None:
@@ -79,25 +80,34 @@ class Obedience:
 
     def flush(self) -> None:
         """Write down the metrics and where the run stands. Raises `BookError` when it is this process's run no longer."""
+        with self.book.database.writing() as db:
+            self._write_down(db)
+
+    def position(self) -> dict[str, Any]:
+        """Where the run stands, as columns of the book; nothing before there is a run."""
+        return {} if self.run is None else {"step": self.run.step, "seconds": self.run.seconds}
+
+    def _write_down(self, db: Any) -> None:
+        """The same within a transaction, so that a state that is written with it belongs to this very step."""
         run = self.run
         assert run is not None
+        if entry_of(db, self.entry.id).worker != self.entry.worker:
+            raise BookError(f"The run “{self.entry.name}” has been given to another process.")
         now = time.monotonic()
-        done, seconds = run.step - self.written_step, max(1e-9, now - self.written)
+        if run.step > self.written_step:
+            self.steps_per_second = (run.step - self.written_step) / max(1e-9, now - self.written)
         window = run.window
         live = {
             "loss": window.last_loss,
             "gradient_norm": window.gradient_norm,
             "learning_rate": learning_rate(run.config, max(1, run.step)),
-            "steps_per_second": done / seconds,
+            "steps_per_second": self.steps_per_second,
         }
-        rows, self.unwritten = self.unwritten, []
-        if rows and not window.steps:  # just reported: the window is empty
-            live |= {name: rows[-1][name] for name in ("loss", "gradient_norm")}
-        with self.book.database.writing() as db:
-            if entry_of(db, self.entry.id).worker != self.entry.worker:
-                raise BookError(f"The run “{self.entry.name}” has been given to another process.")
-            insert_rows(db, self.entry.id, rows)
-            set_columns(db, self.entry.id, step=run.step, seconds=run.seconds, live=json.dumps(live))
+        if self.unwritten and not window.steps:  # just reported: the window is empty
+            live |= {name: self.unwritten[-1][name] for name in ("loss", "gradient_norm")}
+        insert_rows(db, self.entry.id, self.unwritten)
+        set_columns(db, self.entry.id, **self.position(), live=json.dumps(live))
+        self.unwritten = []
         self.written, self.written_step = now, run.step
 
     def _obey(self) -> None:
@@ -108,6 +118,7 @@ class Obedience:
         if waiting is None:
             return
         with self.book.database.writing() as db:
+            self._write_down(db)
             found = db.execute("SELECT * FROM commands WHERE run = ? ORDER BY number", (self.entry.id,)).fetchall()
             for command in found:
                 self._carry_out(db, run, command["kind"], command["value"])
@@ -129,13 +140,8 @@ class Obedience:
         elif kind == "step" and self.paused:
             self.steps_allowed += 1
             self.paused_since = time.monotonic()
-        elif kind == "rate" and value is not None:
-            try:
-                run.change_rate(value)
-            except ConfigError as error:
-                set_columns(db, entry.id, message=str(error))
-            else:
-                set_columns(db, entry.id, train=json.dumps(run.config.to_json()))
+        elif kind == "rate" and value is not None and change_peak(db, entry.id, run.step, value):
+            run.change_rate(value)
 
     def _wait(self) -> None:
         """Stay here until the run may go on, for one step or for good."""

@@ -29,3 +29,9 @@ def learning_rate(config: TrainConfig, step: int) -> float:
 def peak_at(config: TrainConfig, step: int) -> float:
     """The peak that holds at a step: the latest one that was chosen by then."""
     return next((peak for at, peak in reversed(config.lr_changes) if at <= step), config.peak_lr)
+
+
+def with_peak(config: TrainConfig, after: int, peak: float) -> TrainConfig:
+    """The recipe with another peak from the step after `after` on. Raises `ConfigError` for a peak that is none."""
+    earlier = tuple(change for change in config.lr_changes if change[0] <= after)
+    return config.replace(lr_changes=(*earlier, (after + 1, float(peak))))

@@ -12,6 +12,7 @@ import signal
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,7 +20,7 @@ from xformer.checkpoints import FILE, load
 from xformer.errors import BookError, ConfigError, TrainingError, XformerError
 from xformer.tasks import Task
 from xformer.training.allocator import settle
-from xformer.training.book import Book, Entry, entry_of, insert_rows, move, set_columns
+from xformer.training.book import Book, Entry, change_peak, entry_of, insert_rows, move, set_columns
 from xformer.training.device import choose_device
 from xformer.training.figures import put_figures_on_card
 from xformer.training.jobs import START, tend
@@ -88,21 +89,25 @@ def work(book: Book, run: str, token: str) -> None:
         no_memory = isinstance(error, RuntimeError) and "memory" in str(error)
         state = "failed"
         message = _too_big(book, entry) if no_memory else f"It failed for a reason of its own ({type(error).__name__})."
-    leave(book, run, token, state, message)
+    leave(book, run, token, state, message, **obedience.position())
 
 
-def leave(book: Book, run: str, token: str, state: str, message: str) -> None:
-    """Write down that this process has the run no longer, and why."""
+def leave(book: Book, run: str, token: str, state: str, message: str, **position: Any) -> None:
+    """Write down that this process has the run no longer, why, and at which step it left it: together, or not at all."""
     with book.database.writing() as db:
         entry = entry_of(db, run)
         if entry.worker != token:
             return
-        told = {row["kind"] for row in db.execute("SELECT kind FROM commands WHERE run = ?", (run,))}
+        found = db.execute("SELECT kind, value FROM commands WHERE run = ? ORDER BY number", (run,)).fetchall()
+        told = {row["kind"] for row in found}
         if state in ("paused", "queued") and "stop" in told:  # told while it was leaving
             state = "stopped"
         elif state == "paused" and told & {"resume", "step"}:
             state = "queued"
-        values = {"worker": None, "pid": None, **({"message": message} if message else {})}
+        values = {"worker": None, "pid": None, **position, **({"message": message} if message else {})}
+        for row in found if state != "finished" else ():
+            if row["kind"] == "rate" and row["value"] is not None:  # else what a person chose just now would be lost
+                change_peak(db, run, values.get("step", entry.step), row["value"])
         if state == entry.state:
             set_columns(db, run, **values)
         else:
@@ -130,7 +135,7 @@ def _train(book: Book, entry: Entry, obedience: Obedience) -> tuple[str, str]:
     with book.database.writing() as db:
         db.execute("DELETE FROM metrics WHERE run = ? AND step > ?", (entry.id, run.step))
         insert_rows(db, entry.id, run.rows)
-        set_columns(db, entry.id, step=run.step, seconds=run.seconds)
+        set_columns(db, entry.id, step=run.step, seconds=run.seconds, live="{}")
     obedience.drives(run)
     try:
         for progress in run.reports(between=obedience.between):
