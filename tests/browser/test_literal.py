@@ -1,0 +1,36 @@
+"""What anyone can have typed is shown letter by letter where Markdown is read, in the real thing that reads it."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Browser
+
+from pages.shared.literal import WORD_JOINER
+from tests.browser.cases import TYPED
+from tests.browser.serving import launch, stop
+
+MADE_OF_IT = (
+    "a, img, code, em, strong, del, ul, ol, h1, blockquote, table, b, script, .katex, span[style],"
+    "[data-testid=stIconMaterial]"
+)
+READ = f"""(box) => [...box.querySelectorAll('[data-testid=stMarkdownContainer]')].map(
+    (text) => [text.textContent, text.querySelectorAll('{MADE_OF_IT}').length])"""
+
+
+@pytest.mark.browser
+@pytest.mark.xdist_group("browser")
+def test_typed_words_come_out_as_typed(browser: Browser) -> None:
+    server, address = launch(("-m", "streamlit", "run", "tests/browser/apps/literal_app.py"))
+    page = browser.new_page()
+    try:
+        page.goto(address)
+        page.wait_for_selector(f".st-key-button{len(TYPED) - 1} button", timeout=60_000)
+        for index, text in enumerate(TYPED):
+            shown = page.locator(f".st-key-typed{index}").evaluate(READ)
+            assert len(shown) == 3
+            for words, made in shown:
+                assert words.replace(WORD_JOINER, "").split() == text.split(), text
+                assert made == 0, text
+    finally:
+        page.close()
+        stop(server)
