@@ -8,15 +8,21 @@ from pathlib import Path
 
 import streamlit as st
 from streamlit import runtime
+from streamlit.runtime.scriptrunner import StopException
 
 HERE = Path(__file__).parent
 
 
 def main() -> None:
+    from pages.shared import link
     from pages.shared.resources import warm_up
 
     st.set_page_config(page_title="xformer", page_icon=str(HERE / "pages/shared/icon.png"), layout="wide")
     st.html(HERE / "pages/shared/page.css")
+    st.html(
+        f"<script>{(HERE / 'pages/shared/history.js').read_text(encoding='utf-8')}</script>",
+        unsafe_allow_javascript=True,
+    )
     warm_up()
     pages = {
         "Explore": [
@@ -39,7 +45,14 @@ def main() -> None:
             st.Page("pages/learn/bug_lab.py", title="Bug lab", icon=":material/bug_report:"),
         ],
     }
-    st.navigation(pages).run()
+    screen = st.navigation(pages)
+    link.begin(screen.url_path)
+    try:
+        screen.run()
+    except StopException:  # the screen has said all that it has to say
+        link.finish()
+        raise
+    link.finish()
 
 
 def serve() -> None:

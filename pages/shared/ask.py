@@ -11,23 +11,27 @@ from typing import Any
 
 import streamlit as st
 
+from pages.shared.link import asked, carry, chose
+
 SIDES = {"encoder": "source", "decoder": "target"}
 
 
 def seed(name: str, options: Sequence[Any], default: Any, *, key: str | None = None, called: str | None = None) -> None:
-    """Give the widget `key` a value among `options`: that of the link's `name` on the first run, else the usual one.
+    """Give the widget `key` a value among `options`: what the link asks for under `name`, else what it has, else the usual one.
 
-    A value that it has and that is still among them stays. The link writes an option as `str` does; `called` is the word for
-    it in a complaint.
+    The link writes an option as `str` does; `called` is the word for it in a complaint.
     """
     key = key or name
-    if st.session_state.get(key) in options:
+    words = {str(option): option for option in options}
+    wanted = asked(name)
+    if wanted in words:
+        st.session_state[key] = words[wanted]
         return
-    asked = None if key in st.session_state else st.query_params.get(name)
-    words = {} if asked is None else {str(option): option for option in options}
-    if asked is not None and asked not in words:
+    if wanted is not None:
         not_here(called or name)
-    st.session_state[key] = words.get(asked, default)
+    if st.session_state.get(key) not in options:
+        st.session_state[key] = default
+    carry(key)
 
 
 def choose(
@@ -40,13 +44,13 @@ def choose(
     widget: Callable[..., Any] = st.segmented_control,
     **look: Any,
 ) -> str:
-    """One of `options` (what the link writes: what a person reads), remembered for the session.
+    """One of `options` (what the link writes: what a person reads), remembered for the session and put into the link.
 
     `widget` is `st.segmented_control` or `st.selectbox`; `look` goes to it.
     """
     seed(name, list(options), default, key=key)
     always = {"required": True} if widget is st.segmented_control else {}
-    return widget(
+    chosen = widget(
         label,
         list(options),
         format_func=options.__getitem__,
@@ -55,6 +59,8 @@ def choose(
         **always,
         **look,
     )
+    chose(name, chosen)
+    return chosen
 
 
 def ask_side() -> str:

@@ -9,6 +9,7 @@ import streamlit as st
 
 from pages.shared import resources
 from pages.shared.components.digit_pad import digit_pad, drawn_on
+from pages.shared.link import carry
 from xformer.analysis.images import mistakes, read_test_images
 from xformer.errors import InputError
 from xformer.tasks import Task
@@ -40,6 +41,7 @@ def ask_image(task: Task, model: str) -> tuple[int, ...]:
     st.session_state.setdefault("test_number", 0)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         st.number_input("Test image", 0, N_TEST - 1, key="test_number", on_change=_show_number, width=110)
+        carry("of_digit")
         st.selectbox("Random, of", [_ANY, *map(str, range(10))], key="of_digit", persist_state="session", width=120)
     first, second = st.columns(2)
     first.button("Random", on_click=_show_random, width="stretch", key="random_input")

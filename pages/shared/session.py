@@ -7,10 +7,13 @@ A copied link opens the same model, input and mask for someone else. A link that
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import streamlit as st
 
 from pages.shared import models, resources
 from pages.shared.ask import not_here
+from pages.shared.link import asked
 from pages.shared.literal import literal
 from pages.shared.sidebar import ask_input, ask_mask, ask_model, choose_model
 from pages.shared.view import View
@@ -42,6 +45,27 @@ def open_page(title: str, question: str) -> View:
     view = View(model, source, mask, checkpoint, task, _interventions(checkpoint.config))
     _show_chips(view)
     return view
+
+
+@dataclass(frozen=True)
+class LookedAt:
+    """What the visitor looks at, on a screen that does not show it too."""
+
+    model: str
+    """As a link names it: a shipped model, or a run with its step."""
+    input: str
+    mask: str
+    edits: str
+
+
+def looked_at() -> LookedAt | None:
+    """What the last screen with a model showed, for a screen that begins with it; None before there was one."""
+    state = st.session_state
+    if "model" not in state or "mask" not in state:
+        return None
+    model = str(state["model"])
+    step = f"@{state['model_step']}" if state.get("model_step_of") == model and "model_step" in state else ""
+    return LookedAt(model + step, str(state.get("input", "")), str(state["mask"]), str(state.get("edits", "")))
 
 
 def switched_on() -> list[str]:
@@ -106,20 +130,19 @@ def _show_chips(view: View) -> None:
 
 
 def _follow_the_link(options: dict[str, tuple[str, ...]]) -> None:
-    """Take over what the link asks for, once; say what it asks for in vain."""
-    if "link_followed" in st.session_state:
-        return
-    st.session_state["link_followed"] = True
-    if (model := st.query_params.get("model")) is not None and not choose_model(model):
-        if why := models.why_not(model):
-            st.warning(f"{literal(why)} The usual model is shown.", icon=":material/link_off:")
-        else:
-            not_here("model", models.shipped())
+    """Take over what the link asks for; say what it asks for in vain. A link that says all else and no edits has none."""
+    if (model := asked("model")) is not None:
+        st.session_state["edits"] = ""
+        if not choose_model(model):
+            if why := models.why_not(model):
+                st.warning(f"{literal(why)} The usual model is shown.", icon=":material/link_off:")
+            else:
+                not_here("model", models.shipped())
     for name in LINKED:
-        asked = st.query_params.get(name)
-        if asked is None:
+        wanted = asked(name)
+        if wanted is None:
             continue
-        if asked in options.get(name, (asked,)):
-            st.session_state[name] = asked
+        if wanted in options.get(name, (wanted,)):
+            st.session_state[name] = wanted
         else:
             not_here(name, options[name])

@@ -8,6 +8,7 @@ import streamlit as st
 
 from pages.shared import desk, models, resources
 from pages.shared.image_input import ask_image
+from pages.shared.link import carry
 from pages.shared.literal import literal
 from pages.shared.panels.runs_bar import upload
 from xformer.errors import InputError
@@ -24,6 +25,7 @@ def ask_model() -> str:
         st.session_state["model"] = options[0]
         if isinstance(before, str) and (why := models.why_not(before)):  # it went while it was looked at
             st.warning(f"{literal(why)} The usual model is shown.", icon=":material/link_off:")
+    carry("model")
     chosen = st.selectbox(
         "Model",
         options,
@@ -69,6 +71,7 @@ def _ask_step(run: str) -> int:
     if st.session_state.get("model_step_of") != run or st.session_state.get("model_step") not in steps:
         st.session_state["model_step"] = steps[-1]
     st.session_state["model_step_of"] = run
+    carry("model_step")
     return st.select_slider("Step", steps, key="model_step", persist_state="session", help="How far it was trained.")
 
 
@@ -77,6 +80,7 @@ def ask_input(task: Task, max_len: int, model: str) -> tuple[int, ...]:
     _begin_input(task)
     if task.rule.is_image:
         return ask_image(task, model)
+    carry("input")
     st.text_input(
         "Input",
         key="input",
@@ -114,7 +118,9 @@ def ask_input(task: Task, max_len: int, model: str) -> tuple[int, ...]:
 
 def ask_mask() -> str:
     """One of `resources.MASKS`."""
-    st.session_state.setdefault("mask", resources.MASKS[0])
+    if st.session_state.get("mask") not in resources.MASKS:
+        st.session_state["mask"] = resources.MASKS[0]
+    carry("mask")
     return st.segmented_control(
         "Attention mask",
         resources.MASKS,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import streamlit as st
-
+from pages.shared import link as link_of_screen
 from pages.shared import resources
 from pages.shared.literal import literal
 from pages.shared.resources import Run
@@ -97,5 +96,4 @@ class View:
         link = {"model": self.model, "input": self.task.vocabulary.text(list(self.source)), "mask": self.mask, **more}
         if self.interventions:
             link["edits"] = join(self.interventions)
-        if st.query_params.to_dict() != link:
-            st.query_params.from_dict(link)
+        link_of_screen.share(link)

@@ -1,0 +1,96 @@
+"""The link: what it asks for is followed once, and what a screen shows is put back into it.
+
+A screen says what it shows, and begins with what the link asks for:
+
+    panel = choose("panel", PANELS, "scores", "Panel")   # pages.shared.ask: followed, and put back by itself
+    scale = asked("scale")                               # "own", once, if the link says so; None else
+    view.share(scale=scale)                              # or share({...}) on a screen without a view
+
+app.py calls `begin` before every screen and `finish` after it; a fragment that runs alone writes at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
+
+_KEY = "link"
+
+
+@dataclass
+class _Link:
+    """Where one visit stands with its link."""
+
+    screen: str | None = None
+    """The screen that runs, or ran last."""
+    settled: str | None = None
+    """The screen that has run to its end since it was opened."""
+    is_running: bool = False
+    asks: dict[str, str] = field(default_factory=dict)
+    """What the link asks for and nothing has followed yet."""
+    chosen: dict[str, str] = field(default_factory=dict)
+    """What the widgets of this screen say by themselves."""
+    shared: dict[str, str] | None = None
+    """What the screen said."""
+
+
+def _link() -> _Link:
+    return st.session_state.setdefault(_KEY, _Link())
+
+
+def begin(screen: str) -> None:
+    """Before a screen runs: on a first visit, on another screen, on Back and on Forward there is a link to follow."""
+    link, now = _link(), st.query_params.to_dict()
+    if link.screen != screen or getattr(get_script_run_ctx(), "is_history_navigation", False):
+        link.asks, link.settled, link.screen = now, None, screen
+    link.is_running, link.chosen, link.shared = True, {}, None
+
+
+def finish() -> None:
+    """After a screen ran to its end: what it shows is its link."""
+    link = _link()
+    link.is_running, link.asks, link.settled = False, {}, link.screen
+    if link.shared is not None:
+        _write(link)
+
+
+def asked(name: str) -> str | None:
+    """What the link asks for under a name, told once; None where it asks for nothing."""
+    return _link().asks.pop(name, None)
+
+
+def share(link: Mapping[str, str]) -> None:
+    """Have this in the address bar, with what `choose` knows, for whoever copies the link or comes back to it."""
+    ours = _link()
+    ours.shared = dict(link)
+    if not ours.is_running:
+        _write(ours)
+
+
+def chose(name: str, value: str) -> None:
+    """What a widget of this screen says: it stands in the link of a screen that shares one."""
+    link = _link()
+    link.chosen[name] = value
+    if not link.is_running and st.query_params.get(name, value) != value:  # a fragment that shares nothing else
+        st.query_params[name] = value
+
+
+def carry(key: str) -> None:
+    """Before a widget that several screens have: give it the value that it has on the screen that was left.
+
+    Streamlit knows a widget by its screen too. One with the same key on the next screen is another to it, that begins with its
+    default and gets the value only after that screen has run.
+    """
+    link = _link()
+    if link.settled != link.screen and key in st.session_state:
+        st.session_state[key] = st.session_state[key]
+
+
+def _write(link: _Link) -> None:
+    shown = dict(link.shared or {})
+    shown |= {name: value for name, value in link.chosen.items() if name not in shown}
+    if st.query_params.to_dict() != shown:
+        st.query_params.from_dict(shown)

@@ -1,0 +1,91 @@
+"""A visit goes from screen to screen and keeps what it looks at: the model, the input, the mask and the changes, exactly."""
+
+from __future__ import annotations
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from tests.pages.conftest import Open
+
+EXPLORE = [f"pages/explore/{name}.py" for name in ("embeddings", "positions", "attention", "feed_forward", "residual")]
+HOME = "pages/explore/home.py"
+ELSEWHERE = ["pages/train/runs.py", "pages/learn/first_principles.py"]
+LINK = {"model": "reverse", "input": "1 2 3 4", "mask": "causal", "edits": "silence:encoder.2.attn.1"}
+
+
+def click(app: AppTest, page: str) -> AppTest:
+    """As the sidebar's navigation does: another screen, and an address without a link."""
+    app.query_params.clear()
+    return app.switch_page(page).run()
+
+
+def go_back(app: AppTest, page: str, link: dict[str, str]) -> AppTest:
+    """As the browser's Back does: the screen with the link that it had when it was left."""
+    app.query_params.clear()
+    for name, value in link.items():
+        app.query_params[name] = value
+    return app.switch_page(page).run()
+
+
+def link_of(app: AppTest) -> dict[str, str]:
+    return {name: "".join(app.query_params[name]) for name in app.query_params}
+
+
+def looked_at(app: AppTest) -> dict[str, object]:
+    """What the sidebar shows and what the link says, which are one."""
+    shown = {
+        "model": app.sidebar.selectbox(key="model").value,
+        "input": app.sidebar.text_input(key="input").value,
+        "mask": app.sidebar.segmented_control(key="mask").value,
+        "edits": app.session_state["edits"],
+    }
+    assert shown.items() <= link_of(app).items()
+    assert not app.exception
+    assert not app.error
+    return shown
+
+
+@pytest.mark.parametrize("start", [EXPLORE[2], HOME])
+def test_every_click_keeps_what_is_looked_at(open_page: Open, start: str) -> None:
+    app = open_page(start, **LINK)
+    assert looked_at(app) == LINK
+    for page in [EXPLORE[4], *ELSEWHERE, EXPLORE[0], HOME, *EXPLORE[1:4]]:
+        click(app, page)
+        if page not in ELSEWHERE:
+            assert looked_at(app) == LINK
+
+
+def test_what_is_chosen_on_one_screen_is_on_the_next_and_is_not_undone_later(open_page: Open) -> None:
+    app = open_page(EXPLORE[2], **LINK)
+    click(app, EXPLORE[4])
+    app.sidebar.segmented_control(key="mask").set_value("full").run()
+    click(app, EXPLORE[2])
+    assert looked_at(app) == LINK | {"mask": "full"}
+    app.sidebar.text_input(key="input").set_value("9 8 7").run()
+    click(app, EXPLORE[4])
+    assert looked_at(app) == LINK | {"mask": "full", "input": "9 8 7"}
+    app.run()
+    assert looked_at(app) == LINK | {"mask": "full", "input": "9 8 7"}
+
+
+def test_a_side_chosen_on_one_screen_is_the_side_of_the_next(open_page: Open) -> None:
+    app = open_page(EXPLORE[0], model="reverse-seq2seq", side="decoder")
+    assert click(app, EXPLORE[1]).segmented_control(key="side").value == "decoder"
+
+
+def test_back_shows_what_the_link_of_that_page_says(open_page: Open) -> None:
+    app = open_page(EXPLORE[2], **LINK, panel="rollout")
+    there = link_of(app)
+    click(app, EXPLORE[4])
+    app.sidebar.segmented_control(key="mask").set_value("full").run()
+    app.button(key="chip_all").click().run()
+    go_back(app, EXPLORE[2], there)
+    assert looked_at(app) == LINK
+    assert link_of(app) == there
+    assert app.segmented_control(key="panel").value == "rollout"
+
+
+def test_a_link_is_followed_once(open_page: Open) -> None:
+    app = open_page(EXPLORE[2], **LINK, panel="rollout")
+    app.segmented_control(key="panel").set_value("step by step").run()
+    assert app.segmented_control(key="panel").value == link_of(app)["panel"] == "step by step"
