@@ -114,6 +114,22 @@ def test_what_a_link_asks_in_vain_is_said_in_one_sentence(open_page: Open, runs:
     assert [element.value.count("not here") for element in app.warning] == [1]
 
 
+@pytest.mark.parametrize("link", [{"find": "zzz"}, {"find": "one", "sort": "device"}])
+def test_a_filter_that_nothing_fits_leaves_the_screen_and_a_way_back(
+    open_page: Open, runs: Path, link: dict[str, str]
+) -> None:
+    run = add(Book(runs), "only")
+    app = open_page(RUNS, **({"runs": run} | link))
+    assert not app.exception
+    assert "No run is like that." in words(app)
+    assert "0 of 1 run" in words(app)
+    assert app.button(key=f"runs_train_{run}").label == "Open in Train"  # what was chosen stays in the hand
+    app.button(key="runs_show_all").click().run()
+    assert not app.exception
+    assert table(app)["name"].tolist() == ["only"]
+    assert "find" not in app.query_params
+
+
 def test_the_curves_are_the_rows_of_the_chosen_runs(open_page: Open, runs: Path) -> None:
     book = Book(runs)
     one, two = add(book, "same name", last=0.5), add(book, "same name", last=1.0)

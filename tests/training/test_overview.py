@@ -36,6 +36,12 @@ def test_what_follows_from_the_task_or_another_setting_is_not_named_twice(tmp_pa
     assert settings_of(book.entry(book.add(tiny_preset(model={"causal": True}))))["causal"] is True
 
 
+def test_no_run_at_all_is_a_table_with_the_same_columns(tmp_path: Path) -> None:
+    book = Book(tmp_path)
+    book.add(tiny_preset())
+    assert overview([], {}).columns.tolist() == overview(book.entries(), {}).columns.tolist()
+
+
 def test_the_overview_has_the_last_report_and_the_final_score(tmp_path: Path) -> None:
     book = Book(tmp_path)
     one, two, none = (book.add(tiny_preset(), name=name) for name in ("one", "two", "none"))

@@ -15,6 +15,7 @@ import pandas as pd
 from xformer.training.book import Book, Entry
 
 Row = Mapping[str, Any]
+COLUMNS = ("name", "state", "step", "steps", "exact match", "loss", "seconds", "device", "tags", "created")
 TASK_NAMES = {"name": "task", "min_len": "shortest", "max_len": "longest", "end_token": "end token"}
 """The settings of a task by the names that do not clash with those of a model."""
 FROM_TASK = ("vocab_size", "pad_token", "start_token", "end_token")
@@ -56,8 +57,8 @@ def overview(entries: Sequence[Entry], latest: Mapping[str, Row]) -> pd.DataFram
                 "created": pd.Timestamp(entry.created, unit="s", tz="UTC"),
             }
         )
-    table = pd.DataFrame(lines, index=pd.Index([entry.id for entry in entries], name="run"))
-    return table.astype({"exact match": "float64", "loss": "float64"}) if lines else table
+    table = pd.DataFrame(lines, index=pd.Index([entry.id for entry in entries], name="run"), columns=list(COLUMNS))
+    return table.astype({"exact match": "float64", "loss": "float64"})
 
 
 def settings_of(entry: Entry) -> dict[str, Any]:

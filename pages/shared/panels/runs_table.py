@@ -110,6 +110,11 @@ def filters(entries: Sequence[Entry], columns: Sequence[str]) -> tuple[list[Entr
     return found, by, order == DOWN
 
 
+def _show_all() -> None:
+    st.session_state["runs_text"] = ""
+    st.session_state["runs_states"] = st.session_state["runs_tags"] = []
+
+
 def _searched(entry: Entry) -> str:
     task = entry.task.get("name", "")
     return f"{entry.name} {' '.join(entry.tags)} {entry.title} {entry.preset} {entry.id} {task} {entry.state}".lower()
@@ -136,6 +141,12 @@ def table(
     entries: Sequence[Entry], latest: Mapping[str, Any], settings: pd.DataFrame, by: str, down: bool, who: str
 ) -> None:
     """Draw the table; a tick chooses a run."""
+    if not entries:
+        st.session_state[ROWS] = []
+        with st.container(border=True, horizontal=True, vertical_alignment="center", key="runs_none"):
+            st.markdown("No run is like that.", width="stretch")
+            st.button("Show all runs", icon=":material/filter_alt_off:", on_click=_show_all, key="runs_show_all")
+        return
     lines = lined_up(entries, latest, settings, by, down)
     st.session_state[ROWS] = list(lines.index)
     slots = colour_slots()
