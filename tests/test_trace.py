@@ -197,3 +197,13 @@ def test_eight_threads_on_one_model_never_mix() -> None:
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(mixed, range(8))) == [0] * 8
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_fused_run_that_keeps_little_says_the_same_and_still_knows_all_names(architecture: str) -> None:
+    model = build(architecture=architecture)
+    whole, brief = record(model, *inputs(model)), record(model, *inputs(model), keep=["logits"], fused=True)
+    torch.testing.assert_close(brief.logits, whole.logits, rtol=1e-4, atol=1e-4)
+    with pytest.raises(EditError, match=r"0\.(cross_)?attn\.pattern") as error:
+        record(model, *inputs(model), keep=["logits"], fused=True, edits=[edits.scale("nothing.of.the.kind", 0.0)])
+    assert all(name in str(error.value) for name in whole)

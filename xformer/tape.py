@@ -9,6 +9,7 @@ The state belongs to the call. Any number of threads may run the same read-only 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Protocol
@@ -32,16 +33,18 @@ class Edit(Protocol):
 class Tape:
     """Keeps the activations of one forward pass and applies edits to them on the way.
 
-    `keep` is a sequence of globs; only activations whose name matches one are kept (all of them by default).
+    `keep` is a sequence of globs; only activations whose name matches one are kept (all of them by default). With `fused`, a
+    part of the model in which nothing can be kept or changed gets no tape and takes its fused path.
     """
 
     recording = True
 
-    def __init__(self, edits: Iterable[Edit] = (), keep: Sequence[str] = ("*",)) -> None:
+    def __init__(self, edits: Iterable[Edit] = (), keep: Sequence[str] = ("*",), *, fused: bool = False) -> None:
         self.activations: dict[str, Tensor] = {}
         self.names: list[str] = []
         self._edits = tuple(edits)
         self._keep = tuple(keep)
+        self._fused = fused
         self._fired: set[int] = set()
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
@@ -61,18 +64,21 @@ class Tape:
             self.activations[name] = value
         return value
 
-    def at(self, path: str) -> TapeAt:
+    def at(self, path: str) -> AnyTape:
         """The same tape seen from inside a part of the model: names are prefixed with `path`."""
-        return TapeAt(self, path)
+        globs = (*self._keep, *(edit.name for edit in self._edits))
+        idle = self._fused and not any(_reaches(glob, f"{path}.") for glob in globs)
+        return SILENT if idle else TapeAt(self, path)
+
+    def never_matched(self) -> list[str]:
+        """The globs, of edits and then of `keep`, that matched nothing in the pass that has just ended."""
+        idle = [edit.name for index, edit in enumerate(self._edits) if index not in self._fired]
+        return idle + [glob for glob in self._keep if not any(fnmatchcase(name, glob) for name in self.names)]
 
     def check_all_fired(self) -> None:
         """Raise `EditError` when an edit, or a glob of `keep`, matched nothing in the pass that has just ended."""
-        for index, edit in enumerate(self._edits):
-            if index not in self._fired:
-                raise EditError(f"Nothing in this run is called {edit.name!r}; its names are {', '.join(self.names)}.")
-        for glob in self._keep:
-            if not any(fnmatchcase(name, glob) for name in self.names):
-                raise EditError(f"Nothing in this run is called {glob!r}; its names are {', '.join(self.names)}.")
+        for glob in self.never_matched():
+            raise EditError(f"Nothing in this run is called {glob!r}; its names are {', '.join(self.names)}.")
 
 
 class TapeAt:
@@ -87,8 +93,8 @@ class TapeAt:
     def __call__(self, name: str, value: Tensor) -> Tensor:
         return self._tape(f"{self._path}.{name}", value)
 
-    def at(self, path: str) -> TapeAt:
-        return TapeAt(self._tape, f"{self._path}.{path}")
+    def at(self, path: str) -> AnyTape:
+        return self._tape.at(f"{self._path}.{path}")
 
 
 class SilentTape:
@@ -101,6 +107,13 @@ class SilentTape:
 
     def at(self, path: str) -> SilentTape:
         return self
+
+
+def _reaches(glob: str, prefix: str) -> bool:
+    """Whether a glob can match a name that begins with `prefix`; true where only a closer look could tell that it cannot."""
+    wild = re.search(r"[*?[]", glob)
+    fixed = glob if wild is None else glob[: wild.start()]
+    return fixed.startswith(prefix) or (wild is not None and prefix.startswith(fixed))
 
 
 SILENT = SilentTape()

@@ -132,6 +132,45 @@ def test_silencing_in_one_batch_is_silencing_one_at_a_time(architecture: str) ->
         assert not torch.allclose(logits, trace.logits[0])
 
 
+PADDED = [
+    ("encoder", {"pad": 0}),
+    ("decoder", {"valid": torch.tensor([[False, False, True, True, True, True, True], [True] * 7])}),
+    ("encoder-decoder", {"pad": 0}),
+    ("encoder-decoder", {"target_valid": torch.tensor([[True, True, True, False, False], [True] * 5])}),
+    ("encoder", {"mask": torch.ones(7, 7).tril(1).bool()}),
+    ("encoder", {"mask": torch.stack([torch.ones(7, 7).tril(2), torch.ones(7, 7)]).bool()}),
+]
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize(("architecture", "given"), PADDED)
+def test_silencing_keeps_the_padding_and_the_mask_of_the_run(architecture: str, given: dict[str, object]) -> None:
+    """The first of two inputs, padded or masked, against the same batch run once more with the one neuron silent."""
+    model, _ = ran(architecture)
+    tokens = torch.tensor([[3, 1, 4, 1, 5, 0, 0], [2, 7, 1, 8, 2, 8, 1]])
+    target = torch.tensor([[3, 1, 4, 0, 0], [2, 7, 1, 8, 2]]) if architecture == "encoder-decoder" else None
+    path = feed_forward_paths(model.config)[0]
+    whole = record(model, tokens, target, **given)  # pyright: ignore[reportArgumentType]
+    lifted = edits.replace(f"{path}.post", whole[f"{path}.post"] + 0.25)  # a value for each of the two inputs
+    trace = record(model, tokens, target, edits=[lifted], **given)  # pyright: ignore[reportArgumentType]
+    again = silenced_one_by_one(model, trace, path, [3, 7])
+    plain = record(model, tokens, target, edits=[lifted, edits.ablate_neuron(path, 3)]).logits[0]
+    for logits, neuron in zip(again, [3, 7], strict=True):
+        changes = [lifted, edits.ablate_neuron(path, neuron)]
+        alone = record(model, tokens, target, edits=changes, **given).logits[0]  # pyright: ignore[reportArgumentType]
+        torch.testing.assert_close(logits, alone, rtol=1e-10, atol=1e-12, equal_nan=True)
+    assert not torch.allclose(again[0], plain)
+
+
+def test_padding_neither_fires_nor_counts() -> None:
+    model, _ = ran("encoder")
+    trace = record(model, torch.tensor([[3, 1, 4, 0, 0, 0]]), pad=0)
+    alone = record(model, torch.tensor([[3, 1, 4]]))
+    ours, own = (activity_of(run, ["encoder.0.ffn", "encoder.1.ffn"]).to_dict("records") for run in (trace, alone))
+    for row, expected in zip(ours, own, strict=True):
+        assert row == pytest.approx(expected)
+
+
 def test_the_table_tells_what_the_model_tells() -> None:
     model, trace = ran("decoder")
     answers = torch.tensor([-100, -100, 3, 1, 4, 1, 5])

@@ -204,6 +204,41 @@ def test_a_stream_that_an_edit_changed_is_refused() -> None:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("glob", ["{stack}.*_mid", "*resid*", "{stack}.?.resid_mid", "*.1.r*", "log*"])
+def test_a_stream_that_a_glob_changed_is_refused_too(architecture: str, glob: str) -> None:
+    stack = "encoder" if architecture == "encoder" else "decoder"
+    model = random_model(architecture)
+    changes = [edits.scale(glob.format(stack=stack), 1.0)]
+    model, trace = ran(architecture, "pre", edits=changes)
+    with pytest.raises(EditError, match="the stream itself"):
+        attribution(model, trace, 2, 4)
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_changed_stream_of_the_encoder_is_no_matter_to_the_decoders_sum() -> None:
+    model, trace = ran("encoder-decoder", "pre", edits=[edits.scale("encoder.0.resid_mid", 2.0)])
+    parts = attribution(model, trace, 2, 4)
+    assert parts["contribution"].sum() == pytest.approx(trace.logits[0, 2, 4].item(), abs=rounding(parts))
+
+
+def test_padding_is_left_out_of_lens_and_norms() -> None:
+    model = random_model("encoder")
+    trace = record(model, torch.tensor([[3, 1, 4, 0, 0]]), pad=0)
+    alone = record(model, torch.tensor([[3, 1, 4]]))
+    for said in (norms, lambda model, trace: lens(model, trace, [str(token) for token in range(11)])):
+        ours, own = said(model, trace), said(model, alone)
+        assert ours.drop(columns=ours.columns[-1]).equals(own.drop(columns=own.columns[-1]))
+        assert ours.iloc[:, -1].tolist() == pytest.approx(own.iloc[:, -1].tolist(), rel=1e-4)
+
+
+def test_a_lens_without_answers_says_what_is_likeliest_everywhere() -> None:
+    model, trace = ran("decoder", "pre")
+    frame = lens(model, trace, [f"t{i}" for i in range(11)])
+    assert list(frame.columns) == ["depth", "point", "position", "token", "probability"]
+    assert len(frame) == 5 * N
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_norms_are_lengths_of_the_stream_and_of_what_is_added(architecture: str) -> None:
     model, trace = ran(architecture, "pre")
     frame = norms(model, trace)

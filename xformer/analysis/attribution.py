@@ -14,6 +14,7 @@ So the parts sum to the logit exactly: with pre-norm or none only the last norm 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 import pandas as pd
@@ -41,10 +42,6 @@ def attribution(
 
     Raises `EditError` when an edit changed the stream itself, which is then not the sum of its parts.
     """
-    for name in ("*.resid_*", "final_norm", "*.final_norm", "logits"):
-        for edit in trace.edits:
-            if fnmatchcase(edit.name, name) or edit.name == name:
-                raise EditError(f"An edit of {edit.name!r} changes the stream itself; attribute a run without it.")
     name, stack = speaking_stack(model)
     at = f"{name}." if model.config.architecture == "encoder-decoder" else ""
     unembed = model.unembedding.matrix(model.embedding)
@@ -59,6 +56,7 @@ def attribution(
     shift = torch.zeros((), dtype=torch.float64)  # from the βs of the norms
     added = torch.zeros((), dtype=torch.float64)  # from the biases of the sublayers
     parts = sublayers(model)
+    _check_is_a_sum(trace, [*(end for part in parts for end in (part.before, part.after)), f"{at}final_norm", "logits"])
     if stack.norm is not None:
         g, constant = _before_norm(stack.norm, trace[parts[-1].after][0, position].double(), g)
         shift = shift + constant
@@ -95,6 +93,17 @@ def attribution(
     rows.insert(-1, _row("norms' shifts β", "bias", shift))
     rows.insert(-1, _row("sublayers' biases", "bias", added))
     return pd.DataFrame(rows)
+
+
+def _check_is_a_sum(trace: Trace, names: Sequence[str]) -> None:
+    """Raise `EditError` where an edit, by its name or by a glob, put something else in place of a sum of the stream."""
+    for edit in trace.edits:
+        for name in names:
+            if fnmatchcase(name, edit.name):
+                raise EditError(
+                    f"The edit of {edit.name!r} changes {name}, the stream itself, which is then not the sum of its parts; "
+                    "attribute a run without it."
+                )
 
 
 def _row(part: str, kind: str, value: Tensor, layer: int = 0, head: int = 0) -> dict[str, object]:

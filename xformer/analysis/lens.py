@@ -31,27 +31,33 @@ def lens_logits(model: Transformer, trace: Trace) -> dict[str, Float[Tensor, "ba
 def lens(
     model: Transformer, trace: Trace, labels: Sequence[str], answers: Int[Tensor, " pos"] | None = None
 ) -> pd.DataFrame:
-    """One row for each point of the stream and each position, for the first input of the trace.
+    """One row for each point of the stream and each position, for the first input of the trace; padding is left out.
 
     Columns: depth, point, position, token (the likeliest), probability, and where `answers` (negative: none) are given
     answer, answer_probability, right. Positions without a right answer are then left out.
     """
-    rows = []
+    asked = torch.ones(trace.logits.shape[1], dtype=torch.bool) if answers is None else answers.cpu() >= 0  # [pos]
+    real = trace.real(speaking_stack(model)[0])
+    asked = asked if real is None else asked & real.cpu()
+    positions = asked.nonzero()[:, 0]  # [asked]
+    frames = []
     for depth, (point, logits) in enumerate(lens_logits(model, trace).items()):
-        p = logits[0].softmax(dim=-1)  # [pos, vocab]
+        p = logits[0, positions.to(logits.device)].softmax(dim=-1).cpu()  # [asked, vocab]
         best = p.max(dim=-1)
-        for position in range(len(p)):
-            said = int(best.indices[position])
-            row = {"depth": depth, "point": point, "position": position, "token": labels[said]}
-            row["probability"] = best.values[position].item()
-            if answers is not None:
-                answer = int(answers[position])
-                if answer < 0:
-                    continue
-                row |= {"answer": labels[answer], "answer_probability": p[position, answer].item()}
-                row["right"] = said == answer
-            rows.append(row)
-    return pd.DataFrame(rows)
+        columns: dict[str, object] = {
+            "depth": depth,
+            "point": point,
+            "position": positions.tolist(),
+            "token": [labels[token] for token in best.indices.tolist()],
+            "probability": best.values.tolist(),
+        }
+        if answers is not None:
+            right = answers.cpu()[positions]  # [asked]
+            columns["answer"] = [labels[token] for token in right.tolist()]
+            columns["answer_probability"] = p.gather(1, right[:, None])[:, 0].tolist()
+            columns["right"] = (best.indices == right).tolist()
+        frames.append(pd.DataFrame(columns))
+    return pd.concat(frames, ignore_index=True)
 
 
 def decided(frame: pd.DataFrame) -> pd.DataFrame:

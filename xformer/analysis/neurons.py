@@ -18,7 +18,7 @@ from torch import Tensor
 from xformer import edits
 from xformer.analysis.survey import feed_forward_layers
 from xformer.model import Transformer
-from xformer.trace import Trace, record
+from xformer.trace import Trace, repeat_first
 
 
 @torch.no_grad()
@@ -48,14 +48,19 @@ def silenced_one_by_one(
 ) -> Float[Tensor, "neuron pos vocab"]:
     """The logits of the trace's first input when one of `neurons` is silenced, for each of them; the trace's edits stay on.
 
-    They run as one batch, with one neuron silenced in each row.
+    They run as one batch, with one neuron silenced in each row, under the padding and the mask of the trace.
     """
-    post = trace[f"{path}.post"][:1].expand(len(neurons), -1, -1).clone()  # [neuron, pos, d_ff]
-    post[torch.arange(len(neurons)), :, list(neurons)] = 0.0
-    tokens = trace.tokens[:1].expand(len(neurons), -1)
-    target = None if trace.target is None else trace.target[:1].expand(len(neurons), -1)
-    changes = [*trace.edits, edits.replace(f"{path}.post", post)]
-    return record(model, tokens, target, edits=changes, keep=["logits"]).logits
+    return _with_and_without(model, trace, path, neurons)[1:]
+
+
+def _with_and_without(
+    model: Transformer, trace: Trace, path: str, neurons: Sequence[int]
+) -> Float[Tensor, "neuron+1 pos vocab"]:
+    """The logits of the trace's first input as it ran, and then with each of `neurons` silenced: one batch, one rounding."""
+    post = trace[f"{path}.post"][:1].expand(len(neurons) + 1, -1, -1).clone()  # [neuron+1, pos, d_ff]
+    post[torch.arange(1, len(neurons) + 1), :, list(neurons)] = 0.0
+    silenced = edits.replace(f"{path}.post", post)
+    return repeat_first(model, trace, len(post), edits=[silenced], keep=["logits"], fused=True).logits
 
 
 def neuron_table(
@@ -79,9 +84,9 @@ def neuron_table(
         log_p = logits[..., labelled, :].log_softmax(dim=-1)  # [*batch, right, vocab]
         return -log_p[..., torch.arange(len(right)), right].mean(dim=-1)
 
-    logits = silenced_one_by_one(model, trace, path, neurons)
-    change = loss(logits) - loss(trace.logits[0])  # [neuron]
-    moved = logits[:, labelled].argmax(dim=-1) != trace.logits[0, labelled].argmax(dim=-1)  # [neuron, right]
+    logits = _with_and_without(model, trace, path, neurons)
+    change = loss(logits[1:]) - loss(logits[0])  # [neuron]
+    moved = logits[1:, labelled].argmax(dim=-1) != logits[0, labelled].argmax(dim=-1)  # [neuron, right]
     effect = promoted(model, path) if speaks_directly(model, path) else None
     rows = []
     for index, neuron in enumerate(neurons):

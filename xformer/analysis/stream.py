@@ -85,8 +85,10 @@ def norms(model: Transformer, trace: Trace) -> pd.DataFrame:
     """Lengths ‖x‖₂ by position: of the stream at each point ("stream"), and of what was added to get there ("added").
 
     With post-norm what is added is measured before the sum is normalised. "added" at the embedding is the embedding.
+    Padding is left out.
     """
     outs = {part.title: trace[f"{part.path}.out"] for part in sublayers(model)}
+    real = trace.real(speaking_stack(model)[0])
     rows = []
     for depth, (point, x) in enumerate(stream(model, trace).items()):
         lengths = {"stream": x[0].norm(dim=-1).tolist(), "added": outs.get(point, x)[0].norm(dim=-1).tolist()}
@@ -94,5 +96,6 @@ def norms(model: Transformer, trace: Trace) -> pd.DataFrame:
             rows += [
                 {"what": what, "depth": depth, "point": point, "position": position, "length": value}
                 for position, value in enumerate(values)
+                if real is None or real[position]
             ]
     return pd.DataFrame(rows)

@@ -105,8 +105,14 @@ def _sequences(tokens: Int[Tensor, "batch pos"], pad: int) -> tuple[tuple[int, .
 
 
 def fired_in(trace: Trace, path: str) -> Int[Tensor, " d_ff"]:
-    """At how many positions of the trace's first input each neuron fired."""
-    return (trace[f"{path}.post"][0] > 0).sum(dim=0)
+    """At how many positions of the trace's first input, padding left out, each neuron fired."""
+    return (real_rows(trace, path) > 0).sum(dim=0)
+
+
+def real_rows(trace: Trace, path: str) -> Float[Tensor, "pos d_ff"]:
+    """The activations of the trace's first input at the positions that are no padding."""
+    post, real = trace[f"{path}.post"][0], trace.real(path.partition(".")[0])
+    return post if real is None else post[real]
 
 
 def activity(fired: dict[str, Int[Tensor, " d_ff"]], n_positions: dict[str, int], over: str) -> pd.DataFrame:
@@ -133,6 +139,6 @@ def activity_of(trace: Trace, paths: Sequence[str], over: str = "this input") ->
     """The same for the first input of a trace."""
     return activity(
         {path: fired_in(trace, path) for path in paths},
-        {path: trace[f"{path}.post"].shape[1] for path in paths},
+        {path: len(real_rows(trace, path)) for path in paths},
         over,
     )
