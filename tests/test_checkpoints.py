@@ -48,7 +48,7 @@ def assert_same(one: Checkpoint, other: Checkpoint) -> None:
     "options",
     [
         {},
-        {"positions": "mirror", "norm": "pre", "d_ff": 0},
+        {"norm": "pre", "d_ff": 0},
         {"positions": "learned", "tied_output": True, "attention_bias": True},
         {"positions": "rotary", "n_layers": 3, "activation": "gelu", "dropout": 0.1, "output_bias": False},
     ],
@@ -307,6 +307,10 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "a fraction as a size": (lambda: with_config(d_model=8.0), "d_model must be of type int"),
     "null as a size": (lambda: with_config(d_model=None), "d_model must be of type int"),
     "an object as a size": (lambda: with_config(d_model={}), "d_model must be of type int"),
+    "a decoder that knows how long its answer is": (
+        lambda: with_config(architecture="decoder", causal=True, positions="mirror"),
+        "how long the answer is that it has yet to write",
+    ),
     "a list of lists": (lambda: with_config(dropout_sites=[["embed"]]), "breaks a rule"),
     "a negative epsilon": (lambda: with_config(norm_eps=-1.0), "norm_eps"),
     "a scale no float32 holds": (lambda: with_config(init_scale=1e300), "init_scale"),

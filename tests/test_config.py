@@ -50,6 +50,8 @@ def test_derived_defaults() -> None:
         ({"architecture": "decoder", "causal": False}, "causal", "decoder"),
         ({"architecture": "encoder-decoder", "causal": False}, "causal", "encoder-decoder"),
         ({"see_self": False}, "see_self", "causal=False"),
+        ({"architecture": "decoder", "positions": "mirror"}, "positions", "got 'decoder'"),
+        ({"architecture": "encoder-decoder", "positions": "mirror"}, "positions='sinusoidal'", "got 'encoder-decoder'"),
         ({"tied_source": True}, "tied_source", "'encoder'"),
         ({"architecture": "decoder", "tied_source": True}, "tied_source", "'decoder'"),
         *(({"dropout": value}, "dropout", str(value)) for value in (-0.1, 1.0, 1.5, NAN, INF)),

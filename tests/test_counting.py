@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 import torch
 
-from tests.layers.reference import ARCHITECTURES, POSITIONS, model_config
+from tests.layers.reference import ARCHITECTURES, FITTING, model_config
 from xformer.config import ModelConfig
 from xformer.model import Transformer
 
@@ -47,7 +47,7 @@ def test_the_formula_counts_what_there_is(architecture: str, norm: str, changes:
         assert part.count > 0
 
 
-@pytest.mark.parametrize(("architecture", "positions"), list(product(ARCHITECTURES, POSITIONS)))
+@pytest.mark.parametrize(("architecture", "positions"), FITTING)
 def test_tables_of_positions_are_counted(architecture: str, positions: str) -> None:
     config = model_config(architecture=architecture, positions=positions)
     assert config.n_parameters() == really(config)

@@ -18,7 +18,7 @@ from xformer.errors import EditError, InputError
 from xformer.model import Transformer
 from xformer.trace import record
 
-POSITIONS = ("sinusoidal", "learned", "rotary", "alibi", "none", "mirror")
+POSITIONS = ("sinusoidal", "learned", "rotary", "alibi", "none")
 PROMPT = [3, 7, 1, 4]
 MAX_LEN = 12
 # One forward pass of these models adds up fewer than 100 products a number, in 2 layers (float64: 1.1e-16 each), and the
@@ -75,7 +75,7 @@ def test_greedy_decoding_is_argmax_of_whole_forward_passes(
     )
 
 
-@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("positions", [*POSITIONS, "mirror"])
 def test_an_encoder_says_every_position_at_once(float64: None, positions: str) -> None:
     model = random_model("encoder", positions=positions)
     with torch.no_grad():
@@ -96,7 +96,7 @@ def test_a_tensor_and_a_list_are_the_same_prompt(architecture: str) -> None:
 # --- where it stops
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "mirror"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
 @pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
 def test_it_stops_at_the_end_token(architecture: str, positions: str) -> None:
     endless = tokens_of(list(decode(random_model(architecture, positions=positions), PROMPT)))
@@ -123,7 +123,7 @@ def test_it_stops_after_max_steps(architecture: str) -> None:
 # --- forced mode
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "mirror"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
 @pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
 def test_forced_decoding_follows_the_given_answer(float64: None, architecture: str, positions: str) -> None:
     answer = [5, 2, 2, 9, 1]
@@ -266,7 +266,7 @@ def test_decoding_under_edits_is_a_recorded_run_at_every_step(float64: None, arc
     assert not torch.allclose(steps[0].probabilities, plain[0].probabilities, atol=1e-3), "the edits must matter"
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "mirror"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
 @pytest.mark.parametrize("architecture", ["encoder", "decoder", "encoder-decoder"])
 def test_the_trace_of_a_step_gave_its_probabilities(float64: None, architecture: str, positions: str) -> None:
     model = random_model(architecture, positions=positions)
@@ -283,7 +283,7 @@ def test_the_trace_of_a_step_gave_its_probabilities(float64: None, architecture:
 
 
 @pytest.mark.parametrize("architecture", ["encoder", "decoder", "encoder-decoder"])
-@pytest.mark.parametrize("positions", ["sinusoidal", "mirror"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
 def test_dropout_never_touches_decoding(architecture: str, positions: str) -> None:
     model = random_model(architecture, positions=positions, dropout=0.5)
     expected = [step.probabilities for step in decode(model, PROMPT)]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.layers.reference import (
     ARCHITECTURES,
-    POSITIONS,
+    FITTING,
     WHOLE_MODEL,
     assert_close,
     build,
@@ -139,7 +139,7 @@ def test_a_drawn_mask_takes_the_place_of_the_whole_one(architecture: str, path: 
 
 
 @pytest.mark.parametrize("padded", [True, False])
-@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("positions", [p for a, p in FITTING if a == "decoder"])
 def test_the_causal_mask_is_lifted_and_imposed(positions: str, padded: bool) -> None:
     encoder = build(positions=positions)
     decoder = twin(encoder, architecture="decoder", causal=True)
@@ -247,8 +247,7 @@ def test_patching_the_stream_at_one_position() -> None:
     assert torch.equal(trace.logits, by_hand.logits)
 
 
-@pytest.mark.parametrize("positions", POSITIONS)
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("architecture", "positions"), FITTING)
 def test_without_positions_a_model_is_one_that_never_had_any(architecture: str, positions: str) -> None:
     model = build(architecture=architecture, positions=positions)
     arguments = inputs(model)

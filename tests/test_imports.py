@@ -35,11 +35,13 @@ MAY_IMPORT = {
     "interventions": RECORDING,
     "tasks": MODEL | {"files"},
     "decoding": RECORDING,
+    "greedy": RECORDING | {"tasks"},
     "continuation": RECORDING | {"decoding"},
-    "analysis": RECORDING | {"tasks", "decoding"},
+    "analysis": RECORDING | {"tasks", "decoding", "greedy"},
     "presets": {"errors", "config", "counting"},
     "checkpoints": MODEL | {"tasks", "files", "safe_header"},
-    "training": RECORDING | {"tasks", "decoding", "analysis", "presets", "checkpoints", "files", "safe_header"},
+    "training": RECORDING
+    | {"tasks", "decoding", "greedy", "analysis", "presets", "checkpoints", "files", "safe_header"},
     "bugs": RECORDING | {"tasks", "training", "presets"},
     "viz": {"errors", "config", "counting", "viz"},
 }

@@ -184,6 +184,12 @@ class ModelConfig(Config):
                 f"A {self.architecture} is trained to predict what comes next, so causal must be true, got false; "
                 "use architecture='encoder', or lift the mask of one run with the edit set_causal(False)."
             )
+        if self.architecture != "encoder" and self.positions == "mirror":
+            raise ConfigError(
+                "Mirror positions count from the end too, which would tell a model how long the answer is that it has yet to "
+                f"write, so positions='mirror' needs architecture='encoder', got {self.architecture!r}; "
+                "use positions='sinusoidal'."
+            )
         if not (self.see_self or self.causal):
             raise ConfigError("see_self=False narrows a causal mask, so it needs causal=True, got causal=False.")
         if self.tied_source and self.architecture != "encoder-decoder":

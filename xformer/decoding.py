@@ -174,7 +174,7 @@ def _reader(
 ) -> Callable[[Tensor], Float[Tensor, " vocab"]]:
     """What gives the next logits once the decoder has read some tokens; it remembers, so that only new ones cost."""
     is_pair = model.config.architecture == "encoder-decoder"
-    if edits or model.config.positions == "mirror":
+    if edits:
 
         def whole(read: Tensor) -> Tensor:
             inputs = (prompt, read) if is_pair else (read,)

@@ -112,11 +112,10 @@ class Transformer(nn.Module):
     ) -> Float[Tensor, "batch new vocab"]:
         """Logits of the next tokens of a decoding whose earlier positions are in `cache`, which grows by them.
 
-        Only what is new is computed. Raises `InputError` for an encoder, for positions counted from the end, which
-        change with every token, and for an encoder-decoder without its memory.
+        Only what is new is computed. Raises `InputError` for an encoder, and for an encoder-decoder without its memory.
         """
-        if self.decoder is None or self.config.positions == "mirror":
-            raise InputError("Only a decoder whose positions count from the start can go on from a cache.")
+        if self.decoder is None:
+            raise InputError("An encoder answers all at once, so it cannot go on from a cache; take a decoder.")
         if memory is None and self.encoder is not None:
             raise InputError(
                 "An encoder-decoder's decoder looks at a memory: extend(tokens, cache, model.encode(source))."

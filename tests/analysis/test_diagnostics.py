@@ -23,6 +23,7 @@ from tests.analysis.confusion import (
     tiny,
     trained_with,
 )
+from tests.layers.reference import FITTING
 from xformer import edits
 from xformer.analysis.diagnose_case import Case, tokens_that_count
 from xformer.analysis.diagnose_model import examination
@@ -97,13 +98,7 @@ def test_no_false_alarm_on_single_inputs_however_short(name: str) -> None:
             assert diagnose(xformer.record(model, example.stream, example.target)) == []
 
 
-CHOICES = tuple(
-    itertools.product(
-        ("encoder", "decoder", "encoder-decoder"),
-        ("pre", "post", "none"),
-        ("sinusoidal", "learned", "rotary", "alibi", "none", "mirror"),
-    )
-)
+CHOICES = [(a, norm, p) for (a, p), norm in itertools.product(FITTING, ("pre", "post", "none"))]
 
 
 @pytest.mark.parametrize(("architecture", "norm", "positions"), CHOICES)

@@ -25,7 +25,7 @@ VARIANTS = {
     "post, biases": {"norm": "post", "attention_bias": True},
     "no norm": {"norm": "none"},
     "no norm, norm at the end": {"norm": "none", "final_norm": True},
-    "no feed-forward": {"norm": "pre", "d_ff": 0, "positions": "mirror"},
+    "no feed-forward": {"norm": "pre", "d_ff": 0, "positions": "learned"},
     "rotary, tied, no biases": {
         "norm": "post",
         "positions": "rotary",

@@ -19,6 +19,8 @@ M = TypeVar("M", bound=nn.Module)
 
 ARCHITECTURES = ("encoder", "decoder", "encoder-decoder")
 POSITIONS = ("sinusoidal", "learned", "rotary", "alibi", "none", "mirror")
+FITTING = [(a, p) for a in ARCHITECTURES for p in POSITIONS if a == "encoder" or p != "mirror"]
+"""Positions that count from the end would tell a decoder how long its answer is going to be."""
 
 # Primes, but for d_head = 2 · 5: rotary positions need pairs. Nothing divides anything: d_head and d_value are free.
 SIZES: dict[str, Any] = {

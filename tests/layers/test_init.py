@@ -53,7 +53,8 @@ def test_normal_has_the_standard_deviation_asked_for(std: float) -> None:
 @pytest.mark.parametrize("init", ["xavier", "normal"])
 @pytest.mark.parametrize("positions", ["learned", "mirror"])
 def test_embeddings_biases_and_norms(init: str, positions: str) -> None:
-    model = fresh(init=init, positions=positions, embed_std=0.7, norm="pre", architecture="encoder-decoder")
+    architecture, of_each = ("encoder-decoder", 2) if positions == "learned" else ("encoder", 1)
+    model = fresh(init=init, positions=positions, embed_std=0.7, norm="pre", architecture=architecture)
     tables = {"token", "table", "from_start", "from_end"}
     seen = set()
     for name, parameter in model.named_parameters():
@@ -63,9 +64,9 @@ def test_embeddings_biases_and_norms(init: str, positions: str) -> None:
             assert parameter.std() == pytest.approx(0.7, rel=5 / math.sqrt(2 * parameter.numel()))
         elif parameter.dim() == 1 and last != "weight":
             assert (parameter == 0).all()
-    assert len(seen) == 2 + 2 * (1 if positions == "learned" else 2)
+    assert len(seen) == (2 + 2 if positions == "learned" else 1 + 2)
     norms = [module for module in model.modules() if isinstance(module, LayerNorm)]
-    assert len(norms) == (2 + 1) + (3 + 1)
+    assert len(norms) == ((2 + 1) + (3 + 1) if of_each == 2 else 2 + 1)
     for norm in norms:
         assert (norm.weight == 1).all()
         assert (norm.bias == 0).all()

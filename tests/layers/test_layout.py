@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.layers.reference import (
     ARCHITECTURES,
-    POSITIONS,
+    FITTING,
     WHOLE_MODEL,
     assert_close,
     build,
@@ -56,8 +56,7 @@ def assert_each_as_alone(model: Transformer, together: list[Tensor], arguments: 
 
 @pytest.mark.parametrize("tape", [None, Tape], ids=["fused", "taped"])
 @pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("positions", POSITIONS)
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("architecture", "positions"), FITTING)
 def test_a_padded_sequence_gets_what_it_gets_alone(
     architecture: str, positions: str, side: str, tape: type[Tape] | None
 ) -> None:
@@ -93,8 +92,7 @@ def test_a_padding_token_says_the_same_as_valid(architecture: str) -> None:
 
 
 @pytest.mark.parametrize("tape", [None, Tape], ids=["fused", "taped"])
-@pytest.mark.parametrize("positions", POSITIONS)
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("architecture", "positions"), FITTING)
 def test_packed_sequences_get_what_they_get_alone(architecture: str, positions: str, tape: type[Tape] | None) -> None:
     model = build(architecture=architecture, positions=positions)
     segments = torch.tensor([[1, 1, 1, 2, 2, 2, 2, 2, 3, 0], [0, 1, 2, 2, 2, 2, 4, 4, 4, 4]])

@@ -35,3 +35,9 @@ def sequences(
         return cells, torch.randint(min_len, max_len + 1, (n,), generator=draw, device=draw.device)
     first = torch.randint(min_len, max_len + 1, (n // 2,), generator=draw, device=draw.device)
     return cells, torch.stack((first, min_len + max_len - first), dim=1).flatten()
+
+
+def each_once(n: int, size: int, *, draw: torch.Generator) -> Int[Tensor, " n"]:
+    """n of the numbers 0 … size − 1 in random order, all of them before one comes twice."""
+    rounds = [torch.randperm(size, generator=draw, device=draw.device) for _ in range(-(-n // size))]
+    return torch.cat(rounds)[:n]

@@ -4,8 +4,9 @@
     token accuracy  share of labelled cells whose likeliest token is right
     exact match     share of examples in which all of them are
 
-Exact match under teacher forcing is exact match of greedy decoding: if every token is right given the right ones before it,
-greedy decoding says the same, and at its first mistake both are wrong.
+Exact match under teacher forcing is exact match of greedy decoding, as long as no output sees what comes after it: if every
+token is right given the right ones before it, greedy decoding says the same, and at its first mistake both are wrong. Where an
+output does see it, `xformer.training.evaluate` finds out by decoding.
 """
 
 from __future__ import annotations

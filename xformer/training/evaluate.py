@@ -1,16 +1,24 @@
-"""How good a trained model is on examples that it has never seen."""
+"""How good a trained model is on examples that it has never seen.
+
+Loss and token accuracy are those under teacher forcing. Exact match is that of greedy decoding: a decoder gets the prompt and
+nothing of the answer, so that a model which reads ahead is found out.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 import torch
 
+from xformer.greedy import Question, is_right, questions
 from xformer.model import Transformer
 from xformer.tasks import Score, Task, score
-from xformer.tasks.batch import IGNORED
+from xformer.tasks.batch import IGNORED, Batch
 
 BATCH = 500
+TOGETHER = 4000
+"""Prompts of one length that are decoded at once: they wait for each other, over several batches."""
 
 
 @torch.no_grad()
@@ -20,15 +28,56 @@ def evaluate(model: Transformer, task: Task, *, samples: int, seed: int) -> Scor
     Where there are fewer that training never showed, each of them is scored once.
     """
     samples = min(samples, task.rule.unseen or samples)
-    device = model.device
-    was_training, parts, cells = model.training, [], []
+    was_training = model.training
     model.eval()
-    for step, n in enumerate(_batches(samples)):
-        batch = task.sample(n, seed=seed, step=step, purpose="test", device=device)
+    result = score_batches(model, task, _batches(task, samples, seed, model.device))
+    model.train(was_training)
+    return result
+
+
+def score_batches(model: Transformer, task: Task, batches: Iterator[Batch]) -> Score:
+    """The figures of some batches together: exact match by greedy decoding where answers are written token by token."""
+    parts, cells, decoded = [], [], Decoded(model)
+    decodes = model.config.architecture != "encoder" and not task.rule.goes_on  # a text has no right end
+    for batch in batches:
         parts.append(score(batch.logits(model), batch))
         cells.append(int((batch.labels != IGNORED).sum()))
-    model.train(was_training)
-    return average(parts, cells)
+        if decodes:
+            decoded.add(batch)
+    result = average(parts, cells)
+    if not decodes:
+        return result
+    return Score(result.loss, result.token_accuracy, decoded.count_right() / result.samples, result.samples)
+
+
+class Decoded:
+    """Counts the examples that greedy decoding gets right, prompts of one length together."""
+
+    def __init__(self, model: Transformer) -> None:
+        self.model, self.right = model, 0
+        self.waiting: dict[tuple[int, int], list[Question]] = defaultdict(list)
+
+    def add(self, batch: Batch) -> None:
+        """Take in a batch, one example a row."""
+        for question in questions(batch):
+            alike = self.waiting[question.prompt.shape[1], question.answer.shape[1]]
+            alike.append(question)
+            if sum(len(one.rows) for one in alike) >= TOGETHER:
+                self._decode(alike)
+
+    def count_right(self) -> int:
+        """How many were right, when all are in."""
+        for alike in self.waiting.values():
+            self._decode(alike)
+        return self.right
+
+    def _decode(self, alike: list[Question]) -> None:
+        if alike:
+            prompt, answer, rows = (
+                torch.cat([getattr(one, name) for one in alike]) for name in ("prompt", "answer", "rows")
+            )
+            self.right += int(is_right(self.model, Question(prompt, answer, rows)).sum())
+            alike.clear()
 
 
 def average(parts: list[Score], cells: list[int]) -> Score:
@@ -46,7 +95,11 @@ def average(parts: list[Score], cells: list[int]) -> Score:
     )
 
 
-def _batches(samples: int) -> Iterator[int]:
-    while samples > 0:
-        yield min(BATCH, samples)
-        samples -= BATCH
+def _batches(task: Task, samples: int, seed: int, device: torch.device) -> Iterator[Batch]:
+    """Fresh examples in batches, one a row; where there are only so many, all are drawn at once, so that none comes twice."""
+    if task.rule.unseen:
+        whole = task.sample(samples, seed=seed, purpose="test", device=device)
+        yield from (whole.rows(done, min(done + BATCH, samples)) for done in range(0, samples, BATCH))
+        return
+    for step, done in enumerate(range(0, samples, BATCH)):
+        yield task.sample(min(BATCH, samples - done), seed=seed, step=step, purpose="test", device=device)

@@ -18,20 +18,25 @@ import torch
 from xformer.checkpoints import Checkpoint, save
 from xformer.config import Config, TrainConfig
 from xformer.errors import CheckpointError, ConfigError, TrainingError
+from xformer.greedy import reads_ahead
 from xformer.model import Transformer
 from xformer.presets import Preset
 from xformer.presets import preset as preset_named
-from xformer.tasks import Batch, Task, score
+from xformer.tasks import Batch, Score, Task, score
 from xformer.tasks.sampling import generator
 from xformer.tasks.scoring import cross_entropy
 from xformer.tasks.task import CHUNK
 from xformer.trace import record
 from xformer.training.curve import fitting
 from xformer.training.device import choose_device
+from xformer.training.evaluate import score_batches
 from xformer.training.optimiser import FlatAdamW
 from xformer.training.progress import Progress
 from xformer.training.schedule import learning_rate, with_peak
 from xformer.training.snapshots import State, read_state, remove_state, write_snapshot, write_state
+
+FEW = 4
+"""Held-out examples on which a run finds out whether its model reads ahead."""
 
 
 def train(
@@ -90,11 +95,12 @@ class Run:
         self.rows: list[dict[str, Any]] = []
         self.updating = False
         """Whether weights, optimiser and step do not belong together just now."""
+        self.reads_ahead: bool | None = None
+        """Whether outputs see what comes after them; asked once, at the first report."""
         self.batches: Batch | None = None
         self.packed = self.config.batch_size % 2 == 0
-        self.held_out = task.sample(
-            self.config.held_out + self.config.held_out % 2, seed=seed, purpose="held-out", packed=True, device=device
-        )
+        n = min(self.config.held_out, task.rule.unseen or self.config.held_out)
+        self.held_out = task.sample(n, seed=seed, purpose="held-out", packed=n % 2 == 0, device=device)
         self.probe = task.probe(seed)
 
     def reports(self, between: Callable[[], None] = lambda: None) -> Iterator[Progress]:
@@ -176,8 +182,7 @@ class Run:
     def _report(self) -> Progress:
         config, window = self.config, self.window
         self.model.eval()
-        with torch.no_grad():
-            held_out = score(self.held_out.logits(self.model), self.held_out)
+        held_out = self._held_out_score()
         self._finite("held-out loss", held_out.loss)
         scores = self.probe_scores()
         self.model.train()
@@ -197,6 +202,18 @@ class Run:
         progress = replace(progress, **_remarks(progress, config, self.rows, self.task.rule.stalled_above))
         self.rows, self.window = [*self.rows, progress.row()], Window()
         return progress
+
+    @torch.no_grad()
+    def _held_out_score(self) -> Score:
+        """How good it is now: under teacher forcing, and decoding where that can find another share of answers right."""
+        if self.reads_ahead is None:
+            few = self.task.sample(FEW, seed=self.config.seed, purpose="held-out", device=self.device)
+            self.reads_ahead = not self.task.rule.goes_on and reads_ahead(self.model, few)
+        found = score(self.held_out.logits(self.model), self.held_out)
+        if not self.reads_ahead:
+            return found
+        one_a_row = self.task.sample(found.samples, seed=self.config.seed, purpose="held-out", device=self.device)
+        return score_batches(self.model, self.task, iter([one_a_row]))
 
     def probe_scores(self) -> dict[str, list[float]]:
         """How much each head does of what the task needs, on one fixed unseen input; see `Task.head_scores`."""

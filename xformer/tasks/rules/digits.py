@@ -18,7 +18,7 @@ from xformer.config import MOST_INK
 from xformer.errors import InputError
 from xformer.tasks.digit_images import N_TEST, SIDE, digit_images
 from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
-from xformer.tasks.sampling import Purpose
+from xformer.tasks.sampling import Purpose, each_once
 
 N_PIXELS = SIDE**2
 UNKNOWN = 0
@@ -93,9 +93,7 @@ class Digits(Rule):
         train, test = digit_images()
         lengths = torch.full((n,), N_PIXELS + 1, device=draw.device)
         if purpose != "train":
-            rounds = -(-n // len(test))
-            order = torch.cat([torch.randperm(len(test), generator=draw, device=draw.device) for _ in range(rounds)])
-            return test.sources.to(draw.device)[order[:n]], lengths
+            return test.sources.to(draw.device)[each_once(n, len(test), draw=draw)], lengths
         chosen = torch.randint(len(train), (n,), generator=draw, device=draw.device)
         return train.sources.to(draw.device)[chosen], lengths
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from xformer.errors import InputError
 from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
 from xformer.tasks.rules.typed import read_numbers
-from xformer.tasks.sampling import Purpose
+from xformer.tasks.sampling import Purpose, each_once
 
 TRAIN_SHARE = 0.75
 """The share of the unordered pairs that training may show."""
@@ -76,9 +76,17 @@ class Modular(Rule):
     def answer_length(self, n: int) -> int:
         return n - 1
 
+    @property
+    def unseen(self) -> int:
+        return len(pairs(self.config.symbols, for_training=False))
+
     def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:
+        """For training, n pairs drawn with replacement; else unseen pairs, each once before one comes twice."""
         table = pairs(self.config.symbols, for_training=purpose == "train").to(draw.device)
-        chosen = torch.randint(0, len(table), (n,), generator=draw, device=draw.device)
+        if purpose == "train":
+            chosen = torch.randint(0, len(table), (n,), generator=draw, device=draw.device)
+        else:
+            chosen = each_once(n, len(table), draw=draw)
         return 1 + table[chosen], torch.full((n,), 2, device=draw.device)
 
     def answer(self, source: Sequences, lengths: Lengths) -> Answers:

@@ -1,0 +1,114 @@
+"""Decoding many prompts at once says what decoding one says; and who reads the answer ahead is found out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.training.tiny import random_model, tiny_model, tiny_preset, tiny_task
+from xformer import edits
+from xformer.decoding import decode
+from xformer.errors import InputError
+from xformer.greedy import greedy, greedy_answers, questions, reads_ahead
+from xformer.layers.layout import Layout
+from xformer.model import Transformer
+from xformer.tasks import score
+from xformer.tasks.batch import IGNORED
+from xformer.training.evaluate import evaluate
+from xformer.training.loop import Run
+
+PAIRS = ("decoder", "encoder-decoder")
+PROMPTS = torch.tensor([[3, 7, 1], [2, 2, 9], [5, 1, 4]])
+
+
+@pytest.mark.parametrize("architecture", PAIRS)
+@pytest.mark.parametrize("changes", [{}, {"positions": "rotary", "norm": "pre"}, {"positions": "alibi"}])
+def test_many_prompts_are_answered_as_each_alone(float64: None, architecture: str, changes: dict[str, Any]) -> None:
+    model = random_model(architecture, **changes)
+    said = greedy(model, PROMPTS, 5)
+    alone = [[step.token for step in decode(model, row.tolist(), max_steps=5)] for row in PROMPTS]
+    assert said.tolist() == alone
+    assert len({tuple(row) for row in alone}) > 1
+    changed = [edits.scale("decoder.1.ffn.out", -3.0)]
+    edited = greedy(model, PROMPTS, 5, edits=changed)
+    assert edited.tolist() == [
+        [step.token for step in decode(model, row.tolist(), max_steps=5, edits=changed)] for row in PROMPTS
+    ]
+    assert edited.tolist() != alone
+
+
+@pytest.mark.parametrize("architecture", PAIRS)
+def test_the_questions_of_a_batch_are_its_prompts_without_the_answers(architecture: str) -> None:
+    task = tiny_task(architecture)
+    batch = task.sample(40, seed=3)
+    seen = torch.zeros(40, dtype=torch.long)
+    for question in questions(batch):
+        for row, prompt, answer in zip(question.rows, question.prompt.tolist(), question.answer.tolist(), strict=True):
+            symbols = [token for token in prompt if 1 <= token <= 7]
+            assert prompt[-1] == (9 if architecture == "decoder" else 8)  # start, or end
+            assert answer == [*reversed(symbols), 8]
+            seen[row] += 1
+    assert seen.tolist() == [1] * 40
+    with pytest.raises(InputError, match="packed=False"):
+        list(questions(task.sample(4, seed=3, packed=True)))
+
+
+class Crib(Transformer):
+    """A leak on purpose: it says whatever stands after each position, and the first symbol where nothing does."""
+
+    def forward(self, tokens: torch.Tensor, target: torch.Tensor | None = None, **given: Any) -> torch.Tensor:
+        written = tokens if target is None else target
+        valid = torch.ones_like(written)
+        layout: Layout | None = given.get("layout" if target is None else "target_layout")
+        if layout is not None and layout.segments is not None:
+            valid = layout.segments
+        after = torch.nn.functional.pad(written[:, 1:], (0, 1), value=1)
+        ends = torch.nn.functional.pad(valid[:, 1:], (0, 1)) != valid
+        assert self.config.end_token is not None
+        after = after.masked_fill(ends, self.config.end_token)
+        return 9.0 * torch.nn.functional.one_hot(after, self.config.vocab_size).float()
+
+    def extend(self, tokens: torch.Tensor, *given: Any) -> torch.Tensor:
+        return self.forward(tokens)
+
+
+@pytest.mark.parametrize("architecture", PAIRS)
+def test_whoever_copies_the_answer_is_right_only_while_it_is_given(architecture: str) -> None:
+    task = tiny_task(architecture)
+    crib = Crib(tiny_model(task)).eval()
+    batch = task.sample(50, seed=2)
+    assert score(batch.logits(crib), batch).exact_match == 1.0
+    assert reads_ahead(crib, batch)
+    said = greedy_answers(crib, batch)
+    assert ((said == IGNORED) == (batch.labels == IGNORED)).all()
+    assert not (said == batch.labels).all(dim=1).any()
+    found = evaluate(crib, task, samples=50, seed=2)
+    assert (found.exact_match, found.token_accuracy, found.samples) == (0.0, 1.0, 50)
+
+
+@pytest.mark.parametrize("architecture", ["encoder", *PAIRS])
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "alibi"])
+def test_a_sound_model_does_not_read_ahead(architecture: str, positions: str) -> None:
+    task = tiny_task(architecture)
+    model = Transformer(tiny_model(task, positions=positions), torch.Generator().manual_seed(0)).eval()
+    assert not reads_ahead(model, task.sample(6, seed=1))
+
+
+@pytest.mark.parametrize("architecture", PAIRS)
+def test_a_training_report_is_not_taken_in(architecture: str) -> None:
+    preset = tiny_preset(architecture)
+    run = Run(preset, tiny_task(architecture), torch.device("cpu"), None)
+    crib = Crib(preset.model)
+    crib.load_state_dict(run.model.state_dict())
+    run.model = crib
+    run.probe_scores = dict  # its attention leaves no trace
+    report = run._report()
+    assert (report.held_out.exact_match, report.held_out.token_accuracy) == (0.0, 1.0)
+    assert report.held_out.samples == preset.train.held_out
+
+
+def test_an_encoder_has_nothing_to_decode() -> None:
+    with pytest.raises(InputError, match="take a decoder"):
+        greedy(random_model("encoder"), PROMPTS, 2)
