@@ -467,3 +467,16 @@ def test_bytes_taken_out_and_put_in_are_refused_or_harmless() -> None:
         for content in (GOOD[:at] + GOOD[at + n :], GOOD[:at] + draw.randbytes(n) + GOOD[at:]):
             with pytest.raises(CheckpointError):
                 from_bytes(content)
+
+
+def test_a_file_that_claims_too_much_is_refused_at_its_header(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.safetensors"
+    length = int.from_bytes(GOOD[:8], "little")
+    with path.open("wb") as file:
+        file.write(GOOD[: 8 + length])
+        file.truncate(1_900_000_000)  # takes no disk, and all memory of whoever reads it
+    tracemalloc.start()
+    with pytest.raises(CheckpointError):
+        load(path)
+    assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    tracemalloc.stop()

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 import xformer
 from xformer.__main__ import main
 from xformer.bugs import BUGS
+from xformer.trace_file import save_trace
 
 ROOT = Path(__file__).parents[1]
 MIRROR, PAIR = ROOT / "checkpoints/reverse-mirror", ROOT / "checkpoints/reverse-seq2seq"
@@ -23,7 +24,7 @@ def trace_with(bug: str, path: Path) -> str:
     checkpoint = xformer.load(PAIR)
     assert checkpoint.task is not None
     example = checkpoint.task.example([3, 7, 12, 9, 4])
-    xformer.record(BUGS[bug].broken(checkpoint.model), example.stream, example.target).save_npz(path)
+    save_trace(xformer.record(BUGS[bug].broken(checkpoint.model), example.stream, example.target), path)
     return str(path)
 
 
@@ -45,27 +46,26 @@ def test_a_broken_model_on_disk_is_found(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_trace_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    assert main(["doctor", trace_with("causal-off-by-one", tmp_path / "x.npz")]) == 1
+    assert main(["doctor", trace_with("causal-off-by-one", tmp_path / "x.safetensors")]) == 1
     shown = capsys.readouterr().out
     assert "causal-off-by-one" in shown
     assert "decoder.0.self_attn" in shown
-    assert main(["doctor", trace_with("no-clipping", tmp_path / "y.npz")]) == 0
+    assert main(["doctor", trace_with("no-clipping", tmp_path / "y.safetensors")]) == 0
     assert "too few to tell" in capsys.readouterr().out
-    assert main(["doctor", str(tmp_path / "y.npz"), "--json"]) == 0
+    assert main(["doctor", str(tmp_path / "y.safetensors"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
 
 
-@pytest.mark.parametrize("path", ["nowhere", "nowhere.npz", "text.npz", "odd.npz"])
+@pytest.mark.parametrize("path", ["nowhere", "x.npz", "text", "odd"])
 def test_what_cannot_be_examined_exits_2_with_one_sentence(
     path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "text.npz").write_text("hello")
+    (tmp_path / "text").write_text("hello")
     trace = xformer.record(xformer.load(MIRROR).model, torch.tensor([[3, 7, 12]]))
-    config = np.array(json.dumps(trace.config.to_json()))
-    arrays = {"encoder.0.attn.pattern": np.full((2, 3, 5, 7), 1 / 7), "encoder.0.attn.mask": np.ones((7, 1, 2, 3)) > 0}
-    arrays |= {"encoder.0.attn.q": np.ones((1, 1, 3, 8)), "encoder.0.attn.k": np.ones((1, 2, 3, 9))}
-    arrays |= {f"encoder.0.attn.{name}": np.ones((1, 2, 3, 9)) for name in ("v", "scores", "z")}
-    np.savez(tmp_path / "odd.npz", config=config, tokens=trace.tokens.numpy(), **arrays)
+    odd = {"encoder.0.attn.pattern": torch.full((2, 3, 5, 7), 1 / 7), "encoder.0.attn.mask": torch.ones(7, 1, 2, 3) > 0}
+    odd |= {"encoder.0.attn.q": torch.ones(1, 1, 3, 8), "encoder.0.attn.k": torch.ones(1, 2, 3, 9)}
+    odd |= {f"encoder.0.attn.{name}": torch.ones(1, 2, 3, 9) for name in ("v", "scores", "z")}
+    save_trace(replace(trace, activations=odd), tmp_path / "odd")
     assert main(["doctor", str(tmp_path / path)]) == 2
     said = capsys.readouterr()
     assert said.out == ""

@@ -31,7 +31,8 @@ MAY_IMPORT = {
     "model": FOUNDATION | {"layers"},
     "edits": MODEL,
     "trace": MODEL | {"edits"},
-    "trace_file": RECORDING,
+    "guarded_file": {"errors"},
+    "trace_file": RECORDING | {"files", "guarded_file", "safe_header"},
     "interventions": RECORDING,
     "tasks": MODEL | {"files"},
     "decoding": RECORDING,
@@ -39,7 +40,7 @@ MAY_IMPORT = {
     "continuation": RECORDING | {"decoding"},
     "analysis": RECORDING | {"tasks", "decoding", "greedy"},
     "presets": {"errors", "config", "counting"},
-    "checkpoints": MODEL | {"tasks", "files", "safe_header"},
+    "checkpoints": MODEL | {"tasks", "files", "guarded_file", "safe_header"},
     "training": RECORDING
     | {"tasks", "decoding", "greedy", "analysis", "presets", "checkpoints", "files", "safe_header"},
     "bugs": RECORDING | {"tasks", "training", "presets"},

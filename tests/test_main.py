@@ -56,6 +56,8 @@ def test_train_eval_trace_and_runs_hang_together(tmp_path: Path) -> None:
         (["eval", MIRROR, "--samples", "0"], "--samples must be from 1"),
         (["eval", MIRROR, "--seed", "-1"], "--seed must be from 0"),
         (["trace", MIRROR, "--input", "3 99", "--out", "{tmp}/x.npz"], "“99” is not one"),
+        (["trace", MIRROR, "--input", "3", "--out", "{tmp}/x"], "must name a file ending in .safetensors or .npz"),
+        (["trace", MIRROR, "--input", "3", "--out", "{tmp}"], "must name a file ending in .safetensors or .npz"),
         (["trace", MIRROR, "--input", "3", "--out", "{tmp}/no/such/folder/x.npz"], "No such file or directory"),
         (["runs", "show", "nothing", "--folder", "{tmp}"], "There is no run 'nothing'"),
         (["runs", "delete", "../..", "--folder", "{tmp}"], "There is no run '../..'"),

@@ -7,6 +7,7 @@ where the model comes from, its seed, and the figures it was measured at. Nothin
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from safetensors import SafetensorError
 from xformer.config import ModelConfig, TaskConfig
 from xformer.errors import CheckpointError, ConfigError
 from xformer.files import write_atomically
+from xformer.guarded_file import guarded
 from xformer.model import Transformer
 from xformer.safe_header import MAX_HEADER, parse_header, strict_json
 from xformer.tasks import Task
@@ -78,16 +80,13 @@ def to_bytes(checkpoint: Checkpoint) -> bytes:
 def load(path: str | Path) -> Checkpoint:
     """Read a checkpoint folder or a single .safetensors file. Raises `CheckpointError` saying what is wrong with it."""
     path = Path(path)
-    try:
-        file = path / FILE if path.is_dir() else path
-        if not file.is_file():
-            raise CheckpointError(f"There is no checkpoint at {path}; a checkpoint is a folder with {FILE} in it.")
-        if file.stat().st_size > MAX_BYTES:
-            raise CheckpointError(f"The file has {file.stat().st_size:,} bytes; at most {MAX_BYTES:,} are read.")
-        content = file.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"The file {path!s:.200} cannot be read: {error.strerror}.") from None
-    return from_bytes(content)
+    file = path / FILE if os.path.isdir(path) else path
+    if not os.path.isfile(file):  # False too where the path itself is impossible
+        raise CheckpointError(f"There is no checkpoint at {path!s:.200}; a checkpoint is a folder with {FILE} in it.")
+    with guarded(file, MAX_BYTES, CheckpointError) as (stream, size):
+        start = stream.read(8 + MAX_HEADER)
+        checked = _check(start, size)  # a file that claims too much is not read any further
+        return _build(checked, start + stream.read())
 
 
 def from_bytes(content: bytes) -> Checkpoint:
@@ -95,13 +94,17 @@ def from_bytes(content: bytes) -> Checkpoint:
 
     Raises `CheckpointError` with one plain sentence.
     """
-    header = parse_header(content)
+    return _build(_check(content, len(content)), content)
+
+
+def _check(start: bytes, size: int) -> tuple[ModelConfig, Task | None, dict[str, Any]]:
+    """What the header of a file of `size` bytes says, once all of it agrees; `start` is at least the header."""
+    header = parse_header(start, size=size)
     config, task, card = _metadata(header.metadata)
     n_bytes = 4 * config.n_parameters()
-    if n_bytes != len(content) - header.data_start:
+    if n_bytes != size - header.data_start:
         raise CheckpointError(
-            f"The configuration asks for {n_bytes:,} bytes of weights, but the file holds "
-            f"{len(content) - header.data_start:,}."
+            f"The configuration asks for {n_bytes:,} bytes of weights, but the file holds {size - header.data_start:,}."
         )
     with torch.device("meta"):
         shapes = {name: list(value.shape) for name, value in Transformer(config).named_parameters()}
@@ -114,6 +117,12 @@ def from_bytes(content: bytes) -> Checkpoint:
             raise CheckpointError(
                 f"The weights {name!r} must be F32 with shape {shapes[name]}, got {tensor.dtype} {tensor.shape}."
             )
+    return config, task, card
+
+
+def _build(checked: tuple[ModelConfig, Task | None, dict[str, Any]], content: bytes) -> Checkpoint:
+    """The model of a file whose header has been checked."""
+    config, task, card = checked
     try:
         weights = safetensors.torch.load(content)
     except SafetensorError:

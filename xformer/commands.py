@@ -26,7 +26,7 @@ from xformer.presets import preset
 from xformer.tasks import Score, texts
 from xformer.tasks.rules import RULES
 from xformer.trace import record
-from xformer.trace_file import load_npz
+from xformer.trace_file import is_trace, load_trace, save_trace
 from xformer.training.allocator import settle
 from xformer.training.book import Book, Entry
 from xformer.training.evaluate import evaluate
@@ -103,15 +103,22 @@ def _how_good(score: Score, task: TaskName) -> str:
 
 
 def trace(options: Namespace) -> None:
-    """Record one run and write all its activations as .npz."""
+    """Record one run and write all its activations as .safetensors, or as .npz for NumPy."""
+    out = Path(options.out)
+    if out.suffix not in (".safetensors", ".npz") or out.is_dir():
+        raise InputError(
+            f"--out must name a file ending in .safetensors or .npz, got {options.out!r}; for example trace.npz."
+        )
     checkpoint = load(options.dir)
     if checkpoint.task is None:
         raise InputError(f"The checkpoint {options.dir} names no task, so its input cannot be read.")
     task = checkpoint.task
     example = task.example(task.vocabulary.read(options.input), max_len=checkpoint.config.max_len)
     recorded = record(checkpoint.model, example.stream, example.target)
-    out = Path(options.out)
-    recorded.save_npz(out)
+    if out.suffix == ".npz":
+        recorded.save_npz(out)
+    else:
+        save_trace(recorded, out)
     predicted = recorded.logits[0].argmax(dim=-1)[example.labels[0] >= 0].tolist()
     console = Console()
     console.print(f"input      {task.vocabulary.text(list(example.source))}")
@@ -124,7 +131,9 @@ def doctor(options: Namespace) -> int:
     left_open = ""
     try:
         if options.path.endswith(".npz"):
-            recorded = load_npz(options.path)
+            raise InputError("NumPy archives are not read; write the trace with --out trace.safetensors.")
+        if Path(options.path).is_file() and is_trace(options.path):
+            recorded = load_trace(options.path)
             found = diagnose(recorded)
             if too_few_rows(recorded):
                 left_open = " (Its tokens are too few to tell where queries, keys and values come from.)"

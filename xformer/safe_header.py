@@ -40,11 +40,13 @@ class Header:
     data_start: int
 
 
-def parse_header(content: bytes, max_header: int = MAX_HEADER) -> Header:
-    """The checked header, of at most `max_header` bytes.
+def parse_header(content: bytes, max_header: int = MAX_HEADER, *, size: int | None = None) -> Header:
+    """The checked header, of at most `max_header` bytes, of a file of `size` bytes that begins with `content`.
 
-    Raises `CheckpointError` with one plain sentence at the first claim that does not hold.
+    Without `size`, `content` is the whole file. Raises `CheckpointError` with one plain sentence at the first claim that does
+    not hold.
     """
+    size = len(content) if size is None else size
     if len(content) < 8:
         raise CheckpointError(f"The file is no safetensors file: it has only {len(content)} bytes.")
     length = int.from_bytes(content[:8], "little")
@@ -52,10 +54,8 @@ def parse_header(content: bytes, max_header: int = MAX_HEADER) -> Header:
         raise CheckpointError(
             f"The file's header claims {length:,} bytes; at most {max_header:,} are read. Is it a safetensors file?"
         )
-    if 8 + length > len(content):
-        raise CheckpointError(
-            f"The file is cut short: its header claims {length:,} bytes, {len(content) - 8:,} follow."
-        )
+    if 8 + length > size:
+        raise CheckpointError(f"The file is cut short: its header claims {length:,} bytes, {size - 8:,} follow.")
     raw = content[8 : 8 + length]
     try:
         text = raw.decode()
@@ -68,7 +68,7 @@ def parse_header(content: bytes, max_header: int = MAX_HEADER) -> Header:
     if len(entries) > MAX_TENSORS:
         raise CheckpointError(f"The file holds {len(entries):,} tensors; at most {MAX_TENSORS:,} are read.")
     tensors = {name: _entry(name, value) for name, value in entries.items()}
-    _check_layout(tensors, len(content) - 8 - length)
+    _check_layout(tensors, size - 8 - length)
     return Header(metadata, tensors, 8 + length)
 
 

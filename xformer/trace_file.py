@@ -1,115 +1,109 @@
-"""Reading a trace back from the .npz that `Trace.save_npz` wrote, from anyone: plain arrays only, checked before they are read.
+"""A trace on disk: safetensors with its configuration in the metadata, read back from anyone after every claim was checked.
 
-The archive is a zip file of .npy files. A header that claims more than its file holds, or an archive that unpacks to more than
-`MAX_BYTES`, is refused before any memory is asked for; pickled objects are never read.
+save_trace(trace, "trace.safetensors")
+trace = load_trace("trace.safetensors")
+
+(`Trace.save_npz` writes the same arrays for NumPy; such an archive is not read back here.)
 """
 
 from __future__ import annotations
 
 import json
 import math
-import zipfile
-import zlib
 from pathlib import Path
-from typing import IO
 
-import numpy as np
+import safetensors.torch
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from xformer.config import ModelConfig
-from xformer.errors import ConfigError, InputError
+from xformer.errors import CheckpointError, ConfigError, InputError
+from xformer.files import write_atomically
+from xformer.guarded_file import guarded
+from xformer.safe_header import MAX_HEADER, Header, parse_header, strict_json
 from xformer.trace import Trace
 
+FORMAT = "1"
+KIND = "xformer-trace"
+"""The word in the metadata by which a trace is told from a checkpoint."""
 MAX_BYTES = 1024**3
-MAX_ARRAYS = 20_000
-KINDS = "fbi"
-"""NumPy's letters for floats, booleans and signed integers."""
+MAX_CELLS = 2**40
+"""Of one activation: what a shape with a zero in it may claim otherwise would overflow."""
+READ = ("F64", "F32", "F16", "BF16", "I64", "I32", "BOOL")
 
 
-def load_npz(path: str | Path) -> Trace:
+def save_trace(trace: Trace, path: str | Path) -> None:
+    """Write a trace as one safetensors file, whole or not at all. Raises `OSError` where the disk refuses."""
+    tensors = {"tokens": trace.tokens, **trace.activations}
+    if trace.target is not None:
+        tensors["target"] = trace.target
+    # What shares storage with another (a transpose, an expanded table) is written out on its own.
+    separate = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    metadata = {KIND: FORMAT, "config": json.dumps(trace.config.to_json())}
+    write_atomically(path, safetensors.torch.save(separate, metadata))
+
+
+def load_trace(path: str | Path) -> Trace:
     """The trace in a file. Raises `InputError` with one plain sentence when it is not one."""
+    with guarded(path, MAX_BYTES, InputError) as (file, size):
+        try:
+            start = file.read(8 + MAX_HEADER)
+            config = _config(parse_header(start, size=size))
+            tensors = safetensors.torch.load(start + file.read())
+        except CheckpointError as error:
+            raise InputError(str(error)) from None
+        except SafetensorError:
+            raise InputError("The file is no safetensors file, though its header reads like one.") from None
+    return _trace(config, tensors)
+
+
+def is_trace(path: str | Path) -> bool:
+    """Whether a file says that it is a trace. Raises `InputError` where it is no safetensors file that can be read."""
+    with guarded(path, 2 * MAX_BYTES, InputError) as (file, size):
+        try:
+            return KIND in parse_header(file.read(8 + MAX_HEADER), size=size).metadata
+        except CheckpointError as error:
+            raise InputError(str(error)) from None
+
+
+def _config(header: Header) -> ModelConfig:
+    if header.metadata.get(KIND) != FORMAT:
+        raise InputError("The file is no trace: its metadata do not say so; write one with xformer trace.")
+    for name, entry in header.tensors.items():
+        if entry.dtype not in READ:
+            raise InputError(f"The trace's {name!r:.100} must hold floats, integers or booleans, got {entry.dtype}.")
+        if math.prod(max(1, size) for size in entry.shape) > MAX_CELLS:
+            raise InputError(f"The trace's {name!r:.100} claims an impossible shape.")
     try:
-        with zipfile.ZipFile(path) as archive:
-            arrays = _arrays(archive)
-    except OSError as error:
-        raise InputError(f"The file {path!s:.200} cannot be read: {error.strerror or error}.") from None
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, KeyError):
-        raise InputError(f"The file {path!s:.200} is not a whole .npz archive; write one with xformer trace.") from None
-    return _trace(arrays)
+        return ModelConfig.from_json(strict_json(header.metadata.get("config", ""), "configuration"))
+    except ConfigError as error:
+        raise InputError(f"The trace's configuration breaks a rule: {error!s:.300}") from None
 
 
-def _arrays(archive: zipfile.ZipFile) -> dict[str, np.ndarray]:
-    entries = archive.infolist()
-    if len(entries) > MAX_ARRAYS or len({entry.filename for entry in entries}) != len(entries):
-        raise InputError(f"The archive must hold at most {MAX_ARRAYS:,} arrays, each of them once.")
-    unpacked = sum(entry.file_size for entry in entries)
-    if unpacked > MAX_BYTES:
-        raise InputError(f"The archive unpacks to {unpacked:,} bytes; at most {MAX_BYTES:,} are read.")
-    found = {}
-    for entry in entries:
-        if not entry.filename.endswith(".npy"):
-            raise InputError(f"The archive holds {entry.filename!r:.100}, which is not an array.")
-        with archive.open(entry) as file:
-            found[entry.filename.removesuffix(".npy")] = _array(file, entry)
-    return found
-
-
-def _array(file: IO[bytes], entry: zipfile.ZipInfo) -> np.ndarray:
-    """One array whose header says what its file holds."""
-    try:
-        version = np.lib.format.read_magic(file)
-        if version not in ((1, 0), (2, 0)):
-            raise ValueError
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(file)
-    except (ValueError, SyntaxError, UnicodeDecodeError):
-        raise InputError(f"The array {entry.filename!r:.100} has no header that can be read.") from None
-    is_config = entry.filename == "config.npy"
-    if dtype.hasobject or (dtype.kind not in KINDS and not (is_config and dtype.kind == "U" and shape == ())):
-        raise InputError(f"The array {entry.filename!r:.100} must hold plain numbers, got {dtype!s:.50}.")
-    n_bytes = math.prod(shape) * dtype.itemsize
-    content = file.read(n_bytes + 1) if n_bytes <= entry.file_size else b""
-    if len(content) != n_bytes:
-        raise InputError(f"The array {entry.filename!r:.100} claims {n_bytes:,} bytes, which its file does not hold.")
-    return np.frombuffer(content, dtype).reshape(shape, order="F" if fortran else "C")
-
-
-def _trace(arrays: dict[str, np.ndarray]) -> Trace:
-    if missing := [name for name in ("config", "tokens") if name not in arrays]:
-        raise InputError(f"The archive has no {missing[0]!r}, so it is no trace; write one with xformer trace.")
-    try:
-        config = ModelConfig.from_json(json.loads(str(arrays.pop("config"))))
-    except (ConfigError, ValueError, RecursionError) as error:
-        raise InputError(f"The trace's configuration cannot be read: {error!s:.300}") from None
-    tokens = _tokens("tokens", arrays.pop("tokens"), config)
-    target = _tokens("target", arrays.pop("target"), config) if "target" in arrays else None
-    if (target is not None) != (config.architecture == "encoder-decoder"):
+def _trace(config: ModelConfig, tensors: dict[str, Tensor]) -> Trace:
+    tokens = _tokens("tokens", tensors.pop("tokens", None), config)
+    is_pair = config.architecture == "encoder-decoder"
+    if is_pair != ("target" in tensors):
         raise InputError(
-            f"A trace of architecture={config.architecture!r} must have a target only for an encoder-decoder."
+            f"A trace of architecture={config.architecture!r} {'must' if is_pair else 'cannot'} have a target."
         )
-    activations = {name: _tensor(value) for name, value in arrays.items()}
-    for name, value in activations.items():
+    target = _tokens("target", tensors.pop("target"), config) if is_pair else None
+    for name, value in tensors.items():
         if value.dim() < 2 or 0 in value.shape:
             raise InputError(f"The activation {name!r:.100} must have at least two axes, got {list(value.shape)}.")
         if name.endswith(".pattern") and value.dim() != 4:
             raise InputError(f"A pattern must be [batch, head, query, key], but {name!r:.100} is {list(value.shape)}.")
-    return Trace(config, tokens, target, (), activations)
+    return Trace(config, tokens, target, (), tensors)
 
 
-def _tokens(name: str, value: np.ndarray, config: ModelConfig) -> Tensor:
-    if value.ndim != 2 or value.dtype.kind != "i" or value.size == 0:
+def _tokens(name: str, value: Tensor | None, config: ModelConfig) -> Tensor:
+    if value is None:
+        raise InputError(f"The file has no {name!r}, so it is no trace; write one with xformer trace.")
+    if value.dim() != 2 or value.dtype not in (torch.int64, torch.int32) or value.numel() == 0:
         raise InputError(
             f"The trace's {name} must be integers shaped [batch, pos], got {value.dtype} {list(value.shape)}."
         )
-    if value.min() < 0 or value.max() >= config.n_inputs:
+    if int(value.min()) < 0 or int(value.max()) >= config.n_inputs:
         raise InputError(f"The trace's {name} must be from 0 to {config.n_inputs - 1}, its configuration says.")
-    return _tensor(value).long()
-
-
-def _tensor(value: np.ndarray) -> Tensor:
-    """A copy that may be written to, in the machine's byte order."""
-    try:
-        return torch.from_numpy(value.astype(value.dtype.newbyteorder("=")))
-    except TypeError:
-        raise InputError(f"A trace holds floats, integers and booleans, got {value.dtype}.") from None
+    return value.long()
