@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 
 def main() -> None:
-    from pages.shared import link
+    from pages.shared import link, notebook
     from pages.shared.resources import warm_up
 
     st.set_page_config(page_title="xformer", page_icon=str(HERE / "pages/shared/icon.png"), layout="wide")
@@ -47,6 +47,7 @@ def main() -> None:
     }
     screen = st.navigation(pages)
     link.begin(screen.url_path)
+    notebook.begin()
     try:
         screen.run()
     except StopException:  # the screen has said all that it has to say

@@ -21,6 +21,8 @@ from xformer.training.transfer import card_of
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "checkpoints"
+RUNS = Path("runs")
+"""What a visitor reads of the folder of runs, which is nobody's business on a server."""
 _RUN = re.compile(r"([0-9a-f]{8})(?:@(\d{1,9}))?", re.ASCII)
 
 
@@ -107,9 +109,11 @@ def path_of(name: str) -> Path:
 
 
 def shown_path(name: str) -> str:
-    """The same as the code under a picture writes it: from the project's folder where it lies inside."""
+    """The same as the code at a picture writes it: from the project's folder, or from `RUNS` where runs are kept elsewhere."""
     path = path_of(name)
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+    if path.is_relative_to(ROOT):
+        return str(path.relative_to(ROOT))
+    return str(RUNS / path.relative_to(desk.book().folder))
 
 
 @st.cache_resource(max_entries=128, show_spinner=False)

@@ -1,19 +1,32 @@
-"""“The code for this picture”: the lines of library code that draw what a screen shows, and its data as a file.
+"""“⋯” at a picture's heading: the lines of library code that draw what a screen shows, and its data as a file.
 
-footer(view, ["from xformer.viz import heatmaps", "heatmaps.vectors(trace)"], table, "embeddings")
+    heading("Nearest neighbours")                     # instead of st.subheader
+    st.altair_chart(…)
+    footer(view, ["from xformer.viz import heatmaps", "heatmaps.vectors(trace)"], table, "neighbours")
+
+The lines end in an expression, the picture, or in something that prints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from pages.shared.models import shown_path
 from pages.shared.resources import MASKS, Run
+from pages.shared.script import script
 from pages.shared.view import View
 from xformer.interventions import join
+
+_PLACE = "menu_place"
+
+
+def begin() -> None:
+    """Before a screen runs: a heading of a run that was broken off is none any more."""
+    st.session_state.pop(_PLACE, None)
 
 
 def preamble(view: View, *, changed: bool | None = None) -> list[str]:
@@ -44,28 +57,57 @@ def recording(run: Run, changes: Sequence[str] = ()) -> str:
     return f"xformer.record(checkpoint.model, {', '.join(arguments)})"
 
 
+def heading(text: str = "") -> None:
+    """The heading of a picture; the “⋯” of the next `footer` or `code_and_data` stands at its right.
+
+    Without words it is an empty line for it, above a picture that has its own heading. `text` is Markdown. Both calls belong
+    into the same fragment.
+    """
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", horizontal_alignment="distribute"):
+        if text:
+            st.subheader(text, anchor=False, width="stretch")
+        else:
+            st.space("stretch")
+        st.session_state[_PLACE] = st.container(width="content")
+
+
 def footer(
     view: View, lines: Sequence[str], table: pd.DataFrame | None, name: str, *, changed: bool | None = None
 ) -> None:
-    """Under a picture of the view: its code, and its data as CSV. `lines` follow the preamble and end in the picture."""
+    """Of a picture of the view: its code, and its data as CSV. `lines` follow the preamble and end in the picture."""
     code_and_data([*preamble(view, changed=changed), *lines], table, name, view.model)
 
 
 def code_and_data(lines: Sequence[str], table: pd.DataFrame | None, name: str, file: str) -> None:
-    """Under any picture: all the lines that draw it in a notebook, and its data as `file`-`name`.csv where there is a table."""
-    with st.container(horizontal=True, gap="small", key=f"footer_{name}"):
-        with st.popover(
-            "Code", icon=":material/code:", help="The lines that draw this picture in a notebook.", width=110
-        ):
-            st.code("\n".join(lines), language="python", width=900)
+    """The “⋯” of a picture, at the last `heading` that has none yet, else here: call it after the picture, or before.
+
+    It holds all the lines that draw the picture, as a script that shows it (see `script`), and its data as `file`-`name`.csv
+    where there is a table.
+    """
+    with menu(name):
+        st.code(script(lines), language="python", width=900)
         if table is not None:
-            st.download_button(
-                "CSV",
-                lambda: table.to_csv(index=False).encode(),
-                f"{file}-{name}.csv",
-                "text/csv",
-                icon=":material/download:",
-                on_click="ignore",
-                key=f"csv_{name}",
-                help="The numbers of this picture.",
-            )
+            csv(table, name, file)
+
+
+def menu(name: str) -> DeltaGenerator:
+    """The “⋯” itself, for what else belongs to a picture."""
+    place = st.session_state.pop(_PLACE, None)
+    with place or st.container(horizontal=True, horizontal_alignment="right", key=f"below_{name}"):
+        return st.popover(
+            ":material/more_horiz:", help="Code and data of this picture", type="tertiary", key=f"footer_{name}"
+        )
+
+
+def csv(table: pd.DataFrame | Callable[[], pd.DataFrame], name: str, file: str, words: str = "Data as CSV") -> None:
+    """The button that gets the numbers of a picture as a file; a table that takes a while is made when it is asked for."""
+    st.download_button(
+        words,
+        lambda: (table() if callable(table) else table).to_csv(index=False).encode(),
+        f"{file}-{name}.csv",
+        "text/csv",
+        icon=":material/download:",
+        on_click="ignore",
+        key=f"csv_{name}",
+        help="The numbers of this picture.",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,9 +21,10 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def open_page(monkeypatch: pytest.MonkeyPatch, runs: Path) -> Open:
+def open_page(monkeypatch: pytest.MonkeyPatch, runs: Path, tmp_path: Path) -> Open:
     """`open_page("pages/explore/attention.py", model="reverse")`: the app at that page, with that link."""
     monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where the code at a picture shows it
 
     def open_page(page: str | None = None, **link: str) -> AppTest:
         app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)

@@ -191,7 +191,7 @@ def test_a_finished_run_is_shown_with_its_film_and_its_curves(open_page: Open, r
 
 def test_the_code_under_the_pictures_runs(open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(PAGE, run=finished(runs, "encoder-decoder"))
-    monkeypatch.chdir(ROOT)
+    monkeypatch.chdir(runs.parent)
     (code,) = app.code
     assert "head_chart" in code.value
     exec(code.value, {})

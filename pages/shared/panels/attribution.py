@@ -11,7 +11,7 @@ from pages.shared import resources
 from pages.shared.ask import choose, seed
 from pages.shared.layout import is_dark
 from pages.shared.literal import literal
-from pages.shared.notebook import footer
+from pages.shared.notebook import footer, heading
 from pages.shared.resources import Run
 from pages.shared.view import ORIGINAL, View
 from xformer.analysis.attribution import attribution
@@ -36,7 +36,7 @@ def ask_output(view: View) -> tuple[int, str]:
     positions = [index for index, label in enumerate(labels) if label != IGNORED]
     seed("pos", positions, positions[0], key="residual_pos", called="position")
     seed("goal", list(GOALS), "logit", key="residual_goal", called="view")
-    st.subheader("Who adds what to the right answer", anchor=False)
+    heading("Who adds what to the right answer")
     reads, token = view.reads(run, "decoder"), view.task.vocabulary.labels
     where, what = st.columns([3, 2])
     with where:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from pages.shared.image_input import show_image, test_readings
 from pages.shared.layout import is_dark
-from pages.shared.notebook import footer, recording
+from pages.shared.notebook import footer, heading, recording
 from pages.shared.view import View
 from xformer.analysis.images import mistakes
 from xformer.tasks.digit_images import digit_images
@@ -66,7 +66,7 @@ def wrong_panel(view: View) -> None:
     """A gallery of the test images that the model itself gets wrong, the surest first; one click shows one on all screens."""
     read = test_readings(view.model)
     wrong = mistakes(read)
-    st.subheader(f"{len(wrong)} of {len(read)} test images wrong", anchor=False)
+    heading(f"{len(wrong)} of {len(read)} test images wrong")
     if wrong.empty:
         st.caption("It gets every one of them right.")
         return

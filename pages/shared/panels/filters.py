@@ -8,7 +8,7 @@ import streamlit as st
 from torch import Tensor
 
 from pages.shared.layout import is_dark, what_to_notice
-from pages.shared.notebook import footer
+from pages.shared.notebook import footer, heading
 from pages.shared.view import View
 from xformer.analysis.images import filter_components, patch_filters
 from xformer.layers.embedding import PatchEmbedding
@@ -22,7 +22,7 @@ def filters_panel(view: View) -> None:
     axes, explained = filter_components(filters)
     left, right = st.columns([3, 7], gap="large")
     with left:
-        st.subheader("What they look for", anchor=False)
+        heading("What they look for")
         names = [f"component {axis + 1}: {share:.0%}" for axis, share in enumerate(explained.tolist())]
         table = filters_frame(axes.numpy(), names, columns=2)
         st.altair_chart(filters_chart(table, dark=is_dark(), unit=30), width="content", key="filter_components")
@@ -37,7 +37,7 @@ def filters_panel(view: View) -> None:
         ]
         footer(view, lines, table, "components", changed=False)
     with right:
-        st.subheader(f"The {n} filters", anchor=False)
+        heading(f"The {n} filters")
         order = filters.flatten(1).norm(dim=1).argsort(descending=True)
         names = [f"dimension {index}" for index in order.tolist()]
         table = filters_frame(filters[order].numpy(), names)

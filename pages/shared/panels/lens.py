@@ -12,7 +12,7 @@ import streamlit as st
 
 from pages.shared import resources
 from pages.shared.layout import WIDE, chart_spec, is_dark, places, run_title
-from pages.shared.notebook import footer, recording
+from pages.shared.notebook import footer, heading, recording
 from pages.shared.resources import Run
 from pages.shared.view import ORIGINAL, View
 from xformer.analysis.lens import decided, lens
@@ -23,7 +23,7 @@ def lens_panel(view: View, runs: Mapping[str, Run]) -> dict[str, pd.DataFrame]:
     """Draw the lens of every run, the cells that a change moved marked; returns the frames."""
     frames = {name: _lens(*view.key(name)) for name in runs}
     own = frames[ORIGINAL]
-    st.subheader("What the stream would say if it stopped here", anchor=False)
+    heading("What the stream would say if it stopped here")
     norm = "the model’s last norm and its unembedding" if view.checkpoint.config.final_norm else "the unembedding"
     which = "the decoder’s stream" if view.is_pair else "the stream"
     first = own["position"].min()

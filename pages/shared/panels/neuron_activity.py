@@ -9,7 +9,7 @@ import streamlit as st
 
 from pages.shared import resources
 from pages.shared.layout import is_dark
-from pages.shared.notebook import footer
+from pages.shared.notebook import footer, heading
 from pages.shared.resources import Run
 from pages.shared.view import View
 from xformer.analysis.survey import Survey, activity, activity_of, survey
@@ -33,7 +33,7 @@ def surveyed(model: str) -> Survey:
 
 def activity_panel(view: View, runs: Mapping[str, Run], paths: list[str], found: Survey) -> pd.DataFrame:
     """Draw the shares of all layers; returns those of the sample."""
-    st.subheader("How many of them fire", anchor=False)
+    heading("How many of them fire")
     over = f"{found.n_inputs:,} inputs"
     frames = [
         activity_of(run.trace, paths, "this input" if len(runs) == 1 else f"this input, {name}")

@@ -11,7 +11,7 @@ import streamlit as st
 
 from pages.shared import resources
 from pages.shared.layout import WIDE, chart_spec, is_dark, places
-from pages.shared.notebook import footer
+from pages.shared.notebook import footer, heading
 from pages.shared.resources import Run
 from pages.shared.view import View
 from xformer.analysis.stream import norms
@@ -22,7 +22,7 @@ _TITLES = {"stream": "The stream", "added": "What each step adds"}
 
 def norms_panel(view: View, runs: Mapping[str, Run]) -> None:
     """Draw the lengths of every run, on the same scales."""
-    st.subheader("How long the stream is, and how much each step adds", anchor=False)
+    heading("How long the stream is, and how much each step adds")
     frames = {name: _norms(*view.key(name)) for name in runs}
     everything = pd.concat([frame.assign(run=name) for name, frame in frames.items()])
     limits = everything.groupby("what")["length"].max()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.shared.layout import is_dark
-from pages.shared.notebook import footer
+from pages.shared.notebook import footer, heading
 from pages.shared.view import View
 from xformer.analysis.images import neighbour_share, place_cosines
 from xformer.viz.images import places_chart, places_frame
@@ -16,7 +16,7 @@ def places_panel(view: View) -> None:
     cosine = place_cosines(view.checkpoint.model)
     if cosine is None:
         return
-    st.subheader("Where a patch is", anchor=False)
+    heading("Where a patch is")
     frame = places_frame(cosine.numpy())
     st.altair_chart(places_chart(frame, dark=is_dark()), width="content", key="places")
     n = len(cosine)

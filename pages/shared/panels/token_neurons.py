@@ -11,7 +11,7 @@ import streamlit as st
 from pages.shared import resources
 from pages.shared.ask import seed
 from pages.shared.layout import is_dark
-from pages.shared.notebook import footer
+from pages.shared.notebook import footer, heading
 from pages.shared.panels.activations import layer_reads
 from pages.shared.resources import Run
 from pages.shared.view import ORIGINAL, View
@@ -40,7 +40,7 @@ _DIRECT = {
 
 def token_neurons_panel(view: View, runs: Mapping[str, Run], path: str) -> tuple[int, pd.DataFrame]:
     """Ask for a position, show its neurons in the run that is shown; returns the position and the table."""
-    st.subheader("The most active neurons of one token", anchor=False)
+    heading("The most active neurons of one token")
     run = runs[view.shown]
     reads = layer_reads(view, run, path)
     position = st.select_slider(

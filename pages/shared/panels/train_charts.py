@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -11,7 +11,9 @@ import streamlit as st
 from pages.shared import desk
 from pages.shared.layout import chart_spec, is_dark
 from pages.shared.models import shown_path
+from pages.shared.notebook import csv, menu
 from pages.shared.panels.train_film import Film, head_names
+from pages.shared.script import script
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.training.book import Entry
@@ -88,26 +90,10 @@ def code_and_csv(entry: Entry, rows: list[dict[str, Any]], film: Film, example: 
             f"trace = xformer.record(checkpoint.model, torch.tensor({example.stream.tolist()}){target})",
             f'head_chart(head_frame(trace, "{last.path}", 0, {last.query_labels!r}, {last.key_labels!r}))',
         ]
-    with st.container(horizontal=True, gap="small", key="footer_training"):
-        with st.popover("Code", icon=":material/code:", help="The lines that draw these pictures in a notebook."):
-            st.code("\n".join(lines), language="python", width=900)
-        _csv("Metrics", lambda: metrics_frame(rows), f"{entry.id}-metrics", "All reports of this run.")
-        _csv(
-            "Head scores", film.table, f"{entry.id}-heads", "The scores of all heads on this input, at every snapshot."
-        )
-
-
-def _csv(words: str, table: Callable[[], pd.DataFrame], name: str, help: str) -> None:
-    st.download_button(
-        words,
-        lambda: table().to_csv(index=False).encode(),
-        f"{name}.csv",
-        "text/csv",
-        icon=":material/download:",
-        on_click="ignore",
-        key=f"csv_{words}",
-        help=help,
-    )
+    with menu("training"):
+        st.code(script(lines), language="python", width=900)
+        csv(lambda: metrics_frame(rows), "metrics", entry.id, "Metrics as CSV")
+        csv(film.table, "heads", entry.id, "Head scores as CSV")
 
 
 def _show(data: pd.DataFrame, curves: Curves, steps: int, height: int, log: bool) -> None:

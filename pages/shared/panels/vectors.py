@@ -6,7 +6,7 @@ import streamlit as st
 import torch
 
 from pages.shared.layout import is_dark
-from pages.shared.notebook import footer
+from pages.shared.notebook import footer, heading
 from pages.shared.resources import Run
 from pages.shared.view import View
 from xformer.analysis import embeddings as analysis
@@ -56,7 +56,7 @@ def _vectors(
     ]
     left, right = st.columns([3, 2], gap="large")
     with left:
-        st.subheader(f"{SHOWN[part].partition(':')[0].capitalize()}{f' · {name}' if name else ''}", anchor=False)
+        heading(f"{SHOWN[part].partition(':')[0].capitalize()}{f' · {name}' if name else ''}")
         chart = viz.vector_heatmap(vectors, dark=is_dark(), limit=limit)
         st.altair_chart(chart, width="stretch", key=f"vectors{suffix}")
         n, d = shown.shape
@@ -69,7 +69,7 @@ def _vectors(
         draw = "viz.vector_heatmap(analysis.vector_table(vectors, labels), dark=False)"
         footer(view, [*lines, draw], vectors, f"vectors{suffix}", changed=is_changed)
     with right:
-        st.subheader("How alike two of them are", anchor=False)
+        heading("How alike two of them are")
         st.altair_chart(viz.cosine_heatmap(angles, dark=is_dark()), width="stretch", key=f"cosines{suffix}")
         st.caption(_ANGLES[part])
         draw = "viz.cosine_heatmap(analysis.cosine_table(vectors, labels), dark=False)"

@@ -9,7 +9,7 @@ from pages.shared import resources
 from pages.shared.ask import choose
 from pages.shared.layout import is_dark
 from pages.shared.literal import literal
-from pages.shared.notebook import footer
+from pages.shared.notebook import footer, heading
 from pages.shared.view import View
 from xformer.analysis import embeddings as analysis
 from xformer.viz import embeddings as viz
@@ -49,7 +49,7 @@ def _pca(name: str, stack: str) -> analysis.Pca:
 
 
 def _projection(view: View, vectors: Tensor, tokens: list[int], side: str | None, near: str) -> str:
-    st.subheader("The whole vocabulary", anchor=False)
+    heading("The whole vocabulary")
     axes = choose("axes", AXES if vectors.shape[1] > 2 else {"2": "2-D"}, "2", "Axes")
     found = _pca(view.model, _stack(view, side))
     explained = found.explained.tolist()
@@ -84,7 +84,7 @@ def _projection(view: View, vectors: Tensor, tokens: list[int], side: str | None
 
 
 def _neighbours(view: View, vectors: Tensor, tokens: list[int], side: str | None) -> str:
-    st.subheader("Nearest neighbours", anchor=False)
+    heading("Nearest neighbours")
     label = view.task.vocabulary.labels
     names = {name: f"{name}{' · in the input' if token in tokens else ''}" for token, name in enumerate(label)}
     near = choose("near", names, label[tokens[0]], "of token", widget=st.selectbox)

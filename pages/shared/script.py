@@ -1,0 +1,35 @@
+"""Make the lines that draw a picture a script that shows it: `python file.py` prints a table or writes a page.
+
+script(["from xformer.viz import heatmaps", "heatmaps.vectors(trace)"])
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+
+from pages.shared.models import RUNS
+
+SHOW = "from xformer.viz.show import show"
+
+
+def script(lines: Sequence[str]) -> str:
+    """The lines, and one that shows the `picture` that the last of them makes; as they are where that prints by itself."""
+    code = "\n".join(lines)
+    where = (
+        [f"# {RUNS}/ stands for the folder of runs of the server that drew this"]
+        if re.search(f"[\"']{RUNS}/", code)
+        else []
+    )
+    *_, last = ast.parse(code).body
+    if isinstance(last, ast.Expr) and not _prints(last.value):
+        rows = code.split("\n")
+        start = last.lineno - 1
+        rows[start] = f"picture = {rows[start]}"
+        code = "\n".join([*rows[:start], SHOW, *rows[start:], "show(picture)"])
+    return "\n".join([*where, code])
+
+
+def _prints(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in ("print", "show")

@@ -1,0 +1,46 @@
+"""The code at a picture is a script: it shows something, and names no folder of the server."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pages.shared.script import script
+from tests.pages.conftest import ROOT, Open
+from tests.pages.test_runs import with_weights
+from xformer.training.book import Book
+
+
+def test_the_last_expression_is_shown_and_what_prints_is_left_alone() -> None:
+    assert script(["a = 1", "a + (", "    2)"]).splitlines()[-4:] == [
+        "from xformer.viz.show import show",
+        "picture = a + (",
+        "    2)",
+        "show(picture)",
+    ]
+    for alone in (["print(1)"], ["for i in range(2):", "    print(i)"]):
+        assert script(alone) == "\n".join(alone)
+
+
+def test_the_code_of_a_screen_shows_something_when_it_is_run(open_page: Open, tmp_path: Path) -> None:
+    code = open_page("pages/explore/residual.py", model="reverse-small", input="4 9 2").code[0].value
+    (tmp_path / "picture.py").write_text(code, encoding="utf-8")
+    found = subprocess.run([sys.executable, tmp_path / "picture.py"], cwd=ROOT, capture_output=True, text=True, check=True,
+                           env={"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)})  # fmt: skip
+    page = Path(found.stdout.strip().removeprefix("The picture is in "))
+    assert page.parent == tmp_path
+    assert "vega" in page.read_text(encoding="utf-8")
+
+
+def test_the_code_of_a_run_names_no_folder_of_the_server_and_runs_beside_the_runs(
+    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = with_weights(Book(runs), "mine")
+    [code, *_] = [element.value for element in open_page("pages/explore/residual.py", model=f"{run}@8").code]
+    assert str(runs.parent) not in code
+    assert "folder of runs" in code
+    monkeypatch.chdir(runs.parent)
+    exec(code, {})
