@@ -38,6 +38,26 @@ def test_each_text_is_its_edit(text: str, same: list[edits.AnyEdit]) -> None:
     assert not torch.equal(changed, xformer.record(model, tokens).logits)
 
 
+@pytest.mark.parametrize(
+    ("text", "single", "pair"),
+    [
+        ("silence:encoder.1.attn.2", "layer 2 · head 3 silenced", "encoder 2 · head 3 silenced"),
+        ("solo:encoder.0.attn.0", "layer 1 · head 1 alone", "encoder 1 · head 1 alone"),
+        (
+            "cut:encoder.0.attn.*.3-5",
+            "layer 1 · all heads: 3 may not look at 5",
+            "encoder 1 · all heads: 3 may not look at 5",
+        ),
+        ("mute:encoder.1.ffn", "layer 2 · feed-forward muted", "encoder 2 · feed-forward muted"),
+        ("silence:decoder.1.cross_attn.0", None, "decoder 2 · cross · head 1 silenced"),
+    ],
+)
+def test_a_label_names_a_layer_and_a_head_as_every_picture_does(text: str, single: str | None, pair: str) -> None:
+    if single is not None:
+        assert parse(text, model_of().config)[0].label == single
+    assert parse(text, model_of("encoder-decoder").config)[0].label == pair
+
+
 def test_an_opened_edge_lets_a_causal_model_look_ahead() -> None:
     model, tokens = model_of("decoder"), torch.arange(1, 8)[None]
     trace = xformer.record(model, tokens, edits=all_edits(parse("open:decoder.0.attn.1.2-5", model.config)))

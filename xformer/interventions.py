@@ -9,7 +9,8 @@
     positions:off                   nothing tells the model where a token is
     token:3.7                       the input's symbol at position 3 becomes 7
 
-Several are joined by commas. Layers, heads, positions and neurons count from 0, as in a trace.
+Several are joined by commas. In these texts layers, heads, positions and neurons count from 0, as in a trace; the labels that a
+person reads are those of `xformer.names`, where layers and heads count from 1.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from xformer import edits
 from xformer.config import ModelConfig
 from xformer.edits import AnyEdit
 from xformer.errors import EditError
+from xformer.names import head_title, layer_title
 
 MOST = 200
 """How many interventions one run may have."""
@@ -121,11 +123,10 @@ def _one(word: str, config: ModelConfig) -> Intervention:
 
 
 def _attention(word: str, kind: str, path: str, found: dict[str, str], config: ModelConfig) -> Intervention:
-    where = f"{found['stack']} {int(found['layer']) + 1}" + {"cross_attn": " cross", "self_attn": " self"}.get(
-        found["kind"], ""
-    )
+    is_pair = config.architecture == "encoder-decoder"
     heads = None if found["head"] == "*" else (int(found["head"]),)
-    name = f"{where} · all heads" if heads is None else f"{where} · head {heads[0] + 1}"
+    layer = layer_title(path, is_pair=is_pair)
+    name = f"{layer} · all heads" if heads is None else head_title(path, heads[0], is_pair=is_pair)
     if kind in ("cut", "open"):
         edge = (int(found["query"]), int(found["key"]))
         if max(edge) >= config.max_len:
@@ -145,7 +146,7 @@ def _feed_forward(word: str, kind: str, found: dict[str, str], config: ModelConf
     if path not in feed_forward_paths(config):
         there = ", ".join(feed_forward_paths(config)) or "none"
         raise EditError(f"This model has no feed-forward layer {path}; it has {there}.")
-    where = f"{found['stack']} {int(found['layer']) + 1} · feed-forward"
+    where = f"{layer_title(path, is_pair=config.architecture == 'encoder-decoder')} · feed-forward"
     if kind == "mute":
         return Intervention(word, f"{where} muted", (edits.scale(f"{path}.out", 0.0),))
     neuron = int(found["neuron"])

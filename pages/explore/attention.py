@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
+import numpy as np
+import pandas as pd
 import streamlit as st
 
 from pages.shared import resources
 from pages.shared.ask import choose, not_here
-from pages.shared.components.attention_view import Selection, attention_choice, attention_view, choose_attention
-from pages.shared.notebook import footer
+from pages.shared.components.attention_view import (
+    SHOWN,
+    Look,
+    Selection,
+    attention_choice,
+    attention_view,
+    choose_attention,
+)
+from pages.shared.notebook import footer, recording
 from pages.shared.panels.change import change_panel, follow_cutting_click
 from pages.shared.panels.over_image import over_image_panel
 from pages.shared.panels.prediction import prediction_panel
@@ -34,39 +44,85 @@ def page() -> None:
 
     layers = _layers(view, original)
     other = None if changed is None else _layers(view, changed)
-    best, weight = telling_head(view, original, [layer.name for layer in layers])
-    _follow_the_link(layers, best)
+    paths = [layer.name for layer in layers]
+    best = telling_head(view, changed or original, paths)
+    _follow_the_link(layers, best.at if changed is None else telling_head(view, original, paths).at)
     chosen = attention_choice(KEY, layers)
     chosen = attention_view(pack(layers, other, selected=(chosen.layer, chosen.head)), key=KEY)
     follow_cutting_click(layers[chosen.layer], chosen)
     run, layer = changed or original, (other or layers)[chosen.layer]
-    _footer(view, layer, chosen.head)
+    _footer(view, layers[chosen.layer], layer, chosen)
 
     # The panels that are not shown are not computed.
     panel = choose("panel", PANELS, next(iter(PANELS)), "Panel", label_visibility="collapsed")
-    view.share(head=_head_text(chosen), panel=panel, **laid)
+    link = {"head": _head_text(chosen), **_look_texts(chosen.looks), "panel": panel, **laid}
     if panel == "scores of all heads":
-        scores_panel(view, run, KEY)
+        link |= scores_panel(view, run, KEY)
     elif panel == "step by step":
         stages_panel(view, run, layer, chosen.head, *_cell(chosen, layer))
     elif panel == "change the run":
         change_panel(view, layer, chosen)
     else:
         rollout_panel(view, run)
-    attention_notes(view, layers, best, weight)
+    view.share(**link)
+    attention_notes(view, other or layers, run, best)
 
 
 def _layers(view: View, run: resources.Run) -> list[PatternLayer]:
     return pattern_layers(run.trace, view.reads(run), view.reads(run, "decoder") if view.is_pair else None)
 
 
-def _footer(view: View, layer: PatternLayer, head: int) -> None:
-    lines = [
-        "from xformer.viz.attention import head_chart, head_frame",
-        f'head_chart(head_frame(trace, "{layer.name}", {head}, {layer.query_labels!r}, {layer.key_labels!r}))',
+def _footer(view: View, original: PatternLayer, layer: PatternLayer, chosen: Selection) -> None:
+    """The code and the numbers of the enlarged head: with a changed run of both runs, and of their difference."""
+    head, scale = chosen.head, ", own_scale=True" if chosen.looks.own_scale else ""
+    frames = {one: _cells(one, head) for one in (original, layer)}
+    of = f'"{layer.name}", {head}, {layer.query_labels!r}, {layer.key_labels!r}'
+    drawn = "head_chart" if layer is original else "changed_chart"
+    lines = [f"from xformer.viz.attention import {drawn}, head_frame"]
+    if chosen.looks.shown == "arcs":
+        lines.append("# Arcs are drawn in the browser alone; this is the same head as a matrix.")
+    if layer is original:
+        footer(view, [*lines, f"head_chart(head_frame(trace, {of}){scale})"], frames[layer], "pattern")
+        return
+    before = f'"{original.name}", {head}, {original.query_labels!r}, {original.key_labels!r}'
+    lines += [
+        f"own = {recording(view.original())}",
+        f"before, after = head_frame(own, {before}), head_frame(trace, {of})",
     ]
-    frame = pattern_frame(layer.pattern[head], layer.allowed[head], layer.query_labels, layer.key_labels)
-    footer(view, lines, frame, "pattern")
+    table = pd.concat([frames[original].assign(run="original"), frames[layer].assign(run=view.what_changed())])
+    footer(view, [*lines, f"changed_chart(before, after{scale})"], table, "pattern")
+
+
+def _cells(layer: PatternLayer, head: int) -> pd.DataFrame:
+    allowed = np.broadcast_to(layer.allowed, layer.pattern.shape)[head]
+    return pattern_frame(layer.pattern[head], allowed, layer.query_labels, layer.key_labels)
+
+
+def _look_texts(look: Look) -> dict[str, str]:
+    """How the enlarged head is drawn, for the link, where that is not the usual way."""
+    arcs = ".".join(str(head + 1) for head in look.arcs)
+    texts = {
+        "scale": "own" if look.own_scale else "",
+        "view": "" if look.shown == SHOWN[0] else look.shown,
+        "arcs": arcs,
+    }
+    return {name: text for name, text in texts.items() if text}
+
+
+def _asked_look() -> Look:
+    """What the link asks for; what is not here is said."""
+    asked = {name: st.query_params.get(name, "") for name in ("scale", "view", "arcs")}
+    is_known = {
+        "scale": asked["scale"] in ("", "own"),
+        "view": asked["view"] in ("", *SHOWN),
+        "arcs": re.fullmatch(r"([1-9]\d{0,2}(\.[1-9]\d{0,2})*)?", asked["arcs"], re.ASCII) is not None,
+    }
+    for name in asked:
+        if not is_known[name]:
+            not_here(name)
+            asked[name] = ""
+    heads = sorted({int(head) - 1 for head in asked["arcs"].split(".") if head})
+    return Look(asked["scale"] == "own", asked["view"] or SHOWN[0], tuple(heads))
 
 
 def _head_text(chosen: Selection) -> str:
@@ -97,7 +153,7 @@ def _follow_the_link(layers: list[PatternLayer], best: Selection) -> None:
         best = Selection(int(match[1]) - 1, int(match[2]) - 1, *cell)
     elif asked is not None:
         not_here("head")
-    choose_attention(KEY, best)
+    choose_attention(KEY, replace(best, look=_asked_look()) if first_visit else best)
 
 
 page()

@@ -56,12 +56,15 @@ def induction_scores(
 ) -> list[float]:
     """Mean weight on the tokens right after earlier occurrences of the query's token; NaN where no token repeats."""
     counted = range(len(tokens)) if positions is None else positions
-    found = []
-    for query in counted:
-        after = [key + 1 for key in counted if key < query and tokens[key] == tokens[query]]
-        if after:
-            found.append(pattern[:, query, after].sum(dim=-1))  # [head]
-    return torch.stack(found).mean(dim=0).tolist() if found else [math.nan] * len(pattern)
+    index = torch.tensor(list(counted), dtype=torch.long, device=pattern.device)
+    same = tokens[index][:, None] == tokens[index]  # [query, earlier]
+    same &= index < index[:, None]
+    has_earlier = same.any(dim=1)  # [query]
+    if not bool(has_earlier.any()):
+        return [math.nan] * len(pattern)
+    after = (index + 1).clamp(max=pattern.shape[-1] - 1)  # one that is earlier than a query has a token after it
+    weight = pattern[:, index[has_earlier]][:, :, after]  # [head, query, earlier]
+    return (weight * same[has_earlier]).sum(dim=-1).mean(dim=-1).tolist()
 
 
 def pattern_scores(

@@ -108,6 +108,12 @@ def softmax_row(cell: Stages, labels: tuple[str, ...]) -> pd.DataFrame:
     )
 
 
+def strongest(row: pd.DataFrame, most: int, key: int) -> pd.DataFrame:
+    """The `most` keys of a softmax row with the largest weights, in their order, and the one that was asked for."""
+    kept = row["weight"].nlargest(most).index.union([key])
+    return row if len(row) <= most else row.loc[kept].reset_index(drop=True)
+
+
 def written(z: Float[Tensor, " d_value"], w_o: Float[Tensor, "d_value d_model"]) -> Float[Tensor, " d_model"]:
     """What a head adds to the residual stream at a position: z W_O (the output bias belongs to no head)."""
     return z @ w_o

@@ -145,6 +145,27 @@ class Task:
             if not is_pair or path.endswith("cross_attn")
         }
 
+    def chance_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
+        """What `head_scores` would be if every head looked at all keys alike that its mask allows: chance."""
+        queries = self.answer_queries(len(example.source))
+        is_pair = self.config.architecture == "encoder-decoder"
+        chances = {}
+        for path, pattern in trace.patterns().items():
+            if is_pair and not path.endswith("cross_attn"):
+                continue
+            mask = f"{path}.mask"
+            allowed = trace[mask][0].to(pattern.dtype) if mask in trace else pattern.new_ones(())
+            allowed = allowed.expand_as(pattern[0])  # [head, query, key]
+            even = allowed / allowed.sum(dim=-1, keepdim=True).clamp(min=1)
+            chances[path] = self.rule.head_score(even, example.source, queries).tolist()
+        return chances
+
+    def looks_ahead(self, example: Example) -> int:
+        """How many outputs of an encoder have to look at a token of the source that stands after them."""
+        wanted = self.rule.looks_at(torch.tensor(example.source))  # [answer, source]
+        queries = torch.tensor(list(self.answer_queries(len(example.source))))[:, None]  # [answer, 1]
+        return int((wanted & (torch.arange(wanted.shape[1]) > queries)).any(dim=1).sum())
+
     def answer(self, source: list[int]) -> list[int]:
         """The right answer to one sequence of symbols."""
         self.rule.check(source)

@@ -29,7 +29,8 @@ class PatternLayer:
     """The attention of one layer as arrays and labels.
 
     `pattern` [head, query, key] holds weights, each row summing to 1; `allowed` (broadcastable to it) is False where
-    the mask forbids to look. Rows are not checked: a broken layer has to be shown as it is.
+    the mask forbids to look. Rows are not checked: a broken layer has to be shown as it is. `z_size` is the mean length of
+    each head's z over the queries, none where it is not known: a head whose z is 0 looks, but says nothing.
     Raises ValueError where shapes or labels do not agree.
     """
 
@@ -39,6 +40,13 @@ class PatternLayer:
     allowed: Bool[np.ndarray, "#head #query #key"]
     query_labels: tuple[str, ...]
     key_labels: tuple[str, ...]
+    z_size: tuple[float, ...] = ()
+
+    @property
+    def silenced(self) -> tuple[int, ...]:
+        """The heads, from 0, that look at something and write nothing."""
+        looks = np.nan_to_num(self.pattern).any(axis=(1, 2))
+        return tuple(head for head, size in enumerate(self.z_size) if size == 0 and looks[head])
 
     def __post_init__(self) -> None:
         shape = self.pattern.shape
@@ -100,7 +108,9 @@ def pack(
         }  # fmt: skip
         for run in runs:
             planes, peaks = planes_of(run[index].pattern, run[index].allowed, side)
-            record["runs"].append({"offset": offset, "peaks": peaks.tolist()})
+            sizes = [size if np.isfinite(size) else None for size in run[index].z_size]  # JSON has no infinity
+            silenced = list(run[index].silenced)
+            record["runs"].append({"offset": offset, "peaks": peaks.tolist(), "z": sizes, "silenced": silenced})
             record["rows"], record["cols"] = planes.shape[1:]
             blocks.append(planes.tobytes())
             offset += planes.size

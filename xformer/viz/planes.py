@@ -26,7 +26,7 @@ def planes_of(
     tall, wide = (factor(cells, side) for cells in pattern.shape[1:])
     # Masked cells are −inf, so that the maximum of a block is masked only if all of it is; NaN wins over any number.
     pattern = np.where(allowed, pattern, np.float32(-np.inf))  # [head, query, key]
-    pattern = _block_max(_block_max(pattern, tall, axis=1), wide, axis=2)  # [head, row, col]
+    pattern = block_max(block_max(pattern, tall, axis=1), wide, axis=2)  # [head, row, col]
     number = np.isfinite(pattern)
     peaks = np.max(pattern, axis=(1, 2), where=number, initial=0.0)  # [head]
     scale = LEVELS / np.where(peaks > 0, peaks, 1)  # [head]
@@ -51,7 +51,7 @@ def moved(
     return 0.5 * both.sum(axis=2).mean(axis=1)
 
 
-def _block_max(array: Float[np.ndarray, "..."], size: int, axis: int) -> Float[np.ndarray, "..."]:
+def block_max(array: Float[np.ndarray, "..."], size: int, axis: int) -> Float[np.ndarray, "..."]:
     """The maximum of every `size` neighbours along an axis; the last block may be smaller."""
     source = np.moveaxis(array, axis, 0)
     largest = source[::size].copy()

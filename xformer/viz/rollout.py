@@ -9,13 +9,27 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from xformer.viz.planes import factor
 from xformer.viz.theme import sequential, vega_scale
+
+MOST = 48
+"""So many tokens a side are drawn one by one."""
 
 
 def rollout_frame(reached: Float[np.ndarray, "layer query key"], labels: Sequence[str]) -> pd.DataFrame:
-    """One row a cell: after which layer, how much of the token at `key` could have reached `query`."""
-    layer, query, key = np.meshgrid(*(np.arange(size) for size in reached.shape), indexing="ij")
+    """One row for each cell: after which layer, how much of the token at `key` could have reached `query`.
+
+    Of more than `MOST` tokens, neighbours are taken together: what any of the keys could have given the queries on average, so
+    that rows still sum to 1.
+    """
     names = np.array([f"{position} {label}" for position, label in enumerate(labels)])
+    size = factor(len(names), MOST)
+    if size > 1:
+        begins = np.arange(0, len(names), size)
+        counts = np.diff(np.append(begins, len(names)))  # [block]
+        reached = np.add.reduceat(np.add.reduceat(reached, begins, axis=1) / counts[:, None], begins, axis=2)
+        names = np.array([f"{names[at]} … {names[min(at + size, len(names)) - 1]}" for at in begins])
+    layer, query, key = np.meshgrid(*(np.arange(size) for size in reached.shape), indexing="ij")
     return pd.DataFrame(
         {
             "layer": (layer + 1).ravel(),

@@ -9,7 +9,7 @@ The browser draws every head from the bytes it has; a rerun only adds the exact 
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from xformer.viz.packing import PatternLayer, header_of
 
 _HERE = Path(__file__).parent
 _EVENT = "choice"
+MOST_HEADS = 32
+"""Of so many heads of a layer the arcs can be told to the browser."""
 # A component's script cannot import, so its parts are joined into one: tools, the view, its methods, the entry.
 _PARTS = (
     "patterns", "colours", "canvas", "view", "theme", "building", "update", "legends", "grid", "layout", "labels",
@@ -31,17 +33,36 @@ _component = st.components.v2.component(
 )
 
 
+SHOWN = ("both", "matrix", "arcs")
+
+
+@dataclass(frozen=True)
+class Look:
+    """How the enlarged head is drawn: each head on a scale of its own or not, as which picture, and whose arcs besides its
+    own, as heads counted from 0."""
+
+    own_scale: bool = False
+    shown: str = SHOWN[0]
+    arcs: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True)
 class Selection:
     """What is chosen in the attention view: a head and, where one is locked by a click, a query and a key.
 
-    All are counted from 0. A locked token or row has a query and no key; a locked column a key and no query.
+    All are counted from 0. A locked token or row has a query and no key; a locked column a key and no query. Without a
+    `look` the view keeps the one that it has.
     """
 
     layer: int = 0
     head: int = 0
     query: int | None = None
     key: int | None = None
+    look: Look | None = None
+
+    @property
+    def looks(self) -> Look:
+        return self.look or Look()
 
 
 def attention_choice(key: str, layers: Sequence[PatternLayer]) -> Selection:
@@ -51,6 +72,9 @@ def attention_choice(key: str, layers: Sequence[PatternLayer]) -> Selection:
 
 def choose_attention(key: str, selection: Selection) -> None:
     """Choose from Python, before the view is drawn: a deep link or a row of a table. It may be out of range."""
+    before = st.session_state.get(_memory(key))
+    if selection.look is None and isinstance(before, Selection):
+        selection = replace(selection, look=before.look)
     st.session_state[_memory(key)] = selection
     _tell(key, selection)
 
@@ -70,9 +94,12 @@ def attention_view(packed: bytes, *, key: str, height: int | None = None) -> Sel
     chosen = _inside(st.session_state.get(_memory(key)), shapes)
     if key not in st.session_state or _told(key) not in st.session_state:
         _tell(key, chosen)
-    query, seen, order = st.session_state[_told(key)]
+    told, order = st.session_state[_told(key)]
+    query, seen = (0 if index is None else index + 1 for index in (told.query, told.key))
+    look = int(told.looks.own_scale) + 2 * SHOWN.index(told.looks.shown)
+    arcs = sum(1 << head for head in told.looks.arcs)
     # Raw bytes can only be the whole of `data`, so these settings ride behind them.
-    rider = struct.pack("<IIII", height or 0, query + 1, seen + 1, order)
+    rider = struct.pack("<IIIIII", height or 0, query, seen, order, look, arcs)
     _component(key=key, data=packed + rider, on_choice_change=remember)
     return chosen
 
@@ -88,9 +115,8 @@ def _told(key: str) -> str:
 
 def _tell(key: str, selection: Selection) -> None:
     """Have the browser lock what Python chose; only then, as telling it what it just said would resend all bytes."""
-    order = st.session_state.get(_told(key), (-1, -1, 0))[2]
-    query, seen = (-1 if index is None else index for index in (selection.query, selection.key))
-    st.session_state[_told(key)] = (query, seen, order + 1)
+    order = st.session_state.get(_told(key), (None, 0))[1]
+    st.session_state[_told(key)] = (selection, order + 1)
 
 
 def _read(sent: dict[str, Any]) -> Selection:
@@ -98,7 +124,13 @@ def _read(sent: dict[str, Any]) -> Selection:
         value = sent.get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
-    return Selection(number("layer") or 0, number("head") or 0, number("query"), number("key"))
+    arcs = sent.get("arcs")
+    heads = (
+        sorted({head for head in arcs if type(head) is int and 0 <= head < MOST_HEADS}) if type(arcs) is list else ()
+    )
+    shown = sent.get("shown")
+    look = Look(sent.get("own") is True, shown if shown in SHOWN else SHOWN[0], tuple(heads))
+    return Selection(number("layer") or 0, number("head") or 0, number("query"), number("key"), look)
 
 
 def _inside(selection: Any, shapes: Sequence[tuple[int, ...]]) -> Selection:
@@ -112,4 +144,6 @@ def _inside(selection: Any, shapes: Sequence[tuple[int, ...]]) -> Selection:
         return value if value is not None and 0 <= value < size else None
 
     head = min(max(selection.head, 0), heads - 1)
-    return Selection(layer, head, known(selection.query, queries), known(selection.key, keys))
+    look = selection.looks
+    look = replace(look, arcs=tuple(one for one in look.arcs if one < min(heads, MOST_HEADS)))
+    return Selection(layer, head, known(selection.query, queries), known(selection.key, keys), look)

@@ -15,20 +15,33 @@ def change_panel(view: View, layer: PatternLayer, chosen: Selection) -> None:
     """Buttons that change what runs; what is on stands as chips at the top of the page, and in its link."""
     path, head = layer.name, chosen.head
     on = view.on
-    where = f"{layer.title}, head {head + 1}"
+    where = f"{layer.title} · head {head + 1}"
     st.caption(
         "The model runs again with each change, and original, changed and difference stand side by side above. "
-        "Everything that is on is listed under the heading."
+        "Everything that is on is listed under the heading; a click there, or on its button here, takes it back."
     )
     first, second, third = st.columns(3, gap="medium")
     with first:
         st.markdown("**This head**")
-        _switch(f"Silence {where}", f"silence:{path}.{head}", on, "Its z becomes 0.")
-        alone = view.checkpoint.config.n_heads == 1
-        _switch(f"Solo {where}", f"solo:{path}.{head}", on, "All other heads of its layer become 0.", disabled=alone)
+        silenced, alone = f"silence:{path}.{head}", f"solo:{path}.{head}"
+        _switch(f"{'Silenced:' if silenced in on else 'Silence'} {where}", silenced, on, "Its z becomes 0.")
+        only = view.checkpoint.config.n_heads == 1
+        _switch(
+            f"{'Alone:' if alone in on else 'Solo'} {where}",
+            alone,
+            on,
+            "The z of all other heads of its layer becomes 0.",
+            disabled=only,
+        )
         st.markdown("**Positions**")
         none = view.checkpoint.config.positions == "none"
-        _switch("Positions off", "positions:off", on, "Nothing tells the model where a token is.", disabled=none)
+        _switch(
+            "Positions are off" if "positions:off" in on else "Positions off",
+            "positions:off",
+            on,
+            "Nothing tells the model where a token is.",
+            disabled=none,
+        )
     with second:
         st.markdown("**One edge**")
         if chosen.query is None or chosen.key is None:
@@ -57,16 +70,36 @@ def follow_cutting_click(layer: PatternLayer, chosen: Selection) -> None:
     st.session_state["last_cell"] = cell
     is_new = before is not None and cell != before and chosen.query is not None and chosen.key is not None
     if st.session_state.get("click_cuts") and is_new:
-        toggle_intervention(f"cut:{layer.name}.{chosen.head}.{chosen.query}-{chosen.key}")
+        _toggle_edge("cut", f"{layer.name}.{chosen.head}.{chosen.query}-{chosen.key}")
         st.rerun()
 
 
 def _edge_buttons(path: str, head: int, query: int, key: int, layer: PatternLayer, on: frozenset[str]) -> None:
     edge = f"{query} “{literal(layer.query_labels[query])}” → {key} “{literal(layer.key_labels[key])}”"
     masked = not bool(layer.allowed[min(head, layer.allowed.shape[0] - 1), query, key])
-    kind, verb = ("open", "Open") if masked else ("cut", "Cut")
-    _switch(f"{verb} {edge}", f"{kind}:{path}.{head}.{query}-{key}", on, "In this head only.")
-    _switch("… in all heads of this layer", f"{kind}:{path}.*.{query}-{key}", on, "In every head of this layer.")
+    for heads, of, where in (
+        (str(head), edge, "In this head only."),
+        ("*", "in all heads", "In every head of this layer."),
+    ):
+        at = f"{path}.{heads}.{query}-{key}"
+        is_cut, is_open = f"cut:{at}" in on, f"open:{at}" in on
+        kind = "cut" if is_cut else "open" if is_open or masked else "cut"
+        verb = "Mend the cut" if is_cut else "Close again" if is_open else "Open" if masked else "Cut"
+        st.button(
+            f"{verb} {of}",
+            on_click=_toggle_edge,
+            args=(kind, at),
+            type="primary" if is_cut or is_open else "secondary",
+            width="stretch",
+            help=where,
+            key=f"switch_{kind}:{at}",
+        )
+
+
+def _toggle_edge(kind: str, at: str) -> None:
+    """Cut or open an edge. One that was changed before gets its own mask back instead: nothing is both cut and open."""
+    there = [text for text in (f"cut:{at}", f"open:{at}") if text in switched_on()]
+    toggle_intervention(*(there or [f"{kind}:{at}"]))
 
 
 def _replace_token(view: View) -> None:

@@ -9,7 +9,7 @@ from pages.shared.notebook import footer
 from pages.shared.resources import Run
 from pages.shared.view import View
 from xformer.analysis.rollout import rollout
-from xformer.viz.rollout import rollout_chart, rollout_frame
+from xformer.viz.rollout import MOST, rollout_chart, rollout_frame
 
 
 def rollout_panel(view: View, run: Run) -> None:
@@ -22,6 +22,8 @@ def rollout_panel(view: View, run: Run) -> None:
     for stack in ("encoder", "decoder") if view.is_pair else (None,):
         names = view.reads(run, stack)
         frame = rollout_frame(rollout(run.trace, stack).numpy(force=True), names)
+        if len(names) > MOST:
+            st.caption(f"{len(names)} tokens: neighbours are drawn as one, {len(names)} in at most {MOST} rows.")
         st.altair_chart(rollout_chart(frame, dark=is_dark()), key=f"rollout_{stack}", width="content")
         footer(
             view,

@@ -10,10 +10,13 @@ from pages.shared.layout import is_dark
 from pages.shared.notebook import footer
 from pages.shared.resources import Run
 from pages.shared.view import View
-from xformer.analysis.stages import Stages, dimensions, softmax_row, stages, written
+from xformer.analysis.stages import Stages, dimensions, softmax_row, stages, strongest, written
 from xformer.layers.attention import Attention
 from xformer.viz.packing import PatternLayer
 from xformer.viz.stages import products, scores, vector, weights
+
+MOST = 48
+"""So many keys are drawn."""
 
 
 def stages_panel(view: View, run: Run, layer: PatternLayer, head: int, query: int, key: int) -> None:
@@ -22,7 +25,7 @@ def stages_panel(view: View, run: Run, layer: PatternLayer, head: int, query: in
     dark = is_dark()
     name_q, name_k = f"{query} “{layer.query_labels[query]}”", f"{key} “{layer.key_labels[key]}”"
     st.caption(
-        f"Query {name_q} and key {name_k} in {layer.title}, head {head + 1}. "
+        f"Query {name_q} and key {name_k} in {layer.title} · head {head + 1}. "
         "Click a cell of the matrix above to choose another; its numbers appear here."
     )
     left, right = st.columns(2, gap="large")
@@ -31,27 +34,39 @@ def stages_panel(view: View, run: Run, layer: PatternLayer, head: int, query: in
         st.altair_chart(products(dimensions(cell), dark=dark), key="stage_products")
         _heading("2 · score", "a number", _score_sentence(cell))
         row = softmax_row(cell, layer.key_labels)
-        st.altair_chart(scores(row, key, dark=dark), key="stage_scores")
+        drawn = strongest(row, MOST, key)
+        st.altair_chart(scores(drawn, key, dark=dark), key="stage_scores")
+        if len(drawn) < len(row):
+            st.caption(
+                f"Drawn are the {len(drawn)} of {len(row)} keys that get the largest weights; the CSV has them all."
+            )
     with right:
         _heading("3 · mask", f"[{len(cell.allowed)}] of true and false", _mask_sentence(cell, key))
         _heading(
             "4 · softmax over the keys", f"[{len(row)}], sums to 1", _softmax_sentence(cell, row["exp"].tolist(), key)
         )
-        st.altair_chart(weights(row, key, dark=dark), key="stage_weights")
-        _heading("5 · z = Σ weight · v", f"[{len(cell.z)}]", "the values of all keys, mixed by the weights")
+        st.altair_chart(weights(drawn, key, dark=dark), key="stage_weights")
+        _heading("5 · z = Σ weight · v", f"[{len(cell.z)}]", _z_sentence(head in layer.silenced))
         st.altair_chart(vector(cell.z.tolist(), "z", "dimension of the value", dark=dark), key="stage_z")
     attention = view.checkpoint.model.get_submodule(_module_path(layer.name))
     assert isinstance(attention, Attention)
     out = written(cell.z, attention.W_O[head])
-    _heading("6 · out = z · W_O", f"[{len(out)}]", "what this head adds to the residual stream here")
+    adds = "nothing: it is silenced" if head in layer.silenced else "what this head adds to the residual stream here"
+    _heading("6 · out = z · W_O", f"[{len(out)}]", adds)
     st.altair_chart(vector(out.tolist(), "out", "dimension of the stream", dark=dark), key="stage_out")
     footer(
         view,
         [
-            "from xformer.analysis.stages import softmax_row, stages",
-            "from xformer.viz.stages import weights",
+            "import altair as alt",
+            "from xformer.analysis.stages import dimensions, softmax_row, stages, strongest, written",
+            "from xformer.viz.stages import products, scores, vector, weights",
             f'cell = stages(trace, "{layer.name}", {head}, {query}, {key})',
-            f"weights(softmax_row(cell, {layer.key_labels!r}), {key})",
+            f"row = strongest(softmax_row(cell, {layer.key_labels!r}), {MOST}, {key})",
+            f'out = written(cell.z, checkpoint.model.get_submodule("{_module_path(layer.name)}").W_O[{head}]).tolist()',
+            'z = vector(cell.z.tolist(), "z", "dimension of the value")',
+            'out = vector(out, "out", "dimension of the stream")',
+            f"pictures = products(dimensions(cell)), scores(row, {key}), weights(row, {key}), z, out",
+            'alt.vconcat(*pictures).resolve_scale(x="independent", y="independent", color="independent")',
         ],
         row,
         "stages",
@@ -65,6 +80,12 @@ def _heading(title: str, shape: str, sentence: str) -> None:
 def _score_sentence(cell: Stages) -> str:
     bias = f" + {cell.bias:.4f} (ALiBi)" if cell.bias else ""
     return f"q·k / √{cell.d_head}{bias} = {cell.dot:.4f} / {math.sqrt(cell.d_head):.4f}{bias} = **{cell.score:.4f}**"
+
+
+def _z_sentence(is_silenced: bool) -> str:
+    if is_silenced:
+        return "the head is silenced: what it mixed is replaced by 0"
+    return "the values of all keys, mixed by the weights"
 
 
 def _mask_sentence(cell: Stages, key: int) -> str:

@@ -36,8 +36,8 @@ class Addition(Rule):
     score_name = "own column"
     score_says = "is on the two digits of the column that it has to add"
     look_for = (
-        "Look at the rows of the answer: each digit looks back at **its column**, the two digits to be added, further to the "
-        "left with every step, on two slanting lines."
+        "Look at the rows of the answer: each digit has to look back at **its column**, the two digits to be added, "
+        "further to the left with every step, which makes two slanting lines."
     )
     unit = "digits"
     separator = ""

@@ -32,8 +32,8 @@ class Brackets(Rule):
     score_name = "even look back"
     score_says = "is spread evenly over all that came before"
     look_for = (
-        "Look for a head whose rows **fade evenly**: it looks at all brackets so far alike, so it takes their mean, and with "
-        "the position that gives the depth."
+        "Look for a head whose rows **fade evenly**: to look at all brackets so far alike is to take their mean, and "
+        "together with the position that gives the depth."
     )
     unit = "brackets"
     separator = ""

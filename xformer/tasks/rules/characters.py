@@ -49,8 +49,9 @@ class Characters(Rule):
     score_name = "character before"
     score_says = "is on the character just before"
     look_for = (
-        "Look for a head whose weight lies **one step left of the diagonal**: it tells every position which character came "
-        "before. Others look back to the **beginning of the word**, or for the same letters further back."
+        "Look for a head whose weight lies **one step left of the diagonal**: it would tell every position which "
+        "character came before. Others may look back to the **beginning of the word**, or for the same letters further "
+        "back."
     )
     unit = "characters"
     separator = ""

@@ -14,7 +14,7 @@ class Copy(Rule):
     verb = "copies"
     score_name = "diagonal"
     score_says = "is on the token itself"
-    look_for = "Look for a **diagonal**: the output at position i looks at the token at i, which it has to say."
+    look_for = "Look for a **diagonal**: the output at position i has to say the token at i, so somewhere it has to look there."
 
     def answer(self, source: Sequences, lengths: Lengths) -> Answers:
         return source, lengths

@@ -37,8 +37,8 @@ class Digits(Rule):
     score_name = "ink"
     score_says = "goes from the class token to patches with ink"
     look_for = (
-        "Only the **class** token has to say the digit, so look at its row: it gathers from the patches what the answer needs. "
-        "The patches look at each other first, to find out what stroke they are part of."
+        "Look at the row of the **class** token: it alone has to say the digit, so it has to gather from the patches what"
+        " the answer needs. What stroke a patch is part of, patches can only learn from each other."
     )
     unit = "pixels a side"
     is_image = True

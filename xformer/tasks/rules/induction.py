@@ -26,8 +26,9 @@ class Induction(Rule):
     score_name = "induction"
     score_says = "is on what followed the earlier occurrence of the token just said"
     look_for = (
-        "Look for an **induction head** in the second layer: having just said a token, it looks at what **followed** that "
-        "token in the prefix, and says it. It can, because in the first layer every position also looks at the token before it."
+        "Look for an **induction head** in the second layer: having just said a token, it has to look at what "
+        "**followed** that token in the prefix. To find that place, the first layer has to tell every position which "
+        "token stands before it."
     )
 
     def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:

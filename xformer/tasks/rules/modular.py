@@ -41,8 +41,8 @@ class Modular(Rule):
     score_name = "the two numbers"
     score_says = "is on the two numbers"
     look_for = (
-        "Look at the row of **start**, where the answer is said: it looks at **the two numbers** and hardly at itself. More is "
-        "not to be seen here: the rule is in the embeddings, where the numbers lie on circles."
+        "Look at the row of **start**, where the answer is said: it has to gather **the two numbers**. More is not to be "
+        "seen here: how they are added is a matter of the embeddings and the feed-forward layer."
     )
 
     @property

@@ -25,8 +25,8 @@ class Parity(Rule):
     score_name = "its own bit"
     score_says = "is on the bit that is next"
     look_for = (
-        "Look at the rows of the answer: each step looks back at **one bit**, the next one, on a diagonal. What it wrote "
-        "before it reads anyway, so two tokens are all that a step needs."
+        "Look at the rows of the answer: each step has to look back at **one bit**, the next one, which makes a diagonal."
+        " What it wrote before it reads anyway, and two tokens suffice for a step."
     )
     unit = "bits"
     separator = ""

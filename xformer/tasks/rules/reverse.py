@@ -16,8 +16,8 @@ class Reverse(Rule):
     score_name = "anti-diagonal"
     score_says = "is on the mirrored token"
     look_for = (
-        "Look for an **anti-diagonal**: the output at position i looks at the token at length − 1 − i, which it has to say. "
-        "Layers before the flip are diffuse: they work out how long the input is."
+        "Look for an **anti-diagonal**: the output at position i has to say the token at length − 1 − i, so somewhere it "
+        "has to look there. Unless the positions tell it, layers before have to work out how long the input is."
     )
 
     def answer(self, source: Sequences, lengths: Lengths) -> Answers:

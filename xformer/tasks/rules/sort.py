@@ -16,8 +16,8 @@ class Sort(Rule):
     score_name = "right value"
     score_says = "is on tokens with the value that it has to say"
     look_for = (
-        "No picture repeats from input to input: where a position looks depends on **which numbers** stand there, not on "
-        "where they stand. Change one number and watch whole rows move."
+        "No picture repeats from input to input: where a position has to look depends on **which numbers** stand there, "
+        "not on where they stand. Change one number and see which rows move."
     )
 
     def answer(self, source: Sequences, lengths: Lengths) -> Answers:

@@ -14,9 +14,11 @@ class Arcs {
     }
     Array.from(pane.heads.children).forEach((button, head) => {
       const hue = this.hue(head);
+      const silenced = this.patterns.isSilenced(this.current[0], head, pane.run);
       button.textContent = String(head + this.patterns.firstHead);
+      button.classList.toggle("silenced", silenced);
       button.title = "click: show or hide this head's arcs · double click: this head alone";
-      button.setAttribute("aria-label", this.headName(head));
+      button.setAttribute("aria-label", this.headName(head) + (silenced ? ", silenced" : ""));
       button.setAttribute("aria-pressed", String(this.active.has(head)));
       button.style.setProperty("--hue", hue);
       button.style.setProperty("--ink", ink(parse(hue)));
@@ -29,6 +31,7 @@ class Arcs {
     if (!this.active.has(this.current[1])) { this.pick(this.current[0], [...this.active][0]); return; }
     for (const pane of this.arcs) if (!pane.node.hidden) { this.fillHeads(pane); this.drawArcs(pane); }
     this.drawFocus();
+    this.report();
   }
 
   curve(at, plot, query, key) {

@@ -26,9 +26,9 @@ class Building {
 
     const line = element("div", "head");
     this.dot = element("span", "dot"); this.title = element("span", "name"); this.path = element("span", "path");
-    this.precision = element("span", "tag"); this.locked = element("button", "tag locked", "locked — Esc unlocks");
+    this.precision = element("span", "tag"); this.silence = element("span", "tag silenced"); this.locked = element("button", "tag locked", "locked — Esc unlocks");
     this.locked.addEventListener("click", () => this.setLock(null));
-    line.append(this.dot, this.title, this.path, this.precision, this.locked);
+    line.append(this.dot, this.title, this.silence, this.path, this.precision, this.locked);
     this.readout = element("div", "readout");
     this.text = element("span", "text");
     this.readout.append(this.text);
@@ -74,10 +74,11 @@ class Building {
     node.setAttribute("role", "group");
     node.setAttribute("aria-label", label);
     const paint = () => buttons.forEach((b, i) => b.setAttribute("aria-pressed", String(options[i][1] === get())));
+    (this.painters ||= []).push(paint);
     const buttons = options.map(([text, value]) => {
       const button = element("button", "", text);
       button.type = "button";
-      button.addEventListener("click", () => { set(value); paint(); this.draw(); });
+      button.addEventListener("click", () => { set(value); paint(); this.draw(); this.report(); });
       return button;
     });
     node.append(...buttons);

@@ -19,7 +19,9 @@ class Choosing {
 
   choice() { // as the server is told
     const [layer, head] = this.current, at = this.lock;
-    return JSON.stringify({ layer, head, query: at ? at.query : null, key: at && at.kind !== "token" ? at.key : null });
+    const arcs = this.active.size > 1 ? [...this.active] : []; // one alone is the chosen head
+    return JSON.stringify({ layer, head, query: at ? at.query : null, key: at && at.kind !== "token" ? at.key : null,
+      own: this.own, shown: this.show, arcs });
   }
 
   report() { // to the server, once the hand is still

@@ -4,7 +4,7 @@ class Grid {
   gridGeometry() {
     const { layers } = this.patterns, at = this.grid.base.getContext("2d");
     at.font = this.font(12.5, 500);
-    const titles = Math.ceil(Math.min(150, Math.max(...layers.map((l) => at.measureText(l.title).width)))) + 12;
+    const titles = Math.ceil(Math.min(180, Math.max(...layers.map((l) => at.measureText(l.title).width)))) + 14;
     const columns = Math.max(...layers.map((l) => l.heads)), gap = columns > 8 ? 5 : 8, below = this.changed ? 7 : 0;
     const fit = (width, height) => Math.floor(Math.max(30, Math.min((width - titles - 4) / columns - gap, height / layers.length - gap - below, 124)));
     // Beside the enlarged head where that leaves it room and the thumbnails a decent size; else above it.
@@ -53,10 +53,26 @@ class Grid {
       drawCodes(at, source, theme.sequential, t, theme.hatch, theme.dpr, false, it.queries, it.keys, patterns.thumbnail);
       at.strokeStyle = theme.line; at.lineWidth = 1;
       at.strokeRect(t.x - 0.5, t.y - 0.5, t.w + 1, t.h + 1);
+      if (patterns.isSilenced(t.layer, t.head)) this.strike(at, t);
       if (!this.changed) continue;
       at.fillStyle = theme.line; at.fillRect(t.x, t.y + t.h + 3, t.w, 3);
       at.fillStyle = theme.text; at.fillRect(t.x, t.y + t.h + 3, Math.max(it.moved[t.head] > 1e-6 ? 1 : 0, t.w * Math.min(1, it.moved[t.head])), 3);
     }
+  }
+
+  strike(at, t) { // a silenced head: veiled and crossed out, with its word where that fits
+    const { theme } = this;
+    at.fillStyle = theme.veil; at.fillRect(t.x, t.y, t.w, t.h);
+    at.beginPath();
+    at.moveTo(t.x, t.y); at.lineTo(t.x + t.w, t.y + t.h); at.moveTo(t.x + t.w, t.y); at.lineTo(t.x, t.y + t.h);
+    markOut(at, theme, 1.5, 1);
+    at.font = this.font(11, 650);
+    const wide = at.measureText("silenced").width + 8;
+    if (wide > t.w || t.h < 34) return;
+    at.fillStyle = theme.background; at.fillRect(t.x + (t.w - wide) / 2, t.y + t.h / 2 - 8, wide, 16);
+    at.fillStyle = theme.text; at.textAlign = "center"; at.textBaseline = "middle";
+    at.fillText("silenced", t.x + t.w / 2, t.y + t.h / 2 + 0.5);
+    at.textAlign = "left";
   }
 
   focusGrid() {

@@ -8,7 +8,13 @@ class Legends {
     this.path.textContent = `${it.name} [${head}]`;
     const exact = this.patterns.isExact(layer, head);
     this.precision.textContent = exact ? "exact values" : it.pool[0] * it.pool[1] > 1 ? "pooled preview" : "8-bit preview";
-    const label = `${it.title}, ${this.headName(head)}: ${it.queries} queries by ${it.keys} keys. Arrow keys move the cell.`;
+    const silenced = this.patterns.isSilenced(layer, head);
+    const before = this.changed ? this.patterns.zSize(0, layer, head) : null;
+    this.silence.hidden = !silenced;
+    this.silence.textContent = `silenced: it looks, but its z is 0${before ? ` instead of ${before.toFixed(2)} on average` : ""}`;
+    this.silence.title = "It still computes where to look; what it read there is replaced by 0, so it writes nothing.";
+    this.title.classList.toggle("struck", silenced);
+    const label = `${it.title}, ${this.headName(head)}${silenced ? ", silenced" : ""}: ${it.queries} queries by ${it.keys} keys. Arrow keys move the cell.`;
     for (const pane of [...this.matrices, ...this.arcs]) pane.layered.base.setAttribute("aria-label", `${pane.kind}, ${pane.role}: ${label}`);
     const count = this.patterns.layers.reduce((sum, l) => sum + l.heads, 0);
     this.grid.base.setAttribute("aria-label", `All ${count} heads, a row a layer, a column a head. Chosen: ${it.title}, ${this.headName(head)}.`);

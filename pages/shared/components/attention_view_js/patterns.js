@@ -9,11 +9,12 @@ class Patterns {
     const length = numbers.getUint32(4, true);
     const header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + length)));
     Object.assign(this, header);
-    const rider = [16, 12, 8, 4].map((back) => numbers.getUint32(bytes.length - back, true)); // rides behind the packed bytes
+    const rider = [24, 20, 16, 12, 8, 4].map((back) => numbers.getUint32(bytes.length - back, true)); // rides behind the packed bytes
     this.height = rider[0];
     this.cell = [rider[1], rider[2]].map((n) => (n ? n - 1 : null)); // locked by the server: query, key
     this.order = rider[3];                                           // counts what the server chose
-    this.body = bytes.subarray(8 + length, bytes.length - 16);
+    this.look = { own: Boolean(rider[4] & 1), show: ["both", "matrix", "arcs"][rider[4] >> 1] || "both", arcs: rider[5] };
+    this.body = bytes.subarray(8 + length, bytes.length - 24);
     this.runs = this.layers[0].runs.length; // 1, or 2 with a changed run
     const cells = this.layers[this.selected[0]].queries * this.layers[this.selected[0]].keys;
     const floats = new Float32Array(this.body.slice(this.exact).buffer); // a copy, since floats have to be aligned
@@ -26,6 +27,10 @@ class Patterns {
     const { rows, cols, runs } = this.layers[layer], size = rows * cols, from = runs[run].offset + head * size;
     return this.body.subarray(from, from + size);
   }
+
+  // A silenced head looks, but its z is 0 in the run that is shown last; how long z is on average, null where not known.
+  isSilenced(layer, head, run = this.runs - 1) { return this.layers[layer].runs[run].silenced.includes(head); }
+  zSize(run, layer, head) { return this.layers[layer].runs[run].z[head] ?? null; }
 
   peak(run, layer, head) { return this.layers[layer].runs[run].peaks[head]; }
 

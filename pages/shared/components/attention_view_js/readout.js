@@ -18,7 +18,7 @@ class Readout {
     if (this.thumb) {
       const it = patterns.layers[this.thumb.layer], t = this.thumb, peak = patterns.peak(run, t.layer, t.head);
       const moved = this.changed ? ` · moved by ${it.moved[t.head].toFixed(3)} (0 the same, 1 wholly other)` : "";
-      return this.print(`${it.title} · ${this.headName(t.head)} (${it.name} [${t.head}]): largest weight ${peak.toFixed(3)}${moved}`, "");
+      return this.print(`${it.title} · ${this.headName(t.head)} (${it.name} [${t.head}]): ${patterns.isSilenced(t.layer, t.head) ? "silenced, its z is 0; " : ""}largest weight ${peak.toFixed(3)}${moved}`, "");
     }
     if (!focus) return this.print("Point at a cell or a token to read its weight; click to lock it.", "", true);
     if (focus.kind === "cell") return this.print(`${this.token("query", focus.query)} → ${this.token("key", focus.key)}:`, this.words(focus.query, focus.key));

@@ -2,7 +2,7 @@
 
 class Update {
   update(bytes) {
-    if (!bytes || bytes.length < 24) return;
+    if (!bytes || bytes.length < 32) return;
     const theme = this.readTheme(), old = this.patterns;
     const next = new Patterns(bytes);
     const again = old && old.order === next.order; // nothing new was chosen on the server's side
@@ -22,6 +22,12 @@ class Update {
     if (!this.active.has(this.current[1])) this.active = new Set([this.current[1]]);
     const words = (p, at = this.current[0]) => p.layers[at] && [p.labels[p.layers[at].queryLabels], p.labels[p.layers[at].keyLabels]];
     if (old && JSON.stringify(words(old)) !== JSON.stringify(words(next))) this.forget(); // other tokens
+    if (!again) { // how it looks, too
+      const heads = Array.from({ length: this.layer.heads }, (_, head) => head).filter((head) => head < 32 && (next.look.arcs >>> head) & 1);
+      this.own = next.look.own; this.show = next.look.show;
+      this.active = new Set([...heads, this.current[1]]);
+      for (const paint of this.painters) paint();
+    }
     if (!again) { // a link, or a row of a table, that points at a cell
       const [query, key] = next.cell;
       this.lock = query !== null && key !== null ? { query, key, kind: "cell" } : query !== null ? this.tokenFocus("query", query)
