@@ -110,7 +110,7 @@ def softmax_row(cell: Stages, labels: tuple[str, ...]) -> pd.DataFrame:
 
 def strongest(row: pd.DataFrame, most: int, key: int) -> pd.DataFrame:
     """The `most` keys of a softmax row with the largest weights, in their order, and the one that was asked for."""
-    kept = row["weight"].nlargest(most).index.union([key])
+    kept = row.nlargest(most, "weight").index.union([key])
     return row if len(row) <= most else row.loc[kept].reset_index(drop=True)
 
 
