@@ -45,7 +45,9 @@ class PatternLayer:
     @property
     def silenced(self) -> tuple[int, ...]:
         """The heads, from 0, that look at something and write nothing."""
-        return tuple(head for head, size in enumerate(self.z_size) if size == 0 and np.nan_to_num(self.pattern[head]).any())
+        return tuple(
+            head for head, size in enumerate(self.z_size) if size == 0 and np.nan_to_num(self.pattern[head]).any()
+        )
 
     def __post_init__(self) -> None:
         shape = self.pattern.shape
