@@ -33,7 +33,8 @@ MAY_IMPORT = {
     "trace": MODEL | {"edits"},
     "guarded_file": {"errors"},
     "trace_file": RECORDING | {"files", "guarded_file", "safe_header"},
-    "interventions": RECORDING,
+    "names": set(),
+    "interventions": RECORDING | {"names"},
     "tasks": MODEL | {"files"},
     "decoding": RECORDING,
     "greedy": RECORDING | {"tasks"},
@@ -44,7 +45,7 @@ MAY_IMPORT = {
     "training": RECORDING
     | {"tasks", "decoding", "greedy", "analysis", "presets", "checkpoints", "files", "safe_header"},
     "bugs": RECORDING | {"tasks", "training", "presets"},
-    "viz": {"errors", "config", "counting", "viz"},
+    "viz": {"errors", "config", "counting", "names", "viz"},
 }
 
 

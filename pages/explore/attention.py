@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -19,6 +20,7 @@ from pages.shared.components.attention_view import (
     attention_view,
     choose_attention,
 )
+from pages.shared.link import asked
 from pages.shared.notebook import footer, recording
 from pages.shared.panels.change import change_panel, follow_cutting_click
 from pages.shared.panels.over_image import over_image_panel
@@ -40,7 +42,8 @@ def page() -> None:
     view = open_page("Attention", "Who looks at whom, in every layer and head?")
     original, changed = view.original(), view.changed()
     prediction_panel(view)
-    laid = over_image_panel(view) if view.task.rule.is_image else {}
+    if view.task.rule.is_image:
+        over_image_panel(view)
 
     layers = _layers(view, original)
     other = None if changed is None else _layers(view, changed)
@@ -55,16 +58,15 @@ def page() -> None:
 
     # The panels that are not shown are not computed.
     panel = choose("panel", PANELS, next(iter(PANELS)), "Panel", label_visibility="collapsed")
-    link = {"head": _head_text(chosen), **_look_texts(chosen.looks), "panel": panel, **laid}
     if panel == "scores of all heads":
-        link |= scores_panel(view, run, KEY)
+        scores_panel(view, run, KEY)
     elif panel == "step by step":
         stages_panel(view, run, layer, chosen.head, *_cell(chosen, layer))
     elif panel == "change the run":
         change_panel(view, layer, chosen)
     else:
         rollout_panel(view, run)
-    view.share(**link)
+    view.share(head=_head_text(chosen), **_look_texts(chosen.looks))
     attention_notes(view, other or layers, run, best)
 
 
@@ -75,21 +77,25 @@ def _layers(view: View, run: resources.Run) -> list[PatternLayer]:
 def _footer(view: View, original: PatternLayer, layer: PatternLayer, chosen: Selection) -> None:
     """The code and the numbers of the enlarged head: with a changed run of both runs, and of their difference."""
     head, scale = chosen.head, ", own_scale=True" if chosen.looks.own_scale else ""
-    frames = {one: _cells(one, head) for one in (original, layer)}
     of = f'"{layer.name}", {head}, {layer.query_labels!r}, {layer.key_labels!r}'
     drawn = "head_chart" if layer is original else "changed_chart"
     lines = [f"from xformer.viz.attention import {drawn}, head_frame"]
     if chosen.looks.shown == "arcs":
         lines.append("# Arcs are drawn in the browser alone; this is the same head as a matrix.")
     if layer is original:
-        footer(view, [*lines, f"head_chart(head_frame(trace, {of}){scale})"], frames[layer], "pattern")
+        footer(view, [*lines, f"head_chart(head_frame(trace, {of}){scale})"], partial(_cells, layer, head), "pattern")
         return
     before = f'"{original.name}", {head}, {original.query_labels!r}, {original.key_labels!r}'
     lines += [
         f"own = {recording(view.original())}",
         f"before, after = head_frame(own, {before}), head_frame(trace, {of})",
     ]
-    table = pd.concat([frames[original].assign(run="original"), frames[layer].assign(run=view.what_changed())])
+
+    def table() -> pd.DataFrame:
+        return pd.concat(
+            [_cells(original, head).assign(run="original"), _cells(layer, head).assign(run=view.what_changed())]
+        )
+
     footer(view, [*lines, f"changed_chart(before, after{scale})"], table, "pattern")
 
 
@@ -109,20 +115,18 @@ def _look_texts(look: Look) -> dict[str, str]:
     return {name: text for name, text in texts.items() if text}
 
 
-def _asked_look() -> Look:
-    """What the link asks for; what is not here is said."""
-    asked = {name: st.query_params.get(name, "") for name in ("scale", "view", "arcs")}
-    is_known = {
-        "scale": asked["scale"] in ("", "own"),
-        "view": asked["view"] in ("", *SHOWN),
-        "arcs": re.fullmatch(r"([1-9]\d{0,2}(\.[1-9]\d{0,2})*)?", asked["arcs"], re.ASCII) is not None,
-    }
-    for name in asked:
-        if not is_known[name]:
-            not_here(name)
-            asked[name] = ""
-    heads = sorted({int(head) - 1 for head in asked["arcs"].split(".") if head})
-    return Look(asked["scale"] == "own", asked["view"] or SHOWN[0], tuple(heads))
+def _look_of(asks: dict[str, str | None]) -> Look:
+    """What a link asks for; what is not here is said."""
+    scale, shown, arcs = (asks[name] or "" for name in ("scale", "view", "arcs"))
+    if scale not in ("", "own"):
+        not_here("scale")
+    if shown not in ("", *SHOWN):
+        not_here("view")
+    if arcs and not re.fullmatch(r"[1-9]\d{0,2}(\.[1-9]\d{0,2})*", arcs, re.ASCII):
+        not_here("arcs")
+        arcs = ""
+    heads = sorted({int(head) - 1 for head in arcs.split(".") if head})
+    return Look(scale == "own", shown if shown in SHOWN else SHOWN[0], tuple(heads))
 
 
 def _head_text(chosen: Selection) -> str:
@@ -140,20 +144,20 @@ def _cell(chosen: Selection, layer: PatternLayer) -> tuple[int, int]:
 
 
 def _follow_the_link(layers: list[PatternLayer], best: Selection) -> None:
-    """Choose the head that a link names, else the telling one, whenever the model changes; then the visitor chooses."""
+    """Choose what a link asks for; else, whenever the model changes, the telling head; then the visitor chooses."""
     heads = [item.pattern.shape[0] for item in layers]
-    if st.session_state.get("heads_shown") == heads:
+    asks = {name: asked(name) for name in ("head", "scale", "view", "arcs")}
+    is_link = any(value is not None for value in asks.values())
+    if not is_link and st.session_state.get("heads_shown") == heads:
         return
-    first_visit = "heads_shown" not in st.session_state
     st.session_state["heads_shown"] = heads
-    asked = st.query_params.get("head") if first_visit else None
-    match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,5})-(\d{1,5}))?", asked or "", re.ASCII)
+    match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,5})-(\d{1,5}))?", asks["head"] or "", re.ASCII)
     if match and 1 <= int(match[1]) <= len(heads) and 1 <= int(match[2]) <= heads[int(match[1]) - 1]:
         cell = (None, None) if match[3] is None else (int(match[3]), int(match[4]))
         best = Selection(int(match[1]) - 1, int(match[2]) - 1, *cell)
-    elif asked is not None:
+    elif asks["head"] is not None:
         not_here("head")
-    choose_attention(KEY, replace(best, look=_asked_look()) if first_visit else best)
+    choose_attention(KEY, replace(best, look=_look_of(asks)) if is_link else best)
 
 
 page()

@@ -21,6 +21,8 @@ from pages.shared.script import script
 from pages.shared.view import View
 from xformer.interventions import join
 
+Table = pd.DataFrame | Callable[[], pd.DataFrame]
+"""The numbers of a picture, or what makes them once they are asked for."""
 _PLACE = "menu_place"
 
 
@@ -71,14 +73,12 @@ def heading(text: str = "") -> None:
         st.session_state[_PLACE] = st.container(width="content")
 
 
-def footer(
-    view: View, lines: Sequence[str], table: pd.DataFrame | None, name: str, *, changed: bool | None = None
-) -> None:
+def footer(view: View, lines: Sequence[str], table: Table | None, name: str, *, changed: bool | None = None) -> None:
     """Of a picture of the view: its code, and its data as CSV. `lines` follow the preamble and end in the picture."""
     code_and_data([*preamble(view, changed=changed), *lines], table, name, view.model)
 
 
-def code_and_data(lines: Sequence[str], table: pd.DataFrame | None, name: str, file: str) -> None:
+def code_and_data(lines: Sequence[str], table: Table | None, name: str, file: str) -> None:
     """The “⋯” of a picture, at the last `heading` that has none yet, else here: call it after the picture, or before.
 
     It holds all the lines that draw the picture, as a script that shows it (see `script`), and its data as `file`-`name`.csv
@@ -99,7 +99,7 @@ def menu(name: str) -> DeltaGenerator:
         )
 
 
-def csv(table: pd.DataFrame | Callable[[], pd.DataFrame], name: str, file: str, words: str = "Data as CSV") -> None:
+def csv(table: Table, name: str, file: str, words: str = "Data as CSV") -> None:
     """The button that gets the numbers of a picture as a file; a table that takes a while is made when it is asked for."""
     st.download_button(
         words,

@@ -19,8 +19,8 @@ CROWDED = 6
 """From so many heads on, a picture is called “2.3” for layer 2, head 3."""
 
 
-def over_image_panel(view: View) -> dict[str, str]:
-    """Draw it for every run; returns what was chosen, for the link."""
+def over_image_panel(view: View) -> None:
+    """Draw it for every run."""
     names = view.task.position_names([])
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         what = choose("laid", LAID, "heads", "Laid over the image")
@@ -41,7 +41,6 @@ def over_image_panel(view: View) -> dict[str, str]:
             f"Where **{who}** looks: a row a layer, a column a head, last their mean. Tiles are the patches' shares (from 0 to "
             "1, spaced by the square root), squares the ink, and above each picture is what goes to the class token."
         )
-    return {"laid": what, "from": who}
 
 
 def _picture(view: View, run: Run, query: int, who: str, what: str, *, is_changed: bool) -> None:

@@ -26,21 +26,19 @@ _HELP = {
 _ENTROPY = "How spread out a row is: −Σ p log₂ p. 0 bits is a single key; log₂(keys) is all alike."
 
 
-def scores_panel(view: View, run: Run, attention: str) -> dict[str, str]:
-    """The scores of every head of `run`; choosing a row chooses that head in the attention view of that key.
-
-    Returns what was chosen here, for the link.
-    """
-    n, chosen = len(run.example.source), {}
+def scores_panel(view: View, run: Run, attention: str) -> None:
+    """The scores of every head of `run`; choosing a row chooses that head in the attention view of that key."""
+    n = len(run.example.source)
     positions, keys = range(n), None
     if patches := view.checkpoint.config.n_patches:
         positions = range(1, 1 + patches)  # the class token is left out
     if view.task.rule.goes_on:  # all of it is read, and all of it is asked for
         positions = range(min(run.example.stream.shape[1], run.example.labels.shape[1]))
-    elif view.task.config.architecture == "decoder":
-        chosen["look"] = choose("look", SCOPES, "answer", "Look")
-        if chosen["look"] == "answer":  # the output that says the answer's i-th token stands at n + i
-            positions, keys = view.task.answer_queries(n), range(n)
+    elif view.task.config.architecture == "decoder" and choose("look", SCOPES, "answer", "Look") == "answer":
+        positions, keys = (
+            view.task.answer_queries(n),
+            range(n),
+        )  # the output that says the answer's i-th token is at n + i
     st.caption(
         f"Shares of a head's attention, averaged over the {view.task.rule.unit} of this input; special tokens are left out"
         f"{f', with {view.what_changed()}' if view.is_changed else ''}. Choose a row to enlarge that head; "
@@ -84,4 +82,3 @@ def scores_panel(view: View, run: Run, attention: str) -> dict[str, str]:
         'table.assign(head=table["head"] + 1)  # counted from 1, as on the screen',
     ]
     footer(view, lines, table.rename(columns={"head": "head (from 1)"}), "scores")
-    return chosen
