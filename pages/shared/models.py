@@ -113,7 +113,8 @@ def shown_path(name: str) -> str:
     path = path_of(name)
     if path.is_relative_to(ROOT):
         return str(path.relative_to(ROOT))
-    return str(RUNS / path.relative_to(desk.book().folder))
+    folder = desk.book().folder
+    return str(RUNS / path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
 
 
 @st.cache_resource(max_entries=128, show_spinner=False)
