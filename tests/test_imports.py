@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "decoding": RECORDING,
     "greedy": RECORDING | {"tasks"},
     "continuation": RECORDING | {"decoding"},
-    "analysis": RECORDING | {"tasks", "decoding", "greedy"},
+    "analysis": RECORDING | {"tasks", "decoding", "greedy", "continuation"},
     "presets": {"errors", "config", "counting"},
     "checkpoints": MODEL | {"tasks", "files", "guarded_file", "safe_header"},
     "training": RECORDING

@@ -31,7 +31,7 @@ def open_page(title: str, question: str) -> View:
     if not models.shipped() and not models.trained():
         st.info("There is no model here yet. Train the shipped ones with `make checkpoints`, then reload this page.")
         st.stop()
-    _follow_the_link({"mask": resources.MASKS})
+    follow_the_link({"mask": resources.MASKS})
     with st.sidebar:
         model = ask_model()
         if problem := models.usable(model):
@@ -129,7 +129,7 @@ def _show_chips(view: View) -> None:
             st.button("Undo all", on_click=_clear_changes, type="tertiary", key="chip_all")
 
 
-def _follow_the_link(options: dict[str, tuple[str, ...]]) -> None:
+def follow_the_link(options: dict[str, tuple[str, ...]]) -> None:
     """Take over what the link asks for; say what it asks for in vain. A link that says all else and no edits has none."""
     if (model := asked("model")) is not None:
         st.session_state["edits"] = ""

@@ -67,7 +67,7 @@ def test_it_opens_at_the_parting_that_a_plain_greedy_loop_finds(app: str, visit:
 
 
 def test_the_keyboard_steps_without_the_server_which_follows_when_it_rests(app: str, visit: Visiting) -> None:
-    visitor = visit(app, f"{LINK}&a=reverse-decoder&b=reverse-decoder~silence:{SILENCED}&step=0")
+    visitor = visit(app, f"{LINK}&a=reverse-decoder&b=reverse-decoder~silence:{SILENCED}&step=0&panel=rows")
     page = visitor.page
     at(page, 0)
     in_link(page, "step", "0")

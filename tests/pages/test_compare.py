@@ -15,11 +15,13 @@ from pages.shared.panels.compare_match import Match
 from pages.shared.panels.compare_seat import Seat, names_of, read_seat
 from tests.pages.conftest import ROOT, Open
 from tests.pages.test_runs import with_weights
-from xformer import load
+from xformer import Checkpoint, Transformer, load
+from xformer.checkpoints import to_bytes
 from xformer.decoding import Sampling
 from xformer.errors import InputError
 from xformer.tasks.batch import IGNORED
 from xformer.training.book import Book
+from xformer.training.transfer import from_file
 
 COMPARE = "pages/compare/compare.py"
 INPUT = "3 7 12 9 4 11"
@@ -37,7 +39,10 @@ PAIRS = {
     "two tasks": ("reverse", "sort"),
     "text": ("characters", "characters~positions:off"),
 }
-PANELS = ("attention", "lens", "patching", "many")
+PANELS = ("steps", "attention", "rows", "lens", "patching", "many")
+SEEN = [(kind, PANELS[index % len(PANELS)]) for index, kind in enumerate(PAIRS)] + [
+    (kind, panel) for kind in ("mixed architectures", "text") for panel in PANELS
+]
 
 
 def words(app: AppTest) -> str:
@@ -51,12 +56,17 @@ def ruler(app: AppTest) -> dict[str, Any]:
     return json.loads(sent.json) if sent.json else json.loads(sent.mixed.json)
 
 
+def in_link(app: AppTest, name: str) -> str:
+    """What the link says under a name; "" where it says nothing."""
+    found = app.query_params.get(name, "")
+    return found[0] if isinstance(found, list) else found
+
+
 def codes(app: AppTest) -> list[str]:
     return [element.value for element in app.code]
 
 
-@pytest.mark.parametrize("panel", PANELS)
-@pytest.mark.parametrize("kind", PAIRS)
+@pytest.mark.parametrize(("kind", "panel"), SEEN)
 def test_each_pair_opens_at_its_first_parting_in_each_panel(open_page: Open, kind: str, panel: str) -> None:
     a, b = PAIRS[kind]
     app = open_page(COMPARE, a=a, b=b, panel=panel, **({} if kind == "text" else {"input": INPUT}))
@@ -99,16 +109,16 @@ def test_the_ruler_says_what_the_models_say(open_page: Open) -> None:
     assert decoder["probability"] == pytest.approx([q for _, q in wrote], abs=1e-5)
 
 
-def test_at_first_the_latest_run_plays_against_itself_200_steps_in(open_page: Open, runs: Path) -> None:
+def test_a_run_that_is_looked_at_plays_against_an_earlier_step(open_page: Open, runs: Path) -> None:
     run = with_weights(Book(runs), "![x](http://evil/x.png)")
-    app = open_page(COMPARE)
+    app = open_page(COMPARE, model=run)
     assert not app.exception
-    early, last = app.query_params["a"], app.query_params["b"]
-    assert str(last).strip("[]'") == f"{run}@12"
-    assert str(early).strip("[]'").startswith(f"{run}@")
+    last, early = in_link(app, "a"), in_link(app, "b")
+    assert last == f"{run}@12"
+    assert early.startswith(f"{run}@")
     assert early != last
     names = [player["name"] for player in ruler(app)["players"]]
-    assert names[1] == "B · step 12"
+    assert names[0] == "A · step 12"
     assert "](http" not in words(app)
 
 
@@ -136,8 +146,8 @@ def test_at_first_without_a_run_the_mask_is_tried(open_page: Open) -> None:
         ({"a": "reverse", "b": "reverse~causal", "step": "99"}, "asks for a step"),
         ({"a": "reverse", "b": "reverse~causal", "step": "²"}, "asks for a step"),
         ({"a": "reverse", "b": "reverse~causal", "panel": "gas"}, "asks for a panel"),
-        ({"a": "reverse", "b": "reverse~causal", "head": "17"}, "asks for a head"),
-        ({"a": "reverse", "b": "reverse~causal", "layer": "decoder.0.attn"}, "asks for a layer"),
+        ({"a": "reverse", "b": "reverse~causal", "panel": "attention", "head": "17"}, "asks for a head"),
+        ({"a": "reverse", "b": "reverse~causal", "panel": "attention", "layer": "decoder.0.attn"}, "asks for a layer"),
         ({"a": "reverse-decoder", "b": "reverse-decoder~causal", "mode": "gas"}, "asks for a mode"),
     ],
 )
@@ -160,7 +170,7 @@ def test_a_bad_input_is_told_in_a_sentence_and_the_last_good_one_stays(open_page
 
 def test_players_that_cannot_share_an_input_say_so(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "pages.shared.panels.compare_match._symbols",
+        "pages.shared.panels.compare_match.symbols_of",
         lambda task: ("a", "b") if task.config.name == "sort" else ("1", "2"),
     )
     app = open_page(COMPARE, a="reverse", b="sort")
@@ -252,31 +262,147 @@ def test_counting_over_many_inputs_goes_on_until_it_is_done_or_cancelled(open_pa
     assert "compare_count_cancel" not in [button.key for button in app.button]
 
 
-@pytest.mark.parametrize("panel", PANELS)
 @pytest.mark.parametrize(
-    "kind", ["mask", "decoder at a temperature", "encoder-decoder", "token replaced", "mixed architectures"]
+    ("kind", "panel"),
+    [("mask", panel) for panel in PANELS]
+    + [("decoder at a temperature", "steps"), ("encoder-decoder", "rows"), ("token replaced", "attention")]
+    + [("mixed architectures", "rows"), ("mixed architectures", "lens"), ("text", "lens")],
 )
-def test_the_code_under_each_picture_runs(
+def test_the_code_under_each_picture_runs_and_shows_it(
     open_page: Open, monkeypatch: pytest.MonkeyPatch, kind: str, panel: str
 ) -> None:
     a, b = PAIRS[kind]
-    app = open_page(COMPARE, a=a, b=b, input=INPUT, panel=panel)
-    if panel == "many" and kind != "token replaced":
+    app = open_page(COMPARE, a=a, b=b, panel=panel, **({} if kind == "text" else {"input": INPUT}))
+    if panel == "many":
         app.button(key="compare_count").click().run()
-    monkeypatch.chdir(ROOT)
     found = codes(app)
-    assert len(found) >= (2 if panel != "many" and not app.info else 1)
+    assert len(found) == (3 if panel == "many" else 1)
+    monkeypatch.chdir(ROOT)
     for code in found:
         *lines, last = code.replace("samples=1000", "samples=20").split("\n")
         scope: dict[str, Any] = {}
         exec("\n".join(lines), scope)
         assert last == "show(picture)"
-        picture: Any = scope["picture"]
-        assert hasattr(picture, "to_dict")
+        assert hasattr(scope["picture"], "to_dict")
         sent = {player["name"]: player["said"] for player in ruler(app)["players"]}
         for play in scope.get("plays", []):
             labels = [play.labels[token] for token in play.said]
             assert labels == [ruler(app)["labels"][token] for token in sent[play.player.name]]
+
+
+def test_the_code_of_patterns_draws_each_on_its_own_scale(open_page: Open) -> None:
+    """As the screen does: both patterns from 0 to 1, their difference from −1 to 1."""
+    app = open_page(COMPARE, a="reverse-small", b="reverse-small~causal", input=INPUT, panel="attention")
+    [code] = codes(app)
+    scope: dict[str, Any] = {}
+    exec(code.removesuffix("show(picture)"), scope)
+    spec = scope["picture"].to_dict()
+    assert spec["resolve"] == {"scale": {"color": "independent"}}
+    assert [domains(part) for part in spec["hconcat"]] == [{(0, 1)}, {(0, 1)}, {(-1, 1)}]
+    shown = [json.loads(chart.proto.spec) for chart in app.get("vega_lite_chart")]
+    assert [domains(spec) for spec in shown] == [{(0, 1)}, {(0, 1)}, {(-1, 1)}]
+
+
+def domains(node: Any) -> set[tuple[float, float]]:
+    """Where the colour scales of a chart begin and end."""
+    if isinstance(node, list):
+        return set().union(*map(domains, node))
+    if not isinstance(node, dict):
+        return set()
+    scale = node["color"].get("scale") if isinstance(node.get("color"), dict) else None
+    own = {(scale["domain"][0], scale["domain"][-1])} if scale else set()
+    return own.union(*map(domains, node.values()))
+
+
+@pytest.mark.parametrize(
+    ("link", "a", "b"),
+    [
+        ({"model": "reverse", "mask": "causal"}, "reverse~causal", "reverse"),
+        ({"model": "reverse"}, "reverse", "reverse~causal"),
+        ({"model": "induction"}, "induction", "induction~full"),
+        ({"model": "reverse", "edits": "positions:off"}, "reverse~positions:off", "reverse"),
+    ],
+)
+def test_the_first_player_is_what_was_looked_at(open_page: Open, link: dict[str, str], a: str, b: str) -> None:
+    app = open_page("pages/explore/attention.py", **link, input="1 2 3 4")
+    app.switch_page(COMPARE).run()
+    assert (in_link(app, "a"), in_link(app, "b")) == (a, b)
+    assert ruler(app)["reads"] == ["1", "2", "3", "4"]
+    for name, value in {"input": "1 2 3 4", "mask": "as trained", **link}.items():
+        assert in_link(app, name) == value
+    app.switch_page("pages/explore/attention.py").run()
+    for name, value in {"input": "1 2 3 4", "mask": "as trained", **link}.items():
+        assert in_link(app, name) == value
+
+
+def test_players_that_were_chosen_stay_until_something_else_is_looked_at(open_page: Open) -> None:
+    app = open_page("pages/explore/attention.py", model="reverse", input="1 2 3 4")
+    app.switch_page(COMPARE).run()
+    app.selectbox(key="compare_model_1").set_value("reverse-mirror").run()
+    assert in_link(app, "model") == "reverse"
+    app.switch_page("pages/explore/residual.py").run()
+    app.switch_page(COMPARE).run()
+    assert (in_link(app, "a"), in_link(app, "b")) == ("reverse", "reverse-mirror~causal")
+    app.switch_page("pages/explore/residual.py").run()
+    app.button_group(key="mask").set_value("causal").run()
+    app.switch_page(COMPARE).run()
+    assert (in_link(app, "a"), in_link(app, "b")) == ("reverse~causal", "reverse-mirror~causal")
+
+
+def test_an_input_typed_here_is_that_of_the_other_screens_where_they_can_read_it(open_page: Open) -> None:
+    app = open_page("pages/explore/attention.py", model="reverse", input="1 2 3 4")
+    app.switch_page(COMPARE).run()
+    app.text_input(key="compare_input").set_value("5 6 7").run()
+    app.switch_page("pages/explore/attention.py").run()
+    assert in_link(app, "input") == "5 6 7"
+    app.switch_page(COMPARE).run()
+    for player in (0, 1):
+        app.selectbox(key=f"compare_model_{player}").set_value("characters").run()
+    assert in_link(app, "input") == "5 6 7"
+    assert in_link(app, "reads") == "The list of arguments is "
+    app.switch_page("pages/explore/attention.py").run()
+    assert (in_link(app, "model"), in_link(app, "input")) == ("reverse", "5 6 7")
+
+
+def test_an_image_that_is_looked_at_stays_looked_at(open_page: Open) -> None:
+    app = open_page("pages/explore/residual.py", model="digits", input="test 5")
+    app.switch_page(COMPARE).run()
+    assert "It stays the model of the other screens" in words(app)
+    assert (in_link(app, "model"), in_link(app, "input")) == ("digits", "test 5")
+    assert in_link(app, "reads")
+    app.switch_page("pages/explore/residual.py").run()
+    assert (in_link(app, "model"), in_link(app, "input")) == ("digits", "test 5")
+
+
+@pytest.mark.parametrize("mode", ["free", "forced"])
+def test_a_text_is_neither_right_nor_wrong(open_page: Open, mode: str) -> None:
+    app = open_page(COMPARE, a="characters", b="characters~positions:off", mode=mode)
+    said = words(app)
+    assert "right" not in said.replace("the right answer", "")
+    assert "✗" not in said
+    for player in ruler(app)["players"]:
+        assert not player["has_right_answer"]
+        assert len(player["answer"]) == (0 if mode == "free" else 24)
+        assert len(player["said"]) == (32 if mode == "free" else 24)
+
+
+def test_a_player_against_itself_claims_no_difference(open_page: Open) -> None:
+    app = open_page(COMPARE, a="reverse", b="reverse", input="5")
+    said = words(app)
+    assert "All players say the same here" in said
+    assert "equal to the last bit" in said
+    assert "Find a difference" not in said
+    assert "furthest apart" not in said
+
+
+def test_models_of_different_seeds_are_not_patched(open_page: Open, runs: Path) -> None:
+    task = load(ROOT / "checkpoints/reverse-small")
+    other = Checkpoint(Transformer(task.model.config), task.task, {"name": "apart"})
+    [run] = [from_file(Book(runs), to_bytes(other), owner="").run]
+    app = open_page(COMPARE, a="reverse-small", b=run, input=INPUT, panel="patching")
+    assert not app.exception
+    assert "were trained apart" in words(app)
+    assert not codes(app)
 
 
 def test_a_seat_reads_what_it_writes() -> None:

@@ -16,6 +16,7 @@ from xformer.analysis.parting import first_parting, pair_frame, step_frame, top_
 from xformer.analysis.patching import patching, patching_both_ways
 from xformer.analysis.players import Player, play
 from xformer.decoding import Sampling
+from xformer.edits import zero_positions
 from xformer.viz import theme
 from xformer.viz.agreement import confusion_chart, share_chart
 from xformer.viz.deciding import DECIDES, difference_map, lens_lanes, look_chart, weight_map
@@ -29,6 +30,11 @@ PLAYS = [play(player, example_for(player)) for player in PLAYERS]
 STEP = first_parting(PLAYS[:2])
 assert STEP is not None
 MOMENTS = [moment(one, STEP) for one in PLAYS[:2]]
+CHANGED = Player("changed", PLAYERS[0].model, PLAYERS[0].task, (zero_positions(),))
+TWINS = [PLAYS[0], play(CHANGED, example_for(CHANGED))]
+CHANGES_AT = first_parting(TWINS)
+assert CHANGES_AT is not None
+PATCHED = [moment(one, CHANGES_AT) for one in TWINS]
 *_, COUNTED = agreement(PLAYERS[:2], samples=50)
 
 
@@ -57,7 +63,7 @@ def every_chart(dark: bool) -> list[Any]:
         look_chart(look(MOMENTS[0]), dark=dark),
         look_chart(both, field="difference", dark=dark),
         lens_lanes(lenses, lens_parting(*lenses.values()), dark=dark),
-        patching_chart(patching(*MOMENTS), dark=dark),
+        patching_chart(patching(*PATCHED), dark=dark),
         share_chart(COUNTED.by_position(), "position", "token", dark=dark),
         share_chart(COUNTED.by_length(), "length", "exact", dark=dark),
         confusion_chart(COUNTED.confusion(), "seed 2", COUNTED.labels, dark=dark),
@@ -181,7 +187,7 @@ def test_lanes_say_the_likeliest_tokens_and_where_they_part(dark: bool) -> None:
 
 @DARK
 def test_patches_are_sorted_bars_in_the_hues_of_their_heads(dark: bool) -> None:
-    frame = patching(*MOMENTS)
+    frame = patching(*PATCHED)
     shown = [row for row in rows(patching_chart(frame, dark=dark, most=7)) if "part" in row]
     assert [row["restored"] for row in shown] == frame["restored"].head(7).tolist()
     for row in shown:
@@ -190,7 +196,7 @@ def test_patches_are_sorted_bars_in_the_hues_of_their_heads(dark: bool) -> None:
         assert ("⇒" in row["text"]) == row["turns"]
     assert any(row["turns"] for row in shown)
     with pytest.raises(ValueError, match="show one direction"):
-        patching_chart(patching_both_ways(*MOMENTS), dark=dark)
+        patching_chart(patching_both_ways(*PATCHED), dark=dark)
 
 
 @DARK

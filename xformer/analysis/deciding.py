@@ -3,6 +3,7 @@
     moment(play, step)      the recorded run behind one step; everything here is a function of one or two of them
     look                    weights [layer, head, key] of the row that decided, or of a layer's mean head
     cells                   two whole patterns and their signed difference  other − one
+    most_apart              the heads whose rows differ most
     lens_at, lens_parting   the logit lens at the deciding position; from which point on the likeliest tokens differ for good
 
 Patterns are compared only where their shapes agree; where they do not, `unlike` says so in a sentence.
@@ -10,6 +11,7 @@ Patterns are compared only where their shapes agree; where they do not, `unlike`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -17,9 +19,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from xformer.analysis.lens import lens
+from xformer.analysis.coarse import any_allowed, any_allowed_cells, blocks, pooled, pooled_keys
 from xformer.analysis.players import Play
-from xformer.analysis.stream import speaking_stack
+from xformer.analysis.stream import speaking_stack, stream
 from xformer.errors import EditError, InputError
 from xformer.trace import Trace
 
@@ -81,26 +83,29 @@ def moment(play: Play, step: int) -> Moment:
     return Moment(play, step, play.trace(step))
 
 
-def look(at: Moment) -> pd.DataFrame:
+def look(at: Moment, most: int | None = None) -> pd.DataFrame:
     """Where one player looked: a row an attention layer, head (and the mean) and key.
 
-    Columns: layer (path), head (from 0; −1 the mean), key, token, weight, allowed.
+    Columns: layer (path), head (from 0; −1 the mean), key, key_end, token, weight, allowed. With `most`, longer rows are of
+    at most so many blocks of keys, from `key` to `key_end`, whose weights are added up.
     """
     frames = []
     for path in at.attention_layers():
         weights = at.trace[f"{path}.pattern"][0, :, at.position].double()  # [head, key]
         mask = at.trace[f"{path}.mask"][0, :, at.position]  # [head, key]
-        weights = torch.cat((weights, weights.mean(dim=0, keepdim=True)))
-        mask = torch.cat((mask, mask.any(dim=0, keepdim=True)))
+        weights = pooled_keys(torch.cat((weights, weights.mean(dim=0, keepdim=True))), most)
+        mask = any_allowed(torch.cat((mask, mask.any(dim=0, keepdim=True))), most)
         heads = [*range(len(weights) - 1), MEAN]
-        tokens = at.keys(path)
+        texts = at.keys(path)
+        spans = blocks(len(texts), most)
         frames.append(
             pd.DataFrame(
                 {
                     "layer": path,
-                    "head": [head for head in heads for _ in tokens],
-                    "key": [*range(len(tokens))] * len(heads),
-                    "token": [*tokens] * len(heads),
+                    "head": [head for head in heads for _ in spans],
+                    "key": [first for first, _ in spans] * len(heads),
+                    "key_end": [last for _, last in spans] * len(heads),
+                    "token": [_span(texts, *span) for span in spans] * len(heads),
                     "weight": weights.flatten().tolist(),
                     "allowed": mask.flatten().tolist(),
                 }
@@ -109,8 +114,33 @@ def look(at: Moment) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
+def most_apart(one: pd.DataFrame, other: pd.DataFrame | None, n: int) -> list[tuple[str, int]]:
+    """The n heads (layer, head) whose rows are furthest apart in two `look` frames, by half the summed differences.
+
+    Of one frame alone: those whose largest weight is largest. The means of layers are left out.
+    """
+    found: dict[tuple[str, int], float] = {}
+    others = one if other is None else other
+    for layer, head, mine, theirs in zip(one["layer"], one["head"], one["weight"], others["weight"], strict=True):
+        if head == MEAN:
+            continue
+        before = found.get((layer, head), 0.0)
+        found[layer, head] = max(before, mine) if other is None else before + abs(mine - theirs) / 2
+    return sorted(found, key=lambda head: -found[head])[:n]
+
+
+def rows_of(
+    frame: pd.DataFrame, one: pd.DataFrame, other: pd.DataFrame, *, comparable: bool, n: int = 12
+) -> pd.DataFrame:
+    """Of a `look` frame the n heads that tell most: where `one` and `other` are comparable those in which they differ most,
+    with the same heads of every frame; else its own sharpest."""
+    found = most_apart(one, other, n) if comparable and len(frame) == len(one) else most_apart(frame, None, n)
+    by_head = dict(list(frame.groupby(["layer", "head"], sort=False)))
+    return pd.concat([by_head[head] for head in found if head in by_head], ignore_index=True)
+
+
 def look_difference(one: Moment, other: Moment) -> pd.DataFrame:
-    """Two looks in one frame: layer, head, key, token (both, where they differ), one, other, difference = other − one,
+    """Two looks in one frame: layer, head, key, key_end, token (both, where they differ), one, other, difference = other − one,
     allowed (to either).
 
     Raises `InputError` where the shapes do not agree.
@@ -123,6 +153,7 @@ def look_difference(one: Moment, other: Moment) -> pd.DataFrame:
             "layer": left["layer"],
             "head": left["head"],
             "key": left["key"],
+            "key_end": left["key_end"],
             "token": [_both(a, b) for a, b in zip(left["token"], right["token"], strict=True)],
             "one": left["weight"],
             "other": right["weight"],
@@ -132,32 +163,33 @@ def look_difference(one: Moment, other: Moment) -> pd.DataFrame:
     )
 
 
-def cells(one: Moment, other: Moment, path: str, head: int = MEAN) -> pd.DataFrame:
-    """Two whole patterns cell by cell: query, key, their tokens, one, other, difference = other − one, one_allowed,
-    other_allowed, decides (whether this row decided the step).
+def cells(one: Moment, other: Moment, path: str, head: int = MEAN, most: int | None = None) -> pd.DataFrame:
+    """Two whole patterns cell by cell: query, query_end, key, key_end, their tokens, one, other, difference = other − one,
+    one_allowed, other_allowed, decides (whether this row decided the step).
 
+    With `most`, larger patterns are of at most so many blocks a side (see `coarse`), from `query` to `query_end` and so on.
     Raises `InputError` where the shapes do not agree.
     """
     if reason := unlike(one, other):
         raise InputError(reason)
-    a, b = one.pattern(path, head).double(), other.pattern(path, head).double()  # [query, key]
-    n_query, n_key = a.shape
-    query = [q for q in range(n_query) for _ in range(n_key)]
-    key = [*range(n_key)] * n_query
     queries = [_both(x, y) for x, y in zip(one.queries(path), other.queries(path), strict=True)]
     keys = [_both(x, y) for x, y in zip(one.keys(path), other.keys(path), strict=True)]
+    rows, columns = blocks(len(queries), most), blocks(len(keys), most)
+    a, b = (pooled(at.pattern(path, head).double(), most) for at in (one, other))  # [query, key]
     return pd.DataFrame(
         {
-            "query": query,
-            "key": key,
-            "query_token": [queries[q] for q in query],
-            "key_token": [keys[k] for k in key],
+            "query": [first for first, _ in rows for _ in columns],
+            "query_end": [last for _, last in rows for _ in columns],
+            "key": [first for first, _ in columns] * len(rows),
+            "key_end": [last for _, last in columns] * len(rows),
+            "query_token": [_span(queries, *row) for row in rows for _ in columns],
+            "key_token": [_span(keys, *column) for column in columns] * len(rows),
             "one": a.flatten().tolist(),
             "other": b.flatten().tolist(),
             "difference": (b - a).flatten().tolist(),
-            "one_allowed": one.allowed(path, head).flatten().tolist(),
-            "other_allowed": other.allowed(path, head).flatten().tolist(),
-            "decides": [q == one.position for q in query],
+            "one_allowed": any_allowed_cells(one.allowed(path, head), most).flatten().tolist(),
+            "other_allowed": any_allowed_cells(other.allowed(path, head), most).flatten().tolist(),
+            "decides": [first <= one.position <= last for first, last in rows for _ in columns],
         }
     )
 
@@ -186,11 +218,27 @@ def unlike(one: Moment, other: Moment) -> str | None:
     return None
 
 
+@torch.no_grad()
 def lens_at(at: Moment) -> pd.DataFrame:
-    """A `lens` frame of the deciding position alone, with the right answer of the step."""
-    answers = torch.full((at.trace.logits.shape[1],), -100)
-    answers[at.position] = at.play.answer[at.step]
-    return lens(at.play.player.model, at.trace, at.play.labels, answers)
+    """The rows that a `lens` frame has for the deciding position: what each point of the stream would say there.
+
+    Columns: depth, point, position, token, probability, and where somebody knows it answer, answer_probability, right.
+    """
+    play, model = at.play, at.play.player.model
+    _, stack = speaking_stack(model)
+    rows = []
+    for depth, (point, x) in enumerate(stream(model, at.trace).items()):
+        here = x[:, at.position : at.position + 1]
+        logits = model.unembedding(here if stack.norm is None else stack.norm(here), model.embedding)
+        p = logits[0, 0].softmax(dim=-1)  # [vocab]
+        said = int(p.argmax())
+        row = {"depth": depth, "point": point, "position": at.position, "token": play.labels[said]}
+        row["probability"] = p[said].item()
+        if play.has_right_answer:
+            answer = play.answer[at.step]
+            row |= {"answer": play.labels[answer], "answer_probability": p[answer].item(), "right": said == answer}
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
 def lens_parting(one: pd.DataFrame, other: pd.DataFrame) -> tuple[int, str] | None:
@@ -217,6 +265,11 @@ def _one_head(heads: Tensor, head: int, path: str) -> Tensor:
     if not 0 <= head < len(heads):
         raise EditError(f"{path} has heads 0 to {len(heads) - 1} and {MEAN} for their mean, got {head}.")
     return heads[head]
+
+
+def _span(texts: Sequence[str], first: int, last: int) -> str:
+    """The text of a position, or of the ends of a block of several."""
+    return texts[first] if first == last else f"{texts[first]} … {texts[last]}"
 
 
 def _both(one: str, other: str) -> str:

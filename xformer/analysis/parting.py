@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
+from math import nan
 from typing import Any
 
 import pandas as pd
@@ -59,13 +60,16 @@ def step_frame(plays: Sequence[Play]) -> pd.DataFrame:
     """One row a step and player.
 
     Columns: step, player, token, probability (the model's, of that token), drawn (its probability under the sampling rule),
-    answer, answer_probability, right, entropy in bits, same_context (as all others that take the step).
+    answer, answer_probability, right (None where there is no right answer), entropy in bits, same_context (as all others that
+    take the step). Where nobody knows how a text goes on, answer is "" and its probability NaN.
     """
     _check_names(plays)
     rows: list[dict[str, Any]] = []
     for play in plays:
         entropy = play.entropy().tolist()
-        for step, (said, answer) in enumerate(zip(play.said, play.answer, strict=False)):
+        right = play.right
+        for step, said in enumerate(play.said):
+            answer = play.answer[step] if step < len(play.answer) else None
             rows.append(
                 {
                     "step": step,
@@ -73,9 +77,9 @@ def step_frame(plays: Sequence[Play]) -> pd.DataFrame:
                     "token": play.labels[said],
                     "probability": play.probability(step),
                     "drawn": play.drawn_from[step, said].item(),
-                    "answer": play.labels[answer],
-                    "answer_probability": play.probabilities[step, answer].item(),
-                    "right": said == answer,
+                    "answer": "" if answer is None else play.labels[answer],
+                    "answer_probability": nan if answer is None else play.probabilities[step, answer].item(),
+                    "right": right[step] if step < len(right) else None,
                     "entropy": entropy[step],
                     "same_context": all(same_context(play, other, step) for other in plays if step < len(other)),
                 }
@@ -117,8 +121,8 @@ def pair_frame(plays: Sequence[Play]) -> pd.DataFrame:
 def top_frame(plays: Sequence[Play], k: int = 5, steps: Sequence[int] | None = None) -> pd.DataFrame:
     """One row a step, token and player, for every token among the k likeliest of any of them, likeliest first.
 
-    Columns: step, token, player, probability, drawn, right, said. The right token is always there. A player whose
-    vocabulary lacks a token gives it 0.
+    Columns: step, token, player, probability, drawn, right, said. The right token is always there, where there is one. A
+    player whose vocabulary lacks a token gives it 0.
     """
     _check_names(plays)
     labels = joint_labels([play.player for play in plays])
@@ -129,7 +133,7 @@ def top_frame(plays: Sequence[Play], k: int = 5, steps: Sequence[int] | None = N
         here = [index for index, play in enumerate(plays) if step < len(play)]
         if not here:
             raise InputError(f"The players take the steps 0 to {max(map(len, plays)) - 1}, got {step}.")
-        answers = {plays[index].labels[plays[index].answer[step]] for index in here}
+        answers = {plays[i].labels[plays[i].answer[step]] for i in here if step < len(plays[i].answer)}
         chosen = {labels.index(answer) for answer in answers}
         for index in here:
             chosen.update(beliefs[index][step].topk(min(k, len(labels))).indices.tolist())
@@ -137,6 +141,7 @@ def top_frame(plays: Sequence[Play], k: int = 5, steps: Sequence[int] | None = N
         for token in sorted(chosen, key=lambda token: (-highest[token].item(), token)):
             for index in here:
                 play = plays[index]
+                right = play.has_right_answer and labels[token] == play.labels[play.answer[step]]
                 rows.append(
                     {
                         "step": step,
@@ -144,7 +149,7 @@ def top_frame(plays: Sequence[Play], k: int = 5, steps: Sequence[int] | None = N
                         "player": play.player.name,
                         "probability": beliefs[index][step, token].item(),
                         "drawn": drawn[index][step, token].item(),
-                        "right": labels[token] == play.labels[play.answer[step]],
+                        "right": right,
                         "said": labels[token] == play.labels[play.said[step]],
                     }
                 )
@@ -163,16 +168,18 @@ def payload(plays: Sequence[Play], k: int = 8) -> dict[str, Any]:
     for play in plays:
         place = to_joint(play.player, labels).tolist()
         tops = [play.top(step, k) for step in range(len(play))]
-        right_probability = [play.probabilities[step, token] for step, token in enumerate(play.answer[: len(play)])]
+        answered = enumerate(play.answer[: len(play)])
+        answer_probability = [play.probabilities[step, token].item() for step, token in answered]
         players.append(
             {
                 "name": play.player.name,
                 "ended": play.ended,
                 "forced": play.forced,
+                "has_right_answer": play.has_right_answer,
                 "said": [place[token] for token in play.said],
                 "answer": [place[token] for token in play.answer],
                 "probability": _round([play.probability(step) for step in range(len(play))]),
-                "answer_probability": _round([p.item() for p in right_probability]),
+                "answer_probability": _round(answer_probability),
                 "entropy": _round(play.entropy().tolist()),
                 "top": [[place[token] for token, _ in top] for top in tops],
                 "top_probability": [_round([p for _, p in top]) for top in tops],

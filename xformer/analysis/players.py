@@ -6,11 +6,14 @@
 An encoder's steps are the positions that have a right answer. A decoder's are the tokens it writes: free-running it goes on
 with what it chose, forced it goes on with the right answer. They end at its end token (free-running only) or once as many
 tokens are said as the right answer has, its end token included: nothing runs on for ever.
+
+A text has no right answer. Free-running, a decoder goes on for `GOES_ON` tokens after the whole of it; forced, it is led along
+the text, and what stands there is its `answer` without being right.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,8 +21,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from xformer.continuation import go_on
 from xformer.decoding import GREEDY, Sampling, Step, decode
-from xformer.edits import AnyEdit, SetEdges
+from xformer.edits import AblateHead, AblateNeuron, AnyEdit, Scale, SetCausal, SetEdges, ZeroPositions
 from xformer.errors import InputError
 from xformer.model import Transformer
 from xformer.tasks import Task
@@ -27,7 +31,9 @@ from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace, record
 
-Ending = Literal["end token", "length of the right answer"]
+Ending = Literal["end token", "length of the right answer", "tokens that were asked for"]
+GOES_ON = 32
+"""How many tokens a decoder goes on with after a text."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +64,7 @@ class Play:
     example: Example
     forced: bool
     answer: tuple[int, ...]
-    """The right token at each step, beyond the steps taken too."""
+    """The right token at each step, beyond the steps taken too; of a text what stands there, none after its end."""
     said: tuple[int, ...]
     """The token that the player chose at each step."""
     read: tuple[int, ...]
@@ -81,14 +87,21 @@ class Play:
         return self.player.task.vocabulary.labels
 
     @property
+    def has_right_answer(self) -> bool:
+        """Whether somebody knows what is right: a text may go on in many ways."""
+        return self.player.task.has_right_answer(self.example.source)
+
+    @property
     def right(self) -> tuple[bool, ...]:
-        """Whether each step said the right token."""
+        """Whether each step said the right token; empty where there is no right answer."""
+        if not self.has_right_answer:
+            return ()
         return tuple(said == right for said, right in zip(self.said, self.answer, strict=False))
 
     @property
     def is_exact(self) -> bool:
         """Whether the whole answer is right."""
-        return self.said == self.answer
+        return self.has_right_answer and self.said == self.answer
 
     def probability(self, step: int) -> float:
         """What the model gives the token that it said."""
@@ -124,7 +137,6 @@ class EdgesSoFar(SetEdges):
         return SetEdges(self.name, there, self.allowed, self.heads).apply(name, value)
 
 
-@torch.no_grad()
 def play(player: Player, example: Example, *, forced: bool = False) -> Play:
     """Let a player say its answer to an input; `forced` feeds it the right answer instead of its own words.
 
@@ -132,12 +144,39 @@ def play(player: Player, example: Example, *, forced: bool = False) -> Play:
 
     Raises `InputError` when it is too long for the model, `EditError` when an edit does not fit.
     """
-    model = player.model
+    work = playing(player, example, forced=forced)
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            return done.value
+
+
+@torch.no_grad()
+def playing(player: Player, example: Example, *, forced: bool = False) -> Generator[tuple[int, int], None, Play]:
+    """The same one step at a time: yields how many steps are done and the most that there can be, and returns the play."""
+    model, is_encoder = player.model, player.model.config.architecture == "encoder"
     example = player.task.example(list(example.source), max_len=model.config.max_len)
     answer = tuple(int(token) for token in example.labels[0] if token != IGNORED)
-    steps, positions = _positions(player, example) if _is_encoder(player) else _tokens(player, example, answer, forced)
+    labelled = [place for place, token in enumerate(example.labels[0]) if token != IGNORED]
+    after_text = player.task.rule.goes_on and example.target is None and not forced
+    if after_text:
+        answer, n_steps = (), GOES_ON
+        work, first = _after_text(player, example), example.stream.shape[1] - 1
+    elif is_encoder:
+        n_steps = len(answer)
+        work, first = _positions(player, example), 0
+    else:
+        n_steps = len(answer)
+        at_once = forced and _looks_back_only(player)
+        work = _along(player, example, answer) if at_once else _tokens(player, example, answer, forced)
+        first = 0 if example.target is not None else example.tokens.shape[1] - 1
+    steps: list[Step] = []
+    for step in work:
+        steps.append(step)
+        yield len(steps), n_steps
     said = tuple(step.predicted for step in steps)
-    stopped = not forced and not _is_encoder(player) and said[-1] == model.config.end_token
+    stopped = not forced and not is_encoder and said[-1] == model.config.end_token
     return Play(
         player=player,
         example=example,
@@ -145,57 +184,92 @@ def play(player: Player, example: Example, *, forced: bool = False) -> Play:
         answer=answer,
         said=said,
         read=answer[: len(said)] if forced else said,
-        positions=positions,
+        positions=tuple(labelled)
+        if is_encoder
+        else tuple(min(first + index, model.config.max_len - 1) for index in range(len(said))),
         probabilities=torch.stack([step.probabilities for step in steps]),
         drawn_from=torch.stack([step.drawn_from for step in steps]),
-        ended="end token" if stopped else "length of the right answer",
-        steps=steps,
+        ended="end token" if stopped else "tokens that were asked for" if after_text else "length of the right answer",
+        steps=tuple(steps),
     )
-
-
-def _is_encoder(player: Player) -> bool:
-    return player.model.config.architecture == "encoder"
 
 
 def _generator(player: Player) -> torch.Generator:
     return torch.Generator(player.model.device).manual_seed(player.seed)
 
 
-def _positions(player: Player, example: Example) -> tuple[tuple[Step, ...], tuple[int, ...]]:
+def _positions(player: Player, example: Example) -> Iterator[Step]:
     """An encoder's steps: what it says wherever there is a right answer."""
     steps = decode(
         player.model, example.tokens, sampling=player.sampling, edits=player.edits, generator=_generator(player)
     )
     labelled = [int(label) != IGNORED for label in example.labels[0]]
-    chosen = tuple(step for step in steps if labelled[step.position])
-    return chosen, tuple(step.position for step in chosen)
+    return (step for step in steps if labelled[step.position])
 
 
-def _tokens(
-    player: Player, example: Example, answer: tuple[int, ...], forced: bool
-) -> tuple[tuple[Step, ...], tuple[int, ...]]:
+def _tokens(player: Player, example: Example, answer: tuple[int, ...], forced: bool) -> Iterator[Step]:
     """A decoder's steps: the tokens it writes, each decided at the last position it has read."""
-    edits = player.edits
-    if any(isinstance(edit, SetEdges) for edit in edits):
-        # An edge that not even the whole answer has is a mistake: this run says so.
-        record(player.model, example.stream, example.target, edits=edits, keep=("logits",))
-        edits = tuple(
-            EdgesSoFar(edit.name, edit.edges, edit.allowed, edit.heads) if isinstance(edit, SetEdges) else edit
-            for edit in edits
-        )
-    steps = tuple(
-        decode(
-            player.model,
-            example.tokens,
-            sampling=player.sampling,
-            forced=answer if forced else None,
-            max_steps=len(answer),
-            edits=edits,
-            generator=_generator(player),
-        )
+    return decode(
+        player.model,
+        example.tokens,
+        sampling=player.sampling,
+        forced=answer if forced else None,
+        max_steps=len(answer),
+        edits=_growing(player, example),
+        generator=_generator(player),
     )
-    first = 0 if player.model.config.architecture == "encoder-decoder" else example.tokens.shape[1] - 1
-    return steps, tuple(range(first, first + len(steps)))
+
+
+def _after_text(player: Player, example: Example) -> Iterator[Step]:
+    """What a decoder says after the whole of a text."""
+    return go_on(
+        player.model,
+        example.stream,
+        GOES_ON,
+        sampling=player.sampling,
+        edits=_growing(player, example),
+        generator=_generator(player),
+    )
+
+
+def _along(player: Player, example: Example, answer: tuple[int, ...]) -> Iterator[Step]:
+    """A forced decoder's steps out of one run over all of the answer: where no position sees a later one, that is the same."""
+    model, sampling, edits = player.model, player.sampling, player.edits
+    grows = example.stream if example.target is None else example.target
+    first = 0 if example.target is not None else example.tokens.shape[1] - 1
+    logits = record(model, example.stream, example.target, edits=edits, keep=("logits",)).logits[0, first:]
+    generator = _generator(player)
+    for index, token in enumerate(answer):
+        q = sampling.distribution(logits[index])
+
+        def run(read: Tensor = grows[:, : first + index + 1]) -> Trace:
+            inputs = (read,) if example.target is None else (example.stream, read)
+            return record(model, *inputs, edits=_growing(player, example))
+
+        yield Step(index, token, sampling.choose(q, generator), logits[index].softmax(dim=-1), q, run)
+
+
+def _looks_back_only(player: Player) -> bool:
+    """Whether what comes later can change nothing of what a decoder says earlier, whatever is changed in it."""
+    harmless = all(
+        isinstance(edit, AblateHead | AblateNeuron | Scale | ZeroPositions)
+        or (isinstance(edit, SetCausal) and edit.on)
+        or (isinstance(edit, SetEdges) and not edit.allowed)
+        for edit in player.edits
+    )
+    return harmless and player.model.config.positions != "mirror"
+
+
+def _growing(player: Player, example: Example) -> tuple[AnyEdit, ...]:
+    """The edits of a player for a decoder that still grows."""
+    if not any(isinstance(edit, SetEdges) for edit in player.edits):
+        return player.edits
+    # An edge that not even the whole answer has is a mistake: this run says so.
+    record(player.model, example.stream, example.target, edits=player.edits, keep=("logits",))
+    return tuple(
+        EdgesSoFar(edit.name, edit.edges, edit.allowed, edit.heads) if isinstance(edit, SetEdges) else edit
+        for edit in player.edits
+    )
 
 
 def joint_labels(players: Iterable[Player]) -> tuple[str, ...]:

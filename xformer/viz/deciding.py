@@ -1,7 +1,7 @@
 """Draw how a step was decided: two patterns and their signed difference, the rows that decided, and the lens of each player.
 
 frame = cells(one, other, path, head)
-weight_map(frame, "one", dark=False); weight_map(frame, "other", dark=False); difference_map(frame, dark=False)
+weight_map(frame, "one", dark=False); difference_map(frame, dark=False); pattern_maps(frame, "A", "B", dark=False)
 look_chart(look(one), dark=False)
 lens_lanes({one.name: lens_at(one), other.name: lens_at(other)}, lens_parting(…), dark=False)
 """
@@ -46,6 +46,16 @@ def difference_map(
     return _map(frame.assign(any_allowed=allowed), "difference", "any_allowed", "difference", scale, dark, title, True)
 
 
+def pattern_maps(frame: pd.DataFrame, one: str, other: str, *, dark: bool) -> alt.HConcatChart:
+    """Both patterns of a `cells` frame and their difference side by side, each on its own scale."""
+    difference = f"Difference: {other.split(' ')[0]} − {one.split(' ')[0]}"
+    return alt.hconcat(
+        weight_map(frame, "one", dark=dark, title=one),
+        weight_map(frame, "other", dark=dark, title=other),
+        difference_map(frame, dark=dark, title=difference),
+    ).resolve_scale(color="independent")
+
+
 def _map(
     frame: pd.DataFrame,
     field: str,
@@ -56,11 +66,9 @@ def _map(
     title: str,
     legend: bool,
 ) -> alt.LayerChart | alt.FacetChart:
-    queries = [
-        f"{DECIDES} {query} · {token}" if decides else f"{query} · {token}"
-        for query, token, decides in zip(frame["query"], frame["query_token"], frame["decides"], strict=True)
-    ]
-    keys = [f"{key} · {token}" for key, token in zip(frame["key"], frame["key_token"], strict=True)]
+    places = _places(frame, "query", "query_token")
+    queries = [f"{DECIDES} {at}" if decides else at for at, decides in zip(places, frame["decides"], strict=True)]
+    keys = _places(frame, "key", "key_token")
     data = frame.assign(query=queries, key=keys)
     n = len(dict.fromkeys(queries))
     base = alt.Chart(data).encode(
@@ -70,7 +78,12 @@ def _map(
             title="key: what it looks at",
             axis=_axis(-90, len(dict.fromkeys(keys))),
         ),
-        alt.Y("query:N", sort=list(dict.fromkeys(queries)), title=f"query ({DECIDES} decides)", axis=_axis(0, n)),
+        alt.Y(
+            "query:N",
+            sort=list(dict.fromkeys(queries)),
+            title=f"query, {DECIDES} decides" if n > 6 else "query",
+            axis=_axis(0, n),
+        ),
     )
     hover = [
         "query:N",
@@ -107,7 +120,7 @@ def look_chart(
     Layers whose keys are not the same tokens (self- and cross-attention) belong in charts of their own.
     """
     rows = [_row_title(path, head) for path, head in zip(frame["layer"], frame["head"], strict=True)]
-    keys = [f"{key} · {token}" for key, token in zip(frame["key"], frame["token"], strict=True)]
+    keys = _places(frame, "key", "token")
     order = list(dict.fromkeys(keys))
     if len(order) != frame["key"].nunique():
         raise ValueError("These layers look at different tokens; draw self-attention and cross-attention one by one.")
@@ -145,12 +158,19 @@ def lens_lanes(
     data = pd.concat([frame.assign(player=name) for name, frame in frames.items()], ignore_index=True)
     points = list(dict.fromkeys(data.sort_values("depth", kind="stable")["point"]))
     stops = theme.sequential(dark)
+    is_known = "right" in data
+    right = data["right"].fillna(False).astype(bool).tolist() if is_known else [False] * len(data)
     data = data.assign(
-        says=[f"{t} {theme.RIGHT.mark}" if ok else t for t, ok in zip(data["token"], data["right"], strict=True)],
+        says=[f"{t} {theme.RIGHT.mark}" if ok else t for t, ok in zip(data["token"], right, strict=True)],
         share=[f"{p:.2f}" for p in data["probability"]],
         ink=[theme.ink(stops[round(p * (len(stops) - 1))]) for p in data["probability"]],
-        verdict=[theme.RIGHT.word if ok else theme.WRONG.word for ok in data["right"]],
+        verdict=[theme.RIGHT.word if ok else theme.WRONG.word for ok in right],
     )
+    answers = [
+        alt.Tooltip("verdict:N", title="which is"),
+        alt.Tooltip("answer:N", title="right token"),
+        alt.Tooltip("answer_probability:Q", title="probability of that", format=".6f"),
+    ]
     y = alt.Y("point:N", sort=points, title="after …", axis=alt.Axis(labelLimit=240, labelOverlap=False))
     names = alt.Axis(labelAngle=0, orient="top", labelFontSize=13, labelLimit=220, labelOverlap=False)
     base = alt.Chart(data).encode(
@@ -161,9 +181,7 @@ def lens_lanes(
             alt.Tooltip("point:N", title="after"),
             alt.Tooltip("token:N", title="likeliest token"),
             alt.Tooltip("probability:Q", format=".6f"),
-            alt.Tooltip("verdict:N", title="which is"),
-            alt.Tooltip("answer:N", title="right token"),
-            alt.Tooltip("answer_probability:Q", title="probability of that", format=".6f"),
+            *(answers if is_known else ()),
         ],
     )
     scale = alt.Scale(**theme.vega_scale(stops, 0, 1))
@@ -186,6 +204,15 @@ def lens_lanes(
             )
         )
     return alt.layer(*layers).properties(height=42 * len(points) + _height(0, True, title) - 50, title=title)
+
+
+def _places(frame: pd.DataFrame, at: str, token: str) -> list[str]:
+    """What a position is called, "3 · 12", or a block of them, "0–10"."""
+    ends = frame[f"{at}_end"] if f"{at}_end" in frame else frame[at]
+    return [
+        f"{first} · {text}" if first == last else f"{first}–{last}"
+        for first, last, text in zip(frame[at], ends, frame[token], strict=True)
+    ]
 
 
 def _row_title(path: str, head: int) -> str:

@@ -45,8 +45,8 @@ def ruler_data(plays: Sequence[Play]) -> dict[str, Any]:
     }
 
 
-def step_ruler(data: dict[str, Any], *, order: str, told: int, key: str) -> int:
-    """Draw the ruler and return the step where it rests.
+def step_ruler(data: dict[str, Any], *, order: str, told: int, key: str, detail: bool = True) -> int:
+    """Draw the ruler and return the step where it rests; with `detail` also how sure and how far apart all are, in numbers.
 
     `order` names what is compared: whenever it changes, and when the ruler is new to the browser, it goes to `told`.
     """
@@ -58,7 +58,7 @@ def step_ruler(data: dict[str, Any], *, order: str, told: int, key: str) -> int:
         if isinstance(step, int) and not isinstance(step, bool) and sent.get("order") == order:
             st.session_state[memory] = (order, step)
 
-    _component(key=key, data=data | {"order": order, "told": told}, on_rest_change=remember)
+    _component(key=key, data=data | {"order": order, "told": told, "detail": detail}, on_rest_change=remember)
     resting = st.session_state.get(memory)
     step = resting[1] if isinstance(resting, tuple) and resting[0] == order else told
     return min(max(step, 0), last)

@@ -9,7 +9,7 @@ import streamlit as st
 
 from pages.shared import resources
 from pages.shared.ask import choose, seed
-from pages.shared.layout import caption, is_dark
+from pages.shared.layout import is_dark
 from pages.shared.literal import literal
 from pages.shared.notebook import footer, heading
 from pages.shared.resources import Run
@@ -72,11 +72,11 @@ def attribution_panel(view: View, runs: Mapping[str, Run], position: int, goal: 
     for name, (parts, figure, token, rival) in found.items():
         of = f"logit of {literal(label[token])}" + (f" − logit of {literal(label[rival])}" if goal == "lead" else "")
         run = "" if len(found) == 1 else "Outlined, the original: " if name == ORIGINAL else f"Filled, {name}: "
-        caption(
+        st.caption(
             f"{run}{of} = {figure:.4f} in the model; the parts sum to {parts['contribution'].sum():.4f} "
             f"(difference {abs(parts['contribution'].sum() - figure):.0e}, the rounding of the run)."
         )
-    caption(
+    st.caption(
         _IDENTITY[view.checkpoint.config.norm]
         + " A head’s part is its z·W_O; what moved **which** way it looks is not in it."
     )

@@ -52,5 +52,5 @@ def preamble(match: Match, *, plays: bool = True) -> list[str]:
 
 
 def footer(match: Match, lines: Sequence[str], table: pd.DataFrame | None, name: str, *, plays: bool = True) -> None:
-    """Under a picture: its code, and its data as CSV. `lines` follow the preamble and end in the picture."""
+    """Of a picture: its code, and its data as CSV. `lines` follow the preamble and end in the picture."""
     code_and_data([*preamble(match, plays=plays), *lines], table, name, "compare")

@@ -8,27 +8,39 @@ from typing import get_args
 
 import streamlit as st
 
+from pages.shared import models
 from pages.shared.ask import seed
+from pages.shared.link import asked, carry
 from pages.shared.literal import literal
 from pages.shared.panels.compare_job import TICK, Job
-from pages.shared.panels.compare_match import Match, check_input, task_of
+from pages.shared.panels.compare_match import Match, check_input, symbols_of, task_of
 from pages.shared.panels.compare_seat import Seat
+from pages.shared.session import LookedAt
 from xformer.analysis.disagreement import Search, Want, search
 from xformer.errors import InputError
 from xformer.tasks import Task
 
 INPUT = "compare_input"
+SEEN = "compare_input_seen"
+"""Where the session keeps the input of the other screens that this one has taken over last."""
 SEARCH = "compare_search"
 MODES = {"free": "free-running", "forced": "forced"}
+OPEN_MODES = {"free": "go on", "forced": "along it"}
+WANT = "compare_want"
 WITHIN = 5000
 """Inputs that a search looks at before it says that it found none."""
 
 
-def ask_input(seats: Sequence[Seat]) -> Match:
-    """What the players read, and how they go on; the last good input where this one cannot be read."""
+def ask_input(seats: Sequence[Seat], looked: LookedAt) -> Match:
+    """What the players read, and how they go on; the last good input where this one cannot be read.
+
+    It is the input of the other screens, wherever the model there reads the same tokens as the players here.
+    """
     task = task_of(seats[0])
-    _begin(task)
+    shares = is_shared(seats, looked)
+    _begin(task, looked if shares else None)
     seed("mode", list(MODES), "free", key="compare_mode")
+    carry(INPUT)
     has_decoder = any(seat.checkpoint.config.architecture != "encoder" for seat in seats)
     row = st.container(horizontal=True, gap="small", vertical_alignment="bottom", key="compare_input_row")
     row.text_input(
@@ -48,20 +60,26 @@ def ask_input(seats: Sequence[Seat]) -> Match:
             )
     row.button("Random", on_click=_type_random, args=(task,), key="compare_random")
     find_at = row.container(width="content")
+    is_open = task.rule.goes_on
     if has_decoder:
         row.segmented_control(
             "They go on",
             list(MODES),
-            format_func=MODES.__getitem__,
+            format_func=(OPEN_MODES if is_open else MODES).__getitem__,
             required=True,
             key="compare_mode",
             persist_state="session",
             label_visibility="collapsed",
             width="content",
-            help="Free-running, each goes on with what it said. Forced, each is given the right answer so far.",
+            help="Go on: each writes on after the whole text. Along it: each says what comes next at every character."
+            if is_open
+            else "Free-running, each goes on with what it said. Forced, each is given the right answer so far.",
         )
     forced = has_decoder and st.session_state["compare_mode"] == "forced"
-    match = Match(tuple(seats), _source(seats, task), forced)
+    source, is_as_typed = _source(seats, task)
+    match = Match(tuple(seats), source, forced)
+    if shares and is_as_typed:
+        st.session_state["input"] = st.session_state[SEEN] = task.vocabulary.text(list(source))
     with find_at:
         _ask_search(match)
     if remark := task.rule.remark(match.source):
@@ -70,12 +88,28 @@ def ask_input(seats: Sequence[Seat]) -> Match:
     return match
 
 
+def is_shared(seats: Sequence[Seat], looked: LookedAt) -> bool:
+    """Whether the model of the other screens reads what the players read, so that all have one input."""
+    if models.usable(looked.model) is not None:
+        return False
+    task = models.checkpoint(looked.model).task
+    return task is not None and symbols_of(task) == symbols_of(task_of(seats[0]))
+
+
+def input_in_link(match: Match, looked: LookedAt) -> dict[str, str]:
+    """The input as the link carries it: under its own name where the other screens have another one."""
+    if is_shared(match.seats, looked):
+        return {"input": str(st.session_state["input"])}
+    return {"reads": match.task.vocabulary.text(list(match.source))}
+
+
 def is_searching() -> bool:
     job = st.session_state.get(SEARCH)
     return isinstance(job, Job) and job.is_running
 
 
-def _source(seats: Sequence[Seat], task: Task) -> tuple[int, ...]:
+def _source(seats: Sequence[Seat], task: Task) -> tuple[tuple[int, ...], bool]:
+    """What is read, and whether that is what stands in the box."""
     try:
         source = tuple(task.vocabulary.read(str(st.session_state[INPUT])))
         check_input(seats, source)
@@ -88,25 +122,39 @@ def _source(seats: Sequence[Seat], task: Task) -> tuple[int, ...]:
             except InputError:
                 continue
             st.caption(f"Still showing {literal(text)}.")
-            return source
+            return source, False
         st.stop()
     st.session_state["compare_good"] = task.vocabulary.text(list(source))
-    return source
+    return source, True
 
 
-def _begin(task: Task) -> None:
-    """What stands in the box at first: the link's input, or a usual one; and again where the players' task has changed."""
-    if (found := st.session_state.pop("compare_found", None)) is not None:
+def _begin(task: Task, looked: LookedAt | None) -> None:
+    """What stands in the box: the input of the other screens where it is read here, else what stood there, or a usual one."""
+    state = st.session_state
+    own = asked("reads")
+    if (found := state.pop("compare_found", None)) is not None:
         _type(found)
-    before = st.session_state.get("compare_task", task.config.name)
-    st.session_state["compare_task"] = task.config.name
-    if INPUT not in st.session_state:
-        _type(st.query_params.get("input", task.rule.default))
-    elif before != task.config.name:
-        try:
-            task.vocabulary.read(str(st.session_state[INPUT]))
-        except InputError:
-            _type(task.rule.default)
+    elif looked is not None and state.get(SEEN) != looked.input:
+        _type(looked.input)
+        state[SEEN] = looked.input
+    elif looked is None and own is not None:
+        _type(own)
+    elif looked is None and SEEN in state:  # the others have another input now; this one keeps what it has
+        del state[SEEN]
+    before = state.get("compare_task", task.config.name)
+    state["compare_task"] = task.config.name
+    is_new = INPUT not in state
+    if is_new or (before != task.config.name and looked is None and own is None and not _fits(task, str(state[INPUT]))):
+        _type(task.rule.default)
+
+
+def _fits(task: Task, text: str) -> bool:
+    """Whether what stood there for another task can stay; a model of texts can read anything, which is no reason to."""
+    try:
+        task.vocabulary.read(text)
+    except InputError:
+        return False
+    return not task.rule.goes_on
 
 
 def _type(text: str) -> None:
@@ -119,10 +167,11 @@ def _type_random(task: Task) -> None:
 
 def _ask_search(match: Match) -> None:
     with st.popover("Find a difference", icon=":material/search:", key="compare_find_open"):
+        seed("want", get_args(Want), get_args(Want)[0], key=WANT)
         want = st.radio(
             "Find me one on which they differ",
             get_args(Want),
-            key="compare_want",
+            key=WANT,
             persist_state="session",
             captions=("the first that turns up", "the fewest tokens to read", "both sides sure of themselves"),
         )

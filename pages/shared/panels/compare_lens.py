@@ -21,9 +21,11 @@ def lens_panel(match: Match, step: int, one: Moment, other: Moment, everyone: Se
     frames = {at.name: lens_frame(match, step, at) for at in everyone}
     sentence, parting = lens_sentence(match, step, one, other)
     st.markdown(sentence)
+    known = "✓ marks the right token, the" if any("right" in frame for frame in frames.values()) else "The"
+    line = "; below the line the two differ to the end" if parting is not None else ""
     st.caption(
-        "What the stream would say if it stopped there, from the embedding down to the output. ✓ marks the right token, the "
-        "colour how sure it is; below the line the two differ to the end."
+        "What the stream would say if it stopped there, from the embedding down to the output (the logit lens). "
+        f"{known} colour how sure it is{line}."
     )
     shapes: dict[tuple[str, ...], dict[str, pd.DataFrame]] = {}
     for name, frame in frames.items():
@@ -41,12 +43,13 @@ def lens_panel(match: Match, step: int, one: Moment, other: Moment, everyone: Se
     shown = next(iter(shapes.values()))
     indices = [match.names.index(name) for name in shown]
     both = {one.name, other.name} <= set(shown)
-    a, b = (match.names.index(at.name) for at in (one, other))
     lines = [
         "from xformer.analysis.deciding import lens_at, lens_parting, moment",
         "from xformer.viz.deciding import lens_lanes",
-        f"frames = {{plays[i].player.name: lens_at(moment(plays[i], {step})) for i in {indices}}}",
-        f"rule = lens_parting(frames[players[{a}].name], frames[players[{b}].name])" if both else "rule = None",
+        f"frames = {{players[i].name.split(' ')[0]: lens_at(moment(plays[i], {step})) for i in {indices}}}",
+        f"rule = lens_parting(frames[{one.name.split(' ')[0]!r}], frames[{other.name.split(' ')[0]!r}])"
+        if both
+        else "rule = None",
         "lens_lanes(frames, rule, dark=False)",
     ]
     footer(match, lines, pd.concat([frame.assign(player=name) for name, frame in frames.items()]), "lens")

@@ -87,7 +87,7 @@ def _start(match: Match, about: str) -> None:
 
 def _show(match: Match, counted: Agreement, about: str) -> None:
     figures, pairs = counted.figures(), counted.pairs()
-    st.markdown(_told(figures, pairs, counted.done))
+    st.markdown(_told(figures, pairs, counted.done, has_right_answer=match.has_right_answer))
     dark = is_dark()
     tables = {"position": (counted.by_position(), "exact"), "length": (counted.by_length(), "exact")}
     tables_shown = [("position", "token"), ("position", "exact"), ("length", "exact")]
@@ -109,7 +109,14 @@ def _show(match: Match, counted: Agreement, about: str) -> None:
     whole = pd.concat([figures.assign(by="all"), every], ignore_index=True)
     footer(
         match,
-        [*start, make, "share_chart(counted.by_position(), 'position', 'token', dark=False)"],
+        [
+            "import altair as alt",
+            *start,
+            make,
+            "position, length = counted.by_position(), counted.by_length()",
+            "shares = [share_chart(position, 'position', measure, dark=False) for measure in ('token', 'exact')]",
+            "alt.hconcat(*shares, share_chart(length, 'length', 'exact', dark=False))",
+        ],
         whole,
         "accuracy",
         plays=False,
@@ -136,16 +143,29 @@ def _show(match: Match, counted: Agreement, about: str) -> None:
 
         spec = chart_spec(("compare confusion", about, name, *match.names, dark), draw_one)
         place.vega_lite_chart(spec, theme="streamlit", width="stretch", key=f"compare_confusion_{index}")
-    last = "confusion_chart(counted.confusion(), players[0].name, counted.labels, dark=False)"
-    footer(match, [*start, make, last], confusion, "confusion", plays=False)
+    each = "[confusion_chart(counted.confusion(), p.name, counted.labels, dark=False, title=p.name) for p in players]"
+    lines = [
+        "import altair as alt",
+        *start,
+        make,
+        f"alt.hconcat(*{each}).resolve_scale(x='independent', y='independent')",
+    ]
+    footer(match, lines, confusion, "confusion", plays=False)
 
 
-def _told(figures: pd.DataFrame, pairs: pd.DataFrame, done: int) -> str:
-    """Accuracies and agreement in words."""
-    exact = figures[figures["measure"] == "exact"].to_dict("records")
+def _told(figures: pd.DataFrame, pairs: pd.DataFrame, done: int, *, has_right_answer: bool = True) -> str:
+    """Accuracies and agreement in words; of texts how often it is the very next token, which nobody calls right."""
+    measure = "exact" if has_right_answer else "token"
+    exact = figures[figures["measure"] == measure].to_dict("records")
     words = [
         f"**{row['player'].split(' ')[0]}** {row['share']:.1%} ({row['low']:.1%} to {row['high']:.1%})" for row in exact
     ]
-    same = pairs[pairs["measure"] == "exact"].to_dict("records")
+    same = pairs[pairs["measure"] == measure].to_dict("records")
     together = [f"{row['one'].split(' ')[0]} and {row['other'].split(' ')[0]} {row['share']:.1%}" for row in same]
-    return f"Whole answers right of {done:,}: {', '.join(words)}. The same answer: {', '.join(together)}."
+    what = (
+        "Whole answers right of"
+        if has_right_answer
+        else "The next token of the text, likeliest of all to them, in windows:"
+    )
+    agree = "The same answer" if has_right_answer else "The same token"
+    return f"{what} {done:,}: {', '.join(words)}. {agree}: {', '.join(together)}."

@@ -6,7 +6,7 @@ match.plays(); match.moments(3)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -16,12 +16,26 @@ import streamlit as st
 
 from pages.shared.components.step_ruler import ruler_data
 from pages.shared.panels.compare_seat import LETTERS, Seat, names_of, read_seat
+from pages.shared.panels.compare_shelf import Shelf
 from xformer.analysis.deciding import Moment, moment
 from xformer.analysis.parting import first_parting
-from xformer.analysis.players import Play, Player, play
+from xformer.analysis.players import Play, Player, playing
 from xformer.errors import InputError
 from xformer.interventions import changed_source
 from xformer.tasks import Task
+
+PLAYS_KEPT, BYTES_KEPT = 128, 600_000_000
+"""A recorded run of a long input can take 200 MB, one of a short one a few hundred KB."""
+PlayKey = tuple[str, str, tuple[int, ...], bool]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the plays of a match have come."""
+
+    done: int
+    total: int
+    is_final: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,7 +85,22 @@ class Match:
 
     def plays(self) -> list[Play]:
         """Raises `XformerError` where a player cannot read the input, or a change does not fit."""
-        return [_play(*key) for key in self._keys()]
+        return [_play(key) for key in self._keys()]
+
+    def playing(self) -> Iterator[Progress]:
+        """Play a step at a time, so that a page can say how far it is; afterwards `plays` is quick."""
+        keys = self._keys()
+        n = len(keys)
+        for index, key in enumerate(keys):
+            work = None if _plays().get(key) else _begun(key)
+            while work is not None:
+                try:
+                    done, total = next(work)
+                except StopIteration as ended:
+                    _plays().put(key, ended.value, 1)
+                    break
+                yield Progress(index * total + done, n * total)
+        yield Progress(1, 1, is_final=True)
 
     def parting(self) -> int | None:
         return first_parting(self.plays())
@@ -79,13 +108,18 @@ class Match:
     def moments(self, step: int) -> list[Moment]:
         """The recorded run behind a step of every player that takes it."""
         plays = zip(self._keys(), self.plays(), strict=True)
-        return [_moment(*key, step) for key, one in plays if step < len(one)]
+        return [_moment(key, one, step) for key, one in plays if step < len(one)]
+
+    @property
+    def has_right_answer(self) -> bool:
+        """Whether anybody knows what is right here: not how a text goes on."""
+        return self.task.has_right_answer(self.source)
 
     def data(self) -> dict[str, Any]:
         """What the ruler draws."""
         return _data(self.order, self.names, self)
 
-    def _keys(self) -> list[tuple[str, str, tuple[int, ...], bool]]:
+    def _keys(self) -> list[PlayKey]:
         return [(seat.text, name, self.source, self.forced) for seat, name in zip(self.seats, self.names, strict=True)]
 
 
@@ -103,10 +137,10 @@ def reads(seat: Seat, source: tuple[int, ...]) -> tuple[int, ...]:
 def why_not_together(seats: Sequence[Seat]) -> str | None:
     """Why players cannot get the same input, as one sentence; None where they can."""
     first, first_task = LETTERS[0], task_of(seats[0])
-    alphabet = _symbols(first_task)
+    alphabet = symbols_of(first_task)
     for letter, seat in zip(LETTERS, seats, strict=False):
         task = task_of(seat)
-        if _symbols(task) != alphabet:
+        if symbols_of(task) != alphabet:
             return (
                 f"{first} reads {_described(first_task)} and {letter} reads {_described(task)}, so no input suits both; "
                 "choose models that read the same tokens."
@@ -123,13 +157,14 @@ def check_input(seats: Sequence[Seat], source: tuple[int, ...]) -> None:
             raise InputError(str(error) if len(set(seats)) == 1 else f"{letter} cannot read this. {error}") from None
 
 
-def _symbols(task: Task) -> tuple[str, ...]:
+def symbols_of(task: Task) -> tuple[str, ...]:
+    """What inputs of a task are written in."""
     vocabulary = task.vocabulary
     return vocabulary.labels[1 : 1 + vocabulary.symbols]
 
 
 def _described(task: Task) -> str:
-    symbols = _symbols(task)
+    symbols = symbols_of(task)
     return f"{len(symbols)} tokens of the task {task.config.name} ({symbols[0]} to {symbols[-1]})"
 
 
@@ -139,16 +174,41 @@ def _player(seat: str, name: str) -> Player:
     return Player(name, found.checkpoint.model, task_of(found), found.edits(), found.sampling, found.seed)
 
 
-@st.cache_resource(max_entries=128, show_spinner=False)
-def _play(seat: str, name: str, source: tuple[int, ...], forced: bool) -> Play:
+@st.cache_resource(show_spinner=False)
+def _plays() -> Shelf[Play]:
+    return Shelf(PLAYS_KEPT)
+
+
+@st.cache_resource(show_spinner=False)
+def _moments() -> Shelf[Moment]:
+    return Shelf(BYTES_KEPT)
+
+
+def _begun(key: PlayKey) -> Generator[tuple[int, int], None, Play]:
+    seat, name, source, forced = key
     found, player = read_seat(seat), _player(seat, name)
     example = player.task.example(list(reads(found, source)), max_len=player.model.config.max_len)
-    return play(player, example, forced=forced)
+    return playing(player, example, forced=forced)
 
 
-@st.cache_resource(max_entries=256, show_spinner=False)
-def _moment(seat: str, name: str, source: tuple[int, ...], forced: bool, step: int) -> Moment:
-    return moment(_play(seat, name, source, forced), step)
+def _play(key: PlayKey) -> Play:
+    if (kept := _plays().get(key)) is not None:
+        return kept
+    work = _begun(key)
+    while True:
+        try:
+            next(work)
+        except StopIteration as ended:
+            _plays().put(key, ended.value, 1)
+            return ended.value
+
+
+def _moment(key: PlayKey, played: Play, step: int) -> Moment:
+    if (kept := _moments().get((key, step))) is not None:
+        return kept
+    found = moment(played, step)
+    _moments().put((key, step), found, found.trace.n_bytes)
+    return found
 
 
 @st.cache_data(max_entries=32, show_spinner=False)

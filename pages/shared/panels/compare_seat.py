@@ -116,21 +116,25 @@ def unplayable(model: str) -> str | None:
     return None
 
 
+def beside(seat: Seat) -> Seat:
+    """A contrast to a player: the same without its changes; of a run an earlier step; else under another mask."""
+    own = Seat(seat.model)
+    if seat != own:
+        return own
+    if (of_run := models.run_and_step(seat.model)) is not None:
+        earlier = [step for step in models.steps_of(of_run[0]) if step < (of_run[1] or 0)]
+        if earlier:
+            return Seat(f"{of_run[0]}@{min(earlier, key=lambda step: abs(step - 200))}")
+    return replace(own, mask="full" if own.checkpoint.config.causal else "causal")
+
+
 def usual_seats() -> tuple[Seat, ...]:
-    """Who plays at first: an early step of the latest run against its last; else the first model against itself, masked."""
-    for run in models.trained():
-        steps = models.steps_of(run)
-        if len(steps) > 1 and unplayable(f"{run}@{steps[-1]}") is None:
-            early = min(steps[:-1], key=lambda step: abs(step - 200))
-            if unplayable(f"{run}@{early}") is None:
-                return Seat(f"{run}@{early}"), Seat(f"{run}@{steps[-1]}")
-        break
+    """Who plays where nothing that is looked at can: the first model that can, and a contrast to it."""
     first = next(
         name for name in (*models.shipped(), *models.trained()) if unplayable(models.resolved(name) or name) is None
     )
-    model = models.resolved(first) or first
-    own = models.checkpoint(model).config.causal
-    return Seat(model), Seat(model, mask="full" if own else "causal")
+    own = Seat(models.resolved(first) or first)
+    return own, beside(own)
 
 
 def names_of(seats: Sequence[Seat]) -> tuple[str, ...]:

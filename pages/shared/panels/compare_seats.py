@@ -1,4 +1,4 @@
-"""Who plays: a card a player with its model, its step and what is changed for it alone; players come and go here."""
+"""Who plays: a card per player with its model, its step and what is changed for it alone; players come and go here."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from typing import Any
 import streamlit as st
 
 from pages.shared import models
+from pages.shared.link import asked
 from pages.shared.literal import literal
-from pages.shared.panels.compare_seat import LETTERS, Seat, read_seat, unplayable, usual_seats
+from pages.shared.panels.compare_look import seat_of
+from pages.shared.panels.compare_match import why_not_together
+from pages.shared.panels.compare_seat import LETTERS, Seat, beside, read_seat, unplayable, usual_seats
 from pages.shared.panels.compare_settings import settings
+from pages.shared.session import LookedAt
 from xformer.errors import InputError, XformerError
 from xformer.viz.theme import PLAYER_HUES
 
@@ -18,14 +22,19 @@ SEATS = "compare_seats"
 """Where the session keeps the players, as a link writes them."""
 
 
+OF = "compare_of"
+"""Where it keeps what was looked at elsewhere when the first player was last seated."""
+AUTO = "compare_auto"
+"""Where it keeps whether nobody has chosen a player yet."""
 REFUSED = "compare_refused"
 """Where the session keeps why the model that was just chosen cannot play."""
 
 
-def ask_seats() -> tuple[Seat, ...]:
-    """The players that a visitor chose; those of the link on the first run, else the usual pair."""
-    seats = _begin()
+def ask_seats(looked: LookedAt) -> tuple[Seat, ...]:
+    """The players: those of the link, else what is looked at and a contrast to it, else those that a visitor chose here."""
+    seats = _begin(looked)
     st.session_state[SEATS] = [seat.text for seat in seats]
+    st.session_state[OF] = (looked.model, looked.mask, looked.edits)
     _paint()
     n = len(seats)
     if (why := st.session_state.pop(REFUSED, None)) is not None:
@@ -50,58 +59,72 @@ def link_of(seats: tuple[Seat, ...]) -> dict[str, str]:
 def change(index: int, seat: Seat) -> None:
     """Put another player in a seat."""
     st.session_state[SEATS][index] = seat.text
+    st.session_state[AUTO] = False
 
 
-def _begin() -> tuple[Seat, ...]:
-    if SEATS in st.session_state:
-        asked = list(st.session_state[SEATS])
-    else:
-        asked = [st.query_params[letter.lower()] for letter in LETTERS if letter.lower() in st.query_params]
+def _begin(looked: LookedAt) -> tuple[Seat, ...]:
+    wanted = [text for letter in LETTERS if (text := asked(letter.lower())) is not None]
+    before = [] if wanted else list(st.session_state.get(SEATS, []))
+    if wanted:
+        st.session_state[AUTO] = False
+    elif not before or st.session_state.get(OF) != (looked.model, looked.mask, looked.edits):
+        return _seated_anew(looked, before)
+    return _read(wanted or before) or _seated_anew(looked, [])
+
+
+def _seated_anew(looked: LookedAt, before: list[str]) -> tuple[Seat, ...]:
+    """The first player is what is looked at; the others stay where somebody chose them and they can read its input."""
+    own = seat_of(looked)
+    others = [] if st.session_state.get(AUTO, True) else _read(before)[1:]
+    if own is not None and others and why_not_together([own, *others]) is None:
+        return own, *others
+    st.session_state[AUTO] = True
+    if own is None:
+        return usual_seats()
+    return own, beside(own)
+
+
+def _read(texts: list[str]) -> tuple[Seat, ...]:
+    """The players that links write; one alone gets a contrast, and what is none is left out aloud."""
     seats = []
-    for text in asked:
+    for text in texts:
         try:
             seats.append(read_seat(text))
         except InputError as error:
             st.warning(
                 f"The player {literal(text[:80])} was left out. {literal(str(error))}", icon=":material/link_off:"
             )
-    if len(seats) == 1:  # half a link: the other one is the model as it was trained, or masked
-        own = Seat(seats[0].model)
-        seats.append(
-            own if seats[0] != own else replace(own, mask="full" if own.checkpoint.config.causal else "causal")
-        )
-    return tuple(seats) or usual_seats()
+    return (seats[0], beside(seats[0])) if len(seats) == 1 else tuple(seats)
 
 
 def _card(index: int, seat: Seat, n: int) -> None:
     runs = models.trained()
-    asked = models.run_and_step(seat.model)
-    chosen = seat.model if asked is None else asked[0]
+    of_run = models.run_and_step(seat.model)
+    chosen = seat.model if of_run is None else of_run[0]
     shipped = [name for name in models.shipped() if unplayable(name) is None]
     options = list(dict.fromkeys([*shipped, *runs, chosen]))
     with st.container(border=True, key=f"compare_seat_{index}", gap="xsmall"):
-        with st.container(horizontal=True, wrap=False, gap="xsmall", vertical_alignment="center"):
-            st.markdown(f"**{LETTERS[index]}**", width="content")
-            _widget(f"compare_model_{index}", chosen)
-            st.selectbox(
-                f"Model of player {LETTERS[index]}",
-                options,
-                format_func=lambda name: f"▸ {runs[name]}" if name in runs else name,
-                key=f"compare_model_{index}",
-                on_change=_choose_model,
-                args=(index,),
-                label_visibility="collapsed",
-            )
         row = st.container(horizontal=True, wrap=False, gap="xsmall", vertical_alignment="center")
-        if asked is not None:
-            with row:
-                _ask_step(index, *asked, narrow=n < 3)
-        # Three and four cards are narrow: the step of a run has a row of its own there.
-        second = st.container() if asked is not None and n > 2 else row
+        row.markdown(f"**{LETTERS[index]}**", width="content")
+        _widget(f"compare_model_{index}", chosen)
+        row.selectbox(
+            f"Model of player {LETTERS[index]}",
+            options,
+            format_func=lambda name: f"▸ {runs[name]}" if name in runs else name,
+            key=f"compare_model_{index}",
+            on_change=_choose_model,
+            args=(index,),
+            label_visibility="collapsed",
+        )
+        # Of two players everything stands in one line; three and four cards are narrow.
+        second = row if n < 3 else st.container(horizontal=True, wrap=False, gap="xsmall", vertical_alignment="center")
+        if of_run is not None:
+            with second:
+                _ask_step(index, *of_run, narrow=n < 3)
         # What is inside is drawn while it is open: a widget that is not on the screen misses what it is told.
         drawer = second.popover(
             ", ".join(seat.settings()) or "as trained",
-            icon=":material/tune:" if n < 4 else None,
+            icon=":material/tune:" if n < 3 and of_run is None else None,
             width="stretch",
             key=f"compare_settings_{index}",
             on_change="rerun",
@@ -133,7 +156,7 @@ def _ask_step(index: int, run: str, step: int | None, *, narrow: bool) -> None:
         on_change=_choose_step,
         args=(index,),
         label_visibility="collapsed",
-        width=118 if narrow else "stretch",
+        width=116 if narrow else "stretch",
     )
 
 
@@ -162,27 +185,28 @@ def _choose_model(index: int) -> None:
 
 def _choose_step(index: int) -> None:
     seat = read_seat(st.session_state[SEATS][index])
-    asked = models.run_and_step(seat.model)
-    if asked is not None:
-        change(index, replace(seat, model=f"{asked[0]}@{st.session_state[f'compare_step_{index}']}"))
+    of_run = models.run_and_step(seat.model)
+    if of_run is not None:
+        change(index, replace(seat, model=f"{of_run[0]}@{st.session_state[f'compare_step_{index}']}"))
 
 
 def _add() -> None:
     """The new one is the first player’s model as it was trained."""
     st.session_state[SEATS].append(st.session_state[SEATS][0].split("~")[0])
+    st.session_state[AUTO] = False
 
 
 def _remove(index: int) -> None:
     del st.session_state[SEATS][index]
+    st.session_state[AUTO] = False
 
 
 def _paint() -> None:
     """Every card carries the hue of its player."""
     dark = st.context.theme.type == "dark"
     rules = [
-        f".st-key-compare_seat_{index} {{ border-left: 6px solid {hue[dark]} !important; padding: 0.5rem 0.7rem !important; }}"
+        f".st-key-compare_seat_{index} {{ border-left: 6px solid {hue[dark]} !important; padding: 0.35rem 0.6rem !important; }}"
         for index, hue in enumerate(PLAYER_HUES)
     ]
-    rules.append(".st-key-compare_seats { margin-top: 0.5rem; }")
     rules.append(".st-key-compare_search_status:empty { display: none; }")
     st.html(f"<style>{' '.join(rules)}</style>")

@@ -11,7 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from pages.shared import resources
-from pages.shared.layout import WIDE, caption, chart_spec, is_dark, places, run_title
+from pages.shared.layout import WIDE, chart_spec, is_dark, places, run_title
 from pages.shared.notebook import footer, heading, recording
 from pages.shared.resources import Run
 from pages.shared.view import ORIGINAL, View
@@ -29,7 +29,7 @@ def lens_panel(view: View, runs: Mapping[str, Run]) -> dict[str, pd.DataFrame]:
     first = own["position"].min()
     left_out = f" The {first} positions before the answer have nothing to get right and are left out." if first else ""
     moved = " A dashed frame: another token than in the original." if view.is_changed else ""
-    caption(
+    st.caption(
         f"Logit lens: {which} after each step, read with {norm}. ✓ and the outline mark the right answer; "
         f"the last row of the stream is the model’s output itself.{left_out}{moved}"
     )

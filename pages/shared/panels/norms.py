@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from pages.shared import resources
-from pages.shared.layout import WIDE, caption, chart_spec, is_dark, places
+from pages.shared.layout import WIDE, chart_spec, is_dark, places
 from pages.shared.notebook import footer, heading
 from pages.shared.resources import Run
 from pages.shared.view import View
@@ -42,7 +42,7 @@ def norms_panel(view: View, runs: Mapping[str, Run]) -> None:
             spec = chart_spec((what, *view.key(name), limit, *look.values()), draw)
             place.vega_lite_chart(spec, theme="streamlit", width="stretch", key=f"norm_{what}_{index}")
     if view.checkpoint.config.norm == "post":
-        caption("Each norm of this model resets the length of the stream; what a step adds is measured before that.")
+        st.caption("Each norm of this model resets the length of the stream; what a step adds is measured before that.")
     lines = [
         "from xformer.analysis.stream import norms",
         "from xformer.viz.residual import norm_chart",

@@ -35,7 +35,7 @@ class Controls {
     rail.append(this.ruler);
     this.sheet.append(this.apart, this.cursor, this.rule, this.flag, this.lanes, rail, this.tracks);
     this.scroller.append(this.sheet);
-    const now = make("div", "now");
+    const now = (this.now = make("div", "now"));
     this.bars = make("div", "top"); this.numbersNow = make("div", "numbersnow");
     now.append(this.bars, this.numbersNow);
     this.root.append(bar, this.scroller, now);
@@ -45,7 +45,7 @@ class Controls {
     this.next.addEventListener("click", () => this.go(this.at + 1));
     this.toParting.addEventListener("click", () => { if (this.data.parting !== null) this.go(this.data.parting); });
     this.sheet.addEventListener("pointerdown", (event) => {
-      if (event.button !== 0 || event.clientX - this.sheet.getBoundingClientRect().left < NAME) return;
+      if (event.button !== 0 || event.clientX - this.sheet.getBoundingClientRect().left < this.name) return;
       this.dragging = event.target === this.ruler || this.ruler.contains(event.target);
       if (this.dragging) this.sheet.setPointerCapture(event.pointerId);
       this.ruler.focus({ preventScroll: true });

@@ -16,8 +16,10 @@ class Now {
       if (at >= player.said.length) continue;
       player.top[at].forEach((token, i) => best.set(token, Math.max(best.get(token) ?? 0, player.top_probability[at][i])));
       best.set(player.said[at], Math.max(best.get(player.said[at]) ?? 0, player.probability[at]));
+      keep.add(player.said[at]);
+      if (at >= player.answer.length) continue;
       best.set(player.answer[at], Math.max(best.get(player.answer[at]) ?? 0, player.answer_probability[at]));
-      keep.add(player.said[at]).add(player.answer[at]);
+      keep.add(player.answer[at]);
     }
     const order = [...best].filter(([token, p]) => p >= LEAST || keep.has(token)).sort((a, b) => b[1] - a[1]).map(([token]) => token);
     const first = order.filter((token) => keep.has(token)), rest = order.filter((token) => !keep.has(token));
@@ -28,7 +30,7 @@ class Now {
   probabilityOf(player, token) { // [p, whether that is only an upper bound]
     const { at } = this, place = player.top[at].indexOf(token);
     if (place >= 0) return [player.top_probability[at][place], false];
-    if (token === player.answer[at]) return [player.answer_probability[at], false];
+    if (at < player.answer.length && token === player.answer[at]) return [player.answer_probability[at], false];
     if (token === player.said[at]) return [player.probability[at], false];
     return [player.top_probability[at].at(-1) ?? 0, true];
   }
@@ -37,8 +39,8 @@ class Now {
     const { data, at } = this, tokens = this.tokensNow();
     const rows = tokens.map((token) => {
       const row = make("div", "row");
-      const isRight = data.players.some((player) => at < player.said.length && player.answer[at] === token);
-      row.append(make("div", "what", `${data.labels[token]}${isRight ? " ✓" : ""}`));
+      const right = data.players.some((player) => at < player.said.length && judged(player, at) && player.answer[at] === token);
+      row.append(make("div", "what", `${data.labels[token]}${right ? " ✓" : ""}`));
       const bars = make("div", "bars");
       data.players.forEach((player, index) => {
         const line = make("div", "line");
@@ -57,7 +59,7 @@ class Now {
       return row;
     });
     const title = make("div", "head");
-    title.append(make("span", "", "token (✓ right)"), make("span", "", "probability, each bar from 0 to 1"));
+    title.append(make("span", "", data.players.some((player) => player.has_right_answer) ? "token (✓ right)" : "token"), make("span", "", "probability, each bar from 0 to 1"));
     this.bars.style.setProperty("--lines", String(data.players.length));
     this.bars.style.minHeight = `${24 + ROWS * (18 * data.players.length + 8)}px`;
     this.bars.replaceChildren(title, ...rows);
@@ -65,24 +67,29 @@ class Now {
 
   drawNumbers() {
     const { data, at } = this, table = make("table", "");
-    const heads = ["player", "says", "p", "p(right)", ...(data.is_sampled ? ["drawn"] : []), "entropy"];
-    const titles = { p: "the model's probability of what it says", "p(right)": "its probability of the right token",
-      drawn: "the chance that this was drawn, after temperature and the like", entropy: "in bits: 0 for certain" };
+    const answers = data.players.some((player) => player.answer.length), known = data.players.some((player) => player.has_right_answer);
+    const answer = known ? "p(right)" : "p(text)";
+    const heads = ["player", "says", "p", ...(answers ? [answer] : []), ...(data.is_sampled ? ["drawn"] : []), "entropy"];
+    const titles = { p: "the model's probability of what it says", [answer]: known ? "its probability of the right token" : "its probability of what the text has here",
+      drawn: "the chance that this was drawn, after temperature and the like", entropy: "how undecided it is, in bits: 0 for certain, 1 for a coin's toss" };
     table.append(this.rowOf("th", heads, titles));
     data.players.forEach((player, index) => {
-      const there = at < player.said.length, right = there && player.said[at] === player.answer[at];
-      const cells = there ? [`${data.labels[player.said[at]]} ${right ? "✓" : "✗"}`, fixed(player.probability[at]), fixed(player.answer_probability[at]),
-        ...(data.is_sampled ? [fixed(player.drawn[at])] : []), fixed(player.entropy[at])] : ["ended", "–", "–", ...(data.is_sampled ? ["–"] : []), "–"];
+      const there = at < player.said.length, sure = there && judged(player, at), right = sure && isRight(player, at);
+      const optional = (given, value) => (given ? [value === undefined ? "–" : fixed(value)] : []);
+      const cells = there ? [`${data.labels[player.said[at]]}${sure ? (right ? " ✓" : " ✗") : ""}`, fixed(player.probability[at]), ...optional(answers, player.answer_probability[at]),
+        ...optional(data.is_sampled, player.drawn[at]), fixed(player.entropy[at])] : ["ended", ...heads.slice(2).map(() => "–")];
       const row = this.rowOf("td", [player.name, ...cells]), dot = make("span", "dot");
       dot.style.background = this.hue(index);
       row.firstChild.prepend(dot);
       row.firstChild.title = player.name;
-      if (there && !right) row.children[1].classList.add("wrong");
+      if (sure && !right) row.children[1].classList.add("wrong");
       table.append(row);
     });
     const pairs = make("table", "");
-    pairs.append(this.rowOf("th", ["pair", "KL", "KL back", "TV", "has read"], { KL: "KL(first ‖ second) in nats", "KL back": "KL(second ‖ first) in nats",
-      TV: "total variation, from 0 to 1", "has read": "whether both have read the same tokens up to here" }));
+    pairs.append(this.rowOf("th", ["pair", "KL", "KL back", "TV", "has read"], {
+      KL: "Kullback–Leibler divergence of the first from the second, in nats: how surprised one would be by the first's tokens who believes the second. 0: they agree",
+      "KL back": "the same of the second from the first", TV: "total variation: the most by which their probabilities of any set of tokens differ, from 0 to 1",
+      "has read": "whether both have read the same tokens up to here" }));
     data.pairs.forEach((pair, index) => {
       const there = at < pair.kl.length;
       const cells = there ? [fixed(pair.kl[at]), fixed(pair.kl_back[at]), fixed(pair.total_variation[at]), pair.same_context[at] ? "the same" : "different tokens"] : ["–", "–", "–", "–"];

@@ -131,7 +131,7 @@ class StepRuler {
   drawStep() {
     if (!this.width) return;
     this.drawCursor();
-    this.drawNow();
+    if (this.data.detail) this.drawNow();
     this.drawControls();
   }
 }

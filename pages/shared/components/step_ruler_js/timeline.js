@@ -1,11 +1,18 @@
 // Draws the lanes over the ruler: what is read, what is right, and what each player says, a column a step.
 
-const NAME = 176; // pixels of the column of names
+const WIDE_NAME = 176, NARROW_NAME = 74; // pixels of the column of names: on a narrow screen their letters stand for them
+const NARROW = 560;
+const judged = (player, step) => player.has_right_answer && step < player.answer.length;
+const isRight = (player, step) => player.said[step] === player.answer[step];
 
 class Timeline {
+  get name() { return this.width < NARROW ? NARROW_NAME : WIDE_NAME; }
+
   drawTimeline() {
     const { data } = this, labels = data.labels;
-    const columns = Math.max(this.steps, data.reads.length);
+    const columns = Math.max(this.steps, data.reads.length), NAME = this.name;
+    this.sheet.style.setProperty("--name", `${NAME}px`);
+    this.tracks.hidden = this.now.hidden = !data.detail;
     this.cell = Math.max(27, Math.min(100, Math.floor((this.width - NAME - 4) / columns)));
     this.sheet.style.setProperty("--cell", `${this.cell}px`);
     this.sheet.style.width = `${NAME + columns * this.cell}px`;
@@ -13,22 +20,24 @@ class Timeline {
     this.lanes.replaceChildren();
     this.lanes.append(this.numbers());
     this.lanes.append(this.lane("input", data.reads.map((text) => this.chip(text, "read"))));
-    this.lanes.append(this.lane("right answer", Array.from({ length: this.steps }, (_, step) => {
+    const answers = data.players.some((player) => player.answer.length);
+    if (answers) this.lanes.append(this.lane(data.players.some((player) => player.has_right_answer) ? "right answer" : "the text", Array.from({ length: this.steps }, (_, step) => {
       const found = new Set(data.players.filter((p) => step < p.answer.length).map((p) => labels[p.answer[step]]));
-      const chip = this.chip(found.size === 1 ? [...found][0] : "≠", "answer");
+      const chip = this.chip(found.size === 1 ? [...found][0] : found.size ? "≠" : "", "answer");
       if (found.size > 1) chip.title = `the right answers differ: ${[...found].join(" and ")}`;
       return chip;
     })));
     data.players.forEach((player, index) => {
       const chips = player.said.map((token, step) => {
-        const right = token === player.answer[step], p = player.probability[step];
-        const chip = this.chip(labels[token], right ? "right" : "wrong");
-        const sign = make("span", "sign", right ? "✓" : "✗"), bar = make("span", "bar");
+        const known = judged(player, step), right = isRight(player, step), p = player.probability[step];
+        const chip = this.chip(labels[token], known ? (right ? "right" : "wrong") : "said"), bar = make("span", "bar");
+        if (known) chip.append(make("span", "sign", right ? "✓" : "✗"));
         bar.style.width = `${100 * p}%`;
         bar.style.background = this.hue(index);
-        chip.append(sign, bar);
-        chip.title = `step ${step}: ${player.name} says ${labels[token]} with probability ${p.toFixed(6)}, which is `
-          + (right ? "right" : `wrong; right is ${labels[player.answer[step]]}, to which it gives ${player.answer_probability[step].toFixed(6)}`);
+        chip.append(bar);
+        const other = step < player.answer.length ? `${labels[player.answer[step]]}, to which it gives ${player.answer_probability[step].toFixed(6)}` : "";
+        chip.title = `step ${step}: ${player.name} says ${labels[token]} with probability ${p.toFixed(6)}`
+          + (known ? (right ? ", which is right" : `, which is wrong; right is ${other}`) : other ? `; the text has ${other}` : "");
         return chip;
       });
       this.lanes.append(this.lane(player.name, chips, this.hue(index)));
@@ -57,7 +66,8 @@ class Timeline {
   lane(name, chips, hue) {
     const row = make("div", "lane"), called = make("div", "name");
     if (hue) { const dot = make("span", "dot"); dot.style.background = hue; called.append(dot); }
-    const words = make("span", name.length > 22 ? "words long" : "words", name);
+    const shown = hue && this.width < NARROW ? letter(name) : name;
+    const words = make("span", shown.length > 22 ? "words long" : "words", shown);
     called.title = name;
     called.append(words);
     const track = make("div", "cells");
@@ -76,7 +86,7 @@ class Timeline {
     const { parting } = this.data;
     this.flag.hidden = this.rule.hidden = parting === null;
     if (parting !== null) {
-      const x = NAME + parting * this.cell;
+      const x = this.name + parting * this.cell;
       this.rule.style.left = `${x}px`;
       this.flag.textContent = "they part here";
       const late = parting > this.steps / 2 && parting * this.cell > 120;
@@ -87,19 +97,19 @@ class Timeline {
     const first = Math.min(...this.data.pairs.map((pair) => { const i = pair.same_context.indexOf(false); return i < 0 ? Infinity : i; }));
     this.apart.hidden = !Number.isFinite(first);
     if (Number.isFinite(first)) {
-      this.apart.style.left = `${NAME + first * this.cell}px`;
+      this.apart.style.left = `${this.name + first * this.cell}px`;
       this.apart.style.width = `${(this.steps - first) * this.cell}px`;
       this.apart.title = "from here on they have read different tokens";
     }
   }
 
   drawCursor() {
-    const { data, at } = this, x = NAME + at * this.cell;
+    const { data, at } = this, NAME = this.name, x = NAME + at * this.cell;
     this.cursor.style.left = `${x}px`;
     this.cursor.style.width = `${this.cell}px`;
     this.handle.style.left = `${(at + 0.5) * this.cell}px`;
     const says = data.players.map((player) => at >= player.said.length ? `${letter(player.name)} has ended`
-      : `${letter(player.name)} says ${data.labels[player.said[at]]}, ${player.said[at] === player.answer[at] ? "right" : "wrong"}, probability ${player.probability[at].toFixed(2)}`);
+      : `${letter(player.name)} says ${data.labels[player.said[at]]}, ${judged(player, at) ? (isRight(player, at) ? "right, " : "wrong, ") : ""}probability ${player.probability[at].toFixed(2)}`);
     this.ruler.setAttribute("aria-valuemax", String(this.last));
     this.ruler.setAttribute("aria-valuenow", String(at));
     this.ruler.setAttribute("aria-valuetext", `step ${at} of ${this.last}${at === data.parting ? ", they part here" : ""}: ${says.join("; ")}`);
@@ -110,6 +120,6 @@ class Timeline {
 
   stepAt(event) {
     const box = this.sheet.getBoundingClientRect();
-    return Math.max(0, Math.min(this.last, Math.floor((event.clientX - box.left - NAME) / this.cell)));
+    return Math.max(0, Math.min(this.last, Math.floor((event.clientX - box.left - this.name) / this.cell)));
   }
 }

@@ -1,11 +1,13 @@
 // Draws how undecided each player is and how far apart each pair is, over the same columns as the lanes.
 
 const TRACK = 62, PAD = 8;
+const WORDS = { entropy: "how undecided each player is", KL: "how far apart what they believe is (Kullback–Leibler divergence of the first from the second)" };
 
 class Tracks {
   drawTracks(columns) {
     const { data } = this;
     this.tracks.replaceChildren();
+    if (!data.detail) return;
     const bits = Math.max(0.1, ...data.players.flatMap((player) => player.entropy));
     this.tracks.append(this.track("entropy", "bits", bits, columns, data.players.map((player, index) => ({
       values: player.entropy, hue: this.hue(index), width: 5.5 - 1.3 * index,
@@ -27,7 +29,7 @@ class Tracks {
   track(name, unit, top, columns, lines) {
     const row = this.lane(name, []), width = columns * this.cell;
     row.classList.add("track");
-    row.firstChild.title = `${name} in ${unit}, from 0 to ${top.toPrecision(3)}`;
+    row.firstChild.title = `${WORDS[name]}, in ${unit}, from 0 to ${top.toPrecision(3)}`;
     row.firstChild.append(make("span", "unit", unit));
     const y = (value) => TRACK - PAD - (TRACK - 2 * PAD) * (value / top), x = (step) => (step + 0.5) * this.cell;
     const svg = shape("svg", { width, height: TRACK, "aria-hidden": "true" });
