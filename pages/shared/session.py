@@ -40,8 +40,13 @@ def open_page(title: str, question: str) -> View:
         checkpoint = models.checkpoint(model)
         task = checkpoint.task
         assert task is not None
-        source = ask_input(task, checkpoint.config.max_len, model)
-        mask = ask_mask()
+        asked_at, mask_at = st.container(), st.container()
+        if task.rule.is_image:  # which takes so much room that the mask would be out of sight below it
+            asked_at, mask_at = mask_at, asked_at
+        with asked_at:
+            source = ask_input(task, checkpoint.config.max_len, model)
+        with mask_at:
+            mask = ask_mask()
     view = View(model, source, mask, checkpoint, task, _interventions(checkpoint.config))
     _show_chips(view)
     return view

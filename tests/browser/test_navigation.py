@@ -1,0 +1,78 @@
+"""A visitor clicks through the sidebar: everything stays, one Back leaves a screen, and a low window shows what matters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import parse_qs, urlparse
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Visit
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+Visiting = Callable[..., Visit]
+WANTED = {"model": "reverse", "mask": "causal", "input": "1 2 3 4"}
+LINK = "/attention?model=reverse&mask=causal&input=1+2+3+4"
+
+
+def linked(page: Page) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs(urlparse(page.url).query).items()}
+
+
+def click(page: Page, screen: str) -> None:
+    """Another screen by the sidebar, until its link is written or there is none to come."""
+    page.locator(f'[data-testid="stSidebarNavLink"][href$="/{screen}"]').first.click()
+    page.wait_for_function("screen => location.pathname === '/' + screen && location.search", arg=screen)
+
+
+def test_the_sidebar_keeps_the_model_the_input_and_the_mask_and_one_back_leaves_a_screen(
+    app: str, visit: Visiting
+) -> None:
+    visitor = visit(app, LINK)
+    page = visitor.page
+    page.wait_for_function("location.search.includes('head=')")
+    began = page.evaluate("history.length")
+    path = [
+        "residual",
+        "",
+        "train",
+        "embeddings",
+        "compare",
+        "positions",
+        "first_principles",
+        "feed_forward",
+        "bug_lab",
+        "residual",
+    ]
+    shown = ("train", "compare", "first_principles")
+    for screen in path:
+        click(page, screen)
+        if screen not in shown:
+            assert linked(page).items() >= WANTED.items(), screen
+            expect(page.locator(".st-key-input input")).to_have_value("1 2 3 4")
+    assert page.evaluate("history.length") == began + len(path)
+    page.go_back()
+    page.wait_for_function("location.pathname === '/bug_lab'")
+    expect(page.locator(".st-key-input input")).to_have_value("1 2 3 4")
+    page.go_back()
+    page.wait_for_function("location.pathname === '/feed_forward'")
+    page.go_forward()
+    page.wait_for_function("location.pathname === '/bug_lab'")
+    assert linked(page).items() >= WANTED.items()
+    assert visitor.problems == []
+
+
+@pytest.mark.parametrize("model", ["reverse", "digits"])
+def test_on_a_projector_model_input_and_mask_are_in_view(app: str, visit: Visiting, model: str) -> None:
+    page = visit(app, f"/attention?model={model}").page
+    page.set_viewport_size({"width": 1280, "height": 720})
+    for key in ("model", "input" if model == "reverse" else "digit_pad", "mask"):
+        box = page.locator(f".st-key-{key}").first
+        expect(box).to_be_in_viewport(ratio=1, timeout=30_000)
+    expect(page.locator("h1")).to_be_in_viewport(ratio=1)
+    cut = page.locator('[data-testid="stSidebarNavLink"] [data-testid="stMarkdownContainer"]')
+    assert (
+        cut.evaluate_all("all => all.filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.innerText)")
+        == []
+    )
