@@ -11,12 +11,12 @@ from pages.shared.panels.train_visit import NEW, share, show_complaint, shown_ru
 
 
 def page() -> None:
-    st.title("Train :small[:gray[Can I watch it learn?]]", anchor=False)
     who = desk.visitor()
     entry = shown_run(who)
-    if entry is not None:
+    if entry is not None:  # with the name of the screen in the run's own row: the room is for pictures
         run_view(entry, who)
         return
+    st.title("Train :small[:gray[Can I watch it learn?]]", anchor=False)
     show_complaint()
     share(NEW, None)
     setup(who)

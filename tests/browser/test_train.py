@@ -87,13 +87,13 @@ def test_a_film_is_played_and_scrubbed_without_the_server_and_its_link_opens_the
 
 def test_pause_step_resume_stop_reload(app: str, visit: Visiting) -> None:
     visitor = visit(app, "/train?run=new")
-    page = start(visitor, "sort")
+    page = start(visitor, "reverse-seq2seq")
     button(page, "run_pause").click(timeout=SOON)
     expect(state(page)).to_contain_text("Paused at step", timeout=SOON)
     at = int(re.search(r"step ([\d,]+) of", state(page).inner_text())[1].replace(",", ""))  # type: ignore[index]
     button(page, "run_step").click()
     expect(state(page)).to_contain_text(f"Paused at step {at + 1:,} of", timeout=SOON)
-    expect(page.locator(".tp .step")).to_have_text(f"step {at + 1:,} of 5,000", timeout=SOON)
+    expect(page.locator(".tp .step")).to_have_text(f"step {at + 1:,} of 1,200", timeout=SOON)
     box = page.locator(".st-key-probe_row input")
     box.fill("5 3 9 1")
     box.press("Enter")

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from pages.shared.panels.train_estimate import expected
 from pages.shared.panels.train_film import MOST_FRAMES
-from pages.shared.panels.train_setup import watchable
+from pages.shared.panels.train_own import watchable
+from pages.shared.panels.train_setup import FIRST, OWN, group_key, grouped
 from tests.pages.conftest import ROOT, Open
 from tests.training.tiny import ARCHITECTURES, tiny_preset
 from xformer.presets import PRESETS
+from xformer.tasks import texts
 from xformer.training import jobs
-from xformer.training.book import Book
+from xformer.training.book import ELSEWHERE, Book
 from xformer.training.loop import train
 from xformer.training.snapshots import snapshot_steps
+from xformer.training.transfer import TAG
 
 PAGE = "pages/train/train.py"
+UNANSWERED = "Its process ended before it had answered. Resume goes on from the last state it kept."
 
 
 @pytest.fixture(autouse=True)
@@ -52,13 +58,20 @@ def buttons(app: AppTest) -> set[str]:
     return {button.key for button in app.button if button.key}
 
 
-def test_a_visitor_without_runs_can_start_every_preset(open_page: Open) -> None:
+def test_a_visitor_without_runs_can_start_every_preset(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pages.shared.panels.train_estimate._seconds_a_step", lambda *_: 0.02)
     app = open_page(PAGE)
+    assert not app.exception
+    assert {f"start_{name}" for name in FIRST} == {key for key in buttons(app) if key.startswith("start_")}
+    assert "700 steps · **about 14 s**" in words(app)
+    assert app.query_params["run"] == "new"
+    for title in grouped():
+        app.session_state[group_key(title)] = True
+    app.run()
     assert not app.exception
     assert {f"start_{name}" for name in PRESETS} <= buttons(app)
     for preset in PRESETS.values():
         assert preset.about in words(app)
-    assert app.query_params["run"] == "new"
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -85,7 +98,7 @@ def test_one_press_starts_one_run_and_shows_it(open_page: Open, runs: Path) -> N
 
 def test_a_press_that_comes_twice_starts_one_run(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def presses() -> None:
-        from pages.shared.panels.train_setup import start
+        from pages.shared.panels.train_own import start
         from xformer.presets import PRESETS
 
         for ticket in (7, 7, 7, 8):
@@ -105,7 +118,8 @@ def test_a_second_run_says_how_many_come_before_it(open_page: Open, runs: Path) 
 
 
 def own(app: AppTest) -> AppTest:
-    return app.segmented_control(key="train_way").set_value("Settings of your own").run()
+    app.session_state[OWN] = True
+    return app.run()
 
 
 def number(app: AppTest, label: str) -> Any:
@@ -141,16 +155,64 @@ def test_every_setting_of_the_three_configurations_can_be_chosen(open_page: Open
         assert left_out <= (as_in_a_preset if of == "task" else derived)
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_the_form_gives_back_every_preset_that_is_put_into_it(open_page: Open, runs: Path, name: str) -> None:
-    app = open_page(PAGE)
-    app.button(key=f"change_{name}").click().run()
+def test_the_form_gives_back_every_preset_that_is_put_into_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forms() -> None:
+        import streamlit as st
+
+        from pages.shared.panels import train_form
+        from pages.shared.panels.train_own import watchable
+        from xformer.presets import PRESETS
+
+        for preset in map(watchable, PRESETS.values()):
+            train_form.put(preset, preset.name)
+            st.text(f"{preset.name}: {train_form.settings(preset, preset.name) == preset}")
+
+    monkeypatch.syspath_prepend(str(ROOT))
+    app = AppTest.from_function(forms).run()
     assert not app.exception
-    assert not app.error
+    assert [text.value for text in app.text] == [f"{name}: True" for name in PRESETS]
+
+
+def test_a_preset_is_changed_first_in_the_form(open_page: Open, runs: Path) -> None:
+    app = open_page(PAGE)
+    app.button(key="change_induction").click().run()
+    assert not app.exception
+    assert "Beginning from **Induction" in words(app)
     app.button(key="start_own").click().run()
     (entry,) = Book(runs).entries()
-    assert (entry.preset, entry.settings().model) == (name, PRESETS[name].model)
-    assert entry.settings().train == watchable(PRESETS[name]).train
+    assert (entry.preset, entry.settings().train) == ("induction", watchable(PRESETS["induction"]).train)
+
+
+def test_another_text_leaves_the_rest_of_the_form_as_it_was(open_page: Open, runs: Path) -> None:
+    app = open_page(PAGE)
+    app.session_state["train_form"] = "characters"
+    app.session_state[group_key("Text")] = True
+    app = app.run()
+    app.button(key="change_characters").click().run()
+    app = number(app, "Layers").set_value(3).run()
+    name = texts.keep(b"The quick brown fox jumps over the lazy dog. " * 40)
+    app.session_state["text_given"] = [name]
+    app = app.run().selectbox(key="text").set_value(name).run()
+    assert not app.exception
+    assert number(app, "Layers").value == 3
+    app.button(key="start_own").click().run()
+    (entry,) = Book(runs).entries()
+    assert (entry.settings().task.text, entry.settings().model.n_layers) == (name, 3)
+
+
+def test_a_time_is_expected_from_a_run_here_on_such_a_device_or_not_at_all() -> None:
+    book = Book(tempfile.mkdtemp())
+    preset = tiny_preset(steps=1000)
+    for how in ({"device": "cuda:0"}, {"wanted": ELSEWHERE}, {"tags": json.dumps([TAG])}):
+        book.change(book.add(preset, state="finished"), **({"device": "cpu", "step": 100, "seconds": 9.0} | how))
+    assert expected(preset, book.entries(), gpu=True).seconds == pytest.approx(90.0)
+    assert "just now" in expected(preset, book.entries(), gpu=False).why
+    book.change(book.add(preset, state="stopped"), device="cpu", step=100, seconds=2.0)
+    here = expected(preset, book.entries(), gpu=False)
+    assert (here.seconds, here.sentence()) == (
+        pytest.approx(20.0),
+        "about 20 s, as an earlier run of this model went on this CPU",
+    )
 
 
 def test_own_settings_are_trained_under_the_name_that_was_given(open_page: Open, runs: Path) -> None:
@@ -183,7 +245,7 @@ def test_a_finished_run_is_shown_with_its_film_and_its_curves(open_page: Open, r
     assert "Finished at step 12 of 12" in said(app)
     assert "2,000 unseen examples: 25.00% exact match" in said(app)
     charts = app.get("vega_lite_chart")
-    assert len(charts) == 5
+    assert len(charts) == 3
     assert {"run_new", "run_again", "open_Attention", "fork_start"} <= buttons(app)
     assert not {"run_pause", "run_step", "run_resume", "run_stop"} & buttons(app)
     assert app.query_params["run"] == run
@@ -194,6 +256,7 @@ def test_the_code_under_the_pictures_runs(open_page: Open, runs: Path, monkeypat
     monkeypatch.chdir(runs.parent)
     (code,) = app.code
     assert "head_chart" in code.value
+    assert str(runs) not in code.value  # where a server keeps its files is nobody's business
     exec(code.value, {})
 
 
@@ -202,6 +265,14 @@ def test_a_link_opens_a_run_at_a_step_and_says_what_is_not_here(open_page: Open,
     assert snapshot_steps(Book(runs).folder_of(run)) == [0, 4, 8, 12]
     app = open_page(PAGE, run=run, step="8")
     assert "weights of step 8;" in words(app)
+    row = max((row for row in Book(runs).rows(run) if row["step"] <= 8), key=lambda row: row["step"])
+    assert said(app).startswith(
+        f"You look at step 8, with {row['held_out_exact_match']:.1%} exact match as reported at step {row['step']}. "
+        "The run itself: Finished at step 12"
+    )
+    html = "".join(element.proto.body for element in app.get("html"))
+    assert f"figures of step</span><b>{row['step']}</b>" in html
+    assert f"held-out loss</span><b>{row['held_out_loss']:.4f}</b>" in html
     assert app.query_params["step"] == "8"
     for link in ({"run": "nonsense"}, {"run": "0123abcd"}, {"run": run, "step": "x"}):
         app = open_page(PAGE, **link)
@@ -227,9 +298,20 @@ def test_a_typed_probe_is_followed_and_a_wrong_one_says_so(open_page: Open, runs
     ("state", "message", "phrase", "there"),
     [
         ("queued", "", "Waiting for its turn", {"run_stop"}),
-        ("paused", "", "Paused at step 12", {"run_step", "run_resume", "run_stop"}),
+        (
+            "paused",
+            "",
+            "its process has ended meanwhile. Resume starts it again",
+            {"run_step", "run_resume", "run_stop"},
+        ),
         ("stopped", "", "Stopped at step 12", {"run_resume"}),
-        ("interrupted", "Its process ended without a word.", "ended without a word", {"run_resume"}),
+        (
+            "interrupted",
+            "Its process ended without a word.",
+            "Interrupted after step 12 of 12. Its process",
+            {"run_resume"},
+        ),
+        ("stopped", UNANSWERED, "of 12. Its process ended before it had answered. Resume", {"run_resume"}),
         ("failed", "The loss became nan at step 7.", "Failed at step 12", {"run_resume"}),
     ],
 )

@@ -96,6 +96,18 @@ def test_a_state_is_never_in_the_book_without_its_step(book: Book, monkeypatch: 
     assert all(told == true for _, told, true in still), still
 
 
+def test_the_figures_of_a_run_that_pauses_at_a_report_are_those_of_the_report(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, live = add(book), []
+    pauses = [lambda: live.append(book.entry(run).live), lambda: book.send(run, "resume")]
+    train(book, run, monkeypatch, at={9: lambda: book.send(run, "pause")}, pauses=pauses)
+    report = next(row for row in book.rows(run) if row["step"] == 10)
+    assert {name: live[0][name] for name in ("loss", "gradient_norm")} == {
+        name: report[name] for name in ("loss", "gradient_norm")
+    }
+
+
 def test_single_steps(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
     run, steps = add(book), []
 

@@ -46,6 +46,7 @@ class Obedience:
         self.save_at = 0.0
         self.written_step = 0
         self.steps_per_second = 0.0
+        self.figures: dict[str, float] = {}
         self.interrupted = False
 
     def drives(self, run: Run) -> None:
@@ -96,15 +97,14 @@ class Obedience:
         now = time.monotonic()
         if run.step > self.written_step:
             self.steps_per_second = (run.step - self.written_step) / max(1e-9, now - self.written)
-        window = run.window
-        live = {
-            "loss": window.last_loss,
-            "gradient_norm": window.gradient_norm,
+        if run.window.steps:
+            self.figures = {"loss": run.window.last_loss, "gradient_norm": run.window.gradient_norm}
+        elif self.unwritten:  # just reported: the window is empty
+            self.figures = {name: self.unwritten[-1][name] for name in ("loss", "gradient_norm")}
+        live = self.figures | {
             "learning_rate": learning_rate(run.config, max(1, run.step)),
             "steps_per_second": self.steps_per_second,
         }
-        if self.unwritten and not window.steps:  # just reported: the window is empty
-            live |= {name: self.unwritten[-1][name] for name in ("loss", "gradient_norm")}
         insert_rows(db, self.entry.id, self.unwritten)
         set_columns(db, self.entry.id, **self.position(), live=json.dumps(live))
         self.unwritten = []

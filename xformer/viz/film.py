@@ -71,13 +71,15 @@ def pack_film(
     best: tuple[int, int],
     live: bool,
     told: tuple[int, int | None],
+    judged: bool = True,
 ) -> bytes:
     """Pack the frames of a run; raises ValueError where a frame lacks a layer or has another shape.
 
-    `reads` are the lanes of the token strip by their names; the answer stands `offset` columns further right. `score` names
-    what the heads' scores measure; `exact` is the curve of exact match and `marks` are what the ruler from 0 to `steps` points
-    out. `best` is the (layer, head) enlarged until a visitor chooses one. `live` says that more frames will come; `told` is
-    (order, step): with each new order the player goes to that step, or to the end where it is None.
+    `reads` are the lanes of the token strip by their names; the answer stands `offset` columns further right. `judged` says
+    whether what the model says can be right or wrong at all: of a text it cannot. `score` names what the heads' scores
+    measure; `exact` is the curve of exact match and `marks` are what the ruler from 0 to `steps` points out. `best` is the
+    (layer, head) enlarged until a visitor chooses one. `live` says that more frames will come; `told` is (order, step): with
+    each new order the player goes to that step, or to the end where it is None.
     """
     shapes = [
         (layer.heads, *(-(-n // -(-n // SIDE)) for n in (len(layer.query_labels), len(layer.key_labels))))
@@ -106,7 +108,7 @@ def pack_film(
         ],
         "reads": [[name, [visible(text) for text in tokens]] for name, tokens in reads.items()],
         "offset": offset, "score": score, "steps": steps, "exact": list(exact), "marks": list(marks), "best": list(best),
-        "live": live, "order": told[0], "told": told[1],
+        "live": live, "judged": judged, "order": told[0], "told": told[1],
         "hues": HEAD_HUES, "sequential": SEQUENTIAL,
     }  # fmt: skip
     text = json.dumps(header, separators=(",", ":")).encode("ascii")

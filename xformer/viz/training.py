@@ -8,15 +8,19 @@ Frames are wide, one row a step, so that a growing run only sends numbers: what 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from xformer.viz import theme
 
+TALL = 200
+"""From this height on the horizontal axis has room for its name."""
 MOST = 400
 """Rows that a chart is given: more is wider than a screen."""
 SCORES = ("held_out_exact_match", "held_out_token_accuracy")
@@ -84,6 +88,28 @@ def with_marks(frame: pd.DataFrame, shown: int | None, marks: Iterable[tuple[int
     return pd.concat([plain, pd.DataFrame(rows)], ignore_index=True) if rows else plain
 
 
+def domain_of(frame: pd.DataFrame, columns: Sequence[str], log: bool = False) -> tuple[float, float]:
+    """From where to where an axis goes: round numbers, so that a run that goes on seldom moves it.
+
+    Vega would find it out by itself, but looks before the data are there, and complains of an infinite extent.
+    """
+    values = frame[list(columns)].to_numpy(dtype=float, na_value=float("nan"))
+    values = values[np.isfinite(values) & ((values > 0) | (not log))]
+    if not len(values):
+        return (0.1, 1.0) if log else (0.0, 1.0)
+    low, high = float(values.min()), float(values.max())
+    if log:
+        decades = math.floor(math.log10(low)), math.ceil(math.log10(high))
+        return 10.0 ** decades[0], 10.0 ** max(decades[1], decades[0] + 1)
+    return (0.0 if low >= 0 else -_round_up(-low)), _round_up(high) if high > 0 else 0.0
+
+
+def _round_up(value: float) -> float:
+    """The next round number: one, one and a half, two, three, four, five or seven and a half times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return next((n * power for n in (1, 1.5, 2, 3, 4, 5, 7.5, 10) if n * power >= value), 10 * power)
+
+
 def curve_chart(
     frame: pd.DataFrame, curves: Curves, *, steps: int, dark: bool, log: bool = False, height: int = 220
 ) -> alt.LayerChart | alt.FacetChart:
@@ -95,9 +121,13 @@ def curve_chart(
         frame = with_marks(frame, None)
     columns = list(curves.names)
     log = log and curves.can_log
-    scale: Any = alt.Scale(domain=[0, 1]) if curves.share else alt.Scale(type="log" if log else "linear", zero=not log)
+    domain = (0.0, 1.0) if curves.share else domain_of(frame, columns, log)
+    scale: Any = alt.Scale(domain=domain, type="log" if log else "linear", nice=False)
     x = alt.X(
-        "step:Q", title="step", scale=alt.Scale(domain=[0, steps], nice=False), axis=alt.Axis(format=",d", tickCount=6)
+        "step:Q",
+        title="step" if height >= TALL else None,
+        scale=alt.Scale(domain=[0, steps], nice=False),
+        axis=alt.Axis(format=",d", tickCount=6),
     )
     axis = alt.Axis(format=".0%" if curves.share else ".3~g", tickCount=5)
     words = " : ".join(f"datum.curve == '{column}' ? {name!r}" for column, name in curves.names.items())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import streamlit as st
 
 from pages.shared import desk
-from pages.shared.panels.train_state import BADGES
+from pages.shared.panels.train_state import BADGES, scored
 from pages.shared.panels.train_visit import NEW, complain, show_run
 from xformer.errors import XformerError
 from xformer.presets import Preset
@@ -21,6 +21,7 @@ def controls(entry: Entry, settings: Preset, who: str) -> None:
     mine = desk.may_control(entry, who)
     words, colour, icon = BADGES[entry.state]
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="run_row"):
+        st.title("Train", anchor=False, width="content")
         st.badge(words, color=colour, icon=icon)  # type: ignore[arg-type]
         with st.container(width="stretch", key="run_name"):
             st.text(entry.name)
@@ -34,13 +35,19 @@ def controls(entry: Entry, settings: Preset, who: str) -> None:
 def _commands(entry: Entry) -> None:
     run = entry.id
     if entry.state == "running":
-        _button("Pause", "pause", lambda: desk.book().send(run, "pause"), disabled=entry.pid is None)
+        _button(
+            "Pause",
+            "pause",
+            lambda: desk.book().send(run, "pause"),
+            disabled=entry.pid is None or scored(entry) is not None,
+        )
     if entry.state == "paused":
         _button("Step", "skip_next", lambda: desk.book().send(run, "step"), disabled=not entry.is_active)
     if entry.state in ("paused", "stopped", "failed", "interrupted"):
         _button("Resume", "play_arrow", lambda: jobs.resume(desk.book(), run), type="primary")
     if entry.state in ("queued", "running", "paused"):
-        _button("Stop", "stop", lambda: jobs.stop(desk.book(), run))
+        words = "Stop" if scored(entry) is None else "End scoring"
+        _button(words, "stop", lambda: jobs.stop(desk.book(), run), key="run_stop")
 
 
 def _button(words: str, icon: str, do: Callable[[], object], **look: object) -> None:
@@ -50,7 +57,8 @@ def _button(words: str, icon: str, do: Callable[[], object], **look: object) -> 
         except (XformerError, OSError) as error:
             complain(error)
 
-    st.button(words, icon=f":material/{icon}:", on_click=press, key=f"run_{words.lower()}", **look)  # type: ignore[arg-type]
+    look.setdefault("key", f"run_{words.lower()}")
+    st.button(words, icon=f":material/{icon}:", on_click=press, **look)  # type: ignore[arg-type]
 
 
 def _rate(entry: Entry, settings: Preset) -> None:
@@ -64,4 +72,4 @@ def _rate(entry: Entry, settings: Preset) -> None:
         share = now / peak if peak else 0.0
         if peak:
             st.caption(f"With this peak it would be {new * share:.3g} now. What was trained so far stays.")
-        _button("Use it from the next step on", "check", lambda: desk.book().send(entry.id, "rate", float(new)))
+        _button("Use it from the next step on", "check", lambda: jobs.change_rate(desk.book(), entry.id, float(new)))

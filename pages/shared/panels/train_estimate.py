@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import streamlit as st
 import torch
@@ -14,32 +14,45 @@ from pages.shared.literal import literal
 from xformer.errors import XformerError
 from xformer.presets import Preset
 from xformer.tasks import Task
-from xformer.training.book import Entry
+from xformer.training.book import ELSEWHERE, Entry
 from xformer.training.loop import Run, Stopped
+from xformer.training.transfer import TAG
 
 STEPS = 3
 MOST_WORK = 1.2e9
 """Multiplications of a step up to which three of them are timed while a visitor waits."""
 
 
-def expected(settings: Preset, entries: Sequence[Entry], gpu: bool) -> str:
-    """The time as a sentence that says where it comes from."""
+@dataclass(frozen=True)
+class Expected:
+    """How long a run will take: None where nobody knows, and in either case why."""
+
+    seconds: float | None
+    why: str
+
+    def sentence(self) -> str:
+        """The time, and where it comes from."""
+        return f"not measured: {self.why}" if self.seconds is None else f"about {duration(self.seconds)}, {self.why}"
+
+
+def expected(settings: Preset, entries: Sequence[Entry], gpu: bool) -> Expected:
+    """The time from an earlier run here on the same kind of device, else from a few steps that are timed now."""
     steps = settings.train.steps
-    alike = [entry for entry in entries if _is_like(entry, settings) and entry.step >= 50 and entry.seconds > 0]
+    alike = [entry for entry in entries if _is_like(entry, settings, gpu) and entry.step >= 50 and entry.seconds > 0]
     if alike:
         entry = alike[0]
         seconds = steps * entry.seconds / entry.step
-        return f"about {duration(seconds)}, as an earlier run of this model went on {_place(entry.device)}"
+        return Expected(seconds, f"as an earlier run of this model went on {_place(entry.device)}")
     if gpu:
-        return "not measured: this model has not run on this GPU yet"
+        return Expected(None, "this model has not run on this GPU yet")
     if work(settings) > MOST_WORK:
-        return "not measured: this model is too big to try while you wait"
+        return Expected(None, "this model is too big to try while you wait")
     model = json.dumps([settings.model.to_json(), settings.task.to_json()])
     try:
         seconds = steps * _seconds_a_step(model, settings.train.batch_size, settings)
     except XformerError as error:
-        return f"not measured. {literal(str(error))}"
-    return f"about {duration(seconds)} on this CPU, measured on {STEPS} steps just now"
+        return Expected(None, literal(str(error)))
+    return Expected(seconds, f"on this CPU, measured on {STEPS} steps just now")
 
 
 def work(settings: Preset) -> float:
@@ -82,9 +95,13 @@ def _seconds_a_step(model: str, batch_size: int, _settings: Preset) -> float:
     return (run.seconds - first) / STEPS
 
 
-def _is_like(entry: Entry, settings: Preset) -> bool:
+def _is_like(entry: Entry, settings: Preset, gpu: bool) -> bool:
+    """Whether a run was trained here, on that kind of device, in steps of the same size."""
+    here = entry.wanted != ELSEWHERE and entry.device != ELSEWHERE and TAG not in entry.tags
     return (
-        entry.model == settings.model.to_json()
+        here
+        and (entry.device or "cpu").startswith("cuda") == gpu
+        and entry.model == settings.model.to_json()
         and entry.task == settings.task.to_json()
         and entry.train.get("batch_size") == settings.train.batch_size
     )

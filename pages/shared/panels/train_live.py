@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pandas as pd
@@ -13,13 +12,14 @@ from pages.shared.components.training_player import resting
 from pages.shared.layout import what_to_notice
 from pages.shared.literal import literal
 from pages.shared.panels.train_afterwards import afterwards
-from pages.shared.panels.train_charts import HEIGHT, code_and_csv, head_panel, metric_chart
+from pages.shared.panels.train_charts import HEIGHT, TALL, code_and_csv, head_panel, metric_chart
 from pages.shared.panels.train_controls import controls
 from pages.shared.panels.train_film import Film, develop, moments, play
 from pages.shared.panels.train_notes import notes
 from pages.shared.panels.train_probe import ask_probe
-from pages.shared.panels.train_state import state_words
+from pages.shared.panels.train_state import far_along, looking_back, state_words
 from pages.shared.panels.train_text import BITS, sample_panel, with_bits
+from pages.shared.panels.train_tiles import tiles
 from pages.shared.panels.train_visit import film_key, share, show_complaint
 from xformer.errors import BookError, ConfigError
 from xformer.presets import Preset
@@ -30,6 +30,8 @@ from xformer.viz.training import ACCURACY, GRADIENT, LOSS, RATE, metrics_frame
 TICK = 0.8
 """Seconds between two looks at a run that goes on."""
 GOES_ON = ("queued", "running", "paused")
+HEADS, NORM = "Heads", "Gradient norm"
+MORE = (HEADS, NORM, "Learning rate")
 
 
 def run_view(entry: Entry, who: str) -> None:
@@ -55,49 +57,59 @@ def _live(run: str, who: str, moves: bool) -> None:
     if st.session_state.get("train_run") not in (run, None):
         st.rerun()  # another run is to be shown
     steps, rows = settings.train.steps, _rows(entry)
+    task = Task(settings.task)
+    is_text = task.rule.goes_on
+    rests_at = resting(film_key(run)).step
     with st.container(gap="xsmall", key="run_head"):
         show_complaint()
         controls(entry, settings, who)
-        st.progress(min(1.0, entry.step / steps), text=literal(state_words(entry, settings, who)))
-        goes_on = Task(settings.task).rule.goes_on
-        _tiles(entry, rows, goes_on)
+        # What an earlier step is looked at for is said of that step; only the sentence on the run goes on to its end.
+        earlier = rests_at if rests_at is not None and rests_at < entry.step else None
+        words = looking_back(earlier, rows, is_text) + state_words(entry, settings, who)
+        st.progress(far_along(entry, settings), text=literal(words))
+        tiles(entry, rows, earlier, is_text=is_text)
         with st.container(key="run_trouble"):
             if entry.state == "failed":
                 st.error(literal(entry.message or "It failed, and left no word why."), icon=":material/error:")
     frame = metrics_frame(rows)
-    exact = _curve(frame, "held_out_exact_match")
+    exact = [] if is_text else _curve(frame, "held_out_exact_match")
 
-    left, right = st.columns([1.45, 1], gap="medium")
-    task = Task(settings.task)
+    left, right = st.columns([1.3, 1], gap="medium")
     with left, st.container(gap="small"):
         example = ask_probe(entry, task, settings.model.max_len)
-        film = develop(entry, task, example, resting(film_key(run)).step)
+        film = develop(entry, task, example, rests_at)
         with st.container(key="film_place"):
             if film.frames:
-                play(entry, task, example, film, [] if goes_on else exact)
+                play(entry, task, example, film, exact)
             else:
                 _nothing_yet(entry, settings)
     rest = resting(film_key(run))
     step = _shown(film, rest.step)
-    with right:
-        marks = moments(film, exact)
-        if goes_on:
-            metric_chart(with_bits(frame), BITS, steps, step, marks, height=250)
+    marks = moments(film, exact)
+    with right, st.container(gap="xsmall", key="train_curves"):
+        if is_text:
+            metric_chart(with_bits(frame), BITS, steps, step, marks, height=HEIGHT)
         else:
-            metric_chart(frame, ACCURACY, steps, step, marks, height=250)
-        metric_chart(frame, LOSS, steps, step, marks, height=250, switch=True)
-    if goes_on:
+            metric_chart(frame, ACCURACY, steps, step, marks, height=HEIGHT)
+        metric_chart(frame, LOSS, steps, step, marks, height=HEIGHT, switch=True)
+    if is_text:
         with st.container(key="text_sample"):
             sample_panel(entry, settings.task.alphabet, example, step)
     afterwards(entry, settings, step, task.vocabulary.text(list(example.source)), who)
-    first, second, third = st.columns(3)
-    with first:
+    with st.container(
+        horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", key="train_below"
+    ):
+        more = st.segmented_control(
+            "More curves", MORE, default=MORE[0], required=True, key="train_more", persist_state="session",
+            label_visibility="collapsed",
+        )  # fmt: skip
+        code_and_csv(entry, rows, film, example, step)
+    if more == HEADS:
         head_panel(film, task, steps, step, marks)
-    with second:
-        metric_chart(frame, GRADIENT, steps, step, {}, height=HEIGHT)
-    with third:
-        metric_chart(frame, RATE, steps, step, {}, height=HEIGHT)
-    code_and_csv(entry, rows, film, example, step)
+    elif more == NORM:
+        metric_chart(frame, GRADIENT, steps, step, {}, height=TALL)
+    else:
+        metric_chart(frame, RATE, steps, step, {}, height=TALL)
     what_to_notice(notes(entry, settings, task, film, frame))
     developing = bool(film.waiting)
     st.session_state["train_developing"] = run if developing else None
@@ -140,40 +152,3 @@ def _curve(frame: pd.DataFrame, column: str, most: int = 200) -> list[tuple[int,
     stride = max(1, -(-len(clean) // most))
     chosen = clean.iloc[sorted({*range(0, len(clean), stride), len(clean) - 1})] if len(clean) else clean
     return [(int(step), round(float(value), 4)) for step, value in chosen.itertuples(index=False, name=None)]
-
-
-def _tiles(entry: Entry, rows: list[dict[str, Any]], goes_on: bool) -> None:
-    """The figures of the latest step and of the latest report, as numbers that stay where they are."""
-    last = rows[-1] if rows else {}
-    live = entry.live
-    loss = last.get("held_out_loss")
-    bits = loss / math.log(2) if goes_on and isinstance(loss, float) else None
-    tiles = (
-        ("loss", _number(live.get("loss", last.get("loss")), ".4f")),
-        ("held-out loss", _number(last.get("held_out_loss"), ".4f")),
-        ("bits per character", _number(bits, ".3f"))
-        if goes_on
-        else ("exact match", _number(last.get("held_out_exact_match"), ".1%")),
-        ("tokens right", _number(last.get("held_out_token_accuracy"), ".1%")),
-        ("gradient", _number(live.get("gradient_norm", last.get("gradient_norm")), ".3f")),
-        ("learning rate", _number(live.get("learning_rate", last.get("learning_rate")), ".2e")),
-        ("steps/s", _number(live.get("steps_per_second") if entry.state == "running" else None, ",.0f")),
-        ("tokens/s", _number(last.get("tokens_per_second") or None, ",.0f")),
-    )
-    cells = "".join(f"<div><span>{words}</span><b>{number}</b></div>" for words, number in tiles)
-    st.html(f"{_TILES_CSS}<div class='train-tiles'>{cells}</div>")
-
-
-_TILES_CSS = """<style>
-.train-tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(94px, 1fr)); gap: 6px; }
-.train-tiles div {
-  border: 1px solid color-mix(in srgb, currentColor 18%, transparent); border-radius: 10px; padding: 3px 8px 4px; }
-.train-tiles span { display: block; font-size: 0.75rem; opacity: 0.72; white-space: nowrap; }
-.train-tiles b { font-size: 1.08rem; font-weight: 650; font-variant-numeric: tabular-nums; white-space: nowrap; }
-</style>"""
-
-
-def _number(value: Any, look: str) -> str:
-    """A number as it is shown; a dash where there is none."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return format(float(value), look) if is_number else "–"

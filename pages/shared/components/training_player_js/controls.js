@@ -96,6 +96,8 @@ class Controls {
     this.live.hidden = !film.live;
     this.live.setAttribute("aria-pressed", String(this.follows));
     this.speedButtons.forEach((node, i) => node.setAttribute("aria-pressed", String(i === this.speed)));
+    this.legendExact.hidden = !film.exact.length; // a text has none
+    this.legendBest.hidden = this.bestNow().score < 0;
     this.legendBest.textContent = `best ${film.score} score`;
     this.legendBest.style.setProperty("--hue", this.hue(0)); this.legendExact.style.setProperty("--hue", this.hue(1));
   }

@@ -12,18 +12,21 @@ function fit(canvas, width, height, dpr) {
   return at;
 }
 
+const STANDS_OUT = 0.5; // from this score on a head is called the best: below it, chance can be
+
 class Picture {
   // How large everything is, for this width and these layers; it does not depend on the frame, so nothing jumps.
   layOut() {
     const { film, width } = this, most = Math.max(...film.layers.map((layer) => layer.heads)), n = film.layers.length;
     const cells = most * n, gap = 6, title = 16;
     const few = cells <= 1;
-    const large = Math.max(210, Math.min(430, few ? width : Math.round(width * (cells <= 4 ? 0.53 : 0.52)), 430));
+    const high = Math.max(210, window.innerHeight - 470); // on a low window the controls below stay in view
+    const large = Math.max(210, Math.min(430, high, few ? width : Math.round(width * (cells <= 4 ? 0.53 : 0.52))));
     const room = Math.max(90, width - large - 22);
     const beside = !few && room >= Math.min(most, 4) * 34;
     const free = beside ? room : width;
-    const high = beside ? (large - 36) / n - title - gap : 90;
-    const side = Math.max(16, Math.min(200, Math.floor((free - gap * (most - 1)) / most), Math.floor(high)));
+    const tall = beside ? (large - 36) / n - title - gap : 90;
+    const side = Math.max(16, Math.min(200, Math.floor((free - gap * (most - 1)) / most), Math.floor(tall)));
     this.at_ = { large, side, gap, title, most, beside, few };
     this.grid.hidden = few;
     this.pictures.classList.toggle("beside", beside);
@@ -61,11 +64,12 @@ class Picture {
     const frame = this.film.frames[this.at];
     this.said.forEach((chip, i) => {
       const right = frame.right[i], p = frame.probability[i];
-      chip.className = `chip ${right ? "right" : "wrong"}`;
+      const { judged } = this.film; // what goes on with a text is neither right nor wrong
+      chip.className = judged ? `chip ${right ? "right" : "wrong"}` : "chip";
       chip.children[0].textContent = frame.says[i];
-      chip.children[1].textContent = right ? "✓" : "✗";
+      chip.children[1].textContent = !judged ? "" : right ? "✓" : "✗";
       chip.children[2].style.width = `${(100 * p).toFixed(1)}%`;
-      chip.title = `${frame.says[i]}: probability ${p.toFixed(4)}, ${right ? "right" : "wrong"}`;
+      chip.title = `${frame.says[i]}: probability ${p.toFixed(4)}${!judged ? "" : right ? ", right" : ", wrong"}`;
     });
   }
 
@@ -99,7 +103,7 @@ class Picture {
           const isLarge = l === layer && h === head;
           at.strokeStyle = isLarge ? this.hue(h) : theme.line; at.lineWidth = isLarge ? 3 : 1;
           at.strokeRect(x - 1, y - 1, side, side);
-          if (best.score >= 0.5 && best.layer === l && best.head === h) this.star(at, x + side - 12, y + 10);
+          if (best.score >= STANDS_OUT && best.layer === l && best.head === h) this.star(at, x + side - 12, y + 10);
         }
       });
       this.grid.setAttribute("aria-label", `All heads at step ${film.frames[this.at].step}; click one to enlarge it.`);
@@ -109,7 +113,7 @@ class Picture {
     this.name.textContent = film.headName(layer, head);
     this.dot.style.background = this.hue(head);
     this.score.textContent = score === undefined ? "" : `${film.score}: ${score.toFixed(2)}`;
-    this.telling.textContent = best.score < 0 ? "" : best.layer === layer && best.head === head
+    this.telling.textContent = best.score < STANDS_OUT ? "" : best.layer === layer && best.head === head
       ? "★ best of all heads" : `★ ${film.headName(best.layer, best.head)}, ${best.score.toFixed(2)}`;
   }
 

@@ -1,6 +1,6 @@
 // Draws the time line under the picture: best head's score and exact match over the steps, marks, and where the player is.
 
-const RULER = { height: 98, left: 34, right: 12, top: 22, bottom: 20 };
+const RULER = { height: 80, left: 34, right: 12, top: 20, bottom: 19 };
 
 class Ruler {
   rulerX(step) { return RULER.left + ((this.width - RULER.left - RULER.right) * step) / Math.max(1, this.film.steps); }
