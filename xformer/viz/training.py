@@ -101,6 +101,8 @@ def domain_of(frame: pd.DataFrame, columns: Sequence[str], log: bool = False) ->
     if log:
         decades = math.floor(math.log10(low)), math.ceil(math.log10(high))
         return 10.0 ** decades[0], 10.0 ** max(decades[1], decades[0] + 1)
+    if low == high == 0:
+        return 0.0, 1.0
     return (0.0 if low >= 0 else -_round_up(-low)), _round_up(high) if high > 0 else 0.0
 
 
