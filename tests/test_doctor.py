@@ -31,7 +31,14 @@ def trace_with(bug: str, path: Path) -> str:
 def test_in_a_process_of_its_own(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "xformer", "doctor", str(MIRROR)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert (done.returncode, done.stdout) == (0, "Nothing is wrong that this run can show.\n")
+    assert done.returncode == 0, done.stderr
+    first, *rest = done.stdout.splitlines()
+    assert first == "Nothing is wrong in what was looked at."
+    assert "  pattern = softmax(scores) over the keys (1 place)" in rest
+    assert "  what stands in padded cells changes nothing (1 pair of runs)" in rest
+    left, out = rest.index("Out of sight of any run:"), rest[rest.index("Out of sight of any run:") :]
+    assert "  token by token from a cache scores as the whole run does" in rest[:left]  # an encoder has none
+    assert not any("unwatched" in line for line in out)  # that was looked at
 
 
 def test_a_broken_model_on_disk_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,7 +58,9 @@ def test_a_trace_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     assert "causal-off-by-one" in shown
     assert "decoder.0.self_attn" in shown
     assert main(["doctor", trace_with("no-clipping", tmp_path / "y.safetensors")]) == 0
-    assert "too few to tell" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "too few to tell" in shown
+    assert "unwatched or on other inputs" in shown[shown.index("Out of sight") :]
     assert main(["doctor", str(tmp_path / "y.safetensors"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
 

@@ -17,8 +17,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from xformer.analysis.diagnose_model import examine
-from xformer.analysis.diagnostics import diagnose, findings_frame, too_few_rows
+from xformer.analysis.diagnose_model import check_up
+from xformer.analysis.diagnose_report import Report
+from xformer.analysis.diagnostics import diagnosis, findings_frame, too_few_rows
 from xformer.checkpoints import CARD, FILE, load
 from xformer.config import TaskName
 from xformer.errors import InputError, XformerError
@@ -134,12 +135,12 @@ def doctor(options: Namespace) -> int:
             raise InputError("NumPy archives are not read; write the trace with --out trace.safetensors.")
         if Path(options.path).is_file() and is_trace(options.path):
             recorded = load_trace(options.path)
-            found = diagnose(recorded)
+            report = diagnosis(recorded)
             if too_few_rows(recorded):
                 left_open = " (Its tokens are too few to tell where queries, keys and values come from.)"
         else:
             checkpoint = load(options.path)
-            found = examine(checkpoint.model, checkpoint.task)
+            report = check_up(checkpoint.model, checkpoint.task)
     except (XformerError, OSError) as error:
         print(f"xformer: {error}", file=sys.stderr)
         return 2
@@ -148,10 +149,12 @@ def doctor(options: Namespace) -> int:
             f"xformer: The activations in {options.path} do not fit each other or their configuration.", file=sys.stderr
         )
         return 2
+    found = report.findings
     if options.json:
         print(json.dumps([asdict(finding) for finding in found]))
-    elif not found:
-        print(f"Nothing is wrong that this run can show.{left_open}")
+        return _exit_code(report)
+    if not found:
+        print(f"Nothing is wrong in what was looked at.{left_open}")
     else:
         table = Table(show_lines=True)
         for column in ("severity", "kind", "where", "finding", "numbers"):
@@ -159,7 +162,19 @@ def doctor(options: Namespace) -> int:
         for row in findings_frame(found).itertuples(index=False):
             table.add_row(*(escape(str(value)) for value in row))
         Console().print(table)
-    return int(any(finding.severity != "note" for finding in found))
+    for heading, lines in (
+        ("Checked", report.checked),
+        ("Not looked at here (this model has none of it, or the run shows too little)", report.left_open),
+        ("Out of sight of any run", report.out_of_sight),
+    ):
+        if lines:
+            print(f"\n{heading}:")
+            print("\n".join(f"  {line}" for line in lines))
+    return _exit_code(report)
+
+
+def _exit_code(report: Report) -> int:
+    return int(any(finding.severity != "note" for finding in report.findings))
 
 
 def runs(options: Namespace) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -10,6 +11,7 @@ from typing import Literal
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from xformer.analysis.diagnose_where import Place
 from xformer.trace import Trace
 
 Severity = Literal["error", "warning", "note"]
@@ -26,6 +28,16 @@ class Finding:
     sentence: str
     numbers: dict[str, float] = field(default_factory=dict)
     """What was measured at the first place, and what it should be."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """One place where something was looked at. An `excess` above 1 is more than rounding explains."""
+
+    place: str
+    excess: float
+    why: str = ""
+    severity: Severity = "error"
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +73,8 @@ class Case:
     causal: bool | None = None
     """Overrules the configuration for the stack that speaks, e.g. False where the mask has been lifted on purpose."""
     fresh: bool | None = None
+    weights: Mapping[str, Tensor] | None = None
+    """The model's own, by their names in it, where the model is at hand."""
 
     def __contains__(self, name: str) -> bool:
         return name in self.trace
@@ -71,6 +85,30 @@ class Case:
     def have(self, path: str, *names: str) -> bool:
         """Whether the trace kept all of these activations of a layer."""
         return all(f"{path}.{name}" in self.trace for name in names)
+
+    def weight(self, name: str) -> Tensor | None:
+        """A weight by the path of its layer in a trace, "encoder.0.attn.weight_in"; None where it is not known."""
+        return (
+            None
+            if self.weights is None
+            else self.weights.get(re.sub(r"^(encoder|decoder)\.(?=\d)", r"\1.blocks.", name))
+        )
+
+    def norm_weights(self, name: str) -> tuple[Tensor | None, Tensor | None]:
+        """γ and β of a normalisation."""
+        return self.weight(f"{name}.weight"), self.weight(f"{name}.bias")
+
+    @cached_property
+    def stacks(self) -> list[Place]:
+        """The stacks, the one that speaks last."""
+        trace, config = self.trace, self.trace.config
+        if config.architecture != "encoder-decoder":
+            return [Place(config.architecture, "", "embedding.token", trace.tokens, self.valid)]
+        source = "embedding.token" if config.tied_source else "source_embedding.token"
+        found = [Place("encoder", "encoder.", source, trace.tokens, self.valid)]
+        if trace.target is not None and self.target_valid is not None:
+            found.append(Place("decoder", "decoder.", "embedding.token", trace.target, self.target_valid))
+        return found
 
     @cached_property
     def layers(self) -> list[Layer]:
@@ -173,4 +211,4 @@ def cells(layer: Layer, pattern: Tensor) -> Bool[Tensor, "batch 1 query key"] | 
     return (layer.queries[:, :, None] & layer.keys[:, None, :])[:, None]
 
 
-__all__ = ["Case", "Finding", "Layer", "Severity", "Sub", "cells", "centred", "relative", "tokens_that_count"]
+__all__ = ["Case", "Finding", "Layer", "Look", "Severity", "Sub", "cells", "centred", "relative", "tokens_that_count"]

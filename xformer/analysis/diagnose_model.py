@@ -1,44 +1,33 @@
-"""Examining a model: a run that lets every check of a diagnosis decide, a padded batch of different inputs."""
+"""Examining a model: a run that lets every check decide, a padded batch of different inputs; then runs beside that one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Int
 from torch import Tensor
 
-from xformer.analysis.diagnostics import Finding, diagnose
+from xformer.analysis.diagnose_behaviour import check_behaviours
+from xformer.analysis.diagnose_case import Finding
+from xformer.analysis.diagnose_inputs import Examination
+from xformer.analysis.diagnose_report import Report
+from xformer.analysis.diagnostics import diagnosis
 from xformer.config import ModelConfig
 from xformer.layers.layout import Layout
 from xformer.model import Transformer
 from xformer.tasks import Task
-from xformer.trace import Trace, record
 
 INPUTS = 24
 """With a dozen tokens each, more rows than a stream of 128 dimensions has directions."""
-
-
-@dataclass(frozen=True, eq=False)
-class Examination:
-    """The inputs of one examination, as `record` takes them. Of images `valid` is [batch, 1 + patch], true throughout."""
-
-    tokens: Int[Tensor, "batch pos"]
-    valid: Bool[Tensor, "batch pos"]
-    target: Int[Tensor, "batch target"] | None = None
-    target_valid: Bool[Tensor, "batch target"] | None = None
-
-    def record(self, model: Transformer) -> Trace:
-        """The run of a model on them."""
-        valid = None if model.config.image else self.valid  # images have no padding
-        return record(model, self.tokens, self.target, valid=valid, target_valid=self.target_valid)
+MOST_TOKENS = 1024
+"""Long inputs are fewer: what is fitted to so many rows is known, and the patterns of each input grow with its square."""
 
 
 def examination(config: ModelConfig, task: Task | None = None, *, inputs: int = INPUTS, seed: int = 0) -> Examination:
     """Different inputs of different lengths: the task's own where there is one, random tokens where not."""
     if config.image:
         return _of_images(config, task, inputs, seed)
+    if task is not None:
+        inputs = max(2, min(inputs, MOST_TOKENS // max(task.longest)))
     if task is not None:
         batch = task.sample(inputs, seed=seed, purpose="test")
         source = _padded(batch.tokens, batch.layout, config)
@@ -62,9 +51,19 @@ def examination(config: ModelConfig, task: Task | None = None, *, inputs: int = 
 
 
 def examine(model: Transformer, task: Task | None = None, *, seed: int = 0) -> list[Finding]:
-    """What is wrong with a model, from one run of it on an `examination`."""
+    """What is wrong with a model, from a run of it on an `examination` and from what it does on others."""
+    return check_up(model, task, seed=seed).findings
+
+
+def check_up(model: Transformer, task: Task | None = None, *, seed: int = 0) -> Report:
+    """The same with what was looked at. Where the run itself shows an error, what the model does besides is left out: it could
+    only repeat that in other words."""
     inputs = examination(model.config, task, seed=seed)
-    return diagnose(inputs.record(model), valid=inputs.valid, target_valid=inputs.target_valid)
+    report = diagnosis(inputs.record(model), valid=inputs.valid, target_valid=inputs.target_valid, model=model)
+    if any(finding.severity == "error" for finding in report.findings):
+        return report
+    found, pairs = check_behaviours(model, inputs)
+    return report.with_behaviours(found, pairs)
 
 
 def _of_images(config: ModelConfig, task: Task | None, inputs: int, seed: int) -> Examination:
@@ -83,3 +82,6 @@ def _padded(tokens: Tensor, layout: Layout, config: ModelConfig) -> tuple[Tensor
     if bool(valid.all()) and tokens.shape[1] < config.max_len:
         return F.pad(tokens, (0, 1), value=config.pad_token), F.pad(valid, (0, 1), value=False)
     return tokens, valid
+
+
+__all__ = ["Examination", "check_up", "examination", "examine"]

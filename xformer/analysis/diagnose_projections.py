@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from xformer.analysis.diagnose_case import Case, Finding, Layer, centred, relative
+from xformer.layers.positions import rotate
 
 NEAR = 1e-2
 FLAT = 1e-5
@@ -35,20 +36,28 @@ def check_projections(case: Case) -> Iterator[Finding]:
         if layer.is_cross:
             yield from _cross(case, layer)
         else:
-            turned = case.have(layer.path, "pos_angles")
-            parts = ("v",) if turned else ("q", "k", "v")
             stream = case[f"{layer.path}.in"]
-            outside = {name: outside_of(stream, joined(case[f"{layer.path}.{name}"])) for name in parts}
-            known = [share for share in outside.values() if share is not None]
-            if known and max(known) > NEAR:
+            made = {name: case[f"{layer.path}.{name}"] for name in "qkv"}
+            if case.have(layer.path, "pos_angles"):
+                angles = case[f"{layer.path}.pos_angles"].double()
+                made |= {name: rotate(made[name].double(), -angles) for name in "qk"}
+            outside = {name: outside_of(stream, joined(heads)) for name, heads in made.items()}
+            wrong = [name for name, share in outside.items() if share is not None and share > NEAR]
+            if wrong and all(_is_cut_by_view(stream, made[name]) for name in wrong):
                 yield Finding(
                     "split-by-view",
                     (layer.path,),
                     "error",
-                    "A position's query, key or value is not made from that position's vector: the heads are cut out across "
-                    "positions, as by a view without the transpose.",
+                    "The heads are cut out across positions, as by a view without the transpose: put back together in that "
+                    "order, queries, keys and values are made from their positions’ vectors.",
                     {f"outside_{name}": share for name, share in outside.items() if share is not None},
                 )
+
+
+def _is_cut_by_view(stream: Tensor, heads: Tensor) -> bool:
+    """Whether [batch, head, pos, width], read on as [batch, pos, head·width], is affine in the stream."""
+    share = outside_of(stream, heads.flatten(1).unflatten(1, (heads.shape[2], -1)))
+    return share is not None and share <= NEAR
 
 
 def _cross(case: Case, layer: Layer) -> Iterator[Finding]:
@@ -69,7 +78,10 @@ def _cross(case: Case, layer: Layer) -> Iterator[Finding]:
     kind, what = kinds.get(
         (told.get("q", ""), told.get("k", ""), told.get("v", "")), ("wrong-stream", "Cross-attention is mixed up")
     )
-    if "neither" in told.values():  # rows of no stream: cut out across positions
+    if "neither" in told.values():
+        lost = [name for name, stream in told.items() if stream == "neither"]
+        if not all(_is_cut(case[f"{layer.path}.{name}"], target, memory) for name in lost):
+            return  # made from no row of either stream, for no reason that has a name: `diagnose_identities` says so
         kind, what = "split-by-view", "The heads are cut out across positions, as by a view without the transpose"
     from_where = ", ".join(
         f"{name} from {stream if stream == 'neither' else 'the ' + stream}" for name, stream in told.items()
@@ -77,6 +89,10 @@ def _cross(case: Case, layer: Layer) -> Iterator[Finding]:
     yield Finding(
         kind, (layer.path,), "error", f"{what}: {from_where} (right: q from the target, k and v from the memory)."
     )
+
+
+def _is_cut(heads: Tensor, target: Tensor, memory: Tensor) -> bool:
+    return any(stream.shape[1] == heads.shape[2] and _is_cut_by_view(stream, heads) for stream in (target, memory))
 
 
 def _source(made: Tensor, target: Tensor, memory: Tensor) -> str | None:

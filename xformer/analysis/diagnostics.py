@@ -3,7 +3,8 @@
     diagnose(record(model, tokens)) -> []            for a right model, fresh or trained
     diagnose(record(broken, tokens))[0].kind         the bug's name in `xformer.bugs`, where that has it
 
-Each check stands with its derivation in a `diagnose_*` module. Most are identities that a right run fulfils but for rounding,
+Each check stands with its derivation in a `diagnose_*` module: first the mistakes that have a name, then every step computed
+again (`diagnose_identities`). Most are identities that a right run fulfils but for rounding,
 whatever its weights are (rows that sum to 1, S = QKᵀ/√d_head, x + f(x), …); where there are none (the size of fresh weights),
 the limit follows from the distribution that is written there.
 """
@@ -19,16 +20,19 @@ from torch import Tensor
 
 from xformer.analysis.diagnose_case import Case, Finding, tokens_that_count
 from xformer.analysis.diagnose_ends import check_finite, check_logits, check_order, check_positions
+from xformer.analysis.diagnose_identities import check_identities
 from xformer.analysis.diagnose_masks import check_future, check_padding
 from xformer.analysis.diagnose_projections import check_clones, check_projections
+from xformer.analysis.diagnose_report import Report
 from xformer.analysis.diagnose_scores import check_scores
 from xformer.analysis.diagnose_softmax import check_softmax
 from xformer.analysis.diagnose_stream import check_additions, check_residual
 from xformer.analysis.diagnose_weights import check_heads, check_init, check_neurons, check_start
 from xformer.errors import InputError
+from xformer.model import Transformer
 from xformer.trace import Trace
 
-__all__ = ["Finding", "diagnose", "findings_frame", "too_few_rows"]
+__all__ = ["Finding", "diagnose", "diagnosis", "findings_frame", "too_few_rows"]
 
 CHECKS = (
     check_softmax,
@@ -48,6 +52,12 @@ CHECKS = (
 )
 """In the order in which a cause comes before what follows from it."""
 
+OF_THE_WEIGHTS = {
+    "init-too-large", "init-too-small", "saturated-at-start", "identical-heads", "uniform-heads", "dead-neurons",
+    "cloned-layers", "adds-nothing", "constant-stream",
+}  # fmt: skip
+"""Findings that explain no broken step: right code with such weights does every step rightly."""
+
 RANK = {"error": 0, "warning": 1, "note": 2}
 
 
@@ -60,6 +70,7 @@ def diagnose(
     causal: bool | None = None,
     weights_fresh: bool | None = None,
     rolled: Trace | None = None,
+    model: Transformer | None = None,
 ) -> list[Finding]:
     """What is wrong with the run, errors first, one finding for each kind with all the places it was found at.
 
@@ -69,10 +80,35 @@ def diagnose(
     tokens.roll(1, dims=1), for an encoder whose sense of order is in doubt. A check whose activations were not kept, or whose
     rows are too few to tell, says nothing; a padded batch of different inputs tells most.
 
+    With `model`, each step is computed again with its weights; without it, with any weights that fit.
+
     Once a number is NaN everything after it is, so then that is the only finding.
 
     Raises `InputError` when `valid` does not fit the tokens or the trace has no attention pattern.
     """
+    return diagnosis(
+        trace,
+        valid=valid,
+        target_valid=target_valid,
+        causal=causal,
+        weights_fresh=weights_fresh,
+        rolled=rolled,
+        model=model,
+    ).findings
+
+
+@torch.no_grad()
+def diagnosis(
+    trace: Trace,
+    *,
+    valid: Bool[Tensor, "batch pos"] | None = None,
+    target_valid: Bool[Tensor, "batch target"] | None = None,
+    causal: bool | None = None,
+    weights_fresh: bool | None = None,
+    rolled: Trace | None = None,
+    model: Transformer | None = None,
+) -> Report:
+    """`diagnose`, with what was looked at and what was not."""
     if not trace.attention_layers():
         raise InputError("A diagnosis needs the attention patterns; record with keep=('*',), which is the default.")
     pad = trace.config.pad_token
@@ -81,13 +117,15 @@ def diagnose(
     else:
         valid = _fit(valid, trace.tokens, "valid", pad)
     target_valid = None if trace.target is None else _fit(target_valid, trace.target, "target_valid", pad)
-    case = Case(trace, valid, target_valid, causal, weights_fresh)
+    case = Case(trace, valid, target_valid, causal, weights_fresh, None if model is None else model.state_dict())
     if broken := list(check_finite(case)):
-        return broken
+        return Report(broken, {}, model is not None)
     found = [finding for check in CHECKS for finding in check(case)]
+    steps, looked = check_identities(case)
+    found += [finding for finding in steps if not _is_explained(finding, found)]
     if rolled is not None:
         found += check_order(case, rolled)
-    return sorted(_by_kind(found), key=lambda finding: RANK[finding.severity])
+    return Report(sorted(_by_kind(found), key=lambda finding: RANK[finding.severity]), looked, model is not None)
 
 
 def too_few_rows(trace: Trace) -> bool:
@@ -120,6 +158,17 @@ def _fit(valid: Tensor | None, tokens: Tensor, name: str, pad: int) -> Tensor:
             f"{list(valid.shape)}; for example {name} = tokens != 0."
         )
     return valid
+
+
+def _is_explained(step: Finding, found: list[Finding]) -> bool:
+    """Whether a mistake that has a name was found at the same place: then the broken step is that mistake."""
+    place = step.where[0]
+    return any(
+        where == place or where.startswith(f"{place}.") or place.startswith(f"{where}.")
+        for finding in found
+        if finding.kind not in OF_THE_WEIGHTS
+        for where in finding.where
+    )
 
 
 def _by_kind(found: list[Finding]) -> list[Finding]:

@@ -96,6 +96,7 @@ MASK_BUGS = (
         lambda config: config.architecture != "decoder" and not (config.architecture == "encoder" and config.causal),
         lambda model: exchange(model, Attention, SeesPadding),
         shows="with padding",
+        decides=("whether a row can be empty",),
     ),
     Bug(
         "causal-off-by-one",
@@ -108,6 +109,7 @@ MASK_BUGS = (
         _NEEDS,
         _causal,
         lambda model: exchange(model, Attention, OffByOne),
+        decides=("the shape of the causal mask",),
     ),
     Bug(
         "causal-ignored",
@@ -120,6 +122,7 @@ MASK_BUGS = (
         _NEEDS,
         _causal,
         lambda model: exchange(model, Attention, NoTriangle),
+        decides=("the shape of the causal mask",),
     ),
     Bug(
         "causal-upside-down",
@@ -132,6 +135,7 @@ MASK_BUGS = (
         _NEEDS,
         _causal,
         lambda model: exchange(model, Attention, UpsideDown),
+        decides=("the shape of the causal mask",),
     ),
     Bug(
         "masked-with-zero",
@@ -144,6 +148,7 @@ MASK_BUGS = (
         _NEEDS,
         _causal,
         lambda model: exchange(model, Attention, HiddenByZero),
+        decides=("how the mask is applied", "what the softmax runs over"),
     ),
     Bug(
         "masked-after-softmax",
@@ -156,5 +161,6 @@ MASK_BUGS = (
         _NEEDS,
         _causal,
         lambda model: exchange(model, Attention, HiddenTooLate),
+        decides=("how the mask is applied", "what the softmax runs over"),
     ),
 )

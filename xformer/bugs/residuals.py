@@ -93,6 +93,7 @@ RESIDUAL_BUGS = (
         "no more than layers",
         _any,
         lambda model: _by_norm(model, NO_RESIDUAL),
+        decides=("what the residual adds up",),
     ),
     Bug(
         "lost-output",
@@ -105,6 +106,7 @@ RESIDUAL_BUGS = (
         "no more than attention",
         _any,
         lambda model: _by_norm(model, LOST, "attn_residual"),
+        decides=("what the residual adds up",),
     ),
     Bug(
         "residual-after-norm",
@@ -117,5 +119,6 @@ RESIDUAL_BUGS = (
         'norm="pre"',
         lambda config: config.norm == "pre",
         lambda model: exchange(model, PreNorm, NormalisedStream),
+        decides=("what the residual adds up",),
     ),
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -22,10 +20,10 @@ class KeysAsValues(WrittenOut):
     """Called as attention(q, v, k): values are compared and keys are mixed."""
 
     def score(self, q: Tensor, k: Tensor, v: Tensor) -> Scores:
-        return q @ v.transpose(-2, -1) / math.sqrt(self.d_head)
+        return super().score(q, v, k)
 
     def mix(self, pattern: Scores, k: Tensor, v: Tensor) -> Tensor:
-        return pattern @ k
+        return super().mix(pattern, v, k)
 
 
 class OfEqualLength(WrittenOut):
@@ -118,6 +116,7 @@ ROLE_BUGS = (
         "an encoder-decoder, and inputs where source and target are equally long",
         _pair,
         lambda model: exchange(model, Attention, AskedByMemory, "cross_attn"),
+        decides=("who asks and who answers in cross-attention",),
     ),
     Bug(
         "cross-roles-swapped",
@@ -130,6 +129,7 @@ ROLE_BUGS = (
         "an encoder-decoder, and inputs where source and target are equally long",
         _pair,
         lambda model: exchange(model, Attention, RolesExchanged, "cross_attn"),
+        decides=("who asks and who answers in cross-attention",),
     ),
     Bug(
         "forgotten-return",
@@ -142,6 +142,7 @@ ROLE_BUGS = (
         "an encoder-decoder",
         _pair,
         lambda model: exchange(model, Attention, MemoryLost, "cross_attn"),
+        decides=("who asks and who answers in cross-attention",),
     ),
     Bug(
         "split-by-view",

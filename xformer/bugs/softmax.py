@@ -33,7 +33,7 @@ class Unscaled(WrittenOut):
     """S = Q Kᵀ."""
 
     def score(self, q: Tensor, k: Tensor, v: Tensor) -> Scores:
-        return q @ k.transpose(-2, -1)
+        return super().score(q, k, v) * math.sqrt(self.d_head)
 
 
 class ScaledAfter(Unscaled):
@@ -72,6 +72,7 @@ SOFTMAX_BUGS = (
         "no more than attention",
         _any,
         lambda model: exchange(model, Attention, OverQueries),
+        decides=("what the softmax runs over",),
     ),
     Bug(
         "softmax-over-heads",
@@ -84,6 +85,7 @@ SOFTMAX_BUGS = (
         "at least two heads",
         lambda config: config.n_heads > 1,
         lambda model: exchange(model, Attention, OverHeads),
+        decides=("what the softmax runs over",),
     ),
     Bug(
         "scaled-after-softmax",
@@ -96,6 +98,7 @@ SOFTMAX_BUGS = (
         "d_head above 1",
         _wide,
         lambda model: exchange(model, Attention, ScaledAfter),
+        decides=("where the scale is",),
     ),
     Bug(
         "no-scale",
@@ -108,6 +111,7 @@ SOFTMAX_BUGS = (
         "d_head above 1",
         _wide,
         lambda model: exchange(model, Attention, Unscaled),
+        decides=("where the scale is",),
     ),
     Bug(
         "softmax-of-nothing",
@@ -121,5 +125,6 @@ SOFTMAX_BUGS = (
         _any,
         lambda model: exchange(model, Attention, OverNothing),
         shows="with padding",
+        decides=("what the softmax runs over", "whether a row can be empty"),
     ),
 )

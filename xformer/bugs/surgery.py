@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from torch import nn
 
-from xformer.config import ModelConfig
 from xformer.model import Transformer
 
 Layer = TypeVar("Layer", bound=nn.Module)
 
 
-def exchange(
-    model: Transformer, old: type[Layer], new: Callable[[ModelConfig], Layer], path_ends: str = ""
-) -> Transformer:
-    """A copy of `model` in which every layer of class `old` whose path ends in `path_ends` is one that `new` makes.
+def exchange(model: Transformer, old: type[Layer], new: type[Layer], path_ends: str = "") -> Transformer:
+    """A copy of `model` in which every layer of class `old` whose path ends in `path_ends` is one of class `new`.
 
-    The new layer takes over the weights, the mode, and whether gradients are wanted.
+    The new layer takes over the weights, the mode, and whether gradients are wanted. Where an earlier exchange has been, the
+    layer becomes both: a class that is `new` first and the earlier one behind it, so that no bug drops another.
     """
     changed = copy.deepcopy(model)
     for path, layer in list(changed.named_modules()):
-        if type(layer) is not old or not path.endswith(path_ends):
+        if not isinstance(layer, old) or isinstance(layer, new) or not path.endswith(path_ends):
             continue
-        replacement = new(changed.config)
+        kind = new if type(layer) is old else type(f"{new.__name__}On{type(layer).__name__}", (new, type(layer)), {})
+        replacement = cast(Layer, kind(changed.config))  # pyright: ignore[reportCallIssue]
         replacement.load_state_dict(layer.state_dict())
         replacement.to(
             next((p.device for p in layer.parameters()), None), next((p.dtype for p in layer.parameters()), None)

@@ -88,6 +88,8 @@ WEIGHT_BUGS = (
         _any,
         lambda model: redrawn(model, 1.0),
         shows="when fresh",
+        decides=("how the weights are drawn",),
+        undoes=("identical-heads", "cloned-layers"),
     ),
     Bug(
         "init-too-small",
@@ -101,6 +103,8 @@ WEIGHT_BUGS = (
         _any,
         lambda model: redrawn(model, 0.001),
         shows="when fresh",
+        decides=("how the weights are drawn",),
+        undoes=("identical-heads", "cloned-layers"),
     ),
     Bug(
         "identical-heads",

@@ -1,0 +1,290 @@
+"""Twenty bugs that no check was written for: made after the checks, of kinds that `xformer.bugs` does not have.
+
+python -m tests.analysis.unseen_bugs        prints what becomes of each: by a trace alone, and with the model at hand
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from xformer.bugs.surgery import exchange
+from xformer.bugs.written_out import Allowed, Scores, WrittenOut
+from xformer.config import ModelConfig
+from xformer.layers.attention import Attention
+from xformer.layers.block import Block, CrossBlock
+from xformer.layers.dropout import NO_DROPOUT, Dropout
+from xformer.layers.embedding import AddPositions, TokenEmbedding, Unembedding
+from xformer.layers.feed_forward import FeedForward
+from xformer.layers.masks import Mask
+from xformer.layers.norm import LayerNorm
+from xformer.layers.residual import PostNorm, PreNorm
+from xformer.model import Transformer
+from xformer.tape import SILENT, AnyTape
+
+
+class NextRow(TokenEmbedding):
+    def forward(self, tokens: Tensor) -> Tensor:
+        return super().forward((tokens + 1) % len(self.token))
+
+
+class RoundedEmbedding(TokenEmbedding):
+    def forward(self, tokens: Tensor) -> Tensor:
+        return super().forward(tokens).bfloat16().to(self.token.dtype)
+
+
+class FromOne(AddPositions):
+    def forward(self, embed: Tensor, layout: Any, tape: AnyTape = SILENT) -> Tensor:
+        return super().forward(embed, replace(layout, positions=(layout.positions + 1).clamp(max=LAST[0])), tape)
+
+
+class CountsPadding(AddPositions):
+    def forward(self, embed: Tensor, layout: Any, tape: AnyTape = SILENT) -> Tensor:
+        index = torch.arange(embed.shape[1]).expand(layout.positions.shape)
+        return super().forward(embed, replace(layout, positions=index), tape)
+
+
+LAST = [0]
+"""The last position of the model that `FromOne` is put into."""
+
+
+class RootMeanSquare(LayerNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * x / (x.square().mean(dim=-1, keepdim=True) + self.eps).sqrt() + self.bias
+
+
+class Unbiased(LayerNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        return (
+            self.weight * (x - x.mean(dim=-1, keepdim=True)) / (x.var(dim=-1, keepdim=True) + self.eps).sqrt()
+            + self.bias
+        )
+
+
+class AcrossPositions(LayerNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        normal = (x - x.mean(dim=1, keepdim=True)) / (x.var(dim=1, keepdim=True, correction=0) + self.eps).sqrt()
+        return self.weight * normal + self.bias
+
+
+class Nothing(LayerNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class SoftCap(WrittenOut):
+    def score(self, q: Tensor, k: Tensor, v: Tensor) -> Scores:
+        return 5 * torch.tanh(super().score(q, k, v) / 5)
+
+
+class CosineScores(WrittenOut):
+    def score(self, q: Tensor, k: Tensor, v: Tensor) -> Scores:
+        return F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT * math.sqrt(self.d_head)
+
+
+class OneMoreInTheSum(WrittenOut):
+    def weigh(self, scores: Scores, allowed: Allowed) -> Scores:
+        most = scores.amax(dim=-1, keepdim=True).clamp(min=0.0)
+        exp = (scores - most).exp()
+        return exp / (exp.sum(dim=-1, keepdim=True) + (-most).exp())
+
+
+class DroppedAtTheEnd(WrittenOut):
+    def mix(self, pattern: Scores, k: Tensor, v: Tensor) -> Tensor:
+        return F.dropout(pattern, 0.1, training=True) @ v
+
+
+class OnlyNear(WrittenOut):
+    def _allowed(self, mask: Mask, scores: Tensor, tape: AnyTape) -> Tensor:
+        if mask.is_ordered:
+            near = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(-4)
+            mask = replace(mask, causal=near if mask.causal is None else mask.causal & near)
+        return super()._allowed(mask, scores, tape)
+
+
+class CentredOverTheBatch(WrittenOut):
+    def mix(self, pattern: Scores, k: Tensor, v: Tensor) -> Tensor:
+        return super().mix(pattern, k, v - v.mean(dim=0, keepdim=True))
+
+
+class KeysWithoutGradient(WrittenOut):
+    def score(self, q: Tensor, k: Tensor, v: Tensor) -> Scores:
+        return super().score(q, k.detach(), v)
+
+
+class HeadsInReverse(Attention):
+    def _fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, position_bias: Tensor | None) -> Tensor:
+        return super()._fused(q, k, v, mask, position_bias).flip(1)
+
+    def _equation(self, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
+        return super()._equation(q, k, v, *rest).flip(1)
+
+
+class FastPathWithoutPadding(Attention):
+    def _fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, position_bias: Tensor | None) -> Tensor:
+        return super()._fused(q, k, v, replace(mask, layout=None), position_bias)
+
+
+class SharedQueries(WrittenOut):
+    def _project(self, x: Tensor, memory: Tensor | None, cache: Any) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super()._project(x, memory, cache)
+        return q[:, :1].expand_as(q), k, v
+
+
+class LeakyRelu(FeedForward):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.activation = lambda x: F.leaky_relu(x, 0.01)
+
+
+class SkipsTheFirst(FeedForward):
+    def forward(self, x: Tensor, *, tape: AnyTape = SILENT, dropout: Dropout = NO_DROPOUT) -> Tensor:
+        out = super().forward(x, tape=tape, dropout=dropout)
+        return torch.cat((torch.zeros_like(out[:, :1]), out[:, 1:]), dim=1)
+
+
+class HalfOfIt(PreNorm):
+    def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
+        return x + 0.5 * f(self.norm(x))
+
+
+class NormOfThePart(PostNorm):
+    def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
+        return x + self.norm(f(x))
+
+
+class Tempered(Unembedding):
+    def forward(self, x: Tensor, embedding: Any) -> Tensor:
+        return super().forward(x, embedding) / 2
+
+
+def memory_of_the_first_layer(model: Transformer) -> Transformer:
+    """The decoder looks at what the encoder's first layer left."""
+    changed = copy.deepcopy(model)
+    encoder = changed.encoder
+    assert encoder is not None
+    kept: list[Tensor] = []
+    encoder.blocks[0].register_forward_hook(lambda layer, given, out: kept.append(out))
+    encoder.register_forward_hook(lambda layer, given, out: kept.pop())
+    return changed
+
+
+def positions_in_every_layer(model: Transformer) -> Transformer:
+    """The table of positions is added to the stream before each layer but the first."""
+    changed = copy.deepcopy(model)
+    for stack in (changed.encoder, changed.decoder):
+        if stack is not None:
+            table = next(stack.positions.table.buffers(), None) if stack.positions.table is not None else None
+            assert table is not None
+            for block in list(stack.blocks)[1:]:
+                block.register_forward_pre_hook(
+                    lambda layer, given, table=table: (
+                        given[0] + table[: given[0].shape[1]].to(given[0].dtype),
+                        *given[1:],
+                    )
+                )
+    return changed
+
+
+def from_one(model: Transformer) -> Transformer:
+    LAST[0] = model.config.max_len - 1
+    return exchange(model, AddPositions, FromOne)
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """A bug, how it gets into a model, and which models can have it."""
+
+    name: str
+    put_into: Callable[[Transformer], Transformer]
+    applies: Callable[[ModelConfig], bool] = lambda config: True
+
+
+def tokens(config: ModelConfig) -> bool:
+    return not config.image
+
+
+def swap(old: type, new: type, path_ends: str = "") -> Callable[[Transformer], Transformer]:
+    return lambda model: exchange(model, old, new, path_ends)
+
+
+UNSEEN = (
+    Unseen("embedding: the next row of the table", swap(TokenEmbedding, NextRow), tokens),
+    Unseen("embedding: rounded to bfloat16", swap(TokenEmbedding, RoundedEmbedding), tokens),
+    Unseen("positions: counted from 1", from_one, lambda c: c.positions in ("sinusoidal", "learned") and not c.image),
+    Unseen("positions: padding in front counted too", swap(AddPositions, CountsPadding),
+           lambda c: c.positions in ("sinusoidal", "learned") and not c.image),
+    Unseen("positions: added again in every layer", positions_in_every_layer,
+           lambda c: c.positions == "sinusoidal" and c.n_layers > 1),
+    Unseen("norm: root mean square", swap(LayerNorm, RootMeanSquare), lambda c: c.norm != "none"),
+    Unseen("norm: variance over n − 1", swap(LayerNorm, Unbiased), lambda c: c.norm != "none"),
+    Unseen("norm: over the positions", swap(LayerNorm, AcrossPositions), lambda c: c.norm != "none" and not c.causal),
+    Unseen("norm: the last one does nothing", swap(LayerNorm, Nothing, "coder.norm"), lambda c: bool(c.final_norm)),
+    Unseen("scores: capped by a tanh", swap(Attention, SoftCap)),
+    Unseen("scores: cosines", swap(Attention, CosineScores)),
+    Unseen("softmax: 1 more in the denominator", swap(Attention, OneMoreInTheSum)),
+    Unseen("attention: dropout that never ends", swap(Attention, DroppedAtTheEnd)),
+    Unseen("mask: a window of five tokens", swap(Attention, OnlyNear)),
+    Unseen("values: centred over the batch", swap(Attention, CentredOverTheBatch)),
+    Unseen("keys: cut off from the gradient", swap(Attention, KeysWithoutGradient)),
+    Unseen("heads: joined in reverse", swap(Attention, HeadsInReverse), lambda c: c.n_heads > 1),
+    Unseen("fast path: forgets the padding", swap(Attention, FastPathWithoutPadding), tokens),
+    Unseen("queries: the first head’s for all", swap(Attention, SharedQueries), lambda c: c.n_heads > 1),
+    Unseen("feed-forward: leaky ReLU", swap(FeedForward, LeakyRelu), lambda c: c.d_ff > 0 and c.activation == "relu"),
+    Unseen("feed-forward: skips the first token", swap(FeedForward, SkipsTheFirst), lambda c: c.d_ff > 0),
+    Unseen("residual: half of each sublayer", swap(PreNorm, HalfOfIt), lambda c: c.norm == "pre"),
+    Unseen("residual: x + norm(f(x))", swap(PostNorm, NormOfThePart), lambda c: c.norm == "post"),
+    Unseen("logits: divided by 2", swap(Unembedding, Tempered)),
+    Unseen("memory: what the first layer left", memory_of_the_first_layer,
+           lambda c: c.architecture == "encoder-decoder" and c.n_layers > 1),
+)  # fmt: skip
+_ = (Block, CrossBlock)
+
+
+def outcomes() -> dict[str, dict[str, list[str]]]:
+    """For each bug the first kind found ("–" for none) in each model it fits, by a trace alone and with the model."""
+    from tests.analysis.confusion import SHIPPED, fresh, shipped
+    from xformer.analysis.diagnose_model import check_up, examination
+    from xformer.analysis.diagnostics import diagnose
+    from xformer.presets import PRESETS
+    from xformer.tasks import Task
+
+    models = [(shipped(name).model, shipped(name).task) for name in SHIPPED]
+    models += [(fresh(name), Task(PRESETS[name].task)) for name in ("reverse", "reverse-mirror", "reverse-seq2seq")]
+    deep = fresh("reverse-seq2seq").config.replace(n_layers=2)
+    models.append((Transformer(deep, torch.Generator().manual_seed(1)).eval(), Task(PRESETS["reverse-seq2seq"].task)))
+    found: dict[str, dict[str, list[str]]] = {}
+    for unseen in UNSEEN:
+        found[unseen.name] = {"trace": [], "model": []}
+        for model, task in models:
+            if not unseen.applies(model.config):
+                continue
+            broken = unseen.put_into(model)
+            inputs = examination(model.config, task)
+            alone = diagnose(inputs.record(broken), valid=inputs.valid, target_valid=inputs.target_valid)
+            both = check_up(broken, task).findings
+            for how, findings in (("trace", alone), ("model", both)):
+                kinds = [finding.kind for finding in findings if finding.severity == "error"]
+                found[unseen.name][how].append(kinds[0] if kinds else "–")
+    return found
+
+
+def main() -> None:
+    from collections import Counter
+
+    torch.set_num_threads(1)
+    for name, ways in outcomes().items():
+        print(name)
+        for how, kinds in ways.items():
+            print(f"    {how:6} {sum(kind != '–' for kind in kinds)}/{len(kinds)}  {dict(Counter(kinds))}")
+
+
+if __name__ == "__main__":
+    main()

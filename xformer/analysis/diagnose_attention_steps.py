@@ -1,0 +1,182 @@
+"""The steps of an attention layer computed again: projections, scores, mask, softmax, mixing, output."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from xformer.analysis.diagnose_affine import affine
+from xformer.analysis.diagnose_case import Case, Layer, Look, relative
+from xformer.analysis.diagnose_projections import joined
+from xformer.analysis.diagnose_rounding import FEW, excess, of_product, unit
+from xformer.analysis.diagnose_where import positions_of
+from xformer.layers.positions import rotate
+
+SAME = 1e-5
+
+
+def projections(case: Case) -> Iterator[Look]:
+    """q, k and v, turned back where rotary positions have turned them."""
+    config = case.trace.config
+    widths = [config.n_heads * width for width in (config.d_head, config.d_head, config.d_value)]
+    for layer in case.layers:
+        if not case.have(layer.path, "in", "q", "k", "v"):
+            continue
+        for index, (name, stream) in enumerate(case.rows_into(layer)):
+            made, slack = case[f"{layer.path}.{name}"], 1.0
+            if stream is None:
+                continue
+            if name != "v" and case.have(layer.path, "pos_angles"):
+                made, slack = unturned(case, layer, made), 4.0  # a pair shares its rounding, and turns twice
+            start = sum(widths[:index])
+            found = affine(
+                case,
+                layer.path,
+                stream,
+                joined(made),
+                "weight_in",
+                "bias_in",
+                slice(start, start + widths[index]),
+                slack,
+            )
+            if found is not None:
+                yield Look(layer.path, found)
+
+
+def unturned(case: Case, layer: Layer, made: Tensor) -> Tensor:
+    """q or k as it was before its pairs were turned by the angles of the trace."""
+    angles = case[f"{layer.path}.pos_angles"]
+    return rotate(made.double(), -angles.double()).to(made.dtype)
+
+
+def turns(case: Case) -> Iterator[Look]:
+    """θ(pos, i) = pos / base^(2i/d_head), and −slope · |distance| with slopes 2^(−8/n), 2^(−16/n), …"""
+    config = case.trace.config
+    for layer in case.layers:
+        if layer.is_cross or layer.queries.shape != layer.keys.shape:
+            continue
+        index, _ = positions_of(layer.queries)
+        if case.have(layer.path, "pos_angles"):
+            angles = case[f"{layer.path}.pos_angles"]
+            pair = torch.arange(0, config.d_head, 2, device=angles.device).double()
+            expected = index[..., None] / config.position_base ** (pair / config.d_head)  # [batch, pos, half]
+            here = layer.queries[..., None].expand_as(expected)
+            made = angles.expand(expected.shape) if angles.shape[-2:] == expected.shape[-2:] else angles
+            if made.shape == expected.shape:
+                made, expected = made[here], expected[here]
+            yield Look(layer.path, excess(made, expected, FEW * unit(angles) * expected.abs()))
+        if case.have(layer.path, "pos_bias"):
+            bias = case[f"{layer.path}.pos_bias"]
+            distance = (index[:, :, None] - index[:, None, :]).abs()[:, None]  # [batch, 1, query, key]
+            slopes = torch.tensor(_slopes(config.n_heads), dtype=torch.float64, device=bias.device)[:, None, None]
+            expected = -slopes * distance
+            here = (layer.queries[:, :, None] & layer.keys[:, None, :])[:, None].expand_as(expected)
+            made = bias.expand(expected.shape) if bias.shape[1:] == expected.shape[1:] else bias
+            if made.shape == expected.shape:
+                made, expected = made[here], expected[here]
+            yield Look(layer.path, excess(made, expected, FEW * unit(bias) * expected.abs()))
+
+
+def _slopes(n: int) -> list[float]:
+    power = 2 ** int(math.log2(n))
+    if power == n:
+        return [2 ** (-8 * i / n) for i in range(1, n + 1)]
+    return _slopes(power) + _slopes(2 * power)[0::2][: n - power]
+
+
+def roles(case: Case) -> Iterator[Look]:
+    """No two of q, k and v are one and the same: then one matrix does the work of two."""
+    for layer in case.layers:
+        if not case.have(layer.path, "q", "k", "v"):
+            continue
+        q, k, v = (case[f"{layer.path}.{name}"].double() for name in "qkv")
+        twice = [
+            f"{a} and {b} are the same numbers: one projection plays both roles."
+            for a, one, b, two in (("q", q, "k", k), ("q", q, "v", v), ("k", k, "v", v))
+            if one.shape == two.shape and bool(one.any()) and relative(one - two, one) < SAME
+        ]
+        yield Look(layer.path, float("inf") if twice else 0.0, twice[0] if twice else "")
+
+
+def scores(case: Case) -> Iterator[Look]:
+    """q·k/√d_head plus the bias wherever the mask allows, −∞ wherever it does not."""
+    for layer in case.layers:
+        if not case.have(layer.path, "q", "k", "scores"):
+            continue
+        made, q, k = (case[f"{layer.path}.{name}"] for name in ("scores", "q", "k"))
+        bias = case[f"{layer.path}.pos_bias"] if case.have(layer.path, "pos_bias") else None
+        allowed = case[f"{layer.path}.mask"] if case.have(layer.path, "mask") else ~made.isneginf()
+        if allowed.shape != made.shape or q.shape[:3] != made.shape[:3] or k.shape[-2] != made.shape[-1]:
+            yield Look(layer.path, float("inf"))
+        elif bool((made.isneginf() != ~allowed).any()):
+            yield Look(layer.path, float("inf"), "−∞ does not stand exactly where the mask forbids.")
+        else:
+            yield Look(layer.path, _allowed_scores(made, q, k, bias, allowed, case.trace.config.d_head))
+
+
+def _allowed_scores(made: Tensor, q: Tensor, k: Tensor, bias: Tensor | None, allowed: Tensor, d_head: int) -> float:
+    q, k = q.double(), k.double()
+    expected, size = q @ k.mT / math.sqrt(d_head), q.abs() @ k.abs().mT / math.sqrt(d_head)
+    if bias is not None:
+        expected, size = expected + bias.double(), size + bias.double().abs()
+    return excess(made[allowed], expected[allowed], (d_head + FEW) * unit(made) * size[allowed])
+
+
+def masks(case: Case) -> Iterator[Look]:
+    """True exactly where causality and padding let a token look. A mask that one has drawn may be narrower."""
+    for layer in case.layers:
+        if not case.have(layer.path, "mask"):
+            continue
+        mask = case[f"{layer.path}.mask"]
+        n_query, n_key = layer.queries.shape[1], layer.keys.shape[1]
+        if mask.shape[-2:] != (n_query, n_key):
+            yield Look(layer.path, float("inf"), "The mask is not between this layer’s queries and keys.")
+            continue
+        expected = layer.keys[:, None, None, :].expand(-1, 1, n_query, -1)  # [batch, 1, query, key]
+        if layer.causal:
+            offset = 0 if case.trace.config.see_self else -1
+            triangle = torch.ones(n_query, n_key, dtype=torch.bool, device=mask.device).tril(offset)
+            expected = expected & triangle
+        asked = layer.queries[:, None, :, None]
+        wider, narrower = mask & ~expected & asked, ~mask & expected & asked
+        if bool(wider.any()):
+            yield Look(layer.path, float("inf"), "It allows what the configuration or the padding forbids.")
+        elif bool(narrower.any()):
+            why = "It forbids what the configuration allows; that is right only where a mask was drawn on purpose."
+            yield Look(layer.path, float("inf"), why, "error" if case.weights is not None else "warning")
+        else:
+            yield Look(layer.path, 0.0)
+
+
+def patterns(case: Case) -> Iterator[Look]:
+    """softmax over the keys; a query that may look at nothing gets zeros."""
+    for layer in case.layers:
+        if not case.have(layer.path, "scores"):
+            continue
+        made, given = case[f"{layer.path}.pattern"], case[f"{layer.path}.scores"].double()
+        empty = given.isneginf().all(dim=-1, keepdim=True)
+        given = given.masked_fill(empty, 0.0)
+        expected = given.softmax(dim=-1).masked_fill(empty, 0.0)
+        below = (given.amax(dim=-1, keepdim=True) - given).nan_to_num(posinf=0.0)  # what the exponential is given
+        yield Look(layer.path, excess(made, expected, unit(made) * (below + made.shape[-1] + 2 * FEW) * expected))
+
+
+def mixes(case: Case) -> Iterator[Look]:
+    """z = A V."""
+    for layer in case.layers:
+        if case.have(layer.path, "v", "z"):
+            pattern, v, z = (case[f"{layer.path}.{name}"] for name in ("pattern", "v", "z"))
+            yield Look(layer.path, of_product(z, pattern, v))
+
+
+def outputs(case: Case) -> Iterator[Look]:
+    """out = concat(z₁ … zₕ) W_O + b."""
+    for layer in case.layers:
+        if case.have(layer.path, "z", "out"):
+            z, out = case[f"{layer.path}.z"], case[f"{layer.path}.out"]
+            found = affine(case, layer.path, joined(z), out, "weight_out", "bias_out")
+            if found is not None:
+                yield Look(layer.path, found)

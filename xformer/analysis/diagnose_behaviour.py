@@ -1,0 +1,211 @@
+"""What a model does, whatever its trace says: other tokens, other padding, other neighbours, another order, a second time.
+
+These are equalities between two runs. They are compared in double precision, where rounding leaves about 10⁻¹³ of a score and
+any dependence that should not be there leaves far more than the limit of 10⁻⁸; where the code of a model insists on single
+precision, 10⁻⁴. What a fast path does is compared with the watched run in the model's own precision.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from xformer.analysis.diagnose_case import Finding, relative
+from xformer.analysis.diagnose_inputs import Examination
+from xformer.layers.cache import Cache
+from xformer.model import Transformer
+
+DOUBLE, SINGLE = 1e-8, 1e-4
+ROWS = 4
+"""Inputs that are run on their own: enough for different lengths."""
+MOST_TOKENS = 256
+"""In the batches that are compared (but never fewer than `ROWS` inputs): one wrong row is enough."""
+SLOPE = 1e-3
+"""A central difference of step 10⁻⁶ in double precision knows a slope to about 10⁻⁷; a ReLU that closes on the way adds a
+little; a gradient that is cut anywhere is off by its share of the whole."""
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """The model, its inputs, and how far apart equal runs may be."""
+
+    model: Transformer
+    plain: Transformer
+    """The model in its own precision."""
+    inputs: Examination
+    limit: float
+
+    def logits(self, inputs: Examination) -> Tensor:
+        """Unwatched, as it is trained and used."""
+        return inputs.run(self.model)
+
+    @property
+    def out_valid(self) -> Tensor:
+        return self.inputs.valid if self.inputs.target_valid is None else self.inputs.target_valid
+
+
+Differences = Iterator[float]
+"""How far apart runs are that should be equal, relative to the scores."""
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """One thing that a model should do, and the name of its not doing so."""
+
+    kind: str
+    rule: str
+    apart: Callable[[Subject], Differences]
+    limit: float | None = None
+
+
+def future(of: Subject) -> Differences:
+    """Another token changes no score before it."""
+    config, inputs = of.model.config, of.inputs
+    if not config.causal:
+        return
+    before = of.logits(inputs)
+    n = of.out_valid.shape[1]
+    for at in sorted({1, n // 2, n - 1} - {0}):
+        after = of.logits(inputs.with_other_token(at, config))
+        seen = of.out_valid[:, :at]
+        if bool(seen.any()):
+            yield relative((after - before)[:, :at][seen], before[:, :at][seen])
+
+
+def padding(of: Subject) -> Differences:
+    """What stands in padded cells changes no score of a token."""
+    if of.model.config.image or (of.inputs.valid.all() and of.out_valid.all()):
+        return
+    before, after = of.logits(of.inputs), of.logits(of.inputs.with_other_padding(of.model.config))
+    yield relative((after - before)[of.out_valid], before[of.out_valid])
+
+
+def alone(of: Subject) -> Differences:
+    """An input in a padded batch scores as it does alone, be the padding behind it or before it."""
+    if of.model.config.image:
+        whole = of.logits(of.inputs)
+        yield from (relative(of.logits(of.inputs.row(i))[0] - whole[i], whole[i]) for i in range(ROWS))
+        return
+    whole, moved = of.logits(of.inputs), of.inputs.padded_before()
+    before = of.logits(moved)
+    moved_valid = moved.valid if moved.target_valid is None else moved.target_valid
+    for i in range(min(ROWS, len(whole))):
+        expected = of.logits(of.inputs.row(i))[0]
+        yield relative(whole[i][of.out_valid[i]] - expected, expected)
+        yield relative(before[i][moved_valid[i]] - expected, expected)
+
+
+def neighbours(of: Subject) -> Differences:
+    """The rows of a batch in another order score the same, in that order."""
+    order = torch.arange(len(of.inputs.tokens)).flip(0)
+    whole, turned = of.logits(of.inputs), of.logits(of.inputs.rows(order))
+    valid = of.out_valid[order]
+    yield relative((turned - whole[order])[valid], whole)
+
+
+def order(of: Subject) -> Differences:
+    """Without positions and without a mask, tokens in another order score the same, in that order."""
+    config = of.model.config
+    if config.positions != "none" or config.architecture != "encoder" or config.causal or config.image:
+        return
+    for i in range(min(ROWS, len(of.inputs.tokens))):
+        one = of.inputs.row(i)
+        there, rolled = of.logits(one), of.logits(Examination(one.tokens.roll(1, dims=1), one.valid))
+        yield relative(rolled.roll(-1, dims=1) - there, there)
+
+
+def again(of: Subject) -> Differences:
+    """A second run is the first: nothing is drawn, and nothing is left behind."""
+    first, _, second = of.logits(of.inputs), of.logits(of.inputs.row(0)), of.logits(of.inputs)
+    yield relative((second - first)[of.out_valid], first[of.out_valid])
+
+
+def unwatched(of: Subject) -> Differences:
+    """The run that is trained is the run that is shown, in the model's own precision."""
+    fast, watched = of.inputs.run(of.plain), of.inputs.record(of.plain).logits
+    yield relative((fast - watched)[of.out_valid], watched[of.out_valid])
+
+
+def cached(of: Subject) -> Differences:
+    """Decoding token by token from a cache gives the scores of the whole run."""
+    config = of.model.config
+    if config.architecture == "encoder" or config.positions == "mirror":
+        return
+    one = of.inputs.row(0)
+    whole = of.logits(one)
+    memory = of.model.encode(one.tokens) if one.target is not None else None
+    cache = Cache.empty(config.n_layers)
+    tokens = one.tokens if one.target is None else one.target
+    steps = [of.model.extend(tokens[:, i : i + 1], cache, memory) for i in range(tokens.shape[1])]
+    yield relative(torch.cat(steps, dim=1) - whole, whole)
+
+
+def gradients(of: Subject) -> Differences:
+    """The gradient is the slope: along a random direction for each weight, against a difference of two runs."""
+    if of.limit != DOUBLE:
+        return
+    model = copy.deepcopy(of.model).requires_grad_(True)
+    one = of.inputs.rows(torch.arange(min(ROWS, len(of.inputs.tokens))))
+    draw = torch.Generator().manual_seed(0)
+    with torch.enable_grad():
+        logits = one.run(model)
+        weight = torch.randn(logits.shape, generator=draw, dtype=logits.dtype)
+        named = list(model.parameters())
+        found = torch.autograd.grad((logits * weight).sum(), named, allow_unused=True)
+    ways = [torch.randn(p.shape, generator=draw, dtype=p.dtype) for p in named]
+    ways = [way * p.norm().clamp(min=1.0) / way.norm().clamp(min=1e-12) for way, p in zip(ways, named, strict=True)]
+    parts = [0.0 if g is None else (g * way).sum().item() for g, way in zip(found, ways, strict=True)]
+    ends = []
+    for step in (1e-6, -1e-6):
+        for p, way in zip(named, ways, strict=True):
+            p.data.add_(way, alpha=step)
+        ends.append((one.run(model) * weight).sum().item())
+        for p, way in zip(named, ways, strict=True):
+            p.data.sub_(way, alpha=step)
+    slope = (ends[0] - ends[1]) / 2e-6
+    size = max(abs(slope), sum(part**2 for part in parts) ** 0.5)
+    yield abs(slope - sum(parts)) / size if size else 0.0
+
+
+BEHAVIOURS = (
+    Behaviour("differs-again", "the same input twice gives the same scores", again),
+    Behaviour("sees-the-future", "a later token changes no earlier score", future),
+    Behaviour("sees-padding", "what stands in padded cells changes nothing", padding),
+    Behaviour("differs-alone", "an input scores the same alone and in a padded batch, padded behind or before", alone),
+    Behaviour("mixes-the-batch", "the rows of a batch in another order score the same", neighbours),
+    Behaviour("order-in-a-set", "without positions, tokens in another order score the same", order),
+    Behaviour("differs-unwatched", "the unwatched run, which is trained, is the watched one", unwatched, SINGLE),
+    Behaviour("differs-from-cache", "token by token from a cache scores as the whole run does", cached),
+    Behaviour("gradient-is-no-slope", "the gradient of all weights is the slope of the scores", gradients, SLOPE),
+)
+
+
+@torch.no_grad()
+def check_behaviours(model: Transformer, inputs: Examination) -> tuple[list[Finding], dict[str, int]]:
+    """One finding for each behaviour that is not as it should be, and how many pairs of runs were compared for each."""
+    few = max(ROWS, MOST_TOKENS // inputs.tokens.shape[1])
+    subject, found, looked = _subject(model, inputs.rows(torch.arange(min(few, len(inputs.tokens))))), [], {}
+    for behaviour in BEHAVIOURS:
+        differences = list(behaviour.apart(subject))
+        looked[behaviour.kind] = len(differences)
+        limit = behaviour.limit or subject.limit
+        worst = max((float("inf") if d != d else d for d in differences), default=0.0)
+        if worst > limit:
+            sentence = (
+                f"Right is: {behaviour.rule}. Here runs that should be equal differ by {worst:.2g} of the scores."
+            )
+            found.append(Finding(behaviour.kind, ("logits",), "error", sentence, {"apart": worst, "limit": limit}))
+    return found, looked
+
+
+def _subject(model: Transformer, inputs: Examination) -> Subject:
+    double = copy.deepcopy(model).double().eval()
+    try:
+        inputs.row(0).run(double)
+    except RuntimeError:  # somewhere its code makes a float32 of its own
+        return Subject(model, model, inputs, SINGLE)
+    return Subject(double, model, inputs, DOUBLE)

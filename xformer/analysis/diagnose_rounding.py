@@ -1,0 +1,84 @@
+"""How far two ways of computing one thing may lie apart: what rounding explains, and what it does not.
+
+A sum of n products in floating point strays from the exact one by at most n · u · Σ|aᵢ bᵢ| (Higham 2002, §3.1), u being the
+unit of rounding. Each comparison here recomputes in double precision from what the trace holds, so only the one step is off:
+an `excess` is the largest difference in units of that bound. A right step stays below 1, a wrong one is thousands above.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+FEW = 8
+"""Roundings besides those of the sum: a product, a quotient, an exponential, storing the result."""
+
+
+def unit(value: Tensor) -> float:
+    """The unit of rounding of the numbers as they were stored."""
+    return torch.finfo(value.dtype).eps
+
+
+def excess(made: Tensor, expected: Tensor, bound: Tensor) -> float:
+    """The largest |made − expected| in units of `bound`; ∞ where the shapes differ. Equal numbers are 0 apart, even −∞."""
+    if made.shape != expected.shape:
+        return float("inf")
+    if made.numel() == 0:
+        return 0.0
+    made = made.double()
+    apart = torch.where(made == expected, 0.0, (made - expected).abs())
+    tiny = torch.finfo(torch.float32).tiny
+    return (apart / (bound + tiny)).nan_to_num(nan=float("inf"), posinf=float("inf")).max().item()
+
+
+def of_product(made: Tensor, a: Tensor, b: Tensor, plus: Tensor | None = None, factor: float = 1.0) -> float:
+    """The excess of `made` over factor · a @ b + plus."""
+    if a.shape[-1] != b.shape[-2]:
+        return float("inf")
+    a64, b64 = a.double(), b.double()
+    expected, size = factor * (a64 @ b64), factor * (a64.abs() @ b64.abs())
+    if plus is not None:
+        expected, size = expected + plus.double(), size + plus.double().abs()
+    return excess(made, expected, (a.shape[-1] + FEW) * unit(made) * size)
+
+
+def of_sum(made: Tensor, *parts: Tensor) -> float:
+    """The excess of `made` over the sum of its parts."""
+    if any(part.shape != made.shape for part in parts):
+        return float("inf")
+    expected = torch.stack([part.double() for part in parts]).sum(dim=0)
+    size = torch.stack([part.double().abs() for part in parts]).sum(dim=0)
+    return excess(made, expected, 2 * unit(made) * size)
+
+
+def standardised(x: Tensor, eps: float) -> tuple[Float[Tensor, "*batch d"], Float[Tensor, "*batch 1"]]:
+    """(x − mean) / √(var + ε) in double precision, and what rounding can make of it: the mean may be far larger than the
+    spread, so the bound grows with the square of their ratio."""
+    x = x.double()
+    mean = x.mean(dim=-1, keepdim=True)
+    spread = ((x - mean).square().mean(dim=-1, keepdim=True) + eps).sqrt()
+    ratio = (x.square().mean(dim=-1, keepdim=True).sqrt() / spread).clamp(min=1.0)
+    return (x - mean) / spread, (x.shape[-1] + FEW) * ratio.square()
+
+
+def of_norm(made: Tensor, x: Tensor, eps: float, gain: Tensor | None, shift: Tensor | None) -> float | None:
+    """The excess of `made` over γ · n(x) + β. Where γ and β are not known, over the straight line that fits each dimension
+    best: least squares leaves no more than the right line would. None where there are too few rows for a line."""
+    if made.shape != x.shape:
+        return float("inf")
+    normal, size = standardised(x, eps)
+    if gain is not None and shift is not None:
+        gain, shift = gain.double(), shift.double()
+        return excess(
+            made, gain * normal + shift, unit(made) * (size * gain.abs() * (1 + normal.abs()) + FEW * shift.abs())
+        )
+    y, rows, sizes = made.double().flatten(0, -2), normal.flatten(0, -2), size.flatten(0, -2)  # [row, d_model]
+    if len(rows) < 3:
+        return None
+    across, up = rows - rows.mean(dim=0), y - y.mean(dim=0)
+    slope = (across * up).sum(dim=0) / across.square().sum(dim=0).clamp(min=1e-300)  # [d_model]: γ
+    left = (up - slope * across).norm(dim=0)
+    start = y.mean(dim=0) - slope * rows.mean(dim=0)  # β
+    bound = unit(made) * (sizes * slope.abs() * (1 + rows.abs()) + FEW * start.abs() + FEW * y.abs())
+    return (left / (bound.norm(dim=0) + torch.finfo(torch.float32).tiny)).max().item()

@@ -1,0 +1,214 @@
+"""The steps of the residual stream computed again: embeddings, positions, norms, sums, feed-forward, logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from xformer.analysis.diagnose_affine import affine
+from xformer.analysis.diagnose_case import Case, Look
+from xformer.analysis.diagnose_projections import joined, outside_of
+from xformer.analysis.diagnose_rounding import FEW, excess, of_norm, of_sum, unit
+from xformer.analysis.diagnose_where import Place, positions_of
+from xformer.config import MOST_INK
+
+ALIKE = 1e-6
+FITS = 1e-5
+"""Of an affine map float32 leaves about 1e-6 unexplained; of one with a norm between, the spread of the rows' lengths."""
+
+
+def embeddings(case: Case) -> Iterator[Look]:
+    """Equal tokens have equal vectors and others have others; with the weights: those of the table."""
+    for at in case.stacks:
+        name = f"{at.prefix}embed"
+        if name not in case:
+            continue
+        embed = case[name]
+        if case.trace.config.image:
+            yield from _patches(case, at, embed)
+            continue
+        table = case.weight(at.table)
+        if table is not None:
+            scale = case.trace.config.d_model**0.5 if case.trace.config.scale_embeddings else 1.0
+            expected = table.double()[at.tokens] * scale
+            yield Look(name, excess(embed, expected, FEW * unit(embed) * expected.abs()))
+        else:
+            yield Look(name, _one_vector_each(embed[at.valid], at.tokens[at.valid]))
+
+
+def _patches(case: Case, at: Place, embed: Tensor) -> Iterator[Look]:
+    config = case.trace.config
+    side = config.image // config.patch
+    grid = at.tokens.view(len(at.tokens), side, config.patch, side, config.patch)
+    pixels = grid.transpose(2, 3).flatten(3).flatten(1, 2).double() / MOST_INK  # [batch, patch, inside]
+    found = affine(case, "embedding", pixels.to(embed.dtype), embed[:, 1:], "weight", "bias")
+    if found is not None:
+        yield Look(f"{at.prefix}embed", found)
+    yield Look(f"{at.prefix}embed", excess(embed[:, :1], embed[:1, :1].double().expand_as(embed[:, :1]), embed[:, :1]))
+
+
+def _one_vector_each(rows: Tensor, ids: Tensor) -> float:
+    """0 where rows of one id are equal and rows of different ids are not; ∞ otherwise."""
+    _, which = torch.unique(ids, return_inverse=True)
+    n = int(which.max()) + 1
+    first = torch.stack([rows[which == i][0] for i in range(n)]).double()  # [id, d_model]
+    if not torch.equal(rows.double(), first[which]):
+        return float("inf")
+    apart = torch.cdist(first, first) + torch.eye(n, device=rows.device) * first.abs().max().clamp(min=1.0) * 1e3
+    return float("inf") if n > 1 and bool((apart <= ALIKE * first.norm(dim=-1).max()).any()) else 0.0
+
+
+def positions(case: Case) -> Iterator[Look]:
+    """The vector of a position: the sinusoid, the learned row, the sum from both ends; none where none is configured."""
+    config = case.trace.config
+    for at in case.stacks:
+        name = f"{at.prefix}pos_embed"
+        if name not in case:
+            continue
+        if config.positions not in ("sinusoidal", "learned", "mirror"):
+            yield Look(name, float("inf"), f"The configuration says positions={config.positions!r}, which adds none.")
+            continue
+        made = case[name].expand(*at.valid.shape, -1)  # [batch, pos, d_model]
+        index, mirrored = positions_of(at.valid)
+        made, index, mirrored = made[at.valid], index[at.valid], mirrored[at.valid]  # [token, …]
+        if config.positions == "sinusoidal":
+            pair = torch.arange(config.d_model, device=made.device).div(2, rounding_mode="floor") * 2
+            angle = index[:, None] / config.position_base ** (pair.double() / config.d_model)
+            is_even = torch.arange(config.d_model, device=made.device) % 2 == 0
+            expected = torch.where(is_even, angle.sin(), angle.cos())
+            yield Look(name, excess(made, expected, FEW * unit(made) * torch.ones_like(expected)))
+            continue
+        parts = ("table",) if config.positions == "learned" else ("from_start", "from_end")
+        tables = [case.weight(f"{at.stack}.positions.table.{part}") for part in parts]
+        if all(table is not None for table in tables):
+            rows = [t[i] for t, i in zip(tables, (index, mirrored), strict=False) if t is not None]
+            yield Look(name, of_sum(made, *rows))
+        else:
+            ids = index if config.positions == "learned" else index * (int(mirrored.max()) + 1) + mirrored
+            yield Look(name, _one_vector_each(made, ids))
+
+
+def first_streams(case: Case) -> Iterator[Look]:
+    """What goes into the first layer is the sum of both, to the last bit but one."""
+    for at in case.stacks:
+        name, embed, pos = f"{at.stack}.0.resid_pre", f"{at.prefix}embed", f"{at.prefix}pos_embed"
+        if name in case and embed in case:
+            parts = [case[embed]]
+            if pos in case:
+                parts.append(case[pos].expand_as(case[embed]))
+            yield Look(name, of_sum(case[name], *parts))
+
+
+def between_layers(case: Case) -> Iterator[Look]:
+    """Layers follow one another with nothing between them."""
+    for at in case.stacks:
+        for index in range(1, case.trace.config.n_layers):
+            before, after = f"{at.stack}.{index - 1}.resid_post", f"{at.stack}.{index}.resid_pre"
+            if before in case and after in case:
+                yield Look(after, of_sum(case[after], case[before]))
+
+
+def inputs(case: Case) -> Iterator[Look]:
+    """What a sublayer reads: the stream itself, or with pre-norm the stream normalised."""
+    config = case.trace.config
+    for sub in case.subs:
+        if config.norm != "pre":
+            yield Look(sub.path, of_sum(sub.inside, sub.before))
+            continue
+        gain, shift = case.norm_weights(f"{sub.path}_residual.norm")
+        found = of_norm(sub.inside, sub.before, config.norm_eps, gain, shift)
+        if found is not None:
+            yield Look(sub.path, found)
+
+
+def sums(case: Case) -> Iterator[Look]:
+    """What a sublayer leaves: the sum, with post-norm normalised."""
+    config = case.trace.config
+    for sub in case.subs:
+        if config.norm != "post":
+            yield Look(sub.path, of_sum(sub.after, sub.before, sub.out))
+            continue
+        if sub.before.shape != sub.out.shape:
+            yield Look(sub.path, float("inf"))
+            continue
+        gain, shift = case.norm_weights(f"{sub.path}_residual.norm")
+        found = of_norm(sub.after, sub.before.double() + sub.out.double(), config.norm_eps, gain, shift)
+        if found is not None:
+            yield Look(sub.path, found)
+
+
+def hidden(case: Case) -> Iterator[Look]:
+    """pre = in W₁ + b₁."""
+    for block in case.blocks:
+        if case.have(f"{block}.ffn", "in", "pre"):
+            found = affine(
+                case, f"{block}.ffn", case[f"{block}.ffn.in"], case[f"{block}.ffn.pre"], "weight_in", "bias_in"
+            )
+            if found is not None:
+                yield Look(f"{block}.ffn", found)
+
+
+def activations(case: Case) -> Iterator[Look]:
+    """post = ReLU(pre), exactly; or GELU(pre), whose error function is good to a few units of rounding of pre."""
+    act = {"relu": F.relu, "gelu": F.gelu}[case.trace.config.activation]
+    for block in case.blocks:
+        if case.have(f"{block}.ffn", "pre", "post"):
+            pre, post = case[f"{block}.ffn.pre"], case[f"{block}.ffn.post"]
+            yield Look(f"{block}.ffn", excess(post, act(pre.double()), FEW * unit(post) * pre.double().abs()))
+
+
+def second(case: Case) -> Iterator[Look]:
+    """out = post W₂ + b₂."""
+    for block in case.blocks:
+        if case.have(f"{block}.ffn", "post", "out"):
+            x, y = case[f"{block}.ffn.post"], case[f"{block}.ffn.out"]
+            found = affine(case, f"{block}.ffn", x, y, "weight_out", "bias_out")
+            if found is not None:
+                yield Look(f"{block}.ffn", found)
+
+
+def final_norms(case: Case) -> Iterator[Look]:
+    """A final norm where one is configured. Without it, what comes next is affine in the bare stream, which it is not else."""
+    config = case.trace.config
+    for at in case.stacks:
+        name, last = f"{at.prefix}final_norm", f"{at.stack}.{config.n_layers - 1}.resid_post"
+        if name in case and last in case:
+            if not config.final_norm:
+                yield Look(name, float("inf"), "The configuration has no final norm, and here is one.")
+                continue
+            gain, shift = case.norm_weights(f"{at.stack}.norm")
+            found = of_norm(case[name], case[last], config.norm_eps, gain, shift)
+            if found is not None:
+                yield Look(name, found)
+        elif last in case and config.final_norm:
+            after = _after(case, at.stack)
+            share = None if after is None else outside_of(case[last], after)
+            if share is not None:
+                why = "What follows is made from the stream as it is: the final norm is missing."
+                yield Look(name, float("inf") if share < FITS else 0.0, why)
+
+
+def _after(case: Case, stack: str) -> Tensor | None:
+    """What is made of a stack's output first: the logits, or the first keys of cross-attention."""
+    speaks = stack == case.stacks[-1].stack
+    name = "logits" if speaks else "decoder.0.cross_attn.k"
+    if name not in case:
+        return None
+    return case[name] if speaks else joined(case[name])
+
+
+def logits(case: Case) -> Iterator[Look]:
+    """logits = x W + b, with the table of the tokens where the output is tied."""
+    config = case.trace.config
+    at = case.stacks[-1]
+    names = (f"{at.prefix}final_norm", f"{at.stack}.{config.n_layers - 1}.resid_post")
+    name = next((name for name in names if name in case), None)
+    if name is None or "logits" not in case or (config.final_norm and name == names[1]):
+        return
+    matrix = at.table if config.tied_output else "unembedding.weight"
+    found = affine(case, "", case[name], case["logits"], matrix, "unembedding.bias")
+    if found is not None:
+        yield Look("logits", found)
