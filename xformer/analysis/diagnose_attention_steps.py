@@ -126,7 +126,7 @@ def _allowed_scores(made: Tensor, q: Tensor, k: Tensor, bias: Tensor | None, all
 
 
 def masks(case: Case) -> Iterator[Look]:
-    """True exactly where causality and padding let a token look. A mask that one has drawn may be narrower."""
+    """True exactly where causality, padding and a mask that was drawn let a token look."""
     for layer in case.layers:
         if not case.have(layer.path, "mask"):
             continue
@@ -140,13 +140,14 @@ def masks(case: Case) -> Iterator[Look]:
             offset = 0 if case.trace.config.see_self else -1
             triangle = torch.ones(n_query, n_key, dtype=torch.bool, device=mask.device).tril(offset)
             expected = expected & triangle
+        drawn = case.trace.mask
+        if drawn is not None and layer.path.startswith(case.stacks[-1].stack) and not layer.is_cross:
+            expected = expected & (drawn[None, None] if drawn.dim() == 2 else drawn[:, None])
         asked = layer.queries[:, None, :, None]
-        wider, narrower = mask & ~expected & asked, ~mask & expected & asked
-        if bool(wider.any()):
+        if bool((mask & ~expected & asked).any()):
             yield Look(layer.path, float("inf"), "It allows what the configuration or the padding forbids.")
-        elif bool(narrower.any()):
-            why = "It forbids what the configuration allows; that is right only where a mask was drawn on purpose."
-            yield Look(layer.path, float("inf"), why, "error" if case.weights is not None else "warning")
+        elif bool((~mask & expected & asked).any()):
+            yield Look(layer.path, float("inf"), "It forbids what the configuration and the padding allow.")
         else:
             yield Look(layer.path, 0.0)
 

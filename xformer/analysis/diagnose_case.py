@@ -37,7 +37,6 @@ class Look:
     place: str
     excess: float
     why: str = ""
-    severity: Severity = "error"
 
 
 @dataclass(frozen=True, eq=False)

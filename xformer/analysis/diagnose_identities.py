@@ -84,7 +84,7 @@ def check_identities(case: Case) -> tuple[list[Finding], dict[str, int]]:
                     Finding(
                         identity.kind,
                         (look.place,),
-                        look.severity,
+                        "error",
                         f"Right is: {identity.equation}. {look.why or 'That does not hold here.'}",
                         {} if look.excess == float("inf") else {"off_by_times_rounding": look.excess},
                     )

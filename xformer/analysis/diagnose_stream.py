@@ -52,7 +52,7 @@ def check_residual(case: Case) -> Iterator[Finding]:
             yield Finding("no-norm", (sub.path,), "error", f"The stream after it {what}", numbers)
         else:
             what = "is not what the configuration makes of the stream before and the sublayer's result."
-            yield Finding("stream-unexplained", (sub.path,), "warning", f"The stream after it {what}", numbers)
+            yield Finding("stream-unexplained", (sub.path,), "error", f"The stream after it {what}", numbers)
 
 
 def check_additions(case: Case) -> Iterator[Finding]:

@@ -74,9 +74,10 @@ def diagnose(
 ) -> list[Finding]:
     """What is wrong with the run, errors first, one finding for each kind with all the places it was found at.
 
-    `valid` says which tokens are no padding; without it, runs of the configuration's padding token at the ends of a row are
-    padding. `causal` overrules the configuration where a mask was lifted or imposed on purpose. `weights_fresh` says whether
-    the weights are as drawn; without it, that is read off the first norm. `rolled` is a second run, of
+    `valid` says which tokens are no padding; without it the trace says so, and where that does not, runs of the
+    configuration's padding token at the ends of a row are padding. `causal` overrules the configuration where a mask was
+    lifted or imposed on purpose. `weights_fresh` says whether the weights are as drawn; without it, that is read off the
+    first norm. `rolled` is a second run, of
     tokens.roll(1, dims=1), for an encoder whose sense of order is in doubt. A check whose activations were not kept, or whose
     rows are too few to tell, says nothing; a padded batch of different inputs tells most.
 
@@ -115,8 +116,9 @@ def diagnosis(
     if trace.config.image:  # its positions are the class token and the patches, and all of them count
         valid = torch.ones(len(trace.tokens), trace.config.max_len, dtype=torch.bool, device=trace.tokens.device)
     else:
-        valid = _fit(valid, trace.tokens, "valid", pad)
-    target_valid = None if trace.target is None else _fit(target_valid, trace.target, "target_valid", pad)
+        valid = _fit(trace.valid if valid is None else valid, trace.tokens, "valid", pad)
+    told = trace.target_valid if target_valid is None else target_valid
+    target_valid = None if trace.target is None else _fit(told, trace.target, "target_valid", pad)
     case = Case(trace, valid, target_valid, causal, weights_fresh, None if model is None else model.state_dict())
     if broken := list(check_finite(case)):
         return Report(broken, {}, model is not None)

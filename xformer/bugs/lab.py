@@ -16,7 +16,7 @@ import torch
 from xformer.bugs.bug import Bug
 from xformer.errors import InputError
 from xformer.presets import Preset
-from xformer.tasks import Batch, Task
+from xformer.tasks import Batch, Score, Task, score
 from xformer.training.device import choose_device
 from xformer.training.loop import Run
 from xformer.training.optimiser import FlatAdamW
@@ -36,6 +36,11 @@ class LabRun(Run):
         if bug is not None:
             self.model = bug.broken(self.model).to(device).train()
             self.optimiser = FlatAdamW(self.model, self.config)
+
+    def _held_out_score(self) -> Score:
+        """Given the right tokens before each: what a bug does to decoding is another matter, and some cannot decode at all."""
+        with torch.no_grad():
+            return score(self.held_out.logits(self.model), self.held_out)
 
     def _batch(self, step: int) -> Batch:
         batch = super()._batch(step)
