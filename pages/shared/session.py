@@ -145,7 +145,9 @@ def follow_the_link(options: dict[str, tuple[str, ...]]) -> None:
                 not_here("model", models.shipped())
     for name in LINKED:
         wanted = asked(name)
-        if wanted is None:
+        if wanted is None or (
+            name == "input" and wanted == st.session_state.get("window")
+        ):  # more was typed than is shown
             continue
         if wanted in options.get(name, (wanted,)):
             st.session_state[name] = wanted

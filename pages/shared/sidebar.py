@@ -85,7 +85,7 @@ def ask_input(task: Task, max_len: int, model: str) -> tuple[int, ...]:
         "Input",
         key="input",
         persist_state="session",
-        max_chars=2000,
+        max_chars=20_000,
         help=task.rule.typed,
     )
     examples_at, random_at = st.columns(2)
@@ -103,17 +103,44 @@ def ask_input(task: Task, max_len: int, model: str) -> tuple[int, ...]:
         help=task.rule.missing or None,
     )
     try:
-        source = tuple(task.vocabulary.read(str(st.session_state["input"])))
+        typed = tuple(task.vocabulary.read(str(st.session_state["input"])))
+        source = last_that_fit(task, typed, max_len) if task.rule.goes_on else typed
         task.example(list(source), max_len=max_len)
     except InputError as error:
         st.error(str(error), icon=":material/edit:")
         source = _last_good(task, max_len)
         st.caption("Still showing the last input that could be read.")
         return source
+    st.session_state["window"] = task.vocabulary.text(list(source)) if len(source) < len(typed) else None
+    if len(source) < len(typed):
+        st.caption(
+            f":material/info: Characters {len(typed) - len(source) + 1:,} to {len(typed):,} of your {len(typed):,} are shown: "
+            f"the last {len(source):,}, as many as this model reads."
+        )
     st.session_state["last_good"] = task.vocabulary.text(list(source))
     if remark := task.rule.remark(source):
         st.caption(f":material/info: {remark}")
     return source
+
+
+def last_that_fit(task: Task, source: tuple[int, ...], max_len: int) -> tuple[int, ...]:
+    """The end of a text, as long as a model reads it: all of it, where it fits."""
+    least, most = 0, len(source)  # that many fit; no more can
+    while least < most:
+        n = (least + most + 1) // 2
+        if _fits(task, source[-n:], max_len):
+            least = n
+        else:
+            most = n - 1
+    return source[-least:] if least else source
+
+
+def _fits(task: Task, source: tuple[int, ...], max_len: int) -> bool:
+    try:
+        task.example(list(source), max_len=max_len)
+    except InputError:
+        return len(source) < 2  # too short is another matter
+    return True
 
 
 def ask_mask() -> str:

@@ -234,3 +234,24 @@ def test_a_text_of_ones_own_goes_into_the_form(
     assert [error.value for error in app.error] == []
     assert not app.button(key="start_own").disabled
     assert "a text of your own" in words(app)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("untrained")
+def test_more_than_the_model_reads_is_a_window_and_what_was_typed_stays(open_page: Open, name: str) -> None:
+    long = "def f(x): return x + 1 " * 40
+    app = open_page("pages/explore/attention.py", model=name)
+    app.sidebar.text_input(key="input").set_value(long).run()
+    assert not app.exception
+    assert not app.error
+    shown = "".join(app.query_params["input"])
+    assert long.endswith(shown)
+    assert len(shown) < len(long)
+    first = len(long) - len(shown) + 1
+    assert f"Characters {first:,} to {len(long):,} of your {len(long):,} are shown" in words(app)
+    assert app.sidebar.text_input(key="input").value == long
+    app.switch_page("pages/explore/residual.py").run()  # the link of before is still there, as on Back
+    assert app.sidebar.text_input(key="input").value == long
+    app.sidebar.text_input(key="input").set_value(shown).run()
+    assert "are shown" not in words(app)
+    assert "".join(app.query_params["input"]) == shown
