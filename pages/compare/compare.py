@@ -8,7 +8,7 @@ from pages.shared import link as link_of_screen
 from pages.shared import models
 from pages.shared.ask import choose, not_here, seed
 from pages.shared.components.step_ruler import resting_step, step_ruler
-from pages.shared.layout import what_to_notice
+from pages.shared.layout import is_dark, what_to_notice
 from pages.shared.link import asked
 from pages.shared.literal import literal
 from pages.shared.panels.compare_attention import patterns_panel, rows_panel
@@ -25,6 +25,7 @@ from pages.shared.panels.compare_seats import ask_seats, link_of
 from pages.shared.panels.compare_steps import steps_panel
 from pages.shared.panels.compare_wait import wait_for_plays
 from xformer.analysis.deciding import Moment
+from xformer.viz.theme import BACKGROUND
 
 RULER = "compare_ruler"
 PANELS = {
@@ -70,6 +71,7 @@ def _stage(match: Match, shown: dict[str, str], ticks: bool) -> None:
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom", key="compare_choose"):
         panel = choose("panel", PANELS, "steps", "Panel", key="compare_panel", label_visibility="collapsed")
         pair = _ask_pair(match)
+    _keep_in_view(panel)
     with st.container(key="compare_ruler_at"):
         step = step_ruler(
             match.data(),
@@ -99,6 +101,19 @@ def _stage(match: Match, shown: dict[str, str], ticks: bool) -> None:
     link_of_screen.share(shown)
     if _is_working(match) != ticks:
         st.rerun()
+
+
+def _keep_in_view(panel: str) -> None:
+    """The ruler stays on the screen while one scrolls through a picture that it changes, where the window has room for both."""
+    if panel in ("steps", "many"):
+        rule = ""
+    else:
+        ground = BACKGROUND[is_dark()]
+        rule = (
+            "@media (min-height: 600px) { div:has(> .st-key-compare_ruler_at) "
+            f"{{ position: sticky; top: 0; z-index: 20; background: {ground}; padding-top: 0.4rem; }} }}"
+        )
+    st.html(f"<style>{rule}</style>")
 
 
 def _is_working(match: Match) -> bool:

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from xformer.analysis.answers import NOTHING, Answers, answers
+from xformer.analysis.answers import NOTHING, Answers, answers, portions
 from xformer.analysis.players import Player, joint_labels
 from xformer.errors import InputError
 from xformer.tasks import Task
@@ -106,7 +106,7 @@ class Agreement:
 def agreement(
     players: Sequence[Player], *, samples: int = 5000, seed: int = 0, task: Task | None = None
 ) -> Iterator[Agreement]:
-    """Count over `samples` fresh inputs of `task` (the first player's unless given), a report after each chunk of 500.
+    """Count over `samples` fresh inputs of `task` (the first player's unless given), a report per 500, or fewer long ones.
 
     Closing the iterator stops the counting; nothing is left behind.
 
@@ -125,17 +125,18 @@ def agreement(
     said: Counter[Cell] = Counter()
     for step, done in enumerate(range(0, samples, CHUNK)):
         n = min(CHUNK, samples - done)
-        chunk = [answers(player, task, n, seed=seed, step=step, labels=labels) for player in players]
-        for name, one in zip(names, chunk, strict=True):
-            _count(name, one, end, hits, trials)
-            pair = one.right * len(labels) + one.said  # [input, place]
-            counts = pair[one.right != NOTHING].bincount(minlength=len(labels) ** 2)
-            said.update(
-                {(name, i // len(labels), i % len(labels)): int(counts[i]) for i in counts.nonzero()[:, 0].tolist()}
-            )
-        for (a, one), (b, other) in combinations(zip(names, chunk, strict=True), 2):
-            _count_pair((a, b), one, other, hits, trials)
-        yield Agreement(done + n, samples, names, labels, dict(hits), dict(trials), dict(said))
+        for rows in portions(task, n):
+            chunk = [answers(player, task, n, seed=seed, step=step, labels=labels, rows=rows) for player in players]
+            for name, one in zip(names, chunk, strict=True):
+                _count(name, one, end, hits, trials)
+                pair = one.right * len(labels) + one.said  # [input, place]
+                counts = pair[one.right != NOTHING].bincount(minlength=len(labels) ** 2)
+                said.update(
+                    {(name, i // len(labels), i % len(labels)): int(counts[i]) for i in counts.nonzero()[:, 0].tolist()}
+                )
+            for (a, one), (b, other) in combinations(zip(names, chunk, strict=True), 2):
+                _count_pair((a, b), one, other, hits, trials)
+            yield Agreement(done + rows.stop, samples, names, labels, dict(hits), dict(trials), dict(said))
 
 
 def _count(name: str, one: Answers, end: int, hits: Counter[Cell], trials: Counter[Cell]) -> None:

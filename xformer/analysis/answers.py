@@ -49,10 +49,32 @@ def inputs_for(player: Player, task: Task) -> Task:
     return laid_out
 
 
+CELLS = 800_000
+"""Cells of attention, queries by keys, that a head may have in one forward pass: so much takes about a second."""
+
+
+def portions(task: Task, n: int) -> list[range]:
+    """The rows of a batch of n inputs, in portions that one forward pass can take."""
+    longest = max(task.longest)
+    size = max(1, CELLS // longest**2)
+    return [range(start, min(start + size, n)) for start in range(0, n, size)]
+
+
 @torch.no_grad()
-def answers(player: Player, task: Task, n: int, *, seed: int, step: int, labels: tuple[str, ...]) -> Answers:
-    """Batch number `step` of n inputs (never trained on), and what the player says to them. One forward pass."""
+def answers(
+    player: Player,
+    task: Task,
+    n: int,
+    *,
+    seed: int,
+    step: int,
+    labels: tuple[str, ...],
+    rows: range | None = None,
+) -> Answers:
+    """Batch number `step` of n inputs (never trained on), or some of its rows, and what the player says. One forward pass."""
     batch = inputs_for(player, task).sample(n, seed=seed, step=step, device=player.model.device)
+    if rows is not None:
+        batch, n = batch.rows(rows.start, rows.stop), len(rows)
     likeliest = _logits(player, batch).softmax(dim=-1).max(dim=-1)  # [input, out]
     sources, labels_typed = _as_typed(batch, player.task)
     labelled = labels_typed != IGNORED  # [input, out]

@@ -17,7 +17,7 @@ from typing import Literal, get_args
 
 import torch
 
-from xformer.analysis.answers import NOTHING, Answers, answers
+from xformer.analysis.answers import NOTHING, Answers, answers, portions
 from xformer.analysis.players import Player, joint_labels
 from xformer.errors import InputError
 from xformer.tasks import Task
@@ -81,20 +81,21 @@ def search(
     n_found = 0
     for chunk, looked in enumerate(range(0, within, CHUNK)):
         n = min(CHUNK, within - looked)
-        said = [answers(player, task, n, seed=seed, step=chunk, labels=labels) for player in players]
-        for found in _differing(players, said, labels):
-            n_found += 1
-            if best is None or _better(found, best, want):
-                best = found
-        done = looked + n
-        # inputs are no shorter than min_len, so nothing shorter can follow
-        enough = best is not None and (
-            want == "first" or (want == "shortest" and len(best.source) <= task.config.min_len)
-        )
-        is_final = enough or done == within
-        yield Search(done, within, best, n_found, is_final)
-        if is_final:
-            return
+        for rows in portions(task, n):
+            said = [answers(player, task, n, seed=seed, step=chunk, labels=labels, rows=rows) for player in players]
+            for found in _differing(players, said, labels):
+                n_found += 1
+                if best is None or _better(found, best, want):
+                    best = found
+            done = looked + rows.stop
+            # inputs are no shorter than min_len, so nothing shorter can follow
+            enough = best is not None and (
+                want == "first" or (want == "shortest" and len(best.source) <= task.config.min_len)
+            )
+            is_final = enough or done == within
+            yield Search(done, within, best, n_found, is_final)
+            if is_final:
+                return
 
 
 def _differing(players: Sequence[Player], said: Sequence[Answers], labels: tuple[str, ...]) -> Iterator[Disagreement]:

@@ -10,7 +10,8 @@ class Timeline {
 
   drawTimeline() {
     const { data } = this, labels = data.labels;
-    const columns = Math.max(this.steps, data.reads.length), NAME = this.name;
+    const answers = data.players.some((player) => player.answer.length); // after the end of a text nobody knows what comes
+    const columns = Math.max(this.steps, answers ? data.reads.length : 0), NAME = this.name;
     this.sheet.style.setProperty("--name", `${NAME}px`);
     this.tracks.hidden = this.now.hidden = !data.detail;
     this.cell = Math.max(27, Math.min(100, Math.floor((this.width - NAME - 4) / columns)));
@@ -19,8 +20,7 @@ class Timeline {
     this.lanes.classList.toggle("narrow", this.cell < 44);
     this.lanes.replaceChildren();
     this.lanes.append(this.numbers());
-    this.lanes.append(this.lane("input", data.reads.map((text) => this.chip(text, "read"))));
-    const answers = data.players.some((player) => player.answer.length);
+    if (answers) this.lanes.append(this.lane("input", data.reads.map((text) => this.chip(text, "read"))));
     if (answers) this.lanes.append(this.lane(data.players.some((player) => player.has_right_answer) ? "right answer" : "the text", Array.from({ length: this.steps }, (_, step) => {
       const found = new Set(data.players.filter((p) => step < p.answer.length).map((p) => labels[p.answer[step]]));
       const chip = this.chip(found.size === 1 ? [...found][0] : found.size ? "≠" : "", "answer");
