@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 
@@ -24,12 +25,67 @@ def test_every_model_is_read_layer_by_layer(open_page: Open, model: str) -> None
     app = open_page(PAGE, model=model)
     assert not app.exception
     assert messages(app) == []
-    assert len(specs(app)) == 4
-    assert ("The output becomes right for good" if model == "digits" else "these become right for good") in text(app)
+    assert len(specs(app)) == 1
+    said = {"digits": "The output becomes right for good", "characters": "these stay what they end as"}
+    assert said.get(model, "these become right for good") in text(app)
+    assert ("✓" in text(app)) == (model != "characters")
+    assert ("a text has no right answer" in text(app)) == (model == "characters")
+
+
+@pytest.mark.parametrize("model", ["digits", "characters", "reverse-mirror", "reverse-seq2seq", "parity"])
+@pytest.mark.parametrize("picture", ["parts", "norms"])
+def test_the_other_pictures_of_every_kind_of_model(open_page: Open, model: str, picture: str) -> None:
+    app = open_page(PAGE, model=model, picture=picture)
+    assert not app.exception
+    assert messages(app) == []
+    assert len(specs(app)) == 1
+    assert "**What to notice**" in text(app) or picture == "norms"
+
+
+def test_a_drawing_has_no_right_answer(open_page: Open) -> None:
+    app = open_page(PAGE, model="digits", input="7-" + "0" * 64)
+    assert not app.exception
+    assert "✓" not in text(app)
+    assert "nobody knows the right answer here" in text(app)
+    assert "right for good" not in text(app)
+    app = open_page(PAGE, model="digits", input="7-" + "0" * 64, picture="parts", edits="positions:off")
+    assert not app.exception
+    assert "right" not in app.segmented_control(key="residual_goal").label
+
+
+def test_of_the_last_character_the_likeliest_next_is_explained(open_page: Open) -> None:
+    app = open_page(PAGE, model="characters", input="the list", picture="parts", pos="7")
+    assert not app.exception
+    assert messages(app) == []
+    assert "has to say" not in str(app.select_slider(key="residual_pos").options)
+    checkpoint = xformer.load(ROOT / "checkpoints/characters")
+    assert checkpoint.task is not None
+    source = checkpoint.task.vocabulary.read("the list")
+    best = xformer.record(checkpoint.model, torch.tensor([source])).logits[0, -1].max().item()
+    assert f"= {best:.4f} in the model" in text(app)
+
+
+def test_one_token_is_enough(open_page: Open) -> None:
+    for picture in ("lens", "parts", "norms"):
+        app = open_page(PAGE, model="reverse", input="5", picture=picture)
+        assert not app.exception
+        assert len(specs(app)) == 1
+
+
+def test_of_many_positions_a_window_is_shown_and_stands_in_the_link(open_page: Open) -> None:
+    numbers = " ".join(str(1 + index % 19) for index in range(60))
+    app = open_page(PAGE, model="reverse", input=numbers)
+    assert "Shown are 24 of 60 positions, 0 to 23" in text(app)
+    app.select_slider(key="residual_from").set_value(48).run()
+    assert not app.exception
+    assert "Shown are 12 of 60 positions, 48 to 59" in text(app)
+    assert app.query_params["from"] in ("48", ["48"])
+    app = open_page(PAGE, model="reverse", input=numbers, picture="norms", **{"from": "24"})
+    assert "Shown are 24 of 60 positions, 24 to 47" in text(app)
 
 
 def test_the_sum_on_the_screen_is_the_models_logit(open_page: Open) -> None:
-    app = open_page(PAGE, model="reverse", input="4 9 2 11 5", pos="3")
+    app = open_page(PAGE, model="reverse", input="4 9 2 11 5", pos="3", picture="parts")
     checkpoint = xformer.load(ROOT / "checkpoints/reverse")
     logit = xformer.record(checkpoint.model, torch.tensor([[4, 9, 2, 11, 5]])).logits[0, 3, 9].item()
     found = re.search(r"logit of 9 = ([\d.]+) in the model; the parts sum to ([\d.]+)", text(app))
@@ -47,33 +103,52 @@ def test_the_sum_on_the_screen_is_the_models_logit(open_page: Open) -> None:
     ],
 )
 def test_a_change_stands_beside_the_original(open_page: Open, model: str, edits: str) -> None:
-    app = open_page(PAGE, model=model, edits=edits, goal="lead")
+    app = open_page(PAGE, model=model, edits=edits)
+    assert len(specs(app)) == 2
+    app.segmented_control(key="residual_picture").set_value("norms").run()
+    assert len(specs(app)) == 2
+    app.segmented_control(key="residual_picture").set_value("parts").run()
     assert not app.exception
     assert messages(app) == []
-    assert len(specs(app)) == 7
+    assert len(specs(app)) == 1
     assert "Outlined, the original: " in text(app)
-    assert app.segmented_control(key="residual_goal").value == "lead"
 
 
 @pytest.mark.parametrize(("link", "n"), [({"pos": "99"}, 1), ({"pos": "x", "goal": "y"}, 2), ({"pos": "0"}, 0)])
 def test_a_link_to_what_is_not_here_says_so(open_page: Open, link: dict[str, str], n: int) -> None:
-    app = open_page(PAGE, model="reverse", **link)
+    app = open_page(PAGE, model="reverse", picture="parts", **link)
     assert not app.exception
     assert len(app.warning) == n
 
 
 def test_the_choice_survives_a_model_that_does_not_have_it(open_page: Open) -> None:
-    app = open_page(PAGE, model="reverse-decoder", pos="13")
+    app = open_page(PAGE, model="reverse-decoder", pos="13", picture="parts", goal="lead")
     app.sidebar.selectbox(key="model").set_value("reverse").run()
     assert not app.exception
     assert app.select_slider(key="residual_pos").value == 0
+    assert app.segmented_control(key="residual_goal").value == "lead"
 
 
-@pytest.mark.parametrize("model", ["reverse", "reverse-seq2seq", "reverse-decoder"])
-def test_the_code_runs(open_page: Open, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = {"reverse": "encoder.0.ffn", "reverse-seq2seq": "decoder.0.ffn", "reverse-decoder": "decoder.1.ffn"}[model]
-    app = open_page(PAGE, model=model, edits=f"mute:{path}", goal="lead")
+@pytest.mark.parametrize("model", ["reverse", "reverse-seq2seq", "characters"])
+@pytest.mark.parametrize("picture", ["lens", "parts", "norms"])
+def test_the_code_draws_the_picture(open_page: Open, model: str, picture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = {"reverse": "encoder.0.ffn", "reverse-seq2seq": "decoder.0.ffn", "characters": "decoder.1.ffn"}[model]
+    app = open_page(PAGE, model=model, edits=f"mute:{path}", goal="lead", picture=picture)
     monkeypatch.chdir(ROOT)
-    assert len(app.code) == 3
-    for block in app.code:
-        exec(block.value, {})
+    drawn: list = []
+    for name in ("lens.lens_chart", "residual.attribution_chart", "residual.norm_chart"):
+        module, function = name.split(".")
+        module = importlib.import_module(f"xformer.viz.{module}")
+        draw = getattr(module, function)
+        monkeypatch.setattr(
+            module, function, lambda *args, draw=draw, **look: drawn.append(draw(*args, **look)) or drawn[-1]
+        )
+    assert len(app.code) == 1
+    exec(app.code[0].value, {})
+    assert _look(drawn[-1].to_dict()) == _look(specs(app)[-1])
+
+
+def _look(spec: dict) -> dict:
+    """A chart without what the page lays around it, and without the names of its data."""
+    kept = {name: spec[name] for name in ("layer", "height", "title") if name in spec}
+    return json.loads(re.sub(r"(data-)?[0-9a-f]{32}", "", json.dumps(kept)))

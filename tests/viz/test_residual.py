@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 
 from tests.training.tiny import random_model
 from xformer import edits
-from xformer.analysis.attribution import attribution
+from xformer.analysis.attribution import attribution, strongest
 from xformer.analysis.lens import lens, lens_logits
 from xformer.analysis.stream import norms
 from xformer.trace import record
 from xformer.viz import theme
 from xformer.viz.lens import ANSWER_ROW, lens_chart
-from xformer.viz.residual import attribution_chart, norm_chart
+from xformer.viz.residual import MOST_POINTS, TALL, attribution_chart, norm_chart, row_height, thinned
 
 DARK = pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 MODEL = random_model("encoder")
@@ -112,7 +113,7 @@ def test_norms_are_those_of_the_frame(what: str) -> None:
 def test_bars_are_the_parts_in_the_hues_of_their_heads(dark: bool, two: bool) -> None:
     parts = attribution(MODEL, traced(), 3, 4)
     frames = {"original": parts} | ({"changed": parts.assign(contribution=-parts["contribution"])} if two else {})
-    chart = attribution_chart(frames, "the logit", dark=dark)
+    chart = attribution_chart(frames, "the logit", dark=dark, most=99)
     shown = [row for row in rows(chart) if "part" in row]
     assert len(shown) == len(parts) * len(frames)
     for row in shown:
@@ -126,3 +127,38 @@ def test_bars_are_the_parts_in_the_hues_of_their_heads(dark: bool, two: bool) ->
     assert low < parts["contribution"].min()
     assert high > parts["contribution"].max()
     assert ("yOffset" in spec["layer"][0]["encoding"]) == two
+
+
+def test_of_many_parts_the_largest_have_bars_and_the_others_one() -> None:
+    parts = attribution(MODEL, traced(), 3, 4)
+    other = parts.assign(contribution=parts["contribution"].iloc[::-1].tolist())
+    shown = strongest({"a": parts, "b": other}, 4)
+    for name, whole in (("a", parts), ("b", other)):
+        assert len(shown[name]) == 5
+        assert shown[name]["contribution"].sum() == pytest.approx(whole["contribution"].sum())
+        assert shown[name]["part"].iloc[-1] == f"{len(parts) - 4} others"
+        assert whole.loc[whole["contribution"].abs().idxmax(), "part"] in shown[name]["part"].tolist()
+    assert strongest({"a": parts}, len(parts) - 1)["a"] is parts
+
+
+def test_without_answers_there_is_no_answer_row_and_no_outline() -> None:
+    chart = lens_chart(lens(MODEL, traced(), LABELS), LABELS, dark=False)
+    spec = chart.to_dict()
+    assert not any(cell["right"] for cell in rows(chart))
+    assert ANSWER_ROW not in spec["layer"][0]["encoding"]["y"]["sort"]
+
+
+def test_where_nothing_is_right_nothing_has_the_sign_of_it() -> None:
+    trace = traced()
+    frame = lens(MODEL, trace, LABELS, trace.logits[0].argmax(-1))
+    spec = lens_chart(frame, LABELS, dark=False, answer="really comes next", judged=False).to_dict()
+    assert theme.RIGHT.mark not in str(spec)
+    assert theme.RIGHT.mark in str(lens_chart(frame, LABELS, dark=False).to_dict())
+
+
+def test_a_deep_stream_and_a_long_input_stay_within_a_screen() -> None:
+    deep = pd.DataFrame([{"depth": d, "point": str(d), "position": 0} for d in range(513)])
+    shown = thinned(deep)["depth"].tolist()
+    assert len(shown) == MOST_POINTS
+    assert (shown[0], shown[-1]) == (0, 512)
+    assert row_height(9) * 9 <= TALL

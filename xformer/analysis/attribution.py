@@ -14,7 +14,7 @@ So the parts sum to the logit exactly: with pre-norm or none only the last norm 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 import pandas as pd
@@ -77,9 +77,7 @@ def attribution(
             continue
         z = trace[f"{part.path}.z"][0, :, position].double()  # [head, d_value]
         heads = torch.einsum("hv,hvd,d->h", z, part.module.W_O.double(), g)  # [head]
-        title = (
-            part.title.replace("self-attention", "self").replace("cross-attention", "cross").replace(" · attention", "")
-        )
+        title = part.title.removesuffix(" · attention")
         rows += [
             _row(f"{title} · head {head + 1}", "attention", heads[head], layer, head + 1)
             for head in reversed(range(len(heads)))
@@ -93,6 +91,32 @@ def attribution(
     rows.insert(-1, _row("norms' shifts β", "bias", shift))
     rows.insert(-1, _row("sublayers' biases", "bias", added))
     return pd.DataFrame(rows)
+
+
+def strongest(frames: Mapping[str, pd.DataFrame], n: int) -> dict[str, pd.DataFrame]:
+    """`attribution` frames with their `n` largest parts, by size in any of them, in the order of the stream; and the others.
+
+    The others are one last row, "63 others", of the kind "others": so that each frame still sums to what it did.
+    """
+    size: dict[str, float] = {}
+    for frame in frames.values():
+        for part, contribution in zip(frame["part"].tolist(), frame["contribution"].tolist(), strict=True):
+            size[part] = max(size.get(part, 0.0), abs(contribution))
+    if len(size) <= n + 1:  # a row for one other says less than the other
+        return dict(frames)
+    kept = sorted(size, key=lambda part: -size[part])[:n]
+    found = {}
+    for name, frame in frames.items():
+        rest = frame[~frame["part"].isin(kept)]
+        others = {
+            "part": f"{len(size) - n} others",
+            "kind": "others",
+            "layer": 0,
+            "head": 0,
+            "contribution": rest["contribution"].sum(),
+        }
+        found[name] = pd.concat([frame[frame["part"].isin(kept)], pd.DataFrame([others])], ignore_index=True)
+    return found
 
 
 def _check_is_a_sum(trace: Trace, names: Sequence[str]) -> None:

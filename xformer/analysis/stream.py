@@ -51,14 +51,14 @@ def sublayers(model: Transformer) -> list[Sublayer]:
     found = []
     for index, block in enumerate(stack.blocks):
         assert isinstance(block, Block | CrossBlock)
-        at, layer = f"{name}.{index}", f"layer {index + 1}"
+        at, layer = f"{name}.{index}", f"{'decoder' if isinstance(block, CrossBlock) else 'layer'} {index + 1}"
         if isinstance(block, CrossBlock):
             steps: list[tuple[str, str, str, Attention | FeedForward, nn.Module]] = [
-                ("self_attn", "resid_mid", f"{layer} · self-attention", block.self_attn, block.self_attn_residual),
+                ("self_attn", "resid_mid", f"{layer} · self", block.self_attn, block.self_attn_residual),
                 (
                     "cross_attn",
                     "resid_cross",
-                    f"{layer} · cross-attention",
+                    f"{layer} · cross",
                     block.cross_attn,
                     block.cross_attn_residual,
                 ),

@@ -11,7 +11,7 @@ import altair as alt
 import pandas as pd
 
 from xformer.viz import theme
-from xformer.viz.residual import ROOMY, TIGHT, around, flat_axis, place_labels, point_axis, written
+from xformer.viz.residual import ROOMY, TIGHT, around, flat_axis, place_labels, point_axis, row_height, thinned, written
 
 ANSWER_ROW = "right answer"
 
@@ -25,44 +25,52 @@ def lens_chart(
     title: str = "",
     named: bool = True,
     legend: bool = True,
+    answer: str = ANSWER_ROW,
+    judged: bool = True,
 ) -> alt.LayerChart | alt.FacetChart:
-    """A `lens` frame with answers: rows from the embedding down to the output, the right answers under them.
+    """A `lens` frame: rows from the embedding down to the output, the answers under them where the frame has any.
 
-    The colour is the probability of the likeliest token, which is written in the cell; where it is right it carries ✓ and
-    an outline. A cell whose token is another than in `before`, the frame of the original run, has a dashed frame. With many
-    positions the numbers, then the tokens, are left to the hover. `named` writes the points beside the rows, which a second
-    chart next to one that has them does not need.
+    The colour is the probability of the likeliest token, which is written in the cell; where that is the answer it has an
+    outline, and ✓ where answers are `judged` right or wrong. `answer` names their row. A cell whose token is another than in
+    `before`, the frame of the original run, has a dashed frame. With many positions or points the numbers, then the tokens,
+    are left to the hover. `named` writes the points beside the rows, which a second chart next to one that has them does not
+    need.
     """
+    frame = thinned(frame)
     places = place_labels(reads, sorted(frame["position"].unique()))
     points = list(dict.fromkeys(frame.sort_values("depth")["point"]))
     stops = theme.sequential(dark)
+    has_answers = "right" in frame
+    right = frame["right"] if has_answers else pd.Series(False, index=frame.index)
+    mark, verdicts = (f" {theme.RIGHT.mark}", (theme.RIGHT.word, theme.WRONG.word)) if judged else ("", ("yes", "no"))
     data = frame.assign(
+        right=right,
         place=[places[position] for position in frame["position"]],
-        says=[
-            f"{token} {theme.RIGHT.mark}" if right else token
-            for token, right in zip(frame["token"], frame["right"], strict=True)
-        ],
+        says=[token + mark if ok else token for token, ok in zip(frame["token"], right, strict=True)],
         share=[f"{p:.2f}" for p in frame["probability"]],
         ink=[theme.ink(stops[round(p * (len(stops) - 1))]) for p in frame["probability"]],
-        verdict=[theme.RIGHT.word if right else theme.WRONG.word for right in frame["right"]],
+        verdict=[verdicts[0] if ok else verdicts[1] for ok in right],
     )
     if before is not None:
         was = before.set_index(["depth", "position"])["token"]
         data["was"] = [was.get(cell) for cell in zip(data["depth"], data["position"], strict=True)]
         data["moved"] = data["was"] != data["token"]
-    answers = data.drop_duplicates("position").assign(point=ANSWER_ROW)
-    n = len(places)
+    rows = [*points, answer] if has_answers else points
+    high, n = row_height(len(rows)), len(places)
     x = alt.X("place:N", sort=list(places.values()), title="position · token read there", axis=flat_axis(n))
-    y = alt.Y("point:N", sort=[*points, ANSWER_ROW], title="after …" if named else None, axis=point_axis(named))
+    y = alt.Y("point:N", sort=rows, title="after …" if named else None, axis=point_axis(named))
     hover = [
         alt.Tooltip("point:N", title="after"),
         alt.Tooltip("place:N", title="position · reads"),
         alt.Tooltip("token:N", title="likeliest token"),
         alt.Tooltip("probability:Q", title="its probability", format=".6f"),
-        alt.Tooltip("verdict:N", title="which is"),
-        alt.Tooltip("answer:N", title="right answer"),
-        alt.Tooltip("answer_probability:Q", title="probability of that", format=".6f"),
     ]
+    if has_answers:
+        hover += [
+            alt.Tooltip("verdict:N", title="which is" if judged else f"is what {answer}"),
+            alt.Tooltip("answer:N", title=answer),
+            alt.Tooltip("answer_probability:Q", title="probability of that", format=".6f"),
+        ]
     if before is not None:
         hover.append(alt.Tooltip("was:N", title="in the original"))
     scale = alt.Scale(**theme.vega_scale(stops, 0, 1))
@@ -82,20 +90,22 @@ def lens_chart(
             .mark_rect(filled=False, strokeWidth=1.5, strokeDash=[4, 3], width={"band": 0.92}, height={"band": 0.92})
             .encode(stroke=written(), tooltip=hover)
         )
-    ink = written()
-    if n <= TIGHT:
-        lift = -6 if n <= ROOMY else 0
+    ink, two_lines = written(), n <= ROOMY and high >= 30
+    if n <= TIGHT and high >= 18:
         layers.append(
-            base.mark_text(fontSize=15 if n <= ROOMY and legend else 12, fontWeight="bold", dy=lift).encode(
-                color=ink, text="says:N"
-            )
+            base.mark_text(
+                fontSize=15 if n <= ROOMY and legend and high >= 26 else 12,
+                fontWeight="bold",
+                dy=-6 if two_lines else 0,
+            ).encode(color=ink, text="says:N")
         )
-    if n <= ROOMY:
-        layers.append(base.mark_text(fontSize=11, dy=11).encode(color=ink, text="share:N"))
-    if n <= 1.5 * TIGHT:
+    if two_lines:
+        layers.append(base.mark_text(fontSize=11, dy=10).encode(color=ink, text="share:N"))
+    if has_answers and n <= 1.5 * TIGHT:
+        answers = data.drop_duplicates("position").assign(point=answer)
         layers.append(
             alt.Chart(answers)
             .mark_text(fontSize=15 if n <= TIGHT else 10, fontWeight="bold", color=theme.pick(theme.TEXT, dark))
             .encode(x, y, text="answer:N", tooltip=["place:N", "answer:N"])
         )
-    return alt.layer(*layers).properties(height=42 * (len(points) + 1) + around(title), title=title)
+    return alt.layer(*layers).properties(height=high * len(rows) + around(title), title=title)

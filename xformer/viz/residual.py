@@ -11,10 +11,15 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from xformer.analysis.attribution import strongest
 from xformer.viz import theme
 
 ROOMY, TIGHT = 12, 24
 """Up to so many positions a cell has room for its probability, and for its token."""
+TALL = 350
+"""Pixels for the rows of a heatmap, so that it stands on a projected screen together with what changes it."""
+MOST_POINTS = 33
+"""Of a deeper model's stream only so many points, evenly apart, are drawn."""
 _AROUND, _TITLE = 72, 34
 """Pixels for the axis of a chart and for its title, which its height includes."""
 
@@ -36,7 +41,7 @@ def norm_chart(
     legend: bool = True,
 ) -> alt.LayerChart | alt.FacetChart:
     """The lengths of a `norms` frame ("stream" or "added") as a heatmap; colours run from 0 to `limit`."""
-    frame = frame.query("what == @what")
+    frame = thinned(frame.query("what == @what"))
     places = place_labels(reads, sorted(frame["position"].unique()))
     points = list(dict.fromkeys(frame.sort_values("depth")["point"]))
     stops = theme.sequential(dark)
@@ -68,16 +73,33 @@ def norm_chart(
     ]
     if n <= ROOMY:
         layers.append(base.mark_text(fontSize=11).encode(color=written(), text="shown:N"))
-    return alt.layer(*layers).properties(height=30 * len(points) + around(title), title=title)
+    return alt.layer(*layers).properties(height=row_height(len(points)) * len(points) + around(title), title=title)
+
+
+def thinned(frame: pd.DataFrame) -> pd.DataFrame:
+    """A frame by depth with at most `MOST_POINTS` points of the stream, evenly apart, the first and the last among them."""
+    depths = sorted(frame["depth"].unique())
+    if len(depths) <= MOST_POINTS:
+        return frame
+    step = (len(depths) - 1) / (MOST_POINTS - 1)
+    return frame.loc[frame["depth"].isin([depths[round(index * step)] for index in range(MOST_POINTS)])]
+
+
+def row_height(n: int) -> int:
+    """The pixels of each of `n` rows: as high as the screen allows, and no higher than looks well."""
+    return max(18, min(42, TALL // n))
 
 
 def attribution_chart(
-    frames: Mapping[str, pd.DataFrame], target: str, *, dark: bool
+    frames: Mapping[str, pd.DataFrame], target: str, *, dark: bool, most: int = 12
 ) -> alt.LayerChart | alt.FacetChart:
     """Bars of `attribution` frames by the name of the run; of two runs the first is drawn as an outline for comparison.
 
+    The `most` largest parts have bars of their own, the others one together.
+
     Heads have their own hues, the other parts those of their kind. `target` names what the parts sum to.
     """
+    frames = strongest(frames, most)
     first = next(iter(frames.values()))
     rows: list[dict[str, Any]] = []
     for name, frame in frames.items():
@@ -85,7 +107,7 @@ def attribution_chart(
     data = pd.DataFrame(rows)
     two = len(frames) > 1
     parts = list(dict.fromkeys([*first["part"], *data["part"]]))
-    y = alt.Y("part:N", sort=parts, title="part of the stream", axis=alt.Axis(labelLimit=260))
+    y = alt.Y("part:N", sort=parts, title=None, axis=alt.Axis(labelLimit=260, labelOverlap=False))
     values = [0.0, *(float(row["contribution"]) for row in rows)]
     low, high = min(values), max(values)
     room = 0.1 * (high - low) or 1.0  # for the number beside the longest bar
@@ -113,7 +135,7 @@ def attribution_chart(
         base.transform_filter(alt.datum.contribution < 0).mark_text(align="right", dx=-4, **number).encode(text),
     ]
     zero = alt.Chart(pd.DataFrame({"at": [0.0]})).mark_rule(color=ink).encode(alt.X("at:Q", title=f"adds to {target}"))
-    return alt.layer(*bars, *labels, zero).properties(height=(34 if two else 24) * len(parts) + _AROUND)
+    return alt.layer(*bars, *labels, zero).properties(height=(30 if two else 24) * len(parts) + _AROUND)
 
 
 def written() -> Any:
@@ -139,4 +161,5 @@ def flat_axis(n: int) -> alt.Axis:
 def _hue(row: dict[str, Any], dark: bool) -> str:
     if row["head"]:
         return theme.head_hue(row["head"] - 1, dark)
-    return theme.pick(theme.PART_HUES["norm" if row["kind"] == "bias" else row["kind"]], dark)
+    kind = "norm" if row["kind"] in ("bias", "others") else row["kind"]
+    return theme.pick(theme.PART_HUES[kind], dark)

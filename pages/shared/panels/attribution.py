@@ -1,4 +1,4 @@
-"""“Who adds what to the right answer”: one output's logit as the sum of everything that was added to the stream."""
+"""“Who adds what”: one output's logit as the sum of everything that was added to the stream."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ import streamlit as st
 from pages.shared import resources
 from pages.shared.ask import choose, seed
 from pages.shared.layout import is_dark
+from pages.shared.link import chose
 from pages.shared.literal import literal
-from pages.shared.notebook import footer, heading
+from pages.shared.notebook import footer, heading, recording
+from pages.shared.panels.residual_notes import parts_notes
+from pages.shared.panels.window import is_judged
 from pages.shared.resources import Run
 from pages.shared.view import ORIGINAL, View
 from xformer.analysis.attribution import attribution
 from xformer.tasks.batch import IGNORED
 from xformer.viz.residual import attribution_chart
 
-LOGIT, LEAD = "the right logit", "its lead"
-GOALS = {"logit": LOGIT, "lead": LEAD}
+MOST = 12
+"""So many parts have bars of their own."""
+GOALS = {"logit": "its logit", "lead": "its lead"}
 _IDENTITY = {
     "post": "This model normalises after every sum, so a part passes every later norm on its way out. Each norm is taken "
     "as linear with the standard deviation frozen at its value in this run; then the parts sum to the logit exactly.",
@@ -29,77 +33,116 @@ _IDENTITY = {
 }
 
 
-def ask_output(view: View) -> tuple[int, str]:
-    """Under the panel's heading, which output is explained, and what of it: its position and one of `GOALS`."""
+def attribution_panel(view: View, runs: Mapping[str, Run]) -> None:
+    """Ask for an output, draw the parts of every run, and say who adds the most."""
+    heading("Who adds what to one output")
+    position, goal = _ask_output(view)
+    label = view.task.vocabulary.labels
+    found = {name: _attribution(*view.key(name), position, goal) for name in runs}
+    names = {token for _, _, token, _ in found.values()}
+    what = "logit" if goal == "logit" else "lead"
+    target = f"the {what} of {label[names.pop()]}" if len(names) == 1 else f"the {what} of the {_meant(view)} token"
+    chart = attribution_chart({name: parts for name, (parts, *_) in found.items()}, target, dark=is_dark(), most=MOST)
+    st.altair_chart(chart, theme="streamlit", width="stretch", key="attribution")
+    for name, (parts, figure, token, rival) in found.items():
+        of = f"logit of {literal(label[token])}" + (f" − logit of {literal(label[rival])}" if goal == "lead" else "")
+        run = "" if len(found) == 1 else "Outlined, the original: " if name == ORIGINAL else f"Filled, {name}: "
+        total = parts["contribution"].sum()
+        st.caption(
+            f"{run}{of} = {figure:.4f} in the model; the parts sum to {total:.4f} "
+            f"(difference {abs(total - figure):.0e}, the rounding of the run)."
+        )
+    n_parts = max(len(parts) for parts, *_ in found.values())
+    few = (
+        f" Of {n_parts} parts the {MOST} largest have a bar of their own; the CSV has them all."
+        if n_parts > MOST + 1
+        else ""
+    )
+    st.caption(
+        _IDENTITY[view.checkpoint.config.norm]
+        + f" A head’s part is its z·W_O; what moved **which** way it looks is not in it.{few}"
+    )
+    table = pd.concat([frame.assign(run=name) for name, (frame, *_) in found.items()])
+    footer(view, _code(view, runs, found, position, goal, target), table, "attribution")
+    parts_notes(found[view.shown][0], position)
+
+
+def _ask_output(view: View) -> tuple[int, str]:
+    """Which output is explained, and what of it: its position and one of `GOALS`."""
     run = view.original()
     labels = run.example.labels[0].tolist()
-    positions = [index for index, label in enumerate(labels) if label != IGNORED]
+    positions = [index for index, token in enumerate(labels) if token != IGNORED]
+    if view.task.rule.goes_on and not view.is_pair:
+        positions.append(len(labels) - 1)  # what comes after the last character nobody knows; the model says something
     seed("pos", positions, positions[0], key="residual_pos", called="position")
-    seed("goal", list(GOALS), "logit", key="residual_goal", called="view")
-    heading("Who adds what to the right answer")
     reads, token = view.reads(run, "decoder"), view.task.vocabulary.labels
+    verb = "has to say" if is_judged(view) else "really followed by" if view.task.rule.goes_on else "says"
+
+    def told(at: int) -> str:
+        said = explained(run, at)
+        known = labels[at] != IGNORED
+        return f"{at}: reads {reads[at]}, {verb if known else 'says'} {token[said]}"
+
     where, what = st.columns([3, 2])
     with where:
         position = st.select_slider(
-            "Output at position",
-            positions,
-            format_func=lambda at: f"{at}: reads {reads[at]}, has to say {token[labels[at]]}",
-            key="residual_pos",
-            persist_state="session",
+            "Output at position", positions, format_func=told, key="residual_pos", persist_state="session"
         )
+        chose("pos", str(position))
     with what:
         goal = choose(
             "goal",
             GOALS,
             "logit",
-            "Explain",
+            f"Explain the {_meant(view)} token’s …",
             key="residual_goal",
-            help="The lead is the right logit less that of the strongest other token. "
-            "A logit alone may rise together with all the others; the lead is what makes the token win.",
+            help="The lead is its logit less that of the strongest other token. "
+            "A logit alone may rise together with all the others; the lead is what makes a token win.",
         )
     return position, goal
 
 
-def attribution_panel(view: View, runs: Mapping[str, Run], position: int, goal: str) -> pd.DataFrame:
-    """Draw the parts of every run; returns those of the run that is shown."""
-    label = view.task.vocabulary.labels
-    found = {name: _attribution(*view.key(name), position, goal) for name in runs}
-    names = {token for _, _, token, _ in found.values()}
-    target = f"the logit of {label[names.pop()]}" if len(names) == 1 else LOGIT
-    target = target if goal == "logit" else f"the lead of {target.removeprefix('the logit of ')}"
-    chart = attribution_chart({name: parts for name, (parts, *_) in found.items()}, target, dark=is_dark())
-    st.altair_chart(chart, theme="streamlit", width="stretch", key="attribution")
-    for name, (parts, figure, token, rival) in found.items():
-        of = f"logit of {literal(label[token])}" + (f" − logit of {literal(label[rival])}" if goal == "lead" else "")
-        run = "" if len(found) == 1 else "Outlined, the original: " if name == ORIGINAL else f"Filled, {name}: "
-        st.caption(
-            f"{run}{of} = {figure:.4f} in the model; the parts sum to {parts['contribution'].sum():.4f} "
-            f"(difference {abs(parts['contribution'].sum() - figure):.0e}, the rounding of the run)."
-        )
-    st.caption(
-        _IDENTITY[view.checkpoint.config.norm]
-        + " A head’s part is its z·W_O; what moved **which** way it looks is not in it."
-    )
-    parts, _, token, rival = found[view.shown]
-    against = f", against={rival}" if goal == "lead" else ""
+def _meant(view: View) -> str:
+    """Which token is explained, in a word."""
+    return "right" if is_judged(view) else "next" if view.task.rule.goes_on else "predicted"
+
+
+def explained(run: Run, position: int) -> int:
+    """The token at an output whose logit is explained: what should, or really does, stand there; else the likeliest."""
+    token = int(run.example.labels[0, position])
+    return token if token != IGNORED else int(run.trace.logits[0, position].argmax())
+
+
+def _code(
+    view: View,
+    runs: Mapping[str, Run],
+    found: Mapping[str, tuple[pd.DataFrame, float, int, int]],
+    position: int,
+    goal: str,
+    target: str,
+) -> list[str]:
     lines = [
         "from xformer.analysis.attribution import attribution",
         "from xformer.viz.residual import attribution_chart",
-        f"parts = attribution(checkpoint.model, trace, {position}, {token}{against})",
-        f'attribution_chart({{"run": parts}}, "{target}", dark=False)',
+        "parts = {}",
     ]
-    footer(view, lines, pd.concat([frame.assign(run=name) for name, (frame, *_) in found.items()]), "attribution")
-    return parts
+    for name, (_, _, token, rival) in found.items():
+        trace = recording(runs[name]) if view.is_changed and name == ORIGINAL else "trace"
+        against = f", against={rival}" if goal == "lead" else ""
+        lines.append(f"parts[{name!r}] = attribution(checkpoint.model, {trace}, {position}, {token}{against})")
+    return [*lines, f"attribution_chart(parts, {target!r}, dark={is_dark()}, most={MOST})"]
 
 
 @st.cache_data(max_entries=256, show_spinner=False)
 def _attribution(
     model: str, source: tuple[int, ...], mask: str, changes: str, position: int, goal: str
 ) -> tuple[pd.DataFrame, float, int, int]:
-    """The parts, the model's own figure, the right token and the strongest other one."""
+    """The parts, the model's own figure, the token that is explained and the strongest other one."""
     run = resources.run(model, source, mask, changes)
     logits = run.trace.logits[0, position]  # [vocab]
-    token = int(run.example.labels[0, position])
+    labelled = int(run.example.labels[0, position]) != IGNORED
+    # Where nobody knows the token, a changed run is asked about the one that the original says.
+    token = explained(run if labelled else resources.run(model, source), position)
     others = logits.clone()
     others[token] = float("-inf")
     rival = int(others.argmax())

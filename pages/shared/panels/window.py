@@ -1,0 +1,50 @@
+"""Which of many positions a picture shows: all of a short input, of a long one a window that a slider moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from pages.shared.ask import seed
+from pages.shared.link import chose
+from pages.shared.view import View
+
+MOST = 24
+"""So many columns can still be read; a chart of more would not fit a screen either."""
+
+
+def ask_window(positions: Sequence[int], key: str) -> list[int]:
+    """The positions to be shown; asks where they begin only if there are more than `MOST`. The link says it as "from"."""
+    if len(positions) <= MOST:
+        return list(positions)
+    starts = {positions[index]: positions[index : index + MOST] for index in range(0, len(positions), MOST)}
+    seed("from", list(starts), positions[0], key=key, called="window of positions")
+    start = st.select_slider(
+        "Positions shown",
+        list(starts),
+        format_func=lambda at: f"{starts[at][0]} to {starts[at][-1]}",
+        key=key,
+        persist_state="session",
+    )
+    chose("from", str(start))
+    return list(starts[start])
+
+
+def shown_of(positions: Sequence[int], shown: Sequence[int]) -> str:
+    """What a caption says where not all positions are shown; else nothing."""
+    if len(shown) == len(positions):
+        return ""
+    return f" Shown are {len(shown)} of {len(positions)} positions, {shown[0]} to {shown[-1]}; the slider moves them."
+
+
+def is_judged(view: View) -> bool:
+    """Whether anything that the model says to this input is right or wrong: to a text and to a drawing nothing is."""
+    return view.original().has_right_answer and not view.task.rule.goes_on
+
+
+def answer_name(view: View) -> str:
+    """What stands at an output for comparison: the right answer, or where there is none what else is known."""
+    if is_judged(view):
+        return "right answer"
+    return "really comes next" if view.task.rule.goes_on else "said unchanged"

@@ -1,0 +1,77 @@
+"""The sentences on the residual stream can be false, and are then not said."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from pages.shared.panels.norms import norm_notes
+from pages.shared.panels.residual_notes import when_decided, who_adds
+
+
+def frame(last: list[float], right: list[list[bool]]) -> pd.DataFrame:
+    """A lens of two steps over some positions: the final probabilities, and what is right at each step."""
+    return pd.DataFrame(
+        [
+            {"depth": d, "point": "ab"[d], "position": p, "token": f"t{p}{ok}", "probability": last[p], "right": ok}
+            for d, row in enumerate(right)
+            for p, ok in enumerate(row)
+        ]
+    )
+
+
+def test_outputs_that_end_right_and_sure_are_decided() -> None:
+    said = when_decided(frame([0.9, 0.8, 0.9, 0.2], [[True, False, False, False], [True, True, False, True]]), 20, "")
+    assert said.startswith("Of 4 outputs, these become right for good: 1 after **a**, 1 after **b**")
+    assert "; 1 more, but with less than 50% in the end; 1 ends wrong." in said
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_a_model_that_guesses_decides_nothing(ok: bool) -> None:
+    for judged in (True, False):
+        said = when_decided(frame([0.06, 0.08], [[False, False], [ok, False]]), 20, "", judged=judged)
+        assert "for good: " not in said
+        assert "after **" not in said
+        assert ("right" in said) == judged
+    assert ("7% on average" in when_decided(frame([0.06, 0.08], [[False, False], [ok, False]]), 20, "")) == ok
+
+
+def test_of_two_tokens_a_half_is_a_guess() -> None:
+    coin = frame([0.52], [[True], [True]])
+    assert "becomes right for good" not in when_decided(coin, 3, "")
+    assert "becomes right for good after **a**" in when_decided(frame([0.97], [[True], [True]]), 3, "")
+
+
+def parts(*values: tuple[str, str, int, float]) -> pd.DataFrame:
+    rows = [dict(zip(("part", "kind", "head", "contribution"), row, strict=True)) for row in values]
+    return pd.DataFrame(rows)
+
+
+def test_only_a_part_that_can_be_silenced_is_said_to_be() -> None:
+    token, head = ("token", "embedding", 0, 2.0), ("layer 1 · head 2", "attention", 2, 1.0)
+    assert "**token** adds the most (+2.00)" in who_adds(parts(token, head), 3)[0]
+    assert "takes away" not in who_adds(parts(token, head), 3)[0]
+    assert len(who_adds(parts(token, head), 3)) == 1
+    assert "Silence that head" in who_adds(parts(("token", "embedding", 0, -2.0), head), 3)[1]
+    assert who_adds(parts(("token", "embedding", 0, -2.0)), 3) == [
+        "At position 3 no part adds anything, and **token** takes away the most (−2.00)."
+    ]
+    assert len(who_adds(parts(("token", "embedding", 0, 0.0)), 3)) == 1
+
+
+def test_lengths_are_news_only_where_they_change() -> None:
+    def lengths(*values: float) -> pd.DataFrame:
+        return pd.DataFrame(
+            [
+                {"what": w, "depth": d, "point": "abc"[d], "position": 0, "length": v}
+                for w in ("stream", "added")
+                for d, v in enumerate(values)
+            ]
+        )
+
+    assert norm_notes(lengths(1, 1, 1.1), "stream", "pre") == []
+    assert norm_notes(lengths(1, 1, 9), "stream", "post") == []
+    assert "grows from 1.0 to 9.0" in norm_notes(lengths(1, 1, 9), "stream", "pre")[0]
+    assert "shrinks" in norm_notes(lengths(9, 1, 1), "stream", "none")[0]
+    assert norm_notes(lengths(9, 1, 1.1), "added", "pre") == []
+    assert "**c** adds the most (9.0)" in norm_notes(lengths(1, 1, 9), "added", "pre")[0]
