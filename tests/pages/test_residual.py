@@ -144,7 +144,7 @@ def test_the_code_draws_the_picture(open_page: Open, model: str, picture: str, m
             module, function, lambda *args, draw=draw, **look: drawn.append(draw(*args, **look)) or drawn[-1]
         )
     assert len(app.code) == 1
-    exec(app.code[0].value, {})
+    exec(app.code[0].value.removesuffix("\nshow(picture)"), {})
     assert _look(drawn[-1].to_dict()) == _look(specs(app)[-1])
 
 

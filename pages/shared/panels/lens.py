@@ -93,7 +93,7 @@ def _code(view: View, runs: Mapping[str, Run], looks: Mapping[str, dict[str, Any
         reads = view.reads(run, "decoder")
         lines.append(f"{charts[-1]} = lens_chart(frame{window}, {reads!r}, {look}{before})")
         lines += ["own = frame"] if view.is_changed and name == ORIGINAL else []
-    return [*lines, " & ".join(charts)]
+    return [*lines, charts[0] if len(charts) == 1 else f"[{', '.join(charts)}]"]
 
 
 @st.cache_data(max_entries=64, show_spinner=False)

@@ -94,7 +94,7 @@ def _code(view: View, runs: Mapping[str, Run], what: str, limit: float, shown: l
         lines += [f"frame = norms(checkpoint.model, {trace})", *([window] if window else [])]
         charts.append(f"chart_{len(charts)}")
         lines.append(f'{charts[-1]} = norm_chart(frame, "{what}", {reads!r}, {limit!r}, dark={is_dark()}{title})')
-    return [*lines, " & ".join(charts)]
+    return [*lines, charts[0] if len(charts) == 1 else f"[{', '.join(charts)}]"]
 
 
 @st.cache_data(max_entries=64, show_spinner=False)
