@@ -113,7 +113,7 @@ def test_norms_are_those_of_the_frame(what: str) -> None:
 def test_bars_are_the_parts_in_the_hues_of_their_heads(dark: bool, two: bool) -> None:
     parts = attribution(MODEL, traced(), 3, 4)
     frames = {"original": parts} | ({"changed": parts.assign(contribution=-parts["contribution"])} if two else {})
-    chart = attribution_chart(frames, "the logit", dark=dark, most=99)
+    chart = attribution_chart(frames, "the logit", dark=dark)
     shown = [row for row in rows(chart) if "part" in row]
     assert len(shown) == len(parts) * len(frames)
     for row in shown:

@@ -11,7 +11,6 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from xformer.analysis.attribution import strongest
 from xformer.viz import theme
 
 ROOMY, TIGHT = 12, 24
@@ -91,15 +90,14 @@ def row_height(n: int) -> int:
 
 
 def attribution_chart(
-    frames: Mapping[str, pd.DataFrame], target: str, *, dark: bool, most: int = 12
+    frames: Mapping[str, pd.DataFrame], target: str, *, dark: bool
 ) -> alt.LayerChart | alt.FacetChart:
     """Bars of `attribution` frames by the name of the run; of two runs the first is drawn as an outline for comparison.
 
-    The `most` largest parts have bars of their own, the others one together.
+    Of many parts, draw the `strongest`.
 
     Heads have their own hues, the other parts those of their kind. `target` names what the parts sum to.
     """
-    frames = strongest(frames, most)
     first = next(iter(frames.values()))
     rows: list[dict[str, Any]] = []
     for name, frame in frames.items():

@@ -17,7 +17,7 @@ from pages.shared.panels.residual_notes import parts_notes
 from pages.shared.panels.window import is_judged
 from pages.shared.resources import Run
 from pages.shared.view import ORIGINAL, View
-from xformer.analysis.attribution import attribution
+from xformer.analysis.attribution import attribution, strongest
 from xformer.tasks.batch import IGNORED
 from xformer.viz.residual import attribution_chart
 
@@ -42,7 +42,8 @@ def attribution_panel(view: View, runs: Mapping[str, Run]) -> None:
     names = {token for _, _, token, _ in found.values()}
     what = "logit" if goal == "logit" else "lead"
     target = f"the {what} of {label[names.pop()]}" if len(names) == 1 else f"the {what} of the {_meant(view)} token"
-    chart = attribution_chart({name: parts for name, (parts, *_) in found.items()}, target, dark=is_dark(), most=MOST)
+    shown = strongest({name: parts for name, (parts, *_) in found.items()}, MOST)
+    chart = attribution_chart(shown, target, dark=is_dark())
     st.altair_chart(chart, theme="streamlit", width="stretch", key="attribution")
     for name, (parts, figure, token, rival) in found.items():
         of = f"logit of {literal(label[token])}" + (f" − logit of {literal(label[rival])}" if goal == "lead" else "")
@@ -122,7 +123,7 @@ def _code(
     target: str,
 ) -> list[str]:
     lines = [
-        "from xformer.analysis.attribution import attribution",
+        "from xformer.analysis.attribution import attribution, strongest",
         "from xformer.viz.residual import attribution_chart",
         "parts = {}",
     ]
@@ -130,7 +131,7 @@ def _code(
         trace = recording(runs[name]) if view.is_changed and name == ORIGINAL else "trace"
         against = f", against={rival}" if goal == "lead" else ""
         lines.append(f"parts[{name!r}] = attribution(checkpoint.model, {trace}, {position}, {token}{against})")
-    return [*lines, f"attribution_chart(parts, {target!r}, dark={is_dark()}, most={MOST})"]
+    return [*lines, f"attribution_chart(strongest(parts, {MOST}), {target!r}, dark={is_dark()})"]
 
 
 @st.cache_data(max_entries=256, show_spinner=False)
