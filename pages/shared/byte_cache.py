@@ -1,0 +1,146 @@
+"""What visitors share and may take much memory (models, traces): kept while somebody uses it, and bounded in bytes.
+
+    @kept
+    def run(name: str, source: tuple[int, ...]) -> Run: ...
+
+Streamlit's `cache_resource` counts entries, not bytes, and any visitor can clear it. Here all functions together have one
+budget, XFORMER_MAX_MEMORY in MB; the entries that were not asked for longest go first, and those that nobody has asked for in a
+quarter of an hour go anyway. An answer that is larger than the whole budget is given and not kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+UNUSED_SECONDS = 900.0
+DEFAULT_MB = 1024
+
+
+def budget() -> int:
+    """Bytes that all kept answers may take together."""
+    asked = os.environ.get("XFORMER_MAX_MEMORY", "")
+    return (int(asked) if asked.isascii() and asked.isdecimal() else DEFAULT_MB) * 1024**2
+
+
+def n_bytes(value: Any) -> int:
+    """About how much memory a value takes: tensors and arrays exactly, storage that is shared inside it once."""
+    return _n_bytes(value, set())
+
+
+def _n_bytes(value: Any, seen: set[int]) -> int:
+    if isinstance(value, torch.Tensor):
+        storage = value.untyped_storage()
+        return 0 if _again(storage.data_ptr(), seen) else storage.nbytes()
+    if _again(id(value), seen):
+        return 0
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, torch.nn.Module):
+        return sum(_n_bytes(tensor, seen) for tensor in (*value.parameters(), *value.buffers()))
+    if dataclasses.is_dataclass(value):
+        return sum(_n_bytes(getattr(value, field.name), seen) for field in dataclasses.fields(value))
+    if isinstance(value, Mapping):
+        return sys.getsizeof(value) + sum(_n_bytes(item, seen) for item in value.values())
+    if isinstance(value, list | tuple | set | frozenset):
+        return sys.getsizeof(value) + sum(_n_bytes(item, seen) for item in value)
+    if hasattr(value, "memory_usage"):  # a pandas table
+        usage = value.memory_usage(deep=True)
+        return int(usage.sum() if hasattr(usage, "sum") else usage)
+    return sys.getsizeof(value)
+
+
+def _again(number: int, seen: set[int]) -> bool:
+    if number in seen:
+        return True
+    seen.add(number)
+    return False
+
+
+class _Entry:
+    """One answer, or one that is being worked out: whoever asks meanwhile waits for it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.answer: list[Any] = []
+        self.size = 0
+        self.used = time.monotonic()
+
+
+class ByteCache:
+    """Answers by key, the least recently asked for first."""
+
+    def __init__(self, most: Callable[[], int] = budget) -> None:
+        self._most = most
+        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """The answer of that key, made now where it is not there. What `make` raises is raised to everyone who waits."""
+        with self._lock:
+            entry = self._entries.setdefault(key, _Entry())
+            self._entries.move_to_end(key)
+            entry.used = time.monotonic()
+        with entry.lock:
+            if entry.answer:
+                return entry.answer[0]
+            try:
+                answer = make()
+            except BaseException:
+                with self._lock:
+                    self._drop(key, entry)
+                raise
+            entry.answer, entry.size = [answer], n_bytes(answer)
+        self.sweep()
+        return answer
+
+    def sweep(self, unused: float = UNUSED_SECONDS) -> None:
+        """Let go what is over the budget, and what nobody has asked for in `unused` seconds."""
+        with self._lock:
+            total, now = sum(entry.size for entry in self._entries.values()), time.monotonic()
+            for key, entry in list(self._entries.items()):
+                if entry.answer and (total > self._most() or now - entry.used > unused):
+                    total -= entry.size
+                    self._drop(key, entry)
+
+    def _drop(self, key: Hashable, entry: _Entry) -> None:
+        if self._entries.get(key) is entry:
+            del self._entries[key]
+
+    @property
+    def total(self) -> int:
+        """The bytes that are kept now."""
+        with self._lock:
+            return sum(entry.size for entry in self._entries.values())
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._entries.clear()
+
+
+shared = ByteCache()
+"""The one budget of this server."""
+
+
+def kept(function: Callable[P, R]) -> Callable[P, R]:
+    """Have the answers of a function kept in `shared`, by its arguments, which must be hashable."""
+
+    @wraps(function)
+    def asked(*args: P.args, **kwargs: P.kwargs) -> R:
+        key = (function.__module__, function.__qualname__, args, tuple(sorted(kwargs.items())))
+        return shared.get(key, lambda: function(*args, **kwargs))
+
+    return asked

@@ -1,0 +1,93 @@
+"""What visitors share is bounded in bytes, made once for everyone who waits, and given back when nobody asks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from pages.shared.byte_cache import ByteCache, budget, n_bytes
+
+
+@dataclass(frozen=True)
+class Kept:
+    pattern: torch.Tensor
+    view: torch.Tensor
+    more: dict[str, np.ndarray]
+
+
+def test_the_size_of_what_is_kept_counts_shared_storage_once() -> None:
+    pattern = torch.zeros(100, 100)
+    kept = Kept(pattern, pattern.T, {"x": np.zeros(1000)})
+    assert 48_000 <= n_bytes(kept) < 49_000
+    assert n_bytes(torch.nn.Linear(100, 10)) == 4 * 1010
+    assert n_bytes([kept, kept]) < 49_500
+    assert n_bytes(pd.DataFrame({"a": np.zeros(1000)})) >= 8000
+
+
+def test_what_was_not_asked_for_longest_goes_first() -> None:
+    cache = ByteCache(lambda: 1_000_000)
+    made: list[str] = []
+
+    def ask(name: str, floats: int = 100_000) -> None:
+        cache.get(name, lambda: made.append(name) or torch.zeros(floats))
+
+    for name in ("a", "b", "a", "c", "a", "b"):  # two of them fit
+        ask(name)
+    assert made == ["a", "b", "c", "b"]
+    assert cache.total <= 1_000_000
+    ask("large", 10_000_000)
+    assert cache.total <= 1_000_000
+
+
+def test_what_nobody_uses_is_given_back() -> None:
+    cache = ByteCache(lambda: 1_000_000)
+    cache.get("a", lambda: torch.zeros(1000))
+    time.sleep(0.01)
+    cache.sweep(unused=60)
+    assert cache.total == 4000
+    cache.sweep(unused=0.005)
+    assert cache.total == 0
+
+
+def test_whoever_asks_meanwhile_waits_for_the_one_answer() -> None:
+    cache, made, start = ByteCache(), [], threading.Barrier(6)
+
+    def make() -> int:
+        made.append(1)
+        time.sleep(0.05)
+        return 7
+
+    answers: list[int] = []
+
+    def visitor() -> None:
+        start.wait()
+        answers.append(cache.get("key", make))
+
+    visitors = [threading.Thread(target=visitor) for _ in range(6)]
+    for one in visitors:
+        one.start()
+    for one in visitors:
+        one.join()
+    assert answers == [7] * 6
+    assert len(made) == 1
+
+
+def test_a_failure_is_not_kept() -> None:
+    cache = ByteCache()
+    with pytest.raises(ZeroDivisionError):
+        cache.get("key", lambda: 1 // 0)
+    assert cache.get("key", lambda: 5) == 5
+
+
+def test_the_budget_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XFORMER_MAX_MEMORY", "3")
+    assert budget() == 3 * 1024**2
+    for nonsense in ("", "-1", "much", "١"):
+        monkeypatch.setenv("XFORMER_MAX_MEMORY", nonsense)
+        assert budget() == 1024 * 1024**2

@@ -1,0 +1,45 @@
+"""What a run will take is told before it is made, and is about what it takes then."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.layers.reference import ARCHITECTURES, build
+from xformer.errors import InputError
+from xformer.memory import check_fits, free_bytes, peak_bytes, trace_bytes
+from xformer.model import Transformer
+from xformer.trace import record
+
+SIZES = [
+    {"n_heads": 2, "d_head": 5, "d_ff": 67},
+    {"n_heads": 13, "d_head": 2, "d_ff": 0},
+    {"n_heads": 3, "d_head": 5, "d_ff": 17, "n_layers": 5, "positions": "alibi"},
+]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("length", [11, 61])
+def test_the_estimate_is_near_what_is_kept(architecture: str, size: dict, length: int) -> None:
+    model: Transformer = build(architecture=architecture, max_len=64, **size)
+    source = torch.ones(2, length, dtype=torch.int64)
+    target = torch.ones(2, 37, dtype=torch.int64) if architecture == "encoder-decoder" else None
+    taken = record(model, source, target).n_bytes
+    told = trace_bytes(model.config, length, None if target is None else 37, batch=2)
+    assert 0.75 < told / taken < 1.6
+
+
+def test_a_small_file_with_many_heads_is_told_in_gigabytes() -> None:
+    config = build(n_layers=64, n_heads=256, d_head=1, d_value=1, d_model=2, d_ff=0, max_len=80).config
+    assert 4 * config.n_parameters() < 1_000_000
+    assert 0.7e9 < trace_bytes(config, 80) < 1.5e9
+    with pytest.raises(InputError, match=r"takes about \d\.\d GB of memory \(16,384 heads × 80² cells\)"):
+        check_fits(config, 80, most=500_000_000)
+    check_fits(config, 8, most=500_000_000)
+    assert peak_bytes(config, 80) > trace_bytes(config, 80)
+
+
+def test_free_memory_is_told() -> None:
+    assert 10_000_000 < free_bytes() < 2**63

@@ -1,0 +1,78 @@
+"""How much memory a recorded run will take, told from the configuration before anything is computed.
+
+The large part is attention: each layer keeps scores and pattern, [batch, head, query, key] in float32. A small file with many
+heads asks for gigabytes on a long input.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from xformer.config import ModelConfig
+from xformer.errors import InputError
+
+FLOAT = 4
+"""Bytes of a number."""
+AT_WORK = 4
+"""How many more matrices of one layer's size stand beside the kept ones while that layer is computed."""
+
+
+def trace_bytes(config: ModelConfig, source: int, target: int | None = None, *, batch: int = 1) -> int:
+    """About how many bytes the trace of a run keeps: `source` positions in the first stack, `target` in a decoder beside it."""
+    total = 0
+    for length, memory in _stacks(config, source, target):
+        total += (
+            batch
+            * config.n_layers
+            * (_layer(config, length, length) + (_attention(config, length, memory) if memory else 0))
+        )
+        total += batch * FLOAT * 3 * length * config.d_model
+    return total + batch * FLOAT * (target or source) * config.vocab_size
+
+
+def peak_bytes(config: ModelConfig, source: int, target: int | None = None, *, batch: int = 1) -> int:
+    """The same with what is needed on the way, at the widest place."""
+    widest = max(length * max(length, memory) for length, memory in _stacks(config, source, target))
+    return trace_bytes(config, source, target, batch=batch) + batch * AT_WORK * FLOAT * config.n_heads * widest
+
+
+def check_fits(config: ModelConfig, source: int, target: int | None = None, *, batch: int = 1, most: int) -> None:
+    """Raise `InputError` with one plain sentence where a recorded run would take more than `most` bytes."""
+    needed = peak_bytes(config, source, target, batch=batch)
+    if needed > most:
+        heads = config.n_layers * config.n_heads
+        raise InputError(
+            f"Looking into this run takes about {needed / 1e9:.1f} GB of memory ({heads:,} heads × {source:,}² cells), and "
+            f"{most / 1e9:.1f} GB are allowed here; type a shorter input."
+        )
+
+
+def free_bytes() -> int:
+    """The memory that is free on this machine; a very large number where the system does not tell."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):
+        return 2**62
+
+
+def _stacks(config: ModelConfig, source: int, target: int | None) -> list[tuple[int, int]]:
+    """For each stack its length, and the length of the memory that it looks back into (0 where there is none)."""
+    if config.architecture == "encoder-decoder":
+        return [(source, 0), (target or source, source)]
+    return [(source, 0)]
+
+
+def _layer(config: ModelConfig, query: int, key: int) -> int:
+    stream = 7 * query * config.d_model  # resid_pre, resid_mid, resid_post, what the sublayers read and give
+    return FLOAT * (stream + 2 * query * config.d_ff) + _attention(config, query, key)
+
+
+def _attention(config: ModelConfig, query: int, key: int) -> int:
+    vectors = config.n_heads * (query * (config.d_head + config.d_value) + key * (config.d_head + config.d_value))
+    vectors += 3 * query * config.d_model
+    matrices = 3 if config.positions == "alibi" else 2  # scores and pattern, and the bias of ALiBi
+    return FLOAT * (vectors + matrices * config.n_heads * query * key) + 2 * query * key
