@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "edits": MODEL,
     "trace": MODEL | {"edits"},
     "guarded_file": {"errors"},
+    "memory": {"errors", "config"},
     "trace_file": RECORDING | {"files", "guarded_file", "safe_header"},
     "names": set(),
     "interventions": RECORDING | {"names"},
