@@ -22,7 +22,7 @@ from pages.shared.components.attention_view import (
 )
 from pages.shared.link import asked
 from pages.shared.notebook import footer, recording
-from pages.shared.panels.change import change_panel, follow_cutting_click
+from pages.shared.panels.change import change_panel, follow_cutting_click, head_tools
 from pages.shared.panels.over_image import over_image_panel
 from pages.shared.panels.prediction import prediction_panel
 from pages.shared.panels.rollout import rollout_panel
@@ -50,11 +50,15 @@ def page() -> None:
     paths = [layer.name for layer in layers]
     best = telling_head(view, changed or original, paths)
     _follow_the_link(layers, best.at if changed is None else telling_head(view, original, paths).at)
+    # A line of its own at the picture, as what it changes is known only below.
+    tools = st.container(horizontal=True, gap="small", vertical_alignment="center", key="head_tools")
     chosen = attention_choice(KEY, layers)
     chosen = attention_view(pack(layers, other, selected=(chosen.layer, chosen.head)), key=KEY)
     follow_cutting_click(layers[chosen.layer], chosen)
     run, layer = changed or original, (other or layers)[chosen.layer]
-    _footer(view, layers[chosen.layer], layer, chosen)
+    with tools:
+        head_tools(view, layer, chosen)
+        _footer(view, layers[chosen.layer], layer, chosen)
 
     # The panels that are not shown are not computed.
     panel = choose("panel", PANELS, next(iter(PANELS)), "Panel", label_visibility="collapsed")

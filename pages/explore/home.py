@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import streamlit as st
 
 from pages.shared import models, resources
+from pages.shared.ask import choose
 from pages.shared.components.model_diagram import model_diagram
 from pages.shared.components.prediction_strip import Lane, prediction_strip
 from pages.shared.panels.class_said import class_panel, wrong_panel
@@ -23,26 +25,36 @@ SCREENS = {
     "feed_forward": "pages/explore/feed_forward.py",
     "residual": "pages/explore/residual.py",
 }
+LEARNED = 0.5
+"""From so many answers wholly right on, what a model does is said without an “at least”."""
 
 
 def page() -> None:
     view = open_page("See a transformer think", "Where does my input go?")
-    about = models.card(view.model).get("about")
-    if isinstance(about, str):
-        st.text(about)
-    view.share()
+    st.markdown(f"**{view.task.rule.does}**{_has_it_learned(view)}")
     if view.task.rule.goes_on:
         going_on_panel(view)
     elif view.task.rule.is_image:
         class_panel(view)
     else:
         _prediction(view)
-    _diagram(view)
-    if view.task.rule.is_image:
-        wrong_panel(view)
-    _card(view)
-    _parameters(view)
-    published_panel()
+    more = {name: words for name, words in MORE.items() if name != "wrong" or view.task.rule.is_image}
+    shown = choose("more", more, "inside", "More about this model", label_visibility="collapsed")
+    view.share()
+    SHOW[shown](view)
+
+
+def _has_it_learned(view: View) -> str:
+    """What is known of how well the model does what its task asks for; nothing where it does it as a rule."""
+    card = models.card(view.model)
+    figures = card.get("figures") or card.get("reported")
+    if not isinstance(figures, dict):
+        return " At least that is its task; nobody has scored whether it does."
+    if view.task.rule.goes_on or figures["exact_match"] >= LEARNED:
+        return ""
+    return (
+        f" At least that is its task: at this step it gets {figures['exact_match']:.1%} of unseen inputs wholly right."
+    )
 
 
 def _prediction(view: View) -> None:
@@ -69,7 +81,12 @@ def _prediction(view: View) -> None:
     st.caption(f"{verdict}{under}. The model ran just now and said this {how}; a bar shows how sure it was.")
 
 
-def _diagram(view: View) -> None:
+def _inside(view: View) -> None:
+    """The picture of the model, each box of it the way to its screen."""
+    st.caption(
+        "This is what your input passes through. Click a box to see what happens to it there; **Attention** is a good one "
+        "to begin with. Model, input and mask are chosen in the sidebar, and stay when you go on."
+    )
     example = view.original().example
     n_target = None if example.target is None else example.target.shape[1]
     config = view.checkpoint.config
@@ -87,7 +104,8 @@ def _parameters(view: View) -> None:
 
 def _card(view: View) -> None:
     card = models.card(view.model)
-    st.subheader("How it was trained", anchor=False)
+    if isinstance(about := card.get("about"), str):
+        st.text(about)
     figures, recipe = card.get("figures") or card.get("reported"), card.get("train")
     if not isinstance(figures, dict) or not isinstance(recipe, dict):
         st.caption(
@@ -119,5 +137,21 @@ def _card(view: View) -> None:
         f"warm-up over {recipe['warmup']:.0%} of the steps, then {recipe['decay']} decay."
     )
 
+
+MORE = {
+    "inside": "What is inside",
+    "wrong": "What it gets wrong",
+    "training": "How it was trained",
+    "numbers": "Its learned numbers",
+    "paper": "The paper’s sizes",
+}
+"""What else there is to see of a model, by the word that the link writes."""
+SHOW: dict[str, Callable[[View], None]] = {
+    "inside": _inside,
+    "wrong": wrong_panel,
+    "training": _card,
+    "numbers": _parameters,
+    "paper": lambda _: published_panel(),
+}
 
 page()

@@ -94,3 +94,96 @@ def test_a_head_that_is_not_there_is_said_or_forgotten(open_page: Open, head: st
     app = open_page(PAGE, model="reverse", head=head)
     assert not app.exception
     assert len(app.warning) == (0 if head == "1.1.999-0" else 1)
+
+
+def switches(app: object, text: str) -> list:
+    return [button for button in app.button if button.key == f"switch_{text}"]  # type: ignore[attr-defined]
+
+
+def test_a_cut_edge_is_mended_and_nothing_is_left_of_it(open_page: Open) -> None:
+    app = open_page(PAGE, model="reverse-mirror", input="4 9 2 11 5", head="1.1.0-4", panel="change the run")
+    for heads in ("0", "*"):
+        text = f"cut:encoder.0.attn.{heads}.0-4"
+        switches(app, text)[0].click().run()
+        assert app.session_state["edits"] == text
+        [mend] = switches(app, text)
+        assert mend.label.startswith("Mend the cut 0 “4” → 4 “5”")
+        mend.click().run()
+        assert app.session_state["edits"] == ""
+
+
+def test_an_opened_edge_is_closed_again(open_page: Open) -> None:
+    app = open_page(PAGE, model="reverse-decoder", input="4 9 2", head="1.1.0-3")
+    text = "open:decoder.0.attn.0.0-3"
+    switches(app, text)[0].click().run()
+    assert app.session_state["edits"] == text
+    [close] = switches(app, text)
+    assert close.label.startswith("Close again")
+    close.click().run()
+    assert app.session_state["edits"] == ""
+
+
+def test_a_silenced_head_is_marked_and_its_button_says_so(open_page: Open) -> None:
+    app = open_page(PAGE, model="reverse", input="4 9 2 9", head="3.2", panel="step by step")
+    assert switches(app, "silence:encoder.2.attn.1")[0].label == "Silence layer 3 · head 2"
+    switches(app, "silence:encoder.2.attn.1")[0].click().run()
+    assert switches(app, "silence:encoder.2.attn.1")[0].label == "Silenced: layer 3 · head 2"
+    own, changed = drawn(app)[0]["layers"][2]["runs"]
+    assert (own["silenced"], changed["silenced"]) == ([], [1])
+    assert changed["z"][1] == 0 < own["z"][1]
+    assert any("replaced by 0" in element.value for element in app.markdown)
+    assert not any("values of all keys, mixed" in element.value for element in app.markdown)
+
+
+def test_a_head_alone_has_silenced_neighbours(open_page: Open) -> None:
+    app = open_page(PAGE, model="reverse", input="4 9 2 9", edits="solo:encoder.0.attn.1")
+    assert drawn(app)[0]["layers"][0]["runs"][1]["silenced"] == [0, 2, 3]
+
+
+def test_the_link_says_how_the_picture_is_drawn(open_page: Open) -> None:
+    asks = {"scale": "own", "view": "arcs", "arcs": "1.2", "look": "source", "panel": "scores of all heads"}
+    app = open_page(PAGE, model="reverse-decoder", head="2.1", **asks)
+    assert asks.items() <= dict(app.query_params.items()).items()
+    assert not app.warning
+    [code] = [block.value for block in app.code if "head_chart" in block.value]
+    assert "own_scale=True" in code
+    app = open_page(PAGE, model="reverse-decoder")
+    assert not {"scale", "view", "arcs"} & set(app.query_params)
+
+
+@pytest.mark.parametrize("asks", [{"scale": "x"}, {"view": "film"}, {"arcs": "0"}, {"arcs": "1.x"}])
+def test_a_look_that_is_not_there_is_said(open_page: Open, asks: dict[str, str]) -> None:
+    app = open_page(PAGE, model="reverse", **asks)
+    assert not app.exception
+    assert len(app.warning) == 1
+
+
+def test_a_row_of_a_larger_model_is_no_row_of_a_smaller_one(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    import streamlit
+
+    whole = streamlit.dataframe
+
+    def chosen(*arguments: object, **options: object) -> object:
+        shown = whole(*arguments, **options)  # type: ignore[arg-type]
+        return SimpleNamespace(selection=SimpleNamespace(rows=[15])) if options.get("key") == "scores" else shown
+
+    monkeypatch.setattr(streamlit, "dataframe", chosen)
+    app = open_page(PAGE, model="reverse-mirror", input="4 9 2")  # one head
+    assert not app.exception
+    app = open_page(PAGE, model="reverse", input="4 9 2")
+    assert app.query_params["head"] == "4.4"
+
+
+def test_the_code_draws_both_runs_as_the_screen_does(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = open_page(PAGE, model="reverse", input="4 9 2", head="3.2", mask="causal")
+    [code] = [block.value for block in app.code if "changed_chart" in block.value]
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("xformer.viz.show.show", lambda picture: None)
+    scope: dict = {}
+    exec(code, scope)
+    checkpoint = xformer.load(ROOT / "checkpoints/reverse")
+    own = xformer.record(checkpoint.model, torch.tensor([[4, 9, 2]]))["encoder.2.attn.pattern"][0, 1]
+    assert scope["before"]["weight"].tolist() == own.flatten().tolist()
+    assert scope["after"]["weight"].isna().sum() == 3

@@ -111,7 +111,7 @@ def test_a_text_is_neither_right_nor_wrong(open_page: Open, screen: str, name: s
 
 @pytest.mark.usefixtures("untrained")
 def test_home_goes_on_and_counts_bits(open_page: Open) -> None:
-    app = open_page(model="characters", input="def f(x):")
+    app = open_page(model="characters", input="def f(x):", more="training")
     assert not app.exception
     tiles = {element.label: element.value for element in app.metric}
     assert tiles["Bits per character"] == "2.885"  # 2 / ln 2

@@ -70,7 +70,7 @@ def test_home_says_what_the_model_says(open_page: Open) -> None:
 
 
 def test_the_gallery_is_the_mistakes_and_a_click_shows_one(open_page: Open) -> None:
-    app = open_page(model=MODEL)
+    app = open_page(model=MODEL, more="wrong")
     wrong = mistakes(read_test_images(checkpoint().model))
     keys = [
         button.key for button in app.button if (button.key or "").startswith("wrong_") and button.key != "wrong_input"

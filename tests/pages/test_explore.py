@@ -148,19 +148,19 @@ def test_the_scores_on_screen_are_those_of_the_library(open_page: Open) -> None:
 
 
 def test_the_papers_sizes_are_counted_by_part_and_run(open_page: Open) -> None:
-    app = open_page()
+    app = open_page(more="paper")
     assert "**63,045,632** by formula; **65 M** printed in Vaswani et al. 2017, Table 3" in text(app)
     assert "a difference of **-1,954,368**" in text(app)
-    assert app.dataframe[1].value["numbers"].sum() == 63_045_632
+    assert app.dataframe[0].value["numbers"].sum() == 63_045_632
     app.segmented_control(key="paper").set_value("base, over-counted").run()
     assert not app.exception
     assert "**79,465,728**" in text(app)
     assert "18 attentions × 4 projections × (512 × 512 + 512)" in text(app)
-    assert app.dataframe[1].value["numbers"].sum() == 79_465_728
+    assert app.dataframe[0].value["numbers"].sum() == 79_465_728
 
 
 def test_the_papers_base_model_runs_with_random_weights(open_page: Open) -> None:
-    app = open_page()
+    app = open_page(more="paper")
     app.button(key="run_transformer-base").click().run(timeout=120)
     assert not app.exception
     found = re.search(r"logits \[1, 9, 37000\].* Its loss on random tokens is \*\*([\d.]+)\*\*", text(app))

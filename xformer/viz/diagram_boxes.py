@@ -68,7 +68,7 @@ class Boxes:
         return Box(
             id=self.id("embed"), kind="embedding", stack=self.stack, place="stream", title="Embedding",
             equation=f"E[token]{scale}", detail=f"{config.vocab_size} tokens",
-            what=f"Looks up the learned vector of each token{scaled}: {config.d_model} numbers a token.",
+            what=f"Looks up the learned vector of each token{scaled}: {config.d_model} numbers per token.",
             shape=self.vectors, activation=f"{self.once}embed",
             parameters=0 if shared else self.counts["token embedding"] // tables,
             target="embeddings", note="shares its table with the source" if shared else "",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import streamlit as st
 
 from pages.shared.components.attention_view import Selection
@@ -11,28 +13,30 @@ from pages.shared.view import View
 from xformer.viz.packing import PatternLayer
 
 
+def head_tools(view: View, layer: PatternLayer, chosen: Selection) -> None:
+    """At the picture: silence or solo the head that is enlarged, and cut the edge that is locked."""
+    path, head, on = layer.name, chosen.head, view.on
+    where = f"{layer.title} · head {head + 1}"
+    silenced, alone = f"silence:{path}.{head}", f"solo:{path}.{head}"
+    _switch(
+        f"{'Silenced:' if silenced in on else 'Silence'} {where}", silenced, on, "Its z becomes 0.", width="content"
+    )
+    only = view.checkpoint.config.n_heads == 1
+    words, does = f"{'Alone' if alone in on else 'Solo'}", "The z of all other heads of its layer becomes 0."
+    _switch(words, alone, on, does, disabled=only, width="content")
+    if chosen.query is not None and chosen.key is not None:
+        _edge_button(layer, chosen, str(head), on, width="content")
+
+
 def change_panel(view: View, layer: PatternLayer, chosen: Selection) -> None:
     """Buttons that change what runs; what is on stands as chips at the top of the page, and in its link."""
-    path, head = layer.name, chosen.head
     on = view.on
-    where = f"{layer.title} · head {head + 1}"
     st.caption(
         "The model runs again with each change, and original, changed and difference stand side by side above. "
         "Everything that is on is listed under the heading; a click there, or on its button here, takes it back."
     )
     first, second, third = st.columns(3, gap="medium")
     with first:
-        st.markdown("**This head**")
-        silenced, alone = f"silence:{path}.{head}", f"solo:{path}.{head}"
-        _switch(f"{'Silenced:' if silenced in on else 'Silence'} {where}", silenced, on, "Its z becomes 0.")
-        only = view.checkpoint.config.n_heads == 1
-        _switch(
-            f"{'Alone:' if alone in on else 'Solo'} {where}",
-            alone,
-            on,
-            "The z of all other heads of its layer becomes 0.",
-            disabled=only,
-        )
         st.markdown("**Positions**")
         none = view.checkpoint.config.positions == "none"
         _switch(
@@ -47,7 +51,7 @@ def change_panel(view: View, layer: PatternLayer, chosen: Selection) -> None:
         if chosen.query is None or chosen.key is None:
             st.caption("Click a cell of the matrix: that query and key can then be cut apart.")
         else:
-            _edge_buttons(path, head, chosen.query, chosen.key, layer, on)
+            _edge_button(layer, chosen, "*", on)
         st.toggle(
             "A click cuts",
             key="click_cuts",
@@ -74,26 +78,32 @@ def follow_cutting_click(layer: PatternLayer, chosen: Selection) -> None:
         st.rerun()
 
 
-def _edge_buttons(path: str, head: int, query: int, key: int, layer: PatternLayer, on: frozenset[str]) -> None:
+def _edge_button(
+    layer: PatternLayer,
+    chosen: Selection,
+    heads: str,
+    on: frozenset[str],
+    width: Literal["stretch", "content"] = "stretch",
+) -> None:
+    """Cut or open the locked edge in one head, or in all of its layer ("*")."""
+    query, key = chosen.query, chosen.key
+    assert query is not None
+    assert key is not None
     edge = f"{query} “{literal(layer.query_labels[query])}” → {key} “{literal(layer.key_labels[key])}”"
-    masked = not bool(layer.allowed[min(head, layer.allowed.shape[0] - 1), query, key])
-    for heads, of, where in (
-        (str(head), edge, "In this head only."),
-        ("*", "in all heads", "In every head of this layer."),
-    ):
-        at = f"{path}.{heads}.{query}-{key}"
-        is_cut, is_open = f"cut:{at}" in on, f"open:{at}" in on
-        kind = "cut" if is_cut else "open" if is_open or masked else "cut"
-        verb = "Mend the cut" if is_cut else "Close again" if is_open else "Open" if masked else "Cut"
-        st.button(
-            f"{verb} {of}",
-            on_click=_toggle_edge,
-            args=(kind, at),
-            type="primary" if is_cut or is_open else "secondary",
-            width="stretch",
-            help=where,
-            key=f"switch_{kind}:{at}",
-        )
+    masked = not bool(layer.allowed[min(chosen.head, layer.allowed.shape[0] - 1), query, key])
+    at = f"{layer.name}.{heads}.{query}-{key}"
+    is_cut, is_open = f"cut:{at}" in on, f"open:{at}" in on
+    kind = "cut" if is_cut else "open" if is_open or masked else "cut"
+    verb = "Mend the cut" if is_cut else "Close again" if is_open else "Open" if masked else "Cut"
+    st.button(
+        f"{verb} {edge}{' in all heads' if heads == '*' else ''}",
+        on_click=_toggle_edge,
+        args=(kind, at),
+        type="primary" if is_cut or is_open else "secondary",
+        width=width,
+        help="In every head of this layer." if heads == "*" else "In this head only.",
+        key=f"switch_{kind}:{at}",
+    )
 
 
 def _toggle_edge(kind: str, at: str) -> None:
@@ -139,13 +149,21 @@ def _replace() -> None:
     st.session_state["edits"] = ",".join([*kept, f"token:{position}.{token}"])
 
 
-def _switch(label: str, text: str, on: frozenset[str], help: str, *, disabled: bool = False) -> None:
+def _switch(
+    label: str,
+    text: str,
+    on: frozenset[str],
+    help: str,
+    *,
+    disabled: bool = False,
+    width: Literal["stretch", "content"] = "stretch",
+) -> None:
     st.button(
         label,
         on_click=toggle_intervention,
         args=(text,),
         type="primary" if text in on else "secondary",
-        width="stretch",
+        width=width,
         help=help,
         disabled=disabled and text not in on,
         key=f"switch_{text}",

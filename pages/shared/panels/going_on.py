@@ -7,7 +7,7 @@ import streamlit as st
 from pages.shared import resources
 from pages.shared.components.prediction_strip import Lane, prediction_strip
 from pages.shared.view import View
-from xformer.interventions import changed_source, join
+from xformer.interventions import join
 from xformer.tasks import texts
 
 LENGTHS = (100, 200, 400, 800)
@@ -23,21 +23,18 @@ def going_on_panel(view: View) -> None:
 def _strip(view: View) -> None:
     label = view.task.vocabulary.labels
     shown = [Lane("you type", tuple(label[token] for token in view.source))]
-    runs = [("it goes on", view.source, resources.decoded(view.model, view.source))]
+    runs = [("it goes on", resources.decoded(view.model, view.source))]
     if view.is_changed:
         said = resources.decoded(view.model, view.source, view.mask, join(view.interventions))
-        runs.append((f"it goes on, {view.what_changed()}", changed_source(view.interventions, view.source), said))
-    for name, source, said in runs:
-        known = view.task.answer(list(source)) if view.is_pair else []  # half of what was typed it has not read
-        right = tuple(token == answer for (token, _), answer in zip(said, known, strict=False))
-        shown.append(Lane(name, tuple(label[token] for token, _ in said), right, tuple(p for _, p in said)))
+        runs.append((f"it goes on, {view.what_changed()}", said))
+    for name, said in runs:
+        shown.append(Lane(name, tuple(label[token] for token, _ in said), probability=tuple(p for _, p in said)))
     prediction_strip(shown, key="prediction")
-    n_right, n = sum(shown[-1].right), len(shown[-1].right)
-    halves = f" Its encoder read the first half of your text; {n_right} of the {n} characters after it are as you typed them."
+    halves = "Its encoder read the first half of what you typed, and it goes on from there. " if view.is_pair else ""
     st.caption(
         "The model ran just now and took its likeliest character each time; a bar shows how sure it was. "
-        + (halves if view.is_pair else "Nobody knows the right answer: a text may go on in many ways.")
-        + " A dot is a space, ↵ a new line.",
+        f"{halves}Nobody knows the right answer: a text may go on in many ways."
+        " A dot is a space, ↵ a new line.",
         width="stretch",
     )
 

@@ -38,8 +38,8 @@ def over_image_panel(view: View) -> None:
         )
     else:
         st.caption(
-            f"Where **{who}** looks: a row a layer, a column a head, last their mean. Tiles are the patches' shares (from 0 to "
-            "1, spaced by the square root), squares the ink, and above each picture is what goes to the class token."
+            f"Where **{who}** looks: one row per layer, one column per head, last their mean. Tiles are the patches' shares "
+            "(from 0 to 1, spaced by the square root), squares the ink, and above each picture is what goes to the class token."
         )
 
 

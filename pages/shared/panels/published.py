@@ -41,7 +41,6 @@ class Pass:
 
 def published_panel() -> None:
     """Draw the audit of the model that is chosen, and its forward pass once it is asked for."""
-    st.subheader("The paper’s sizes, counted", anchor=False)
     options = {name: one.title for name, one in PUBLISHED.items()} | {OVERCOUNT: "Base, over-counted"}
     chosen = choose("paper", options, next(iter(options)), "Configuration", label_visibility="collapsed")
     if chosen == OVERCOUNT:
@@ -62,7 +61,7 @@ def published_panel() -> None:
 
 
 def show_parts(parts: tuple[Part, ...]) -> None:
-    """A table with one row a part: its name, how it is counted, its numbers, its share."""
+    """A table with one row per part: its name, how it is counted, its numbers, its share."""
     total = sum(part.count for part in parts)
     table = pd.DataFrame(
         {

@@ -33,6 +33,7 @@ class Addition(Rule):
     """k digits, "+", k digits → k + 1 digits of the sum, the last one first. Eleven symbols; lengths count the digits k."""
 
     verb = "adds"
+    does = "Type a sum; it works it out, the last digit first."
     score_name = "own column"
     score_says = "is on the two digits of the column that it has to add"
     look_for = (

@@ -29,6 +29,7 @@ class Brackets(Rule):
     """answer[i] = the depth after i, or ✗. Two symbols, the brackets; lengths count them, and depths go up to `max_len`."""
 
     verb = "counts"
+    does = "Type brackets; it says how deep each one is, and ✗ once they can no longer be closed."
     score_name = "even look back"
     score_says = "is spread evenly over all that came before"
     look_for = (

@@ -46,6 +46,7 @@ class Characters(Rule):
     """answer[i] = the character after i. Symbols 1 … are the alphabet's characters in its order."""
 
     verb = "goes on with"
+    does = "Type the beginning of a text; it goes on with it, character by character."
     score_name = "character before"
     score_says = "is on the character just before"
     look_for = (

@@ -12,6 +12,7 @@ class Copy(Rule):
     """answer[i] = source[i]. Symbols 1 … `symbols`; lengths count symbols."""
 
     verb = "copies"
+    does = "Type numbers; it says them again."
     score_name = "diagonal"
     score_says = "is on the token itself"
     look_for = "Look for a **diagonal**: the output at position i has to say the token at i, so somewhere it has to look there."

@@ -34,6 +34,7 @@ class Digits(Rule):
     """answer = the digit. Ten symbols, the digits themselves; `min_len` = `max_len` is the image's side in pixels."""
 
     verb = "reads"
+    does = "Draw a digit or choose an image of one; it says which digit it is."
     score_name = "ink"
     score_says = "goes from the class token to patches with ink"
     look_for = (
@@ -143,7 +144,7 @@ class Digits(Rule):
 
     def remark(self, source: Sequence[int]) -> str:
         ink = sum(source[:-1]) / N_PIXELS
-        return "" if 2 <= ink <= 8 else f"{ink:.1f} of {MOST_INK} ink a pixel; the images of training have about 5."
+        return "" if 2 <= ink <= 8 else f"{ink:.1f} of {MOST_INK} ink per pixel; the images of training have about 5."
 
     def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "1 patch"]:
         """The patches with ink: where more than an eighth of the paper is covered."""

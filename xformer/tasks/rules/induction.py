@@ -23,6 +23,7 @@ class Induction(Rule):
     """answer = source, of distinct symbols. Symbols 1 … `symbols`, at least `max_len` of them; lengths count symbols."""
 
     verb = "repeats"
+    does = "Type numbers, each only once; it repeats them."
     score_name = "induction"
     score_says = "is on what followed the earlier occurrence of the token just said"
     look_for = (

@@ -22,6 +22,7 @@ class Parity(Rule):
     """answer[i] = bits 0 … i xor-ed. Two symbols, the bits 0 and 1; lengths count bits."""
 
     verb = "keeps the parity of"
+    does = "Type zeros and ones; after each it says whether the ones so far are even (0) or odd (1)."
     score_name = "its own bit"
     score_says = "is on the bit that is next"
     look_for = (

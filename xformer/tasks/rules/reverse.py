@@ -13,6 +13,7 @@ class Reverse(Rule):
     """answer[i] = source[length − 1 − i]. Symbols 1 … `symbols`; lengths count symbols."""
 
     verb = "reverses"
+    does = "Type numbers; it says them backwards."
     score_name = "anti-diagonal"
     score_says = "is on the mirrored token"
     look_for = (

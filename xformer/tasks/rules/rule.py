@@ -31,12 +31,14 @@ Answers = tuple[Sequences, Lengths]
 
 @dataclass(frozen=True)
 class Rule:
-    """A task with its sizes. A subclass says at least `answer`, `looks_at` and `verb`."""
+    """A task with its sizes. A subclass says at least `answer`, `looks_at`, `verb` and `does`."""
 
     config: TaskConfig
 
     verb: ClassVar[str]
     """What the model does, as in “see how the model …”."""
+    does: ClassVar[str]
+    """What a person does and what a model that has learned the task then does, in one sentence: “Type numbers; it …”."""
     score_name: ClassVar[str]
     """What the head score is called."""
     score_says: ClassVar[str]

@@ -13,6 +13,7 @@ class Sort(Rule):
     """answer = the source in ascending order. Symbols 1 … `symbols`; lengths count symbols."""
 
     verb = "sorts"
+    does = "Type numbers; it puts them in order."
     score_name = "right value"
     score_says = "is on tokens with the value that it has to say"
     look_for = (

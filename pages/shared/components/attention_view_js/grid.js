@@ -1,4 +1,4 @@
-// Draws the thumbnails of all heads, a row a layer and a column a head, and finds the one under the pointer.
+// Draws the thumbnails of all heads, one row per layer, one column per head, and finds the one under the pointer.
 
 class Grid {
   gridGeometry() {

@@ -37,7 +37,6 @@ class Layout {
       pane.plot = { x: i ? close : left, y: top, w: plotWidth, h: plotHeight, flat, tilt, queryLabel, keyLabel, first: !i };
       pane.size = [pane.plot.x + plotWidth + right, top + plotHeight + 3];
       pane.name.textContent = this.changed ? { original: "original", changed: "changed", difference: "changed − original" }[pane.role] : "matrix";
-      if (pane.role !== "difference" && this.patterns.isSilenced(...this.current, pane.run)) pane.name.textContent += " · silenced";
     });
     const used = fixed + matrices * (plotWidth + right);
     this.arcs.forEach((pane) => {

@@ -11,13 +11,13 @@ class Legends {
     const silenced = this.patterns.isSilenced(layer, head);
     const before = this.changed ? this.patterns.zSize(0, layer, head) : null;
     this.silence.hidden = !silenced;
-    this.silence.textContent = `silenced: it looks, but its z is 0${before ? ` instead of ${before.toFixed(2)} on average` : ""}`;
-    this.silence.title = "It still computes where to look; what it read there is replaced by 0, so it writes nothing.";
+    this.silence.textContent = `silenced · |z| ${before ? `${before.toFixed(2)} → ` : ""}0`;
+    this.silence.title = "It still computes where to look, which is what the picture shows; but what it read there, its z, is replaced by 0, so it writes nothing. |z| is its length, averaged over the queries.";
     this.title.classList.toggle("struck", silenced);
     const label = `${it.title}, ${this.headName(head)}${silenced ? ", silenced" : ""}: ${it.queries} queries by ${it.keys} keys. Arrow keys move the cell.`;
     for (const pane of [...this.matrices, ...this.arcs]) pane.layered.base.setAttribute("aria-label", `${pane.kind}, ${pane.role}: ${label}`);
     const count = this.patterns.layers.reduce((sum, l) => sum + l.heads, 0);
-    this.grid.base.setAttribute("aria-label", `All ${count} heads, a row a layer, a column a head. Chosen: ${it.title}, ${this.headName(head)}.`);
+    this.grid.base.setAttribute("aria-label", `All ${count} heads, one row per layer, one column per head. Chosen: ${it.title}, ${this.headName(head)}.`);
   }
 
   drawLegends() {

@@ -7,7 +7,8 @@ class Matrix {
     const scale = signed ? (this.own ? patterns.largestDifference(l, h) : 1) : this.top(l, h);
     const source = signed ? patterns.differenceCodes(l, h, scale) : patterns.codes(pane.run, l, h, scale);
     const colours = signed ? theme.diverging : theme.sequential;
-    if (this.own) pane.name.textContent += signed ? ` (scale ±${scale.toFixed(3)})` : ` (scale 0…${scale.toFixed(3)})`;
+    if (this.own) pane.name.textContent += signed ? ` · ±${scale.toFixed(2)}` : ` · 0…${scale.toFixed(2)}`;
+    pane.name.title = pane.name.textContent;
     Object.assign(pane, { source, colours });
     drawCodes(at, source, colours, plot, theme.hatch, theme.dpr, signed, layer.queries, layer.keys);
     at.strokeStyle = theme.line; at.lineWidth = 1;
