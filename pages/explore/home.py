@@ -14,6 +14,7 @@ from pages.shared.components.prediction_strip import Lane, prediction_strip
 from pages.shared.panels.class_said import class_panel, wrong_panel
 from pages.shared.panels.going_on import going_on_panel
 from pages.shared.panels.published import published_panel, show_parts
+from pages.shared.patience import patience
 from pages.shared.session import View, open_page
 from xformer.interventions import changed_source, join
 from xformer.viz.diagram import diagram
@@ -61,9 +62,12 @@ def _prediction(view: View) -> None:
     label = view.task.vocabulary.labels
     end = view.task.vocabulary.special.end
     shown = [Lane("you type", tuple(label[token] for token in view.source))]
-    runs = [("it says", view.source, resources.decoded(view.model, view.source))]
+    with patience("It answers") as step:
+        runs = [("it says", view.source, resources.decoded(view.model, view.source, step=step))]
+        changed = ()
+        if view.is_changed:
+            changed = resources.decoded(view.model, view.source, view.mask, join(view.interventions), step=step)
     if view.is_changed:
-        changed = resources.decoded(view.model, view.source, view.mask, join(view.interventions))
         reads = changed_source(view.interventions, view.source)
         runs.append((f"it says, {view.what_changed()}", reads, changed))
     answer: list[int] = []

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import streamlit as st
 import torch
 
 from pages.shared import desk
+from pages.shared.memory import Memory
 from pages.shared.models import checkpoint, shipped, usable
-from xformer import Checkpoint, edits, record
+from pages.shared.patience import Step
+from xformer import Checkpoint, decoding, edits, record
 from xformer.continuation import go_on
 from xformer.decoding import Sampling, decode
 from xformer.edits import AnyEdit
@@ -21,6 +25,8 @@ from xformer.trace import Trace
 
 MASKS = ("as trained", "causal", "full")
 """The masks that a run can have; the first is the model's own."""
+RUN_BYTES, SAYING_BYTES = 2**30, 2**24
+"""How much memory the runs that are kept may take for all visitors together, and what was said."""
 GOES_ON = 32
 """How many tokens of a continuation are shown as a strip."""
 
@@ -76,12 +82,25 @@ class Run:
         return sum(said == right for said, right in zip(self.predicted, self.answer, strict=True))
 
 
-@st.cache_resource(max_entries=128, show_spinner=False)
+@st.cache_resource(show_spinner=False)
+def _runs() -> Memory[Run]:
+    return Memory(RUN_BYTES, lambda found: found.trace.n_bytes)
+
+
+@st.cache_resource(show_spinner=False)
+def _sayings() -> Memory[tuple[tuple[int, float], ...]]:
+    return Memory(SAYING_BYTES, lambda said: 200 + 100 * len(said))
+
+
 def run(name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str = "") -> Run:
     """Run the model `name` on `source` under a mask and the interventions `changes` (see `xformer.interventions`).
 
     Raises `InputError` when the input is too long for it, `EditError` when an intervention does not fit.
     """
+    return _runs().get((name, source, mask, changes), partial(_run, name, source, mask, changes))
+
+
+def _run(name: str, source: tuple[int, ...], mask: str, changes: str) -> Run:
     chosen, example, changed = _prepare(name, source, mask, changes)
     assert chosen.task is not None
     has_right_answer = chosen.task.has_right_answer(source)
@@ -115,30 +134,46 @@ def _answered_by_itself(
     return replace(example, source=(*example.source[:-1], says), answer=(says,), labels=labels)
 
 
-@st.cache_resource(max_entries=128, show_spinner=False)
 def decoded(
-    name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str = ""
+    name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str = "", *, step: Step | None = None
 ) -> tuple[tuple[int, float], ...]:
     """What the model says on its own, greedily, under a mask and interventions: each token with its probability.
 
-    A model that goes on with a text says `GOES_ON` tokens.
+    A model that goes on with a text says `GOES_ON` tokens. `step(done, of)` is told how far it is.
     """
-    chosen, example, changed = _prepare(name, source, mask, changes)
-    assert chosen.task is not None
-    if chosen.task.rule.goes_on:
-        steps = go_on(chosen.model, _prompt(example), GOES_ON, edits=changed)
-    else:
-        steps = decode(chosen.model, example.tokens, edits=changed)
-    return tuple((step.token, step.probabilities[step.token].item()) for step in steps)
+
+    def make() -> tuple[tuple[int, float], ...]:
+        chosen, example, changed = _prepare(name, source, mask, changes)
+        assert chosen.task is not None
+        if chosen.task.rule.goes_on:
+            return _all(go_on(chosen.model, _prompt(example), GOES_ON, edits=changed), GOES_ON, step)
+        return _all(decode(chosen.model, example.tokens, edits=changed), len(example.answer), step)
+
+    return _sayings().get((name, source, mask, changes), make)
 
 
-@st.cache_resource(max_entries=64, show_spinner=False)
-def told(name: str, source: tuple[int, ...], n: int, temperature: float, seed: int) -> tuple[int, ...]:
+def told(
+    name: str, source: tuple[int, ...], n: int, temperature: float, seed: int, *, step: Step | None = None
+) -> tuple[int, ...]:
     """The n tokens that a model goes on with after a text, drawn at a temperature (0: the likeliest each time)."""
-    chosen, example, _ = _prepare(name, source, MASKS[0], "")
-    draw = torch.Generator().manual_seed(seed)
-    steps = go_on(chosen.model, _prompt(example), n, sampling=Sampling(temperature=temperature), generator=draw)
-    return tuple(step.token for step in steps)
+
+    def make() -> tuple[tuple[int, float], ...]:
+        chosen, example, _ = _prepare(name, source, MASKS[0], "")
+        draw = torch.Generator().manual_seed(seed)
+        steps = go_on(chosen.model, _prompt(example), n, sampling=Sampling(temperature=temperature), generator=draw)
+        return _all(steps, n, step)
+
+    return tuple(token for token, _ in _sayings().get((name, source, n, temperature, seed), make))
+
+
+def _all(steps: Iterable[decoding.Step], n: int, step: Step | None) -> tuple[tuple[int, float], ...]:
+    """The tokens that are said, each with its probability."""
+    said: list[tuple[int, float]] = []
+    for one in steps:
+        said.append((one.token, one.probabilities[one.token].item()))
+        if step is not None:
+            step(len(said), n)
+    return tuple(said)
 
 
 def _prompt(example: Example) -> torch.Tensor:

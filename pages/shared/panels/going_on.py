@@ -6,6 +6,7 @@ import streamlit as st
 
 from pages.shared import resources
 from pages.shared.components.prediction_strip import Lane, prediction_strip
+from pages.shared.patience import patience
 from pages.shared.view import View
 from xformer.interventions import join
 from xformer.tasks import texts
@@ -23,10 +24,11 @@ def going_on_panel(view: View) -> None:
 def _strip(view: View) -> None:
     label = view.task.vocabulary.labels
     shown = [Lane("you type", tuple(label[token] for token in view.source))]
-    runs = [("it goes on", resources.decoded(view.model, view.source))]
-    if view.is_changed:
-        said = resources.decoded(view.model, view.source, view.mask, join(view.interventions))
-        runs.append((f"it goes on, {view.what_changed()}", said))
+    with patience("It goes on with the text") as step:
+        runs = [("it goes on", resources.decoded(view.model, view.source, step=step))]
+        if view.is_changed:
+            said = resources.decoded(view.model, view.source, view.mask, join(view.interventions), step=step)
+            runs.append((f"it goes on, {view.what_changed()}", said))
     for name, said in runs:
         shown.append(Lane(name, tuple(label[token] for token, _ in said), probability=tuple(p for _, p in said)))
     prediction_strip(shown, key="prediction")
@@ -63,7 +65,8 @@ def _story(view: View) -> None:
         )
         if st.button("Again", icon=":material/refresh:", key="story_again", help="Another draw."):
             st.session_state["story_seed"] = st.session_state.get("story_seed", 0) + 1
-    said = resources.told(view.model, view.source, n, temperature, st.session_state.get("story_seed", 0))
+    with patience("It writes") as step:
+        said = resources.told(view.model, view.source, n, temperature, st.session_state.get("story_seed", 0), step=step)
     st.code(_plain(view, (*_read(view), *said)), language=None, wrap_lines=True)
     config = view.task.config
     st.caption(

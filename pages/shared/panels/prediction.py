@@ -47,8 +47,18 @@ def _of_a_rule(original: Run, changed: Run | None, what: str, given: str) -> str
         return f"{original.n_right} of {n} right, loss {original.loss:.4f} nats{given}."
     return (
         f"With {what}, {changed.n_right} of {n} are right instead of {original.n_right}; the loss goes from "
-        f"{original.loss:.4f} to {changed.loss:.4f} nats. Outlined tokens changed."
+        f"{original.loss:.4f} to {changed.loss:.4f} nats. {_moved(original, changed)}"
     )
+
+
+def _moved(original: Run, changed: Run) -> str:
+    """Where something else is said: as the strip shows it, the likeliest token after the last one of a text included."""
+    before, after = (run.trace.logits[0].argmax(dim=-1) for run in (original, changed))
+    asked = original.example.labels[0] >= 0
+    if original.example.target is None and not original.has_right_answer:
+        asked[-1] = True
+    is_same = bool((before[: len(asked)][asked] == after[: len(asked)][asked]).all())
+    return "It says the same." if is_same else "Outlined tokens changed."
 
 
 def _of_a_text(original: Run, changed: Run | None, what: str) -> str:
@@ -57,7 +67,7 @@ def _of_a_text(original: Run, changed: Run | None, what: str) -> str:
     expects = f"the character that really comes next gets **{math.exp(-run.loss):.0%}** (the geometric mean)"
     if changed is None:
         return f"T{expects[1:]}: {_bits(run)}. A text may go on in many ways, so no guess is right or wrong."
-    return f"With {what} {expects}, {_bits(run)} instead of {_bits(original)}. Outlined tokens changed."
+    return f"With {what} {expects}, {_bits(run)} instead of {_bits(original)}. {_moved(original, run)}"
 
 
 def _bits(run: Run) -> str:

@@ -8,13 +8,13 @@ class Building {
 
     this.bar = element("div", "bar");
     this.legend = element("div", "key"); this.signedLegend = element("div", "key"); this.maskedLegend = element("div", "key");
-    this.movedLegend = element("div", "key muted");
+    this.movedLegend = element("span", "muted");
     const push = element("div", "push");
     push.append(
       this.segments("Colour scale", [["0 … 1", false], ["each head's own", true]], () => this.own, (value) => { this.own = value; }),
       this.segments("View", [["matrix", "matrix"], ["arcs", "arcs"], ["both", "both"]], () => this.show, (value) => { this.show = value; }),
     );
-    this.bar.append(this.legend, this.signedLegend, this.maskedLegend, this.movedLegend, push);
+    this.bar.append(this.legend, this.signedLegend, this.maskedLegend, push);
 
     this.grid = new Layered("grid");
     this.scroll = element("div", "scroll");
@@ -55,7 +55,7 @@ class Building {
     for (const [key, does] of [["Esc", "unlocks"], ["← ↑ → ↓", "move the cell"], ["[ ]", "other head"], [", .", "other layer"]]) {
       help.append(element("kbd", "", key), ` ${does} · `);
     }
-    help.append("small numbers are positions");
+    help.append("small numbers are positions", this.movedLegend);
     this.body = element("div", "body");
     const detail = element("div", "detail");
     detail.append(line, this.readout, ...this.strips.map((s) => s.node), this.stage);

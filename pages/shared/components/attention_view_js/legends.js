@@ -45,6 +45,6 @@ class Legends {
     this.signedLegend.hidden = this.movedLegend.hidden = !this.changed;
     if (!this.changed) return;
     this.signedLegend.replaceChildren(this.own ? "difference −largest" : "difference −1", bar(theme.diverging, 120), this.own ? "+largest" : "+1");
-    this.movedLegend.replaceChildren("small heads: the changed run; the bar below each: how far it moved");
+    this.movedLegend.replaceChildren(" · small heads: the changed run; the bar below each: how far it moved");
   }
 }
