@@ -12,6 +12,7 @@ from tests.analysis.duel import SHIPPED, random_player, shipped
 from tests.training.tiny import ARCHITECTURES
 from xformer import edits
 from xformer.analysis import agreement as module
+from xformer.analysis import answers as answering
 from xformer.analysis.agreement import Z95, Agreement, agreement, wilson
 from xformer.analysis.players import Play, Player, play
 from xformer.errors import InputError
@@ -173,3 +174,16 @@ def test_players_of_other_tokens_or_no_names_are_refused() -> None:
         next(agreement([one], samples=0))
     with pytest.raises(InputError, match="compare players of one task"):
         next(agreement([one, shipped("reverse-small")]))
+
+
+def test_long_inputs_are_counted_in_portions_and_come_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    players = [random_player("a", "encoder"), random_player("b", "encoder", seed=1)]
+    whole = final(*players)
+    monkeypatch.setattr(answering, "CELLS", 100)
+    reports = list(agreement(players, samples=23, seed=3))
+    assert len(reports) > 3
+    assert [report.done for report in reports] == sorted({report.done for report in reports})
+    assert reports[-1].is_final
+    assert reports[-1].hits == whole.hits
+    assert reports[-1].trials == whole.trials
+    assert reports[-1].said == whole.said

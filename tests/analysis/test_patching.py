@@ -13,7 +13,7 @@ from tests.training.tiny import ARCHITECTURES
 from xformer import edits
 from xformer.analysis.deciding import Moment, moment
 from xformer.analysis.parting import first_parting
-from xformer.analysis.patching import parts, patched_logits, patching, patching_both_ways, unpatchable
+from xformer.analysis.patching import KIN, kinship, parts, patched_logits, patching, patching_both_ways, unpatchable
 from xformer.analysis.players import Player, play
 from xformer.errors import InputError
 from xformer.trace import record
@@ -160,3 +160,19 @@ def test_what_cannot_be_copied_says_why() -> None:
     twin = moment(play(Player("twin", one.play.player.model, one.play.player.task), one.play.example), one.step)
     with pytest.raises(InputError, match="Both runs say"):
         patching(one, twin)
+
+
+def test_nothing_is_copied_between_models_that_were_trained_apart() -> None:
+    one, other = (random_player(f"seed {seed}", "encoder", seed=seed) for seed in (1, 2))
+    assert abs(kinship(one.model, other.model)) < KIN / 2
+    moments = [moment(play(player, example_for(player)), 0) for player in (one, other)]
+    with pytest.raises(InputError, match="trained apart"):
+        patching(*moments)
+
+
+def test_a_model_that_another_was_trained_from_is_kin() -> None:
+    one = random_player("one", "encoder")
+    other = random_player("other", "encoder")
+    other.model.load_state_dict({name: 1.1 * value + 0.01 for name, value in one.model.state_dict().items()})
+    assert kinship(one.model, one.model) == 1.0
+    assert kinship(one.model, other.model) > 0.9

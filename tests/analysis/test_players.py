@@ -10,6 +10,7 @@ import torch
 from tests.analysis.duel import LAST, SHIPPED, SOURCE, example_for, greedy, random_player, shipped
 from tests.training.tiny import ARCHITECTURES
 from xformer import edits
+from xformer.analysis import players
 from xformer.analysis.players import EdgesSoFar, Player, joint_labels, play, to_joint
 from xformer.decoding import Sampling
 from xformer.errors import EditError, InputError
@@ -181,3 +182,43 @@ def test_what_cannot_play_is_told_why() -> None:
         play(player, example_for(player)).top(-1)
     with pytest.raises(InputError, match="being trained"):
         Player("busy", player.model.train(), player.task)
+
+
+@pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
+def test_forced_under_changes_one_run_says_what_step_by_step_does(
+    architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = "decoder.0.attn" if architecture == "decoder" else "decoder.0.self_attn"
+    changes = (edits.ablate_head(layer, 0), edits.zero_positions(), edits.mask_edges(layer, [(3, 1)]))
+    player = random_player("changed", architecture, edits=changes)
+    at_once = play(player, example_for(player), forced=True)
+    monkeypatch.setattr(players, "_looks_back_only", lambda player: False)
+    step_by_step = play(player, example_for(player), forced=True)
+    torch.testing.assert_close(at_once.probabilities, step_by_step.probabilities, rtol=0, atol=ROUNDING)
+    assert at_once.read == step_by_step.read
+    for one, other in zip(at_once.steps, step_by_step.steps, strict=True):
+        assert torch.equal(one.trace().logits, other.trace().logits)
+
+
+def test_a_lifted_mask_is_played_step_by_step() -> None:
+    """One run over the whole answer would show each position the answer that it has to say."""
+    assert not players._looks_back_only(random_player("open", "decoder", edits=(edits.set_causal(False),)))
+    assert not players._looks_back_only(random_player("edge", "decoder", edits=(edits.unmask_edges("*", [(0, 1)]),)))
+    assert players._looks_back_only(random_player("own", "decoder", edits=(edits.set_causal(True),)))
+
+
+def test_a_text_is_gone_on_with_and_neither_right_nor_wrong() -> None:
+    player = shipped("characters")
+    example = player.task.example(player.task.vocabulary.read("The list of "))
+    after, along = play(player, example), play(player, example, forced=True)
+    assert (len(after), after.answer, after.right, after.ended) == (
+        players.GOES_ON,
+        (),
+        (),
+        "tokens that were asked for",
+    )
+    assert after.positions[:2] == (11, 12)
+    assert (len(along), len(along.answer), along.right) == (11, 11, ())
+    assert not along.is_exact
+    assert not any(one.has_right_answer for one in (after, along))
+    torch.testing.assert_close(after.trace(3).logits[0, -1].softmax(-1), after.probabilities[3], rtol=0, atol=ROUNDING)

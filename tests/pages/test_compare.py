@@ -6,19 +6,24 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 import torch
 from streamlit.testing.v1 import AppTest
 
 from pages.shared.components.step_ruler import ruler_data
+from pages.shared.panels.compare_job import Job
 from pages.shared.panels.compare_match import Match
 from pages.shared.panels.compare_seat import Seat, names_of, read_seat
+from pages.shared.panels.compare_shelf import Shelf
 from tests.pages.conftest import ROOT, Open
 from tests.pages.test_runs import with_weights
 from xformer import Checkpoint, Transformer, load
 from xformer.checkpoints import to_bytes
+from xformer.config import ModelConfig, TaskConfig
 from xformer.decoding import Sampling
 from xformer.errors import InputError
+from xformer.tasks import Task
 from xformer.tasks.batch import IGNORED
 from xformer.training.book import Book
 from xformer.training.transfer import from_file
@@ -180,6 +185,48 @@ def test_players_that_cannot_share_an_input_say_so(open_page: Open, monkeypatch:
         "A reads 2 tokens of the task reverse (1 to 2) and B reads 2 tokens of the task sort (a to b)"
     )
     assert not app.get("bidi_component") or all("step_ruler" not in str(one) for one in app.get("bidi_component"))
+
+
+def test_players_that_take_long_say_how_far_they_are_and_can_be_stopped(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pages.shared.panels.compare_wait.AT_ONCE", 0.0)
+    monkeypatch.setattr(Job.advance, "__defaults__", (0.0,))  # one step of work per run of the page
+    app = open_page(COMPARE, a="reverse-decoder", b="reverse-decoder~temperature-2~seed-77", input="4 4 8 1 2 3 9")
+    assert not app.exception
+    assert "What to notice" not in words(app)
+    app.button(key="compare_wait_cancel").click().run()
+    assert "Stopped before all players had an answer." in words(app)
+    app.button(key="compare_wait_on").click().run()
+    for _ in range(40):
+        if "What to notice" in words(app):
+            break
+        app.run()
+    assert len(ruler(app)["players"]) == 2
+
+
+def test_a_shelf_lets_go_of_what_was_not_used_for_longest() -> None:
+    shelf: Shelf[str] = Shelf(10)
+    shelf.put("a", "A", 4)
+    shelf.put("b", "B", 4)
+    assert shelf.get("a") == "A"
+    shelf.put("c", "C", 6)
+    assert (shelf.get("a"), shelf.get("b"), shelf.get("c")) == ("A", None, "C")
+    shelf.put("d", "D", 11)
+    assert [shelf.get(key) for key in "abcd"] == [None] * 4
+
+
+def test_many_heads_and_long_inputs_are_summarised(open_page: Open, runs: Path) -> None:
+    model = ModelConfig(architecture="encoder", vocab_size=20, d_model=24, n_layers=2, n_heads=12, d_ff=8, max_len=130)
+    task = Task(TaskConfig(name="reverse", architecture="encoder", min_len=3, max_len=128))
+    [run] = [from_file(Book(runs), to_bytes(Checkpoint(Transformer(model), task, {"name": "big"})), owner="").run]
+    source = " ".join(str(1 + place % 19) for place in range(128))
+    for panel, n_cells in (("rows", 12 * 43), ("attention", 32 * 32)):
+        app = open_page(COMPARE, a=run, b=f"{run}~causal", input=source, panel=panel)
+        assert not app.exception
+        charts = [chart.proto.datasets[0].data.data for chart in app.get("vega_lite_chart")]
+        assert [pyarrow.ipc.open_stream(data).read_all().num_rows for data in charts] == [n_cells] * len(charts)
+        assert charts
 
 
 def test_players_come_change_and_go(open_page: Open) -> None:

@@ -116,8 +116,12 @@ def _card(index: int, seat: Seat, n: int) -> None:
             args=(index,),
             label_visibility="collapsed",
         )
-        # Of two players everything stands in one line; three and four cards are narrow.
-        second = row if n < 3 else st.container(horizontal=True, wrap=False, gap="xsmall", vertical_alignment="center")
+        # Of two shipped models everything stands in one line; three and four cards are narrow, and a run has its step.
+        second = (
+            row
+            if n < 3 and of_run is None
+            else st.container(horizontal=True, wrap=False, gap="xsmall", vertical_alignment="center")
+        )
         if of_run is not None:
             with second:
                 _ask_step(index, *of_run, narrow=n < 3)
