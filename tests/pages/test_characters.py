@@ -224,7 +224,10 @@ def test_a_text_of_ones_own_goes_into_the_form(
     monkeypatch.setenv("XFORMER_DATA", str(tmp_path / "data"))
     own = texts.keep("Wer reitet so spät durch Nacht und Wind? ".encode() * 60)
     app = open_page("pages/train/train.py")
+    app.session_state["presets_text"] = True
+    app = app.run()
     app.button(key="change_characters").click().run()
+    next(field for field in app.number_input if field.label == "Layers").set_value(3)
     assert not app.exception
     assert app.selectbox(key="text").value == "python"
     app.session_state["text_given"] = [own]
@@ -234,6 +237,7 @@ def test_a_text_of_ones_own_goes_into_the_form(
     assert [error.value for error in app.error] == []
     assert not app.button(key="start_own").disabled
     assert "a text of your own" in words(app)
+    assert next(field for field in app.number_input if field.label == "Layers").value == 3  # other edits stay
 
 
 @pytest.mark.parametrize("name", NAMES)

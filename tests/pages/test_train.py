@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,7 @@ from pages.shared.panels.train_setup import FIRST, OWN, group_key, grouped
 from tests.pages.conftest import ROOT, Open
 from tests.training.tiny import ARCHITECTURES, tiny_preset
 from xformer.presets import PRESETS
-from xformer.tasks import texts
-from xformer.training import jobs
+from xformer.training import jobs, liveness
 from xformer.training.book import ELSEWHERE, Book
 from xformer.training.loop import train
 from xformer.training.snapshots import snapshot_steps
@@ -183,23 +183,6 @@ def test_a_preset_is_changed_first_in_the_form(open_page: Open, runs: Path) -> N
     assert (entry.preset, entry.settings().train) == ("induction", watchable(PRESETS["induction"]).train)
 
 
-def test_another_text_leaves_the_rest_of_the_form_as_it_was(open_page: Open, runs: Path) -> None:
-    app = open_page(PAGE)
-    app.session_state["train_form"] = "characters"
-    app.session_state[group_key("Text")] = True
-    app = app.run()
-    app.button(key="change_characters").click().run()
-    app = number(app, "Layers").set_value(3).run()
-    name = texts.keep(b"The quick brown fox jumps over the lazy dog. " * 40)
-    app.session_state["text_given"] = [name]
-    app = app.run().selectbox(key="text").set_value(name).run()
-    assert not app.exception
-    assert number(app, "Layers").value == 3
-    app.button(key="start_own").click().run()
-    (entry,) = Book(runs).entries()
-    assert (entry.settings().task.text, entry.settings().model.n_layers) == (name, 3)
-
-
 def test_a_time_is_expected_from_a_run_here_on_such_a_device_or_not_at_all() -> None:
     book = Book(tempfile.mkdtemp())
     preset = tiny_preset(steps=1000)
@@ -325,6 +308,22 @@ def test_each_state_is_told_and_offers_what_can_be_done(
     assert told == there
     if state == "failed":
         assert [error.value.replace("\\", "") for error in app.error] == [message]
+
+
+def test_a_run_that_is_scored_says_how_far_and_lets_one_end_it(open_page: Open, runs: Path) -> None:
+    how = {"live": json.dumps({"scoring": [500, 2000, 10.0]}), "worker": "x", "pid": 1}
+    run = finished(runs, state="running", **how)
+    lock = liveness.take(Book(runs).folder_of(run) / jobs.LOCK)  # as its process would
+    assert lock is not None
+    app = open_page(PAGE, run=run)
+    assert not app.exception
+    assert "Trained. Scoring it on unseen examples: 500 of 2,000, about 30 s left." in said(app)
+    assert app.button(key="run_stop").label == "End scoring"
+    assert app.button(key="run_pause").disabled
+    app.button(key="run_stop").click().run()
+    with Book(runs).database.reading() as db:
+        assert [row["kind"] for row in db.execute("SELECT kind FROM commands")] == ["stop"]
+    os.close(lock)
 
 
 def test_resume_puts_a_stopped_run_back_into_the_queue(open_page: Open, runs: Path) -> None:

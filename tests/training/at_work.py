@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import pytest
 
 from tests.training.tiny import tiny_preset
 from xformer.presets import Preset
-from xformer.training import jobs, loop, obedience, worker
+from xformer.training import jobs, liveness, loop, obedience, worker
 from xformer.training.book import Book, Entry, entry_of, move
 
 PRESET = tiny_preset(steps=20, log_every=5, snapshot_every=10, model={"dropout": 0.2}, weight_decay=0.1)
@@ -58,8 +59,14 @@ def happenings(
 
 def train(book: Book, run: str, monkeypatch: pytest.MonkeyPatch, **what: Any) -> Entry:
     """Have a queued run trained here, and return what the book says then."""
-    with happenings(monkeypatch, **what):
-        worker.work(book, run, claim(book, run))
+    # Held as its process would hold it: else the keeper of an app that another test has opened takes the run for dead.
+    lock = liveness.take(book.folder_of(run) / jobs.LOCK)
+    try:
+        with happenings(monkeypatch, **what):
+            worker.work(book, run, claim(book, run))
+    finally:
+        if lock is not None:
+            os.close(lock)
     return book.entry(run)
 
 

@@ -63,3 +63,27 @@ def test_another_seed_is_another_set_of_examples() -> None:
     model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
     assert evaluate(model, task, samples=20, seed=1) == evaluate(model, task, samples=20, seed=1)
     assert evaluate(model, task, samples=20, seed=1) != evaluate(model, task, samples=20, seed=2)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_score_that_is_watched_is_the_same_and_ends_where_it_is_told(
+    float64: None, monkeypatch: pytest.MonkeyPatch, architecture: str
+) -> None:
+    task = tiny_task(architecture)
+    model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
+    whole = evaluate(model, task, samples=20, seed=3)
+    monkeypatch.setattr(module, "rows_at_once", lambda *_: 6)
+    seen: list[tuple[int, int]] = []
+    watched = evaluate(model, task, samples=20, seed=3, watch=lambda *so_far: not seen.append(so_far))
+    assert seen == [(0, 20), (6, 20), (12, 20), (18, 20), (20, 20)]
+    assert watched.loss == pytest.approx(whole.loss, rel=1e-12)
+    assert (watched.exact_match, watched.samples) == (pytest.approx(whole.exact_match), 20)
+    assert evaluate(model, task, samples=20, seed=3, watch=lambda done, of: done < 7).samples == 12
+    assert evaluate(model, task, samples=20, seed=3, watch=lambda done, of: False).samples == 6  # never of nothing
+
+
+def test_a_part_is_small_where_a_model_is_large() -> None:
+    task = tiny_task()
+    batch = task.sample(4, seed=0)
+    small, large = (Transformer(tiny_model(task, d_model=d, d_ff=d)) for d in (8, 512))
+    assert module.rows_at_once(small, batch) > 500 > module.rows_at_once(large, batch) >= 1

@@ -7,7 +7,7 @@ nothing of the answer, so that a model which reads ahead is found out.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -17,22 +17,49 @@ from xformer.tasks import Score, Task, score
 from xformer.tasks.batch import IGNORED, Batch
 
 BATCH = 500
+PART = 2e9
+"""Multiplications between two looks of whoever watches: a few tenths of a second on one core."""
+Watch = Callable[[int, int], bool]
+"""Called with the examples done and asked for; where it says no, it is enough."""
 TOGETHER = 4000
 """Prompts of one length that are decoded at once: they wait for each other, over several batches."""
 
 
 @torch.no_grad()
-def evaluate(model: Transformer, task: Task, *, samples: int, seed: int) -> Score:
+def evaluate(model: Transformer, task: Task, *, samples: int, seed: int, watch: Watch | None = None) -> Score:
     """Score `samples` fresh examples drawn from `seed` (each as often as its length comes up).
 
-    Where there are fewer that training never showed, each of them is scored once.
+    Where there are fewer that training never showed, each of them is scored once. With `watch`, it goes in small parts.
     """
     samples = min(samples, task.rule.unseen or samples)
     was_training = model.training
     model.eval()
-    result = score_batches(model, task, _batches(task, samples, seed, model.device))
+    batches = _batches(task, samples, seed, model.device)
+    result = score_batches(model, task, batches) if watch is None else _watched(model, task, batches, samples, watch)
     model.train(was_training)
     return result
+
+
+def _watched(model: Transformer, task: Task, batches: Iterator[Batch], samples: int, watch: Watch) -> Score:
+    """The figures of as many parts as `watch` lets it do: of one at least."""
+    parts, cells, done = [], [], 0
+    watch(done, samples)
+    for batch in batches:
+        n = rows_at_once(model, batch)
+        for begin in range(0, len(batch.tokens), n):
+            part = batch.rows(begin, begin + n)
+            parts.append(score_batches(model, task, iter([part])))
+            cells.append(int((part.labels != IGNORED).sum()))
+            done += parts[-1].samples
+            if not watch(done, samples):
+                return average(parts, cells)
+    return average(parts, cells)
+
+
+def rows_at_once(model: Transformer, batch: Batch) -> int:
+    """How many rows of a batch make a part that takes a fraction of a second."""
+    tokens = batch.tokens.shape[1] + batch.labels.shape[1]
+    return max(1, int(PART / (model.config.n_parameters() * tokens)))
 
 
 def score_batches(model: Transformer, task: Task, batches: Iterator[Batch]) -> Score:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 import traceback
@@ -27,6 +28,7 @@ from xformer.training.jobs import START, tend
 from xformer.training.loop import Run, Stopped
 from xformer.training.obedience import Obedience
 from xformer.training.priority import step_back
+from xformer.training.scoring import SCORING, Scoring
 from xformer.training.snapshots import STATE, forget_after, forget_unfinished
 
 SAMPLES = 2_000
@@ -121,7 +123,7 @@ def _train(book: Book, entry: Entry, obedience: Obedience) -> tuple[str, str]:
     settings = entry.settings()
     forget_unfinished(folder)
     if (folder / FILE).exists() and not (folder / STATE).exists():
-        return _finish_again(book, entry, folder)
+        return _finish_again(book, entry, folder, obedience)
     task = Task(settings.task)
     task.check_fits(settings.model)
     run = Run(settings, task, _device(book, entry), folder)
@@ -148,7 +150,7 @@ def _train(book: Book, entry: Entry, obedience: Obedience) -> tuple[str, str]:
         obedience.flush()  # the figures show how it came to this
         raise
     obedience.flush()
-    return _finish(book, entry, folder)
+    return _finish(book, entry, folder, obedience)
 
 
 def _device(book: Book, entry: Entry) -> torch.device:
@@ -164,19 +166,21 @@ def _device(book: Book, entry: Entry) -> torch.device:
     return device
 
 
-def _finish_again(book: Book, entry: Entry, folder: Path) -> tuple[str, str]:
+def _finish_again(book: Book, entry: Entry, folder: Path, obedience: Obedience) -> tuple[str, str]:
     """A run that had come to its end, and was killed before it could say so."""
     card = load(folder).card
     with book.database.writing() as db:
         insert_rows(db, entry.id, card["curve"])
-        set_columns(db, entry.id, step=card["step"], seconds=card["seconds"])
-    return _finish(book, entry, folder)
+        set_columns(db, entry.id, step=card["step"], seconds=card["seconds"], pid=os.getpid())
+    return _finish(book, entry, folder, obedience)
 
 
-def _finish(book: Book, entry: Entry, folder: Path) -> tuple[str, str]:
-    figures = put_figures_on_card(folder, SAMPLES)
-    book.change(entry.id, figures=json.dumps(figures))
-    return "finished", ""
+def _finish(book: Book, entry: Entry, folder: Path, obedience: Obedience) -> tuple[str, str]:
+    scoring = Scoring(book, entry, obedience)
+    figures = put_figures_on_card(folder, SAMPLES, scoring)
+    live = {name: value for name, value in book.entry(entry.id).live.items() if name != SCORING}
+    book.change(entry.id, figures=json.dumps(figures), live=json.dumps(live))
+    return "finished", scoring.ended if figures["samples"] < SAMPLES else ""
 
 
 def _without_gpu(book: Book, entry: Entry, error: Exception) -> tuple[str, str]:

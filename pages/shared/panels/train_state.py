@@ -12,6 +12,7 @@ from xformer.presets import Preset
 from xformer.tasks.rules import RULES
 from xformer.training import queue
 from xformer.training.book import ELSEWHERE, Entry
+from xformer.training.scoring import SCORING
 
 BADGES = {
     "queued": ("waiting", "orange", ":material/hourglass_top:"),
@@ -61,7 +62,7 @@ def far_along(entry: Entry, settings: Preset) -> float:
 
 def scored(entry: Entry) -> tuple[int, int, float] | None:
     """While a run that is through is scored: examples done, of how many, and for how many seconds; else None."""
-    found = entry.live.get("scoring") if entry.state == "running" else None
+    found = entry.live.get(SCORING) if entry.state == "running" else None
     is_whole = isinstance(found, list) and len(found) == 3 and all(isinstance(n, (int, float)) for n in found)
     return (int(found[0]), max(1, int(found[1])), float(found[2])) if is_whole else None
 
