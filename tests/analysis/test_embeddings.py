@@ -15,8 +15,8 @@ from xformer.analysis.embeddings import (
     cosines,
     input_vectors,
     mean_alikeness,
+    mean_cosines,
     neighbours,
-    next_door,
     pca,
     projection_table,
     random_cosine,
@@ -139,6 +139,9 @@ def test_tables_hold_every_number_once() -> None:
     for row in table.to_dict("records"):
         assert row["value"] == x[row["position"], row["dimension"]].item()
         assert row["token"] == "aba"[row["position"]]
+    later = vector_table(x, ["a", "b", "a"], 7)
+    assert later["position"].tolist() == (table["position"] + 7).tolist()
+    assert later["value"].tolist() == table["value"].tolist()
     angles = cosine_table(x, ["a", "b", "a"])
     assert len(angles) == 9
     for row in angles.to_dict("records"):
@@ -168,17 +171,12 @@ def test_neighbours_by_brute_force() -> None:
     assert len(neighbours(x, labels, 0, n=100)) == 6
 
 
-def test_next_door_knows_numbers_in_order_from_numbers_in_a_shuffle() -> None:
-    angle = torch.linspace(0, 2, 11, dtype=torch.float64)
-    line = torch.stack([angle.cos(), angle.sin()], dim=1)  # along an arc, in order
-    table = torch.cat([torch.tensor([[5.0, 5.0]]), line])  # token 0 is no number
-    assert next_door(table, 1, 11) == (1.0, 2 / 11)
-    order = torch.tensor([0, 2, 4, 6, 8, 10, 1, 3, 5, 7, 9])  # neighbours along the arc are two apart
-    shuffled = torch.cat([torch.tensor([[5.0, 5.0]]), line[order.argsort()]])
-    assert next_door(shuffled, 1, 11)[0] <= 2 / 11
-    # Chance, counted: over all pairs (number, another number) the share that are one apart.
-    pairs = [(i, j) for i in range(11) for j in range(11) if i != j]
-    assert sum(abs(i - j) == 1 for i, j in pairs) / len(pairs) == pytest.approx(2 / 11, abs=1e-15)
+def test_mean_cosines_by_loops() -> None:
+    x = points(7, 5)
+    angle = cosines(x)
+    pairs = [(i, j) for i in range(7) for j in range(7) if i != j]
+    beside = [angle[i, i + 1].item() for i in range(6)]
+    assert mean_cosines(x) == pytest.approx((sum(beside) / 6, sum(angle[i, j].item() for i, j in pairs) / 42))
 
 
 @pytest.mark.parametrize("d", [2, 3, 13])

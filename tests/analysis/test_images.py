@@ -13,11 +13,11 @@ from xformer.analysis.heads import head_scores
 from xformer.analysis.images import (
     filter_components,
     mistakes,
-    neighbour_share,
     patch_filters,
     place_cosines,
     read_test_images,
 )
+from xformer.analysis.nearness import places_side_by_side
 from xformer.analysis.survey import survey
 from xformer.errors import InputError
 from xformer.model import Transformer
@@ -78,8 +78,8 @@ def test_places_are_compared_without_the_class_token(model: Transformer) -> None
 def test_the_share_of_neighbours_counts_places_side_by_side() -> None:
     row, column = torch.arange(9) // 3, torch.arange(9) % 3
     apart = (row[:, None] - row).abs() + (column[:, None] - column).abs()
-    assert neighbour_share(-apart.double()) == 1.0
-    assert neighbour_share(apart.double()) == 0.0
+    assert places_side_by_side(-apart.double()).share == 1.0
+    assert places_side_by_side(apart.double()).share == 0.0
 
 
 def test_a_survey_counts_blank_pixels_too_and_each_test_image_once(model: Transformer) -> None:

@@ -15,17 +15,22 @@ from xformer.analysis.positions import (
     alibi_table,
     angle_table,
     attention_moved,
+    block_size,
     by_offset,
     curve_table,
     dot_products,
-    order_blindness,
+    is_causal,
+    order_test,
     pattern_table,
+    reversed_patches,
     rotary_itself,
     rotary_products,
     wavelengths,
 )
 from xformer.edits import set_causal, zero_positions
 from xformer.layers.positions import rotary_angles, rotate, sinusoidal
+from xformer.model import Transformer
+from xformer.presets import preset
 from xformer.trace import record
 
 TOKENS = torch.tensor([[3, 7, 1, 7, 2, 5, 9]])
@@ -183,13 +188,55 @@ def test_attention_moved_by_loops_and_at_its_ends() -> None:
 def test_without_positions_an_encoder_is_blind_to_order(kind: str) -> None:
     model = random_model("encoder", positions=kind)
     on = record(model, TOKENS).logits[0], record(model, TOKENS.flip(1)).logits[0].flip(0)
-    assert order_blindness(model, TOKENS) < 1e-4  # float32 logits of size ~10
+    found = order_test(model, TOKENS)
+    assert found is not None
+    assert found.is_blind
     if kind in ("sinusoidal", "learned", "rotary"):  # counted from one end: order shows
         assert (on[0] - on[1]).abs().max() > 1e-2
 
 
 def test_a_causal_model_is_not_blind_to_order() -> None:
-    assert order_blindness(random_model("decoder"), TOKENS) > 1e-2
+    found = order_test(random_model("decoder"), TOKENS)
+    assert found is not None
+    assert not found.is_blind
+    assert found.difference > 1e-2
+
+
+def test_nothing_is_tried_where_backwards_is_forwards() -> None:
+    assert order_test(random_model("encoder"), torch.tensor([[3, 7, 3]])) is None
+    assert order_test(random_model("encoder"), torch.tensor([[3]])) is None
+
+
+@pytest.mark.parametrize("positions", ["learned", "none"])
+def test_a_model_of_images_is_blind_to_the_order_of_patches_not_to_that_of_pixels(positions: str) -> None:
+    model = Transformer(preset("digits").model.replace(positions=positions), torch.Generator().manual_seed(0)).eval()
+    pixels = torch.randint(0, 17, (1, 64), generator=torch.Generator().manual_seed(1))
+    found = order_test(model, pixels)
+    assert found is not None
+    assert found.is_blind
+    off = [zero_positions()] if positions == "learned" else []
+    mirrored = record(model, pixels.flip(1), edits=off).logits  # turns each patch around inside, too
+    apart = mirrored[0, 0] - record(model, pixels, edits=off).logits[0, 0]
+    assert apart.abs().max() > 1e-3 * found.scale
+
+
+def test_patches_in_reverse_order_by_loops() -> None:
+    pixels = torch.arange(36)[None]
+    grid, reversed_grid = pixels.view(6, 6), reversed_patches(pixels, 2).view(6, 6)
+    for row in range(3):
+        for column in range(3):
+            there = grid[2 * row : 2 * row + 2, 2 * column : 2 * column + 2]
+            here = reversed_grid[4 - 2 * row : 6 - 2 * row, 4 - 2 * column : 6 - 2 * column]
+            assert here.equal(there)
+
+
+def test_whether_a_run_is_causal() -> None:
+    model = random_model("encoder")
+    assert not is_causal(record(model, TOKENS))
+    assert is_causal(record(model, TOKENS, edits=[set_causal(True)]))
+    assert is_causal(record(random_model("decoder"), TOKENS))
+    pair = record(random_model("encoder-decoder"), TOKENS, torch.tensor([[4, 5]]))
+    assert (is_causal(pair, "encoder"), is_causal(pair, "decoder")) == (False, True)
 
 
 def test_pattern_table_is_the_head_that_was_asked_for() -> None:
@@ -201,3 +248,31 @@ def test_pattern_table_is_the_head_that_was_asked_for() -> None:
         assert row["weight"] == trace["encoder.1.attn.pattern"][0, 2, row["query"], row["key"]].item()
         assert row["allowed"] == (row["key"] <= row["query"])
         assert (row["query token"], row["key token"]) == (f"t{row['query']}", f"t{row['key']}")
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 4])
+def test_a_long_pattern_is_put_together_into_blocks(most: int) -> None:
+    trace = record(random_model("encoder"), TOKENS, edits=[set_causal(True)])
+    names = [f"t{i}" for i in range(N)]
+    size = block_size(N, most)
+    blocks = [list(range(N))[start : start + size] for start in range(0, N, size)]
+    assert len(blocks) <= most
+    table = pattern_table(trace, "encoder.1.attn", 2, names, names, most)
+    pattern = trace["encoder.1.attn.pattern"][0, 2].double()
+    rows = table.to_dict("records")
+    assert len(rows) == len(blocks) ** 2
+    for row, (queries, keys) in zip(rows, [(q, k) for q in blocks for k in blocks], strict=True):
+        expected = sum(pattern[q, k].item() for q in queries for k in keys) / len(queries)
+        assert row["weight"] == pytest.approx(expected, abs=1e-12)
+        assert row["allowed"] == (min(keys) <= max(queries))
+        assert (row["query"], row["key"]) == (f"{queries[0]}–{queries[-1]}", f"{keys[0]}–{keys[-1]}")
+    assert table.groupby("query")["weight"].sum().tolist() == pytest.approx([1.0] * len(blocks))
+
+
+def test_offsets_of_alibi_are_left_out_evenly() -> None:
+    table = alibi_table(512, 12, 100)
+    assert len(table) <= 12 * 100
+    full = alibi_table(512, 12).set_index(["head", "offset"])["bias"]
+    for row in table.itertuples():
+        assert full[row.head, row.offset] == row.bias
+    assert sorted(set(table["offset"])) == sorted(-offset for offset in set(table["offset"]))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import altair as alt
 import pytest
+import streamlit as st
 import torch
 
 import xformer
@@ -13,6 +15,7 @@ from xformer.analysis.embeddings import neighbours, vocabulary_vectors
 
 PAGE = "pages/explore/embeddings.py"
 MODELS = sorted(path.parent.name for path in (ROOT / "checkpoints").glob("*/model.safetensors"))
+LONG = {"model": "reverse", "input": " ".join(str(1 + step * 7 % 19) for step in range(60))}
 
 
 def text(app: Any) -> str:
@@ -23,23 +26,32 @@ def complaints(app: Any) -> list[str]:
     return [element.value for kind in ("error", "warning", "exception") for element in getattr(app, kind)]
 
 
-@pytest.mark.parametrize("part", ["tokens", "positions", "sum"])
 @pytest.mark.parametrize("model", MODELS)
-def test_every_model_shows_every_part(open_page: Open, model: str, part: str) -> None:
-    positions = xformer.load(ROOT / "checkpoints" / model).config.positions
-    if part != "tokens" and positions not in ("sinusoidal", "learned", "mirror"):
-        pytest.skip(f"{model} adds no positions to its tokens")
-    app = open_page(PAGE, model=model, part=part)
+def test_every_model_shows_everything_there_is_to_see_of_it(open_page: Open, model: str) -> None:
+    checkpoint = xformer.load(ROOT / "checkpoints" / model)
+    assert checkpoint.task is not None
+    app = open_page(PAGE, model=model)
     assert complaints(app) == []
-    assert app.segmented_control(key="part").value == part
-    assert "What to notice" in text(app)
-    assert app.query_params["part"] == part
+    has_positions = checkpoint.config.positions in ("sinusoidal", "learned", "mirror")
+    assert len(app.segmented_control(key="part").options) == (3 if has_positions else 1)
+    for part in ("positions", "sum") if has_positions else ():
+        app.segmented_control(key="part").set_value(part).run()
+        assert complaints(app) == []
+        assert app.query_params["part"] == part
+    panels = ["filters"] if checkpoint.config.image else ["vocabulary"]
+    panels += ["waves"] if checkpoint.task.rule.n_numbers else []
+    assert len(app.segmented_control(key="embeddings_show").options) == 1 + len(panels)
+    for show in panels:
+        app.segmented_control(key="embeddings_show").set_value(show).run()
+        assert complaints(app) == []
+        assert app.query_params["show"] == show
 
 
 def test_an_encoder_decoder_has_two_sides_and_says_that_they_share(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse-seq2seq", input="4 9 2")
     assert "**share** one embedding matrix" in text(app)
-    assert "4 tokens × 32" in text(app)
+    assert "All 4 positions × 32 numbers" in text(app)
+    app.segmented_control(key="embeddings_show").set_value("vocabulary").run()
     app.segmented_control(key="side").set_value("decoder").run()
     assert complaints(app) == []
     assert app.query_params["side"] == "decoder"
@@ -49,7 +61,7 @@ def test_an_encoder_decoder_has_two_sides_and_says_that_they_share(open_page: Op
 
 
 def test_the_neighbours_on_screen_are_those_of_the_library(open_page: Open) -> None:
-    app = open_page(PAGE, model="reverse", near="7")
+    app = open_page(PAGE, model="reverse", near="7", show="vocabulary")
     checkpoint = xformer.load(ROOT / "checkpoints/reverse")
     assert checkpoint.task is not None
     expected = neighbours(vocabulary_vectors(checkpoint.model), checkpoint.task.vocabulary.labels, 7)
@@ -62,11 +74,9 @@ def test_the_neighbours_on_screen_are_those_of_the_library(open_page: Open) -> N
 
 def test_a_change_that_matters_stands_beside_the_original(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", part="sum", edits="positions:off")
-    assert [element.value for element in app.subheader][:3] == [
-        "Sum · the model’s own run",
-        "How alike two of them are",
-        "Sum · 1 change",
-    ]
+    assert [element.value for element in app.subheader][:2] == ["Sum · the model’s own run", "Sum · 1 change"]
+    app = open_page(PAGE, model="reverse", part="positions", edits="positions:off")
+    assert "All these vectors are zero here" in text(app)
     app = open_page(PAGE, model="reverse", part="tokens", edits="positions:off")
     assert "token vectors are the same in both runs" in text(app)
     app = open_page(PAGE, model="reverse", part="tokens", edits="token:0.9")
@@ -77,19 +87,59 @@ def test_repeats_are_told_apart_by_their_place(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", input="5 8 5")
     assert "Positions 0 and 2 hold the same token" in text(app)
     assert "(cosine 1.000)" in text(app)
+    assert "now the model can **tell them apart**" in text(app)
     app = open_page(PAGE, model="reverse", input="5 8 6")
     assert "Type a symbol twice" in text(app)
 
 
-@pytest.mark.parametrize(("name", "value"), [("part", "gas"), ("axes", "4"), ("near", "banana"), ("near", "")])
+def test_numbers_on_circles_are_said_to_be_and_no_others(open_page: Open) -> None:
+    app = open_page(PAGE, model="modular", show="vocabulary")
+    assert "direction of its own" not in text(app)
+    assert "2 of the 29 frequencies, 1 and 17, hold 79% of the variance" in text(app)
+    assert "stand on a **circle**" in text(app)
+    app.segmented_control(key="embeddings_show").set_value("waves").run()
+    assert app.query_params["wave"] == "1"
+    assert [element.value for element in app.subheader][1] == "The plane of frequency 1"
+    app.segmented_control(key="number_wave").set_value("17").run()
+    assert [element.value for element in app.subheader][1] == "The plane of frequency 17"
+    for model in ("reverse", "induction"):
+        app = open_page(PAGE, model=model, show="vocabulary")
+        assert "frequenc" not in text(app)
+        assert "in order" not in text(app)
+        app = open_page(PAGE, model=model, show="waves")
+        assert "No frequency stands out clearly" in text(app)
+    assert "**put the numbers in order**" in text(open_page(PAGE, model="sort", show="vocabulary"))
+
+
+def test_characters_of_a_kind_lie_together_only_where_they_do(open_page: Open) -> None:
+    assert "what is used alike **ends up alike**" in text(open_page(PAGE, model="characters", show="vocabulary"))
+
+
+def test_a_long_input_is_seen_through_a_window(open_page: Open) -> None:
+    app = open_page(PAGE, **LONG, **{"from": "20"})
+    assert complaints(app) == []
+    assert "Positions 20 to 51 of 60" in text(app)
+    app.slider(key="vectors_from").set_value(28).run()
+    assert "Positions 28 to 59 of 60" in text(app)
+    assert app.query_params["from"] == "28"
+    app = open_page(PAGE, model="reverse", input="5 8 5")
+    assert "from" not in app.query_params
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("part", "gas"), ("show", "x"), ("axes", "4"), ("near", "banana"), ("near", ""), ("wave", "99"), ("from", "29")],
+)
 def test_a_link_to_what_is_not_here_says_so(open_page: Open, name: str, value: str) -> None:
-    app = open_page(PAGE, model="reverse", **{name: value})
+    show = {"axes": "vocabulary", "near": "vocabulary", "wave": "waves"}
+    link = LONG | ({"show": show[name]} if name in show else {}) | {name: value}
+    app = open_page(PAGE, **link)
     assert not app.exception
-    assert [f"a {name} that is not here" in element.value for element in app.warning] == [True]
+    assert ["that is not here" in element.value for element in app.warning if "link" in element.value] == [True]
 
 
 def test_three_axes(open_page: Open) -> None:
-    app = open_page(PAGE, model="reverse", axes="3")
+    app = open_page(PAGE, model="reverse", show="vocabulary", axes="3")
     assert complaints(app) == []
     assert len(app.get("plotly_chart")) == 1
     app.segmented_control(key="axes").set_value("2").run()
@@ -97,14 +147,34 @@ def test_three_axes(open_page: Open) -> None:
     assert app.query_params["axes"] == "2"
 
 
-@pytest.mark.parametrize("link", [{}, {"axes": "3", "part": "sum"}, {"model": "reverse-seq2seq", "side": "decoder"}])
-@pytest.mark.parametrize("edits", ["", "positions:off,token:1.9"])
-def test_the_code_under_each_picture_runs(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch, link: dict, edits: str
+@pytest.mark.parametrize(
+    "link",
+    [
+        {"part": "sum"},
+        {"show": "vocabulary"},
+        {"show": "vocabulary", "axes": "3"},
+        {"show": "waves", "model": "modular", "wave": "17"},
+        {"show": "vocabulary", "model": "reverse-seq2seq", "side": "decoder"},
+        {"model": "digits", "show": "filters"},
+        {"model": "reverse", "part": "sum", "edits": "positions:off,token:1.9"},
+        LONG | {"from": "3"},
+    ],
+)
+def test_the_code_of_each_picture_draws_that_very_picture(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch, link: dict[str, str]
 ) -> None:
     monkeypatch.chdir(ROOT)
-    app = open_page(PAGE, **({"model": "reverse"} | link), **({"edits": edits} if edits else {}))
-    codes = [element.value for element in app.code]
-    assert len(codes) == (6 if edits else 4)
-    for code in codes:
-        exec(compile(code, "footer", "exec"), {})
+    drawn: list[Any] = []
+    show_chart = st.altair_chart
+    monkeypatch.setattr(st, "altair_chart", lambda chart, **more: drawn.append(chart) or show_chart(chart, **more))
+    app = open_page(PAGE, **({"model": "reverse"} | link))
+    assert complaints(app) == []
+    again = []
+    for element in app.code:
+        names: dict[str, Any] = {}
+        exec(compile(element.value.replace("show(picture)", ""), "footer", "exec"), names)
+        again.append(names["picture"])
+    charts = [chart for chart in again if isinstance(chart, alt.TopLevelMixin)]
+    assert len(charts) == len(drawn)
+    specs = [chart.to_dict() for chart in drawn]
+    assert all(chart.to_dict() in specs for chart in charts)

@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+import altair as alt
 import pytest
+import streamlit as st
 import torch
 
 import xformer
@@ -49,7 +51,6 @@ def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_model_opens_and_loses_its_way_without_positions(open_page: Open, model: str) -> None:
     app = open_page(PAGE, model=model)
     assert complaints(app) == []
-    assert "What to notice" in text(app)
     app.button(key="positions_off").click().run()
     assert complaints(app) == []
     assert app.query_params["edits"] == "positions:off"
@@ -60,7 +61,7 @@ def test_every_model_opens_and_loses_its_way_without_positions(open_page: Open, 
     for edits in ([], [xformer.edits.zero_positions()]):
         logits = xformer.record(checkpoint.model, example.stream, example.target, edits=edits).logits
         losses.append(torch.nn.functional.cross_entropy(logits[0], example.labels[0], ignore_index=-100).item())
-    shown = re.search(r"the loss goes from ([\d.]+) to ([\d.]+) nats", text(app))
+    shown = re.search(r"Without positions .*the loss goes from ([\d.]+) to ([\d.]+) nats", text(app))
     assert shown is not None
     # Four decimals are shown, and −log softmax rounds a little otherwise than cross_entropy does in float32.
     assert [float(number) for number in shown.groups()] == pytest.approx(losses, rel=1e-5, abs=1e-4)
@@ -72,55 +73,147 @@ def test_every_model_opens_and_loses_its_way_without_positions(open_page: Open, 
 @pytest.mark.parametrize(("architecture", "kind"), FITTING)
 @pytest.mark.usefixtures("kinds")
 def test_every_kind_of_positions_has_its_own_picture(open_page: Open, kind: str, architecture: str) -> None:
-    app = open_page(PAGE, model=f"{architecture}-{kind}", input="3 1 2")
+    app = open_page(PAGE, model=f"{architecture}-{kind}", input="3 1 2", show="kinds")
     assert complaints(app) == []
+    panels = app.segmented_control(key="positions_show").options
+    assert any(option == f"its own kind: {NAMES.get(kind)}" for option in panels) == (kind != "none")
     shown = [element.value for element in app.subheader]
-    assert f"How this model does it: {NAMES.get(kind, 'None')}" in shown
-    assert sum("this model" in element.value for element in app.markdown if "badge" in element.value) == 1
-    assert ("has learned no table" in text(app)) == (kind != "learned")
-    assert ("has learned no such tables" in text(app)) == (kind != "mirror")
+    assert sum("this model" in title for title in shown) == 1
+    assert ("no such vectors, so there are none" in text(app)) == (kind != "learned")
+    assert ("Its input would be counted" in text(app)) == (kind != "mirror")
     off = [button for button in app.button if button.key == "positions_off"]
     assert len(off) == (kind != "none")
+    for show in ("attention", "own", "offsets"):
+        if any(name == show for name in _names(kind)):
+            app.segmented_control(key="positions_show").set_value(show).run()
+            assert complaints(app) == []
     if off:
-        off[0].click().run()
+        app.button(key="positions_off").click().run()
         assert complaints(app) == []
         assert "With positions off" in text(app)
     else:
         assert "no positions that could be switched off" in text(app)
 
 
-def test_another_head_and_other_waves_by_link(open_page: Open) -> None:
-    app = open_page(PAGE, model="reverse", watch="2.3", waves="3-0")
+def _names(kind: str) -> list[str]:
+    return {"none": [], "alibi": ["attention", "offsets"]}.get(kind, ["attention", "own", "offsets"])
+
+
+@pytest.mark.parametrize(
+    ("model", "blind"), [("reverse", True), ("digits", True), ("modular", False), ("induction", False)]
+)
+def test_only_what_was_tried_and_came_out_so_is_said_of_order(open_page: Open, model: str, blind: bool) -> None:
+    app = open_page(PAGE, model=model, show="kinds")
     assert complaints(app) == []
-    assert "**layer 2 · head 3**" in text(app)
-    assert app.multiselect(key="waves").value == [3, 0]
-    assert app.query_params["waves"] == "3-0"
+    [metric] = app.metric
+    assert (float(metric.value) < 1e-3) == blind
+    assert ("this model then sees a bag of" in text(app)) == blind
+    assert ("The outputs differ" in text(app)) == (not blind)
+    if model == "digits":
+        assert "the same patches in reverse order. The answer is the same" in text(app)
+
+
+def test_nothing_is_said_of_order_where_there_is_none(open_page: Open) -> None:
+    app = open_page(PAGE, model="reverse", show="kinds", input="5 5 5")
+    assert len(app.metric) == 0
+    assert "Tried just now" not in text(app)
+
+
+def test_the_map_of_patches_is_said_to_be_there_only_above_chance(open_page: Open) -> None:
+    app = open_page(PAGE, model="digits", show="places")
+    assert complaints(app) == []
+    assert "no more than chance would do" in text(app)
+    assert "found out what is beside what" not in text(app)
+
+
+def test_notes_hold_for_a_text_and_under_a_mask(open_page: Open) -> None:
+    app = open_page(PAGE, model="characters")
+    assert "Without positions the loss goes from" in text(app)
+    assert "are right instead" not in text(app)
+    app = open_page(PAGE, model="reverse", mask="causal")
+    assert "comes from the **causal mask**" in text(app)
+    app = open_page(PAGE, model="reverse")
+    assert "only **where** they stand is gone" in text(app)
+    assert "causal mask" not in text(app)
+
+
+def test_another_head_and_other_waves_by_link(open_page: Open) -> None:
+    app = open_page(PAGE, model="reverse", watch="2.3")
+    assert complaints(app) == []
+    assert "layer 2 · head 3: as it is" in [element.value for element in app.subheader]
     app.selectbox(key="watch").set_value("most").run()
     assert app.query_params["watch"] == "most"
+    app = open_page(PAGE, model="reverse", waves="3-0", show="own")
+    assert complaints(app) == []
+    assert app.multiselect(key="waves").value == [3, 0]
+    assert app.query_params["waves"] == "3-0"
+    app = open_page(PAGE, model="reverse", show="kinds", draw="offset")
+    assert app.query_params["draw"] == "offset"
 
 
-@pytest.mark.parametrize(("name", "value"), [("watch", "9.9"), ("watch", "x"), ("waves", "3-99"), ("waves", "²")])
-def test_a_link_to_what_is_not_here_says_so(open_page: Open, name: str, value: str) -> None:
-    app = open_page(PAGE, model="reverse", **{name: value})
+@pytest.mark.parametrize(
+    ("name", "value", "show"),
+    [("watch", "9.9", "attention"), ("watch", "x", "attention"), ("waves", "3-99", "own"), ("waves", "²", "own"),
+     ("draw", "x", "kinds")],
+)  # fmt: skip
+def test_a_link_to_what_is_not_here_says_so(open_page: Open, name: str, value: str, show: str) -> None:
+    app = open_page(PAGE, model="reverse", show=show, **{name: value})
     assert not app.exception
     assert len(app.warning) == 1
 
 
 def test_going_to_a_smaller_model_keeps_the_screen_alive(open_page: Open) -> None:
-    app = open_page(PAGE, model="reverse-decoder", waves="63-1", watch="2.2")
+    app = open_page(PAGE, model="reverse-decoder", waves="63-1", show="own")
     assert complaints(app) == []
     app.sidebar.selectbox(key="model").set_value("reverse-mirror").run()
     assert complaints(app) == []
+    app.segmented_control(key="positions_show").set_value("attention").run()
+    assert complaints(app) == []
 
 
-@pytest.mark.parametrize("edits", ["", "positions:off", "positions:off,token:1.9"])
-@pytest.mark.parametrize("model", ["reverse", "reverse-mirror", "reverse-seq2seq"])
-def test_the_code_under_each_picture_runs(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch, model: str, edits: str
+@pytest.mark.usefixtures("kinds")
+def test_a_long_input_is_put_together_and_says_so(open_page: Open, tmp_path: Path) -> None:
+    task = tiny_task("encoder")
+    model = xformer.Transformer(tiny_model(task, max_len=300), torch.Generator().manual_seed(0)).eval()
+    xformer.save(xformer.Checkpoint(model, task), tmp_path / "long")
+    models.shipped.clear()
+    app = open_page(PAGE, model="long", input=" ".join(["3", "1", "2"] * 50))
+    assert [value for value in complaints(app) if "raining" not in value] == []
+    assert "150 queries and 150 keys, put together into blocks of 4 × 4" in text(app)
+    assert max(len(chart.proto.SerializeToString()) for chart in app.get("vega_lite_chart")) < 400_000
+    app = open_page(PAGE, model="long", show="own", **{"from": "100"})
+    assert "Positions 100 to 227 of 300" in text(app)
+    assert app.query_params["from"] == "100"
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        {"edits": "positions:off,token:1.9"},
+        {"mask": "causal"},
+        {"show": "own"},
+        {"show": "offsets", "model": "reverse-seq2seq", "side": "decoder"},
+        {"show": "kinds"},
+        {"show": "kinds", "model": "reverse-mirror", "draw": "offset"},
+        {"show": "own", "model": "induction"},
+        {"show": "places", "model": "digits"},
+    ],
+)
+def test_the_code_of_each_picture_draws_that_very_picture(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch, link: dict[str, str]
 ) -> None:
     monkeypatch.chdir(ROOT)
-    app = open_page(PAGE, model=model, **({"edits": edits} if edits else {}))
-    codes = [element.value for element in app.code]
-    assert len(codes) == (6 if edits else 5)
-    for code in codes:
-        exec(compile(code, "footer", "exec"), {})
+    drawn: list[Any] = []
+    show_chart = st.altair_chart
+    monkeypatch.setattr(st, "altair_chart", lambda chart, **more: drawn.append(chart) or show_chart(chart, **more))
+    app = open_page(PAGE, **({"model": "reverse"} | link))
+    assert complaints(app) == []
+    again = []
+    for element in app.code:
+        names: dict[str, Any] = {}
+        exec(compile(element.value.replace("show(picture)", ""), "footer", "exec"), names)
+        again.append(names["picture"])
+    charts = [chart for chart in again if isinstance(chart, alt.TopLevelMixin)]
+    assert len(charts) == len(drawn)
+    specs = [chart.to_dict() for chart in drawn]
+    assert all(chart.to_dict() in specs for chart in charts)

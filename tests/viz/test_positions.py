@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 
@@ -20,7 +21,7 @@ from xformer.analysis.positions import (
 from xformer.edits import set_causal, zero_positions
 from xformer.trace import record
 from xformer.viz import theme
-from xformer.viz.positions import curves, moved_bars, offset_band, pattern_heatmap
+from xformer.viz.positions import MOST_HEADS, curves, moved_bars, offset_band, pattern_heatmap
 
 TOKENS = torch.tensor([[3, 7, 1, 7, 2]])
 
@@ -104,3 +105,16 @@ def test_the_bars_are_what_each_head_moved() -> None:
     assert spec["x"]["scale"]["domain"] == [0, 1]
     assert spec["color"]["scale"]["range"] == theme.head_hues(3, dark=False)
     assert spec["y"]["sort"] == [f"{row['where']} · head {row['head']}" for row in rows]
+
+
+def test_of_many_heads_those_that_moved_furthest_are_drawn() -> None:
+    moved = torch.rand(60, generator=torch.Generator().manual_seed(0)).tolist()
+    table = pd.DataFrame(
+        {"where": [f"layer {i // 12 + 1}" for i in range(60)], "head": [i % 12 + 1 for i in range(60)]}
+    )
+    chart = moved_bars(table.assign(moved=moved), dark=False)
+    [rows] = datasets(chart)
+    assert [row["moved"] for row in rows] == sorted(moved, reverse=True)[:MOST_HEADS]
+    scale = chart.to_dict()["encoding"]["color"]["scale"]
+    hues = theme.head_hues(12, dark=False)
+    assert scale["range"] == [hues[head - 1] for head in scale["domain"]]  # each head keeps its own

@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -68,6 +69,13 @@ def cosines(
     return a @ b.T
 
 
+def mean_cosines(vectors: Float[Tensor, "pos d_model"]) -> tuple[float, float]:
+    """The mean cosine of two vectors that stand side by side, and of any two different ones. Takes two or more."""
+    angle = cosines(vectors)
+    n = len(angle)
+    return angle.diagonal(1).mean().item(), ((angle.sum() - angle.trace()) / (n * (n - 1))).item()
+
+
 def mean_alikeness(vectors: Float[Tensor, "n d_model"]) -> tuple[float, float]:
     """The mean |cosine| of two different vectors, and by how many standard errors it is above that of random directions.
 
@@ -112,38 +120,38 @@ def pca(vectors: Float[Tensor, "point d_model"], n_axes: int | None = None) -> P
     return Pca(mean, (axes * sign)[:n_axes], (u * s * sign.T)[:, :n_axes], explained[:n_axes])
 
 
-def vector_table(vectors: Float[Tensor, "pos d_model"], labels: Sequence[str]) -> pd.DataFrame:
-    """One row a cell: position, token, dimension, value."""
+def vector_table(vectors: Float[Tensor, "pos d_model"], labels: Sequence[str], first: int = 0) -> pd.DataFrame:
+    """One row per cell: position (that of the first vector is `first`), token, dimension, value."""
     n_pos, d_model = vectors.shape
-    index = torch.arange(n_pos).repeat_interleave(d_model).tolist()
+    index = np.arange(n_pos).repeat(d_model)
     return pd.DataFrame(
         {
-            "position": index,
-            "token": [labels[i] for i in index],
-            "dimension": torch.arange(d_model).repeat(n_pos).tolist(),
-            "value": vectors.flatten().double().tolist(),
+            "position": first + index,
+            "token": np.array(labels, dtype=object)[index],
+            "dimension": np.tile(np.arange(d_model), n_pos),
+            "value": vectors.flatten().double().numpy(),
         }
     )
 
 
-def cosine_table(vectors: Float[Tensor, "pos d_model"], labels: Sequence[str]) -> pd.DataFrame:
-    """One row a pair of positions: position, token, other position, other token, cosine."""
+def cosine_table(vectors: Float[Tensor, "pos d_model"], labels: Sequence[str], first: int = 0) -> pd.DataFrame:
+    """One row per pair of positions: position (from `first` on), token, other position, other token, cosine."""
     n = len(vectors)
-    one = torch.arange(n).repeat_interleave(n).tolist()
-    other = torch.arange(n).repeat(n).tolist()
+    one, other = np.arange(n).repeat(n), np.tile(np.arange(n), n)
+    names = np.array(labels, dtype=object)
     return pd.DataFrame(
         {
-            "position": one,
-            "token": [labels[i] for i in one],
-            "other position": other,
-            "other token": [labels[i] for i in other],
-            "cosine": cosines(vectors).flatten().tolist(),
+            "position": first + one,
+            "token": names[one],
+            "other position": first + other,
+            "other token": names[other],
+            "cosine": cosines(vectors).flatten().numpy(),
         }
     )
 
 
 def projection_table(found: Pca, labels: Sequence[str], tokens: Sequence[int]) -> pd.DataFrame:
-    """One row a token of the vocabulary: id, token, where it stands in the input ("0, 4"; "" nowhere), PC1, PC2, …"""
+    """One row per token of the vocabulary: id, token, where it stands in the input ("0, 4"; "" nowhere), PC1, PC2, …"""
     where: dict[int, list[str]] = {}
     for position, token in enumerate(tokens):
         where.setdefault(token, []).append(str(position))
@@ -168,15 +176,3 @@ def neighbours(vectors: Float[Tensor, "vocab d_model"], labels: Sequence[str], t
             "distance": distance.tolist(),
         }
     )
-
-
-def next_door(vectors: Float[Tensor, "vocab d_model"], first: int, last: int) -> tuple[float, float]:
-    """Of the numbers `first` to `last` (as tokens), the share whose nearest other number is one more or one less; and
-    what chance would give: a number inside has two such neighbours among n − 1, one at an end has one."""
-    alike = cosines(vectors[first : last + 1]).fill_diagonal_(-math.inf)  # [n, n]
-    n = len(alike)
-    if n < 2:
-        return 0.0, 0.0
-    nearest = alike.argmax(dim=1)
-    share = ((nearest - torch.arange(n)).abs() == 1).double().mean().item()
-    return share, 2 / n  # (2 (n − 2) + 2) / (n (n − 1))

@@ -62,14 +62,3 @@ def place_cosines(model: Transformer) -> Float[Tensor, "patch patch"] | None:
     """The cosine of each patch's position vector with every other's; None where no positions are added."""
     table = added_positions(model, 1 + model.config.n_patches)
     return None if table is None else cosines(table[1:])
-
-
-def neighbour_share(cosine: Float[Tensor, "patch patch"]) -> float:
-    """For how many of the patches the most alike other place is right beside them (above, below, left or right)."""
-    n = len(cosine)
-    side = round(n**0.5)
-    others = cosine.masked_fill(torch.eye(n, dtype=torch.bool), float("-inf"))
-    row, column = torch.arange(n) // side, torch.arange(n) % side
-    nearest = others.argmax(dim=1)
-    apart = (row - row[nearest]).abs() + (column - column[nearest]).abs()
-    return float((apart == 1).double().mean())

@@ -10,8 +10,11 @@ every diagonal is constant, Σ cos(offset · ω); for rotary it is Σ over pairs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
@@ -19,13 +22,16 @@ from torch import Tensor
 
 from xformer.config import ModelConfig
 from xformer.edits import zero_positions
+from xformer.layers.embedding import PatchEmbedding
 from xformer.layers.layout import Layout
-from xformer.layers.positions import alibi_bias, alibi_slopes, rotary_angles, rotate
+from xformer.layers.positions import alibi_slopes, rotary_angles, rotate
 from xformer.model import Transformer
 from xformer.trace import Trace, record
 
 KINDS = ("sinusoidal", "learned", "mirror", "rotary", "alibi", "none")
 ADDED = ("sinusoidal", "learned", "mirror")
+ROUNDING = 1e-4
+"""Logits that differ by less than this share of the largest are the same but for single precision."""
 
 
 def added_positions(model: Transformer, n_pos: int, stack: str | None = None) -> Float[Tensor, "pos d_model"] | None:
@@ -64,29 +70,33 @@ def rotary_itself(n_pos: int, d_head: int, base: float = 10_000.0) -> Float[Tens
     return rotary_products(one, one, n_pos, base)
 
 
-def alibi_scores(n_pos: int, n_heads: int) -> Float[Tensor, "head query key"]:
-    """What ALiBi adds to the scores of each head."""
-    index = torch.arange(n_pos)
-    return alibi_bias(index, index, n_heads)[0].double()
-
-
 def by_offset(matrix: Float[Tensor, "query key"]) -> pd.DataFrame:
     """Along each diagonal: offset = key − query, the mean, the lowest and the highest entry, and how many there are."""
     n = len(matrix)
-    rows = []
-    for offset in range(1 - n, n):
-        along = matrix.diagonal(offset)
-        low, high = along.aminmax()
-        rows.append((offset, along.mean().item(), low.item(), high.item(), len(along)))
-    return pd.DataFrame(rows, columns=["offset", "mean", "low", "high", "pairs"])
+    index = torch.arange(n, device=matrix.device)
+    place = (index[None, :] - index[:, None] + n - 1).flatten()  # [query · key]: which diagonal, from 0
+    values, nothing = matrix.flatten(), matrix.new_zeros(2 * n - 1)
+    pairs = n - (torch.arange(2 * n - 1, device=matrix.device) - (n - 1)).abs()
+    reduced = {
+        how: nothing.scatter_reduce(0, place, values, how, include_self=False) for how in ("sum", "amin", "amax")
+    }
+    return pd.DataFrame(
+        {
+            "offset": range(1 - n, n),
+            "mean": (reduced["sum"] / pairs).tolist(),
+            "low": reduced["amin"].tolist(),
+            "high": reduced["amax"].tolist(),
+            "pairs": pairs.tolist(),
+        }
+    )
 
 
-def curve_table(vectors: Float[Tensor, "pos d_model"], dimensions: Sequence[int]) -> pd.DataFrame:
-    """One row a point of a curve: position, dimension, value."""
+def curve_table(vectors: Float[Tensor, "pos d_model"], dimensions: Sequence[int], first: int = 0) -> pd.DataFrame:
+    """One row per point of a curve: position (that of the first vector is `first`), dimension, value."""
     n_pos = len(vectors)
     return pd.DataFrame(
         {
-            "position": list(range(n_pos)) * len(dimensions),
+            "position": list(range(first, first + n_pos)) * len(dimensions),
             "dimension": [d for d in dimensions for _ in range(n_pos)],
             "value": vectors[:, list(dimensions)].T.flatten().double().tolist(),
         }
@@ -94,7 +104,7 @@ def curve_table(vectors: Float[Tensor, "pos d_model"], dimensions: Sequence[int]
 
 
 def angle_table(n_pos: int, d_head: int, base: float = 10_000.0) -> pd.DataFrame:
-    """Rotary: one row a position and pair of dimensions, with its angle (radians, not reduced), cos and sin."""
+    """Rotary: one row per position and pair of dimensions, with its angle (radians, not reduced), cos and sin."""
     angles = rotary_angles(torch.arange(n_pos), d_head, base).double()  # [pos, half]
     half = angles.shape[1]
     return pd.DataFrame(
@@ -108,16 +118,23 @@ def angle_table(n_pos: int, d_head: int, base: float = 10_000.0) -> pd.DataFrame
     )
 
 
-def alibi_table(n_pos: int, n_heads: int) -> pd.DataFrame:
-    """ALiBi: one row a head and offset, with the bias that is added to the score, and the head's slope."""
-    slopes = alibi_slopes(n_heads).tolist()
-    tables = []
-    for head, matrix in enumerate(alibi_scores(n_pos, n_heads)):
-        table = by_offset(matrix)
-        tables.append(
-            pd.DataFrame({"head": head, "offset": table["offset"], "bias": table["mean"], "slope": slopes[head]})
-        )
-    return pd.concat(tables, ignore_index=True)
+def alibi_table(n_pos: int, n_heads: int, most: int | None = None) -> pd.DataFrame:
+    """ALiBi: one row per head and offset, with the bias that is added to the score, and the head's slope.
+
+    `most` leaves out offsets, evenly and the same on both sides of 0, so that each head has at most so many rows.
+    """
+    step = 1 if most is None else max(1, math.ceil((2 * n_pos - 1) / most))
+    far = (n_pos - 1) // step * step
+    offset = torch.arange(-far, far + 1, step)  # [offset]
+    slopes = alibi_slopes(n_heads).double()  # [head]
+    return pd.DataFrame(
+        {
+            "head": torch.arange(n_heads).repeat_interleave(len(offset)).tolist(),
+            "offset": offset.repeat(n_heads).tolist(),
+            "bias": (-slopes[:, None] * offset.abs()).flatten().tolist(),
+            "slope": slopes.repeat_interleave(len(offset)).tolist(),
+        }
+    )
 
 
 def wavelengths(config: ModelConfig) -> Float[Tensor, " pair"]:
@@ -139,28 +156,100 @@ def attention_moved(before: Trace, after: Trace) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["layer", "head", "moved"])
 
 
-def order_blindness(model: Transformer, tokens: Int[Tensor, "1 pos"]) -> float:
-    """How far an encoder without positions is from not noticing order at all: it reads the input and the input backwards;
-    the largest difference between the logits of the one and the mirrored logits of the other. 0 but for rounding."""
-    forwards = record(model, tokens, edits=[zero_positions()], keep=["logits"]).logits[0]  # [pos, vocab]
-    backwards = record(model, tokens.flip(1), edits=[zero_positions()], keep=["logits"]).logits[0]
-    return (forwards - backwards.flip(0)).abs().max().item()
+@dataclass(frozen=True)
+class OrderTest:
+    """What a model without positions makes of the same tokens (patches) in another order."""
+
+    difference: float
+    """The largest difference of any logit, each token's output compared with its own in the other order."""
+    scale: float
+    """The largest magnitude of any logit."""
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether nothing but rounding is left of the order."""
+        return self.difference <= ROUNDING * self.scale
 
 
-def pattern_table(trace: Trace, path: str, head: int, queries: Sequence[str], keys: Sequence[str]) -> pd.DataFrame:
-    """One head's attention: query position and token, key position and token, weight, and whether looking is allowed."""
+def order_test(model: Transformer, inputs: Int[Tensor, "1 pos"]) -> OrderTest | None:
+    """Run a model of one stack with its positions off on an input, and on the same input backwards.
+
+    An image (`inputs` are its pixels) is put together from its patches in reverse order; its class token stays in front. None
+    where backwards is the same as forwards, so that there is nothing to be seen.
+    """
+    embedding = model.embedding
+    is_image = isinstance(embedding, PatchEmbedding)
+    other = reversed_patches(inputs, embedding.patch) if is_image else inputs.flip(1)
+    if other.equal(inputs):
+        return None
+    off = [] if model.config.positions == "none" else [zero_positions()]
+    forwards, backwards = (
+        record(model, x, edits=off, keep=["logits"]).logits[0] for x in (inputs, other)
+    )  # [out, vocab]
+    if is_image:
+        forwards, backwards = forwards[:1], backwards[:1]  # the answer is read at the class token alone
+    else:
+        backwards = backwards.flip(0)
+    return OrderTest((forwards - backwards).abs().max().item(), forwards.abs().max().item())
+
+
+def reversed_patches(pixels: Int[Tensor, "batch pixel"], patch: int) -> Int[Tensor, "batch pixel"]:
+    """The same images with their patches in reverse order: the last one first, each as it is inside."""
+    side = math.isqrt(pixels.shape[-1])
+    across = side // patch
+    tiles = pixels.view(-1, across, patch, across, patch)  # [batch, row, y, column, x]
+    return tiles.flip(1, 3).reshape(pixels.shape)
+
+
+def is_causal(trace: Trace, stack: str | None = None) -> bool:
+    """Whether every self-attention of a run (of one of its stacks) kept each query from all later keys."""
+    paths = [path for path in trace.patterns() if not path.endswith("cross_attn") and path.startswith(stack or "")]
+    return all(not trace[f"{path}.mask"].triu(1).any() for path in paths)
+
+
+def pattern_table(
+    trace: Trace, path: str, head: int, queries: Sequence[str], keys: Sequence[str], most: int | None = None
+) -> pd.DataFrame:
+    """One head's attention: query position and token, key position and token, weight, and whether looking is allowed.
+
+    With more than `most` queries or keys, neighbours are put together into blocks: the weight of a cell is then the share of
+    the attention of its queries, on average, that goes to any of its keys, so that each row still sums to 1.
+    """
     pattern = trace[f"{path}.pattern"][0, head].double()  # [query, key]
     allowed = trace[f"{path}.mask"][0, head]
-    n_query, n_key = pattern.shape
-    query = torch.arange(n_query).repeat_interleave(n_key).tolist()
-    key = torch.arange(n_key).repeat(n_query).tolist()
+    rows, columns = (block_size(size, most) for size in pattern.shape)
+    weight = _block_sums(_block_sums(pattern, columns).T, rows).T
+    of_block = torch.tensor([len(block) for block in torch.arange(len(pattern)).split(rows)])
+    weight = weight / of_block[:, None]  # [block of queries, block of keys]
+    may_look = _block_sums(_block_sums(allowed.double(), columns).T, rows).T > 0
+    query, query_token = _block_names(queries, rows)
+    key, key_token = _block_names(keys, columns)
+    n_query, n_key = weight.shape
     return pd.DataFrame(
         {
-            "query": query,
-            "query token": [queries[i] for i in query],
-            "key": key,
-            "key token": [keys[i] for i in key],
-            "weight": pattern.flatten().tolist(),
-            "allowed": allowed.flatten().tolist(),
+            "query": np.array(query, dtype=object).repeat(n_key),
+            "query token": np.array(query_token, dtype=object).repeat(n_key),
+            "key": np.tile(np.array(key, dtype=object), n_query),
+            "key token": np.tile(np.array(key_token, dtype=object), n_query),
+            "weight": weight.flatten().numpy(),
+            "allowed": may_look.flatten().numpy(),
         }
     )
+
+
+def block_size(n: int, most: int | None) -> int:
+    """How many neighbours stand in one block, so that there are at most `most` blocks of `n` positions."""
+    return 1 if most is None else math.ceil(n / most)
+
+
+def _block_sums(matrix: Float[Tensor, "row column"], size: int) -> Float[Tensor, "row block"]:
+    missing = -matrix.shape[1] % size
+    return torch.nn.functional.pad(matrix, (0, missing)).unflatten(1, (-1, size)).sum(dim=-1)
+
+
+def _block_names(tokens: Sequence[str], size: int) -> tuple[list, list[str]]:
+    """The positions and the tokens of each block; where a block is more than one position, from where to where it goes."""
+    if size == 1:
+        return list(range(len(tokens))), list(tokens)
+    starts = range(0, len(tokens), size)
+    return [f"{start}–{min(start + size, len(tokens)) - 1}" for start in starts], [""] * len(starts)

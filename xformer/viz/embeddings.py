@@ -6,6 +6,7 @@ Each takes the table that `xformer.analysis.embeddings` makes and returns an Alt
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Sequence
 
 import altair as alt
@@ -14,14 +15,19 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from xformer.viz import theme
+from xformer.viz.labels import label_layers, place_labels
 
 MOST_CELLS = 5000
 """What one Altair heatmap draws: beyond it a browser slows down, and Altair in a notebook refuses."""
 
 
-def position_labels(tokens: Sequence[str]) -> list[str]:
-    """ "0 · 3", "1 · 7": tokens with their position in front, so that repeats stay distinct."""
-    return [f"{position} · {token}" for position, token in enumerate(tokens)]
+def every(n_rows: int, n_columns: int) -> int:
+    """Which columns a heatmap draws, so that it has at most `MOST_CELLS`: all of them (1), every 2nd (2), …"""
+    return max(1, math.ceil(n_columns / max(1, MOST_CELLS // max(1, n_rows))))
+
+
+NARROW = 400
+"""Pixels between the outermost points of a projection in a window of usual width: what its labels have to share."""
 
 
 def rows_height(n_rows: int, most: int = 300, around: int = 70) -> int:
@@ -41,11 +47,12 @@ def vector_heatmap(
 ) -> alt.Chart:
     """Vectors as rows [position × dimension], orange below zero and blue above, ±`limit` at the ends of the scale.
 
-    `table` has position, token, dimension, value (`vector_table`). Only whole columns are left out beyond `MOST_CELLS`.
+    `table` has position, token, dimension, value (`vector_table`). Of more than `MOST_CELLS` every 2nd, 3rd, … column is
+    drawn (see `every`).
     """
     limit = theme.signed_limit(table["value"].to_numpy()) if limit is None else limit
-    n_rows = len(set(table["position"]))
-    table = table.query(f"dimension < {max(1, MOST_CELLS // max(1, n_rows))}")
+    n_rows, n_columns = len(set(table["position"])), len(set(table["dimension"]))
+    table = table.query(f"dimension % {every(n_rows, n_columns)} == 0")
     labelled = table.assign(
         row=[f"{p} · {t}" if t else str(p) for p, t in zip(table["position"], table["token"], strict=True)]
     )
@@ -97,7 +104,7 @@ def projection(
     *,
     dark: bool,
     chosen: int | None = None,
-    height: int = 500,
+    height: int = 430,
 ) -> alt.LayerChart | alt.FacetChart:
     """The vocabulary along its first two principal axes; the input's tokens larger and in colour, `chosen` (an id) ringed.
 
@@ -113,19 +120,25 @@ def projection(
         alt.Tooltip("PC2:Q", format=".7g"),
     ]
     quiet, loud = theme.pick(theme.PART_HUES["tokens"], dark), theme.pick(theme.PRIMARY, dark)
-    base = alt.Chart(table).encode(x=x, y=y, tooltip=tooltip)
+    sides = place_labels(
+        table[["PC1", "PC2"]].to_numpy(),
+        table["token"].tolist(),
+        first=table["shown"].tolist(),
+        width=NARROW,
+        height=height - 100,
+    )
+    base = alt.Chart(table.assign(side=sides)).encode(x=x, y=y, tooltip=tooltip)
     rest, marked = base.transform_filter("!datum.shown"), base.transform_filter("datum.shown")
     click = alt.selection_point(name="point", fields=["token"], on="click", clear=False)
     ring = base.transform_filter(alt.datum.id == (-1 if chosen is None else chosen))
     hit = base.mark_circle(size=500, opacity=0).add_params(click)  # a finger's width to aim at
+    bold = {"size": 15, "gap": 9, "fontWeight": "bold", "color": theme.pick(theme.TEXT, dark)}
     return alt.layer(
         ring.mark_point(size=420, strokeWidth=2, color=theme.pick(theme.PART_HUES["positions"], dark)),
         rest.mark_circle(size=45, color=quiet, opacity=0.55),
-        rest.mark_text(dy=-10, fontSize=12, color=quiet).encode(text="token:N"),
+        *label_layers(rest, "token:N", color=quiet),
         marked.mark_circle(size=150, color=loud, opacity=1),
-        marked.mark_text(dy=-15, fontSize=15, fontWeight="bold", color=theme.pick(theme.TEXT, dark)).encode(
-            text="token:N"
-        ),
+        *label_layers(marked, "token:N", **bold),
         hit,
     ).properties(height=height)
 

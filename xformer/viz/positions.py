@@ -14,6 +14,9 @@ import pandas as pd
 from xformer.viz import theme
 from xformer.viz.embeddings import rows_height
 
+MOST_HEADS = 12
+"""So many bars can be read beside a picture."""
+
 
 def curves(
     table: pd.DataFrame,
@@ -26,7 +29,7 @@ def curves(
     height: int = 380,
     legend: Literal["top", "bottom"] = "top",
 ) -> alt.LayerChart | alt.FacetChart:
-    """Some lines over positions, one a `by` (dimension or head); a click on the legend picks lines out.
+    """Some lines over positions, one for each `by` (dimension or head); a click on the legend picks lines out.
 
     From position `trained` on, which training never showed the model, the picture is shaded.
     """
@@ -79,8 +82,8 @@ def pattern_heatmap(table: pd.DataFrame, *, dark: bool, height: int = 300) -> al
     `table`: see `pattern_table`.
     """
     labelled = table.assign(
-        row=[f"{p} · {t}" for p, t in zip(table["query"], table["query token"], strict=True)],
-        column=[f"{p} · {t}" for p, t in zip(table["key"], table["key token"], strict=True)],
+        row=[f"{p} · {t}" if t else str(p) for p, t in zip(table["query"], table["query token"], strict=True)],
+        column=[f"{p} · {t}" if t else str(p) for p, t in zip(table["key"], table["key token"], strict=True)],
     )
     rows, columns = list(dict.fromkeys(labelled["row"])), list(dict.fromkeys(labelled["column"]))
 
@@ -104,31 +107,36 @@ def pattern_heatmap(table: pd.DataFrame, *, dark: bool, height: int = 300) -> al
         ],
     )
     scale = alt.Scale(**theme.vega_scale(theme.sequential(dark), 0.0, 1.0))
-    legend = alt.Legend(title="weight", orient="top", direction="horizontal", gradientLength=105)
+    legend = alt.Legend(title="weight", gradientLength=105, values=[0, 0.5, 1])
     return alt.layer(
         base.transform_filter("datum.allowed")
         .mark_rect()
         .encode(color=alt.Color("weight:Q", scale=scale, legend=legend)),
         base.transform_filter("!datum.allowed").mark_rect(color=theme.pick(theme.MASKED, dark)),
-    ).properties(height=rows_height(len(rows), height, around=150))
+    ).properties(height=rows_height(len(rows), height, around=100))
 
 
-def moved_bars(table: pd.DataFrame, *, dark: bool, height: int = 340) -> alt.Chart:
-    """How far each head's attention moved, 0 to 1. `table` has where, head (from 1) and moved; heads keep their hues."""
-    heads = sorted(table["head"].unique())
+def moved_bars(table: pd.DataFrame, *, dark: bool) -> alt.Chart:
+    """How far each head's attention moved, 0 to 1; of more than `MOST_HEADS` heads those that moved furthest, in that order.
+
+    `table` has where, head (from 1) and moved; heads keep their hues.
+    """
+    table = table if len(table) <= MOST_HEADS else table.nlargest(MOST_HEADS, "moved")
+    heads = sorted({int(head) for head in table["head"]})
+    hues = theme.head_hues(max(heads), dark)
     table = table.assign(name=[f"{w} · head {h}" for w, h in zip(table["where"], table["head"], strict=True)])
     return (
         alt.Chart(table)
         .mark_bar()
         .encode(
-            x=alt.X("moved:Q", title="share that moved", scale=alt.Scale(domain=[0, 1])),
-            y=alt.Y("name:N", title=None, sort=list(table["name"]), axis=alt.Axis(labelLimit=180, labelOverlap=False)),
+            x=alt.X("moved:Q", title="share that moved", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(tickCount=5)),
+            y=alt.Y("name:N", title=None, sort=list(table["name"]), axis=alt.Axis(labelLimit=190, labelOverlap=False)),
             color=alt.Color(
-                "head:N", scale=alt.Scale(domain=heads, range=theme.head_hues(len(heads), dark)), legend=None
+                "head:N", scale=alt.Scale(domain=heads, range=[hues[head - 1] for head in heads]), legend=None
             ),
             tooltip=[alt.Tooltip("name:N", title="head"), alt.Tooltip("moved:Q", format=".7f")],
         )
-        .properties(height=max(120, min(26 * len(table) + 60, max(height, 14 * len(table) + 60))))
+        .properties(height=60 + max(60, 26 * len(table)))
     )
 
 

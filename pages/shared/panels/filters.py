@@ -14,11 +14,14 @@ from xformer.analysis.images import filter_components, patch_filters
 from xformer.layers.embedding import PatchEmbedding
 from xformer.viz.images import filters_chart, filters_frame
 
+UNIT = 10.5
+"""Pixels for one weight of a filter: sixteen filters of 2 × 2 in a row fit a window of usual width."""
+
 
 def filters_panel(view: View) -> None:
     """Draw the principal components and the filters themselves, the longest first."""
     filters = patch_filters(view.checkpoint.model)
-    n, side, _ = filters.shape
+    n = len(filters)
     axes, explained = filter_components(filters)
     left, right = st.columns([3, 7], gap="large")
     with left:
@@ -27,13 +30,15 @@ def filters_panel(view: View) -> None:
         table = filters_frame(axes.numpy(), names, columns=2)
         st.altair_chart(filters_chart(table, dark=is_dark(), unit=30), width="content", key="filter_components")
         st.caption(
-            f"A patch has {side**2} pixels, so all filters are mixtures of these {len(axes)}: " + "; ".join(names) + "."
+            "The directions in which the filters differ most, and the share of their variance along each: "
+            + "; ".join(names)
+            + "."
         )
         lines = [
             "from xformer.analysis.images import filter_components, patch_filters",
             "from xformer.viz.images import filters_chart, filters_frame",
             "axes, explained = filter_components(patch_filters(checkpoint.model))",
-            f"filters_chart(filters_frame(axes.numpy(), {names!r}, columns=2), dark=False)",
+            f"filters_chart(filters_frame(axes.numpy(), {names!r}, columns=2), unit=30, dark={is_dark()})",
         ]
         footer(view, lines, table, "components", changed=False)
     with right:
@@ -41,7 +46,7 @@ def filters_panel(view: View) -> None:
         order = filters.flatten(1).norm(dim=1).argsort(descending=True)
         names = [f"dimension {index}" for index in order.tolist()]
         table = filters_frame(filters[order].numpy(), names)
-        st.altair_chart(filters_chart(table, dark=is_dark()), width="content", key="filters")
+        st.altair_chart(filters_chart(table, dark=is_dark(), unit=UNIT), width="content", key="filters")
         st.caption(
             "What each number of a patch’s vector adds up, the strongest first: blue pixels count for it, orange ones against "
             "it. Hover for the dimension."
@@ -52,7 +57,7 @@ def filters_panel(view: View) -> None:
             "filters = patch_filters(checkpoint.model)",
             "order = filters.flatten(1).norm(dim=1).argsort(descending=True)",
             'names = [f"dimension {index}" for index in order.tolist()]',
-            "filters_chart(filters_frame(filters[order].numpy(), names), dark=False)",
+            f"filters_chart(filters_frame(filters[order].numpy(), names), unit={UNIT}, dark={is_dark()})",
         ]
         footer(view, lines, table, "filters", changed=False)
 
@@ -81,17 +86,21 @@ def patch_notes(view: View, parts: Mapping[str, Tensor]) -> None:
         )
         if not any(inside)
     ]
+    n = view.checkpoint.config.n_patches
     shown = ", ".join(blank[:6]) + (", …" if len(blank) > 6 else "")
-    alike = (
-        f" ({shown}): their vectors are equal, the bias alone. Only their **positions** tell them apart."
-        if blank
-        else "."
-    )
-    notes = [f"{len(blank)} of the {view.checkpoint.config.n_patches} patches of this image are blank{alike}"]
+    notes = []
+    if len(blank) > 1:
+        apart = " Only their **positions** tell them apart." if "positions" in parts else ""
+        notes.append(
+            f"{len(blank)} of the {n} patches of this image are blank ({shown}): their vectors are equal, the bias "
+            f"alone.{apart}"
+        )
+    else:
+        notes.append(f"{len(blank) or 'None'} of the {n} patches of this image {'is' if blank else 'are'} blank.")
     if "positions" in parts:
         token, added = (parts[name][1:].double().norm(dim=-1).mean().item() for name in ("tokens", "positions"))
         notes.append(
-            f"A patch’s vector has a length of {token:.3f} on average, a position’s {added:.3f}. Switch to **positions**, then "
-            "to **sum**, and see which pattern wins."
+            f"A patch’s vector has a length of {token:.3f} on average here, a position’s {added:.3f}. Switch to "
+            "**positions**, then to **sum**, and see which pattern wins."
         )
     what_to_notice(notes)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import streamlit as st
 
 from pages.shared.layout import is_dark
 from pages.shared.notebook import footer, heading
 from pages.shared.view import View
-from xformer.analysis.images import neighbour_share, place_cosines
+from xformer.analysis.images import place_cosines
+from xformer.analysis.nearness import Nearness, places_side_by_side
 from xformer.viz.images import places_chart, places_frame
 
 
@@ -16,28 +19,32 @@ def places_panel(view: View) -> None:
     cosine = place_cosines(view.checkpoint.model)
     if cosine is None:
         return
-    heading("Where a patch is")
+    heading("How alike the places are")
     frame = places_frame(cosine.numpy())
     st.altair_chart(places_chart(frame, dark=is_dark()), width="content", key="places")
     n = len(cosine)
-    side = round(n**0.5)
-    pairs = 4 * side * (side - 1)  # ordered pairs of places side by side
-    chance = pairs / (n * (n - 1))
-    share = neighbour_share(cosine)
-    verdict = (
-        "So few places and images need no map, and it has drawn none."
-        if share < 2 * chance
-        else "It has found out what is beside what."
-    )
+    side = math.isqrt(n)
+    found = places_side_by_side(cosine)
     st.caption(
         f"Each little map stands where its patch is, and shows the cosine of that patch’s position vector with the vectors of "
-        f"all {n} places (the patch itself framed: 1). Nobody told the model that the {n} places form a square of "
-        f"{side} × {side} (Dosovitskiy et al. 2021, fig. 7): for **{share:.0%}** of them the most alike "
-        f"other place is right beside it (chance: {chance:.0%}). {verdict}"
+        f"all {n} places (the patch itself framed: 1). For **{found.share:.0%}** of them the most alike other place is right "
+        f"beside it (chance: {found.chance:.0%}). {_verdict(view, found, side)}"
     )
     lines = [
         "from xformer.analysis.images import place_cosines",
         "from xformer.viz.images import places_chart, places_frame",
-        "places_chart(places_frame(place_cosines(checkpoint.model).numpy()), dark=False)",
+        f"places_chart(places_frame(place_cosines(checkpoint.model).numpy()), dark={is_dark()})",
     ]
     footer(view, lines, frame, "places", changed=False)
+
+
+def _verdict(view: View, found: Nearness, side: int) -> str:
+    """What follows from the share, held against chance."""
+    if view.checkpoint.config.positions == "sinusoidal":
+        return "These vectors are fixed waves, counted row by row; nothing of them was learned."
+    if found.is_above_chance:
+        return (
+            f"Nobody told the model that the {side**2} places form a square of {side} × {side}: it "
+            "has found out what is beside what. (Dosovitskiy et al. 2021, fig. 7)"
+        )
+    return "That is no more than chance would do: no map of the image is to be seen here."

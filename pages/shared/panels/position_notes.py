@@ -8,36 +8,64 @@ from pages.shared.view import View
 from xformer.analysis import positions as analysis
 
 
-def position_notes(view: View, side: str | None) -> None:
-    """The notes that fit this model's kind of positions, with the numbers of this run."""
+def position_notes(view: View, side: str | None, show: str) -> None:
+    """The notes that fit what is shown and this model's kind of positions, with the numbers of this run."""
+    notes = {"attention": _about_loss, "own": _about_waves, "offsets": _about_band, "kinds": _about_sums}
+    if show in notes and (note := notes[show](view, side)):
+        what_to_notice([note])
+
+
+def _about_loss(view: View, side: str | None) -> str:
+    without, off = with_and_without(view)
+    n = len(without.answer)
+    loss = f"the loss goes from {without.loss:.4f} to {off.loss:.4f} nats."
+    if view.task.rule.goes_on:
+        said = f"Without positions {loss} "
+    elif without.has_right_answer:
+        said = f"Without positions {off.n_right} of {n} are right instead of {without.n_right}, and {loss} "
+    else:
+        return ""
+    if len(off.tokens()) == 1:
+        return said
+    if not view.is_pair and not analysis.is_causal(off.trace):
+        return said + "The tokens are all still there; only **where** they stand is gone."
+    if analysis.is_causal(off.trace, "decoder" if view.is_pair else None):
+        who = "What order is left to the decoder" if view.is_pair else "What order is left"
+        return said + f"{who} comes from the **causal mask**, which still tells how many tokens came before."
+    return said
+
+
+def _about_waves(view: View, side: str | None) -> str:
     config = view.checkpoint.config
-    notes = []
-    if config.positions != "none":
-        without, off = with_and_without(view)
-        n = len(without.answer)
-        notes.append(
-            f"Without positions {off.n_right} of {n} are right instead of {without.n_right}, and the loss goes from "
-            f"{without.loss:.4f} to {off.loss:.4f} nats. "
-            + (
-                "The tokens are all still there; only **where** they stand is gone."
-                if not config.causal
-                else "What order is left comes from the **causal mask**, which still tells how many tokens came before."
-            )
+    if config.positions not in ("sinusoidal", "rotary"):
+        return ""
+    waves, longest = analysis.wavelengths(config), view.longest_trained(side)
+    slow = int((waves > 4 * longest).sum())
+    said = f"The fastest wave turns once in {waves[0]:.2f} positions, the slowest in {waves[-1]:,.0f}."
+    if slow:
+        said += (
+            f" {slow} of the {len(waves)} waves do not get through a quarter of a turn in the {longest} positions of the "
+            "longest input of its task: they hardly tell its positions apart."
         )
-    if config.positions in ("sinusoidal", "rotary"):
-        waves, longest = analysis.wavelengths(config), view.longest_trained(side)
-        notes.append(
-            f"The fastest wave turns once in {waves[0]:.2f} positions, the slowest in {waves[-1]:,.0f}. "
-            f"{int((waves > 4 * longest).sum())} of the {len(waves)} waves do not get through a quarter of a turn in the "
-            f"{longest} positions of the longest input in training: they hardly tell its positions apart."
-        )
+    return said
+
+
+def _about_band(view: View, side: str | None) -> str:
+    config = view.checkpoint.config
     if config.positions in ("learned", "mirror"):
-        notes.append(
-            "Look at the **band** of the dot products: a learned table is free to treat the same offset differently at "
-            "different places, a sinusoidal one (below) is not."
+        return (
+            "Look at the **band**: a learned table is free to treat the same offset differently at different places. "
+            "Sinusoidal positions are not (**six ways**)."
         )
-    notes.append(
-        "The lower curves of **sinusoidal** and **rotary** are the same kind of sum, Σ cos(offset · ω): one adds its waves "
+    if config.positions == "sinusoidal" and config.d_model % 2 == 0:
+        return "There is no **band** to be seen: sin² + cos² leaves nothing but the offset, Σ cos(offset · ω)."
+    return ""
+
+
+def _about_sums(view: View, side: str | None) -> str:
+    if view.checkpoint.config.d_model % 2:
+        return ""
+    return (
+        "Drawn by how far apart, **sinusoidal** and **rotary** are the same kind of sum, Σ cos(offset · ω): one adds its waves "
         "to the vectors, d_model wide; the other turns queries and keys by them, d_head wide (and here 1 at offset 0)."
     )
-    what_to_notice(notes)

@@ -8,7 +8,7 @@ import streamlit as st
 from pages.shared import resources
 from pages.shared.ask import choose
 from pages.shared.layout import is_dark
-from pages.shared.notebook import footer
+from pages.shared.notebook import footer, heading
 from pages.shared.panels.prediction import prediction_lanes, prediction_sentence
 from pages.shared.resources import Run
 from pages.shared.session import toggle_intervention
@@ -19,16 +19,18 @@ from xformer.viz import positions as viz
 from xformer.viz.attention import layer_title
 
 OFF = "positions:off"
-MOST = "most"
+FURTHEST = "most"
+MOST_CELLS = 48
+"""Rows and columns of an attention pattern that can be read; more are put together into blocks."""
 
 
-def positions_off_panel(view: View) -> str:
-    """The switch, one head with and without positions, and all heads' moves; returns the head chosen, for the link."""
-    what = "positions off" if view.on == {OFF} and view.mask == resources.MASKS[0] else view.what_changed()
+def positions_switch(view: View) -> None:
+    """What the model says, with the positions' switch beside it."""
+    what = _what(view)
     prediction_lanes(view, what)
     if view.checkpoint.config.positions == "none":
         st.info("This model has no positions that could be switched off.", icon=":material/info:")
-        return MOST
+        return
     is_off = OFF in view.on
     with st.container(horizontal=True, gap="medium", vertical_alignment="center"):
         st.button(
@@ -40,77 +42,129 @@ def positions_off_panel(view: View) -> str:
             key="positions_off",
         )
         prediction_sentence(view, what)
+
+
+def positions_off_panel(view: View) -> None:
+    """One head with and without positions, and how far each head's attention moves."""
     original, changed = view.original(), view.changed()
-    without, off = with_and_without(view)
-    moved = analysis.attention_moved(without.trace, off.trace)
-    path, head, watch = _ask_head(view, moved)
-    columns = st.columns([1, 1, 1] if changed is not None else [1, 1], gap="large")
-    runs = [("as it is", original)] if changed is None else [("the model’s own run", original), (what, changed)]
+    moved = _moved_of(view)
+    path, head = _ask_head(view, moved)
+    columns = st.columns([1, 1, 1] if changed is not None else [1, 1], gap="medium")
+    runs = [("as it is", original)] if changed is None else [("the model’s own run", original), (_what(view), changed)]
     for index, (column, (name, run)) in enumerate(zip(columns, runs, strict=False)):
         with column:
             _attention(view, run, path, head, name, index)
     with columns[-1]:
         _moved(view, moved)
-    return watch
 
 
 def with_and_without(view: View) -> tuple[Run, Run]:
     """The run without and with positions off, under whatever else is changed."""
+    return resources.run(*_keys(view)[0]), resources.run(*_keys(view)[1])
+
+
+def _keys(view: View) -> tuple[tuple[str, tuple[int, ...], str, str], tuple[str, tuple[int, ...], str, str]]:
     rest = join(tuple(change for change in view.interventions if change.text != OFF))
     off = ",".join(word for word in (rest, OFF) if word)
-    return (
-        resources.run(view.model, view.source, view.mask, rest),
-        resources.run(view.model, view.source, view.mask, off),
-    )
+    return (view.model, view.source, view.mask, rest), (view.model, view.source, view.mask, off)
 
 
-def _ask_head(view: View, moved: pd.DataFrame) -> tuple[str, int, str]:
+def _what(view: View) -> str:
+    return "positions off" if view.on == {OFF} and view.mask == resources.MASKS[0] else view.what_changed()
+
+
+def _moved_of(view: View) -> pd.DataFrame:
+    return _cached_moves(*_keys(view))
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def _cached_moves(
+    without: tuple[str, tuple[int, ...], str, str], off: tuple[str, tuple[int, ...], str, str]
+) -> pd.DataFrame:
+    return analysis.attention_moved(resources.run(*without).trace, resources.run(*off).trace)
+
+
+def _ask_head(view: View, moved: pd.DataFrame) -> tuple[str, int]:
     """The head on show: the one that moves most, or the one chosen."""
     paths = list(dict.fromkeys(moved["layer"]))
-    most = moved.loc[moved["moved"].idxmax()]
+    furthest = moved.loc[moved["moved"].idxmax()]
+    titles = {path: layer_title(path, is_pair=view.is_pair) for path in paths}
     names = {
-        f"{paths.index(row.layer) + 1}.{row.head + 1}": (
-            f"{layer_title(row.layer, is_pair=view.is_pair)} · head {row.head + 1}"
-        )
-        for row in moved.itertuples()
+        f"{paths.index(path) + 1}.{head + 1}": f"{titles[path]} · head {head + 1}"
+        for path, head in zip(moved["layer"], moved["head"], strict=True)
     }
-    where = names[f"{paths.index(most['layer']) + 1}.{most['head'] + 1}"]
-    options = {MOST: f"the one that moves most: {where}", **names}
-    chosen = choose("watch", options, MOST, "Attention of", widget=st.selectbox, width=420)
-    if chosen == MOST:
-        return most["layer"], int(most["head"]), MOST
+    where = names[f"{paths.index(furthest['layer']) + 1}.{furthest['head'] + 1}"]
+    most = f"the one that moves most: {where}" if furthest["moved"] > 0 else f"the first (none of them moves): {where}"
+    chosen = choose(
+        "watch",
+        {FURTHEST: most, **names},
+        FURTHEST,
+        "Attention of",
+        widget=st.selectbox,
+        width=420,
+        label_visibility="collapsed",
+    )
+    if chosen == FURTHEST:
+        return furthest["layer"], int(furthest["head"])
     layer, _, head = chosen.partition(".")
-    return paths[int(layer) - 1], int(head) - 1, chosen
+    return paths[int(layer) - 1], int(head) - 1
 
 
 def _attention(view: View, run: Run, path: str, head: int, name: str, index: int) -> None:
     queries = view.reads(run, path.partition(".")[0])
     keys = view.reads(run) if path.endswith("cross_attn") else queries
-    table = analysis.pattern_table(run.trace, path, head, queries, keys)
-    st.markdown(f"**{layer_title(path, is_pair=view.is_pair)} · head {head + 1}**, {name}")
-    st.altair_chart(viz.pattern_heatmap(table, dark=is_dark()), width="stretch", key=f"pattern_{index}")
+    table, dark = analysis.pattern_table(run.trace, path, head, queries, keys, MOST_CELLS), is_dark()
+    heading(f"{layer_title(path, is_pair=view.is_pair)} · head {head + 1}: {name}")
+    chart = viz.pattern_heatmap(table, dark=dark, height=260)
+    st.altair_chart(chart, width="stretch", key=f"pattern_{index}")
+    rows, columns = analysis.block_size(len(queries), MOST_CELLS), analysis.block_size(len(keys), MOST_CELLS)
+    if max(rows, columns) > 1:
+        st.caption(
+            f"{len(queries)} queries and {len(keys)} keys, put together into blocks of {rows} × {columns}: a cell is the "
+            "share of its queries’ attention, on average, that goes to any of its keys."
+        )
     lines = [
         "from xformer.analysis import positions as analysis",
         "from xformer.viz import positions as viz",
         f"queries, keys = {queries}, {keys}",
-        f'table = analysis.pattern_table(trace, "{path}", {head}, queries, keys)',
-        "viz.pattern_heatmap(table, dark=False)",
+        f'table = analysis.pattern_table(trace, "{path}", {head}, queries, keys, {MOST_CELLS})',
+        f"viz.pattern_heatmap(table, dark={dark}, height=260)",
     ]
     footer(view, lines, table, f"pattern{'-changed' if index else ''}", changed=index > 0)
 
 
 def _moved(view: View, moved: pd.DataFrame) -> None:
     titles = [layer_title(path, is_pair=view.is_pair) for path in moved["layer"]]
-    st.markdown("**How far each head’s attention moves** when positions go off")
-    chart = viz.moved_bars(moved.assign(where=titles, head=moved["head"] + 1), dark=is_dark())
-    st.altair_chart(chart, width="stretch", key="moved")
-    st.caption("0: it looks where it looked before. 1: nothing of it is left where it was.")
+    table, dark = moved.assign(where=titles, head=moved["head"] + 1), is_dark()
+    heading("How far each head’s attention moves")
+    st.altair_chart(viz.moved_bars(table, dark=dark), width="stretch", key="moved")
+    others = ""
+    if len(table) > viz.MOST_HEADS:
+        rest = table.nlargest(len(table), "moved")["moved"].iloc[viz.MOST_HEADS]
+        others = f" The {viz.MOST_HEADS} of {len(table)} heads that move most; of the others none moves more than {rest:.2f}."
+    st.caption(
+        f"When positions go off. 0: it looks where it looked before. 1: nothing of it is left where it was.{others}"
+    )
+    (_, _, mask, rest), _ = _keys(view)
+    more = "" if (mask, rest) == (resources.MASKS[0], "") else ", edits=given"
     lines = [
         "from xformer.analysis import positions as analysis",
         "from xformer.viz import positions as viz",
-        "off = xformer.record(checkpoint.model, trace.tokens, trace.target, edits=[xformer.edits.zero_positions()])",
-        "moved = analysis.attention_moved(trace, off)",
-        'table = moved.assign(where=moved["layer"], head=moved["head"] + 1)',
-        "viz.moved_bars(table, dark=False)",
+        *_given(mask, rest),
+        f"before = xformer.record(checkpoint.model, trace.tokens, trace.target{more})",
+        "off = [xformer.edits.zero_positions()]",
+        f"after = xformer.record(checkpoint.model, trace.tokens, trace.target, edits={'given + off' if more else 'off'})",
+        "moved = analysis.attention_moved(before, after)",
+        f'table = moved.assign(where={titles}, head=moved["head"] + 1)',
+        f"viz.moved_bars(table, dark={dark})",
     ]
-    footer(view, lines, moved, "moved", changed=False)
+    footer(view, lines, table, "moved", changed=view.is_changed)
+
+
+def _given(mask: str, changes: str) -> list[str]:
+    """The lines that name the other changes, under which positions are compared with none."""
+    if (mask, changes) == (resources.MASKS[0], ""):
+        return []
+    causal = [] if mask == resources.MASKS[0] else [f"xformer.edits.set_causal({mask == 'causal'})"]
+    every = [f'*all_edits(parse("{changes}", checkpoint.config))'] if changes else []
+    return ["from xformer.interventions import all_edits, parse", f"given = [{', '.join(causal + every)}]"]

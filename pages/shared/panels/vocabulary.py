@@ -17,24 +17,24 @@ from xformer.viz import embeddings as viz
 AXES = {"2": "2-D", "3": "3-D"}
 
 
-def vocabulary_panel(view: View, side: str | None) -> dict[str, str]:
-    """Draw both, side by side; returns what was chosen, for the link."""
+def vocabulary_panel(view: View, side: str | None) -> None:
+    """Draw both, side by side."""
     vectors = vocabulary(view, side)
     tokens = (view.changed() or view.original()).tokens(side)
     left, right = st.columns([3, 2], gap="large")
     with right:
         near = _neighbours(view, vectors, tokens, side)
     with left:
-        axes = _projection(view, vectors, tokens, side, near)
-    return {"axes": axes, "near": near}
+        _projection(view, vectors, tokens, side, near)
 
 
 def vocabulary(view: View, side: str | None) -> Tensor:
     """The vectors of all tokens, [vocab d_model], of one side of an encoder-decoder or of the only stack."""
-    return _vocabulary(view.model, _stack(view, side))
+    return _vocabulary(view.model, stack_of(view, side))
 
 
-def _stack(view: View, side: str | None) -> str:
+def stack_of(view: View, side: str | None) -> str:
+    """The stack whose embedding is looked at."""
     return side or view.checkpoint.config.architecture
 
 
@@ -48,46 +48,51 @@ def _pca(name: str, stack: str) -> analysis.Pca:
     return analysis.pca(_vocabulary(name, stack), 3)
 
 
-def _projection(view: View, vectors: Tensor, tokens: list[int], side: str | None, near: str) -> str:
+def _projection(view: View, vectors: Tensor, tokens: list[int], side: str | None, near: str) -> None:
     heading("The whole vocabulary")
-    axes = choose("axes", AXES if vectors.shape[1] > 2 else {"2": "2-D"}, "2", "Axes")
-    found = _pca(view.model, _stack(view, side))
-    explained = found.explained.tolist()
-    label = view.task.vocabulary.labels
+    axes = choose("axes", AXES if min(vectors.shape) > 2 else {"2": "2-D"}, "2", "Axes", label_visibility="collapsed")
+    found = _pca(view.model, stack_of(view, side))
+    explained, label, dark = found.explained.tolist(), view.task.vocabulary.labels, is_dark()
     table = analysis.projection_table(found, label, tokens)
     if axes == "3":
         st.plotly_chart(
-            viz.projection_3d(table, explained, dark=is_dark()),
+            viz.projection_3d(table, explained, dark=dark),
             width="stretch",
             theme="streamlit",
             key="projection_3d",
             config={"displaylogo": False},
         )
+        draw, more = "projection_3d", ""
     else:
-        chart = viz.projection(table, explained, dark=is_dark(), chosen=label.index(near))
+        chosen = label.index(near)
+        chart = viz.projection(table, explained, dark=dark, chosen=chosen)
         st.altair_chart(chart, width="stretch", key="projection", on_select=_follow_click, selection_mode="point")
+        draw, more = "projection", f", chosen={chosen}"
+    seen = sum(explained[: int(axes)])
+    hint = (
+        "Hover for their positions."
+        if axes == "3"
+        else "Names that would collide are left out: hover for them. Click a token for its neighbours (ringed)."
+    )
     st.caption(
         f"{len(vectors)} vectors of {vectors.shape[1]} numbers, seen along the {axes} directions in which they differ most: "
-        f"{sum(explained[: int(axes)]):.1%} of their variance, so {1 - sum(explained[: int(axes)]):.1%} is not in the "
-        "picture. The input’s tokens are large; hover for their positions"
-        + ("." if axes == "3" else ", click a token for its neighbours (ringed).")
+        f"{seen:.1%} of their variance, so {1 - seen:.1%} is not in the picture. The input’s tokens are large. {hint}"
     )
     lines = [
         "from xformer.analysis import embeddings as analysis",
         "from xformer.viz import embeddings as viz",
         f"found = analysis.pca(analysis.vocabulary_vectors(checkpoint.model, {side or 'encoder'!r}), 3)",
         f"table = analysis.projection_table(found, checkpoint.task.vocabulary.labels, {tokens})",
-        f"viz.{'projection_3d' if axes == '3' else 'projection'}(table, found.explained.tolist(), dark=False)",
+        f"viz.{draw}(table, found.explained.tolist(), dark={dark}{more})",
     ]
     footer(view, lines, table, "projection")
-    return axes
 
 
 def _neighbours(view: View, vectors: Tensor, tokens: list[int], side: str | None) -> str:
-    heading("Nearest neighbours")
     label = view.task.vocabulary.labels
+    heading("Nearest neighbours")
     names = {name: f"{name}{' · in the input' if token in tokens else ''}" for token, name in enumerate(label)}
-    near = choose("near", names, label[tokens[0]], "of token", widget=st.selectbox)
+    near = choose("near", names, label[tokens[0]], "of token", widget=st.selectbox, label_visibility="collapsed")
     token = label.index(near)
     table = analysis.neighbours(vectors, label, token)
     st.dataframe(
@@ -102,7 +107,7 @@ def _neighbours(view: View, vectors: Tensor, tokens: list[int], side: str | None
     others = analysis.cosines(vectors)[token]
     usual = (others.abs().sum() - others[token].abs()) / max(1, len(others) - 1)
     st.caption(
-        f"By cosine, over the whole vocabulary. |cosine| of {literal(near)} with the others is {usual:.3f} on average; "
+        f"By cosine, among the whole vocabulary. |cosine| of {literal(near)} with the others is {usual:.3f} on average; "
         f"directions drawn at random in {vectors.shape[1]} dimensions have {analysis.random_cosine(vectors.shape[1]):.3f}."
     )
     lines = [

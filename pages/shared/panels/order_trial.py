@@ -1,0 +1,49 @@
+"""Tried on the running model: with its positions off, does it notice when it reads the input backwards?"""
+
+from __future__ import annotations
+
+import streamlit as st
+import torch
+
+from pages.shared import resources
+from pages.shared.view import View
+from xformer.analysis.positions import OrderTest, order_test
+
+MOST = 32
+"""Tokens that are read: more would show no more."""
+
+
+def order_trial(view: View) -> None:
+    """The largest difference of the outputs, and what follows from it; what is known without a trial where none can be made."""
+    config = view.checkpoint.config
+    found = None
+    if not view.is_pair:
+        tokens = view.original().tokens()
+        found = _trial(view.model, tuple(tokens if view.task.rule.is_image else tokens[:MOST]))
+    if found is None:
+        st.caption(
+            "An encoder without positions sees a bag of tokens. A decoder still has its causal mask, which tells it how many "
+            "tokens came before."
+        )
+        return
+    st.metric("Largest difference", f"{found.difference:.1e}", help="Of any logit, between the two runs.", border=True)
+    st.caption(trial_in_words(found, is_image=view.task.rule.is_image, is_causal=config.causal))
+
+
+def trial_in_words(found: OrderTest, *, is_image: bool, is_causal: bool) -> str:
+    """What was tried, and what came of it."""
+    tried = "Tried just now, with positions off: the input, and " + (
+        "the same patches in reverse order." if is_image else "the input backwards."
+    )
+    if found.is_blind:
+        outputs = "The answer is the same" if is_image else "Each token gets the same output in both"
+        return (
+            f"{tried} {outputs}, but for rounding: this model then sees a bag of {'patches' if is_image else 'tokens'}."
+        )
+    differ = f"{tried} The outputs differ (its largest logit is {found.scale:.1e})"
+    return f"{differ}: the causal mask still tells how many tokens came before." if is_causal else f"{differ}."
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def _trial(name: str, tokens: tuple[int, ...]) -> OrderTest | None:
+    return order_test(resources.checkpoint(name).model, torch.tensor([tokens]))

@@ -1,0 +1,89 @@
+"""Waves among numbers: the transform against numpy's, a planted circle that is found, and random vectors that have none."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import xformer
+from tests.pages.conftest import ROOT
+from xformer.analysis.embeddings import vocabulary_vectors
+from xformer.analysis.spectrum import circle, circle_table, power_shares, spectrum, spectrum_table
+
+
+def random(n: int, d: int, seed: int = 0) -> Tensor:
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def planted(n: int, d: int, frequency: int, noise: float) -> Tensor:
+    """Numbers on a circle of one frequency, in a plane of its own, with noise and a mean."""
+    angle = 2 * math.pi * frequency * torch.arange(n, dtype=torch.float64) / n
+    plane = torch.linalg.qr(random(d, 2, 7))[0]  # [d, 2]
+    return torch.stack((angle.cos(), angle.sin()), dim=1) @ plane.T + noise * random(n, d, 8) + 3.0
+
+
+@pytest.mark.parametrize("n", [9, 10, 23])
+def test_the_shares_are_those_of_numpys_transform(n: int) -> None:
+    x = random(n, 5) + 2.0
+    power = (np.abs(np.fft.fft(x.numpy(), axis=0)) ** 2).sum(axis=1)  # [n]: both k and n - k
+    expected = [(power[k] + power[n - k]) / (1 + (2 * k == n)) for k in range(1, n // 2 + 1)]
+    expected = np.array(expected) / power[1:].sum()  # the mean is taken off
+    np.testing.assert_allclose(power_shares(x)[0].numpy(), expected, rtol=1e-10)
+    assert power_shares(x).sum().item() == pytest.approx(1.0, abs=1e-12)
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(power_shares(x, order[None])[0], power_shares(x[order.argsort()])[0], rtol=1e-10, atol=0)
+
+
+def test_vectors_that_are_all_the_same_have_no_waves() -> None:
+    found = spectrum(torch.ones(9, 5), n_shuffles=20)
+    assert found.shares.tolist() == [0.0] * 4
+    assert (found.peaks, found.share_of_peaks) == ([], 0)
+
+
+@pytest.mark.parametrize("frequency", [1, 5, 11])
+def test_a_planted_circle_is_found(frequency: int) -> None:
+    x = planted(23, 16, frequency, noise=0.05)
+    found = spectrum(x, n_shuffles=200)
+    assert found.peaks == [frequency]
+    assert found.share_of_peaks > 0.9
+    seen = circle(x, frequency)
+    assert seen.uneven < 0.15
+    assert seen.explained == pytest.approx(seen.points.square().sum().item() / ((x - x.mean(0)) ** 2).sum().item())
+    # In the plane the numbers stand where cos and sin of the frequency are, up to the noise.
+    angle = 2 * math.pi * frequency * torch.arange(23, dtype=torch.float64) / 23
+    assert torch.corrcoef(torch.stack((seen.points[:, 0], angle.cos())))[0, 1] > 0.95
+
+
+def test_random_vectors_have_no_peaks() -> None:
+    for seed in range(10):
+        assert spectrum(random(19, 16, seed), n_shuffles=200).peaks == []
+    assert circle(random(19, 64), 3).uneven > 0.2
+
+
+def test_the_tables_hold_every_number_once() -> None:
+    found = spectrum(planted(10, 6, 2, noise=0.1), n_shuffles=50)
+    table = spectrum_table(found)
+    assert table["frequency"].tolist() == [1, 2, 3, 4, 5]
+    assert table["period"].tolist() == [10.0, 5.0, 10 / 3, 2.5, 2.0]
+    assert table.loc[table["above chance"], "frequency"].tolist() == [2]
+    points = circle_table(circle(planted(10, 6, 2, noise=0.1), 2), list("abcdefghij"))
+    assert points["phase"].tolist() == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8] * 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "peaks"), [("modular", [1, 17]), ("reverse", []), ("induction", []), ("addition", []), ("sort", [])]
+)
+def test_the_shipped_models(model: str, peaks: list[int]) -> None:
+    """Addition modulo 59 is learned on circles; the other tasks have no use for them."""
+    checkpoint = xformer.load(ROOT / "checkpoints" / model)
+    assert checkpoint.task is not None
+    numbers = vocabulary_vectors(checkpoint.model)[1 : checkpoint.task.rule.n_numbers + 1]
+    found = spectrum(numbers)
+    assert found.peaks == peaks
+    if peaks:
+        assert found.share_of_peaks == pytest.approx(0.795, abs=0.02)
+        assert max(circle(numbers, k).uneven for k in peaks) < 0.2

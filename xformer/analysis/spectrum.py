@@ -1,0 +1,133 @@
+"""Waves in the numbers' embeddings: does the vector of n turn round and round as n grows?
+
+    F[k] = Σ_n x_n e^(−2πi k n / N)      the discrete Fourier transform over the N numbers, their mean taken off
+    share of frequency k = |F[k]|² (and that of N − k, its mirror image) of the whole power, summed over the dimensions
+
+A model that learns to add modulo N can lay the numbers on circles, one per frequency (Nanda et al. 2023, arXiv:2301.05217, §4).
+Random vectors have peaks too, so each share is held against those of the same vectors in shuffled order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+FEWEST = 8
+"""Fewer numbers have too few frequencies for a peak to mean anything."""
+CLEARLY = 1.5
+"""A peak is said to be one where it is so many times the highest that any shuffle showed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """How the variance of the numbers' vectors is shared out among the frequencies."""
+
+    n: int
+    """How many numbers there are."""
+    shares: Float[Tensor, " frequency"]
+    """Of the frequencies 1, 2, … n // 2: turns over all the numbers. They sum to 1."""
+    chance: float
+    """The highest share of any frequency in any shuffle."""
+    n_shuffles: int
+
+    @property
+    def peaks(self) -> list[int]:
+        """The frequencies that stand out from every shuffle, the strongest first; none where the strongest does not
+        stand out clearly."""
+        order = self.shares.argsort(descending=True).tolist()
+        if not self.chance or self.shares[order[0]] < CLEARLY * self.chance:
+            return []
+        return [1 + place for place in order if self.shares[place] > self.chance]
+
+    @property
+    def share_of_peaks(self) -> float:
+        return sum(self.shares[frequency - 1].item() for frequency in self.peaks)
+
+
+def power_shares(
+    vectors: Float[Tensor, "number d_model"], orders: Int[Tensor, "order number"] | None = None
+) -> Float[Tensor, "order frequency"]:
+    """The share of each frequency 1 … n // 2 in the vectors' variance over the numbers, for each of some orders, that
+    say at which place each number is read (its own, where none are given); all 0 where the vectors are all equal."""
+    n = len(vectors)
+    orders = torch.arange(n)[None] if orders is None else orders
+    centred = vectors.double() - vectors.double().mean(dim=0)  # [number, d_model]
+    angle = 2 * torch.pi / n * torch.outer(torch.arange(1, n // 2 + 1, dtype=torch.float64), torch.arange(n))
+    waves = torch.stack((angle.cos(), angle.sin()))  # [2, frequency, number]
+    power = (waves[..., orders] @ centred).square().sum(dim=(0, -1)).T  # [order, frequency]
+    if n % 2 == 0:
+        power[:, -1] /= 2  # k and n − k are one wave, but n / 2 is its own mirror image
+    total = power.sum(dim=-1, keepdim=True)
+    return torch.where(total > 0, power / total.clamp(min=torch.finfo(total.dtype).tiny), 0.0)
+
+
+def spectrum(vectors: Float[Tensor, "number d_model"], n_shuffles: int = 999, seed: int = 0) -> Spectrum:
+    """The shares of the frequencies, and the highest share that `n_shuffles` random orders of the same vectors have."""
+    vectors, n = vectors.cpu(), len(vectors)
+    random = torch.rand(n_shuffles, n, generator=torch.Generator().manual_seed(seed))
+    chance = max(power_shares(vectors, part).max().item() for part in random.argsort(dim=-1).split(128))
+    return Spectrum(n, power_shares(vectors)[0], chance, n_shuffles)
+
+
+def spectrum_table(found: Spectrum) -> pd.DataFrame:
+    """One row per frequency: frequency (turns over all numbers), period (numbers a turn takes), share, chance, above chance."""
+    frequency = range(1, len(found.shares) + 1)
+    return pd.DataFrame(
+        {
+            "frequency": frequency,
+            "period": [found.n / k for k in frequency],
+            "share": found.shares.tolist(),
+            "chance": found.chance,
+            "above chance": (found.shares > found.chance).tolist(),
+        }
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Circle:
+    """The numbers seen in the plane in which one frequency turns."""
+
+    frequency: int
+    points: Float[Tensor, "number 2"]
+    """Along the plane's two axes, which are at right angles; the first points as the frequency's cosine does."""
+    uneven: float
+    """By how much the numbers' distances from the middle vary, as a share of their mean: 0 on a perfect circle."""
+    explained: float
+    """The share of the vectors' variance that lies in the plane."""
+
+
+def circle(vectors: Float[Tensor, "number d_model"], frequency: int) -> Circle:
+    """Project the numbers on the plane of a frequency: that of Σ x_n cos(2πkn/N) and Σ x_n sin(2πkn/N)."""
+    centred = vectors.double() - vectors.double().mean(dim=0)  # [number, d_model]
+    angle = 2 * torch.pi * frequency * torch.arange(len(vectors), dtype=torch.float64) / len(vectors)
+    waves = torch.stack((angle.cos(), angle.sin()))  # [2, number]
+    axes, _ = torch.linalg.qr((waves @ centred).T)  # [d_model, 2 at most]
+    points = torch.nn.functional.pad(centred @ axes, (0, 2 - axes.shape[1]))  # [number, 2]
+    points = points * torch.where((waves * points.T).sum(dim=1) < 0, -1.0, 1.0)  # an axis has no direction of its own
+    radius = points.norm(dim=1)
+    mean = radius.mean()
+    total = centred.square().sum()
+    return Circle(
+        frequency,
+        points,
+        (radius.std(unbiased=False) / mean).item() if mean > 0 else 0.0,
+        (points.square().sum() / total).item() if total > 0 else 0.0,
+    )
+
+
+def circle_table(found: Circle, labels: list[str]) -> pd.DataFrame:
+    """One row per number: its name, its place on the two axes, its distance from the middle, and its phase, 0 to 1 turn."""
+    n = len(found.points)
+    return pd.DataFrame(
+        {
+            "number": labels,
+            "cosine axis": found.points[:, 0].tolist(),
+            "sine axis": found.points[:, 1].tolist(),
+            "radius": found.points.norm(dim=1).tolist(),
+            "phase": [found.frequency * place / n % 1.0 for place in range(n)],
+        }
+    )

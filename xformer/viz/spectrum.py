@@ -1,0 +1,74 @@
+"""Pictures of waves in embeddings: the spectrum over the numbers, and the numbers in the plane of one frequency.
+
+Each takes the table that `xformer.analysis.spectrum` makes and returns an Altair chart.
+"""
+
+from __future__ import annotations
+
+import altair as alt
+import pandas as pd
+
+from xformer.viz import theme
+from xformer.viz.labels import label_layers, place_labels
+
+
+def spectrum_chart(
+    table: pd.DataFrame, *, dark: bool, chosen: int | None = None, height: int = 300
+) -> alt.LayerChart | alt.FacetChart:
+    """How much of the variance each frequency holds; the dashed line is the most that any shuffle of the numbers showed.
+
+    `table`: see `spectrum_table`. `chosen` is the frequency with a frame.
+    """
+    quiet, loud = theme.pick(theme.PART_HUES["tokens"], dark), theme.pick(theme.PRIMARY, dark)
+    ink = theme.pick(theme.TEXT, dark)
+    every = max(1, -(-len(table) // 15))  # at most 15 numbers under the axis
+    base = alt.Chart(table).encode(
+        x=alt.X(
+            "frequency:O",
+            title="frequency: turns over all numbers",
+            axis=alt.Axis(labelAngle=0, values=[k for k in table["frequency"].tolist() if (k - 1) % every == 0]),
+        ),
+        tooltip=[
+            alt.Tooltip("frequency:O"),
+            alt.Tooltip("period:Q", title="numbers for one turn", format=".4~g"),
+            alt.Tooltip("share:Q", format=".4%"),
+            alt.Tooltip("chance:Q", title="most by chance", format=".4%"),
+        ],
+    )
+    y = alt.Y("share:Q", title="share of the variance", axis=alt.Axis(format="%"))
+    line = alt.Chart(table.head(1)).encode(y=alt.Y("chance:Q"))
+    layers = [
+        base.mark_bar().encode(y=y, color=alt.condition("datum['above chance']", alt.value(loud), alt.value(quiet))),
+        line.mark_rule(strokeDash=[5, 4], color=ink),
+        line.mark_text(align="right", baseline="bottom", dy=-3, color=ink, fontSize=12).encode(
+            x=alt.value("width"), text=alt.value("most by chance")
+        ),
+    ]
+    if chosen is not None:
+        framed = base.transform_filter(alt.datum.frequency == chosen)
+        layers.append(framed.mark_bar(filled=False, stroke=ink, strokeWidth=2).encode(y=y))
+    return alt.layer(*layers).properties(height=height)
+
+
+def circle_chart(
+    table: pd.DataFrame, *, dark: bool, frequency: int, size: int = 330
+) -> alt.LayerChart | alt.FacetChart:
+    """The numbers in the plane of a frequency, as wide as it is high. `table`: see `circle_table`."""
+    x, y = "cosine axis", "sine axis"
+    points = table[[x, y]].to_numpy()
+    limit = 1.18 * max(abs(points).max().item(), 1e-12)
+    scale = alt.Scale(domain=[-limit, limit], nice=False)
+    inside = size * float(max(points.max(axis=0) - points.min(axis=0))) / (2 * limit)
+    sides = place_labels(points, table["number"].tolist(), width=inside, height=inside)
+    hue, ink = theme.pick(theme.PRIMARY, dark), theme.pick(theme.TEXT, dark)
+    base = alt.Chart(table.assign(side=sides)).encode(
+        x=alt.X(f"{x}:Q", title=f"cosine of frequency {frequency}", scale=scale),
+        y=alt.Y(f"{y}:Q", title=f"sine of frequency {frequency}", scale=scale),
+        tooltip=[
+            alt.Tooltip("number:N"),
+            alt.Tooltip("radius:Q", title="distance from the middle", format=".4g"),
+            alt.Tooltip("phase:Q", title="phase (turns)", format=".3f"),
+        ],
+    )
+    dots = base.mark_circle(size=50, color=hue, opacity=0.8)
+    return alt.layer(dots, *label_layers(base, "number:N", color=ink)).properties(width=size, height=size)
