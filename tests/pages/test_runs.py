@@ -10,10 +10,13 @@ import pytest
 from streamlit.dataframe_util import convert_arrow_bytes_to_pandas_df
 from streamlit.testing.v1 import AppTest
 
+from pages.shared.panels.runs_notes import _notes
 from tests.pages.conftest import Open
 from tests.training.tiny import tiny_preset
+from xformer.presets import PRESETS
 from xformer.training.book import Book
 from xformer.training.loop import train
+from xformer.training.overview import differing
 from xformer.training.transfer import to_file
 
 RUNS = "pages/train/runs.py"
@@ -141,8 +144,63 @@ def test_the_curves_are_the_rows_of_the_chosen_runs(open_page: Open, runs: Path)
     found = {(row["run"], row["step"]): row["value"] for row in lines}
     names = {run: f"same name · {run[:4]}" for run in (one, two)}
     assert found == {(names[one], 6): 0.25, (names[one], 12): 0.5, (names[two], 6): 0.5, (names[two], 12): 1.0}
-    assert "is the first to get 99% of unseen sequences right: at step 12, after 1.2 s" in words(app)
-    assert "The two have the same settings" in words(app)
+    assert "needs the fewest steps to get 99% of unseen sequences right: it does at step 12, after 1.2 s" in words(app)
+    assert "The two have the same settings, and the losses of all 2 reports that they share are equal" in words(app)
+
+
+def noticed(book: Book) -> str:
+    entries = book.entries()
+    return " ".join(_notes(entries, {entry.id: book.rows(entry.id) for entry in entries}, differing(entries)))
+
+
+def rewrite(book: Book, run: str, **values: Any) -> None:
+    book.put_rows(run, [row | values for row in book.rows(run)])
+
+
+def test_equal_settings_are_no_word_where_the_curves_differ_or_the_beginnings_did(runs: Path) -> None:
+    book = Book(runs)
+    add(book, "one")
+    other = add(book, "other")
+    assert "equal to the last digit" in noticed(book)
+    rewrite(book, other, loss=0.26)
+    assert "same settings" not in noticed(book)
+    rewrite(book, other, loss=0.25)
+    book.change(other, parent="0123abcd@5")
+    assert "same settings" not in noticed(book)
+
+
+def test_a_difference_is_put_down_to_a_setting_only_where_the_setting_can_make_it(runs: Path) -> None:
+    book = Book(runs)
+    add(book, "one", log_every=5)
+    other = add(book, "other", log_every=6)
+    assert "`log_every` is 6" in noticed(book)
+    assert "comes from it" not in noticed(book)
+    book.delete(other)
+    faster = add(book, "faster", peak_lr=0.5)
+    assert "comes from it" in noticed(book)
+    book.change(faster, device="cuda:0")
+    assert "comes from it" not in noticed(book)
+
+
+def test_a_fall_is_for_a_moment_only_where_it_came_back(runs: Path) -> None:
+    book = Book(runs)
+    run = add(book, "one", last=1.0)
+    row = book.rows(run)[-1]
+    book.put_rows(run, [row | {"step": 18, "held_out_exact_match": 0.5}])
+    assert "falls to 50.0% at step 18, and does not come back" in noticed(book)
+    book.put_rows(run, [row | {"step": 24}])
+    assert "falls to 50.0% at step 18, and is back at step 24" in noticed(book)
+
+
+def test_a_text_has_no_exact_match_in_table_curves_and_notes(open_page: Open, runs: Path) -> None:
+    book = Book(runs)
+    run = add(book, "a text", last=1.0)
+    book.change(run, task=json.dumps(PRESETS["characters"].task.to_json()))
+    assert "99%" not in noticed(book)
+    app = open_page(RUNS, runs=run)
+    assert not app.exception
+    assert table(app)["exact match"].isna().all()
+    assert "No chosen run has reported its exact match yet." in words(app)
 
 
 def test_renaming_and_tags_reach_the_book(open_page: Open, runs: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from xformer.tasks.rules import RULES
 from xformer.training.book import Book, Entry
 
 Row = Mapping[str, Any]
@@ -32,9 +33,17 @@ def latest_rows(book: Book) -> dict[str, dict[str, Any]]:
 
 
 def exact_match(entry: Entry, row: Row) -> float | None:
-    """The share of unseen sequences that a run gets right: as scored at its end, else as last reported."""
+    """The share of unseen sequences that a run gets right: as scored at its end, else as last reported. None of a text."""
+    if has_no_answer(entry):
+        return None
     value = entry.figures.get("exact_match", row.get("held_out_exact_match"))
     return float(value) if isinstance(value, (int, float)) else None
+
+
+def has_no_answer(entry: Entry) -> bool:
+    """Whether a run learns to go on with a text, where nothing is right or wrong."""
+    rule = RULES.get(entry.task.get("name", ""))
+    return rule is not None and rule.goes_on
 
 
 def overview(entries: Sequence[Entry], latest: Mapping[str, Row]) -> pd.DataFrame:

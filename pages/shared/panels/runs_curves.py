@@ -12,6 +12,7 @@ from pages.shared.layout import chart_spec, is_dark
 from pages.shared.panels.runs_table import MOST, colour_slots
 from xformer.training.book import Entry
 from xformer.training.metric_files import flat
+from xformer.training.overview import has_no_answer
 from xformer.viz.runs import curves, curves_chart, run_colour
 
 METRICS = {
@@ -21,7 +22,7 @@ METRICS = {
     "held_out_token_accuracy": "token accuracy",
     "gradient_norm": "gradient norm",
     "learning_rate": "learning rate",
-    "tokens_per_second": "tokens a second",
+    "tokens_per_second": "tokens per second",
     "best_head_score": "best head’s score",
 }
 FIRST = ("held_out_exact_match", "held_out_loss")
@@ -67,7 +68,7 @@ def curves_panel(entries: Sequence[Entry], rows: Mapping[str, Sequence[Mapping[s
     )
     names, slots, dark = labels(entries), colour_slots(), is_dark()
     colours = {names[entry.id]: run_colour(slots.get(entry.id, 0), dark) for entry in entries}
-    found = {names[entry.id]: [flat(row) for row in rows[entry.id]] for entry in entries}
+    found = {names[entry.id]: [_drawn(entry, flat(row)) for row in rows[entry.id]] for entry in entries}
     state = tuple(
         (entry.id, names[entry.id], colours[names[entry.id]], len(rows[entry.id]), str(rows[entry.id][-1:]))
         for entry in entries
@@ -92,6 +93,11 @@ def curves_panel(entries: Sequence[Entry], rows: Mapping[str, Sequence[Mapping[s
         "scale": scale,
         "smooth": str(smoothing),
     }
+
+
+def _drawn(entry: Entry, row: dict[str, Any]) -> dict[str, Any]:
+    """A report without the exact match of a text, which is none."""
+    return {name: value for name, value in row.items() if name != FIRST[0]} if has_no_answer(entry) else row
 
 
 def _ask_metrics() -> list[str]:

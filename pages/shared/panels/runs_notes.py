@@ -10,8 +10,8 @@ import pandas as pd
 from pages.shared.layout import what_to_notice
 from pages.shared.literal import literal
 from pages.shared.panels.runs_curves import labels
-from xformer.training.book import Entry
-from xformer.training.overview import exact_match
+from xformer.training.book import ELSEWHERE, Entry
+from xformer.training.overview import REPORTING, exact_match
 
 GOOD = 0.99
 DIP = 0.02
@@ -33,8 +33,8 @@ def _notes(
         first = min(arrived, key=lambda run: arrived[run]["step"])
         never = [names[run] for run in scored if run not in arrived]
         yield (
-            f"**{names[first]}** is the first to get {GOOD:.0%} of unseen sequences right: at step {arrived[first]['step']:,}, "
-            f"after {arrived[first]['seconds']:.1f} s."
+            f"**{names[first]}** needs the fewest steps to get {GOOD:.0%} of unseen sequences right: it does at step "
+            f"{arrived[first]['step']:,}, after {arrived[first]['seconds']:.1f} s."
             + (f" Not there (yet): {', '.join(never[:4])}{' …' if len(never) > 4 else ''}." if never else "")
         )
     elif arrived:
@@ -44,36 +44,53 @@ def _notes(
             f"after {arrived[run]['seconds']:.1f} s."
         )
     for run, row in list(arrived.items())[:1] if len(entries) == 1 else []:
-        later = [found for found in rows[run] if found["step"] > row["step"]]
-        if (
-            later
-            and (low := min(later, key=lambda found: found["held_out_exact_match"]))["held_out_exact_match"]
-            < GOOD - DIP
-        ):
+        later = [found for found in rows[run] if found["step"] > row["step"] and _share(found) is not None]
+        low = min(later, key=lambda found: _share(found) or 0.0, default=None)
+        if low is not None and (_share(low) or 0.0) < GOOD - DIP:
+            again = first_at([found for found in later if found["step"] > low["step"]], GOOD)
+            back = f", and is back at step {again['step']:,}" if again else ", and does not come back"
+            rate = low.get("learning_rate")
             yield (
-                f"Then it falls back for a moment, to {low['held_out_exact_match']:.1%} at step {low['step']:,}: the learning "
-                f"rate is still {low['learning_rate']:.2g} there."
+                f"Then it falls to {_share(low):.1%} at step {low['step']:,}{back}."
+                + (f" The learning rate was {rate:.2g} there." if isinstance(rate, float) else "")
             )
-    if len(entries) == 2 and len(scored) == 2:
+    if len(entries) == 2 and all(entry.parent is None and entry.wanted != ELSEWHERE for entry in entries):
         one, other = (entry.id for entry in entries)
         apart = [name for name in settings.columns if not _equal(settings.at[one, name], settings.at[other, name])]
         if len(apart) == 1:
             [name] = apart
             yield (
                 f"The two differ in one setting only: `{name}` is {literal(str(settings.at[one, name]))} in **{names[one]}** "
-                f"and {literal(str(settings.at[other, name]))} in **{names[other]}**. What is different about their curves "
-                "comes from it."
+                f"and {literal(str(settings.at[other, name]))} in **{names[other]}**."
+                + (
+                    " What is different about their curves comes from it."
+                    if name not in REPORTING and entries[0].device == entries[1].device
+                    else ""
+                )
             )
-        elif not apart:
+        elif not apart and (shared := equal_reports(rows[one], rows[other])):
             yield (
-                "The two have the same settings, so on the same kind of processor their curves lie on each other exactly: "
-                "a run is a function of its settings."
+                f"The two have the same settings, and the losses of all {shared:,} reports that they share are equal to the "
+                "last digit: here a run is a function of its settings."
             )
 
 
 def first_at(rows: Sequence[Mapping[str, Any]], share: float) -> Mapping[str, Any] | None:
     """The first report with so much exact match; None where there is none."""
-    return next((row for row in rows if row["held_out_exact_match"] >= share), None)
+    return next((row for row in rows if (value := _share(row)) is not None and value >= share), None)
+
+
+def equal_reports(one: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]]) -> int:
+    """How many reports two runs share, if all of these say the same loss; else 0."""
+    mine, theirs = ({row["step"]: row.get("loss") for row in rows} for rows in (one, other))
+    shared = mine.keys() & theirs.keys()
+    return len(shared) if all(mine[step] is not None and mine[step] == theirs[step] for step in shared) else 0
+
+
+def _share(row: Mapping[str, Any]) -> float | None:
+    """The exact match of a report; another program's may have none."""
+    value = row.get("held_out_exact_match")
+    return float(value) if isinstance(value, (int, float)) else None
 
 
 def _equal(one: Any, other: Any) -> bool:
