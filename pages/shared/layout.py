@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 import streamlit as st
 
+from pages.shared.glossary import explained, words_in
 from pages.shared.view import ORIGINAL
 
 WIDE = 8
@@ -39,8 +40,15 @@ def chart_spec(picture: tuple, _draw: Callable[[], Any]) -> dict[str, Any]:
 
 
 def what_to_notice(notes: Iterable[str]) -> None:
-    """The frame that every screen ends in, one paragraph a note."""
+    """The frame that every screen ends in, one paragraph a note; a “?” behind it explains the words that are new in it."""
+    known: set[str] = set()
     with st.container(border=True):
         st.markdown("**What to notice**")
         for note in notes:
-            st.markdown(note)
+            st.markdown(note, help=explained(note, except_for=known))
+            known.update(words_in(note))
+
+
+def caption(text: str, *, width: Literal["stretch", "content"] = "stretch") -> None:
+    """A sentence under a picture or above it, with a “?” that explains the words of the field in it."""
+    st.caption(text, help=explained(text), width=width)

@@ -69,8 +69,9 @@ def test_what_is_chosen_on_one_screen_is_on_the_next_and_is_not_undone_later(ope
 
 
 def test_a_side_chosen_on_one_screen_is_the_side_of_the_next(open_page: Open) -> None:
-    app = open_page(EXPLORE[0], model="reverse-seq2seq", side="decoder")
-    assert click(app, EXPLORE[1]).segmented_control(key="side").value == "decoder"
+    app = open_page(EXPLORE[1], model="reverse-seq2seq", show="own", side="decoder")
+    assert app.segmented_control(key="side").value == "decoder"
+    assert click(app, EXPLORE[0]).segmented_control(key="side").value == "decoder"
 
 
 def test_back_shows_what_the_link_of_that_page_says(open_page: Open) -> None:

@@ -9,7 +9,7 @@ import streamlit as st
 
 from pages.shared import resources
 from pages.shared.ask import choose, seed
-from pages.shared.layout import is_dark
+from pages.shared.layout import caption, is_dark
 from pages.shared.link import chose
 from pages.shared.literal import literal
 from pages.shared.notebook import footer, heading, recording
@@ -49,7 +49,7 @@ def attribution_panel(view: View, runs: Mapping[str, Run]) -> None:
         of = f"logit of {literal(label[token])}" + (f" − logit of {literal(label[rival])}" if goal == "lead" else "")
         run = "" if len(found) == 1 else "Outlined, the original: " if name == ORIGINAL else f"Filled, {name}: "
         total = parts["contribution"].sum()
-        st.caption(
+        caption(
             f"{run}{of} = {figure:.4f} in the model; the parts sum to {total:.4f} "
             f"(difference {abs(total - figure):.0e}, the rounding of the run)."
         )
@@ -59,7 +59,7 @@ def attribution_panel(view: View, runs: Mapping[str, Run]) -> None:
         if n_parts > MOST + 1
         else ""
     )
-    st.caption(
+    caption(
         _IDENTITY[view.checkpoint.config.norm]
         + f" A head’s part is its z·W_O; what moved **which** way it looks is not in it.{few}"
     )

@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from pages.shared import resources
-from pages.shared.layout import WIDE, chart_spec, is_dark, places, run_title
+from pages.shared.layout import WIDE, caption, chart_spec, is_dark, places, run_title
 from pages.shared.notebook import footer, heading, recording
 from pages.shared.panels.residual_notes import lens_notes
 from pages.shared.panels.window import answer_name, ask_window, is_judged, shown_of
@@ -43,7 +43,7 @@ def lens_panel(view: View, runs: Mapping[str, Run]) -> None:
         draw = partial(lens_chart, part, view.reads(run, "decoder"), before=before, **look)
         spec = chart_spec(("lens", *view.key(name), *shown, *look.values()), draw)
         place.vega_lite_chart(spec, theme="streamlit", width="stretch", key=f"lens_{index}")
-    st.caption(_what(view, own, positions, shown))
+    caption(_what(view, own, positions, shown))
     table = pd.concat([frame.assign(run=name) for name, frame in frames.items()])
     footer(view, _code(view, runs, looks, shown if len(shown) < len(positions) else []), table, "lens")
     lens_notes(frames, len(view.task.vocabulary), judged=is_judged(view))

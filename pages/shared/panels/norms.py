@@ -11,7 +11,7 @@ import streamlit as st
 
 from pages.shared import resources
 from pages.shared.ask import choose
-from pages.shared.layout import chart_spec, is_dark, run_title, what_to_notice
+from pages.shared.layout import caption, chart_spec, is_dark, run_title, what_to_notice
 from pages.shared.notebook import footer, heading, recording
 from pages.shared.panels.window import ask_window, shown_of
 from pages.shared.resources import Run
@@ -37,7 +37,7 @@ def norms_panel(view: View, runs: Mapping[str, Run]) -> None:
         draw = partial(norm_chart, part, what, view.reads(run, "decoder"), limit, **look)
         spec = chart_spec((what, *view.key(name), limit, *shown, *look.values()), draw)
         st.vega_lite_chart(spec, theme="streamlit", width="stretch", key=f"norm_{index}")
-    st.caption(_caption(view, what, frames[view.shown], positions, shown))
+    caption(_caption(view, what, frames[view.shown], positions, shown))
     footer(view, _code(view, runs, what, limit, shown if len(shown) < len(positions) else []), everything, "norms")
     if notes := norm_notes(frames[view.shown], what, view.checkpoint.config.norm):
         what_to_notice(notes)

@@ -8,6 +8,7 @@ import streamlit as st
 
 from pages.shared.components.prediction_strip import prediction_strip
 from pages.shared.lanes import lanes
+from pages.shared.layout import caption
 from pages.shared.resources import Run
 from pages.shared.view import View
 
@@ -38,7 +39,7 @@ def prediction_sentence(view: View, what: str = "") -> None:
     else:
         given = "" if view.task.config.architecture == "encoder" else ", each token given the right ones before it"
         sentence = _of_a_rule(original, changed, what, given)
-    st.caption(sentence, width="stretch")
+    caption(sentence, width="stretch")
 
 
 def _of_a_rule(original: Run, changed: Run | None, what: str, given: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.shared.layout import is_dark
+from pages.shared.layout import caption, is_dark
 from pages.shared.notebook import footer
 from pages.shared.resources import Run
 from pages.shared.view import View
@@ -14,7 +14,7 @@ from xformer.viz.rollout import MOST, rollout_chart, rollout_frame
 
 def rollout_panel(view: View, run: Run) -> None:
     """Draw the rollout of each stack that the model has."""
-    st.caption(
+    caption(
         "Half of a stream passes by each attention, half is mixed by the mean of its heads (Abnar & Zuidema 2020). "
         "Rollout multiplies these through the layers: it shows where information could have come from, by the patterns "
         "alone; what values, norms and feed-forward layers do to it is not in it."

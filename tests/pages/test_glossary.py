@@ -1,0 +1,32 @@
+"""The words that a sentence uses are explained, once, and nothing else is."""
+
+from __future__ import annotations
+
+from pages.shared.glossary import WORDS, explained, words_in
+from pages.shared.literal import literal
+from tests.pages.conftest import Open
+
+
+def test_words_are_found_in_the_plural_in_bold_and_escaped_but_not_inside_others() -> None:
+    assert words_in("Two **logits**, one softmax and again a logit.") == ["logit", "softmax"]
+    assert words_in(literal("an anti-diagonal")) == ["anti-diagonal"]
+    assert words_in("The unembedding of the residual stream, post-norm") == [
+        "unembedding",
+        "residual stream",
+        "post-norm",
+    ]
+    assert words_in("a keyboard, a header, tv and 3.2 KL; normal") == ["KL"]
+    assert words_in("keys and values", except_for={"key"}) == ["value"]
+
+
+def test_only_our_own_sentences_are_shown() -> None:
+    assert explained("![x](http://evil) <b>nothing</b>") is None
+    assert explained("logit ![x](http://evil)") == f"**logit**: {WORDS['logit']}."
+
+
+def test_what_to_notice_explains_each_word_once(open_page: Open) -> None:
+    app = open_page("pages/explore/residual.py", model="reverse")
+    helps = [element.help for element in app.markdown if element.help]
+    said = "\n".join(helps)
+    assert "**unembedding**" in said
+    assert all(said.count(f"**{word}**:") <= 1 for word in WORDS)
