@@ -14,6 +14,8 @@ from xformer.viz.theme import sequential, vega_scale
 
 MOST = 48
 """So many tokens a side are drawn one by one."""
+WIDTH = 1080
+"""Pixels that the layers share in a row."""
 
 
 def rollout_frame(reached: Float[np.ndarray, "layer query key"], labels: Sequence[str]) -> pd.DataFrame:
@@ -55,5 +57,5 @@ def rollout_chart(frame: pd.DataFrame, *, dark: bool = False) -> alt.TopLevelMix
             tooltip=["layer:O", "query:N", "key:N", alt.Tooltip("share:Q", format=".6f")],
         )
         .properties(width=size, height=size)
-        .facet(column=alt.Column("layer:O", title="after layer"))
+        .facet(facet=alt.Facet("layer:O", title="after layer"), columns=max(1, WIDTH // (size + 20)))
     )

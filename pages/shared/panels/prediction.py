@@ -65,7 +65,7 @@ def _moved(original: Run, changed: Run) -> str:
 def _of_a_text(original: Run, changed: Run | None, what: str) -> str:
     """A text may go on in many ways: nothing is right or wrong, but the characters that do come surprise the model or not."""
     run = changed or original
-    expects = f"the character that really comes next gets **{math.exp(-run.loss):.0%}** (the geometric mean)"
+    expects = f"the character that really comes next gets **{math.exp(-run.loss):.1%}** (the geometric mean)"
     if changed is None:
         return f"T{expects[1:]}: {_bits(run)}. A text may go on in many ways, so no guess is right or wrong."
     return f"With {what} {expects}, {_bits(run)} instead of {_bits(original)}. {_moved(original, run)}"

@@ -39,8 +39,10 @@ def scores_panel(view: View, run: Run, attention: str) -> None:
             view.task.answer_queries(n),
             range(n),
         )  # the output that says the answer's i-th token is at n + i
+    rule = view.task.rule
+    what = "patches" if rule.is_image else rule.unit if rule.goes_on else "tokens"
     st.caption(
-        f"Shares of a head's attention, averaged over the {view.task.rule.unit} of this input; special tokens are left out"
+        f"Shares of a head's attention, averaged over the {what} of this input; special tokens are left out"
         f"{f', with {view.what_changed()}' if view.is_changed else ''}. Choose a row to enlarge that head; "
         "click a column to sort."
     )

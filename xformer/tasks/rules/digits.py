@@ -41,7 +41,7 @@ class Digits(Rule):
         "Look at the row of the **class** token: it alone has to say the digit, so it has to gather from the patches what"
         " the answer needs. What stroke a patch is part of, patches can only learn from each other."
     )
-    unit = "pixels a side"
+    unit = "pixels per side"
     is_image = True
 
     @property

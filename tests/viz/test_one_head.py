@@ -1,0 +1,61 @@
+"""One head as a chart: on which scale, what is masked, and what becomes of more cells than can be drawn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from xformer.viz.attention import changed_chart, head_chart, pattern_frame, pooled
+from xformer.viz.rollout import MOST, rollout_frame
+
+DRAW = np.random.default_rng(3)
+
+
+def frame(n: int, *, causal: bool = True) -> pd.DataFrame:
+    pattern = DRAW.dirichlet(np.full(n, 0.3), size=n).astype(np.float32)
+    allowed = np.tril(np.ones((n, n), bool)) if causal else np.ones((n, n), bool)
+    return pattern_frame(pattern, allowed, ["t"] * n, ["t"] * n)
+
+
+def colour(spec: dict) -> dict:
+    return spec["encoding"]["color"]["condition"]
+
+
+def test_the_scale_is_fixed_or_the_heads_own() -> None:
+    cells = frame(5)
+    assert colour(head_chart(cells).to_dict())["scale"]["domain"][-1] == 1
+    own = colour(head_chart(cells, own_scale=True).to_dict())["scale"]["domain"][-1]
+    assert own == pytest.approx(cells["weight"].max())
+
+
+def test_the_difference_is_that_of_the_weights_and_a_masked_one_counts_0() -> None:
+    before, after = frame(4, causal=False), frame(4)
+    spec = changed_chart(before, after).to_dict()
+    assert [one["title"] for one in spec["hconcat"]] == ["original", "changed", "changed − original"]
+    shown = spec["datasets"][spec["hconcat"][2]["data"]["name"]]
+    for cell, old, new in zip(shown, before["weight"], after["weight"].fillna(0.0), strict=True):
+        assert cell["weight"] == pytest.approx(new - old)
+
+
+@pytest.mark.parametrize("n", [65, 130])
+def test_more_cells_than_can_be_drawn_are_pooled_by_their_largest(n: int) -> None:
+    cells = frame(n)
+    small = pooled(cells, 64)
+    assert len(small) <= 64**2
+    assert small["weight"].max() == cells["weight"].max()
+    size = -(-n // 64)
+    block = cells["weight"].to_numpy().reshape(n, n)[:size, :size]
+    assert small["weight"].iloc[0] == pytest.approx(np.nanmax(block))
+    assert not small["allowed"].iloc[int(len(small) ** 0.5) - 1]  # the last keys of the first queries
+    assert pooled(cells, n) is cells
+
+
+def test_rows_of_a_pooled_rollout_still_sum_to_1() -> None:
+    n = 2 * MOST + 5
+    reached = DRAW.dirichlet(np.ones(n), size=(2, n))
+    table = rollout_frame(reached, ["t"] * n)
+    assert len(table) <= 2 * MOST**2
+    assert table.groupby(["layer", "query"])["share"].sum().to_numpy() == pytest.approx(1.0)
+    first = table[(table["layer"] == 1)].iloc[0]
+    assert first["share"] == pytest.approx(reached[0, :3, :3].sum(axis=1).mean())
