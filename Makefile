@@ -3,7 +3,7 @@ PYTHON ?= python3
 PORT ?= 8501
 BIN := .venv/bin
 
-.PHONY: app test faults lint bench checkpoints clean
+.PHONY: app test faults lint bench checkpoints scores clean
 
 app: .venv/app
 	$(BIN)/python app.py --server.port $(PORT)
@@ -27,13 +27,16 @@ bench: .venv/test
 	$(BIN)/python -m benchmarks.training_room
 	$(BIN)/python -m benchmarks.characters
 
-# Train every shipped model again: the seed is in its preset, the figures go on its card.
+# Train every shipped model again (the seed is in its preset), or only score it again; the figures go on its card.
 MODELS := reverse reverse-small reverse-seq2seq reverse-decoder reverse-mirror sort \
 	induction addition parity brackets modular characters digits
 checkpoints: .venv/app
 	for name in $(MODELS); do \
-		$(BIN)/python -m xformer train --preset $$name --out checkpoints/$$name --no-snapshots --device cpu || exit 1; \
+		$(BIN)/python -m xformer train --preset $$name --out checkpoints/$$name --no-snapshots --device cpu --score 100000 || exit 1; \
 	done
+
+scores: .venv/app
+	for name in $(MODELS); do echo $$name; $(BIN)/python -m xformer eval checkpoints/$$name --samples 100000 --card || exit 1; done
 
 .venv/app: requirements.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

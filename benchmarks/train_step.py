@@ -21,7 +21,6 @@ from xformer.config import TrainConfig
 from xformer.model import Transformer
 from xformer.presets import preset
 from xformer.tasks import Batch, Task
-from xformer.tasks.answers import reverse
 from xformer.tasks.framing import frame, to_batch
 from xformer.tasks.sampling import generator, sequences
 from xformer.tasks.scoring import cross_entropy
@@ -39,7 +38,7 @@ def same_sequences(task: Task, n: int) -> tuple[list[Batch], list[Batch]]:
     for index in range(BATCHES):
         c, draw = task.config, generator(0, "test", index, "cpu")
         symbols, lengths = sequences(n, symbols=c.symbols, min_len=c.min_len, max_len=c.max_len, paired=True, draw=draw)
-        streams = frame(c.architecture, symbols, reverse(symbols, lengths), lengths, task.vocabulary.special)
+        streams = frame(c.architecture, symbols, lengths, *task.rule.answer(symbols, lengths), task.vocabulary.special)
         packed.append(to_batch(*streams, 0, task.widths))
         padded.append(to_batch(*streams, 0, None))
     return packed, padded

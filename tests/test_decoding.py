@@ -310,7 +310,8 @@ def test_decoding_keeps_no_graph() -> None:
         ([3] * 1000, f"reads at most {MAX_LEN} tokens, got 1000."),
         ([3, 11], "tokens are 0 to 10, got 11."),
         ([3, -1], "tokens are 0 to 10, got -1."),
-        (torch.tensor([[1, 2], [3, 4]]), "one prompt at a time, got 2"),
+        (torch.tensor([[1, 2], [3, 4]]), "one prompt at a time, shaped [1, pos], got [2, 2]"),
+        (torch.tensor([1, 2]), "one prompt at a time, shaped [1, pos], got [2]"),
         (torch.tensor([[1.0, 2.0]]), "Tokens must be integers"),
     ],
 )
@@ -353,3 +354,20 @@ def test_sampling_settings_that_make_no_sense(settings: dict[str, float], words:
 def test_greedy_is_the_default() -> None:
     assert Sampling() == GREEDY
     assert GREEDY.temperature == 0
+
+
+def test_a_token_that_is_none_cannot_be_said_and_steps_are_not_counted_backwards() -> None:
+    with pytest.raises(InputError, match="tokens are 0 to 10, got 11 to be said"):
+        list(decode(random_model("decoder"), PROMPT, forced=[3, 11]))
+    with pytest.raises(InputError, match="max_steps must be 0 or more, got -1"):
+        list(decode(random_model("decoder"), PROMPT, max_steps=-1))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_no_numbers_choose_no_token(temperature: float) -> None:
+    too_far = [edits.scale("decoder.1.ffn.out", 1e38), edits.scale("final_norm", 1e38)]
+    steps = decode(
+        random_model("decoder", norm="pre"), PROMPT, edits=too_far, sampling=Sampling(temperature=temperature)
+    )
+    with pytest.raises(InputError, match="NaN or infinity"):
+        list(steps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -301,6 +302,13 @@ def test_edits_change_no_weight_and_no_other_run() -> None:
         (edits.mask_edges("encoder.0.attn", [(0, -1)]), r"no edge \(0, -1\)"),
         (edits.set_mask("encoder.0.attn", torch.ones(7, 11) > 0), r"\[2, 3, 11, 11\], which \[7, 11\] does not fit"),
         (edits.replace("encoder.0.resid_post", torch.ones(3, 11, 13)), r"\[2, 11, 13\], which \[3, 11, 13\] does not"),
+        (edits.replace("encoder.0.resid_post", torch.ones(13)), r"which \[13\] does not fit"),
+        (edits.replace("encoder.0.resid_post", torch.ones(1, 1, 13)), r"which \[1, 1, 13\] does not fit"),
+        (edits.replace("encoder.0.attn.z", torch.ones(11, 7)), r"which \[11, 7\] does not fit"),
+        (edits.replace("pos_embed", torch.ones(13)), r"\[11, 13\], which \[13\] does not fit"),
+        (edits.replace("embed", torch.ones(2, 11, 13) > 0), r"torch\.bool cannot stand for it"),
+        (edits.replace("encoder.0.attn.mask", torch.zeros(11, 11)), r"type torch\.bool, and torch\.float32 cannot"),
+        (edits.replace("embed", torch.full((2, 11, 13), math.nan)), r"embed holds NaN"),
         (edits.replace("encoder.0.attn.zz", torch.ones(1)), r"called 'encoder\.0\.attn\.zz'; its names are embed, "),
         (edits.ablate_head("decoder.0.attn", 0), r"called 'decoder\.0\.attn\.z'; its names are embed, .*logits\."),
         (edits.mask_edges("encoder.2.attn", [(0, 0)]), r"called 'encoder\.2\.attn\.mask'"),
@@ -321,3 +329,38 @@ def test_patching_what_the_other_run_does_not_have() -> None:
     whole = record(model, *inputs(model))
     with pytest.raises(EditError, match=r"has positions 0 to 10, got 11"):
         record(model, *inputs(model), edits=[edits.patch_from(whole, "embed", positions=[11])])
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_mask_of_numbers_is_refused_before_it_is_turned_round() -> None:
+    """Added to the scores 0 means "may look"; as a truth value it means the opposite."""
+    additive = torch.zeros(11, 11).masked_fill(torch.ones(11, 11).triu(1) > 0, -math.inf)
+    for mask in (additive, torch.ones(11, 11, dtype=torch.long)):
+        with pytest.raises(EditError, match=r"must be boolean, .* got torch\..*; for a mask of 0 and −∞ .* mask == 0"):
+            edits.set_mask("encoder.0.attn", mask)
+
+
+def test_one_tokens_run_does_not_stand_for_eleven() -> None:
+    model = build()
+    short = record(model, torch.tensor([[3]]))
+    for name in ("embed", "encoder.0.attn.z", "encoder.0.attn.pattern", "encoder.1.resid_mid", "logits"):
+        with pytest.raises(EditError, match="does not fit"):
+            record(model, *inputs(model), edits=[edits.patch_from(short, name)])
+    whole = record(model, *inputs(model))
+    for name in ("embed", "encoder.0.attn.pattern"):  # and one example may stand for a batch
+        one = edits.replace(name, whole[name][:1])
+        assert torch.equal(record(model, *inputs(model), edits=[one])[name][1], whole[name][0])
+
+
+def test_what_is_no_whole_number_is_no_head_no_neuron_no_position_and_no_factor() -> None:
+    for wrong in (
+        lambda: edits.ablate_head("encoder.0.attn", 1.5),
+        lambda: edits.ablate_neuron("encoder.0.ffn", 1.5),
+        lambda: edits.mask_edges("encoder.0.attn", [(0, 1.5)]),
+        lambda: edits.scale("encoder.0.attn.q", 2.0, heads=[1.5]),
+    ):
+        with pytest.raises((EditError, jaxtyping.TypeCheckError), match=r"whole numbers from 0, got 1\.5|Type-check"):
+            wrong()
+    for factor in (math.nan, math.inf):
+        with pytest.raises(EditError, match="must be a finite number"):
+            edits.scale("encoder.0.ffn.out", factor)

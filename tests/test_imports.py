@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "counting": {"errors", "config"},
     "tape": {"errors", "config"},
     "files": set(),
+    "words": set(),
     "safe_header": {"errors"},
     "layers": FOUNDATION,
     "model": FOUNDATION | {"layers"},
@@ -44,9 +45,9 @@ MAY_IMPORT = {
     "presets": {"errors", "config", "counting"},
     "checkpoints": MODEL | {"tasks", "files", "guarded_file", "safe_header"},
     "training": RECORDING
-    | {"tasks", "decoding", "greedy", "analysis", "presets", "checkpoints", "files", "safe_header"},
+    | {"tasks", "decoding", "greedy", "analysis", "presets", "checkpoints", "files", "safe_header", "words"},
     "bugs": RECORDING | {"tasks", "training", "presets"},
-    "viz": {"errors", "config", "counting", "names", "viz"},
+    "viz": {"errors", "config", "counting", "names", "viz", "words"},
 }
 
 

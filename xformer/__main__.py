@@ -34,16 +34,20 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--seed", type=int, help="the seed, in place of the preset's")
     train.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:NUMBER")
     train.add_argument("--resume", action="store_true", help="go on where the run in --out stopped")
-    train.add_argument(
-        "--score", type=int, default=10_000, help="unseen sequences to score it on at the end; 0 for none"
-    )
+    train.add_argument("--score", type=int, default=10_000, help="unseen inputs to score it on at the end; 0 for none")
     train.add_argument("--text", help="a UTF-8 text file to learn the characters of, in place of the preset's text")
     train.add_argument("--no-snapshots", action="store_true", help="keep only the final checkpoint")
 
     evaluate = commands.add_parser("eval", help="score a checkpoint on unseen sequences")
     evaluate.add_argument("dir", help="a checkpoint folder or a .safetensors file")
-    evaluate.add_argument("--samples", type=int, default=10_000)
-    evaluate.add_argument("--seed", type=int, default=1)
+    evaluate.add_argument(
+        "--samples", type=int, default=10_000, help="unseen inputs; where there are fewer, each is scored once"
+    )
+    evaluate.add_argument("--seed", type=int, default=1, help="what they are drawn from")
+    evaluate.add_argument("--edge-cases", action="store_true", help="score its task's edge cases too, where it has any")
+    evaluate.add_argument(
+        "--card", action="store_true", help="write the figures on its card, edge cases too, from its own seed + 1"
+    )
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")
 
     trace = commands.add_parser("trace", help="record every activation of one run")

@@ -24,20 +24,20 @@ from xformer.checkpoints import CARD, FILE, load
 from xformer.config import TaskName
 from xformer.errors import InputError, XformerError
 from xformer.presets import preset
-from xformer.tasks import Score, texts
+from xformer.tasks import Score, Task, texts
 from xformer.tasks.rules import RULES
 from xformer.trace import record
 from xformer.trace_file import is_trace, load_trace, save_trace
 from xformer.training.allocator import settle
 from xformer.training.book import Book, Entry
-from xformer.training.evaluate import evaluate
-from xformer.training.figures import put_figures_on_card
+from xformer.training.figures import measure, put_figures_on_card
 from xformer.training.loop import train as train_preset
 from xformer.training.overview import exact_match, latest_rows
 from xformer.training.own_text import with_text
 from xformer.training.progress import Progress
 from xformer.training.snapshots import STATE, read_state
 from xformer.training.transfer import card_of
+from xformer.words import percent
 
 
 def train(options: Namespace) -> None:
@@ -69,9 +69,11 @@ def train(options: Namespace) -> None:
             if last.note:
                 bar.console.print(last.note)
     if options.score:
-        figures = put_figures_on_card(options.out, options.score)
-        score = Score(**{name: figures[name] for name in ("loss", "token_accuracy", "exact_match", "samples")})
-        console.print(f"{_how_good(score, chosen.task.name)} on {figures['samples']:,} unseen sequences")
+        figures = put_figures_on_card(options.out, options.score, edge_cases=True)
+        console.print(f"{_how_good(_score(figures), chosen.task.name)} on {figures['samples']:,} unseen inputs")
+        if "edge_cases" in figures:
+            edges = figures["edge_cases"]
+            console.print(f"{_how_good(_score(edges), chosen.task.name)} on {edges['samples']:,} edge cases")
     if last is not None:
         console.print(f"{last.seconds:.1f} s of training; saved to {options.out}")
 
@@ -85,22 +87,42 @@ def eval(options: Namespace) -> None:
         raise InputError(f"--samples must be from 1 to 10,000,000, got {options.samples}; for example 10000.")
     if not 0 <= options.seed < 2**63:
         raise InputError(f"--seed must be from 0 to 2^63 - 1, got {options.seed}; for example 1.")
-    score = evaluate(checkpoint.model, checkpoint.task, samples=options.samples, seed=options.seed)
-    figures = asdict(score) | ({"bits_per_character": score.bits} if checkpoint.task.rule.goes_on else {})
+    if options.card:
+        figures = put_figures_on_card(options.dir, options.samples, edge_cases=True)
+    else:
+        figures = measure(checkpoint, options.samples, options.seed, edge_cases=options.edge_cases)
     if options.json:
-        print(json.dumps(figures))
+        print(json.dumps(figures | _bits(figures, checkpoint.task)))
         return
     table = Table("figure", "value")
-    for name, value in figures.items():
-        table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else f"{value:.6f}")
+    for of, found in (("", figures), ("edge cases: ", figures.pop("edge_cases", {}))):
+        for name, value in (found | _bits(found, checkpoint.task)).items():
+            table.add_row(of + name.replace("_", " "), _figure(name, value))
     Console().print(table)
+
+
+def _figure(name: str, value: float) -> str:
+    if name == "seed":
+        return str(value)
+    if name in ("token_accuracy", "exact_match"):
+        return percent(value, 4)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+
+
+def _bits(figures: dict[str, Any], task: Task) -> dict[str, float]:
+    """Of a text also bits per character."""
+    return {"bits_per_character": _score(figures).bits} if task.rule.goes_on and figures else {}
+
+
+def _score(figures: dict[str, Any]) -> Score:
+    return Score(**{name: figures[name] for name in ("loss", "token_accuracy", "exact_match", "samples")})
 
 
 def _how_good(score: Score, task: TaskName) -> str:
     """The one figure that a task is judged by, in words."""
     if RULES[task].goes_on:
         return f"held-out loss {score.loss:.4f} nats, {score.bits:.3f} bits per character"
-    return f"{score.exact_match:.2%} exact match"
+    return f"{percent(score.exact_match)} exact match"
 
 
 def trace(options: Namespace) -> None:
@@ -235,7 +257,7 @@ def _list(found: dict[str, Path], entries: dict[str, Entry], book: Book, folder:
 def _line(
     table: Table, run: str, name: str, card: dict[str, Any], step: int, state: str, share: float | None, seconds: float
 ) -> None:
-    exact = "–" if share is None else f"{share:.2%}"
+    exact = "–" if share is None else percent(share)
     seed = card.get("train", {}).get("seed", "")
     cells = [run, name, card.get("preset", ""), seed, f"{step:,}", state, exact, f"{seconds:.1f}"]
     table.add_row(*[escape(str(cell)) for cell in cells])

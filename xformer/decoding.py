@@ -107,8 +107,15 @@ def decode(
     Raises `InputError` when the prompt does not fit the model.
     """
     tokens = prompt if isinstance(prompt, Tensor) else torch.tensor([list(prompt)], dtype=torch.long)
-    if tokens.shape[0] != 1:
-        raise InputError(f"Decoding takes one prompt at a time, got {tokens.shape[0]}; call it once for each.")
+    if tokens.dim() != 2 or tokens.shape[0] != 1:
+        raise InputError(
+            f"Decoding takes one prompt at a time, shaped [1, pos], got {list(tokens.shape)}; call it once for each."
+        )
+    if max_steps is not None and max_steps < 0:
+        raise InputError(f"max_steps must be 0 or more, got {max_steps}; for example 10.")
+    n_tokens = model.config.vocab_size
+    if wrong := [token for token in forced or () if not 0 <= token < n_tokens]:
+        raise InputError(f"This model's tokens are 0 to {n_tokens - 1}, got {wrong[0]} to be said.")
     tokens = tokens.to(model.device)
     if model.config.architecture == "encoder":
         return _positions(model, tokens, sampling, forced, max_steps, tuple(edits), generator)
@@ -200,6 +207,8 @@ def _step(
     generator: torch.Generator | None,
     run: Callable[[], Trace],
 ) -> Step:
+    if bool(logits.isnan().any() | logits.isposinf().any()):
+        raise InputError("The logits hold NaN or infinity, so no token is the likeliest; take the last edit away.")
     q = sampling.distribution(logits)
     predicted = sampling.choose(q, generator)
     return Step(

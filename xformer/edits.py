@@ -8,12 +8,14 @@ raises `EditError` when it does not fit what it finds.
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from xformer.errors import EditError
@@ -82,7 +84,7 @@ class SetMask:
     heads: tuple[int, ...] | None = None
 
     def apply(self, name: str, value: Tensor) -> Tensor:
-        return _at_heads(name, value, self.heads, _fit(name, self.mask.to(value.device, torch.bool), value))
+        return _at_heads(name, value, self.heads, _fit(name, self.mask, value))
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Replace:
     positions: tuple[int, ...] | None = None
 
     def apply(self, name: str, value: Tensor) -> Tensor:
-        new = _fit(name, self.value.to(value.device, value.dtype), value)
+        new = _fit(name, self.value, value)
         return _at_heads(name, value, self.heads, _at_positions(name, value, self.positions, new))
 
 
@@ -139,12 +141,12 @@ AnyEdit = AblateHead | AblateNeuron | SetEdges | SetMask | SetCausal | Replace |
 
 def ablate_head(attention: str, head: int) -> AblateHead:
     """Silence head `head` of an attention layer, e.g. `ablate_head("encoder.1.attn", 2)`."""
-    return AblateHead(f"{attention}.z", head)
+    return AblateHead(f"{attention}.z", _whole(head))
 
 
 def ablate_neuron(feed_forward: str, neuron: int) -> AblateNeuron:
     """Silence one neuron of a feed-forward layer, e.g. `ablate_neuron("encoder.0.ffn", 17)`."""
-    return AblateNeuron(f"{feed_forward}.post", neuron)
+    return AblateNeuron(f"{feed_forward}.post", _whole(neuron))
 
 
 def mask_edges(attention: str, edges: Edges, heads: Iterable[int] | None = None) -> SetEdges:
@@ -157,8 +159,16 @@ def unmask_edges(attention: str, edges: Edges, heads: Iterable[int] | None = Non
     return SetEdges(f"{attention}.mask", _pairs(edges), allowed=True, heads=_tuple(heads))
 
 
-def set_mask(attention: str, mask: Tensor, heads: Iterable[int] | None = None) -> SetMask:
-    """Use the boolean mask [query, key] (true: may look) in place of the model's own."""
+def set_mask(attention: str, mask: Bool[Tensor, "*batch query key"], heads: Iterable[int] | None = None) -> SetMask:
+    """Use the boolean mask [query, key] (true: may look) in place of the model's own.
+
+    Raises `EditError` for a mask of numbers: in one that is added to the scores 0 means “may look”, as false does not.
+    """
+    if mask.dtype != torch.bool:
+        raise EditError(
+            f"A mask must be boolean, true where a query may look, got {mask.dtype}; for a mask of 0 and −∞ that is added to "
+            "the scores give mask == 0."
+        )
     return SetMask(f"{attention}.mask", mask, _tuple(heads))
 
 
@@ -168,7 +178,7 @@ def set_causal(on: bool, attention: str = "*attn") -> SetCausal:
 
 
 def replace(name: str, value: Tensor, *, heads: Iterable[int] | None = None) -> Replace:
-    """Use `value` in place of the activation `name`; it must fit its shape (a batch of 1 may be left out)."""
+    """Use `value` in place of the activation `name`; it must have its shape, but one example may stand for the whole batch."""
     return Replace(name, value, _tuple(heads))
 
 
@@ -181,6 +191,8 @@ def replace_pattern(
 
 def scale(name: str, factor: float, *, heads: Iterable[int] | None = None) -> Scale:
     """Multiply the activation `name` by `factor`; e.g. `scale("encoder.0.ffn.out", 0.0)` silences a feed-forward layer."""
+    if not math.isfinite(factor):
+        raise EditError(f"A factor must be a finite number, got {factor}; for example 0.5.")
     return Scale(name, factor, _tuple(heads))
 
 
@@ -197,18 +209,44 @@ def zero_positions() -> ZeroPositions:
 
 
 def _pairs(edges: Edges) -> tuple[tuple[int, int], ...]:
-    return tuple((int(query), int(key)) for query, key in edges)
+    return tuple((_whole(query), _whole(key)) for query, key in edges)
 
 
 def _tuple(numbers: Iterable[int] | None) -> tuple[int, ...] | None:
-    return None if numbers is None else tuple(int(number) for number in numbers)
+    return None if numbers is None else tuple(_whole(number) for number in numbers)
+
+
+def _whole(number: int) -> int:
+    """The number, of whatever type; 1.5 is no head and no position, and is not taken for 1."""
+    try:
+        return operator.index(number)
+    except TypeError:
+        raise EditError(
+            f"Heads, neurons and positions are whole numbers from 0, got {number!r}; for example 1."
+        ) from None
 
 
 def _fit(name: str, new: Tensor, value: Tensor) -> Tensor:
-    try:
-        return new.expand(value.shape)
-    except RuntimeError:
-        raise EditError(f"{name} has the shape {list(value.shape)}, which {list(new.shape)} does not fit.") from None
+    """`new` in the shape and type of `value`: one example may stand for a batch, one mask or pattern for all heads.
+
+    No other axis is stretched: what was computed for one token says nothing about eleven.
+    """
+    shape = list(value.shape)
+    fitting = [shape]
+    if len(shape) >= 3:
+        fitting += [[1, *shape[1:]], shape[1:]]
+    if len(shape) == 4 and name.endswith((".mask", ".pattern", ".scores")):
+        fitting += [[shape[0], 1, *shape[2:]], [1, 1, *shape[2:]], [1, *shape[2:]], shape[2:]]
+    if list(new.shape) not in fitting:
+        raise EditError(
+            f"{name} has the shape {shape}, which {list(new.shape)} does not fit; it must have the same, or that of one "
+            "example for the whole batch."
+        )
+    if (new.dtype == torch.bool) != (value.dtype == torch.bool) or new.is_complex():
+        raise EditError(f"{name} is of type {value.dtype}, and {new.dtype} cannot stand for it; give {value.dtype}.")
+    if bool(new.isnan().any()):
+        raise EditError(f"What is put in place of {name} holds NaN; every number after it would be one too.")
+    return new.to(value.device, value.dtype).expand(shape)
 
 
 def _at_heads(name: str, value: Tensor, heads: tuple[int, ...] | None, changed: Tensor) -> Tensor:

@@ -125,6 +125,39 @@ def test_sums_are_well_formed_and_carries_travel() -> None:
     assert 0.25 * 0.8**3 * 0.7 < through / len(found) < 0.3  # chance alone: 0.001
 
 
+def test_training_shows_many_sums_with_runs_at_an_end() -> None:
+    found = [of("addition").vocabulary.text(source) for source in drawn(of("addition", min_len=4, max_len=4), 4000)]
+    numbers = [number for typed in found for number in typed.split("+")]
+    ends = ("000", "999")
+    assert sum(number.startswith(ends) for number in numbers) / len(numbers) > 0.02  # chance alone: 0.002
+    assert sum(number.endswith(ends) for number in numbers) / len(numbers) > 0.02
+    assert {"5000", "0007", "9999", "0000"} <= set(numbers)
+
+
+def test_the_edge_cases_of_addition_are_right_sums_and_the_ones_people_try() -> None:
+    task = of("addition", min_len=2, max_len=3)
+    batch = task.edge_cases()
+    assert batch is not None
+    typed = set()
+    for tokens, labels in zip(batch.tokens.tolist(), batch.labels.tolist(), strict=True):
+        written = task.vocabulary.text(tokens[: tokens.index(13)])
+        a, b = written.split("+")
+        said = [label - 1 for label in labels if label >= 0][:-1]
+        assert sum(digit * 10**place for place, digit in enumerate(said)) == int(a) + int(b)
+        typed.add(written)
+    assert len(typed) == len(batch.tokens)
+    assert {"500+500", "999+001", "001+999", "99+01", "042+000", "000+042", "637+363", "200+080", "99+99"} <= typed
+    assert of("reverse").edge_cases() is None
+
+
+def test_each_unseen_pair_comes_once_before_one_comes_twice() -> None:
+    task = of("modular", symbols=11)
+    n = task.rule.unseen
+    assert n == len(pairs(11, for_training=False))
+    twice = [tuple(source) for source in drawn(task, 2 * n, "test")]
+    assert len(set(twice[:n])) == len(set(twice[n:])) == n
+
+
 def test_a_fair_share_of_brackets_is_balanced_and_the_others_break_everywhere() -> None:
     task = of("brackets", min_len=8, max_len=8)
     answers = [task.answer(source) for source in drawn(task, 6000)]

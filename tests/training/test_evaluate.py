@@ -87,3 +87,11 @@ def test_a_part_is_small_where_a_model_is_large() -> None:
     batch = task.sample(4, seed=0)
     small, large = (Transformer(tiny_model(task, d_model=d, d_ff=d)) for d in (8, 512))
     assert module.rows_at_once(small, batch) > 500 > module.rows_at_once(large, batch) >= 1
+
+
+def test_where_there_are_few_unseen_inputs_each_is_scored_once() -> None:
+    task = tiny_task("decoder", name="modular", symbols=59, min_len=2, max_len=2)
+    model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
+    found = evaluate(model, task, samples=10_000, seed=1)
+    assert found.samples == task.rule.unseen == 873
+    assert found == evaluate(model, task, samples=873, seed=1)

@@ -218,6 +218,14 @@ class Task:
             return full_batch(*streams)
         return to_batch(*streams, pad=self.vocabulary.special.pad, widths=self.widths if packed else None)
 
+    def edge_cases(self, device: torch.device | str = "cpu") -> Batch | None:
+        """All of the rule's edge cases, one a row; None where it has none."""
+        found = self.rule.edge_cases()
+        if found is None:
+            return None
+        streams = self.rule.frame(*(cells.to(device) for cells in found), self.vocabulary.special)
+        return to_batch(*streams, pad=self.vocabulary.special.pad, widths=None)
+
     def example(self, source: list[int], *, max_len: int | None = None) -> Example:
         """One typed sequence, framed for the model.
 

@@ -32,6 +32,7 @@ NUMBERS = {
 EXTRAS = {"best_head_score": SHARE}
 """What it may have besides."""
 FIGURES = {"loss": SIZE, "token_accuracy": SHARE, "exact_match": SHARE, "samples": SIZE, "seed": SIZE}
+EDGES = ("loss", "token_accuracy", "exact_match", "samples")
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,11 @@ def checked_figures(figures: Any) -> dict[str, Any]:
     """The figures of a finished run, or none where one of them is missing or cannot be."""
     if not isinstance(figures, dict) or not all(_is_within(figures.get(name), FIGURES[name]) for name in FIGURES):
         return {}
-    return {name: figures[name] for name in FIGURES}
+    edges = figures.get("edge_cases")
+    kept = {name: figures[name] for name in FIGURES}
+    if not isinstance(edges, dict) or not all(_is_within(edges.get(name), FIGURES[name]) for name in EDGES):
+        return kept
+    return kept | {"edge_cases": {name: edges[name] for name in EDGES}}
 
 
 def one_line(text: Any, most: int) -> str:

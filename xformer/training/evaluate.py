@@ -62,6 +62,16 @@ def rows_at_once(model: Transformer, batch: Batch) -> int:
     return max(1, int(PART / (model.config.n_parameters() * tokens)))
 
 
+def evaluate_edge_cases(model: Transformer, task: Task) -> Score | None:
+    """Score the edge cases of a task, each once; None where it has none."""
+    batch = task.edge_cases(model.device)
+    if batch is None:
+        return None
+    rows = range(0, len(batch.tokens), BATCH)
+    return score_batches(model, task, (batch.rows(row, min(row + BATCH, len(batch.tokens))) for row in rows))
+
+
+@torch.no_grad()
 def score_batches(model: Transformer, task: Task, batches: Iterator[Batch]) -> Score:
     """The figures of some batches together: exact match by greedy decoding where answers are written token by token."""
     parts, cells, decoded = [], [], Decoded(model)

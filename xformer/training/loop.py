@@ -34,6 +34,7 @@ from xformer.training.optimiser import FlatAdamW
 from xformer.training.progress import Progress
 from xformer.training.schedule import learning_rate, with_peak
 from xformer.training.snapshots import State, read_state, remove_state, write_snapshot, write_state
+from xformer.words import percent
 
 FEW = 4
 """Held-out examples on which a run finds out whether its model reads ahead."""
@@ -318,7 +319,7 @@ def _remarks(
 ) -> dict[str, Any]:
     """What there is to say about a report, as changes to it."""
     if config.target and progress.held_out.exact_match >= config.target:
-        reached = f"Reached the target: {progress.held_out.exact_match:.2%} exact match at step {progress.step}."
+        reached = f"Reached the target: {percent(progress.held_out.exact_match)} exact match at step {progress.step}."
         return {"note": reached, "done": True}
     late = progress.step >= 0.6 * config.steps
     said = any(row["note"] for row in rows)

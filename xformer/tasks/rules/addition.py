@@ -27,6 +27,12 @@ MOST_DIGITS = 18
 """A sum of two such numbers still fits 64 bits."""
 CARRYING = 0.25
 """Of so many sums most columns add up to 9, where a carry from the right travels on; by chance it hardly ever goes far."""
+RUNS = 0.3
+"""Of so many numbers in training one end is a run of one digit, often 0 or 9: 5000, 0007, 1999; by chance they are rare."""
+
+
+MOST_EDGES = 10_000
+"""Of longer numbers no more than so many x are tried."""
 
 
 class Addition(Rule):
@@ -90,11 +96,24 @@ class Addition(Rule):
         b = torch.randint(1, 11, a.shape, generator=draw, device=draw.device)
         chance = torch.rand(n, 1 + c.max_len, generator=draw, device=draw.device)
         b = torch.where((chance[:, :1] < CARRYING) & (chance[:, 1:] < 0.8), 11 - a, b)  # 11 − (1 + d) = 1 + (9 − d)
+        if purpose == "train":
+            a, b = (_with_run(x, digits, draw) for x in (a, b))
         place = torch.arange(2 * c.max_len + 1, device=draw.device).expand(n, -1)  # [n, pos]
         in_b = place - digits[:, None] - 1  # which digit of b stands there
         left, right = (x.gather(1, at.clamp(0, c.max_len - 1)) for x, at in ((a, place), (b, in_b)))
         cells = torch.where(in_b < -1, left, torch.where(in_b == -1, PLUS, right))
         return cells, 2 * digits + 1
+
+    def edge_cases(self) -> tuple[Sequences, Lengths]:
+        """For each number of digits k, over all x (or MOST_EDGES of them, evenly): x + 0, x + x, x + 9…9, x + 1, and what makes
+        x a power of ten; all sums of two round numbers; each also the other way round."""
+        sums = [(k, *pair) for k in range(self.config.min_len, self.config.max_len + 1) for pair in sorted(_edges(k))]
+        width = self.source_length(self.config.max_len)
+        cells = torch.ones(len(sums), width, dtype=torch.long)
+        for row, (k, x, y) in enumerate(sums):
+            tokens = [1 + int(digit) for digit in f"{x:0{k}}"], [PLUS], [1 + int(digit) for digit in f"{y:0{k}}"]
+            cells[row, : 2 * k + 1] = torch.tensor([token for part in tokens for token in part])
+        return cells, torch.tensor([2 * k + 1 for k, *_ in sums])
 
     def answer(self, source: Sequences, lengths: Lengths) -> Answers:
         k = (lengths[:, None] - 1) // 2  # [batch, 1]
@@ -129,3 +148,30 @@ class Addition(Rule):
         column = torch.arange(k + 1, device=source.device)[:, None]  # [answer, 1]
         place = torch.arange(len(source), device=source.device)
         return ((place == k - 1 - column) | (place == 2 * k - column)) & (column < k)
+
+
+def _edges(k: int) -> set[tuple[int, int]]:
+    """Sums of two numbers of k digits that carry through all digits, or nowhere, or only at an edge."""
+    top = 10**k
+    every = max(1, top // MOST_EDGES)
+    pairs = {
+        pair
+        for x in range(0, top, every)
+        for pair in ((x, 0), (x, x), (x, top - 1), (x, 1), (x, top - x), (x, top - 1 - x))
+        if pair[1] < top
+    }
+    rounds = [digit * 10**zeros for zeros in range(k) for digit in range(1, 10)]
+    pairs |= {(x, y) for x in rounds for y in rounds}
+    return pairs | {(y, x) for x, y in pairs}
+
+
+def _with_run(numbers: Sequences, digits: Lengths, draw: torch.Generator) -> Sequences:
+    """Some of the numbers [n, place] with a run of one digit at one end; `digits` says how long each is."""
+    n, width = numbers.shape
+    chance = torch.rand(n, 4, generator=draw, device=draw.device)
+    length = 1 + (chance[:, 0] * digits).long()  # [n]: 1 to all of them
+    place = torch.arange(width, device=draw.device).expand(n, -1)  # [n, place]
+    in_run = torch.where(chance[:, 1:2] < 0.5, place < length[:, None], place >= (digits - length)[:, None])
+    anything = 1 + (chance[:, 2] * 30).long() % 10
+    digit = torch.where(chance[:, 2] < 1 / 3, 1, torch.where(chance[:, 2] < 2 / 3, 10, anything))  # 0, 9, or any
+    return torch.where((chance[:, 3:] < RUNS) & in_run, digit[:, None], numbers)

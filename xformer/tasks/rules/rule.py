@@ -166,6 +166,10 @@ class Rule:
         c = self.config
         return sequences(n, symbols=c.symbols, min_len=c.min_len, max_len=c.max_len, paired=paired, draw=draw)
 
+    def edge_cases(self) -> tuple[Sequences, Lengths] | None:
+        """Inputs that chance hardly ever draws and people try first, with their lengths in tokens; None where it has none."""
+        return None
+
     def answer(self, source: Sequences, lengths: Lengths) -> Answers:
         """The right answers, as tensor algebra."""
         raise NotImplementedError

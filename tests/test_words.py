@@ -1,0 +1,31 @@
+"""A share on a screen is never rounder than it was measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from xformer.words import percent
+
+
+@pytest.mark.parametrize(
+    ("share", "digits", "text"),
+    [
+        (1.0, 2, "100%"),
+        (0.0, 2, "0%"),
+        (0.9861111, 2, "98.61%"),
+        (0.9861111, 0, "99%"),
+        (0.99998, 2, "99.998%"),
+        (0.99998, 0, "99.998%"),
+        (0.999996, 1, "99.9996%"),
+        (0.00002, 2, "0.002%"),
+        (0.004, 0, "0.4%"),
+        (0.5, 0, "50%"),
+        (float("nan"), 2, "nan%"),
+    ],
+)
+def test_all_and_none_are_said_of_all_and_none_alone(share: float, digits: int, text: str) -> None:
+    assert percent(share, digits) == text
+
+
+def test_of_a_hundred_thousand_one_more_or_less_is_seen() -> None:
+    assert [percent(hits / 100_000, 0) for hits in (0, 1, 99_999, 100_000)] == ["0%", "0.001%", "99.999%", "100%"]
