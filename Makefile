@@ -32,11 +32,15 @@ MODELS := reverse reverse-small reverse-seq2seq reverse-decoder reverse-mirror s
 	induction addition parity brackets modular characters digits
 checkpoints: .venv/app
 	for name in $(MODELS); do \
-		$(BIN)/python -m xformer train --preset $$name --out checkpoints/$$name --no-snapshots --device cpu --score 100000 || exit 1; \
+		$(BIN)/python -m xformer train --preset $$name --out checkpoints/$$name --no-snapshots --device cpu --score 0 || exit 1; \
 	done
+	$(MAKE) scores
 
 scores: .venv/app
-	for name in $(MODELS); do echo $$name; $(BIN)/python -m xformer eval checkpoints/$$name --samples 100000 --card || exit 1; done
+	for name in $(filter-out characters,$(MODELS)); do \
+		echo $$name; $(BIN)/python -m xformer eval checkpoints/$$name --samples 100000 --card || exit 1; \
+	done
+	$(BIN)/python -m xformer eval checkpoints/characters --samples 10000 --card  # its held-out text has 46,505 characters
 
 .venv/app: requirements.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -91,8 +91,8 @@ STREAMS = {
     ("reverse", "encoder", True): "c4a38e1eeb6d3f8e",
     ("reverse", "decoder", False): "7d68ea0cae24cee6",
     ("reverse", "decoder", True): "9e5bd256d23ddc60",
-    ("sort", "encoder", False): "a2ea9acfde166b55",
-    ("sort", "encoder", True): "5d82395532d599f1",
+    ("sort", "encoder", False): "b950134c64d73118",
+    ("sort", "encoder", True): "28dbfb0a04336b6c",
     ("copy", "encoder-decoder", False): "3386dc8faf287b86",
     ("copy", "encoder-decoder", True): "25906841eafce69a",
 }

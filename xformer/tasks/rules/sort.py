@@ -7,6 +7,11 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
+from xformer.tasks.sampling import Purpose
+
+REPEATING = 0.25
+"""Of so many sequences in training all symbols are among a few: by chance one hardly ever comes many times."""
+FEW = 6
 
 
 class Sort(Rule):
@@ -20,6 +25,15 @@ class Sort(Rule):
         "No picture repeats from input to input: where a position has to look depends on **which numbers** stand there, "
         "not on where they stand. Change one number and see which rows move."
     )
+
+    def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:
+        cells, lengths = super().sources(n, paired=paired, draw=draw, purpose=purpose)
+        if purpose != "train":
+            return cells, lengths
+        few = torch.randint(1, FEW + 1, (n, 1), generator=draw, device=draw.device)
+        among = torch.randint(1, self.config.symbols + 1, (n, FEW), generator=draw, device=draw.device)  # [n, FEW]
+        chance = torch.rand(n, 1, generator=draw, device=draw.device)
+        return torch.where(chance < REPEATING, among.gather(1, (cells - 1) % few), cells), lengths
 
     def answer(self, source: Sequences, lengths: Lengths) -> Answers:
         index = torch.arange(source.shape[1], device=source.device)  # [pos]
