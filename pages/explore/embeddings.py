@@ -20,7 +20,7 @@ VECTORS, VOCABULARY, WAVES, FILTERS = "vectors", "vocabulary", "waves", "filters
 def page() -> None:
     view = open_page("Embeddings", "What vector does each token become?")
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
-        show = choose("show", _panels(view), VECTORS, "Show", key="embeddings_show")
+        show = choose("show", _panels(view), VECTORS, "Show", key="embeddings_show", label_visibility="collapsed")
         side = ask_side() if view.is_pair else None
         parts = input_vectors(view.original().trace, side)
         part = ask_part(list(parts)) if show == VECTORS else ""

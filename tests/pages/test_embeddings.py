@@ -99,9 +99,9 @@ def test_numbers_on_circles_are_said_to_be_and_no_others(open_page: Open) -> Non
     assert "stand on a **circle**" in text(app)
     app.segmented_control(key="embeddings_show").set_value("waves").run()
     assert app.query_params["wave"] == "1"
-    assert [element.value for element in app.subheader][1] == "The plane of frequency 1"
+    assert [element.value for element in app.subheader][1] == "Frequency 1"
     app.segmented_control(key="number_wave").set_value("17").run()
-    assert [element.value for element in app.subheader][1] == "The plane of frequency 17"
+    assert [element.value for element in app.subheader][1] == "Frequency 17"
     for model in ("reverse", "induction"):
         app = open_page(PAGE, model=model, show="vocabulary")
         assert "frequenc" not in text(app)

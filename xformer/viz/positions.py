@@ -97,8 +97,8 @@ def pattern_heatmap(table: pd.DataFrame, *, dark: bool, height: int = 300) -> al
         )
 
     base = alt.Chart(labelled).encode(
-        x=alt.X("column:N", title="key: position · token", sort=columns, axis=axis(-90)),
-        y=alt.Y("row:N", title="query: position · token", sort=rows, axis=axis(0)),
+        x=alt.X("column:N", title="key", sort=columns, axis=axis(-90)),
+        y=alt.Y("row:N", title="query", sort=rows, axis=axis(0)),
         tooltip=[
             alt.Tooltip("row:N", title="query"),
             alt.Tooltip("column:N", title="key"),

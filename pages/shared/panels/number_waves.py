@@ -48,7 +48,7 @@ def number_waves_panel(view: View, side: str | None) -> None:
     ]
     left, right = st.columns([3, 2], gap="large")
     with left:
-        heading("How much of them turns how often")
+        heading("How much turns how often")
         table = analysis.spectrum_table(found)
         st.altair_chart(viz.spectrum_chart(table, dark=dark, chosen=k), width="stretch", key="spectrum")
         st.caption(
@@ -58,7 +58,7 @@ def number_waves_panel(view: View, side: str | None) -> None:
         draw = f"viz.spectrum_chart(analysis.spectrum_table(analysis.spectrum(numbers)), dark={dark}, chosen={k})"
         footer(view, [*lines, draw], table, "spectrum")
     with right:
-        heading(f"The plane of frequency {k}")
+        heading(f"Frequency {k}")
         seen = analysis.circle(numbers, k)
         labels = list(view.task.vocabulary.labels[1 : n + 1])
         table = analysis.circle_table(seen, labels)

@@ -106,7 +106,7 @@ def _picture(view: View, kind: str, draw: str, n: int, side: str | None) -> Pict
     if kind == config.positions == "mirror":
         n = len(view.original().tokens(side))
     if kind == "alibi" or draw == "offset":  # its slopes are all that ALiBi does
-        return by_offset(view, kind, n, side, HEIGHT if kind != "alibi" else HEIGHT + 30)
+        return by_offset(view, kind, n, side, HEIGHT if kind != "alibi" else HEIGHT + 110)
     return what_is_done(view, kind, range(min(n, ROWS)), side, HEIGHT, legend=False)
 
 

@@ -50,7 +50,8 @@ def positions_off_panel(view: View) -> None:
     moved = _moved_of(view)
     path, head = _ask_head(view, moved)
     columns = st.columns([1, 1, 1] if changed is not None else [1, 1], gap="medium")
-    runs = [("as it is", original)] if changed is None else [("the model’s own run", original), (_what(view), changed)]
+    own = "This head’s attention" if changed is None else "Own run"
+    runs = [(own, original)] if changed is None else [(own, original), (_what(view).capitalize(), changed)]
     for index, (column, (name, run)) in enumerate(zip(columns, runs, strict=False)):
         with column:
             _attention(view, run, path, head, name, index)
@@ -114,8 +115,8 @@ def _attention(view: View, run: Run, path: str, head: int, name: str, index: int
     queries = view.reads(run, path.partition(".")[0])
     keys = view.reads(run) if path.endswith("cross_attn") else queries
     table, dark = analysis.pattern_table(run.trace, path, head, queries, keys, MOST_CELLS), is_dark()
-    heading(f"{layer_title(path, is_pair=view.is_pair)} · head {head + 1}: {name}")
-    chart = viz.pattern_heatmap(table, dark=dark, height=260)
+    heading(name)
+    chart = viz.pattern_heatmap(table, dark=dark, height=190)
     st.altair_chart(chart, width="stretch", key=f"pattern_{index}")
     rows, columns = analysis.block_size(len(queries), MOST_CELLS), analysis.block_size(len(keys), MOST_CELLS)
     if max(rows, columns) > 1:
@@ -128,7 +129,7 @@ def _attention(view: View, run: Run, path: str, head: int, name: str, index: int
         "from xformer.viz import positions as viz",
         f"queries, keys = {queries}, {keys}",
         f'table = analysis.pattern_table(trace, "{path}", {head}, queries, keys, {MOST_CELLS})',
-        f"viz.pattern_heatmap(table, dark={dark}, height=260)",
+        f"viz.pattern_heatmap(table, dark={dark}, height=190)",
     ]
     footer(view, lines, table, f"pattern{'-changed' if index else ''}", changed=index > 0)
 
@@ -136,14 +137,15 @@ def _attention(view: View, run: Run, path: str, head: int, name: str, index: int
 def _moved(view: View, moved: pd.DataFrame) -> None:
     titles = [layer_title(path, is_pair=view.is_pair) for path in moved["layer"]]
     table, dark = moved.assign(where=titles, head=moved["head"] + 1), is_dark()
-    heading("How far each head’s attention moves")
+    heading("How far heads move")
     st.altair_chart(viz.moved_bars(table, dark=dark), width="stretch", key="moved")
     others = ""
     if len(table) > viz.MOST_HEADS:
         rest = table.nlargest(len(table), "moved")["moved"].iloc[viz.MOST_HEADS]
         others = f" The {viz.MOST_HEADS} of {len(table)} heads that move most; of the others none moves more than {rest:.2f}."
     st.caption(
-        f"When positions go off. 0: it looks where it looked before. 1: nothing of it is left where it was.{others}"
+        f"Each head’s attention when positions go off. 0: it looks where it looked before. 1: nothing of it is left where it "
+        f"was.{others}"
     )
     (_, _, mask, rest), _ = _keys(view)
     more = "" if (mask, rest) == (resources.MASKS[0], "") else ", edits=given"

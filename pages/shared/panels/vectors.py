@@ -98,7 +98,7 @@ def _angles(
     labels = view.reads(run, side)[shown.start : shown.stop]
     table = analysis.cosine_table(every_vector[shown.start : shown.stop], labels, shown.start)
     suffix, dark = "-changed" if is_changed else "", is_dark()
-    heading(f"How alike two of them are{f' · {name}' if name else ''}")
+    heading(f"How alike they are{f' · {name}' if name else ''}")
     st.altair_chart(viz.cosine_heatmap(table, dark=dark), width="stretch", key=f"cosines{suffix}")
     st.caption(_about_angles(every_vector))
     draw = f"viz.cosine_heatmap(analysis.cosine_table(vectors, labels, {shown.start}), dark={dark})"
@@ -120,4 +120,4 @@ def _about_angles(vectors: torch.Tensor) -> str:
 
 def ask_part(parts: list[str]) -> str:
     """Which of a run's vectors to look at."""
-    return choose("part", {name: SHOWN[name] for name in parts}, "tokens", "Vectors")
+    return choose("part", {name: SHOWN[name] for name in parts}, "tokens", "Vectors", label_visibility="collapsed")
