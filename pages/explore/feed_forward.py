@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import streamlit as st
 
+from pages.shared.ask import choose
 from pages.shared.panels.activations import activations_panel, ask_layer
-from pages.shared.panels.neuron_activity import activity_panel, surveyed
-from pages.shared.panels.neuron_notes import neuron_notes, without_neurons
+from pages.shared.panels.neuron_activity import activity_panel
+from pages.shared.panels.neuron_notes import without_neurons
 from pages.shared.panels.one_neuron import one_neuron_panel, seed_neuron
 from pages.shared.panels.prediction import prediction_panel
-from pages.shared.panels.token_neurons import seed_position, token_neurons_panel
+from pages.shared.panels.token_neurons import GO, token_neurons_panel
 from pages.shared.session import open_page
 from xformer.analysis.survey import feed_forward_layers
+
+PICTURES = {"map": "All neurons", "token": "One token", "neuron": "One neuron", "firing": "How many fire"}
+PANELS = {
+    "map": activations_panel,
+    "token": token_neurons_panel,
+    "neuron": one_neuron_panel,
+    "firing": activity_panel,
+}
 
 
 def page() -> None:
@@ -23,25 +32,15 @@ def page() -> None:
         view.share()
         without_neurons(view)
         return
-
-    path, stage, order = ask_layer(view, paths)
-    chosen = seed_neuron(view, path)
-    seed_position(view, path)
-    activations_panel(view, runs, path, stage, order, chosen)
-    firing = st.container()  # filled last: the sample takes a moment when a model is met for the first time
-    position, table = token_neurons_panel(view, runs, path)
-    found = surveyed(view.model)
-    with firing:
-        shares = activity_panel(view, runs, paths, found)
-    one_neuron_panel(view, runs, path, found)
-    view.share(
-        layer=path.removesuffix(".ffn"),
-        stage=stage,
-        order=order,
-        pos=str(position),
-        neuron=str(st.session_state["ff_neuron"]),
-    )
-    neuron_notes(view, path, shares, found, table, position)
+    if asked := st.session_state.pop(GO, None):  # a row of a table was chosen
+        st.session_state["ff_picture"] = asked
+    # The pictures that are not shown are not computed.
+    picture = choose("picture", PICTURES, "map", "Picture", key="ff_picture", label_visibility="collapsed")
+    path = ask_layer(view, paths)
+    neuron = seed_neuron(view, path)
+    view.share(layer=path.removesuffix(".ffn"), neuron=str(neuron))
+    PANELS[picture](view, runs, path)
+    view.share(layer=path.removesuffix(".ffn"), neuron=str(st.session_state["ff_neuron"]))
 
 
 page()

@@ -8,7 +8,7 @@ import torch
 from tests.training.tiny import ARCHITECTURES, random_model, tiny_model, tiny_task
 from xformer import edits
 from xformer.analysis.neurons import neuron_table, promoted, silenced_one_by_one, speaks_directly, top_neurons
-from xformer.analysis.survey import activity, activity_of, feed_forward_layers, survey
+from xformer.analysis.survey import activity, activity_of, feed_forward_layers, fitting, survey, surveying
 from xformer.interventions import feed_forward_paths
 from xformer.model import Transformer
 from xformer.trace import Trace, record
@@ -61,7 +61,7 @@ def test_the_survey_is_what_single_runs_say(architecture: str) -> None:
     """Every sampled input once more, alone, without padding, counted in plain loops."""
     task, n = tiny_task(architecture), 23
     model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
-    found = survey(model, task, n, 7, best=3, batch=10)
+    found = list(surveying(model, task, n, 7, best=3, batch=10))[-1]
     fired: dict[str, list[int]] = {path: [0] * 8 for path in feed_forward_layers(model)}
     peaks: dict[str, list[list[tuple[float, int, int]]]] = {path: [[] for _ in range(8)] for path in fired}
     places = dict.fromkeys(fired, 0)
@@ -91,10 +91,29 @@ def test_the_survey_is_what_single_runs_say(architecture: str) -> None:
 def test_the_survey_does_not_depend_on_its_batches() -> None:
     task = tiny_task()
     model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
-    one, other = survey(model, task, 30, 2, batch=7), survey(model, task, 30, 2, batch=30)
+    one, other = (list(surveying(model, task, 30, 2, batch=batch))[-1] for batch in (7, 30))
     assert one.inputs == other.inputs != survey(model, task, 30, 3).inputs
     assert torch.equal(one.fired["encoder.0.ffn"], other.fired["encoder.0.ffn"])
     torch.testing.assert_close(one.peak, other.peak, rtol=0, atol=1e-5)
+
+
+def test_a_survey_that_is_stopped_is_that_of_the_first_inputs() -> None:
+    task = tiny_task()
+    model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
+    steps = list(surveying(model, task, 30, 2, batch=7))
+    assert [step.n_inputs for step in steps] == [7, 14, 21, 28, 30]
+    stopped = survey(model, task, 30, 2, first=14)
+    assert (stopped.n_inputs, stopped.inputs) == (14, steps[1].inputs)
+    assert stopped.n_positions == steps[1].n_positions
+    assert stopped.fired["encoder.0.ffn"].equal(steps[1].fired["encoder.0.ffn"])
+
+
+def test_a_large_model_is_surveyed_over_fewer_inputs() -> None:
+    task = tiny_task()
+    small, large = (Transformer(tiny_model(task, d_ff=d_ff)) for d_ff in (8, 80_000))
+    assert fitting(small, task) == 2000
+    assert 16 <= fitting(large, task, work=1e9) < fitting(large, task, work=1e10) < 2000
+    assert fitting(large, task, work=1.0) == 16
 
 
 @pytest.mark.usefixtures("float64")

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
+
+import pandas as pd
 import pytest
 import torch
 
 import xformer
+from pages.shared.panels import neuron_activity
+from pages.shared.panels.neuron_notes import attention_alone, table_notes
 from tests.pages.conftest import ROOT, Open
 from tests.pages.test_explore import MODELS, messages, text
+from xformer.analysis import survey
+from xformer.analysis.survey import fitting
 
 PAGE = "pages/explore/feed_forward.py"
 
@@ -21,11 +29,52 @@ def test_every_model_shows_its_neurons(open_page: Open, model: str) -> None:
     assert not app.exception
     assert messages(app) == []
     assert len(app.get("plotly_chart")) == 1
-    task = xformer.load(ROOT / "checkpoints" / model).task
-    assert task is not None
-    n = 360 if model == "digits" else min(2000, 64_000 // max(task.longest))  # all test images; of long inputs fewer
-    assert f"{n:,} sampled inputs" in text(app)
-    assert "and at an average token" in text(app)
+    assert "of the activations on this input are above 0" in text(app)
+
+
+@pytest.mark.parametrize("model", ["reverse-small", "digits", "characters"])
+def test_how_many_fire_is_counted_over_a_sample(open_page: Open, model: str) -> None:
+    app = open_page(PAGE, model=model, picture="firing")
+    assert not app.exception
+    assert messages(app) == []
+    checkpoint = xformer.load(ROOT / "checkpoints" / model)
+    assert checkpoint.task is not None
+    n = 360 if model == "digits" else fitting(checkpoint.model, checkpoint.task)
+    assert f"on {n:,} inputs, and at an average token" in text(app)
+    app.segmented_control(key="ff_over").set_value("input").run()
+    assert "on this input, and at an average token" in text(app)
+
+
+@pytest.mark.parametrize("model", ["reverse-seq2seq", "digits", "characters", "parity"])
+@pytest.mark.parametrize("picture", ["token", "neuron"])
+def test_one_token_and_one_neuron_of_every_kind_of_model(open_page: Open, model: str, picture: str) -> None:
+    app = open_page(PAGE, model=model, picture=picture, layer="" if model == "digits" else "encoder.0")
+    assert not app.exception
+    assert "fires at **" in text(app) or picture == "token"
+    assert "answers" not in text(app) or model != "characters"
+
+
+def test_a_survey_that_was_stopped_says_so_and_can_go_on(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey, "MOST_TOKENS", 600)
+    neuron_activity._work.clear()  # pyright: ignore[reportAttributeAccessIssue]
+    app = open_page(PAGE, model="sort")
+    app.session_state[neuron_activity.STOPPED] = {"sort"}
+    app.segmented_control(key="ff_picture").set_value("firing").run()
+    assert not app.exception
+    assert re.search(r"Stopped after \d+ of 2,000 inputs", text(app))
+    assert "first=" in app.code[0].value
+    app.button(key="survey_on").click().run()
+    assert "on 2,000 inputs, and" in text(app)
+    assert "first=" not in app.code[0].value
+
+
+def test_of_many_positions_a_window_is_shown(open_page: Open) -> None:
+    numbers = " ".join(str(1 + index % 19) for index in range(60))
+    for picture in ("map", "neuron"):
+        app = open_page(PAGE, model="reverse", input=numbers, picture=picture, **{"from": "48"})
+        assert not app.exception
+        assert messages(app) == []
+        assert "Shown are 12 of 60 positions, 48 to 59" in text(app)
 
 
 def test_a_model_without_neurons_says_so_and_offers_another(open_page: Open) -> None:
@@ -39,11 +88,10 @@ def test_a_model_without_neurons_says_so_and_offers_another(open_page: Open) -> 
 
 
 def test_a_neuron_is_silenced_and_brought_back(open_page: Open) -> None:
-    app = open_page(PAGE, model="reverse", layer="encoder.1", neuron="17")
+    app = open_page(PAGE, model="reverse", layer="encoder.1", neuron="17", picture="neuron")
     app.button(key="silence_neuron").click().run()
     assert not app.exception
     assert "With 1 change, " in text(app)
-    assert len(app.get("plotly_chart")) == 2
     app.button(key="silence_neuron").click().run()
     assert "With 1 change, " not in text(app)
 
@@ -56,7 +104,7 @@ def test_muting_a_layer_changes_the_prediction(open_page: Open) -> None:
 
 
 def test_the_table_is_that_of_the_library(open_page: Open) -> None:
-    app = open_page(PAGE, model="reverse", input="4 9 2 11 5", layer="encoder.2", pos="3")
+    app = open_page(PAGE, model="reverse", input="4 9 2 11 5", layer="encoder.2", pos="3", picture="token")
     shown = app.dataframe[0].value
     checkpoint = xformer.load(ROOT / "checkpoints/reverse")
     post = xformer.record(checkpoint.model, torch.tensor([[4, 9, 2, 11, 5]]))["encoder.2.ffn.post"][0, 3]
@@ -69,9 +117,9 @@ def test_the_table_is_that_of_the_library(open_page: Open) -> None:
     ("link", "n"),
     [
         ({"layer": "encoder.9"}, 1),
-        ({"neuron": "512", "pos": "-1"}, 2),
+        ({"neuron": "512", "pos": "-1", "picture": "token"}, 2),
         ({"stage": "x", "order": "y"}, 2),
-        ({"layer": "encoder.0", "stage": "pre", "order": "plain", "neuron": "511", "pos": "5"}, 0),
+        ({"layer": "encoder.0", "stage": "pre", "order": "plain", "neuron": "511"}, 0),
     ],
 )
 def test_a_link_to_what_is_not_here_says_so(open_page: Open, link: dict[str, str], n: int) -> None:
@@ -79,7 +127,7 @@ def test_a_link_to_what_is_not_here_says_so(open_page: Open, link: dict[str, str
     assert not app.exception
     assert len(app.warning) == n
     if n == 0:
-        assert app.number_input(key="ff_neuron").value == 511
+        assert app.query_params["neuron"] in ("511", ["511"])
         assert app.segmented_control(key="ff_stage").value == "pre"
 
 
@@ -90,10 +138,65 @@ def test_the_choice_survives_a_model_that_does_not_have_it(open_page: Open) -> N
     assert messages(app) == []
 
 
-@pytest.mark.parametrize("order", ["plain", "sorted"])
-def test_the_code_runs(open_page: Open, order: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = open_page(PAGE, model="reverse-small", edits="neuron:encoder.0.ffn.3", order=order, stage="pre")
+CODE = [("map", {"order": "plain", "stage": "pre"}), ("map", {}), ("token", {}), ("neuron", {})]
+CODE += [("firing", {}), ("firing", {"over": "input"})]
+
+
+@pytest.mark.parametrize(("picture", "more"), CODE)
+def test_the_code_draws_what_is_shown(
+    open_page: Open, picture: str, more: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = open_page(PAGE, model="reverse-small", edits="neuron:encoder.0.ffn.3", picture=picture, **more)
     monkeypatch.chdir(ROOT)
-    assert len(app.code) == 3
-    for block in app.code:
-        exec(block.value, {})
+    assert not app.exception
+    assert len(app.code) == 1
+    scope: dict = {}
+    exec(app.code[0].value.removesuffix("\nshow(picture)"), scope)
+    drawn = scope["picture"] if isinstance(scope["picture"], list) else [scope["picture"]]
+    if picture == "map":
+        charts = [json.loads(chart.proto.spec) for chart in app.get("plotly_chart")]
+        assert [chart.to_plotly_json()["data"][0]["text"] for chart in drawn] == [
+            chart["data"][0]["text"] for chart in charts
+        ]
+        assert [len(chart.data[0].z) for chart in drawn] == [
+            len(view_of(chart["data"][0]["customdata"])) for chart in charts
+        ]
+    if picture == "token":
+        assert drawn[0]["neuron"].tolist() == app.dataframe[0].value["neuron"].tolist()
+    on_screen = [json.loads(chart.proto.spec) for chart in app.get("vega_lite_chart")]
+    for chart, spec in zip(drawn[-len(on_screen) :] if on_screen else [], on_screen, strict=True):
+        ours = chart.to_dict()
+        assert ours["height"] == spec["height"]
+        assert encodings(ours) == encodings(spec)
+
+
+def view_of(array: dict) -> range:
+    """As many rows as an array has that was packed for the browser."""
+    return range(int(array["shape"].split(",")[0]))
+
+
+def encodings(spec: dict) -> list:
+    """What is drawn how: scales with their domains, titles, orders. (Streamlit writes an empty title as a space.)"""
+    plain = json.loads(json.dumps(spec).replace('"title": " "', '"title": null'))
+    return [layer["encoding"] for layer in plain.get("layer", [plain])]
+
+
+def test_silencing_is_told_only_where_it_is_known() -> None:
+    def table(*rows: tuple[float, float, int]) -> pd.DataFrame:
+        return pd.DataFrame(
+            [{"neuron": n, "activation": a, "loss_change": c, "flips": f} for n, (a, c, f) in enumerate(rows)]
+        )
+
+    assert "So none of them matters" in table_notes(table((1.0, 0.001, 0)), 2, judged=True)[0]
+    assert "So none" not in table_notes(table((1.0, 0.5, 0)), 2, judged=True)[0]
+    assert "changes 1 answer." in table_notes(table((1.0, 0.5, 1)), 2, judged=True)[0]
+    assert "changes 2 predictions" in table_notes(table((1.0, 0.001, 2)), 2, judged=False)[0]
+    assert table_notes(table((0.0, 0.0, 0)), 2, judged=True) == ["No neuron fires at position 2."]
+    assert table_notes(table((1.0, float("nan"), 0)), 2, judged=True) == []
+
+
+def test_a_model_without_neurons_is_praised_only_where_it_is_right() -> None:
+    assert attention_alone(5, 6, judged=True) == [
+        "The model as trained gets 5 of 6 right on this input without a single neuron."
+    ]
+    assert attention_alone(1, 6, judged=True) == attention_alone(6, 6, judged=False) == []

@@ -7,7 +7,7 @@ A neuron that fires nowhere on a set of inputs is dead on that set.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -20,6 +20,9 @@ from xformer.layers.feed_forward import FeedForward
 from xformer.model import Transformer
 from xformer.tasks import Task
 from xformer.trace import Trace, record
+
+MOST_TOKENS = 4096
+"""Of a batch: so that a step takes a moment and little memory."""
 
 
 def feed_forward_layers(model: Transformer) -> dict[str, FeedForward]:
@@ -35,9 +38,12 @@ def feed_forward_layers(model: Transformer) -> dict[str, FeedForward]:
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """What the neurons did over many inputs; each dict is by the path of the layer."""
+    """What the neurons did over many inputs, or over those that were run so far; each dict is by the path of the layer."""
 
     n_inputs: int
+    """How many inputs were run …"""
+    n_asked: int
+    """… of so many that were sampled."""
     seed: int
     n_positions: dict[str, int]
     fired: dict[str, Int[Tensor, " d_ff"]]
@@ -52,26 +58,58 @@ class Survey:
     """The tokens that an encoder-decoder's decoder read; else empty."""
 
 
-def survey(model: Transformer, task: Task, n: int = 2000, seed: int = 0, *, best: int = 8, batch: int = 250) -> Survey:
+def fitting(model: Transformer, task: Task, work: float = 2e11, most: int = 2000) -> int:
+    """How many inputs of the task a survey may run for so much `work`, in floating-point operations; at least 16."""
+    config, longest = model.config, max(task.longest)
+    token = 2 * sum(parameter.numel() for parameter in model.parameters())
+    token += 4 * longest * config.n_layers * config.n_heads * config.d_head
+    return max(16, min(most, int(work / (token * longest))))
+
+
+def survey(
+    model: Transformer, task: Task, n: int = 2000, seed: int = 0, *, best: int = 8, first: int | None = None
+) -> Survey:
     """Run `n` sampled inputs of the task (its "test" stream, so never trained on) and count what fires.
 
-    The same (n, seed) gives the same inputs for whatever `batch`, which only bounds the memory.
+    The same (n, seed) gives the same inputs. `first` runs only so many of them.
+    """
+    *_, found = surveying(model, task, n, seed, best=best, first=first)
+    return found
+
+
+def surveying(
+    model: Transformer,
+    task: Task,
+    n: int = 2000,
+    seed: int = 0,
+    *,
+    best: int = 8,
+    batch: int | None = None,
+    first: int | None = None,
+) -> Iterator[Survey]:
+    """The same step by step: what was found so far, after each batch of inputs.
+
+    `batch` bounds the memory and the time of a step, and changes nothing else.
     """
     n = min(n, task.rule.unseen or n)
     sample = task.sample(n, seed=seed)
+    n = n if first is None else min(n, first)
+    batch = max(1, min(250, MOST_TOKENS // max(task.longest))) if batch is None else batch
     pad = task.vocabulary.special.pad
+    inputs = _sequences(sample.tokens, -1 if task.rule.is_image else pad)
+    targets = () if sample.target is None else _sequences(sample.target, pad)
     layers = feed_forward_layers(model)
     positions = dict.fromkeys(layers, 0)
     fired: dict[str, Tensor] = {}
     peak: dict[str, Tensor] = {}
     where: dict[str, Tensor] = {}
     for start in range(0, n, batch):
-        rows = sample.rows(start, min(start + batch, n))
+        end = min(start + batch, n)
+        rows = sample.rows(start, end)
         valid = rows.valid  # [batch, pos], or None: no padding
         target_valid = None if rows.target is None else rows.target != pad
-        trace = record(
-            model, rows.tokens, rows.target, valid=valid, target_valid=target_valid, keep=[f"{p}.post" for p in layers]
-        )
+        keep = [f"{path}.post" for path in layers]
+        trace = record(model, rows.tokens, rows.target, valid=valid, target_valid=target_valid, keep=keep, fused=True)
         for path in layers:
             real = target_valid if target_valid is not None and path.startswith("decoder") else valid
             post = trace[f"{path}.post"]  # [batch, pos, d_ff]
@@ -88,16 +126,8 @@ def survey(model: Transformer, task: Task, n: int = 2000, seed: int = 0, *, best
                 place = torch.cat((where[path], place)).gather(0, row[..., None].expand(-1, -1, 2))
             peak[path], where[path] = values, place
             fired[path] = fired[path] + count if path in fired else count
-    return Survey(
-        n_inputs=n,
-        seed=seed,
-        n_positions=positions,
-        fired=fired,
-        peak=peak,
-        where=where,
-        inputs=_sequences(sample.tokens, -1 if task.rule.is_image else pad),
-        targets=() if sample.target is None else _sequences(sample.target, pad),
-    )
+        found = (dict(part) for part in (positions, fired, peak, where))
+        yield Survey(end, n, seed, *found, inputs, targets)
 
 
 def _sequences(tokens: Int[Tensor, "batch pos"], pad: int) -> tuple[tuple[int, ...], ...]:

@@ -15,6 +15,10 @@ from jaxtyping import Float, Int
 
 from xformer.viz import theme
 
+TALL = 380
+"""Pixels for the rows of a picture, so that it stands on a screen together with what changes it."""
+MOST_NEURONS, MOST_TOKENS = 1024, 40
+"""So many neurons have a column of the map, and so many tokens one of the promotions."""
 FIRES, RESTS, DEAD = "fires at an average position", "silent there, fires elsewhere", "dead: fires nowhere"
 
 
@@ -32,22 +36,25 @@ def activation_map(
     limit: float,
     dark: bool,
     chosen: int | None = None,
+    first: int = 0,
 ) -> go.Figure:
     """The activations with the neurons from left to right in `order`; drag to zoom into a range of them.
 
     Colours run from 0 to `limit`, or with `signed` from −`limit` to `limit`; give two maps the same to compare them.
-    `chosen` marks one neuron with a triangle.
+    `chosen` marks one neuron with a triangle. Only the first `MOST_NEURONS` of `order` are drawn.
+    `first` is the position of the first row.
     """
-    n_pos, n_neurons = values.shape
-    is_sorted = not np.array_equal(order, np.arange(n_neurons))
-    places = [f"{position} · {token}" for position, token in enumerate(tokens)]
+    is_sorted = not np.array_equal(order, np.arange(values.shape[1]))
+    order = order[:MOST_NEURONS]
+    n_pos, n_neurons = len(values), len(order)
+    places = [f"{position} · {token}" for position, token in enumerate(tokens, first)]
     stops = theme.diverging(dark) if signed else theme.sequential(dark)
     figure = go.Figure(
         go.Heatmap(
             z=np.ascontiguousarray(values[:, order], dtype=np.float32),
             x=np.arange(n_neurons),
             y=np.arange(n_pos),
-            customdata=np.broadcast_to(order.astype(np.int32), values.shape).copy(),
+            customdata=np.broadcast_to(order.astype(np.int32), (n_pos, n_neurons)).copy(),
             text=[[place] * n_neurons for place in places],
             hovertemplate="neuron %{customdata}<br>position %{text}<br>activation %{z:.5f}<extra></extra>",
             zmin=-limit if signed else 0.0,
@@ -56,7 +63,7 @@ def activation_map(
             colorbar={"title": {"text": "activation"}, "thickness": 12, "outlinewidth": 0, "tickformat": ".2~f"},
         )
     )
-    if chosen is not None:
+    if chosen is not None and chosen in order:
         figure.add_annotation(
             x=int(np.flatnonzero(order == chosen)[0]), y=0, yref="paper", yanchor="top", yshift=3,
             text="▲", showarrow=False, font={"size": 15, "color": theme.pick(theme.PART_HUES["feed_forward"], dark)},
@@ -75,7 +82,7 @@ def activation_map(
         title=title, showgrid=False, tickvals=ticks, ticktext=[f"#{order[i]}" if is_sorted else str(i) for i in ticks],
         tickangle=0, ticklabelstandoff=12,
     )  # fmt: skip
-    figure.update_layout(height=110 + min(560, max(150, 24 * n_pos)), margin={"l": 10, "r": 10, "t": 12, "b": 10})
+    figure.update_layout(height=110 + min(TALL, max(150, 24 * n_pos)), margin={"l": 10, "r": 10, "t": 12, "b": 10})
     return figure
 
 
@@ -133,15 +140,22 @@ def activity_chart(frame: pd.DataFrame, titles: dict[str, str], *, dark: bool) -
         alt.Chart(said).mark_text(align="left", dx=6, fontSize=12, color=ink).encode(alt.XDatum(1.0), y, text="text:N")
     )
     return alt.layer(bars, names).properties(
-        height=30 * len(sort) + 90, padding={"left": 12, "right": 5, "top": 5, "bottom": 5}
+        height=max(16, min(30, TALL // len(sort))) * len(sort) + 90,
+        padding={"left": 12, "right": 5, "top": 5, "bottom": 5},
     )
 
 
 def promotion_chart(
     effect: Float[np.ndarray, "neuron vocab"], neurons: Sequence[int], labels: Sequence[str], *, dark: bool
 ) -> alt.LayerChart | alt.FacetChart:
-    """What each of some neurons adds to each logit: one row a neuron, one column a token; the strongest is written."""
+    """What each of some neurons adds to each logit: one row per neuron, one column per token; the strongest is written.
+
+    Of more than `MOST_TOKENS` tokens those are shown whose logits any of the neurons changes most.
+    """
     limit = theme.signed_limit(effect)
+    if len(labels) > MOST_TOKENS:
+        kept = np.sort(np.argsort(-np.abs(effect).max(axis=0), kind="stable")[:MOST_TOKENS])
+        effect, labels = effect[:, kept], [labels[token] for token in kept]
     names = [f"#{neuron}" for neuron in neurons]
     data = pd.DataFrame(
         {
@@ -157,7 +171,7 @@ def promotion_chart(
         "token:N",
         sort=list(labels),
         title="token whose logit it changes",
-        axis=alt.Axis(labelAngle=-90 if len(labels) <= 40 else 0, labelOverlap=len(labels) > 40),
+        axis=alt.Axis(labelAngle=-90, labelOverlap=False),
     )
     y = alt.Y("neuron:N", sort=names, title=None, axis=alt.Axis(labelOverlap=False))
     cells = (
@@ -178,12 +192,14 @@ def promotion_chart(
     hover = ["neuron:N", "token:N", alt.Tooltip("adds:Q", title="adds to the logit", format="+.5f")]
     top = alt.Chart(best.assign(ink=inks)).mark_text(fontSize=12, fontWeight="bold")
     top = top.encode(x, y, color=ink, text="token:N", tooltip=hover)
-    return alt.layer(cells, top).properties(height=32 * len(names) + 110)
+    return alt.layer(cells, top).properties(height=28 * len(names) + 110)
 
 
-def neuron_chart(values: dict[str, Float[np.ndarray, " pos"]], tokens: Sequence[str], *, dark: bool) -> alt.Chart:
-    """One neuron's activation at each position, side by side for each run named in `values`."""
-    places = [f"{position} · {token}" for position, token in enumerate(tokens)]
+def neuron_chart(
+    values: dict[str, Float[np.ndarray, " pos"]], tokens: Sequence[str], *, dark: bool, first: int = 0
+) -> alt.Chart:
+    """One neuron's activation at each position from `first` on, side by side for each run named in `values`."""
+    places = [f"{position} · {token}" for position, token in enumerate(tokens, first)]
     data = pd.DataFrame(
         [
             {"place": place, "run": name, "activation": float(value)}

@@ -30,8 +30,9 @@ def exciting_images(view: View, path: str, neuron: int, found: Survey) -> None:
                     image = framed(image, position - 1, patch * 12)
                 st.image(image, width=96)
                 st.caption(f"{value:.3f} at {names[position]}")
+    which = "all " if found.n_inputs == found.n_asked else ""
     st.caption(
-        f"Searched all {found.n_inputs:,} test images; each counts once. “class” stands for no place: the class token."
+        f"Searched {which}{found.n_inputs:,} test images; each counts once. “class” stands for no place: the class token."
     )
 
 

@@ -1,4 +1,4 @@
-"""What to notice about neurons: how few fire, how little one of them matters; and of a model that has none."""
+"""What to notice about neurons: whether one of them matters; and of a model that has none."""
 
 from __future__ import annotations
 
@@ -7,32 +7,30 @@ import streamlit as st
 
 from pages.shared import models
 from pages.shared.layout import what_to_notice
-from pages.shared.panels.activations import activation_name
+from pages.shared.panels.window import is_judged
 from pages.shared.view import View
-from xformer.analysis.survey import Survey
-from xformer.viz.attention import layer_title
+
+LITTLE = 0.01
+"""A change of the loss, in nats, below which silencing a neuron does next to nothing."""
 
 
-def neuron_notes(
-    view: View, path: str, shares: pd.DataFrame, found: Survey, table: pd.DataFrame, position: int
-) -> None:
-    """The notes on one layer, by the `shares` of the sample and the `table` of the neurons at `position`."""
-    row = shares[shares["layer"] == path].iloc[0]
-    biggest = table.loc[table["loss_change"].abs().idxmax()]
-    said = f"{biggest['loss_change']:+.2g} nats".replace("-", "−")
-    flips = int(biggest["flips"])
-    what_to_notice(
-        (
-            f"In {layer_title(path, is_pair=view.is_pair)}, **{row['dead']} of {row['neurons']}** neurons are dead over the "
-            f"{found.n_inputs:,} sampled inputs, and at an average token **{row['share_at_once']:.0%}** fire at once: "
-            "the work is spread over many.",
-            ("One neuron can matter" if flips else "So one neuron rarely matters")
-            + f": of the {len(table)} most active at position {position}, silencing **#{int(biggest['neuron'])}** moves the "
-            f"loss the most, by {said}, and changes {flips} of the answers. Mute the whole layer for comparison.",
-            f"Switch to **before**: {activation_name(view)} is what turns a smooth sheet into on and off. Look through the "
-            "exciting inputs for what they share: the same token, the same place, or the same length.",
-        )
+def table_notes(table: pd.DataFrame, position: int, *, judged: bool) -> list[str]:
+    """What silencing the most active neurons at a position does, from their `neuron_table`; nothing where that is not known."""
+    known = table[table["loss_change"].notna()]
+    if known.empty or not (known["activation"] > 0).any():
+        return [f"No neuron fires at position {position}."] if not (table["activation"] > 0).any() else []
+    biggest = known.loc[known["loss_change"].abs().idxmax()]
+    change, flips = float(biggest["loss_change"]), int(biggest["flips"])
+    said = f"{change:+.2g} nats".replace("-", "−")
+    outputs = "answers" if judged else "predictions"
+    moved = f" and changes {flips} {outputs[:-1] if flips == 1 else outputs}" if flips else ""
+    first = (
+        f"Of the {len(known)} most active neurons at position {position}, silencing **#{int(biggest['neuron'])}** moves the "
+        f"loss the most, by {said}{moved}."
     )
+    if not known["flips"].any() and abs(change) < LITTLE:
+        first += " So none of them matters by itself on this input. Mute the whole layer for comparison."
+    return [first]
 
 
 def without_neurons(view: View) -> None:
@@ -40,7 +38,7 @@ def without_neurons(view: View) -> None:
     n = view.checkpoint.config.n_layers
     st.info(
         f"This model has no feed-forward layer: its {n} layer{'s are' if n > 1 else ' is'} attention alone, so there are no "
-        "neurons to look at. What it says above, it says by looking things up.",
+        "neurons to look at.",
         icon=":material/hub:",
     )
     usable = [name for name in models.shipped() if not models.usable(name)]
@@ -49,13 +47,17 @@ def without_neurons(view: View) -> None:
         st.markdown("These models have some:")
         with st.container(horizontal=True):
             for name, d_ff in others.items():
-                st.button(f"{name} · {d_ff} neurons a layer", on_click=_use_model, args=(name,), key=f"use_{name}")
-    moves = view.task.config.name in ("reverse", "copy")
-    task = "Moving tokens is what attention does, and this task asks for little else" if moves else "Even so"
+                st.button(f"{name} · {d_ff} neurons per layer", on_click=_use_model, args=(name,), key=f"use_{name}")
     original = view.original()
-    what_to_notice(
-        [f"{task}: the model gets {original.n_right} of {len(original.answer)} right without a single neuron."]
-    )
+    if notes := attention_alone(original.n_right, len(original.answer), judged=is_judged(view)):
+        what_to_notice(notes)
+
+
+def attention_alone(n_right: int, n: int, *, judged: bool) -> list[str]:
+    """What a model gets right without a single neuron; nothing where it gets next to nothing right, or nothing is right."""
+    if not judged or 2 * n_right < n:
+        return []
+    return [f"The model as trained gets {n_right} of {n} right on this input without a single neuron."]
 
 
 def _use_model(name: str) -> None:

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from pages.shared.ask import seed
 from pages.shared.components.prediction_strip import Lane, prediction_strip
 from pages.shared.layout import is_dark
+from pages.shared.notebook import footer, heading, recording
 from pages.shared.panels.activations import layer_reads
 from pages.shared.panels.exciting_images import exciting_images
-from pages.shared.panels.neuron_activity import BEST
+from pages.shared.panels.neuron_activity import surveyed
+from pages.shared.panels.window import ask_window, shown_of
 from pages.shared.resources import Run
 from pages.shared.session import toggle_intervention
 from pages.shared.view import ORIGINAL, View
 from xformer.analysis.survey import Survey
 from xformer.viz.feed_forward import neuron_chart
 
+AROUND = 12
+"""Of a long exciting input, so many tokens before the position and as many from it on are shown."""
 BESIDE = 12
 """Up to so many positions, the neuron's bars have room beside the inputs that excite it; more stand above them."""
 
@@ -29,23 +35,51 @@ def seed_neuron(view: View, path: str) -> int:
     return st.session_state["ff_neuron"]
 
 
-def one_neuron_panel(view: View, runs: Mapping[str, Run], path: str, found: Survey) -> None:
+def one_neuron_panel(view: View, runs: Mapping[str, Run], path: str) -> None:
     """Ask for a neuron and show it; `seed_neuron` comes first."""
-    st.subheader("One neuron", anchor=False)
-    neuron = _ask_neuron(view, path, found)
+    heading("One neuron")
+    neuron, fires = _ask_neuron(view, path)
     reads = layer_reads(view, runs[ORIGINAL], path)
-    left, right = st.columns([3, 4]) if len(reads) <= BESIDE else (st.container(), st.container())
+    shown = ask_window(range(len(reads)), "ff_from")
+    left, right = st.columns([3, 4]) if len(shown) <= BESIDE else (st.container(), st.container())
     with left:
-        values = {name: run.trace[f"{path}.post"][0, :, neuron].numpy(force=True) for name, run in runs.items()}
+        values = {name: run.trace[f"{path}.post"][0, :, neuron].numpy(force=True)[shown] for name, run in runs.items()}
         st.markdown(f"**#{neuron} on this input**")
-        chart = neuron_chart(values, reads, dark=is_dark())
+        names = [reads[at] for at in shown]
+        chart = neuron_chart(values, names, dark=is_dark(), first=shown[0])
         st.altair_chart(chart, theme="streamlit", width="stretch", key="neuron_here")
+        if more := shown_of(range(len(reads)), shown):
+            st.caption(more.strip())
+    table = pd.DataFrame({"position": shown, "reads": names, **values})
+    footer(view, _code(view, runs, path, neuron, names, shown), table, "neuron")
     with right:
-        st.markdown(f"**The {BEST} sampled inputs that excite #{neuron} most**, the position outlined")
+        st.markdown(f"**Which sampled inputs excite #{neuron} most**, the position outlined")
+        found = surveyed(view)
+        if found is None:
+            return
         _exciting(view, path, neuron, found)
+    fired, total = int(found.fired[path][neuron]), found.n_positions[path]
+    peak = found.peak[path][0, neuron].item()
+    most = f", at most with **{peak:.3f}**" if fired else ""
+    fires.markdown(
+        f"fires at **{fired / total:.1%}** of the {total:,} tokens of {found.n_inputs:,} sampled inputs{most}"
+    )
 
 
-def _ask_neuron(view: View, path: str, found: Survey) -> int:
+def _code(view: View, runs: Mapping[str, Run], path: str, neuron: int, names: list[str], shown: list[int]) -> list[str]:
+    values = ", ".join(
+        f"{name!r}: {recording(run) if view.is_changed and name == ORIGINAL else 'trace'}"
+        f'["{path}.post"][0, {shown[0]} : {shown[-1] + 1}, {neuron}].numpy()'
+        for name, run in runs.items()
+    )
+    return [
+        "from xformer.viz.feed_forward import neuron_chart",
+        f"neuron_chart({{{values}}}, {names!r}, dark={is_dark()}, first={shown[0]})",
+    ]
+
+
+def _ask_neuron(view: View, path: str) -> tuple[int, DeltaGenerator]:
+    """The neuron, and where to write how often it fires."""
     d_ff = view.checkpoint.config.d_ff
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         neuron = int(
@@ -64,12 +98,7 @@ def _ask_neuron(view: View, path: str, found: Survey) -> int:
             key="silence_neuron",
             help="It stays at 0 at every position; the model runs again.",
         )
-        fired, total = int(found.fired[path][neuron]), found.n_positions[path]
-        st.markdown(
-            f"fires at **{fired / total:.1%}** of the {total:,} tokens of the sample, "
-            f"at most with **{found.peak[path][0, neuron].item():.3f}**"
-        )
-    return neuron
+        return neuron, st.empty()
 
 
 def _exciting(view: View, path: str, neuron: int, found: Survey) -> None:
@@ -78,17 +107,22 @@ def _exciting(view: View, path: str, neuron: int, found: Survey) -> None:
         return
     label = view.task.vocabulary.labels
     texts = found.targets if found.targets and path.startswith("decoder") else found.inputs
-    shown = []
+    shown, cut = [], False
     for value, (index, position) in zip(
         found.peak[path][:, neuron].tolist(), found.where[path][:, neuron].tolist(), strict=True
     ):
         if value <= 0:
             continue
-        tokens = tuple(label[token] for token in texts[index])
-        shown.append(Lane(f"{value:.3f}", tokens, moved=tuple(at == position for at in range(len(tokens)))))
+        whole = texts[index]
+        start = max(0, min(position - AROUND, len(whole) - 2 * AROUND))
+        piece = range(start, min(len(whole), start + 2 * AROUND))
+        cut = cut or len(piece) < len(whole)
+        tokens = tuple(label[whole[at]] for at in piece)
+        shown.append(Lane(f"{value:.3f}", tokens, moved=tuple(at == position for at in piece)))
     if not shown:
         st.info("No sampled input excites it: this neuron is dead on the sample.", icon=":material/do_not_disturb_on:")
         return
     prediction_strip(shown, key="exciting")
     which = " The tokens are those that the decoder reads." if texts is found.targets else ""
+    which += f" Of long inputs the {2 * AROUND} tokens around that position are shown." if cut else ""
     st.caption(f"Searched {found.n_inputs:,} inputs of the task, seed {found.seed}; each input counts once.{which}")

@@ -10,14 +10,19 @@ import streamlit as st
 
 from pages.shared import resources
 from pages.shared.ask import seed
-from pages.shared.layout import is_dark
+from pages.shared.layout import is_dark, what_to_notice
+from pages.shared.link import chose
 from pages.shared.notebook import footer, heading
 from pages.shared.panels.activations import layer_reads
+from pages.shared.panels.neuron_notes import table_notes
+from pages.shared.panels.window import is_judged
 from pages.shared.resources import Run
 from pages.shared.view import ORIGINAL, View
 from xformer.analysis.neurons import neuron_table, promoted, speaks_directly
-from xformer.viz.feed_forward import promotion_chart
+from xformer.viz.feed_forward import MOST_TOKENS, promotion_chart
 
+GO = "ff_go"
+"""Which picture the screen is to turn to."""
 _COLUMNS: dict[str, Any] = {
     "neuron": st.column_config.NumberColumn("neuron", format="%d", width=60),
     "activation": st.column_config.NumberColumn("activation", format="%.3f", width=80),
@@ -29,7 +34,9 @@ _COLUMNS: dict[str, Any] = {
     "loss_change": st.column_config.NumberColumn(
         "if silenced", format="%+.1e", width=85, help="By how many nats the loss changes; the model was run for it."
     ),
-    "flips": st.column_config.NumberColumn("flips", format="%d", width=50, help="How many answers become others."),
+    "flips": st.column_config.NumberColumn(
+        "flips", format="%d", width=50, help="How many of the likeliest tokens become others."
+    ),
 }
 _DIRECT = {
     "post": "This direct path ignores the norms and layers that follow, so signs tell more than sizes.",
@@ -38,11 +45,12 @@ _DIRECT = {
 }
 
 
-def token_neurons_panel(view: View, runs: Mapping[str, Run], path: str) -> tuple[int, pd.DataFrame]:
-    """Ask for a position, show its neurons in the run that is shown; returns the position and the table."""
+def token_neurons_panel(view: View, runs: Mapping[str, Run], path: str) -> None:
+    """Ask for a position, show its neurons in the run that is shown, and say whether one of them matters."""
     heading("The most active neurons of one token")
     run = runs[view.shown]
     reads = layer_reads(view, run, path)
+    seed("pos", range(len(reads)), 0, key="ff_pos", called="position")
     position = st.select_slider(
         "Position",
         range(len(reads)),
@@ -50,6 +58,7 @@ def token_neurons_panel(view: View, runs: Mapping[str, Run], path: str) -> tuple
         key="ff_pos",
         persist_state="session",
     )
+    chose("pos", str(position))
     table = _table(*view.key(view.shown), path, position)
     shown = table if table["flips"].any() else table.drop(columns="flips")
     if view.is_changed:
@@ -71,17 +80,23 @@ def token_neurons_panel(view: View, runs: Mapping[str, Run], path: str) -> tuple
             "cross-attention, so no tokens can be read off them directly."
         )
     lines = [
-        "from xformer.analysis.neurons import neuron_table",
-        f"example = checkpoint.task.example({list(run.example.source)})",
-        f'neuron_table(checkpoint.model, trace, "{path}", {position}, checkpoint.task.vocabulary.labels, example.labels[0])',
+        "from xformer.analysis.neurons import neuron_table, promoted",
+        "labels = checkpoint.task.vocabulary.labels",
+        f"answers = torch.tensor({run.example.labels[0].tolist()})",
+        f'table = neuron_table(checkpoint.model, trace, "{path}", {position}, labels, answers)',
     ]
+    if speaks:
+        lines += [
+            "from xformer.viz.feed_forward import promotion_chart",
+            'neurons = table["neuron"].tolist()',
+            f'effect = promoted(checkpoint.model, "{path}")[neurons].numpy() * table["activation"].to_numpy()[:, None]',
+            f"[table, promotion_chart(effect, neurons, labels, dark={is_dark()})]",
+        ]
+    else:
+        lines.append("table")
     footer(view, lines, shown, "neurons")
-    return position, table
-
-
-def seed_position(view: View, path: str) -> None:
-    """Have the slider stand at a position that the layer has: the link's on the first run."""
-    seed("pos", range(len(layer_reads(view, view.original(), path))), 0, key="ff_pos", called="position")
+    if notes := table_notes(table, position, judged=is_judged(view)):
+        what_to_notice(notes)
 
 
 def _rows(view: View, shown: pd.DataFrame, path: str, position: int) -> None:
@@ -99,9 +114,10 @@ def _rows(view: View, shown: pd.DataFrame, path: str, position: int) -> None:
     if rows and st.session_state.get("ff_table_followed") != ticket:
         st.session_state["ff_table_followed"] = ticket
         st.session_state["ff_neuron"] = int(shown["neuron"].iloc[rows[0]])
+        st.session_state[GO] = "neuron"
         st.rerun()
     where = f"With {view.shown}, position" if view.is_changed else "Position"
-    st.caption(f"{where} {position}. Choose a row to look closer at that neuron below.")
+    st.caption(f"{where} {position}. Choose a row to look closer at that neuron.")
 
 
 def _promotion(view: View, table: pd.DataFrame, path: str) -> None:
@@ -110,9 +126,12 @@ def _promotion(view: View, table: pd.DataFrame, path: str) -> None:
     scaled = effect * table["activation"].to_numpy()[:, None]
     chart = promotion_chart(scaled, neurons, view.task.vocabulary.labels, dark=is_dark())
     st.altair_chart(chart, theme="streamlit", width="stretch", key="promotion")
+    n = len(view.task.vocabulary)
+    few = f" Shown are the {MOST_TOKENS} of {n:,} tokens that change most." if n > MOST_TOKENS else ""
     st.caption(
         "Activation × its row of W₂, through the unembedding: what it adds to each logit here. "
         + _DIRECT[view.checkpoint.config.norm]
+        + few
     )
 
 
