@@ -5,7 +5,7 @@
 
 Streamlit's `cache_resource` counts entries, not bytes, and any visitor can clear it. Here all functions together have one
 budget, XFORMER_MAX_MEMORY in MB; the entries that were not asked for longest go first, and those that nobody has asked for in a
-quarter of an hour go anyway. An answer that is larger than the whole budget is given and not kept.
+quarter of an hour go anyway. The newest stays even where it alone is too large: the page that asked for it will ask again.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
+import streamlit as st
 import torch
 
 P = ParamSpec("P")
@@ -106,12 +107,33 @@ class ByteCache:
         self.sweep()
         return answer
 
+    def peek(self, key: Hashable) -> Any | None:
+        """The answer of that key where it is there."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None or not entry.answer:
+                return None
+            self._entries.move_to_end(key)
+            entry.used = time.monotonic()
+            return entry.answer[0]
+
+    def put(self, key: Hashable, answer: Any) -> None:
+        """Keep an answer that was worked out elsewhere, in portions."""
+        entry = _Entry()
+        entry.answer, entry.size = [answer], n_bytes(answer)
+        with self._lock:
+            self._entries[key] = entry
+            self._entries.move_to_end(key)
+        self.sweep()
+
     def sweep(self, unused: float = UNUSED_SECONDS) -> None:
         """Let go what is over the budget, and what nobody has asked for in `unused` seconds."""
         with self._lock:
             total, now = sum(entry.size for entry in self._entries.values()), time.monotonic()
+            newest = next(reversed(self._entries), None)
             for key, entry in list(self._entries.items()):
-                if entry.answer and (total > self._most() or now - entry.used > unused):
+                is_over = total > self._most() and key != newest
+                if entry.answer and (is_over or now - entry.used > unused):
                     total -= entry.size
                     self._drop(key, entry)
 
@@ -133,6 +155,13 @@ class ByteCache:
 
 shared = ByteCache()
 """The one budget of this server."""
+
+
+def forget() -> None:
+    """Forget everything that is kept for visitors, here and by Streamlit."""
+    shared.clear()
+    st.cache_resource.clear()
+    st.cache_data.clear()
 
 
 def kept(function: Callable[P, R]) -> Callable[P, R]:

@@ -8,6 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from pages.shared import resources
+from pages.shared.byte_cache import kept
 from pages.shared.components.digit_pad import digit_pad, drawn_on
 from pages.shared.link import carry
 from xformer.analysis.images import mistakes, read_test_images
@@ -20,7 +21,7 @@ PAD = "digit_pad"
 _ANY = "any digit"
 
 
-@st.cache_resource(max_entries=32, show_spinner=False)
+@kept
 def test_readings(model: str) -> pd.DataFrame:
     """What a model says to each test image; see `read_test_images`."""
     return read_test_images(resources.checkpoint(model).model)

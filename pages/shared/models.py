@@ -13,6 +13,7 @@ from typing import Any
 import streamlit as st
 
 from pages.shared import desk
+from pages.shared.byte_cache import kept
 from xformer import Checkpoint, load
 from xformer.checkpoints import FILE
 from xformer.errors import BookError, XformerError
@@ -117,7 +118,7 @@ def shown_path(name: str) -> str:
     return str(RUNS / path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
 
 
-@st.cache_resource(max_entries=128, show_spinner=False)
+@kept
 def checkpoint(name: str) -> Checkpoint:
     """A model by its name, the step of a run written out. Raises `CheckpointError` when it cannot be trusted."""
     return load(path_of(name))

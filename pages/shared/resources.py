@@ -11,7 +11,7 @@ import streamlit as st
 import torch
 
 from pages.shared import desk
-from pages.shared.memory import Memory
+from pages.shared.byte_cache import budget, shared
 from pages.shared.models import checkpoint, shipped, usable
 from pages.shared.patience import Step
 from xformer import Checkpoint, decoding, edits, record
@@ -19,14 +19,13 @@ from xformer.continuation import go_on
 from xformer.decoding import Sampling, decode
 from xformer.edits import AnyEdit
 from xformer.interventions import all_edits, changed_source, parse
+from xformer.memory import check_fits
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace
 
 MASKS = ("as trained", "causal", "full")
 """The masks that a run can have; the first is the model's own."""
-RUN_BYTES, SAYING_BYTES = 2**30, 2**24
-"""How much memory the runs that are kept may take for all visitors together, and what was said."""
 GOES_ON = 32
 """How many tokens of a continuation are shown as a strip."""
 
@@ -82,14 +81,9 @@ class Run:
         return sum(said == right for said, right in zip(self.predicted, self.answer, strict=True))
 
 
-@st.cache_resource(show_spinner=False)
-def _runs() -> Memory[Run]:
-    return Memory(RUN_BYTES, lambda found: found.trace.n_bytes)
-
-
-@st.cache_resource(show_spinner=False)
-def _sayings() -> Memory[tuple[tuple[int, float], ...]]:
-    return Memory(SAYING_BYTES, lambda said: 200 + 100 * len(said))
+def check_memory(name: str, source: tuple[int, ...]) -> None:
+    """Raise `InputError` where a model cannot read an input, or where looking into the run would take too much memory."""
+    _prepare(name, source, MASKS[0], "")
 
 
 def run(name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str = "") -> Run:
@@ -97,7 +91,7 @@ def run(name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str =
 
     Raises `InputError` when the input is too long for it, `EditError` when an intervention does not fit.
     """
-    return _runs().get((name, source, mask, changes), partial(_run, name, source, mask, changes))
+    return shared.get(("run", name, source, mask, changes), partial(_run, name, source, mask, changes))
 
 
 def _run(name: str, source: tuple[int, ...], mask: str, changes: str) -> Run:
@@ -149,7 +143,7 @@ def decoded(
             return _all(go_on(chosen.model, _prompt(example), GOES_ON, edits=changed), GOES_ON, step)
         return _all(decode(chosen.model, example.tokens, edits=changed), len(example.answer), step)
 
-    return _sayings().get((name, source, mask, changes), make)
+    return shared.get(("said", name, source, mask, changes), make)
 
 
 def told(
@@ -163,7 +157,7 @@ def told(
         steps = go_on(chosen.model, _prompt(example), n, sampling=Sampling(temperature=temperature), generator=draw)
         return _all(steps, n, step)
 
-    return tuple(token for token, _ in _sayings().get((name, source, n, temperature, seed), make))
+    return tuple(token for token, _ in shared.get(("continued", name, source, n, temperature, seed), make))
 
 
 def _all(steps: Iterable[decoding.Step], n: int, step: Step | None) -> tuple[tuple[int, float], ...]:
@@ -187,6 +181,8 @@ def _prepare(name: str, source: tuple[int, ...], mask: str, changes: str) -> tup
     assert chosen.task is not None
     interventions = parse(changes, chosen.config)
     example = chosen.task.example(list(changed_source(interventions, source)), max_len=chosen.config.max_len)
+    target = None if example.target is None else example.target.shape[1]
+    check_fits(chosen.config, example.stream.shape[1], target, most=budget())
     return chosen, example, [*mask_edits(mask), *all_edits(interventions)]
 
 

@@ -18,7 +18,7 @@ from pages.shared.literal import literal
 from pages.shared.sidebar import ask_input, ask_mask, ask_model, choose_model
 from pages.shared.view import View
 from xformer import ModelConfig
-from xformer.errors import EditError
+from xformer.errors import EditError, InputError
 from xformer.interventions import Intervention, join, parse
 
 LINKED = ("input", "mask", "edits")
@@ -47,6 +47,11 @@ def open_page(title: str, question: str) -> View:
             source = ask_input(task, checkpoint.config.max_len, model)
         with mask_at:
             mask = ask_mask()
+    try:
+        resources.check_memory(model, source)
+    except InputError as error:  # not even the usual input of a model with very many heads
+        st.error(literal(str(error)))
+        st.stop()
     view = View(model, source, mask, checkpoint, task, _interventions(checkpoint.config))
     _show_chips(view)
     return view

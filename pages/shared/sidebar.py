@@ -11,6 +11,7 @@ from pages.shared.image_input import ask_image
 from pages.shared.link import carry
 from pages.shared.literal import literal
 from pages.shared.panels.runs_bar import upload
+from pages.shared.resources import check_memory
 from xformer.errors import InputError
 from xformer.tasks import Task
 from xformer.training.transfer import Taken
@@ -105,9 +106,9 @@ def ask_input(task: Task, max_len: int, model: str) -> tuple[int, ...]:
     try:
         typed = tuple(task.vocabulary.read(str(st.session_state["input"])))
         source = last_that_fit(task, typed, max_len) if task.rule.goes_on else typed
-        task.example(list(source), max_len=max_len)
+        check_memory(model, source)
     except InputError as error:
-        st.error(str(error), icon=":material/edit:")
+        st.error(literal(str(error)), icon=":material/edit:")
         source = _last_good(task, max_len)
         st.caption("Still showing the last input that could be read.")
         return source

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from pages.shared.literal import WORD_JOINER
+
 ROOT = Path(__file__).parents[2]
 Open = Callable[..., AppTest]
 
@@ -35,3 +37,8 @@ def open_page(monkeypatch: pytest.MonkeyPatch, runs: Path, tmp_path: Path) -> Op
         return app.run()
 
     return open_page
+
+
+def plain(message: object) -> str:
+    """What a person reads of a message: without what keeps its words from being read as Markdown."""
+    return str(message).replace("\\", "").replace(WORD_JOINER, "")

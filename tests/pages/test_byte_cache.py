@@ -42,7 +42,17 @@ def test_what_was_not_asked_for_longest_goes_first() -> None:
     assert made == ["a", "b", "c", "b"]
     assert cache.total <= 1_000_000
     ask("large", 10_000_000)
-    assert cache.total <= 1_000_000
+    assert cache.total == 40_000_000  # whoever asked for it will ask again at once
+    ask("a")
+    assert cache.total == 400_000
+
+
+def test_what_was_worked_out_in_portions_is_kept_too() -> None:
+    cache = ByteCache(lambda: 1_000_000)
+    assert cache.peek("a") is None
+    cache.put("a", torch.ones(3))
+    assert cache.peek("a") is cache.get("a", lambda: None)
+    assert cache.total == 12
 
 
 def test_what_nobody_uses_is_given_back() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from pages.shared.byte_cache import forget
 from tests.pages.conftest import Open
 from tests.training.at_work import add, train
 from xformer import Checkpoint, Transformer, save
@@ -30,7 +31,6 @@ ODD = "*b* `c` [x](y) <i> a_b #1\n  $2$"
 @pytest.fixture
 def untrained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """In place of the shipped models: both kinds with fresh weights, small, and figures on the card of one."""
-    import streamlit as st
 
     from pages.shared import models
 
@@ -56,9 +56,9 @@ def untrained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     chosen = preset("reverse-small")
     save(Checkpoint(Transformer(chosen.model), Task(chosen.task)), tmp_path / "models" / "reverse-small")
     monkeypatch.setattr(models, "FOLDER", tmp_path / "models")
-    st.cache_resource.clear()
+    forget()
     yield
-    st.cache_resource.clear()
+    forget()
 
 
 def words(app: AppTest) -> str:
@@ -161,7 +161,6 @@ def test_another_kind_of_model_begins_with_its_own_input(open_page: Open) -> Non
 
 def text_choice_page() -> None:
     """A page with nothing but the choice of a text; what was made of it stands in the session."""
-    import streamlit as st
 
     from pages.shared.panels.text_choice import text_choice
     from xformer.presets import preset

@@ -15,7 +15,6 @@ from pages.shared.components.step_ruler import ruler_data
 from pages.shared.panels.compare_job import Job
 from pages.shared.panels.compare_match import Match
 from pages.shared.panels.compare_seat import Seat, names_of, read_seat
-from pages.shared.panels.compare_shelf import Shelf
 from tests.pages.conftest import ROOT, Open
 from tests.pages.test_runs import with_weights
 from xformer import Checkpoint, Transformer, load
@@ -203,17 +202,6 @@ def test_players_that_take_long_say_how_far_they_are_and_can_be_stopped(
             break
         app.run()
     assert len(ruler(app)["players"]) == 2
-
-
-def test_a_shelf_lets_go_of_what_was_not_used_for_longest() -> None:
-    shelf: Shelf[str] = Shelf(10)
-    shelf.put("a", "A", 4)
-    shelf.put("b", "B", 4)
-    assert shelf.get("a") == "A"
-    shelf.put("c", "C", 6)
-    assert (shelf.get("a"), shelf.get("b"), shelf.get("c")) == ("A", None, "C")
-    shelf.put("d", "D", 11)
-    assert [shelf.get(key) for key in "abcd"] == [None] * 4
 
 
 def test_many_heads_and_long_inputs_are_summarised(open_page: Open, runs: Path) -> None:

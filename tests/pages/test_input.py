@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.pages.conftest import Open
+from tests.pages.conftest import Open, plain
 from xformer import Checkpoint, Transformer, save
 from xformer.presets import preset
 from xformer.tasks import Task
@@ -81,6 +81,22 @@ def test_a_model_of_another_task_brings_its_own_input_where_it_cannot_read_what_
 @pytest.mark.usefixtures("untrained")
 def test_what_cannot_be_read_is_said_and_something_that_can_is_shown(open_page: Open) -> None:
     app = open_page(None, model="modular", input="3 4 5")
-    assert ["adds two numbers, got 3" in element.value for element in app.error] == [True]
+    assert ["adds two numbers, got 3" in plain(element.value) for element in app.error] == [True]
     assert not app.exception
     assert app.query_params["input"] == Task(preset("modular").task).rule.default
+
+
+def test_a_run_that_would_take_all_memory_is_refused_with_a_sentence(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XFORMER_MAX_MEMORY", "1")  # MB
+    long = " ".join(["7"] * 60)
+    app = open_page("pages/explore/attention.py", model="reverse", input=long)
+    assert not app.exception
+    assert any(
+        "of memory" in plain(error.value) and "type a shorter input" in plain(error.value) for error in app.error
+    )
+    monkeypatch.setenv("XFORMER_MAX_MEMORY", "0")
+    nothing_fits = open_page("pages/explore/attention.py", model="reverse")
+    assert not nothing_fits.exception
+    assert any("of memory" in plain(error.value) for error in nothing_fits.error)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from pages.shared.byte_cache import forget
 from tests.pages.conftest import ROOT, Open
 from xformer import Checkpoint, Transformer, load, save
 from xformer.tasks.rules import RULES
@@ -31,7 +32,6 @@ def notes(app: Any) -> str:
 @pytest.fixture
 def untrained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The shipped models with fresh weights."""
-    import streamlit as st
 
     from pages.shared import models
 
@@ -42,9 +42,9 @@ def untrained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
             tmp_path / name,
         )
     monkeypatch.setattr(models, "FOLDER", tmp_path)
-    st.cache_resource.clear()
+    forget()
     yield
-    st.cache_resource.clear()
+    forget()
 
 
 @pytest.mark.parametrize(("model", "typed", "head"), CLEARLY)

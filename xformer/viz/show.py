@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 import tempfile
 import webbrowser
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import altair as alt
 import pandas as pd
 
 
@@ -34,8 +36,10 @@ def show(picture: Any) -> None:
 
 
 def _saver(picture: Any) -> Any:
-    """How it is written as a page: Plotly's figures and Altair's charts know."""
-    return getattr(picture, "write_html", None) or getattr(picture, "save", None)
+    """How it is written as a page that needs no network: Plotly's figures and Altair's charts know."""
+    if isinstance(picture, alt.TopLevelMixin):
+        return partial(picture.save, inline=True)
+    return getattr(picture, "write_html", None)
 
 
 def _in_notebook() -> bool:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pages.shared import models, resources
+from pages.shared.byte_cache import kept
 from pages.shared.notebook import preamble
 from pages.shared.resources import Run
 from pages.shared.view import View
@@ -88,7 +89,7 @@ def recording_code(view: View, bug: Bug, pair: Pair) -> list[str]:
     return [*lines, f"wrong = {call}"]
 
 
-@st.cache_resource(max_entries=32, show_spinner=False)
+@kept
 def _models(name: str, bug: str) -> tuple[Transformer, Transformer]:
     right = models.checkpoint(name).model
     if BUGS[bug].shows == "when fresh":
@@ -96,7 +97,7 @@ def _models(name: str, bug: str) -> tuple[Transformer, Transformer]:
     return right, BUGS[bug].broken(right)
 
 
-@st.cache_resource(max_entries=64, show_spinner=False)
+@kept
 def _pair(name: str, source: tuple[int, ...], mask: str, changes: str, bug: str) -> Pair:
     chosen, task = models.checkpoint(name), models.checkpoint(name).task
     assert task is not None

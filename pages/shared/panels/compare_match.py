@@ -14,9 +14,9 @@ from typing import Any
 
 import streamlit as st
 
+from pages.shared.byte_cache import kept, shared
 from pages.shared.components.step_ruler import ruler_data
 from pages.shared.panels.compare_seat import LETTERS, Seat, names_of, read_seat
-from pages.shared.panels.compare_shelf import Shelf
 from xformer.analysis.deciding import Moment, moment
 from xformer.analysis.parting import first_parting
 from xformer.analysis.players import Play, Player, playing
@@ -24,8 +24,6 @@ from xformer.errors import InputError
 from xformer.interventions import changed_source
 from xformer.tasks import Task
 
-PLAYS_KEPT, BYTES_KEPT = 128, 600_000_000
-"""A recorded run of a long input can take 200 MB, one of a short one a few hundred KB."""
 PlayKey = tuple[str, str, tuple[int, ...], bool]
 
 
@@ -92,12 +90,12 @@ class Match:
         keys = self._keys()
         n = len(keys)
         for index, key in enumerate(keys):
-            work = None if _plays().get(key) else _begun(key)
+            work = None if shared.peek(("play", key)) else _begun(key)
             while work is not None:
                 try:
                     done, total = next(work)
                 except StopIteration as ended:
-                    _plays().put(key, ended.value, 1)
+                    shared.put(("play", key), ended.value)
                     break
                 yield Progress(index * total + done, n * total)
         yield Progress(1, 1, is_final=True)
@@ -168,20 +166,10 @@ def _described(task: Task) -> str:
     return f"{len(symbols)} tokens of the task {task.config.name} ({symbols[0]} to {symbols[-1]})"
 
 
-@st.cache_resource(max_entries=64, show_spinner=False)
+@kept
 def _player(seat: str, name: str) -> Player:
     found = read_seat(seat)
     return Player(name, found.checkpoint.model, task_of(found), found.edits(), found.sampling, found.seed)
-
-
-@st.cache_resource(show_spinner=False)
-def _plays() -> Shelf[Play]:
-    return Shelf(PLAYS_KEPT)
-
-
-@st.cache_resource(show_spinner=False)
-def _moments() -> Shelf[Moment]:
-    return Shelf(BYTES_KEPT)
 
 
 def _begun(key: PlayKey) -> Generator[tuple[int, int], None, Play]:
@@ -192,22 +180,22 @@ def _begun(key: PlayKey) -> Generator[tuple[int, int], None, Play]:
 
 
 def _play(key: PlayKey) -> Play:
-    if (kept := _plays().get(key)) is not None:
-        return kept
+    if (there := shared.peek(("play", key))) is not None:
+        return there
     work = _begun(key)
     while True:
         try:
             next(work)
         except StopIteration as ended:
-            _plays().put(key, ended.value, 1)
+            shared.put(("play", key), ended.value)
             return ended.value
 
 
 def _moment(key: PlayKey, played: Play, step: int) -> Moment:
-    if (kept := _moments().get((key, step))) is not None:
-        return kept
+    if (there := shared.peek(("moment", key, step))) is not None:
+        return there
     found = moment(played, step)
-    _moments().put((key, step), found, found.trace.n_bytes)
+    shared.put(("moment", key, step), found)
     return found
 
 

@@ -6,6 +6,7 @@ import streamlit as st
 from torch import Tensor
 
 from pages.shared.ask import choose
+from pages.shared.byte_cache import kept
 from pages.shared.layout import is_dark
 from pages.shared.notebook import footer, heading
 from pages.shared.panels.vocabulary import stack_of, vocabulary
@@ -27,7 +28,7 @@ def number_spectrum(view: View, side: str | None) -> analysis.Spectrum:
     return _spectrum(view.model, stack_of(view, side), view.task.rule.n_numbers, vocabulary(view, side))
 
 
-@st.cache_resource(max_entries=64, show_spinner=False)
+@kept
 def _spectrum(name: str, stack: str, n: int, _vectors: Tensor) -> analysis.Spectrum:
     return analysis.spectrum(_vectors[1 : n + 1])
 

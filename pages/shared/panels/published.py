@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pages.shared.ask import choose
+from pages.shared.byte_cache import kept
 from pages.shared.components.attention_view import attention_choice, attention_view
 from xformer import ModelConfig, Transformer, record
 from xformer.analysis.heads import SCORES, pattern_scores
@@ -81,7 +82,7 @@ def show_parts(parts: tuple[Part, ...]) -> None:
     )
 
 
-@st.cache_resource(max_entries=1, show_spinner=False)
+@kept
 def forward(config: ModelConfig, seed: int = 0) -> Pass:
     """One recorded pass of a fresh model over random tokens; the model itself is let go afterwards."""
     draw = torch.Generator().manual_seed(seed)

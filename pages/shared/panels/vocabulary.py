@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pages.shared import resources
 from pages.shared.ask import choose
+from pages.shared.byte_cache import kept
 from pages.shared.layout import is_dark
 from pages.shared.literal import literal
 from pages.shared.notebook import footer, heading
@@ -38,12 +39,12 @@ def stack_of(view: View, side: str | None) -> str:
     return side or view.checkpoint.config.architecture
 
 
-@st.cache_resource(max_entries=16, show_spinner=False)
+@kept
 def _vocabulary(name: str, stack: str) -> Tensor:
     return analysis.vocabulary_vectors(resources.checkpoint(name).model, stack)
 
 
-@st.cache_resource(max_entries=16, show_spinner=False)
+@kept
 def _pca(name: str, stack: str) -> analysis.Pca:
     return analysis.pca(_vocabulary(name, stack), 3)
 
