@@ -43,9 +43,13 @@ def check_fits(config: ModelConfig, source: int, target: int | None = None, *, b
     if needed > most:
         heads = config.n_layers * config.n_heads
         raise InputError(
-            f"Looking into this run takes about {needed / 1e9:.1f} GB of memory ({heads:,} heads × {source:,}² cells), and "
-            f"{most / 1e9:.1f} GB are allowed here; type a shorter input."
+            f"Looking into this run takes about {_said(needed)} of memory ({heads:,} heads × {source:,}² cells), and "
+            f"{_said(most)} are allowed here; type a shorter input."
         )
+
+
+def _said(n: int) -> str:
+    return f"{n / 1e9:.1f} GB" if n >= 1e9 else f"{n / 1e6:.1f} MB"
 
 
 def free_bytes() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,6 +19,7 @@ from xformer import Checkpoint, decoding, edits, record
 from xformer.continuation import go_on
 from xformer.decoding import Sampling, decode
 from xformer.edits import AnyEdit
+from xformer.errors import InputError
 from xformer.interventions import all_edits, changed_source, parse
 from xformer.memory import check_fits
 from xformer.tasks.batch import IGNORED
@@ -44,7 +46,8 @@ def warm_up() -> bool:
             task = checkpoint(name).task
             assert task is not None
             source = task.vocabulary.read(task.rule.default) if task.rule.missing else task.draw(0)
-            decoded(name, tuple(source))  # the first run of a model is slower than all later ones
+            with suppress(InputError):  # it may be too large for what this server allows
+                decoded(name, tuple(source))  # the first run of a model is slower than all later ones
     desk.keep()
     gc.collect()
     gc.freeze()
