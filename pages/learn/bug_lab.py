@@ -14,7 +14,8 @@ from pages.shared.literal import literal
 from pages.shared.panels.bug_attention import attention_panel
 from pages.shared.panels.bug_card import bug_card, crashes_panel
 from pages.shared.panels.bug_choice import ask_bug, no_such_bug_here
-from pages.shared.panels.bug_notes import bug_notes, said
+from pages.shared.panels.bug_fit import ask_fitting
+from pages.shared.panels.bug_notes import bug_notes, look_for, said, seen_in
 from pages.shared.panels.bug_runs import Pair, pair_of, shows_padding, verdict
 from pages.shared.panels.bug_training import is_training, lesson_of, tick, training_panel
 from pages.shared.panels.bug_verdict import verdict_panel
@@ -25,14 +26,15 @@ from xformer.errors import XformerError
 
 
 def page() -> None:
-    view = open_page("Bug lab", "What does a broken transformer look like?")
+    chosen = open_page("Bug lab", "What does a broken transformer look like?")
     bug = ask_bug()
     bug_card(bug)
+    view, own = ask_fitting(chosen, bug)
     if not bug.applies_to(view.checkpoint.config):
         no_such_bug_here(view, bug)
-        view.share(bug=bug.name)
+        chosen.share(bug=bug.name, **own)
         crashes_panel()
-        what_to_notice([f"**{literal(bug.look_for)}**", f"Where people meet it: {literal(bug.seen_in)}."])
+        what_to_notice([look_for(bug), seen_in(bug)])
         return
     pair, most = None, None
     if not shows_padding(view, bug):
@@ -44,24 +46,23 @@ def page() -> None:
             st.error(literal(f"The changes of this run do not fit the broken model. {error}"))
     if pair is not None:
         _predictions(view, bug, pair)
-    if view.task.rule.is_image:
-        st.caption("The diagnosis examines models that read tokens; this one reads images, so it is left out here.")
-    else:
-        verdict_panel(bug, *verdict(view.model, bug.name))
-    if pair is not None:
         most = attention_panel(view, bug, pair)
-
     every = tick()
 
-    def rest() -> None:
+    def training() -> None:
         link = training_panel(view, bug)
+        chosen.share(bug=bug.name, **own, **link)
         what_to_notice(bug_notes(view, bug, pair, most, lesson_of(view, bug)))
-        view.share(bug=bug.name, **link)
         if is_training() != (every is not None):
             st.rerun()  # the page has to begin to run by itself, or to stop
 
+    if bug.shows == "in training":  # there it is to be seen
+        st.fragment(training, run_every=every)()
+    with st.spinner("Examining both models …"):
+        verdict_panel(bug, *verdict(view.model, bug.name))
     crashes_panel()
-    st.fragment(rest, run_every=every)()
+    if bug.shows != "in training":
+        st.fragment(training, run_every=every)()
 
 
 def _predictions(view: View, bug: Bug, pair: Pair) -> None:

@@ -6,6 +6,7 @@ import streamlit as st
 
 from pages.shared.ask import seed
 from pages.shared.layout import what_to_notice
+from pages.shared.link import share
 from pages.shared.panels import (
     principle_average,
     principle_heads,
@@ -34,9 +35,7 @@ def page() -> None:
     step = _ask_step()
     link, notes = STEPS[step][1](sentence)
     what_to_notice(notes)
-    link = {"step": step} | sentence.link() | link
-    if st.query_params.to_dict() != link:
-        st.query_params.from_dict(link)
+    share({"step": step} | sentence.link() | link)
 
 
 def _ask_step() -> str:

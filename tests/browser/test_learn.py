@@ -36,7 +36,7 @@ def test_keys_walk_the_steps_and_words_are_words_whatever_is_in_them(app: str, v
 def test_a_bug_is_seen_named_and_trained(app: str, visit: Visiting) -> None:
     visitor = visit(app, "/bug_lab?model=reverse-mirror&bug=no-scale")
     page = visitor.page
-    expect(page.get_by_text("named from the trace alone")).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("named from its trace and its weights")).to_be_visible(timeout=60_000)
     page.get_by_text("Scaling after the softmax", exact=True).click()
     expect(page.get_by_text("A = softmax(Q Kᵀ) / √d_head", exact=True)).to_be_visible(timeout=15_000)
     page.get_by_role("button", name=re.compile("Train both")).click()

@@ -138,7 +138,7 @@ def test_every_bug_opens_on_every_model_and_is_named(open_page: Open, model: str
         elif bug.shows == "in training":
             assert "The diagnosis finds nothing" in text(app)
         else:
-            assert "named from the trace alone" in text(app), bug.name
+            assert "named from its trace and its weights" in text(app), bug.name
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_bug_that_does_not_fit_leads_to_a_model_that_it_fits(open_page: Open) 
     app.button(key="bug_model_reverse-seq2seq").click().run()
     assert complaints(app) == []
     assert app.sidebar.selectbox(key="model").value == "reverse-seq2seq"
-    assert "named from the trace alone" in text(app)
+    assert "named from its trace and its weights" in text(app)
 
 
 def test_a_link_to_a_bug_that_is_not_here_says_so(open_page: Open) -> None:

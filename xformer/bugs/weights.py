@@ -83,7 +83,7 @@ WEIGHT_BUGS = (
         "torch.randn as a weight matrix, as first sketches of attention do",
         "W ~ N(0, 1), so each layer multiplies the spread by √d",
         "W ~ U(−b, b) with b = √(6 / (fan_in + fan_out))",
-        "Each query looks at a single key before anything is learned, and the loss starts far above ln(vocabulary).",
+        "Rows whose largest weight is far above that of the right model: queries that look at few keys before they learned to.",
         "no more than weights; it is about fresh ones, so a trained model's are drawn anew",
         _any,
         lambda model: redrawn(model, 1.0),

@@ -36,12 +36,11 @@ def attention_panel(view: View, bug: Bug, pair: Pair) -> Selection:
         st.caption("With the bug a pattern has other axes than without it, so the broken one stands alone here.")
         chosen = attention_choice(KEY, other)
         chosen = attention_view(pack(other, selected=(chosen.layer, chosen.head)), key=KEY)
-    layer = other[chosen.layer]
-    names = f"{layer.query_labels!r}, {layer.key_labels!r}"
-    lines = [
-        "from xformer.viz.attention import head_chart, head_frame",
-        f'head_chart(head_frame(wrong, "{layer.name}", {chosen.head}, {names}))',
-    ]
+    layer, heads = other[chosen.layer], []
+    for run, item in (("right", layers), ("wrong", other)):
+        names = f"{item[chosen.layer].query_labels!r}, {item[chosen.layer].key_labels!r}"
+        heads.append(f'head_chart(head_frame({run}, "{layer.name}", {chosen.head}, {names}))')
+    lines = ["from xformer.viz.attention import head_chart, head_frame", " | ".join(heads if same else heads[1:])]
     tables = [
         _table(item[chosen.layer], chosen.head).assign(run=run) for run, item in (("right", layers), ("wrong", other))
     ]

@@ -6,6 +6,7 @@ import streamlit as st
 
 from pages.shared import models
 from pages.shared.ask import not_here
+from pages.shared.link import asked, carry
 from pages.shared.literal import literal
 from pages.shared.sidebar import choose_model
 from pages.shared.view import View
@@ -78,14 +79,15 @@ def _choose(name: str) -> None:
 
 
 def _begin() -> None:
-    if NAME in st.session_state:
-        return
-    asked = st.query_params.get("bug")
-    if asked is not None and asked not in BUGS:
+    wanted = asked("bug")
+    if wanted is not None and wanted not in BUGS:
         not_here("bug")
-    name = asked if asked in BUGS else USUAL
-    st.session_state[GROUP] = next(group for group, bugs in GROUPS.items() if BUGS[name] in bugs)
-    st.session_state[NAME] = name
+    if wanted in BUGS or NAME not in st.session_state:
+        name = wanted if wanted in BUGS else USUAL
+        st.session_state[GROUP] = next(group for group, bugs in GROUPS.items() if BUGS[name] in bugs)
+        st.session_state[NAME] = name
+    carry(GROUP)
+    carry(NAME)
 
 
 def _first_of_group() -> None:

@@ -8,6 +8,7 @@ import torch
 
 from pages.shared.components.attention_view import Selection
 from pages.shared.literal import literal
+from pages.shared.panels.bug_fit import WORSE, shows_something
 from pages.shared.panels.bug_runs import Pair
 from pages.shared.panels.bug_training import Lesson
 from pages.shared.resources import Run
@@ -15,13 +16,30 @@ from pages.shared.view import View
 from xformer.bugs import Bug
 
 
+def look_for(bug: Bug) -> str:
+    """What to look at, as a hint: whether it is so here, the numbers say."""
+    return f"Look for: **{literal(bug.look_for)}**"
+
+
+def seen_in(bug: Bug) -> str:
+    """Where the mistake is met."""
+    return f"Where people meet it: {literal(bug.seen_in)}."
+
+
 def bug_notes(view: View, bug: Bug, pair: Pair | None, most: Selection | None, lesson: Lesson | None) -> list[str]:
     """One paragraph each."""
-    notes = [f"**{literal(bug.look_for)}**", f"Where people meet it: {literal(bug.seen_in)}."]
+    notes = [look_for(bug), seen_in(bug)]
     if pair is not None:
         notes.append(said(view, bug, pair))
-        if bug.shows != "in training" and most is not None:
-            notes.append(rows(pair, most))
+        if most is not None:
+            notes += [note for note in (rows(pair, most),) if note]
+        if not shows_something(pair, bug):
+            notes.append("On this model and input nothing of the bug is to be seen in the answer: try another input.")
+    elif bug.shows == "in training":
+        notes.append(
+            "This bug is in the training loop. In one run there is nothing to see of it, because the model is the same: "
+            "**Train both** shows what it does."
+        )
     if lesson is not None and "loss_wrong" in lesson.rows[-1]:
         last = lesson.rows[-1]
         notes.append(
@@ -36,10 +54,16 @@ def bug_notes(view: View, bug: Bug, pair: Pair | None, most: Selection | None, l
             )
         if bug.name == "no-clipping":
             cut = sum(row["gradient_right"] > 1 for row in lesson.rows)
-            notes.append(
-                f"The gradient of the right run was longer than 1, and so was cut, at {cut} of {len(lesson.rows)} reports. "
-                "AdamW divides each gradient by its own recent size, which hides most of what a long one would do."
-            )
+            if cut:
+                notes.append(
+                    f"The gradient of the right run was longer than 1, and so was cut, at {cut} of {len(lesson.rows)} reports. "
+                    "AdamW divides each gradient by its own recent size, which hides most of what a long one would do."
+                )
+            else:
+                notes.append(
+                    "At none of the reports was the gradient of the right run longer than 1, so there was nothing to cut: "
+                    "choose ten times the rate."
+                )
     return notes
 
 
@@ -47,18 +71,20 @@ def said(view: View, bug: Bug, pair: Pair) -> str:
     """How many tokens are right and what the loss is, without and with."""
     n, right, wrong = len(pair.right.answer), pair.right, pair.wrong
     if right.trace.logits.equal(wrong.trace.logits):
-        return "The two runs are equal to the last bit: a trained model does the same with this bug as without it."
-    words = f"{right.n_right} of {n} tokens are right without the bug, {wrong.n_right} with it; "
+        return "The two runs are equal to the last bit: this model does the same with this bug as without it."
+    words = ""
+    if right.has_right_answer:
+        words = f"{right.n_right} of {n} tokens are right without the bug, {wrong.n_right} with it; "
     words += f"the loss is {right.loss:.4f} nats without it and "
     words += f"{wrong.loss:.4f} with it." if math.isfinite(wrong.loss) else "with it no number at all."
     if bug.shows == "when fresh":
-        words += (
-            " Both are untrained, so neither can know; guessing costs ln(vocabulary) = "
-            f"{math.log(view.checkpoint.config.vocab_size):.3f}."
-        )
+        guess = math.log(view.checkpoint.config.vocab_size)
+        words += f" Both are untrained, so neither can know; guessing costs ln(vocabulary) = {guess:.3f}."
+        if not math.isfinite(wrong.loss) or wrong.loss <= guess + WORSE:
+            words += " The bug is in the patterns, not in the loss."
     if pair.padding:
         words += f" {pair.padding} cells of padding stand behind the input."
-    if pair.alone is not None and wrong.n_right == n and pair.alone[1] != pair.alone[0]:
+    if pair.alone is not None and right.has_right_answer and wrong.n_right == n and pair.alone[1] != pair.alone[0]:
         words += " Read with the right answer before it, it looks sound; writing alone, it is not."
     return words
 
@@ -74,11 +100,15 @@ def rows(pair: Pair, most: Selection) -> str:
         spread = f" In `{lost[0]}` every row is." if lost else ""
         return f"{int(empty.sum())} of {len(empty)} rows of `{path}`, head {most.head + 1}, are not a number.{spread}"
     low, high, peak = _rows(pair.wrong, path, most.head, pair.padding)
-    before = _rows(pair.right, path, most.head, pair.padding)
-    return (
-        f"The head that changes most is `{path}`, head {most.head + 1}. Its rows sum to {_span(low, high)} with the bug and "
-        f"{_span(*before[:2])} without; the largest weight of a row is {peak:.2f} on average instead of {before[2]:.2f}."
-    )
+    low_before, high_before, peak_before = _rows(pair.right, path, most.head, pair.padding)
+    words = []
+    if (with_it := _span(low, high)) != (without := _span(low_before, high_before)):
+        words.append(f"its rows sum to {with_it} with the bug and to {without} without")
+    if f"{peak:.2f}" != f"{peak_before:.2f}":
+        words.append(f"the largest weight of a row is {peak:.2f} on average with the bug and {peak_before:.2f} without")
+    if not words:
+        return ""
+    return f"The head that changes most is `{path}`, head {most.head + 1}: {'; '.join(words)}."
 
 
 def _rows(run: Run, path: str, head: int, padding: int) -> tuple[float, float, float]:

@@ -69,7 +69,7 @@ def verdict(name: str, bug: str) -> tuple[list[Finding], list[Finding]]:
 
 
 def recording_code(view: View, bug: Bug, pair: Pair) -> list[str]:
-    """The lines that make the model `broken` and its trace `wrong`, after those that load the checkpoint."""
+    """The lines that make the models and the traces `right` and `wrong`, after those that load the checkpoint."""
     *lines, trace = preamble(view)
     start = "checkpoint.model"
     lines.append("from xformer.bugs import BUGS")
@@ -79,14 +79,20 @@ def recording_code(view: View, bug: Bug, pair: Pair) -> list[str]:
         )
         start = "fresh"
     lines.append(f'broken = BUGS["{bug.name}"].broken({start})')
-    call = trace.removeprefix("trace = ").replace("checkpoint.model", "broken")
+    call = trace.removeprefix("trace = ")
     if pair.padding:
         plain = view.changed() or view.original()
         stream = pair.wrong.example.stream
         call = call.replace(str(plain.example.stream.tolist()), str(stream.tolist()), 1)
         n = stream.shape[1] - pair.padding
         call = f"{call.removesuffix(')')}, valid=torch.arange({stream.shape[1]})[None] < {n})"
-    return [*lines, f"wrong = {call}"]
+    return [
+        *lines,
+        *(
+            f"{name} = {call.replace('checkpoint.model', model)}"
+            for name, model in (("right", start), ("wrong", "broken"))
+        ),
+    ]
 
 
 @kept

@@ -34,7 +34,7 @@ JOBS = "bug_lessons"
 HUES = (HEAD_HUES[0], HEAD_HUES[1])
 NAMES = {"right": "right", "wrong": "with bug"}
 CHARTS = {
-    "loss": Curves("Training loss", NAMES, HUES, "nats a token"),
+    "loss": Curves("Training loss", NAMES, HUES, "nats per token"),
     "tokens": Curves("Right on unseen inputs", NAMES, HUES, "tokens", ".1%", share=True),
     "gradient": Curves("Length of the gradient", NAMES, HUES, "‖g‖ before clipping", ".3g", can_log=True),
 }
@@ -74,7 +74,7 @@ def lesson(preset: Preset, bug: Bug, steps: int) -> Iterator[Lesson]:
 def training_panel(view: View, bug: Bug) -> dict[str, str]:
     """The button, the progress and the curves; returns what the link keeps."""
     st.subheader("Train both", anchor=False)
-    seed("rate", RATES, RATES[0], key="bug_rate")
+    seed("rate", RATES, RATES[bug.name == "no-clipping"], key=_rate_key(bug))
     seed("steps", STEPS, STEPS[0], key="bug_steps")
     job: Job[Lesson] | None = _jobs().get(_about(view, bug))
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="bug_train_bar"):
@@ -102,7 +102,7 @@ def training_panel(view: View, bug: Bug) -> dict[str, str]:
             RATES,
             format_func={1: "usual rate", 10: "ten times that"}.__getitem__,
             required=True,
-            key="bug_rate",
+            key=_rate_key(bug),
             persist_state="session",
             label_visibility="collapsed",
             width="content",
@@ -121,7 +121,12 @@ def training_panel(view: View, bug: Bug) -> dict[str, str]:
         st.info(literal(job.problem), icon=":material/error:")
     else:
         _show(view, bug, job.latest)
-    return {"rate": str(st.session_state["bug_rate"]), "steps": str(st.session_state["bug_steps"])}
+    return {"rate": str(st.session_state[_rate_key(bug)]), "steps": str(st.session_state["bug_steps"])}
+
+
+def _rate_key(bug: Bug) -> str:
+    """Without clipping, ten times the usual rate is the usual one: at that rate gradients are long."""
+    return "bug_rate_unclipped" if bug.name == "no-clipping" else "bug_rate"
 
 
 def lesson_of(view: View, bug: Bug) -> Lesson | None:
@@ -157,7 +162,7 @@ def lab_preset(view: View, rate: int, steps: int) -> Preset:
 
 def _about(view: View, bug: Bug) -> str:
     """What a job is known by."""
-    rate, steps = st.session_state.get("bug_rate", RATES[0]), st.session_state.get("bug_steps", STEPS[0])
+    rate, steps = st.session_state.get(_rate_key(bug), RATES[0]), st.session_state.get("bug_steps", STEPS[0])
     return f"{view.model}|{bug.name}|{rate}|{steps}"
 
 
@@ -175,7 +180,7 @@ def _jobs() -> dict[str, Job[Lesson]]:
 
 def _start(view: View, bug: Bug) -> None:
     """Begin anew; whatever else is being trained for this visitor ends, and of what was, the last few are kept."""
-    rate, steps = st.session_state["bug_rate"], st.session_state["bug_steps"]
+    rate, steps = st.session_state[_rate_key(bug)], st.session_state["bug_steps"]
     jobs = _jobs()
     for job in jobs.values():
         job.cancel()
@@ -196,7 +201,7 @@ def _show(view: View, bug: Bug, latest: Lesson) -> None:
             st.altair_chart(chart, width="stretch", key=f"bug_curve_{index}")
     if latest.problem:
         st.info(f"With the bug: {literal(latest.problem)}", icon=":material/error:")
-    train = lab_preset(view, st.session_state["bug_rate"], st.session_state["bug_steps"]).train
+    train = lab_preset(view, st.session_state[_rate_key(bug)], st.session_state["bug_steps"]).train
     lines = [
         "import xformer",
         "from xformer.bugs import BUGS",

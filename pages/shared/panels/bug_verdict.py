@@ -16,22 +16,22 @@ def verdict_panel(bug: Bug, right: list[Finding], wrong: list[Finding]) -> None:
     """The finding that names the bug first, then the others; and what the same checks find without the bug."""
     with st.container(border=True, key="bug_verdict"):
         if not wrong:
-            st.markdown(":material/troubleshoot: **The diagnosis finds nothing**, and rightly so.")
+            st.markdown(":material/troubleshoot: **The diagnosis finds nothing**")
             st.caption(
-                "This bug is in the training loop: the model and its trace are sound at every step. Train both, below."
+                "This bug is in the training loop: the model is sound at every step, so no check of a run can find it."
                 if bug.shows == "in training"
-                else "Its numbers are within what a right model can have."
+                else "On this model the bug leaves no trace that the checks can tell from a right model’s."
             )
             return
         named = any(finding.kind == bug.name for finding in wrong)
-        how = "named from the trace alone" if named else "found in the trace, though not by this name"
+        how = "named from its trace and its weights" if named else "found in the trace, though not by this name"
         st.markdown(f":material/troubleshoot: **The diagnosis**, {how}")
         for finding in sorted(wrong, key=lambda finding: finding.kind != bug.name):
             title = BUGS[finding.kind].title if finding.kind in BUGS else finding.kind.replace("-", " ")
             st.markdown(f"{ICONS[finding.severity]} **{literal(title)}**: {literal(finding.sentence)}")
             st.caption(literal(_where(finding)))
         st.caption(
-            "The checks know nothing of the switch above: they got one run of a padded batch of the task’s inputs. "
+            "The checks know nothing of the switch above: they got the model and one run of a batch of the task’s inputs. "
             + (
                 "Of the model without the bug they find nothing."
                 if not right

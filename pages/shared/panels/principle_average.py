@@ -25,7 +25,7 @@ def average_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
     row = ask_row(sentence)
     table = show_matrices(
         [
-            Picture("X", x, names, sentence.dimensions(), about="a word a row"),
+            Picture("X", x, names, sentence.dimensions(), about="one word per row"),
             Picture("S = X Xᵀ", mixed.scores, names, names, about="how alike two words are"),
             Picture("A = softmax(S)", mixed.weights, names, names, "share", "each row sums to 1"),
             Picture("Y = A X", mixed.out, names, sentence.dimensions("y"), about="the mixed words"),

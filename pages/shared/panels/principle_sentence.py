@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pages.shared.ask import not_here, seed
+from pages.shared.link import asked, carry
 from pages.shared.literal import literal
 from xformer.analysis import principles
 from xformer.errors import InputError
@@ -70,7 +71,7 @@ def ask_sentence() -> Sentence:
         st.text_input("A sentence of 2 to 8 words: change one and see", key="principle_text", persist_state="session",
                       max_chars=120, width="stretch")  # fmt: skip
         st.segmented_control(
-            "Numbers a word", WIDTHS, required=True, key="principle_d", persist_state="session", width="content"
+            "Numbers per word", WIDTHS, required=True, key="principle_d", persist_state="session", width="content"
         )
         d = int(st.session_state["principle_d"])
         st.button("New vectors", icon=":material/casino:", on_click=_redraw, key="principle_redraw",
@@ -102,8 +103,10 @@ def ask_row(sentence: Sentence, label: str = "Follow the row of") -> int:
 def _begin() -> None:
     seed("d", WIDTHS, 4, key="principle_d")
     seed("seed", SEEDS, 3, key="principle_seed")
-    if "principle_text" not in st.session_state:
-        st.session_state["principle_text"] = str(st.query_params.get("text", USUAL))[:120]
+    if (wanted := asked("text")) is not None:
+        st.session_state["principle_text"] = wanted[:120]
+    st.session_state.setdefault("principle_text", USUAL)
+    carry("principle_text")
 
 
 def _redraw() -> None:
@@ -169,17 +172,17 @@ def _turn() -> None:
 
 def _kept(words: Sequence[str], d: int) -> tuple[str, tuple[float, ...]] | None:
     """What was set, where it still fits the words and the width; on the first run what the link asks for."""
-    if "principle_own" not in st.session_state:
-        st.session_state["principle_own"] = _linked(words, d)
+    if (wanted := asked("vector")) is not None:
+        st.session_state["principle_own"] = _linked(wanted, words, d)
+        st.session_state["principle_own_turn"] = st.session_state.get("principle_own_turn", -1) + 1
+        st.session_state["principle_own_base"] = st.session_state["principle_own"]
+    st.session_state.setdefault("principle_own", None)
     own = st.session_state["principle_own"]
     return own if own is not None and own[0] in words and len(own[1]) == d else None
 
 
-def _linked(words: Sequence[str], d: int) -> tuple[str, tuple[float, ...]] | None:
-    asked = st.query_params.get("vector")
-    if asked is None:
-        return None
-    word, _, numbers = asked.rpartition(":")
+def _linked(wanted: str, words: Sequence[str], d: int) -> tuple[str, tuple[float, ...]] | None:
+    word, _, numbers = wanted.rpartition(":")
     try:
         values = tuple(float(number) for number in numbers.split(","))
     except ValueError:
