@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import streamlit as st
 
+from pages.shared.ask import choose
 from pages.shared.components.prediction_strip import Lane, prediction_strip
 from pages.shared.lanes import lanes
 from pages.shared.layout import what_to_notice
@@ -24,6 +25,8 @@ from pages.shared.view import View
 from xformer.bugs import Bug
 from xformer.errors import XformerError
 
+SHOW = {"answer": "Answer", "attention": "Attention", "diagnosis": "Diagnosis", "training": "Train both"}
+
 
 def page() -> None:
     chosen = open_page("Bug lab", "What does a broken transformer look like?")
@@ -36,33 +39,48 @@ def page() -> None:
         crashes_panel()
         what_to_notice([look_for(bug), seen_in(bug)])
         return
-    pair, most = None, None
-    if not shows_padding(view, bug):
-        st.info("This bug shows with padding only, and this model’s input has none.", icon=":material/info:")
-    elif bug.shows != "in training":
-        try:
-            pair = pair_of(view, bug)
-        except XformerError as error:
-            st.error(literal(f"The changes of this run do not fit the broken model. {error}"))
-    if pair is not None:
+    show = _ask_show(bug)
+    pair = _pair(view, bug)
+    if show == "answer" and pair is not None:
         _predictions(view, bug, pair)
-        most = attention_panel(view, bug, pair)
-    every = tick()
+    elif show == "attention" and pair is not None:
+        attention_panel(view, bug, pair)
+    elif show == "diagnosis":
+        with st.spinner("Examining both models …"):
+            verdict_panel(bug, *verdict(view.model, bug.name))
+    every = tick() if show == "training" else None
 
-    def training() -> None:
-        link = training_panel(view, bug)
+    def rest() -> None:
+        link = training_panel(view, bug) if show == "training" else {}
         chosen.share(bug=bug.name, **own, **link)
-        what_to_notice(bug_notes(view, bug, pair, most, lesson_of(view, bug)))
-        if is_training() != (every is not None):
+        what_to_notice(bug_notes(view, bug, pair, lesson_of(view, bug)))
+        if show == "training" and is_training() != (every is not None):
             st.rerun()  # the page has to begin to run by itself, or to stop
 
-    if bug.shows == "in training":  # there it is to be seen
-        st.fragment(training, run_every=every)()
-    with st.spinner("Examining both models …"):
-        verdict_panel(bug, *verdict(view.model, bug.name))
+    st.fragment(rest, run_every=every)()
     crashes_panel()
-    if bug.shows != "in training":
-        st.fragment(training, run_every=every)()
+
+
+def _ask_show(bug: Bug) -> str:
+    """What to look at; a bug of the training loop is not to be seen in a run."""
+    if bug.shows == "in training":
+        return choose("loop", {name: SHOW[name] for name in ("training", "diagnosis")}, "training", "Show", key="bug_loop",
+                      label_visibility="collapsed")  # fmt: skip
+    return choose("show", SHOW, "answer", "Show", key="bug_show", label_visibility="collapsed")
+
+
+def _pair(view: View, bug: Bug) -> Pair | None:
+    """Both runs, or a sentence on why there are none."""
+    if bug.shows == "in training":
+        return None
+    if not shows_padding(view, bug):
+        st.info("This bug shows with padding only, and this model’s input has none.", icon=":material/info:")
+        return None
+    try:
+        return pair_of(view, bug)
+    except XformerError as error:
+        st.error(literal(f"The changes of this run do not fit the broken model. {error}"))
+        return None
 
 
 def _predictions(view: View, bug: Bug, pair: Pair) -> None:

@@ -34,14 +34,15 @@ def test_keys_walk_the_steps_and_words_are_words_whatever_is_in_them(app: str, v
 
 
 def test_a_bug_is_seen_named_and_trained(app: str, visit: Visiting) -> None:
-    visitor = visit(app, "/bug_lab?model=reverse-mirror&bug=no-scale")
+    visitor = visit(app, "/bug_lab?model=reverse-mirror&bug=no-scale&show=diagnosis&own=1")
     page = visitor.page
     expect(page.get_by_text("named from its trace and its weights")).to_be_visible(timeout=60_000)
     page.get_by_text("Scaling after the softmax", exact=True).click()
     expect(page.get_by_text("A = softmax(Q Kᵀ) / √d_head", exact=True)).to_be_visible(timeout=15_000)
-    page.get_by_role("button", name=re.compile("Train both")).click()
+    page.get_by_text("Train both", exact=True).first.click()
+    page.get_by_test_id("stBaseButton-primary").filter(has_text="Train both").click()
     page.get_by_role("button", name="Cancel").click(timeout=30_000)
-    page.get_by_role("button", name=re.compile("Train both")).click()
+    page.get_by_test_id("stBaseButton-primary").filter(has_text="Train both").click()
     expect(page.get_by_text("step 200 of 200")).to_be_visible(timeout=120_000)
     expect(page.get_by_text("After 200 steps of training")).to_be_visible(timeout=15_000)
     assert visitor.problems == []

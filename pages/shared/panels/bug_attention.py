@@ -10,6 +10,7 @@ import streamlit as st
 
 from pages.shared.components.attention_view import Selection, attention_choice, attention_view, choose_attention
 from pages.shared.notebook import code_and_data
+from pages.shared.panels.bug_fit import moved
 from pages.shared.panels.bug_runs import Pair, recording_code
 from pages.shared.resources import Run
 from pages.shared.view import View
@@ -20,14 +21,13 @@ from xformer.viz.packing import PatternLayer, pack
 KEY = "bug_attention"
 
 
-def attention_panel(view: View, bug: Bug, pair: Pair) -> Selection:
-    """Draw both, beginning with the head that moved most; returns that head."""
+def attention_panel(view: View, bug: Bug, pair: Pair) -> None:
+    """Draw both, beginning with the head that moved most."""
     layers, other = _layers(view, pair.right), _layers(view, pair.wrong)
-    most = _moved_most(layers, other)
     about = (view.model, bug.name)
     if st.session_state.get("bug_attention_of") != about:
         st.session_state["bug_attention_of"] = about
-        choose_attention(KEY, most)
+        choose_attention(KEY, _moved_most(pair))
     chosen = attention_choice(KEY, layers)
     same = [item.pattern.shape for item in layers] == [item.pattern.shape for item in other]
     if same:
@@ -45,7 +45,6 @@ def attention_panel(view: View, bug: Bug, pair: Pair) -> Selection:
         _table(item[chosen.layer], chosen.head).assign(run=run) for run, item in (("right", layers), ("wrong", other))
     ]
     code_and_data([*recording_code(view, bug, pair), *lines], pd.concat(tables), "attention", "bug-lab")
-    return most
 
 
 def _layers(view: View, run: Run) -> list[PatternLayer]:
@@ -72,14 +71,12 @@ def _named(usual: Sequence[str], other: Sequence[str], n: int) -> list[str]:
     return next((list(names) for names in (usual, other) if len(names) == n), [str(i) for i in range(n)])
 
 
-def _moved_most(layers: Sequence[PatternLayer], other: Sequence[PatternLayer]) -> Selection:
-    best, most = Selection(), -1.0
-    for index, (one, two) in enumerate(zip(layers, other, strict=True)):
-        if one.pattern.shape == two.pattern.shape:
-            moved = np.abs(np.nan_to_num(two.pattern, nan=2.0) - one.pattern).mean(axis=(1, 2))  # [head]
-            if moved.max() > most:
-                best, most = Selection(index, int(moved.argmax())), float(moved.max())
-    return best
+def _moved_most(pair: Pair) -> Selection:
+    far = moved(pair)
+    if not far:
+        return Selection()
+    path, head = max(far, key=far.__getitem__)
+    return Selection(pair.right.trace.attention_layers().index(path), head)
 
 
 def _table(layer: PatternLayer, head: int) -> pd.DataFrame:

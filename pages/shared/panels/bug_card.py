@@ -10,7 +10,7 @@ from xformer.viz.theme import RIGHT, WRONG
 
 _STYLE = """<style>
 .st-key-bug_wrong, .st-key-bug_right {
-  padding: 0.55rem 1rem; border-radius: 0.6rem; border: 1px solid; border-left-width: 6px; }
+  padding: 0.2rem 1rem; border-radius: 0.6rem; border: 1px solid; border-left-width: 6px; }
 .st-key-bug_wrong { border-color: %s; }
 .st-key-bug_right { border-color: %s; }
 .st-key-bug_wrong [data-testid=stText], .st-key-bug_right [data-testid=stText] { font-size: 1.15rem; white-space: pre-wrap; }
@@ -22,12 +22,13 @@ def bug_card(bug: Bug) -> None:
     st.html(_STYLE % (WRONG.colour[is_dark()], RIGHT.colour[is_dark()]))
     st.text(bug.mistake)
     left, right = st.columns(2, gap="small")
-    with left, st.container(key="bug_wrong", gap=None, height="stretch"):
-        st.caption(f"{WRONG.mark} with the bug")
-        st.text(bug.equation_wrong)
-    with right, st.container(key="bug_right", gap=None, height="stretch"):
-        st.caption(f"{RIGHT.mark} as it should be")
-        st.text(bug.equation_right)
+    for place, key, name, equation in (
+        (left, "bug_wrong", f"{WRONG.mark} with the bug", bug.equation_wrong),
+        (right, "bug_right", f"{RIGHT.mark} as it should be", bug.equation_right),
+    ):
+        with place, st.container(key=key, horizontal=True, vertical_alignment="center", gap="small", height="stretch"):
+            st.caption(name, width="content")
+            st.text(equation, width="content")
 
 
 def crashes_panel() -> None:

@@ -30,7 +30,8 @@ FITTING = {
     "split-by-view": "reverse",
     "residual-after-norm": "induction",
     "identical-heads": "reverse",
-    "cloned-layers": "reverse",
+    "init-too-small": "reverse-mirror",
+    "cloned-layers": "sort",
     "no-clipping": "reverse-mirror",
     "loss-on-padding": "reverse-mirror",
 }
@@ -97,8 +98,7 @@ def ask_fitting(view: View, bug: Bug) -> tuple[View, dict[str, str]]:
         return view, {}
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="bug_fit"):
         st.caption(
-            f":material/swap_horiz: Shown on **{literal(other.model)}**, as it was trained. {literal(name)} does not show this "
-            f"bug: {why}.",
+            f":material/swap_horiz: Shown on **{literal(other.model)}**; {literal(name)} does not show it: {why}.",
             width="content",
         )
         if bug.applies_to(view.checkpoint.config):
@@ -121,7 +121,7 @@ def _choose(name: str) -> None:
 def why_not(view: View, bug: Bug) -> str:
     """Why a bug is not to be seen on a model and an input, as the end of a sentence; "" where it is."""
     if not bug.applies_to(view.checkpoint.config):
-        return f"it needs {literal(bug.rule)}"
+        return f"it needs {literal(bug.rule.partition(':')[0])}"
     if bug.shows == "in training":
         return "" if view.model == FITTING[bug.name] or models.run_and_step(view.model) else "it takes longer to train"
     if not shows_padding(view, bug):

@@ -6,9 +6,8 @@ import math
 
 import torch
 
-from pages.shared.components.attention_view import Selection
 from pages.shared.literal import literal
-from pages.shared.panels.bug_fit import WORSE, shows_something
+from pages.shared.panels.bug_fit import WORSE, moved, shows_something
 from pages.shared.panels.bug_runs import Pair
 from pages.shared.panels.bug_training import Lesson
 from pages.shared.resources import Run
@@ -26,13 +25,13 @@ def seen_in(bug: Bug) -> str:
     return f"Where people meet it: {literal(bug.seen_in)}."
 
 
-def bug_notes(view: View, bug: Bug, pair: Pair | None, most: Selection | None, lesson: Lesson | None) -> list[str]:
+def bug_notes(view: View, bug: Bug, pair: Pair | None, lesson: Lesson | None) -> list[str]:
     """One paragraph each."""
     notes = [look_for(bug), seen_in(bug)]
     if pair is not None:
         notes.append(said(view, bug, pair))
-        if most is not None:
-            notes += [note for note in (rows(pair, most),) if note]
+        if note := rows(pair):
+            notes.append(note)
         if not shows_something(pair, bug):
             notes.append("On this model and input nothing of the bug is to be seen in the answer: try another input.")
     elif bug.shows == "in training":
@@ -89,18 +88,21 @@ def said(view: View, bug: Bug, pair: Pair) -> str:
     return words
 
 
-def rows(pair: Pair, most: Selection) -> str:
-    """What the rows of the head that moved most sum to, and how sharp they are."""
-    path = pair.right.trace.attention_layers()[most.layer]
-    empty = pair.wrong.trace[f"{path}.pattern"][0, most.head].isnan().any(dim=-1)  # [query]
+def rows(pair: Pair) -> str:
+    """What the rows of the head that moved most sum to, and how sharp they are; "" where that is the same with the bug."""
+    far = moved(pair)
+    if not far:
+        return ""
+    path, head = max(far, key=far.__getitem__)
+    empty = pair.wrong.trace[f"{path}.pattern"][0, head].isnan().any(dim=-1)  # [query]
     if empty.any():
         lost = [
             name for name in pair.wrong.trace.attention_layers() if pair.wrong.trace[f"{name}.pattern"].isnan().all()
         ]
         spread = f" In `{lost[0]}` every row is." if lost else ""
-        return f"{int(empty.sum())} of {len(empty)} rows of `{path}`, head {most.head + 1}, are not a number.{spread}"
-    low, high, peak = _rows(pair.wrong, path, most.head, pair.padding)
-    low_before, high_before, peak_before = _rows(pair.right, path, most.head, pair.padding)
+        return f"{int(empty.sum())} of {len(empty)} rows of `{path}`, head {head + 1}, are not a number.{spread}"
+    low, high, peak = _rows(pair.wrong, path, head, pair.padding)
+    low_before, high_before, peak_before = _rows(pair.right, path, head, pair.padding)
     words = []
     if (with_it := _span(low, high)) != (without := _span(low_before, high_before)):
         words.append(f"its rows sum to {with_it} with the bug and to {without} without")
@@ -108,7 +110,7 @@ def rows(pair: Pair, most: Selection) -> str:
         words.append(f"the largest weight of a row is {peak:.2f} on average with the bug and {peak_before:.2f} without")
     if not words:
         return ""
-    return f"The head that changes most is `{path}`, head {most.head + 1}: {'; '.join(words)}."
+    return f"The head that changes most is `{path}`, head {head + 1}: {'; '.join(words)}."
 
 
 def _rows(run: Run, path: str, head: int, padding: int) -> tuple[float, float, float]:

@@ -73,7 +73,6 @@ def lesson(preset: Preset, bug: Bug, steps: int) -> Iterator[Lesson]:
 
 def training_panel(view: View, bug: Bug) -> dict[str, str]:
     """The button, the progress and the curves; returns what the link keeps."""
-    st.subheader("Train both", anchor=False)
     seed("rate", RATES, RATES[bug.name == "no-clipping"], key=_rate_key(bug))
     seed("steps", STEPS, STEPS[0], key="bug_steps")
     job: Job[Lesson] | None = _jobs().get(_about(view, bug))
