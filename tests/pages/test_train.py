@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pages.shared.panels.train_estimate import expected
+from pages.shared.panels.train_estimate import duration, expected, expected_at_once, shipped_training
 from pages.shared.panels.train_film import MOST_FRAMES
 from pages.shared.panels.train_own import watchable
 from pages.shared.panels.train_setup import FIRST, OWN, group_key, grouped
@@ -59,11 +60,14 @@ def buttons(app: AppTest) -> set[str]:
 
 
 def test_a_visitor_without_runs_can_start_every_preset(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pages.shared.panels.train_estimate._seconds_a_step", lambda *_: 0.02)
+    def timed(*_: object) -> float:
+        raise AssertionError("opening the screen times steps, which is work that nobody asked for")
+
+    monkeypatch.setattr("pages.shared.panels.train_estimate._seconds_a_step", timed)
     app = open_page(PAGE)
     assert not app.exception
     assert {f"start_{name}" for name in FIRST} == {key for key in buttons(app) if key.startswith("start_")}
-    assert "700 steps · **about 14 s**" in words(app)
+    assert f"700 steps · **about {duration(shipped_training()['reverse-small'][0])}**" in words(app)
     assert app.query_params["run"] == "new"
     for title in grouped():
         app.session_state[group_key(title)] = True
@@ -181,6 +185,18 @@ def test_a_preset_is_changed_first_in_the_form(open_page: Open, runs: Path) -> N
     app.button(key="start_own").click().run()
     (entry,) = Book(runs).entries()
     assert (entry.preset, entry.settings().train) == ("induction", watchable(PRESETS["induction"]).train)
+
+
+def test_a_list_of_presets_goes_by_runs_here_then_by_the_shipped_models() -> None:
+    book, preset = Book(tempfile.mkdtemp()), PRESETS["reverse-small"]
+    twice = replace(preset, name="another", train=preset.train.replace(steps=2 * preset.train.steps))
+    assert expected_at_once(preset, [], gpu=False).seconds == shipped_training()["reverse-small"][0]
+    of_its_size = expected_at_once(twice, [], gpu=False)
+    assert of_its_size.seconds == pytest.approx(2 * shipped_training()["reverse-small"][0])
+    assert "reverse-small" in of_its_size.why
+    assert expected_at_once(preset, [], gpu=True).seconds is None
+    book.change(book.add(preset, state="stopped"), device="cpu", step=70, seconds=9.0)
+    assert expected_at_once(preset, book.entries(), gpu=False).seconds == pytest.approx(90.0)
 
 
 def test_a_time_is_expected_from_a_run_here_on_such_a_device_or_not_at_all() -> None:

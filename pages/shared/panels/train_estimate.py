@@ -1,8 +1,9 @@
-"""How long a run will take: from earlier runs of the same model, else from three of its steps, timed just now."""
+"""How long a run will take: from earlier runs of the same model, else from the shipped models, or three steps timed now."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -10,9 +11,10 @@ from dataclasses import dataclass, replace
 import streamlit as st
 import torch
 
+from pages.shared import models
 from pages.shared.literal import literal
 from xformer.errors import XformerError
-from xformer.presets import Preset
+from xformer.presets import PRESETS, Preset
 from xformer.tasks import Task
 from xformer.training.book import ELSEWHERE, Entry
 from xformer.training.loop import Run, Stopped
@@ -38,13 +40,9 @@ class Expected:
 def expected(settings: Preset, entries: Sequence[Entry], gpu: bool) -> Expected:
     """The time from an earlier run here on the same kind of device, else from a few steps that are timed now."""
     steps = settings.train.steps
-    alike = [entry for entry in entries if _is_like(entry, settings, gpu) and entry.step >= 50 and entry.seconds > 0]
-    if alike:
-        entry = alike[0]
-        seconds = steps * entry.seconds / entry.step
-        return Expected(seconds, f"as an earlier run of this model went on {_place(entry.device)}")
-    if gpu:
-        return Expected(None, "this model has not run on this GPU yet")
+    earlier = _earlier(settings, entries, gpu)
+    if earlier is not None:
+        return earlier
     if work(settings) > MOST_WORK:
         return Expected(None, "this model is too big to try while you wait")
     model = json.dumps([settings.model.to_json(), settings.task.to_json()])
@@ -53,6 +51,43 @@ def expected(settings: Preset, entries: Sequence[Entry], gpu: bool) -> Expected:
     except XformerError as error:
         return Expected(None, literal(str(error)))
     return Expected(seconds, f"on this CPU, measured on {STEPS} steps just now")
+
+
+def expected_at_once(settings: Preset, entries: Sequence[Entry], gpu: bool) -> Expected:
+    """The same without timing anything: a list of presets opens at once, and a busy server is not made busier."""
+    earlier = _earlier(settings, entries, gpu)
+    if earlier is not None:
+        return earlier
+    shipped = shipped_training()
+    if settings.name in shipped:
+        return Expected(shipped[settings.name][0], "as the shipped model took where it was trained")
+    if not shipped:
+        return Expected(None, "no earlier run to go by")
+    here = work(settings)
+    nearest = min(shipped, key=lambda name: abs(math.log(work(PRESETS[name]) / here)))
+    seconds, steps = shipped[nearest]
+    a_step = seconds / steps * here / work(PRESETS[nearest])
+    return Expected(settings.train.steps * a_step, f"by its size, beside the shipped “{nearest}”")
+
+
+@st.cache_data(max_entries=1, show_spinner=False)
+def shipped_training() -> dict[str, tuple[float, int]]:
+    """In how many seconds and steps the shipped model of a preset was trained on a CPU; the cards alone are read."""
+    found = {}
+    for file in models.FOLDER.glob("*/card.json"):
+        card = json.loads(file.read_text("utf-8"))
+        if card["preset"] in PRESETS and card["device"] == "cpu" and card["seconds"] > 0 and card["step"] > 0:
+            found[card["preset"]] = (float(card["seconds"]), int(card["step"]))
+    return found
+
+
+def _earlier(settings: Preset, entries: Sequence[Entry], gpu: bool) -> Expected | None:
+    """From a run here of the same model; on a GPU there is nothing else to go by."""
+    alike = [entry for entry in entries if _is_like(entry, settings, gpu) and entry.step >= 50 and entry.seconds > 0]
+    if alike:
+        seconds = settings.train.steps * alike[0].seconds / alike[0].step
+        return Expected(seconds, f"as an earlier run of this model went on {_place(alike[0].device)}")
+    return Expected(None, "this model has not run on this GPU yet") if gpu else None
 
 
 def work(settings: Preset) -> float:

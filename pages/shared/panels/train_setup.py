@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.shared import desk
-from pages.shared.panels.train_estimate import duration, expected
+from pages.shared.panels.train_estimate import duration, expected_at_once
 from pages.shared.panels.train_own import change, fill, own, start, watchable
 from xformer.presets import PRESETS, Preset
 from xformer.training import queue
@@ -20,7 +20,7 @@ OWN = "train_own"
 
 
 def setup(who: str) -> None:
-    """The first presets, the groups, and the form; what is folded is neither drawn nor measured."""
+    """The first presets, the groups, and the form; what is folded is not drawn."""
     ticket = st.session_state["train_ticket"] = st.session_state.get("train_ticket", 0) + 1
     if "train_form" not in st.session_state:
         fill(FIRST[0])
@@ -40,7 +40,8 @@ def setup(who: str) -> None:
                 for preset in presets:
                     _preset(preset, who, ticket, entries, gpu)
     st.caption(
-        "Times are expectations for this machine: from an earlier run of the same model, else from a few steps timed now."
+        "Times are expectations: from an earlier run of the same model here, else from the training of the shipped models, "
+        "perhaps on another machine. The form times a few steps on this one."
     )
 
 
@@ -61,8 +62,8 @@ def grouped() -> dict[str, list[Preset]]:
 def _preset(preset: Preset, who: str, ticket: int, entries: list[Entry], gpu: bool) -> None:
     """One preset: what it is, how long it takes, and a press to start it."""
     is_first = preset.name == FIRST[0]
-    seconds = expected(watchable(preset), entries, gpu).seconds
-    time = "time not measured" if seconds is None else f"**about {duration(seconds)}**"
+    seconds = expected_at_once(watchable(preset), entries, gpu).seconds
+    time = "time not known" if seconds is None else f"**about {duration(seconds)}**"
     with st.container(
         horizontal=True, vertical_alignment="center", gap="small", key=f"card_{preset.name}", width="stretch"
     ):
