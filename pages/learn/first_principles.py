@@ -1,4 +1,4 @@
-"""First principles: how does attention come about? Six small steps, each live, on one sentence that anyone can change."""
+"""First principles: how does attention come about? Six small steps on a sentence that anyone can change, then a real model."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pages.shared.panels import (
     principle_average,
     principle_heads,
     principle_mask,
+    principle_model,
     principle_position,
     principle_qkv,
     principle_scale,
@@ -25,12 +26,21 @@ STEPS = {
     "heads": (principle_heads.TITLE, principle_heads.heads_panel),
     "position": (principle_position.TITLE, principle_position.position_panel),
 }
-NAMES = list(STEPS)
+END = "model"
+"""The last step, which reads numbers in place of the sentence."""
+TITLES = {name: title for name, (title, _) in STEPS.items()} | {END: principle_model.TITLE}
+NAMES = list(TITLES)
 
 
 def page() -> None:
     st.title("First principles :small[:gray[How does attention come about?]]", anchor=False)
     seed("step", NAMES, NAMES[0], key="principle_step")
+    if st.session_state["principle_step"] == END:
+        step = _ask_step()
+        link, notes = principle_model.model_panel()
+        what_to_notice(notes)
+        share({"step": step} | link)
+        return
     sentence = ask_sentence()
     step = _ask_step()
     link, notes = STEPS[step][1](sentence)
@@ -41,12 +51,12 @@ def page() -> None:
 def _ask_step() -> str:
     at = NAMES.index(st.session_state["principle_step"])
     with st.container(horizontal=True, gap="xsmall", vertical_alignment="center", key="principle_steps"):
-        st.button("Back", icon=":material/arrow_back:", disabled=at == 0, on_click=_go, args=(at - 1,), key="principle_back",
+        st.button("", icon=":material/arrow_back:", help="The step before", disabled=at == 0, on_click=_go, args=(at - 1,), key="principle_back",
                   shortcut="B")  # fmt: skip
         st.segmented_control(
             "Step",
             NAMES,
-            format_func=lambda name: f"{NAMES.index(name) + 1} {STEPS[name][0]}",
+            format_func=lambda name: f"{NAMES.index(name) + 1} {TITLES[name]}",
             required=True,
             key="principle_step",
             persist_state="session",

@@ -15,7 +15,7 @@ from xformer.analysis import principles
 from xformer.bugs import BUGS
 
 PRINCIPLES, BUG_LAB = "pages/learn/first_principles.py", "pages/learn/bug_lab.py"
-STEPS = ("average", "qkv", "scale", "mask", "heads", "position")
+STEPS = ("average", "qkv", "scale", "mask", "heads", "position", "model")
 
 
 def text(app: Any) -> str:
@@ -70,7 +70,7 @@ def test_next_and_back_walk_the_steps_and_the_link_follows(open_page: Open) -> N
     assert tuple(seen) == STEPS
     assert app.button(key="principle_next").disabled
     app.button(key="principle_back").click().run()
-    assert app.query_params["step"] == "heads"
+    assert app.query_params["step"] == "position"
     assert complaints(app) == []
 
 
@@ -96,6 +96,38 @@ def test_a_link_to_what_is_not_here_says_so(open_page: Open, link: dict[str, str
     app = open_page(PRINCIPLES, **link)
     assert not app.exception
     assert len(app.warning) == 1
+
+
+def test_the_last_step_is_a_head_of_a_trained_model(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = open_page(PRINCIPLES, step="model", input="5 2", layer="1", head="0", row="2")
+    assert complaints(app) == []
+    [space] = run_codes(app, monkeypatch)
+    checkpoint = xformer.load(ROOT / "checkpoints/reverse-decoder")
+    assert checkpoint.task is not None
+    trace = xformer.record(checkpoint.model, checkpoint.task.example([5, 2]).stream)
+    own = trace["decoder.1.attn.pattern"][0, 0]
+    assert torch.allclose(space["mixed"].weights, own, rtol=0, atol=1e-6)
+    best = int(own[2].argmax())
+    assert f"{own[2, best].item():.3f}" in text(app)
+    [link] = app.get("page_link")
+    assert "head=2.1" in link.proto.query_string
+    assert "model=reverse-decoder" in link.proto.query_string
+    app.text_input(key="principle_input").set_value("1 2 3 4 5").run()
+    assert "at most 4 numbers" in app.error[0].value
+
+
+def test_the_model_step_says_only_what_is_so() -> None:
+    from pages.shared import models, resources
+    from pages.shared.panels.principle_model import head_of, notes
+
+    checkpoint, run = models.checkpoint("reverse-decoder"), resources.run("reverse-decoder", (3, 7, 12))
+    names = [str(i) for i in range(len(run.tokens()))]
+    mixed, raw = head_of(run, 0, 0)
+    last = " ".join(notes(checkpoint, run, mixed, raw, 0, 0, len(names) - 1, names))
+    first = " ".join(notes(checkpoint, run, mixed, raw, 0, 0, 0, names))
+    assert "tokens to come" not in last  # nothing comes after the last row
+    assert "After all layers the model says" in last
+    assert "After all layers" not in first  # nothing is asked of what it only reads
 
 
 @pytest.mark.parametrize(
@@ -165,7 +197,7 @@ def test_what_is_the_same_with_the_bug_is_not_called_a_change() -> None:
     from pages.shared.panels.bug_notes import rows
     from pages.shared.panels.bug_runs import pair_of
 
-    pair = pair_of(view_of("reverse-small"), BUGS["no-scale"])
+    pair = pair_of(view_of("reverse-small"), BUGS["init-too-large"])
     assert re.search(r"largest weight of a row is [\d.]+ on average with the bug and [\d.]+ without", rows(pair))
     assert rows(replace(pair, wrong=pair.right)) == ""
 
