@@ -51,8 +51,16 @@ def page() -> None:
 def _ask_step() -> str:
     at = NAMES.index(st.session_state["principle_step"])
     with st.container(horizontal=True, gap="xsmall", vertical_alignment="center", key="principle_steps"):
-        st.button("", icon=":material/arrow_back:", help="The step before", disabled=at == 0, on_click=_go, args=(at - 1,), key="principle_back",
-                  shortcut="B")  # fmt: skip
+        st.button(
+            "",
+            icon=":material/arrow_back:",
+            help="The step before",
+            disabled=at == 0,
+            on_click=_go,
+            args=(at - 1,),
+            key="principle_back",
+            shortcut="B",
+        )
         st.segmented_control(
             "Step",
             NAMES,
