@@ -126,8 +126,7 @@ def surveying(
                 place = torch.cat((where[path], place)).gather(0, row[..., None].expand(-1, -1, 2))
             peak[path], where[path] = values, place
             fired[path] = fired[path] + count if path in fired else count
-        found = (dict(part) for part in (positions, fired, peak, where))
-        yield Survey(end, n, seed, *found, inputs, targets)
+        yield Survey(end, n, seed, dict(positions), dict(fired), dict(peak), dict(where), inputs, targets)
 
 
 def _sequences(tokens: Int[Tensor, "batch pos"], pad: int) -> tuple[tuple[int, ...], ...]:

@@ -223,7 +223,8 @@ class Task:
         found = self.rule.edge_cases()
         if found is None:
             return None
-        streams = self.rule.frame(*(cells.to(device) for cells in found), self.vocabulary.special)
+        source, lengths = found
+        streams = self.rule.frame(source.to(device), lengths.to(device), self.vocabulary.special)
         return to_batch(*streams, pad=self.vocabulary.special.pad, widths=None)
 
     def example(self, source: list[int], *, max_len: int | None = None) -> Example:

@@ -155,7 +155,7 @@ def promotion_chart(
     limit = theme.signed_limit(effect)
     if len(labels) > MOST_TOKENS:
         kept = np.sort(np.argsort(-np.abs(effect).max(axis=0), kind="stable")[:MOST_TOKENS])
-        effect, labels = effect[:, kept], [labels[token] for token in kept]
+        effect, labels = effect[:, kept], [labels[int(token)] for token in kept]
     names = [f"#{neuron}" for neuron in neurons]
     data = pd.DataFrame(
         {
