@@ -1,6 +1,7 @@
 # Everything is set up in .venv on first use and reused afterwards.
 PYTHON ?= python3
 PORT ?= 8501
+PYTEST_FLAGS ?=
 BIN := .venv/bin
 
 .PHONY: app test faults lint bench checkpoints scores clean
@@ -9,7 +10,7 @@ app: .venv/app
 	$(BIN)/python app.py --server.port $(PORT)
 
 test: .venv/test
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_FLAGS)
 
 # Everything that can happen to a training run, tried a few thousand times: half an hour, and a table of what was survived.
 faults: .venv/test
