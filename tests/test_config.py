@@ -79,12 +79,12 @@ def test_derived_defaults() -> None:
             for value in ("Encoder", "", None, 3, ["encoder"])
         ),
         *(
-            ({name: value}, name, repr(value))
+            ({name: value}, name, f"got {value!r}")
             for name in ("see_self", "scale_embeddings", "attention_bias", "tied_output", "ffn_bias", "output_bias")
             for value in (1, None, "yes")
         ),
-        ({"causal": 1}, "causal", "1"),
-        ({"final_norm": "no"}, "final_norm", "'no'"),
+        ({"causal": 1}, "causal", "got 1"),
+        ({"final_norm": "no"}, "final_norm", "got 'no'"),
     ],
 )
 def test_each_rule_of_a_model_names_the_field_and_what_it_got(
@@ -93,7 +93,7 @@ def test_each_rule_of_a_model_names_the_field_and_what_it_got(
     with pytest.raises(ConfigError) as error:
         model_config(**changes)
     assert field in str(error.value)
-    assert received.replace(",", "") in str(error.value).replace(",", "") or received in str(error.value)
+    assert received.replace(",", "") in str(error.value).replace(",", "")
     assert isinstance(error.value, XformerError)
 
 

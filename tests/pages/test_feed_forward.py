@@ -50,8 +50,8 @@ def test_how_many_fire_is_counted_over_a_sample(open_page: Open, model: str) -> 
 def test_one_token_and_one_neuron_of_every_kind_of_model(open_page: Open, model: str, picture: str) -> None:
     app = open_page(PAGE, model=model, picture=picture, layer="" if model == "digits" else "encoder.0")
     assert not app.exception
-    assert "fires at **" in text(app) or picture == "token"
-    assert "answers" not in text(app) or model != "characters"
+    assert ("fires at **" in text(app)) == (picture == "neuron")
+    assert len(app.dataframe) == (picture == "token")
 
 
 def test_a_survey_that_was_stopped_says_so_and_can_go_on(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,8 @@ def test_the_other_pictures_of_every_kind_of_model(open_page: Open, model: str, 
     assert not app.exception
     assert messages(app) == []
     assert len(specs(app)) == 1
-    assert "**What to notice**" in text(app) or picture == "norms"
+    said = {"parts": "**What to notice**", "norms": "‖x‖, the length of"}
+    assert said[picture] in text(app)
 
 
 def test_a_drawing_has_no_right_answer(open_page: Open) -> None:

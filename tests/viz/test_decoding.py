@@ -20,14 +20,14 @@ from xformer.edits import zero_positions
 from xformer.viz import theme
 from xformer.viz.agreement import confusion_chart, share_chart
 from xformer.viz.deciding import DECIDES, difference_map, lens_lanes, look_chart, weight_map
-from xformer.viz.decoding import LEAST, SAYS, pairs_chart, steps_chart, top_chart
+from xformer.viz.decoding import SAYS, pairs_chart, steps_chart, top_chart
 from xformer.viz.patching import patching_chart
 
 DARK = pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 PLAYERS = [random_player(f"seed {seed}", "decoder", seed=seed) for seed in (2, 3)]
 PLAYERS.append(Player('hot "one"', PLAYERS[0].model, PLAYERS[0].task, sampling=Sampling(temperature=3.0)))
 PLAYS = [play(player, example_for(player)) for player in PLAYERS]
-STEP = first_parting(PLAYS[:2])
+STEP, LEAST = first_parting(PLAYS[:2]), 0.15
 assert STEP is not None
 MOMENTS = [moment(one, STEP) for one in PLAYS[:2]]
 CHANGED = Player("changed", PLAYERS[0].model, PLAYERS[0].task, (zero_positions(),))
@@ -82,10 +82,12 @@ def test_every_chart_names_its_axes_and_tells_its_numbers(dark: bool) -> None:
 
 
 @DARK
-def test_bars_are_the_probabilities_of_all_players_on_one_scale(dark: bool) -> None:
+def test_bars_are_the_probabilities_of_all_players_on_one_scale(dark: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xformer.viz.decoding.LEAST", LEAST)  # so high that a token of these players is left out
     frame = top_frame(PLAYS, 4, [STEP])
     chart = top_chart(frame, dark=dark)
     shown = {(row["player"], row["token"]): row for row in rows(chart)}
+    assert 0 < len({token for _, token in shown}) < frame["token"].nunique()
     for row in frame.to_dict("records"):
         others = frame[frame["token"] == row["token"]]
         if not (others["said"].any() or others["right"].any() or others["probability"].max() >= LEAST):
