@@ -59,7 +59,7 @@ def _moved(original: Run, changed: Run) -> str:
     if original.example.target is None and not original.has_right_answer:
         asked[-1] = True
     is_same = bool((before[: len(asked)][asked] == after[: len(asked)][asked]).all())
-    return "It says the same." if is_same else "Outlined tokens changed."
+    return "It says the same." if is_same else "Outlined: changed."
 
 
 def _of_a_text(original: Run, changed: Run | None, what: str) -> str:
