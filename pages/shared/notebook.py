@@ -65,7 +65,9 @@ def heading(text: str = "") -> None:
     Without words it is an empty line for it, above a picture that has its own heading. `text` is Markdown. Both calls belong
     into the same fragment.
     """
-    with st.container(horizontal=True, vertical_alignment="center", gap="small", horizontal_alignment="distribute"):
+    with st.container(
+        horizontal=True, wrap=False, vertical_alignment="center", gap="small", horizontal_alignment="distribute"
+    ):
         if text:
             st.subheader(text, anchor=False, width="stretch")
         else:

@@ -199,3 +199,14 @@ def test_a_bad_input_is_one_sentence_and_the_picture_stays(app: str, visit: Visi
     box.press("Enter")
     expect(page.get_by_text("3 of 3 right")).to_be_visible(timeout=15_000)
     assert visitor.problems == []
+
+
+def test_on_a_phone_a_wide_picture_keeps_its_size_in_a_frame_of_its_own(app: str, visit: Visiting) -> None:
+    """Squeezed into 390 pixels the cells of the lens lay on each other."""
+    page = visit(app, "/residual?model=reverse-small", width=390).page
+    chart = page.locator("[class*='st-key-wide_lens_'] canvas, [class*='st-key-wide_lens_'] svg.marks").first
+    expect(chart).to_be_visible(timeout=60_000)
+    box = chart.bounding_box()
+    assert box is not None
+    assert box["width"] > 450
+    assert page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth") <= 390

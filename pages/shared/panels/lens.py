@@ -42,7 +42,8 @@ def lens_panel(view: View, runs: Mapping[str, Run]) -> None:
         part, before = _at(frames[name], shown), None if name == ORIGINAL else own
         draw = partial(lens_chart, part, view.reads(run, "decoder"), before=before, **look)
         spec = chart_spec(("lens", *view.key(name), *shown, *look.values()), draw)
-        place.vega_lite_chart(spec, theme="streamlit", width="stretch", key=f"lens_{index}")
+        frame = place.container(key=f"wide_lens_{index}")
+        frame.vega_lite_chart(spec, theme="streamlit", width="stretch", key=f"lens_{index}")
     caption(_what(view, own, positions, shown))
     table = pd.concat([frame.assign(run=name) for name, frame in frames.items()])
     footer(view, _code(view, runs, looks, shown if len(shown) < len(positions) else []), table, "lens")

@@ -83,7 +83,8 @@ def curves_panel(entries: Sequence[Entry], rows: Mapping[str, Sequence[Mapping[s
             return curves_chart(frame, metric, METRICS[metric], colours, x=x, log=scale == "log")
 
         spec = chart_spec((state, metric, x, scale, smoothing), draw)
-        st.vega_lite_chart(spec, theme="streamlit", key=f"runs_chart_{metric}", width="stretch")
+        wide = st.container(key=f"wide_runs_{metric}")
+        wide.vega_lite_chart(spec, theme="streamlit", key=f"runs_chart_{metric}", width="stretch")
     without = [names[entry.id] for entry in entries if not rows[entry.id]]
     if without:
         st.caption(f"Without a curve: {len(without)} of the chosen runs, which have reported nothing yet.")
