@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+from tests.training.crib import Crib
 from tests.training.tiny import random_model, tiny_model, tiny_preset, tiny_task
 from xformer import edits
 from xformer.decoding import decode
 from xformer.errors import InputError
 from xformer.greedy import greedy, greedy_answers, questions, reads_ahead
-from xformer.layers.layout import Layout
 from xformer.model import Transformer
 from xformer.tasks import score
 from xformer.tasks.batch import IGNORED
@@ -55,25 +55,6 @@ def test_the_questions_of_a_batch_are_its_prompts_without_the_answers(architectu
         list(questions(task.sample(4, seed=3, packed=True)))
 
 
-class Crib(Transformer):
-    """A leak on purpose: it says whatever stands after each position, and the first symbol where nothing does."""
-
-    def forward(self, tokens: torch.Tensor, target: torch.Tensor | None = None, **given: Any) -> torch.Tensor:
-        written = tokens if target is None else target
-        valid = torch.ones_like(written)
-        layout: Layout | None = given.get("layout" if target is None else "target_layout")
-        if layout is not None and layout.segments is not None:
-            valid = layout.segments
-        after = torch.nn.functional.pad(written[:, 1:], (0, 1), value=1)
-        ends = torch.nn.functional.pad(valid[:, 1:], (0, 1)) != valid
-        assert self.config.end_token is not None
-        after = after.masked_fill(ends, self.config.end_token)
-        return 9.0 * torch.nn.functional.one_hot(after, self.config.vocab_size).float()
-
-    def extend(self, tokens: torch.Tensor, *given: Any) -> torch.Tensor:
-        return self.forward(tokens)
-
-
 @pytest.mark.parametrize("architecture", PAIRS)
 def test_whoever_copies_the_answer_is_right_only_while_it_is_given(architecture: str) -> None:
     task = tiny_task(architecture)
@@ -94,6 +75,14 @@ def test_a_sound_model_does_not_read_ahead(architecture: str, positions: str) ->
     task = tiny_task(architecture)
     model = Transformer(tiny_model(task, positions=positions), torch.Generator().manual_seed(0)).eval()
     assert not reads_ahead(model, task.sample(6, seed=1))
+
+
+@pytest.mark.parametrize("places", [1, 2, 4, 100])
+def test_a_few_places_are_enough_to_see_that_the_answer_is_copied(places: int) -> None:
+    task = tiny_task("decoder")
+    batch = task.sample(4, seed=0)
+    assert reads_ahead(Crib(tiny_model(task)).eval(), batch, places=places)
+    assert not reads_ahead(Transformer(tiny_model(task)).eval(), batch, places=places)
 
 
 @pytest.mark.parametrize("architecture", PAIRS)

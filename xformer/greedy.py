@@ -106,11 +106,12 @@ def is_right(model: Transformer, question: Question) -> Bool[Tensor, " row"]:
 
 
 @torch.no_grad()
-def reads_ahead(model: Transformer, batch: Batch) -> bool:
+def reads_ahead(model: Transformer, batch: Batch, *, places: int | None = None) -> bool:
     """Whether any labelled output of a decoder changes when what comes after it is cut off.
 
-    If none does, teacher forcing and greedy decoding find the same answers right: they agree up to the first mistake. An
-    encoder is asked for everything at once, so nothing of its answer is there to be read.
+    With `places` no more of each answer are looked at, evenly spread. If none changes, teacher forcing and greedy decoding
+    find the same answers right: they agree up to the first mistake. An encoder is asked for everything at once, so nothing
+    of its answer is there to be read.
     """
     if model.config.architecture == "encoder":
         return False
@@ -119,7 +120,8 @@ def reads_ahead(model: Transformer, batch: Batch) -> bool:
     scale = float(whole[labelled].abs().max())
     for question in questions(batch):
         first = question.prompt.shape[1] - 1 if batch.target is None else 0
-        for place in range(first, first + question.answer.shape[1] - 1):
+        each = range(first, first + question.answer.shape[1] - 1)  # after the last one nothing comes
+        for place in each[:: 1 if places is None else max(1, -(-len(each) // places))]:
             rows = question.rows
             if batch.target is None:
                 cut = model(batch.tokens[rows, : place + 1])

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 MOST_DIGITS = 12
+ROUNDING = 1e-9
+"""So near to all or none is rounding: no share here is counted of so many."""
+SUMS = 1e-5
+"""By so much the weights of a softmax in single precision may add up to more than all."""
 
 
 def percent(share: float, digits: int = 2) -> str:
-    """A share as a percentage: "98.61%", "100%" and "0%" for exactly all and none alone.
+    """A share as a percentage: "98.61%", "100%" and "0%" for all and none alone.
 
     What would be rounded to one of these gets as many digits more as it takes: 0.99998 is "99.998%", 0.00002 is "0.002%".
     """
-    if share in (0.0, 1.0):
-        return f"{share:.0%}"
+    if min(abs(share), abs(1.0 - share)) < ROUNDING or 1.0 < share < 1.0 + SUMS:
+        return f"{round(abs(share)):.0%}"
     for more in range(digits, MOST_DIGITS):
         text = f"{share:.{more}%}"
         if float(text[:-1]) not in (0.0, 100.0):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import streamlit as st
 
@@ -18,6 +19,7 @@ from pages.shared.patience import patience
 from pages.shared.session import View, open_page
 from xformer.interventions import changed_source, join
 from xformer.viz.diagram import diagram
+from xformer.words import percent
 
 SCREENS = {
     "embeddings": "pages/explore/embeddings.py",
@@ -53,9 +55,8 @@ def _has_it_learned(view: View) -> str:
         return " At least that is its task; nobody has scored whether it does."
     if view.task.rule.goes_on or figures["exact_match"] >= LEARNED:
         return ""
-    return (
-        f" At least that is its task: at this step it gets {figures['exact_match']:.1%} of unseen inputs wholly right."
-    )
+    share = percent(figures["exact_match"], 1)
+    return f" At least that is its task: at this step it gets {share} of unseen inputs wholly right."
 
 
 def _prediction(view: View) -> None:
@@ -128,7 +129,7 @@ def _card(view: View) -> None:
     else:
         tiles[0].metric(
             f"{'Images right' if view.task.rule.is_image else 'Exact match'}{figures.get('at', '')}",
-            f"{figures['exact_match']:.2%}",
+            percent(figures["exact_match"]),
             help="Images whose digit it says." if view.task.rule.is_image else "Whole sequences right.",
             border=True,
         )
@@ -136,10 +137,19 @@ def _card(view: View) -> None:
     tiles[1].metric("On unseen inputs", f"{figures['samples']:,}", help=f"From seed {seed}.", border=True)
     tiles[2].metric("Training steps", f"{card['step']:,}", help=f"{recipe['batch_size']} inputs each.", border=True)
     tiles[3].metric("Training time", f"{card['seconds']:.1f} s", help=f"On a {card['device'].upper()}.", border=True)
+    if isinstance(edges := figures.get("edge_cases"), dict):
+        st.caption(edge_cases(edges))
     st.caption(
         f"Seed {card['seed']}, AdamW, learning rate up to {recipe['peak_lr']:g}, "
         f"warm-up over {recipe['warmup']:.0%} of the steps, then {recipe['decay']} decay."
     )
+
+
+def edge_cases(edges: dict[str, Any]) -> str:
+    """How well a model does on the inputs at the edge of its task, which chance hardly ever draws."""
+    share, n = edges["exact_match"], edges["samples"]
+    right = f"all {n:,}" if share == 1.0 else f"{round(share * n):,} of {n:,} ({percent(share)})"
+    return f"On the edge cases of its task, which chance hardly ever draws, it gets {right} wholly right."
 
 
 MORE = {

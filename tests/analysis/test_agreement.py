@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from tests.analysis.duel import SHIPPED, random_player, shipped
-from tests.training.tiny import ARCHITECTURES
+from tests.training.crib import Crib
+from tests.training.tiny import ARCHITECTURES, tiny_model, tiny_task
 from xformer import edits
 from xformer.analysis import agreement as module
 from xformer.analysis import answers as answering
 from xformer.analysis.agreement import Z95, Agreement, agreement, wilson
 from xformer.analysis.players import Play, Player, play
+from xformer.edits import AnyEdit
 from xformer.errors import InputError
 from xformer.training.evaluate import evaluate
 
@@ -117,6 +119,35 @@ def test_the_counts_are_those_of_one_play_after_another(architecture: str) -> No
         for row in frame.to_dict("records"):
             assert row["share"] == row["hits"] / row["trials"]
             assert (row["low"], row["high"]) == wilson(row["hits"], row["trials"])
+
+
+@pytest.mark.parametrize(
+    ("architecture", "lifted"),
+    [
+        ("decoder", edits.set_causal(False)),
+        ("encoder-decoder", edits.set_causal(False)),
+        ("decoder", edits.unmask_edges("decoder.*", [(2, 4)])),
+    ],
+)
+def test_a_leak_of_the_answer_is_not_counted_as_knowing_it(architecture: str, lifted: AnyEdit) -> None:
+    """Under changes that let a decoder see ahead, what is counted is what it says step by step."""
+    player = random_player("lifted", architecture, seed=3, edits=(lifted,))
+    result = final(player, random_player("untouched", architecture, seed=3))
+    right = exact = 0
+    for source in sources_of(player, 23, 3):
+        one = play(player, player.task.example(source), forced=True)
+        right, exact = right + sum(one.right), exact + one.is_exact
+    figures = result.figures().query("player == 'lifted'").set_index("measure")["hits"]
+    assert (figures["token"], figures["exact"]) == (right, exact)
+
+
+@pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
+def test_whoever_copies_the_answer_gets_nothing_right(architecture: str) -> None:
+    task = tiny_task(architecture)
+    result = final(Player("crib", Crib(tiny_model(task)).eval(), task), samples=50)
+    figures = result.figures().set_index("measure")
+    assert figures.loc["exact", "hits"] == 0
+    assert figures.loc["token", "share"] < 0.5
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -57,6 +57,18 @@ def test_it_finds_what_a_plain_walk_finds(architecture: str, n_players: int) -> 
     assert all(report.is_final for report in (first, sure, short))
 
 
+def test_it_parts_players_where_they_part_when_one_of_them_would_see_ahead() -> None:
+    players = [
+        random_player("own", "decoder"),
+        random_player("lifted", "decoder", seed=1, edits=(edits.set_causal(False),)),
+    ]
+    found = walked(players, 37, 4)
+    *_, first = search(players, "first", within=37, seed=4)
+    assert same(first.found, found[0])
+    *_, sure = search(players, "most confident", within=37, seed=4)
+    assert (sure.n_found, sure.looked) == (len(found), 37)
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_input_it_finds_parts_the_players(name: str) -> None:
     whole, cut = shipped(name), shipped(name, "cut", edits=(edits.ablate_head(LAST[name], 0),))

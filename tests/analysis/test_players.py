@@ -192,7 +192,7 @@ def test_forced_under_changes_one_run_says_what_step_by_step_does(
     changes = (edits.ablate_head(layer, 0), edits.zero_positions(), edits.mask_edges(layer, [(3, 1)]))
     player = random_player("changed", architecture, edits=changes)
     at_once = play(player, example_for(player), forced=True)
-    monkeypatch.setattr(players, "_looks_back_only", lambda player: False)
+    monkeypatch.setattr(players, "looks_back_only", lambda player: False)
     step_by_step = play(player, example_for(player), forced=True)
     torch.testing.assert_close(at_once.probabilities, step_by_step.probabilities, rtol=0, atol=ROUNDING)
     assert at_once.read == step_by_step.read
@@ -202,9 +202,9 @@ def test_forced_under_changes_one_run_says_what_step_by_step_does(
 
 def test_a_lifted_mask_is_played_step_by_step() -> None:
     """One run over the whole answer would show each position the answer that it has to say."""
-    assert not players._looks_back_only(random_player("open", "decoder", edits=(edits.set_causal(False),)))
-    assert not players._looks_back_only(random_player("edge", "decoder", edits=(edits.unmask_edges("*", [(0, 1)]),)))
-    assert players._looks_back_only(random_player("own", "decoder", edits=(edits.set_causal(True),)))
+    assert not players.looks_back_only(random_player("open", "decoder", edits=(edits.set_causal(False),)))
+    assert not players.looks_back_only(random_player("edge", "decoder", edits=(edits.unmask_edges("*", [(0, 1)]),)))
+    assert players.looks_back_only(random_player("own", "decoder", edits=(edits.set_causal(True),)))
 
 
 def test_a_text_is_gone_on_with_and_neither_right_nor_wrong() -> None:

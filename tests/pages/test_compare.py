@@ -294,7 +294,7 @@ def test_counting_over_many_inputs_goes_on_until_it_is_done_or_cancelled(open_pa
         if "Whole answers right of 1,000" in words(app):
             break
         app.run()
-    assert "Whole answers right of 1,000: **A** 100.0%" in words(app)
+    assert "Whole answers right of 1,000: **A** 100%" in words(app)
     assert not app.exception
     app.button_group(key="compare_samples").set_value(20000).run()
     app.button(key="compare_count").click().run()

@@ -12,6 +12,7 @@ from tests.pages.test_runs import add, with_weights
 from xformer.training.book import Book
 from xformer.training.snapshots import snapshot_file
 from xformer.training.transfer import to_file
+from xformer.words import percent
 
 ATTENTION = "pages/explore/attention.py"
 
@@ -48,7 +49,7 @@ def test_home_shows_what_was_reported_at_that_step(open_page: Open, runs: Path) 
     row = next(row for row in book.rows(run) if row["step"] == 5)
     app = open_page(model=f"{run}@8")
     tiles = {element.label: element.value for element in app.metric}
-    assert tiles["Exact match at step 5"] == f"{row['held_out_exact_match']:.2%}"
+    assert tiles["Exact match at step 5"] == percent(row["held_out_exact_match"])
     assert tiles["Training steps"] == "8"
     book.change(run, figures='{"loss": 1, "token_accuracy": 1, "exact_match": 0.125, "samples": 7, "seed": 3}')
     book.rename(run, "yours")

@@ -24,6 +24,7 @@ from xformer.training.book import ELSEWHERE, Book
 from xformer.training.loop import train
 from xformer.training.snapshots import snapshot_steps
 from xformer.training.transfer import TAG
+from xformer.words import percent
 
 PAGE = "pages/train/train.py"
 UNANSWERED = "Its process ended before it had answered. Resume goes on from the last state it kept."
@@ -266,7 +267,7 @@ def test_a_link_opens_a_run_at_a_step_and_says_what_is_not_here(open_page: Open,
     assert "weights of step 8;" in words(app)
     row = max((row for row in Book(runs).rows(run) if row["step"] <= 8), key=lambda row: row["step"])
     assert said(app).startswith(
-        f"You look at step 8, with {row['held_out_exact_match']:.1%} exact match as reported at step {row['step']}. "
+        f"You look at step 8, with {percent(row['held_out_exact_match'], 1)} exact match as reported at step {row['step']}. "
         "The run itself: Finished at step 12"
     )
     html = "".join(element.proto.body for element in app.get("html"))

@@ -4,9 +4,10 @@
 
         (k + z²/2) / (n + z²)  ±  z / (n + z²) · √(k (n − k) / n + z²/4)         z = 1.96 for 95 %
 
-Every answer is the likeliest token given the right answer so far, so that a player's exact match is that of its greedy
-decoding. The trials of an interval are taken as independent. Inputs are; the tokens of one answer are not, so that the
-interval of a token accuracy over whole answers (`figures`, `by_length`, `pairs`) is somewhat too narrow.
+Every answer is the likeliest token given the right answer so far and nothing of what follows, so that a player's exact
+match is that of its greedy decoding, also where a change lets it see ahead. The trials of an interval are taken as
+independent. Inputs are; the tokens of one answer are not, so that the interval of a token accuracy over whole answers
+(`figures`, `by_length`, `pairs`) is somewhat too narrow.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from xformer.analysis.answers import NOTHING, Answers, answers, portions
+from xformer.analysis.answers import NOTHING, Answers, answers, portions, sees_ahead
 from xformer.analysis.players import Player, joint_labels
 from xformer.errors import InputError
 from xformer.tasks import Task
@@ -123,10 +124,14 @@ def agreement(
     hits: Counter[Cell] = Counter()
     trials: Counter[Cell] = Counter()
     said: Counter[Cell] = Counter()
+    ahead = [sees_ahead(player, task) for player in players]
     for step, done in enumerate(range(0, samples, CHUNK)):
         n = min(CHUNK, samples - done)
-        for rows in portions(task, n):
-            chunk = [answers(player, task, n, seed=seed, step=step, labels=labels, rows=rows) for player in players]
+        for rows in portions(task, n, one_by_one=any(ahead)):
+            chunk = [
+                answers(player, task, n, seed=seed, step=step, labels=labels, rows=rows, one_by_one=one_by_one)
+                for player, one_by_one in zip(players, ahead, strict=True)
+            ]
             for name, one in zip(names, chunk, strict=True):
                 _count(name, one, end, hits, trials)
                 pair = one.right * len(labels) + one.said  # [input, place]

@@ -2,6 +2,9 @@
 
 All players get the same inputs, each framed for its architecture. A row is an input, a column the k-th token of its answer
 (an end token included where the architecture writes one), −1 beyond it. Tokens are indices of the joint labels.
+
+A decoder that could see what comes later, as under a lifted causal mask, would read the answer off its own input. It gets
+one run for every token of the answer, over what stands before that token: `sees_ahead` tells for whom this must be.
 """
 
 from __future__ import annotations
@@ -12,8 +15,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from xformer.analysis.players import Player, to_joint
+from xformer.analysis.players import Player, looks_back_only, to_joint, while_it_grows
 from xformer.errors import InputError
+from xformer.greedy import questions, reads_ahead
 from xformer.tasks import Batch, Task
 from xformer.tasks.batch import IGNORED
 from xformer.trace import record
@@ -53,11 +57,26 @@ CELLS = 800_000
 """Cells of attention, queries by keys, that a head may have in one forward pass: so much takes about a second."""
 
 
-def portions(task: Task, n: int) -> list[range]:
-    """The rows of a batch of n inputs, in portions that one forward pass can take."""
+def portions(task: Task, n: int, *, one_by_one: bool = False) -> list[range]:
+    """The rows of a batch of n inputs, in portions that one forward pass can take, or one for every token of an answer."""
     longest = max(task.longest)
-    size = max(1, CELLS // longest**2)
+    cells = longest**3 // 3 if one_by_one else longest**2
+    size = max(1, CELLS // max(1, cells))
     return [range(start, min(start + size, n)) for start in range(0, n, size)]
+
+
+def sees_ahead(player: Player, task: Task) -> bool:
+    """Whether a right answer that stands in its input would help this player: by what is changed in it, or found by trying."""
+    if player.model.config.architecture == "encoder":
+        return False
+    if not looks_back_only(player):
+        return True
+    few = inputs_for(player, task).sample(TRIED, seed=0, device=player.model.device)
+    return reads_ahead(player.model, few, places=TRIED)
+
+
+TRIED = 4
+"""Inputs, and places in the answer of each, on which it is tried whether a model sees ahead."""
 
 
 @torch.no_grad()
@@ -70,12 +89,17 @@ def answers(
     step: int,
     labels: tuple[str, ...],
     rows: range | None = None,
+    one_by_one: bool = False,
 ) -> Answers:
-    """Batch number `step` of n inputs (never trained on), or some of its rows, and what the player says. One forward pass."""
+    """Batch number `step` of n inputs (never trained on), or some of its rows, and what the player says.
+
+    One forward pass; `one_by_one` as many as an answer has tokens, for a player that sees ahead.
+    """
     batch = inputs_for(player, task).sample(n, seed=seed, step=step, device=player.model.device)
     if rows is not None:
         batch, n = batch.rows(rows.start, rows.stop), len(rows)
-    likeliest = _logits(player, batch).softmax(dim=-1).max(dim=-1)  # [input, out]
+    logits = _logits_one_by_one(player, batch) if one_by_one else _logits(player, batch)
+    likeliest = logits.softmax(dim=-1).max(dim=-1)  # [input, out]
     sources, labels_typed = _as_typed(batch, player.task)
     labelled = labels_typed != IGNORED  # [input, out]
     width = int(labelled.sum(dim=1).max())
@@ -123,3 +147,20 @@ def _logits(player: Player, batch: Batch) -> Float[Tensor, "input out vocab"]:
         target_valid=None if batch.target is None else batch.target != pad,
     )
     return trace.logits
+
+
+def _logits_one_by_one(player: Player, batch: Batch) -> Float[Tensor, "input out vocab"]:
+    """The logits of every labelled output out of a run that ends there: 0 at the others."""
+    logits = torch.zeros_like(_logits(player, batch))  # this run refuses an edge that not even the longest input has
+    edits = while_it_grows(player.edits)
+    for question in questions(batch):
+        rows = question.rows
+        first = question.prompt.shape[1] - 1 if batch.target is None else 0
+        for place in range(first, first + question.answer.shape[1]):
+            if batch.target is None:
+                read = (batch.tokens[rows, : place + 1],)
+            else:
+                read = (question.prompt, batch.target[rows, : place + 1])
+            run = record(player.model, *read, edits=edits, keep=("logits",)).logits if edits else player.model(*read)
+            logits[rows, place] = run[:, -1]
+    return logits

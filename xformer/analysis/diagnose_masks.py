@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from xformer.analysis.diagnose_case import Case, Finding, Layer, cells
+from xformer.words import percent
 
 NOTHING = 1e-8
 
@@ -46,7 +47,7 @@ def check_future(case: Case) -> Iterator[Finding]:
 
 
 def _leak(case: Case, layer: Layer, weight: Tensor, offset: Tensor, numbers: dict[str, float]) -> Finding:
-    share = f"{numbers['weight_on_later_tokens']:.1%} of the attention"
+    share = f"{percent(numbers['weight_on_later_tokens'], 1)} of the attention"
     if _total(weight, offset < 0) <= NOTHING and _total(weight, offset > 0) > NOTHING:
         kind, why = "causal-upside-down", "no token looks at an earlier one: the mask is upside down"
     elif _total(weight, offset > 1) <= NOTHING:
@@ -74,7 +75,7 @@ def check_padding(case: Case) -> Iterator[Finding]:
             "masked-with-zero" if zero else "no-padding-mask",
             (layer.path,),
             "error",
-            f"Tokens give up to {lost:.1%} of their attention to padding"
+            f"Tokens give up to {percent(lost, 1)} of their attention to padding"
             + ("; all those scores are exactly 0: they were masked with 0 instead of −∞." if zero else "."),
             {"most_weight_on_padding": lost},
         )

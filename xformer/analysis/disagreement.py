@@ -17,7 +17,7 @@ from typing import Literal, get_args
 
 import torch
 
-from xformer.analysis.answers import NOTHING, Answers, answers, portions
+from xformer.analysis.answers import NOTHING, Answers, answers, portions, sees_ahead
 from xformer.analysis.players import Player, joint_labels
 from xformer.errors import InputError
 from xformer.tasks import Task
@@ -79,10 +79,14 @@ def search(
     labels = joint_labels(players)
     best: Disagreement | None = None
     n_found = 0
+    ahead = [sees_ahead(player, task) for player in players]
     for chunk, looked in enumerate(range(0, within, CHUNK)):
         n = min(CHUNK, within - looked)
-        for rows in portions(task, n):
-            said = [answers(player, task, n, seed=seed, step=chunk, labels=labels, rows=rows) for player in players]
+        for rows in portions(task, n, one_by_one=any(ahead)):
+            said = [
+                answers(player, task, n, seed=seed, step=chunk, labels=labels, rows=rows, one_by_one=one_by_one)
+                for player, one_by_one in zip(players, ahead, strict=True)
+            ]
             for found in _differing(players, said, labels):
                 n_found += 1
                 if best is None or _better(found, best, want):

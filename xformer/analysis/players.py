@@ -168,7 +168,7 @@ def playing(player: Player, example: Example, *, forced: bool = False) -> Genera
         work, first = _positions(player, example), 0
     else:
         n_steps = len(answer)
-        at_once = forced and _looks_back_only(player)
+        at_once = forced and looks_back_only(player)
         work = _along(player, example, answer) if at_once else _tokens(player, example, answer, forced)
         first = 0 if example.target is not None else example.tokens.shape[1] - 1
     steps: list[Step] = []
@@ -249,8 +249,8 @@ def _along(player: Player, example: Example, answer: tuple[int, ...]) -> Iterato
         yield Step(index, token, sampling.choose(q, generator), logits[index].softmax(dim=-1), q, run)
 
 
-def _looks_back_only(player: Player) -> bool:
-    """Whether what comes later can change nothing of what a decoder says earlier, whatever is changed in it."""
+def looks_back_only(player: Player) -> bool:
+    """Whether nothing that is changed in a decoder lets it see what comes later."""
     harmless = all(
         isinstance(edit, AblateHead | AblateNeuron | Scale | ZeroPositions)
         or (isinstance(edit, SetCausal) and edit.on)
@@ -266,9 +266,14 @@ def _growing(player: Player, example: Example) -> tuple[AnyEdit, ...]:
         return player.edits
     # An edge that not even the whole answer has is a mistake: this run says so.
     record(player.model, example.stream, example.target, edits=player.edits, keep=("logits",))
+    return while_it_grows(player.edits)
+
+
+def while_it_grows(edits: Iterable[AnyEdit]) -> tuple[AnyEdit, ...]:
+    """The same edits for a run over the beginning of an answer, which may not have reached all their edges yet."""
     return tuple(
         EdgesSoFar(edit.name, edit.edges, edit.allowed, edit.heads) if isinstance(edit, SetEdges) else edit
-        for edit in player.edits
+        for edit in edits
     )
 
 

@@ -16,6 +16,7 @@ import plotly.graph_objects as go
 
 from xformer.viz import theme
 from xformer.viz.labels import label_layers, place_labels
+from xformer.words import percent
 
 MOST_CELLS = 5000
 """What one Altair heatmap draws: beyond it a browser slows down, and Altair in a notebook refuses."""
@@ -174,7 +175,7 @@ def projection_3d(table: pd.DataFrame, explained: Sequence[float], *, dark: bool
         legend={"orientation": "h", "y": 1.0, "x": 0.0},
         scene={
             f"{axis}axis": {
-                "title": {"text": f"PC{index} ({explained[index - 1]:.1%})"},
+                "title": {"text": f"PC{index} ({percent(float(explained[index - 1]), 1)})"},
                 "showbackground": False,
                 "gridcolor": "rgba(128,128,128,0.35)",
                 "zerolinecolor": line,
@@ -194,7 +195,7 @@ def _told_apart(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _axis(index: int, explained: Sequence[float]) -> str:
-    return f"PC{index} ({explained[index - 1]:.1%} of the variance)"
+    return f"PC{index} ({percent(float(explained[index - 1]), 1)} of the variance)"
 
 
 def _signed(field: str, limit: float, dark: bool, title: str, legend: bool) -> alt.Color:

@@ -15,6 +15,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from xformer.viz import theme
+from xformer.words import percent
 
 Chart = alt.LayerChart | alt.FacetChart
 """What `alt.layer` returns, as its types have it."""
@@ -65,7 +66,7 @@ def overlay_chart(frame: pd.DataFrame, *, dark: bool, what: str, query: str = ""
     ink = theme.pick(theme.TEXT, dark)
     halo = theme.pick(theme.BACKGROUND, dark)
     titles = tiles.loc[tiles["kind"] == "class"].assign(title_y=lambda table: table["top"] - 2.1)
-    names = titles.assign(said=[f"class {value:.0%}" for value in titles["value"]], x_name=titles["x2"] + 0.25)
+    names = titles.assign(said=[f"class {percent(value, 0)}" for value in titles["value"]], x_name=titles["x2"] + 0.25)
     width, height = tiles["x2"].to_numpy().max().item(), tiles["y2"].to_numpy().max().item()
     unit = min(20.0, most / width)
     x, y = _axes(width, height)

@@ -20,6 +20,7 @@ from pages.shared.view import ORIGINAL, View
 from xformer.names import layer_title
 from xformer.viz import theme
 from xformer.viz.feed_forward import MOST_NEURONS, activation_map, by_mean
+from xformer.words import percent
 
 FEW = 8
 """Up to so many layers stand beside each other; more in a list."""
@@ -124,7 +125,7 @@ def map_notes(view: View, post: np.ndarray, path: str, stage: str) -> list[str]:
     """How many cells are above 0 in the original run, and what another stage would show."""
     share = float((post > 0).mean())
     said = (
-        f"In {layer_title(path, is_pair=view.is_pair)}, **{share:.0%}** of the activations on this input are above 0"
+        f"In {layer_title(path, is_pair=view.is_pair)}, **{percent(share, 0)}** of the activations on this input are above 0"
         f"{'' if not view.is_changed else ' in the original run'}."
     )
     if stage == "post" and view.checkpoint.config.activation == "relu" and share < 1:

@@ -12,7 +12,7 @@ from pages.shared.ask import choose, seed
 from pages.shared.layout import caption, is_dark
 from pages.shared.link import chose
 from pages.shared.literal import literal
-from pages.shared.notebook import footer, heading, recording
+from pages.shared.notebook import footer, heading, heads_from_1, recording
 from pages.shared.panels.residual_notes import parts_notes
 from pages.shared.panels.window import is_judged
 from pages.shared.resources import Run
@@ -64,7 +64,7 @@ def attribution_panel(view: View, runs: Mapping[str, Run]) -> None:
         + f" A head’s part is its z·W_O; what moved **which** way it looks is not in it.{few}"
     )
     table = pd.concat([frame.assign(run=name) for name, (frame, *_) in found.items()])
-    footer(view, _code(view, runs, found, position, goal, target), table, "attribution")
+    footer(view, _code(view, runs, found, position, goal, target), heads_from_1(table, 1), "attribution")
     parts_notes(found[view.shown][0], position)
 
 

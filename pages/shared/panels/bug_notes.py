@@ -13,6 +13,7 @@ from pages.shared.panels.bug_training import Lesson
 from pages.shared.resources import Run
 from pages.shared.view import View
 from xformer.bugs import Bug
+from xformer.words import percent
 
 
 def look_for(bug: Bug) -> str:
@@ -43,8 +44,8 @@ def bug_notes(view: View, bug: Bug, pair: Pair | None, lesson: Lesson | None) ->
         last = lesson.rows[-1]
         notes.append(
             f"After {lesson.step} steps of training the loss is {last['loss_right']:.3f} without the bug and "
-            f"{last['loss_wrong']:.3f} with it; {last['tokens_right']:.0%} and {last['tokens_wrong']:.0%} of the tokens of "
-            "unseen inputs are right."
+            f"{last['loss_wrong']:.3f} with it; {percent(last['tokens_right'], 0)} and {percent(last['tokens_wrong'], 0)} of "
+            "the tokens of unseen inputs are right."
         )
         if last["tokens_right"] < 0.5:
             notes.append(

@@ -14,6 +14,7 @@ from pages.shared.view import View
 from xformer.analysis.images import mistakes
 from xformer.tasks.digit_images import digit_images
 from xformer.viz.images import class_bars, picture
+from xformer.words import percent
 
 MOST = 12
 """So many wrong answers are shown."""
@@ -42,12 +43,14 @@ def _verdict(view: View, values: Float[np.ndarray, " digit"], right: int | None)
     """What is said, how surely, and whether that is right: of a drawn image nobody knows."""
     said = int(np.argmax(values))
     with_changes = f" with {view.what_changed()} (the frames are the original)" if view.is_changed else ""
-    says = f"The model says **{said}**{with_changes}, {values[said]:.1%} sure"
+    says = f"The model says **{said}**{with_changes}, {percent(float(values[said]), 1)} sure"
     ran = "It ran just now, and said this once, at its class token."
     if right is None:
         return f"{says}. Nobody knows what a drawn image is, so this is neither right nor wrong. {ran}"
     number = view.task.rule.test_number(view.source)  # type: ignore[attr-defined]
-    verdict = "which is right" if said == right else f"**which is wrong**: {right} gets {values[right]:.1%}"
+    verdict = (
+        "which is right" if said == right else f"**which is wrong**: {right} gets {percent(float(values[right]), 1)}"
+    )
     return f"Test image {number} is a {right}. {says}, {verdict}. {ran}"
 
 
@@ -80,7 +83,7 @@ def wrong_panel(view: View) -> None:
     for column, row in zip(columns, wrong.head(MOST).itertuples(), strict=False):
         with column:
             st.image(picture(pixels[row.image], dark=is_dark(), scale=10), width=80)
-            st.caption(f"is **{row.digit}**, said **{row.said}**, {row.probability:.0%} sure")
+            st.caption(f"is **{row.digit}**, said **{row.said}**, {percent(row.probability, 0)} sure")
             st.button("Show", key=f"wrong_{row.image}", on_click=show_image, args=(int(row.image),), width="stretch")
     lines = [
         "from xformer.analysis.images import mistakes, read_test_images",

@@ -10,6 +10,7 @@ import streamlit as st
 from pages.shared.ask import seed
 from pages.shared.layout import chart_spec, is_dark
 from pages.shared.literal import literal
+from pages.shared.notebook import heads_from_1
 from pages.shared.panels.compare_code import footer
 from pages.shared.panels.compare_match import Match
 from xformer.analysis.deciding import MEAN, Moment, cells, look, rows_of, unlike
@@ -142,7 +143,7 @@ def rows_panel(match: Match, step: int, one: Moment, other: Moment, everyone: Se
         f"parts = [(name, frame[frame['layer'].str.endswith(kind)]) for kind in {endings!r} for name, frame in frames.items()]",
         "alt.vconcat(*[look_chart(part, dark=False, title=name) for name, part in parts if len(part)])",
     ]
-    footer(match, lines, table, "rows")
+    footer(match, lines, heads_from_1(table, no_head="mean"), "rows")
 
 
 def _rows_told(match: Match, step: int, one: Moment, other: Moment, *, is_many: bool, comparable: bool) -> str:

@@ -15,6 +15,7 @@ from pages.shared.panels.compare_job import Job
 from pages.shared.panels.compare_match import Match
 from xformer.analysis.agreement import Agreement, agreement
 from xformer.viz.agreement import confusion_chart, share_chart
+from xformer.words import percent
 
 JOB = "compare_counting"
 SAMPLES = (1000, 5000, 20000)
@@ -158,10 +159,14 @@ def _told(figures: pd.DataFrame, pairs: pd.DataFrame, done: int, *, has_right_an
     measure = "exact" if has_right_answer else "token"
     exact = figures[figures["measure"] == measure].to_dict("records")
     words = [
-        f"**{row['player'].split(' ')[0]}** {row['share']:.1%} ({row['low']:.1%} to {row['high']:.1%})" for row in exact
+        f"**{row['player'].split(' ')[0]}** {percent(row['share'], 1)} "
+        f"({percent(row['low'], 1)} to {percent(row['high'], 1)})"
+        for row in exact
     ]
     same = pairs[pairs["measure"] == measure].to_dict("records")
-    together = [f"{row['one'].split(' ')[0]} and {row['other'].split(' ')[0]} {row['share']:.1%}" for row in same]
+    together = [
+        f"{row['one'].split(' ')[0]} and {row['other'].split(' ')[0]} {percent(row['share'], 1)}" for row in same
+    ]
     what = (
         "Whole answers right of"
         if has_right_answer

@@ -10,6 +10,7 @@ import streamlit as st
 from pages.shared.ask import choose
 from pages.shared.layout import chart_spec, is_dark
 from pages.shared.literal import literal
+from pages.shared.notebook import heads_from_1
 from pages.shared.panels.compare_code import footer
 from pages.shared.panels.compare_job import Job
 from pages.shared.panels.compare_match import Match
@@ -69,7 +70,7 @@ def patching_panel(match: Match, step: int, one: Moment, other: Moment) -> dict[
         "ways = [frame[frame['source'] == at.name] for at in (one, other)]",
         "alt.hconcat(*[patching_chart(way, dark=False) for way in ways]).resolve_scale(x='independent', y='independent')",
     ]
-    footer(match, lines, frame, "patching")
+    footer(match, lines, heads_from_1(frame, 1), "patching")
     return link
 
 

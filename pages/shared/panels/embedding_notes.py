@@ -15,6 +15,7 @@ from pages.shared.view import View
 from xformer.analysis import embeddings as analysis
 from xformer.analysis.nearness import N_SHUFFLES, Nearness, kinds_together, numbers_in_order
 from xformer.analysis.spectrum import circle
+from xformer.words import percent
 
 ROUND = 0.2
 """Where the distances from the middle vary by less than this share of their mean, we speak of a circle."""
@@ -76,9 +77,9 @@ def _about_order(view: View, side: str | None) -> str:
     if found is None or not found.is_above_chance:
         return ""
     return (
-        f"For {found.share:.0%} of the {n} numbers the nearest other number is one more or one less (chance: "
-        f"{found.chance:.0%}, and never more than {found.most_by_chance:.0%} in {N_SHUFFLES} shuffles). Nothing in the "
-        "input says that 7 comes before 8: training **put the numbers in order**."
+        f"For {percent(found.share, 0)} of the {n} numbers the nearest other number is one more or one less (chance: "
+        f"{percent(found.chance, 0)}, and never more than {percent(found.most_by_chance, 0)} in {N_SHUFFLES} shuffles). "
+        "Nothing in the input says that 7 comes before 8: training **put the numbers in order**."
     )
 
 
@@ -97,7 +98,7 @@ def _about_kinds(view: View, side: str | None) -> str:
     if not together:
         return ""
     ranked = sorted(together.items(), key=lambda item: item[1].chance - item[1].share)
-    words = "; ".join(f"{name} {near.share:.0%} (chance: {near.chance:.0%})" for name, near in ranked)
+    words = "; ".join(f"{name} {percent(near.share, 0)} (chance: {percent(near.chance, 0)})" for name, near in ranked)
     return (
         f"How often the nearest other character is of the same kind: {words}. The model was told nothing about characters but "
         "where they stand: what is used alike **ends up alike**."
@@ -145,7 +146,7 @@ def _about_waves(view: View, side: str | None, show: str) -> str:
     see = "" if show == "waves" else " See **numbers as waves**."
     return (
         f"Read in their order, the vectors of the {found.n} numbers are waves: {peaks_in_words(found)} (shuffled, none holds "
-        f"more than {found.chance:.0%}){drawn}.{see}"
+        f"more than {percent(found.chance, 0)}){drawn}.{see}"
     )
 
 

@@ -13,6 +13,7 @@ from pages.shared.view import View
 from xformer.analysis.images import filter_components, patch_filters
 from xformer.layers.embedding import PatchEmbedding
 from xformer.viz.images import filters_chart, filters_frame
+from xformer.words import percent
 
 UNIT = 10.5
 """Pixels for one weight of a filter: sixteen filters of 2 × 2 in a row fit a window of usual width."""
@@ -26,7 +27,7 @@ def filters_panel(view: View) -> None:
     left, right = st.columns([3, 7], gap="large")
     with left:
         heading("What they look for")
-        names = [f"component {axis + 1}: {share:.0%}" for axis, share in enumerate(explained.tolist())]
+        names = [f"component {axis + 1}: {percent(share, 0)}" for axis, share in enumerate(explained.tolist())]
         table = filters_frame(axes.numpy(), names, columns=2)
         st.altair_chart(filters_chart(table, dark=is_dark(), unit=30), width="content", key="filter_components")
         st.caption(

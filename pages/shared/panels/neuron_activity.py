@@ -19,6 +19,7 @@ from pages.shared.view import ORIGINAL, View
 from xformer.analysis.survey import Survey, activity, activity_of, feed_forward_layers, fitting, surveying
 from xformer.names import layer_title
 from xformer.viz.feed_forward import activity_chart
+from xformer.words import percent
 
 OVER = {"sample": "many inputs", "input": "this input"}
 SEED, BEST = 0, 8
@@ -131,5 +132,5 @@ def activity_notes(row: dict[str, Any], title: str) -> list[str]:
     verb = "is" if row["dead"] <= 1 else "are"
     return [
         f"In {title}, {dead} of {row['neurons']:,} neurons {verb} dead on {row['over']}, "
-        f"and at an average token **{row['share_at_once']:.0%}** fire at once."
+        f"and at an average token **{percent(row['share_at_once'], 0)}** fire at once."
     ]

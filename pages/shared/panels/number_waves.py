@@ -13,6 +13,7 @@ from pages.shared.panels.vocabulary import stack_of, vocabulary
 from pages.shared.view import View
 from xformer.analysis import spectrum as analysis
 from xformer.viz import spectrum as viz
+from xformer.words import percent
 
 STRONGEST = 4
 """Among so many frequencies one can choose."""
@@ -37,7 +38,7 @@ def number_waves_panel(view: View, side: str | None) -> None:
     """Draw both, side by side."""
     found = number_spectrum(view, side)
     strongest = 1 + found.shares.argsort(descending=True)[: max(STRONGEST, len(found.peaks))]
-    names = {str(k): f"{k}: {found.shares[k - 1]:.0%}" for k in strongest.tolist()}
+    names = {str(k): f"{k}: {percent(float(found.shares[k - 1]), 0)}" for k in strongest.tolist()}
     wave = choose("wave", names, next(iter(names)), "Frequency", key="number_wave")
     n, k, dark = found.n, int(wave), is_dark()
     numbers = vocabulary(view, side)[1 : n + 1]
@@ -65,8 +66,8 @@ def number_waves_panel(view: View, side: str | None) -> None:
         table = analysis.circle_table(seen, labels)
         st.altair_chart(viz.circle_chart(table, dark=dark, frequency=k), width="content", key="circle")
         st.caption(
-            f"The same vectors seen where this wave turns: {seen.explained:.1%} of their variance. The distance from the "
-            f"middle varies by {seen.uneven:.0%} around its mean (on a circle: 0 %)."
+            f"The same vectors seen where this wave turns: {percent(seen.explained, 1)} of their variance. The distance from "
+            f"the middle varies by {seen.uneven:.0%} around its mean (on a circle: 0%)."
         )
         draw = [
             f"table = analysis.circle_table(analysis.circle(numbers, {k}), {labels})",
@@ -79,9 +80,10 @@ def _verdict(found: analysis.Spectrum) -> str:
     orders = f"in {found.n_shuffles} random orders of the same vectors"
     if found.peaks:
         words = peaks_in_words(found)
-        return f"{words[0].upper()}{words[1:]}; {orders} no frequency holds more than {found.chance:.1%}."
+        return f"{words[0].upper()}{words[1:]}; {orders} no frequency holds more than {percent(found.chance, 1)}."
     best = found.shares.max().item()
-    return f"No frequency stands out clearly: the strongest holds {best:.1%}, and {orders} one held {found.chance:.1%}."
+    chance = percent(found.chance, 1)
+    return f"No frequency stands out clearly: the strongest holds {percent(best, 1)}, and {orders} one held {chance}."
 
 
 def peaks_in_words(found: analysis.Spectrum) -> str:
@@ -89,4 +91,5 @@ def peaks_in_words(found: analysis.Spectrum) -> str:
     names = [str(k) for k in found.peaks]
     listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
     hold = "holds" if len(names) == 1 else "hold"
-    return f"{len(names)} of the {len(found.shares)} frequencies, {listed}, {hold} {found.share_of_peaks:.0%} of the variance"
+    share = percent(found.share_of_peaks, 0)
+    return f"{len(names)} of the {len(found.shares)} frequencies, {listed}, {hold} {share} of the variance"

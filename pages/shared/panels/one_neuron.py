@@ -21,6 +21,7 @@ from pages.shared.session import toggle_intervention
 from pages.shared.view import ORIGINAL, View
 from xformer.analysis.survey import Survey
 from xformer.viz.feed_forward import neuron_chart
+from xformer.words import percent
 
 AROUND = 12
 """Of a long exciting input, so many tokens before the position and as many from it on are shown."""
@@ -62,7 +63,7 @@ def one_neuron_panel(view: View, runs: Mapping[str, Run], path: str) -> None:
     peak = found.peak[path][0, neuron].item()
     most = f", at most with **{peak:.3f}**" if fired else ""
     fires.markdown(
-        f"fires at **{fired / total:.1%}** of the {total:,} tokens of {found.n_inputs:,} sampled inputs{most}"
+        f"fires at **{percent(fired / total, 1)}** of the {total:,} tokens of {found.n_inputs:,} sampled inputs{most}"
     )
 
 

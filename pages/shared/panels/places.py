@@ -12,6 +12,7 @@ from pages.shared.view import View
 from xformer.analysis.images import place_cosines
 from xformer.analysis.nearness import Nearness, places_side_by_side
 from xformer.viz.images import places_chart, places_frame
+from xformer.words import percent
 
 
 def places_panel(view: View) -> None:
@@ -27,8 +28,8 @@ def places_panel(view: View) -> None:
     found = places_side_by_side(cosine)
     st.caption(
         f"Each little map stands where its patch is, and shows the cosine of that patch’s position vector with the vectors of "
-        f"all {n} places (the patch itself framed: 1). For **{found.share:.0%}** of them the most alike other place is right "
-        f"beside it (chance: {found.chance:.0%}). {_verdict(view, found, side)}"
+        f"all {n} places (the patch itself framed: 1). For **{percent(found.share, 0)}** of them the most alike other place is "
+        f"right beside it (chance: {percent(found.chance, 0)}). {_verdict(view, found, side)}"
     )
     lines = [
         "from xformer.analysis.images import place_cosines",

@@ -12,7 +12,7 @@ import pandas as pd
 import streamlit as st
 
 from pages.shared.layout import is_dark
-from pages.shared.notebook import footer
+from pages.shared.notebook import footer, heads_from_1
 from pages.shared.view import View
 from xformer.analysis import positions as analysis
 from xformer.analysis.embeddings import vector_table
@@ -97,7 +97,7 @@ def by_offset(view: View, kind: str, n: int, side: str | None, height: int) -> P
             'table = table.assign(head=table["head"] + 1)',
             f'viz.curves(table, dark={dark}, by="head", x="offset", y="bias", height={height}, legend="bottom")',
         ]
-        return Picture(chart, table, lines)
+        return Picture(chart, heads_from_1(table, 1), lines)
     if kind == "rotary":
         d_head, base = width_of(view), view.checkpoint.config.position_base
         matrix, title = analysis.rotary_itself(n, d_head, base), "turned q · k"

@@ -8,7 +8,7 @@ import streamlit as st
 from pages.shared import resources
 from pages.shared.ask import choose
 from pages.shared.layout import is_dark
-from pages.shared.notebook import footer, heading
+from pages.shared.notebook import footer, heading, heads_from_1
 from pages.shared.panels.prediction import prediction_lanes, prediction_sentence
 from pages.shared.resources import Run
 from pages.shared.session import toggle_intervention
@@ -160,7 +160,7 @@ def _moved(view: View, moved: pd.DataFrame) -> None:
         f'table = moved.assign(where={titles}, head=moved["head"] + 1)',
         f"viz.moved_bars(table, dark={dark})",
     ]
-    footer(view, lines, table, "moved", changed=view.is_changed)
+    footer(view, lines, heads_from_1(table, 1), "moved", changed=view.is_changed)
 
 
 def _given(mask: str, changes: str) -> list[str]:

@@ -11,6 +11,7 @@ from pages.shared.lanes import lanes
 from pages.shared.layout import caption
 from pages.shared.resources import Run
 from pages.shared.view import View
+from xformer.words import percent
 
 
 def prediction_panel(view: View) -> None:
@@ -65,7 +66,7 @@ def _moved(original: Run, changed: Run) -> str:
 def _of_a_text(original: Run, changed: Run | None, what: str) -> str:
     """A text may go on in many ways: nothing is right or wrong, but the characters that do come surprise the model or not."""
     run = changed or original
-    expects = f"the character that really comes next gets **{math.exp(-run.loss):.1%}** (the geometric mean)"
+    expects = f"the character that really comes next gets **{percent(math.exp(-run.loss), 1)}** (the geometric mean)"
     if changed is None:
         return f"T{expects[1:]}: {_bits(run)}. A text may go on in many ways, so no guess is right or wrong."
     return f"With {what} {expects}, {_bits(run)} instead of {_bits(original)}. {_moved(original, run)}"
@@ -87,7 +88,7 @@ def _of_an_image(original: Run, changed: Run | None, what: str) -> str:
 def _class_of(run: Run) -> str:
     """What a model of images says, how sure it is, and whether that is right."""
     verdict = ("Right: it" if run.n_right else "Wrong: it") if run.has_right_answer else "It"
-    return f"{verdict} says {run.predicted[0]}, {run.probability[0]:.2%} sure"
+    return f"{verdict} says {run.predicted[0]}, {percent(run.probability[0])} sure"
 
 
 def _uncapped(sentence: str) -> str:

@@ -23,6 +23,7 @@ from xformer.presets import PUBLISHED
 from xformer.trace import Trace
 from xformer.viz.attention import pattern_layers
 from xformer.viz.packing import pack
+from xformer.words import percent
 
 KEY = "published_attention"
 N_SOURCE, N_TARGET = 12, 9
@@ -115,8 +116,8 @@ def _forward(config: ModelConfig, name: str) -> None:
     first, last = (evenness(done.trace[f"encoder.{index}.attn.pattern"][0]) for index in (0, config.n_layers - 1))
     st.caption(
         f"Every layer and head of it, untrained. Attention in the first encoder layer is as spread out as chance makes it: its "
-        f"rows have {first:.0%} of the entropy of an even row, those of the last {last:.0%}. No head differs from another in "
-        "kind: what heads do on the other screens was learned."
+        f"rows have {percent(first, 0)} of the entropy of an even row, those of the last {percent(last, 0)}. No head "
+        "differs from another in kind: what heads do on the other screens was learned."
     )
 
 

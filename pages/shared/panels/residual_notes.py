@@ -13,6 +13,7 @@ import pandas as pd
 from pages.shared.layout import run_title, what_to_notice
 from pages.shared.literal import literal
 from xformer.analysis.lens import decided
+from xformer.words import percent
 
 SURE = 0.5
 """A probability from which on an output counts as decided …"""
@@ -48,9 +49,8 @@ def when_decided(frame: pd.DataFrame, n_tokens: int, prefix: str, *, judged: boo
     total, unsure = len(last), n_right - len(settled)
     what = "stay what they end as" if not judged else "become right for good"
     if settled.empty:
-        share = (
-            f"the likeliest token gets {last['probability'].mean():.0%}{' on average' if total > 1 else ''} in the end"
-        )
+        mean = percent(last["probability"].mean(), 0)
+        share = f"the likeliest token gets {mean}{' on average' if total > 1 else ''} in the end"
         if not judged:
             return f"{prefix}Nothing is decided: {share}, and none gets {least:.0%}."
         if n_right:

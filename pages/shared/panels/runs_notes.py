@@ -12,6 +12,7 @@ from pages.shared.literal import literal
 from pages.shared.panels.runs_curves import labels
 from xformer.training.book import ELSEWHERE, Entry
 from xformer.training.overview import REPORTING, exact_match
+from xformer.words import percent
 
 GOOD = 0.99
 DIP = 0.02
@@ -51,7 +52,7 @@ def _notes(
             back = f", and is back at step {again['step']:,}" if again else ", and does not come back"
             rate = low.get("learning_rate")
             yield (
-                f"Then it falls to {_share(low):.1%} at step {low['step']:,}{back}."
+                f"Then it falls to {percent(_share(low) or 0.0, 1)} at step {low['step']:,}{back}."
                 + (f" The learning rate was {rate:.2g} there." if isinstance(rate, float) else "")
             )
     if len(entries) == 2 and all(entry.parent is None and entry.wanted != ELSEWHERE for entry in entries):

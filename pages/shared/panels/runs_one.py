@@ -17,6 +17,7 @@ from xformer.training import jobs
 from xformer.training.book import ELSEWHERE, RESUMABLE, Entry
 from xformer.training.metric_files import event_files, folder_name, metrics_csv
 from xformer.training.transfer import to_file
+from xformer.words import percent
 
 TRAIN = "pages/train/train.py"
 
@@ -76,7 +77,7 @@ def _facts(entry: Entry, mine: bool) -> None:
     if samples := entry.figures.get("samples"):
         share, loss = entry.figures.get("exact_match", 0.0), entry.figures.get("loss", 0.0)
         is_text = entry.task.get("name") == "characters"
-        how = f"{loss / math.log(2):.3f} bits per character" if is_text else f"{share:.2%} exact match"
+        how = f"{loss / math.log(2):.3f} bits per character" if is_text else f"{percent(share)} exact match"
         st.caption(f"{how} on {samples:,} unseen inputs.")
     if entry.title != entry.name and entry.title:
         st.text(entry.title)

@@ -6,7 +6,7 @@ import streamlit as st
 
 from pages.shared.ask import choose
 from pages.shared.components.attention_view import Selection, choose_attention
-from pages.shared.notebook import footer
+from pages.shared.notebook import footer, heads_from_1
 from pages.shared.resources import Run
 from pages.shared.view import View
 from xformer.analysis.heads import head_scores
@@ -83,4 +83,4 @@ def scores_panel(view: View, run: Run, attention: str) -> None:
         f"table = head_scores(trace, {positions!r}" + (")" if keys is None else f", {keys!r})"),
         'table.assign(head=table["head"] + 1)  # counted from 1, as on the screen',
     ]
-    footer(view, lines, table.rename(columns={"head": "head (from 1)"}), "scores")
+    footer(view, lines, heads_from_1(table, 1), "scores")

@@ -15,6 +15,7 @@ from pages.shared.layout import what_to_notice
 from pages.shared.resources import Run
 from pages.shared.view import View
 from xformer.viz.packing import PatternLayer
+from xformer.words import percent
 
 CLEAR = 0.4
 TELLS_NOTHING = 0.9
@@ -54,15 +55,15 @@ def attention_notes(view: View, layers: Sequence[PatternLayer], run: Run, best: 
 def closest(view: View, layers: Sequence[PatternLayer], best: Telling) -> str:
     """Which head comes closest, where one clearly does; else how little there is of it; nothing where that tells nothing."""
     says, where = view.task.rule.score_says, f"With {view.what_changed()}" if view.is_changed else "Here"
-    even = f"a head that looks at everything alike has {best.chance:.0%}"
+    even = f"a head that looks at everything alike has {percent(best.chance, 0)}"
     if best.weight == 0:
         return ""
     if best.chance >= TELLS_NOTHING:
         return f" On this input {even} of its attention there already, so it does not tell such a head from any other."
     if not best.is_clear:
-        return f" {where} no head does that clearly: of the closest, {best.weight:.0%} of its attention {says}; {even}."
+        return f" {where} no head does that clearly: of the closest, {percent(best.weight, 0)} of its attention {says}; {even}."
     name = f"{layers[best.at.layer].title} · head {best.at.head + 1}"
-    return f" {where} **{name}** comes closest: {best.weight:.0%} of its attention {says} ({even})."
+    return f" {where} **{name}** comes closest: {percent(best.weight, 0)} of its attention {says} ({even})."
 
 
 def _about_the_mask(view: View, layers: Sequence[PatternLayer], run: Run) -> list[str]:

@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from pages.shared.layout import chart_spec, is_dark
-from pages.shared.notebook import csv, menu
+from pages.shared.notebook import csv, heads_from_1, menu
 from pages.shared.panels.train_film import Film, head_names
 from pages.shared.script import script
 from xformer.tasks import Task
@@ -107,7 +107,7 @@ def code_and_csv(entry: Entry, rows: list[dict[str, Any]], film: Film, example: 
     with menu("training"):
         st.code(script(lines), language="python", width=900)
         csv(lambda: metrics_frame(rows), "metrics", entry.id, "Metrics as CSV")
-        csv(film.table, "heads", entry.id, "Head scores as CSV")
+        csv(lambda: heads_from_1(film.table()), "heads", entry.id, "Head scores as CSV")
 
 
 def _show(data: pd.DataFrame, curves: Curves, steps: int, height: int, log: bool) -> None:

@@ -9,6 +9,7 @@ from xformer.analysis.learning import APPEARS, LEARNED, appearance, best_heads, 
 from xformer.presets import Preset
 from xformer.tasks import Task
 from xformer.training.book import Entry
+from xformer.words import percent
 
 STANDS_OUT = 0.1
 """A head is named as the best only where it scores so much more than the best did before training."""
@@ -29,7 +30,7 @@ def notes(entry: Entry, settings: Preset, task: Task, film: Film, frame: pd.Data
     fallen = dip(steps, exact) if exact else None
     if fallen is not None:
         rates = dict(zip(steps, frame["learning_rate"], strict=False))
-        words = f"Exact match dips to {fallen[1]:.1%} at step {fallen[0]:,} and comes back."
+        words = f"Exact match dips to {percent(fallen[1], 1)} at step {fallen[0]:,} and comes back."
         if rates.get(fallen[0], 0.0) >= 0.25 * settings.train.peak_lr > 0:
             words += f" The learning rate was still {rates[fallen[0]]:.2g} there."
         found.append(words)

@@ -13,6 +13,7 @@ from xformer.tasks.rules import RULES
 from xformer.training import queue
 from xformer.training.book import ELSEWHERE, Entry
 from xformer.training.scoring import SCORING
+from xformer.words import percent
 
 BADGES = {
     "queued": ("waiting", "orange", ":material/hourglass_top:"),
@@ -49,7 +50,7 @@ def looking_back(step: int | None, rows: Sequence[Mapping[str, Any]], is_text: b
     value = None if row is None else row.get("held_out_loss" if is_text else "held_out_exact_match")
     if row is None or not isinstance(value, (int, float)):
         return f"You look at step {step:,}. The run itself: "
-    known = f"{value / math.log(2):.3f} bits per character" if is_text else f"{value:.1%} exact match"
+    known = f"{value / math.log(2):.3f} bits per character" if is_text else f"{percent(value, 1)} exact match"
     at = "" if row["step"] == step else f" as reported at step {row['step']:,}"
     return f"You look at step {step:,}, with {known}{at}. The run itself: "
 
@@ -94,7 +95,7 @@ def _where(entry: Entry, settings: Preset) -> str:
         if RULES[settings.task.name].goes_on and isinstance(loss, float):
             words += f" On text it never read: {loss:.4f} nats, {loss / math.log(2):.3f} bits per character."
         elif isinstance(score, float):
-            words += f" {on} {score:.2%} exact match."
+            words += f" {on} {percent(score)} exact match."
         return words
     if entry.state == "interrupted":
         return f"Interrupted after {far}."

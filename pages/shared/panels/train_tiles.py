@@ -9,6 +9,7 @@ from typing import Any
 import streamlit as st
 
 from xformer.training.book import Entry
+from xformer.words import percent
 
 
 def tiles(entry: Entry, rows: Sequence[dict[str, Any]], shown: int | None, *, is_text: bool) -> None:
@@ -35,8 +36,8 @@ def figures(entry: Entry, rows: Sequence[dict[str, Any]], shown: int | None, is_
         ("held-out loss", _number(loss, ".4f")),
         ("bits per character", _number(bits, ".3f"))
         if is_text
-        else ("exact match", _number(last.get("held_out_exact_match"), ".1%")),
-        ("tokens right", _number(last.get("held_out_token_accuracy"), ".1%")),
+        else ("exact match", _share(last.get("held_out_exact_match"))),
+        ("tokens right", _share(last.get("held_out_token_accuracy"))),
         ("gradient", _number(live.get("gradient_norm", last.get("gradient_norm")), ".3f")),
         ("learning rate", _number(live.get("learning_rate", last.get("learning_rate")), ".2e")),
         ("steps/s", _number(live.get("steps_per_second"), ",.0f"))
@@ -48,6 +49,11 @@ def figures(entry: Entry, rows: Sequence[dict[str, Any]], shown: int | None, is_
 def report_at(rows: Sequence[dict[str, Any]], step: int) -> dict[str, Any] | None:
     """The latest report at or before a step; None where there was none yet."""
     return next((row for row in reversed(rows) if row["step"] <= step), None)
+
+
+def _share(value: Any) -> str:
+    """A share as a percentage that is all or none only where it is; a dash where there is none."""
+    return percent(float(value), 1) if isinstance(value, int | float) and not isinstance(value, bool) else "–"
 
 
 def _number(value: Any, look: str) -> str:

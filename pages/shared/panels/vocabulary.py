@@ -14,6 +14,7 @@ from pages.shared.notebook import footer, heading
 from pages.shared.view import View
 from xformer.analysis import embeddings as analysis
 from xformer.viz import embeddings as viz
+from xformer.words import percent
 
 AXES = {"2": "2-D", "3": "3-D"}
 
@@ -77,7 +78,8 @@ def _projection(view: View, vectors: Tensor, tokens: list[int], side: str | None
     )
     st.caption(
         f"{len(vectors)} vectors of {vectors.shape[1]} numbers, seen along the {axes} directions in which they differ most: "
-        f"{seen:.1%} of their variance, so {1 - seen:.1%} is not in the picture. The input’s tokens are large. {hint}"
+        f"{percent(seen, 1)} of their variance, so {percent(1 - seen, 1)} is not in the picture. The input’s tokens "
+        f"are large. {hint}"
     )
     lines = [
         "from xformer.analysis import embeddings as analysis",
