@@ -106,7 +106,7 @@ def plain(model: PlainEncoder, batches: list[Batch]) -> Step:
 
 
 def main() -> None:
-    given = options(__doc__, rounds=100, batch={"type": int, "default": 128, "help": "sequences a step"})
+    given = options(__doc__, rounds=100, batch={"type": int, "default": 128, "help": "sequences per step"})
     machine = Machine.start(given.threads)
     chosen = preset("reverse")
     packed, padded = same_sequences(Task(chosen.task), given.batch)

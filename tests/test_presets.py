@@ -13,6 +13,7 @@ from xformer.config import TaskName
 from xformer.errors import ConfigError
 from xformer.model import Transformer
 from xformer.presets import PRESETS, PUBLISHED, preset
+from xformer.sources import SOURCES, credit
 from xformer.tasks import Task
 from xformer.training.loop import train
 
@@ -24,6 +25,19 @@ def test_a_preset_fits_its_task(name: str) -> None:
     Task(chosen.task).check_fits(chosen.model)
     assert chosen.title
     assert chosen.about.endswith(".")
+    assert len(chosen.about) <= 400  # a card keeps no more
+
+
+def test_sources_are_of_presets_and_named_with_their_authors_and_addresses() -> None:
+    assert set(SOURCES) <= set(PRESETS)
+    for name in SOURCES:
+        for source in SOURCES[name]:
+            assert source.url.startswith("https://")
+            assert f"[{source.title}]({source.url}), {source.by}." in credit(name)
+    assert credit("seed-002").startswith(
+        "The model: [Attention Is All You Need](https://arxiv.org/abs/1706.03762), Vaswani"
+    )
+    assert [credit(name) for name in ("modular", "", "no such preset", None, 3)] == [""] * 5
 
 
 def test_every_task_but_copying_has_its_preset() -> None:

@@ -370,7 +370,7 @@ class TrainConfig(Config):
 
     steps: int
     batch_size: int = 32
-    """Sequences a step."""
+    """Sequences per step."""
     peak_lr: float = 3e-3
     warmup: float = 0.2
     """Share of the steps over which the learning rate rises from 0 to its peak."""

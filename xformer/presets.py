@@ -325,8 +325,8 @@ _PRESETS = (
         "seed-002",
         "Characters, encoder-decoder",
         "Two layers on each side, two heads, a stream of 32, a feed-forward of 32: the encoder reads 8 characters, the decoder "
-        "says the 8 that follow. In the notebook that these sizes come from no training is written down, its attention is "
-        "normalised over the queries and nothing hides the future; here it is the paper’s.",
+        "says the 8 that follow. These sizes come from the notebook “Attention is all you need!”. No training is written down "
+        "there, its attention is normalised over the queries and nothing hides the future; here it is the paper’s.",
         ModelConfig(
             architecture="encoder-decoder",
             vocab_size=2 + len(_PYTHON_ALPHABET),
@@ -348,10 +348,10 @@ _PRESETS = (
     Preset(
         "seed-000",
         "Reverse, the plain recipe",
-        "The four-layer encoder with the usual recipe: embeddings of size 1, batch 128, Adam at a constant 5e-4, 4,680 steps. "
-        "When it breaks through differs much from seed to seed. Unlike in that recipe, padding is masked and out of the "
-        "loss, fresh sequences come for ever, biases start at 0, and some matrices are drawn larger or smaller: W_O × 0.5, "
-        "W₁ × 0.21, W₂ × 1.2, output × 0.82.",
+        "The four-layer encoder with the recipe of the write-up “Transformer implementation”: embeddings of size 1, batch 128, "
+        "Adam at a constant 5e-4, 4,680 steps. When it breaks through differs much from seed to seed. Unlike there, padding is "
+        "masked and out of the loss, sequences never repeat, biases start at 0, and some matrices are drawn larger or "
+        "smaller: W_O × 0.5, W₁ × 0.21, W₂ × 1.2, output × 0.82.",
         ModelConfig(
             architecture="encoder",
             vocab_size=20,

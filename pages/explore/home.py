@@ -18,6 +18,7 @@ from pages.shared.panels.published import published_panel, show_parts
 from pages.shared.patience import patience
 from pages.shared.session import View, open_page
 from xformer.interventions import changed_source, join
+from xformer.sources import credit
 from xformer.viz.diagram import diagram
 from xformer.words import percent
 
@@ -111,6 +112,8 @@ def _card(view: View) -> None:
     card = models.card(view.model)
     if isinstance(about := card.get("about"), str):
         st.text(about)
+    if of := credit(card.get("preset")):
+        st.caption(of)
     figures, recipe = card.get("figures") or card.get("reported"), card.get("train")
     if not isinstance(figures, dict) or not isinstance(recipe, dict):
         st.caption(

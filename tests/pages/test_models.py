@@ -47,17 +47,17 @@ def test_home_shows_what_was_reported_at_that_step(open_page: Open, runs: Path) 
     book = Book(runs)
     run = with_weights(book, "mine")
     row = next(row for row in book.rows(run) if row["step"] == 5)
-    app = open_page(model=f"{run}@8")
+    app = open_page(model=f"{run}@8", more="training")
     tiles = {element.label: element.value for element in app.metric}
     assert tiles["Exact match at step 5"] == percent(row["held_out_exact_match"])
     assert tiles["Training steps"] == "8"
     book.change(run, figures='{"loss": 1, "token_accuracy": 1, "exact_match": 0.125, "samples": 7, "seed": 3}')
     book.rename(run, "yours")
-    app = open_page(model=f"{run}@12")
+    app = open_page(model=f"{run}@12", more="training")
     tiles = {element.label: element.value for element in app.metric}
     assert (tiles["Exact match"], tiles["On unseen inputs"]) == ("12.50%", "7")
     assert any("Step 12 of the run “yours”." in element.value for element in app.text)
-    app = open_page(model=f"{run}@0")
+    app = open_page(model=f"{run}@0", more="training")
     assert not app.exception
     assert any("Nothing had been scored yet" in element.value for element in app.caption)
 
@@ -135,3 +135,14 @@ def test_a_name_is_never_markdown(open_page: Open, runs: Path) -> None:
     book.delete(run)
     app = open_page(ATTENTION, model=run)
     assert r"\!\[x\]\(http\:" in app.warning[0].value
+
+
+def test_home_says_how_the_edge_cases_went_where_there_are_any(open_page: Open) -> None:
+    said = {
+        model: " ".join(element.value for element in open_page(model=model, more="training").caption)
+        for model in ("addition", "reverse-small")
+    }
+    assert "chance hardly ever draws, it gets all 101,926 wholly right." in said["addition"]
+    assert "edge cases" not in said["reverse-small"]
+    assert "[Transformers and Multi-Head Attention](https://uvadlc-notebooks.readthedocs.io/" in said["reverse-small"]
+    assert "https://" not in said["addition"]

@@ -51,7 +51,7 @@ def test_everybodys_runs_together(tmp_path: Path) -> None:
             {"parameters": 500},
             f"This run has {tiny_preset().model.n_parameters():,} parameters, and this server allows 500;",
         ),
-        ({"cells": 19}, r"This run has 20 tokens a step \(batch size × longest input\), and this server allows 19"),
+        ({"cells": 19}, r"This run has 20 tokens per step \(batch size × longest input\), and this server allows 19"),
     ],
 )
 def test_what_a_run_asks_for_itself(tmp_path: Path, limit: dict[str, int], sentence: str) -> None:

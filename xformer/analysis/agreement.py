@@ -65,7 +65,7 @@ class Agreement:
         return self.done == self.samples
 
     def figures(self) -> pd.DataFrame:
-        """One row a player and measure: player, measure, share, low, high, hits, trials."""
+        """One row per player and measure: player, measure, share, low, high, hits, trials."""
         return self._table("all", "all").drop(columns="all")
 
     def by_position(self) -> pd.DataFrame:
@@ -77,11 +77,11 @@ class Agreement:
         return self._table("length", "length")
 
     def pairs(self) -> pd.DataFrame:
-        """How often two players say the same, a row a pair and measure: one, other, measure, share, low, high, hits, trials."""
+        """How often two players say the same, a row per pair and measure: one, other, measure, share to trials."""
         return self._table("pair", "other").rename(columns={"player": "one"})
 
     def confusion(self) -> pd.DataFrame:
-        """One row a player, right and said token that came up: player, right, said, count, share (of that right token)."""
+        """One row per player, right and said token that came up: player, right, said, count, share (of that right token)."""
         total: Counter[Cell] = Counter()
         for (player, right, _), count in self.said.items():
             total[player, right] += count

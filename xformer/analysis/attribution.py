@@ -36,7 +36,7 @@ def attribution(
 ) -> pd.DataFrame:
     """What each part adds to the logit of `token` at a position (less that of `against`), for the trace's first input.
 
-    One row a part, in the order of the stream: part, kind, layer (from 1; 0 outside the layers), head (from 1, 0 for none),
+    One row per part, in the order of the stream: part, kind, layer (from 1; 0 outside the layers), head (from 1, 0 for none),
     contribution. The contributions, in double precision, sum to the logit (or the difference). Where an edit
     took the place of a whole sublayer's output, that output is one part, its bias included.
 

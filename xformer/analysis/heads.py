@@ -32,7 +32,7 @@ SCORES = ("diagonal", "anti-diagonal", "previous", "next", "first", "entropy")
 def head_scores(
     trace: Trace, positions: Sequence[int] | None = None, keys: Sequence[int] | None = None
 ) -> pd.DataFrame:
-    """One row a head: layer, head, the six scores, and induction, for the first input of the trace.
+    """One row per head: layer, head, the six scores, and induction, for the first input of the trace.
 
     `keys` are positions of another stream to look at from `positions`, for a decoder whose answer looks at its source.
     """

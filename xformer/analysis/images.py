@@ -22,7 +22,7 @@ from xformer.tasks.digit_images import digit_images
 
 @torch.no_grad()
 def read_test_images(model: Transformer) -> pd.DataFrame:
-    """One row a test image, in their order: image, digit, said, probability (of what it said), of_digit (the right one's)."""
+    """One row per test image, in their order: image, digit, said, probability (of what it said), of_digit (the right one's)."""
     _, test = digit_images()
     p = model(test.pixels.to(model.device))[:, 0].softmax(dim=-1).cpu()  # [image, digit]
     best = p.max(dim=-1)

@@ -1,7 +1,7 @@
 """What one step of a training run does with one input, and when in the run something first held: for watching it learn.
 
 look(checkpoint, example, step)      patterns, head scores and predictions of one snapshot
-head_table(looks)                    one row a step and head: the score, how much a head does of what the task needs
+head_table(looks)                    one row per step and head: the score, how much a head does of what the task needs
 first_passing(steps, values, 0.5)    the first step at which a curve is at or above a threshold
 """
 
@@ -58,7 +58,7 @@ def look(model: Transformer, task: Task, example: Example, step: int) -> Look:
 
 
 def head_table(scores: Mapping[int, Mapping[str, Sequence[float]]]) -> pd.DataFrame:
-    """Scores by step and layer as one row a step and head: step, layer, head (counted from 0), score."""
+    """Scores by step and layer as one row per step and head: step, layer, head (counted from 0), score."""
     rows = [
         {"step": step, "layer": path, "head": head, "score": score}
         for step in sorted(scores)

@@ -61,7 +61,7 @@ def lens(
 
 
 def decided(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row a position of a `lens` frame with answers: `depth` and `point` from which on the likeliest token stays right.
+    """One row per position of a `lens` frame with answers: `depth` and `point` from which on the likeliest token stays right.
 
     Positions whose last word is wrong have no row.
     """

@@ -73,7 +73,7 @@ def neuron_table(
     n: int = 10,
     favourites: int = 3,
 ) -> pd.DataFrame:
-    """The `n` most active neurons at a position, one a row: neuron, activation, promotes, suppresses (None where the layer
+    """The `n` most active neurons at a position, one per row: neuron, activation, promotes, suppresses (None where the layer
     does not speak directly), and the effects of silencing it, measured by running the model: loss_change, in nats, over the
     labelled outputs, and flips, how many of their likeliest tokens change."""
     neurons = top_neurons(trace, path, position, n)

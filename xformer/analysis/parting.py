@@ -57,7 +57,7 @@ def same_context(one: Play, other: Play, step: int) -> bool:
 
 
 def step_frame(plays: Sequence[Play]) -> pd.DataFrame:
-    """One row a step and player.
+    """One row per step and player.
 
     Columns: step, player, token, probability (the model's, of that token), drawn (its probability under the sampling rule),
     answer, answer_probability, right (None where there is no right answer), entropy in bits, same_context (as all others that
@@ -88,7 +88,7 @@ def step_frame(plays: Sequence[Play]) -> pd.DataFrame:
 
 
 def pair_frame(plays: Sequence[Play]) -> pd.DataFrame:
-    """One row a step and pair of players that both take it.
+    """One row per step and pair of players that both take it.
 
     Columns: step, one, other, pair, kl (of one from other), kl_back (of other from one), total_variation, same_token,
     same_context.
@@ -119,7 +119,7 @@ def pair_frame(plays: Sequence[Play]) -> pd.DataFrame:
 
 
 def top_frame(plays: Sequence[Play], k: int = 5, steps: Sequence[int] | None = None) -> pd.DataFrame:
-    """One row a step, token and player, for every token among the k likeliest of any of them, likeliest first.
+    """One row per step, token and player, for every token among the k likeliest of any of them, likeliest first.
 
     Columns: step, token, player, probability, drawn, right, said. The right token is always there, where there is one. A
     player whose vocabulary lacks a token gives it 0.

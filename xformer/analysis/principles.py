@@ -211,7 +211,7 @@ def order_error(f: Callable[[Matrix], Matrix], x: Matrix, order: Sequence[int]) 
 
 
 def matrix_frame(matrix: Matrix, rows: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
-    """One row a cell of a matrix: row, column, value."""
+    """One row per cell of a matrix: row, column, value."""
     cells = [
         (row, column, value)
         for row, values in zip(rows, matrix.tolist(), strict=True)

@@ -93,7 +93,7 @@ def dimensions(cell: Stages) -> pd.DataFrame:
 
 
 def softmax_row(cell: Stages, labels: tuple[str, ...]) -> pd.DataFrame:
-    """One row a key: its score, whether the mask allows it, exp(score − largest), and its share of their sum."""
+    """One row per key: its score, whether the mask allows it, exp(score − largest), and its share of their sum."""
     largest = cell.scores[cell.allowed].max() if bool(cell.allowed.any()) else torch.tensor(0.0)
     raised = torch.where(cell.allowed, (cell.scores - largest).exp(), 0.0)  # [key]
     return pd.DataFrame(

@@ -49,7 +49,7 @@ class Survey:
     fired: dict[str, Int[Tensor, " d_ff"]]
     """At how many positions each neuron fired."""
     peak: dict[str, Float[Tensor, "best d_ff"]]
-    """The largest activations of each neuron, one an input, largest first …"""
+    """The largest activations of each neuron, one per input, largest first …"""
     where: dict[str, Int[Tensor, "best d_ff 2"]]
     """… and where: (input, position)."""
     inputs: tuple[tuple[int, ...], ...]
@@ -145,7 +145,7 @@ def real_rows(trace: Trace, path: str) -> Float[Tensor, "pos d_ff"]:
 
 
 def activity(fired: dict[str, Int[Tensor, " d_ff"]], n_positions: dict[str, int], over: str) -> pd.DataFrame:
-    """One row a layer: how many neurons it has, how many are dead, the shares that are dead and that ever fire, and the
+    """One row per layer: how many neurons it has, how many are dead, the shares that are dead and that ever fire, and the
     share firing at an average position. `over` names what was counted over."""
     rows = []
     for path, count in fired.items():

@@ -3,7 +3,7 @@
     right, wrong = lab_run(preset, steps=300), lab_run(preset, BUGS["no-scale"], steps=300)
     for progress in wrong.reports(): …
 
-Both see the same batches from the same first weights, one sequence a row and the short ones padded (packed rows would mix
+Both see the same batches from the same first weights, one sequence per row and the short ones padded (packed rows would mix
 two sequences where a bug ignores the mask).
 """
 

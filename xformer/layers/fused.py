@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 LONGEST = 32
-"""Up to this many tokens a row it pays; with more, the arithmetic dominates, and PyTorch's kernel is as good."""
+"""Up to this many tokens per row it pays; with more, the arithmetic dominates, and PyTorch's kernel is as good."""
 
 
 def pays_for(x: Float[Tensor, "batch pos d_model"]) -> bool:

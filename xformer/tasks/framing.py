@@ -69,7 +69,7 @@ def frame(
 
 
 def pad_rows(stream: Stream, pad: int) -> tuple[Tensor, Tensor, Layout]:
-    """One example a row, short ones padded: tokens, labels and layout."""
+    """One example per row, short ones padded: tokens, labels and layout."""
     index = torch.arange(stream.tokens.shape[1], device=stream.tokens.device)  # [pos]
     valid = index < stream.lengths[:, None]  # [example, pos]
     layout = Layout(
@@ -82,7 +82,7 @@ def pad_rows(stream: Stream, pad: int) -> tuple[Tensor, Tensor, Layout]:
 
 
 def pack_rows(stream: Stream, width: int) -> tuple[Tensor, Tensor, Layout]:
-    """Two examples a row, the 2i-th and the one after it, whose lengths add up to `width`: no padding."""
+    """Two examples per row, the 2i-th and the one after it, whose lengths add up to `width`: no padding."""
     lengths = stream.lengths.view(-1, 2)  # [row, 2]
     column = torch.arange(width, device=lengths.device).expand(len(lengths), width)  # [row, pos]
     second = (column >= lengths[:, :1]).long()  # [row, pos]: 0 in the first example, 1 in the second

@@ -219,7 +219,7 @@ class Task:
         return to_batch(*streams, pad=self.vocabulary.special.pad, widths=self.widths if packed else None)
 
     def edge_cases(self, device: torch.device | str = "cpu") -> Batch | None:
-        """All of the rule's edge cases, one a row; None where it has none."""
+        """All of the rule's edge cases, one per row; None where it has none."""
         found = self.rule.edge_cases()
         if found is None:
             return None

@@ -95,7 +95,7 @@ class Decoded:
         self.waiting: dict[tuple[int, int], list[Question]] = defaultdict(list)
 
     def add(self, batch: Batch) -> None:
-        """Take in a batch, one example a row."""
+        """Take in a batch, one example per row."""
         for question in questions(batch):
             alike = self.waiting[question.prompt.shape[1], question.answer.shape[1]]
             alike.append(question)
@@ -133,7 +133,7 @@ def average(parts: list[Score], cells: list[int]) -> Score:
 
 
 def _batches(task: Task, samples: int, seed: int, device: torch.device) -> Iterator[Batch]:
-    """Fresh examples in batches, one a row; where there are only so many, all are drawn at once, so that none comes twice."""
+    """Fresh examples in batches, one per row; where there are only so many, all are drawn at once, so that none comes twice."""
     if task.rule.unseen:
         whole = task.sample(samples, seed=seed, purpose="test", device=device)
         yield from (whole.rows(done, min(done + BATCH, samples)) for done in range(0, samples, BATCH))

@@ -87,7 +87,7 @@ class Limits:
         for what, asked, most in (
             ("parameters", n, self.parameters),
             ("steps", settings.train.steps, self.steps),
-            ("tokens a step (batch size × longest input)", cells, self.cells),
+            ("tokens per step (batch size × longest input)", cells, self.cells),
         ):
             if asked > most:
                 raise BookError(f"This run has {asked:,} {what}, and this server allows {most:,}; choose fewer.")

@@ -1,7 +1,7 @@
-"""All runs at a glance: one line a run, how well it does, and only those settings in which the runs differ.
+"""All runs at a glance: one line per run, how well it does, and only those settings in which the runs differ.
 
-table = overview(entries, latest_rows(book))       # one line a run
-settings = differing([entry for entry in entries])  # one column a setting that is not the same in all of them
+table = overview(entries, latest_rows(book))       # one line per run
+settings = differing([entry for entry in entries])  # one column per setting that is not the same in all of them
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def has_no_answer(entry: Entry) -> bool:
 
 
 def overview(entries: Sequence[Entry], latest: Mapping[str, Row]) -> pd.DataFrame:
-    """A table with a row a run, in their order, indexed by id."""
+    """A table with a row per run, in their order, indexed by id."""
     lines = []
     for entry in entries:
         row = latest.get(entry.id, {})
@@ -89,7 +89,7 @@ def settings_of(entry: Entry) -> dict[str, Any]:
 
 
 def differing(entries: Sequence[Entry]) -> pd.DataFrame:
-    """The settings that are not the same in all runs: a row a run, a column a setting, indexed by id.
+    """The settings that are not the same in all runs: a row per run, a column per setting, indexed by id.
 
     Numbers stay numbers where all are; anything else is written out. A run that has no such setting has an empty cell.
     """

@@ -31,7 +31,7 @@ def share_chart(
     dark: bool,
     height: int = 280,
 ) -> alt.LayerChart | alt.FacetChart:
-    """One line a player from 0 to 1 of a `by_position` or `by_length` table, with its 95 % interval as a band."""
+    """One line per player from 0 to 1 of a `by_position` or `by_length` table, with its 95 % interval as a band."""
     data = frame[frame["measure"] == measure]
     players = list(dict.fromkeys(data["player"]))
     data = data.assign(width=[0.5 * WIDTHS[players.index(player) % len(WIDTHS)] for player in data["player"]])

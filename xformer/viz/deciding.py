@@ -115,7 +115,7 @@ def look_chart(
     limit: float = 1.0,
     title: str = "",
 ) -> alt.LayerChart | alt.FacetChart:
-    """Where the deciding position looked: a row a layer and head, a column a key; of a `look` or `look_difference` frame.
+    """Where the deciding position looked: a row per layer and head, a column per key; of a `look` or `look_difference` frame.
 
     Layers whose keys are not the same tokens (self- and cross-attention) belong in charts of their own.
     """

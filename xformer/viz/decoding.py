@@ -24,7 +24,7 @@ LEAST = 0.001
 WIDTHS = (9.0, 5.5, 3.0, 1.5)
 _SIZES = (260, 160, 90, 45)
 _LINE = 30
-"""Pixels of a line of a legend, which has two entries a line."""
+"""Pixels of a line of a legend, which has two entries per line."""
 _DASHES: tuple[list[int], ...] = ([1, 0], [8, 3], [3, 3], [8, 3, 2, 3], [2, 2], [12, 4])
 STEPS: dict[str, str] = {
     "probability": "probability of what it says",
@@ -100,7 +100,7 @@ def steps_chart(
     dark: bool,
     height: int = 290,
 ) -> Drawing:
-    """One line a player of a `step_frame`; each point is right (●) or wrong (✚).
+    """One line per player of a `step_frame`; each point is right (●) or wrong (✚).
 
     A rule marks the first parting; steps are grey where the players no longer read the same.
     """

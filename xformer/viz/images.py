@@ -106,7 +106,7 @@ def overlay_chart(frame: pd.DataFrame, *, dark: bool, what: str, query: str = ""
 
 
 def places_frame(cosine: Float[np.ndarray, "patch patch"]) -> pd.DataFrame:
-    """One row a pair of patches: patch, other, cosine, and the tile of `other` in the little map at the place of `patch`."""
+    """One row per pair of patches: patch, other, cosine, and the tile of `other` in the little map at the place of `patch`."""
     side = round(len(cosine) ** 0.5)
     rows = []
     for one, values in enumerate(cosine.tolist()):

@@ -1,4 +1,4 @@
-"""Draw the curves of several runs over each other: one colour a run, its name at the end of its line.
+"""Draw the curves of several runs over each other: one colour per run, its name at the end of its line.
 
 frame = curves({"baseline": rows}, "held_out_loss", smoothing=0.6)
 curves_chart(frame, "held_out_loss", "held-out loss", {"baseline": "#425fe1"}, log=True)
@@ -54,7 +54,7 @@ def thinned(frame: pd.DataFrame, points: int = POINTS) -> pd.DataFrame:
 def curves(
     rows: Mapping[str, Sequence[Mapping[str, Any]]], metric: str, *, x: str = "step", smoothing: float = 0.0
 ) -> pd.DataFrame:
-    """What is drawn, at most `POINTS` rows a run: run, step, seconds, value (smoothed), raw.
+    """What is drawn, at most `POINTS` rows per run: run, step, seconds, value (smoothed), raw.
 
     `rows` are the metrics of each run by its name; rows without the metric, or without a finite one, are left out.
     """

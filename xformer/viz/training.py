@@ -3,7 +3,7 @@
     frame = metrics_frame(book.rows(run))
     curve_chart(frame, LOSS, steps=700, dark=False)
 
-Frames are wide, one row a step, so that a growing run only sends numbers: what the chart looks like does not depend on them.
+Frames are wide, one row per step, so that a growing run only sends numbers: what the chart looks like does not depend on them.
 """
 
 from __future__ import annotations

@@ -80,7 +80,8 @@ def _notes(heads: list[principles.Mixed], costs: pd.DataFrame, n: int, d: int, h
         f"**h heads of d/h cost as many multiplications as one head of d**: {split:,} and {one:,}, "
         + ("and torch counted the same while multiplying." if agree else f"but torch counted {measured}.")
         + " Each of them has its own pattern for that price. All heads are one batched product, so they run side by side.",
-        f"h heads as wide as d, as some tutorials build them, cost {wide:,}: {wide / one:.2f} × as much.",
+        f"h heads as wide as d, as the write-up “Recreating a Modern Transformer in PyTorch” builds them, cost {wide:,}: "
+        f"{wide / one:.2f} × as much.",
         f"What does grow with h is the number of weights, and so of exponentials: {n * n:,} for one head, {h * n * n:,} "
         f"for {h}.",
     ]

@@ -172,7 +172,7 @@ def table(
         on_select=lambda: _tick(key),
         key=key,
         placeholder="–",
-        alt="The runs, one a row; tick rows to lay their curves over each other.",
+        alt="The runs, one per row; tick rows to lay their curves over each other.",
     )
 
 

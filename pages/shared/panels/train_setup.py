@@ -8,6 +8,7 @@ from pages.shared import desk
 from pages.shared.panels.train_estimate import duration, expected_at_once
 from pages.shared.panels.train_own import change, fill, own, start, watchable
 from xformer.presets import PRESETS, Preset
+from xformer.sources import credit
 from xformer.training import queue
 from xformer.training.book import Entry
 
@@ -70,7 +71,7 @@ def _preset(preset: Preset, who: str, ticket: int, entries: list[Entry], gpu: bo
         with st.container(gap=None, width="stretch"):
             size = f"{preset.model.n_parameters():,} parameters · {preset.train.steps:,} steps · {time}"
             st.markdown(f"**{preset.title}** :small[:gray[{size}]]")
-            st.caption(preset.about)
+            st.caption(f"{preset.about} {credit(preset.name)}")
         with st.container(horizontal=True, gap="xsmall", width="content", key=f"press_{preset.name}"):
             st.button(
                 "Start",
