@@ -41,8 +41,9 @@ MAY_IMPORT = {
     "decoding": RECORDING,
     "greedy": RECORDING | {"tasks"},
     "continuation": RECORDING | {"decoding"},
-    "analysis": RECORDING | {"tasks", "decoding", "greedy", "continuation"},
+    "analysis": RECORDING | {"tasks", "decoding", "greedy", "continuation", "words"},
     "presets": {"errors", "config", "counting"},
+    "sources": set(),
     "checkpoints": MODEL | {"tasks", "files", "guarded_file", "safe_header"},
     "training": RECORDING
     | {"tasks", "decoding", "greedy", "analysis", "presets", "checkpoints", "files", "safe_header", "words"},
