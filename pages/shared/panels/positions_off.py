@@ -95,7 +95,7 @@ def _ask_head(view: View, moved: pd.DataFrame) -> tuple[str, int]:
         for path, head in zip(moved["layer"], moved["head"], strict=True)
     }
     where = names[f"{paths.index(furthest['layer']) + 1}.{furthest['head'] + 1}"]
-    most = f"the one that moves most: {where}" if furthest["moved"] > 0 else f"the first (none of them moves): {where}"
+    most = f"moves most: {where}" if furthest["moved"] > 0 else f"none moves; the first: {where}"
     chosen = choose(
         "watch",
         {FURTHEST: most, **names},
