@@ -92,16 +92,15 @@ def test_the_keyboard_steps_without_the_server_which_follows_when_it_rests(app: 
     assert visitor.problems == []
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_deep_link_restores_step_panel_players_and_mode(app: str, visit: Visiting, theme: str) -> None:
+def test_a_deep_link_restores_step_panel_players_and_mode(app: str, visit: Visiting) -> None:
     link = f"{LINK}&a=reverse-seq2seq&b=reverse-seq2seq~silence:decoder.0.cross_attn.0~temperature-0.5~seed-3&c=reverse-decoder"
-    visitor = visit(app, f"{link}&mode=forced&step=4&panel=lens&pair=AC", theme)
+    visitor = visit(app, f"{link}&mode=forced&step=4&panel=lens&pair=AC", "dark")
     page = visitor.page
     at(page, 4)
     expect(page.get_by_text("What the stream would say if it stopped there")).to_be_visible(timeout=30_000)
     expect(page.locator(".sr .lane .dot")).to_have_count(3)
     in_link(page, "pair", "AC")
-    other = visit(app, page.url.removeprefix(app), theme)
+    other = visit(app, page.url.removeprefix(app), "dark")
     at(other.page, 4)
     in_link(other.page, "mode", "forced")
     expect(other.page.get_by_text("What the stream would say if it stopped there")).to_be_visible(timeout=30_000)
@@ -136,9 +135,8 @@ def test_a_player_is_changed_in_its_drawer(app: str, visit: Visiting) -> None:
     assert visitor.problems == []
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_counting_runs_to_its_end_by_itself(app: str, visit: Visiting, theme: str) -> None:
-    visitor = visit(app, f"{LINK}&a=reverse-mirror&b=reverse-mirror~causal&panel=many", theme)
+def test_counting_runs_to_its_end_by_itself(app: str, visit: Visiting) -> None:
+    visitor = visit(app, f"{LINK}&a=reverse-mirror&b=reverse-mirror~causal&panel=many")
     page = visitor.page
     page.get_by_role("button", name="Count").click(timeout=60_000)
     expect(page.get_by_text("1,000 of 1,000")).to_be_visible(timeout=60_000)

@@ -45,13 +45,12 @@ def chosen(page: Page, runs: list[str]) -> None:
     )
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_ticking_a_row_lays_its_curve_over_and_the_link_brings_it_to_others(
-    book: Book, start_app: Callable[[], str], visit: Visiting, theme: str
+    book: Book, start_app: Callable[[], str], visit: Visiting
 ) -> None:
     one, two = add(book, "one", last=0.5, peak_lr=1e-4), add(book, "two", last=1.0)
     app = start_app()
-    visitor = visit(app, f"/runs?runs={one}", theme)
+    visitor = visit(app, f"/runs?runs={one}", "dark")
     page = visitor.page
     expect(curve(page)).to_be_visible(timeout=60_000)
     page.wait_for_timeout(1000)
@@ -62,7 +61,7 @@ def test_ticking_a_row_lays_its_curve_over_and_the_link_brings_it_to_others(
     expect(page.get_by_text("The two differ in one setting only")).to_be_visible()
     page.wait_for_timeout(1000)
     assert curve(page).screenshot() != before
-    other = visit(app, page.url.removeprefix(app), theme)
+    other = visit(app, page.url.removeprefix(app), "dark")
     expect(other.page.get_by_text("2 chosen")).to_be_visible(timeout=60_000)
     tick(page, 1)
     chosen(page, [two])

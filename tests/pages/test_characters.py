@@ -28,13 +28,11 @@ NAMES = ("characters", "seed-002")
 ODD = "*b* `c` [x](y) <i> a_b #1\n  $2$"
 
 
-@pytest.fixture
-def untrained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """In place of the shipped models: both kinds with fresh weights, small, and figures on the card of one."""
-
-    from pages.shared import models
-
-    monkeypatch.setenv("XFORMER_DATA", str(tmp_path / "data"))
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with models: both kinds with fresh weights, small, and figures on the card of one."""
+    folder, patch = tmp_path_factory.mktemp("fresh"), pytest.MonkeyPatch()
+    patch.setenv("XFORMER_DATA", str(folder / "data"))
     for name in NAMES:
         chosen = preset(name)
         own = texts.keep((ODD + "\n" + texts.read("python")[:3000]).encode())
@@ -52,10 +50,20 @@ def untrained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
             "train": chosen.train.to_json(),
             "figures": figures,
         }
-        save(Checkpoint(model, task, card), tmp_path / "models" / name)
+        save(Checkpoint(model, task, card), folder / "models" / name)
     chosen = preset("reverse-small")
-    save(Checkpoint(Transformer(chosen.model), Task(chosen.task)), tmp_path / "models" / "reverse-small")
-    monkeypatch.setattr(models, "FOLDER", tmp_path / "models")
+    save(Checkpoint(Transformer(chosen.model), Task(chosen.task)), folder / "models" / "reverse-small")
+    patch.undo()
+    return folder
+
+
+@pytest.fixture
+def untrained(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """They stand in place of the shipped models."""
+    from pages.shared import models
+
+    monkeypatch.setenv("XFORMER_DATA", str(fresh / "data"))
+    monkeypatch.setattr(models, "FOLDER", fresh / "models")
     forget()
     yield
     forget()
