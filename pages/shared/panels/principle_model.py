@@ -71,7 +71,7 @@ def model_panel() -> tuple[dict[str, str], list[str]]:
             Picture("S", mixed.scores, names, names, about=f"÷ √{config.d_head}, later keys −∞"),
             Picture("A", mixed.weights, names, names, "share", "softmax of each row", struck=True),
             Picture("Z = A V", mixed.out[:, :SHOWN], names, [f"z{i + 1}" for i in range(min(SHOWN, width))],
-                    about=f"first of {width} numbers"),
+                    about=f"{min(SHOWN, width)} of {width}"),
         ],
         "model",
         chosen=names[row],
@@ -172,7 +172,7 @@ def _ask_source(checkpoint: Checkpoint) -> tuple[tuple[int, ...], str]:
     st.session_state.setdefault("principle_input", USUAL)
     carry("principle_input")
     text = st.text_input(
-        f"Up to {MOST} numbers to reverse", key="principle_input", persist_state="session", max_chars=60, width=200
+        f"Up to {MOST} numbers", key="principle_input", persist_state="session", max_chars=60, width=200
     )
     task = checkpoint.task
     assert task is not None
