@@ -169,6 +169,7 @@ def test_another_kind_of_model_begins_with_its_own_input(open_page: Open) -> Non
 
 def text_choice_page() -> None:
     """A page with nothing but the choice of a text; what was made of it stands in the session."""
+    import streamlit as st
 
     from pages.shared.panels.text_choice import text_choice
     from xformer.presets import preset
