@@ -13,6 +13,7 @@ from xformer.analysis.deciding import MEAN, Moment, cells, lens_at, lens_parting
 from xformer.analysis.parting import first_parting
 from xformer.analysis.players import Player, play
 from xformer.errors import EditError, InputError
+from xformer.names import layer_title
 
 
 def moments(architecture: str, step: int = 2) -> tuple[Moment, Moment]:
@@ -145,9 +146,9 @@ def test_the_lens_ends_in_what_was_said_and_parts_at_the_silenced_layer(name: st
         assert frame["right"].iloc[-1] == one.right[step]
     parted = lens_parting(frames[0], frames[1])
     assert parted is not None
-    attention = "cross-attention" if "seq2seq" in name else "attention"
-    layer = int(LAST[name].split(".")[1]) + 1
-    earliest = frames[0]["point"].tolist().index(f"layer {layer} · {attention}")
+    is_pair = "seq2seq" in name
+    point = layer_title(LAST[name], is_pair=is_pair) + ("" if is_pair else " · attention")
+    earliest = frames[0]["point"].tolist().index(point)
     assert parted[0] >= earliest  # before the silenced head the two are the same
     assert frames[0]["token"][:earliest].tolist() == frames[1]["token"][:earliest].tolist()
 

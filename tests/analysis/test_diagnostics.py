@@ -122,7 +122,7 @@ def test_no_false_alarm_on_any_fresh_architecture(architecture: str, norm: str, 
         )  # fmt: skip
         model = xformer.Transformer(config, torch.Generator().manual_seed(5)).eval()
         inputs = examination(config)
-        found = diagnose(inputs.record(model), valid=inputs.valid, target_valid=inputs.target_valid)
+        found = diagnose(inputs.record(model)) + diagnose(inputs.record(model), model=model)
         for tokens in ([[3]], [[3, 5]], [[3, 3, 3, 3]], [[1, 2, 3, 4, 5, 6, 7]]):
             given = torch.tensor(tokens)
             found += diagnose(xformer.record(model, given, given[:, :5] if "-" in architecture else None))
@@ -262,6 +262,18 @@ def test_the_fit_of_a_norm_finds_its_gain_and_shift() -> None:
     after = torch.nn.functional.layer_norm(x, (7,), gain, shift, 1e-5)
     assert misfit_of_norm(x, after, 1e-5) < 1e-6
     assert misfit_of_norm(torch.randn(2, 5, 7, generator=draw), after, 1e-5) > 0.5
+
+
+@pytest.mark.parametrize("name", ["reverse", "addition"])
+def test_what_is_not_cut_by_a_view_is_not_called_so(name: str) -> None:
+    """Keys that mix their neighbours are made from no row of the stream, and no view puts them right."""
+    model = shipped(name).model
+    inputs = examination(model.config, shipped(name).task)
+    trace = inputs.record(model)
+    path = trace.attention_layers()[0]
+    trace.activations[f"{path}.v"] = trace[f"{path}.v"].roll(1, dims=2).abs()
+    assert "split-by-view" not in {finding.kind for finding in diagnose(trace)}
+    assert "wrong-projection" in {finding.kind for finding in diagnose(trace)}
 
 
 def test_padding_is_the_pad_tokens_at_the_ends() -> None:
