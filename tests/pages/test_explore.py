@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages.conftest import ROOT, Open
+from tests.pages.conftest import ROOT, Open, plain
 
 ATTENTION = "pages/explore/attention.py"
 MODELS = sorted(path.parent.name for path in Path(ROOT / "checkpoints").glob("*/model.safetensors"))
@@ -84,7 +84,7 @@ def test_bad_input_gets_one_sentence_and_the_last_picture_stays(
     app = open_page(page, model="reverse")
     app.sidebar.text_input(key="input").set_value(typed).run()
     assert not app.exception
-    [said] = [element.value for element in app.error]
+    [said] = [plain(element.value) for element in app.error]
     assert sentence in said
     assert "Still showing the last input" in text(app)
     app.sidebar.text_input(key="input").set_value("5 6 7").run()
