@@ -156,7 +156,7 @@ def test_a_click_locks_a_cell_and_cutting_it_changes_the_prediction_and_the_link
     attention_ready(visitor)
     page.mouse.click(*point_at(visitor, 0, 4, 5))
     expect(page.locator(".st-key-attention")).to_contain_text("locked")
-    cut = page.get_by_role("button", name="Cut 0 “4” → 4 “5”")
+    cut = page.get_by_role("button", name="Cut 0 “4” → 4 “5”", exact=True)
     expect(cut).to_be_visible(timeout=15_000)
     cut.click()
     expect(page.get_by_text("4 of 5 are right instead of 5")).to_be_visible(timeout=15_000)
@@ -166,7 +166,9 @@ def test_a_click_locks_a_cell_and_cutting_it_changes_the_prediction_and_the_link
     expect(other.page.get_by_text("4 of 5 are right instead of 5")).to_be_visible(timeout=30_000)
     expect(other.page.locator(".st-key-attention")).to_contain_text("locked", timeout=30_000)
     expect(
-        other.page.get_by_role("button", name="Cut 0 “4” → 4 “5”").or_(other.page.get_by_text("may not look at"))
+        other.page.get_by_role("button", name="Cut 0 “4” → 4 “5”", exact=True).or_(
+            other.page.get_by_text("may not look at")
+        )
     ).to_be_visible()
     other.page.locator(".st-key-chips button").first.click()
     expect(other.page.get_by_text("5 of 5 right")).to_be_visible(timeout=15_000)
