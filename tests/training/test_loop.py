@@ -25,6 +25,7 @@ from xformer.training.loop import Run, train
 from xformer.training.progress import Progress
 from xformer.training.schedule import learning_rate
 from xformer.training.snapshots import STATE, snapshot_steps
+from xformer.words import percent
 
 TIMES = ("seconds", "tokens_per_second")
 
@@ -238,7 +239,7 @@ def test_a_target_stops_the_run_early(tmp_path: Path) -> None:
     assert reports[-1].held_out.exact_match >= 0.9
     assert all(report.held_out.exact_match < 0.9 and not report.done for report in reports[:-1])
     assert reports[-1].note == (
-        f"Reached the target: {reports[-1].held_out.exact_match:.2%} exact match at step {reports[-1].step}."
+        f"Reached the target: {percent(reports[-1].held_out.exact_match)} exact match at step {reports[-1].step}."
     )
     assert load(tmp_path).card["step"] == reports[-1].step
     assert STATE not in files(tmp_path)
