@@ -15,6 +15,7 @@ from pathlib import Path
 
 import streamlit as st
 
+from pages.shared.byte_cache import shared
 from pages.shared.components.visitor import COOKIE, visitor_number
 from pages.shared.serving.hosts import is_forwarded, is_local_only
 from xformer.errors import ConfigError, XformerError
@@ -77,6 +78,7 @@ def keep() -> None:
 def _tend_for_ever() -> None:
     emptied = time.monotonic()
     while True:
+        shared.sweep()  # what a visitor's model took is given back, also when nobody comes after
         try:
             if book().database.file.exists():
                 jobs.tend(book())
