@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import altair as alt
 import pytest
-import streamlit as st
 import torch
 
 import xformer
+from tests.pages.code_and_picture import assert_code_draws, open_and_watch
 from tests.pages.conftest import ROOT, Open
 from xformer.analysis.embeddings import neighbours, vocabulary_vectors
 
@@ -163,18 +162,6 @@ def test_three_axes(open_page: Open) -> None:
 def test_the_code_of_each_picture_draws_that_very_picture(
     open_page: Open, monkeypatch: pytest.MonkeyPatch, link: dict[str, str]
 ) -> None:
-    monkeypatch.chdir(ROOT)
-    drawn: list[Any] = []
-    show_chart = st.altair_chart
-    monkeypatch.setattr(st, "altair_chart", lambda chart, **more: drawn.append(chart) or show_chart(chart, **more))
-    app = open_page(PAGE, **({"model": "reverse"} | link))
+    app, drawn = open_and_watch(open_page, monkeypatch, PAGE, {"model": "reverse"} | link)
     assert complaints(app) == []
-    again = []
-    for element in app.code:
-        names: dict[str, Any] = {}
-        exec(compile(element.value.replace("show(picture)", ""), "footer", "exec"), names)
-        again.append(names["picture"])
-    charts = [chart for chart in again if isinstance(chart, alt.TopLevelMixin)]
-    assert len(charts) == len(drawn)
-    specs = [chart.to_dict() for chart in drawn]
-    assert all(chart.to_dict() in specs for chart in charts)
+    assert_code_draws(app, drawn)
