@@ -97,7 +97,7 @@ def test_pause_step_resume_stop_reload(app: str, visit: Visiting) -> None:
     box = page.locator(".st-key-probe_row input")
     box.fill("5 3 9 1")
     box.press("Enter")
-    expect(page.locator(".tp .lane").first.locator(".word")).to_have_text(["5", "3", "9", "1"], timeout=SOON)
+    expect(page.locator(".tp .lane").first.locator(".word")).to_have_text(["5", "3", "9", "1", "end"], timeout=SOON)
     page.reload()
     expect(state(page)).to_contain_text(f"Paused at step {at + 1:,} of", timeout=SOON)
     button(page, "run_resume").click()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -44,7 +45,8 @@ def ask(app: Any, kind: str = "http", *, incoming: list[Message] | None = None, 
         sent.append(message)
 
     base = {"type": kind, "method": "GET", "path": "/", "query_string": b"", "headers": []}
-    asyncio.run(app(base | scope, receive, send))
+    with ThreadPoolExecutor(1) as thread:  # a browser test before this one leaves its loop running in this thread
+        thread.submit(asyncio.run, app(base | scope, receive, send)).result()
     return sent
 
 
