@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "tape": {"errors", "config"},
     "files": set(),
     "words": set(),
+    "places": set(),
     "safe_header": {"errors"},
     "layers": FOUNDATION,
     "model": FOUNDATION | {"layers"},
@@ -44,9 +45,10 @@ MAY_IMPORT = {
     "analysis": RECORDING | {"tasks", "decoding", "greedy", "continuation", "words"},
     "presets": {"errors", "config", "counting"},
     "sources": set(),
-    "checkpoints": MODEL | {"tasks", "files", "guarded_file", "safe_header"},
+    "checkpoints": MODEL | {"tasks", "files", "guarded_file", "places", "safe_header"},
     "training": RECORDING
-    | {"tasks", "decoding", "greedy", "analysis", "presets", "checkpoints", "files", "safe_header", "words"},
+    | {"tasks", "decoding", "greedy", "analysis", "presets", "checkpoints", "places", "words"}
+    | {"files", "guarded_file", "safe_header"},
     "bugs": RECORDING | {"tasks", "training", "presets"},
     "viz": {"errors", "config", "counting", "names", "viz", "words"},
 }
@@ -157,3 +159,19 @@ print(sum(name.startswith("xformer.") for name in sys.modules))
 def test_the_public_names_are_there() -> None:
     for name in xformer.__all__:
         assert hasattr(xformer, name)
+        assert name in dir(xformer)
+    with pytest.raises(AttributeError, match="module 'xformer' has no attribute 'nothing'"):
+        _ = xformer.nothing  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_what_needs_no_torch_does_not_wait_for_it() -> None:
+    """Three seconds on a slow machine: the names of the library, the settings, and all that can be asked of the book."""
+    code = """
+import sys
+import xformer
+import xformer.config, xformer.presets, xformer.training.book, xformer.training.glance, xformer.training.jobs
+print(*sorted({"torch", "numpy", "pandas", "safetensors"} & set(sys.modules)))
+print(xformer.ModelConfig is xformer.config.ModelConfig, "torch" in sys.modules)
+print(xformer.load.__module__, "torch" in sys.modules)
+"""
+    assert run_python(code).splitlines() == ["", "True False", "xformer.checkpoints True"]

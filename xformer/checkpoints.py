@@ -21,11 +21,10 @@ from xformer.errors import CheckpointError, ConfigError
 from xformer.files import write_atomically
 from xformer.guarded_file import guarded
 from xformer.model import Transformer
+from xformer.places import CARD, FILE
 from xformer.safe_header import MAX_HEADER, parse_header, strict_json
 from xformer.tasks import Task
 
-FILE = "model.safetensors"
-CARD = "card.json"
 FORMAT = "1"
 MAX_BYTES = 2 * 1024**3
 

@@ -31,8 +31,8 @@ from xformer.trace_file import is_trace, load_trace, save_trace
 from xformer.training.allocator import settle
 from xformer.training.book import Book, Entry
 from xformer.training.figures import measure, put_figures_on_card
+from xformer.training.glance import exact_match, latest_rows
 from xformer.training.loop import train as train_preset
-from xformer.training.overview import exact_match, latest_rows
 from xformer.training.own_text import with_text
 from xformer.training.progress import Progress
 from xformer.training.snapshots import STATE, read_state

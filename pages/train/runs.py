@@ -22,7 +22,7 @@ from pages.shared.panels.runs_table import (
 )
 from xformer.errors import BookError
 from xformer.training.book import Entry
-from xformer.training.overview import latest_rows
+from xformer.training.glance import latest_rows
 
 POLL = 2.0
 """Seconds between two looks at the book while anything is waiting or trained."""

@@ -9,7 +9,8 @@ import pytest
 
 from tests.training.tiny import tiny_preset
 from xformer.training.book import Book
-from xformer.training.overview import differing, latest_rows, overview, settings_of
+from xformer.training.glance import latest_rows
+from xformer.training.overview import differing, overview, settings_of
 
 
 def test_only_settings_that_differ_have_a_column(tmp_path: Path) -> None:

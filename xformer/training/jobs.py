@@ -2,6 +2,8 @@
 
 Anybody may call `tend` at any time, from any process: a server every second, a page, a worker that has finished. What has to be
 done at once is done in one transaction of the book, and a lock file says whether a run has a process (see `liveness`).
+
+Nothing here needs torch until a run is made or started: `python -m xformer runs stop` answers at once.
 """
 
 from __future__ import annotations
@@ -17,12 +19,11 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from xformer.checkpoints import Checkpoint, load, save
 from xformer.errors import BookError, ConfigError, XformerError
+from xformer.places import snapshot_file
 from xformer.presets import Preset
-from xformer.tasks import Task
 from xformer.training import liveness, queue
 from xformer.training.book import (
     ELSEWHERE,
@@ -38,7 +39,9 @@ from xformer.training.book import (
     put_command,
 )
 from xformer.training.limits import Limits
-from xformer.training.snapshots import snapshot_file
+
+if TYPE_CHECKING:
+    from xformer.checkpoints import Checkpoint
 
 LOCK = "worker.lock"
 LOG = "worker.log"
@@ -64,6 +67,9 @@ def submit(
     limits: Limits | None = None,
 ) -> str:
     """Put a run into the queue and return its id. Raises `ConfigError` or `BookError` when it may not be trained here."""
+    from xformer.checkpoints import Checkpoint, save
+    from xformer.tasks import Task
+
     Task(settings.task).check_fits(settings.model)
     known = ["auto", "cuda", *queue.devices()]
     if device not in known:
@@ -92,6 +98,9 @@ def fork(book: Book, run: str, step: int, settings: Preset, **how: Any) -> str:
 
     `how` goes to `submit`. Raises `ConfigError` where the settings ask for another shape of model.
     """
+    from xformer.checkpoints import load
+    from xformer.tasks import Task
+
     snapshot = load(snapshot_file(book.folder_of(run), step))
     if snapshot.config != settings.model:
         raise ConfigError("A fork keeps the model's settings, got others; change only how it is trained.")
@@ -148,6 +157,8 @@ def tend(book: Book) -> None:
     for entry in entries:
         if entry.is_active:
             _bury(book, entry)
+    if not any(entry.state == "queued" for entry in book.entries()):
+        return
     available = queue.devices()
     for device in available:
         _start_next(book, device, available)

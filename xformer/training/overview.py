@@ -12,10 +12,9 @@ from typing import Any
 
 import pandas as pd
 
-from xformer.tasks.rules import RULES
-from xformer.training.book import Book, Entry
+from xformer.training.book import Entry
+from xformer.training.glance import Row, exact_match
 
-Row = Mapping[str, Any]
 COLUMNS = ("name", "state", "step", "steps", "exact match", "loss", "seconds", "device", "tags", "created")
 TASK_NAMES = {"name": "task", "min_len": "shortest", "max_len": "longest", "end_token": "end token"}
 """The settings of a task by the names that do not clash with those of a model."""
@@ -23,27 +22,6 @@ FROM_TASK = ("vocab_size", "pad_token", "start_token", "end_token")
 """What a model has because of its task."""
 REPORTING = ("log_every", "held_out", "snapshot_every")
 """What leaves the weights as they are."""
-
-
-def latest_rows(book: Book) -> dict[str, dict[str, Any]]:
-    """The last metrics of each run that has any."""
-    query = "SELECT id, (SELECT row FROM metrics WHERE run = id ORDER BY step DESC LIMIT 1) AS row FROM runs"
-    with book.database.reading() as db:
-        return {found["id"]: json.loads(found["row"]) for found in db.execute(query) if found["row"] is not None}
-
-
-def exact_match(entry: Entry, row: Row) -> float | None:
-    """The share of unseen sequences that a run gets right: as scored at its end, else as last reported. None of a text."""
-    if has_no_answer(entry):
-        return None
-    value = entry.figures.get("exact_match", row.get("held_out_exact_match"))
-    return float(value) if isinstance(value, (int, float)) else None
-
-
-def has_no_answer(entry: Entry) -> bool:
-    """Whether a run learns to go on with a text, where nothing is right or wrong."""
-    rule = RULES.get(entry.task.get("name", ""))
-    return rule is not None and rule.goes_on
 
 
 def overview(entries: Sequence[Entry], latest: Mapping[str, Row]) -> pd.DataFrame:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-import torch
-
 from xformer.training.book import Entry
 
 CPU = "cpu"
@@ -19,6 +17,8 @@ CPU = "cpu"
 
 def devices() -> list[str]:
     """The devices of this machine that each train one run at a time: every GPU, and the processor."""
+    import torch  # only now: an order to a run need not wait for it
+
     return [*(f"cuda:{index}" for index in range(torch.cuda.device_count())), CPU]
 
 

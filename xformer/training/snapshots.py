@@ -18,9 +18,9 @@ from torch import Tensor
 from xformer.checkpoints import Checkpoint, save
 from xformer.errors import CheckpointError, TrainingError
 from xformer.files import write_atomically
+from xformer.places import STATE, snapshot_file, snapshot_steps
 from xformer.safe_header import parse_header, strict_json
 
-STATE = "state.safetensors"
 MAX_STATE_HEADER = 100_000_000
 """What safetensors itself reads: the metrics of a long run take more than a stranger's header may."""
 
@@ -36,16 +36,6 @@ class State:
 def write_snapshot(out: Path, step: int, checkpoint: Checkpoint) -> None:
     """Keep the weights of one step; refuses weights that are not finite, so that the last good ones stay the last."""
     save(checkpoint, snapshot_file(out, step))
-
-
-def snapshot_file(out: Path, step: int) -> Path:
-    """Where the snapshot of a step is."""
-    return out / "snapshots" / f"{step:06d}.safetensors"
-
-
-def snapshot_steps(out: Path) -> list[int]:
-    """The steps of which there is a snapshot, in order."""
-    return sorted(int(file.stem) for file in (out / "snapshots").glob("*.safetensors") if file.stem.isdecimal())
 
 
 def forget_after(out: Path, step: int) -> None:

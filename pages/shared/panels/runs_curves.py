@@ -11,8 +11,8 @@ from pages.shared.ask import seed
 from pages.shared.layout import chart_spec, is_dark
 from pages.shared.panels.runs_table import MOST, colour_slots
 from xformer.training.book import Entry
+from xformer.training.glance import has_no_answer
 from xformer.training.metric_files import flat
-from xformer.training.overview import has_no_answer
 from xformer.viz.runs import curves, curves_chart, run_colour
 
 METRICS = {

@@ -11,7 +11,8 @@ from pages.shared.layout import what_to_notice
 from pages.shared.literal import literal
 from pages.shared.panels.runs_curves import labels
 from xformer.training.book import ELSEWHERE, Entry
-from xformer.training.overview import REPORTING, exact_match
+from xformer.training.glance import exact_match
+from xformer.training.overview import REPORTING
 from xformer.words import percent
 
 GOOD = 0.99

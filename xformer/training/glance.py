@@ -1,0 +1,36 @@
+"""How well each run does, in one figure: what a list of runs shows, on a screen or in a terminal.
+
+share = exact_match(entry, latest_rows(book).get(entry.id, {}))
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from xformer.config import TASK_LIMITS
+from xformer.training.book import Book, Entry
+
+Row = Mapping[str, Any]
+
+
+def latest_rows(book: Book) -> dict[str, dict[str, Any]]:
+    """The last metrics of each run that has any."""
+    query = "SELECT id, (SELECT row FROM metrics WHERE run = id ORDER BY step DESC LIMIT 1) AS row FROM runs"
+    with book.database.reading() as db:
+        return {found["id"]: json.loads(found["row"]) for found in db.execute(query) if found["row"] is not None}
+
+
+def exact_match(entry: Entry, row: Row) -> float | None:
+    """The share of unseen sequences that a run gets right: as scored at its end, else as last reported. None of a text."""
+    if has_no_answer(entry):
+        return None
+    value = entry.figures.get("exact_match", row.get("held_out_exact_match"))
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def has_no_answer(entry: Entry) -> bool:
+    """Whether a run learns to go on with a text, where nothing is right or wrong."""
+    limits = TASK_LIMITS.get(entry.task.get("name", ""))
+    return limits is not None and limits.is_text
