@@ -3,6 +3,8 @@
 On a server for this machine alone, whoever opens it may do everything (open mode). On a server for several people, which one
 behind a proxy is too, each browser has a number of its own in a cookie: who started a run controls it, all others look on.
 XFORMER_OPEN=0 or 1 chooses otherwise. Whoever sees a page in a frame of somebody's slides only looks on.
+
+A page reads runs through here, so that a private one is there for its owner alone; what it may order stands in `orders`.
 """
 
 from __future__ import annotations
@@ -14,15 +16,18 @@ import time
 from pathlib import Path
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from pages.shared.byte_cache import shared
 from pages.shared.components.visitor import COOKIE, visitor_number
+from pages.shared.literal import literal
 from pages.shared.serving.hosts import is_forwarded, is_local_only
 from xformer.errors import ConfigError, XformerError
 from xformer.training import jobs
-from xformer.training.book import Book, Entry
+from xformer.training.book import Book, Entry, no_such_run
 from xformer.training.limits import Limits
 
+_NUMBER = "visitor_number"
 HERE = "here"
 """Who everybody is in open mode."""
 TEND_SECONDS = 1.0
@@ -40,7 +45,7 @@ def limits() -> Limits:
     try:
         return Limits.from_environment()
     except ConfigError as error:
-        st.warning(str(error))
+        st.warning(literal(str(error)))
         return Limits()
 
 
@@ -54,19 +59,48 @@ def is_open() -> bool:
     return is_local_only() and not is_forwarded(st.context.headers)
 
 
-def visitor() -> str:
-    """Who is looking: the owner of the runs that they start. Draws nothing that can be seen."""
+def who() -> str:
+    """Who is looking: the owner of the runs that they start; empty for nobody, to whom nothing can belong."""
     if is_open():
         return HERE
-    if st.context.is_embedded:  # a page around it could lay something else over the buttons
-        return ""
-    number = st.context.cookies.get(COOKIE) or visitor_number(key="visitor")
-    return number if number and re.fullmatch(r"[0-9a-f]{32}", number) else ""
+    if st.context.is_embedded or get_script_run_ctx(suppress_warning=True) is None:
+        return ""  # a page around it could lay something else over the buttons
+    return _valid(st.context.cookies.get(COOKIE)) or _valid(st.session_state.get(_NUMBER))
+
+
+def visitor() -> str:
+    """The same, and the browser is asked for its number where nobody knows it yet. Draws nothing that can be seen."""
+    if not is_open() and not st.context.is_embedded and not _valid(st.context.cookies.get(COOKIE)):
+        # For the whole visit, also once it has answered: were it to go, all below would be built anew in the browser.
+        st.session_state[_NUMBER] = _valid(visitor_number(key="visitor")) or st.session_state.get(_NUMBER)
+    return who()
+
+
+def _valid(number: object) -> str:
+    return number if isinstance(number, str) and re.fullmatch(r"[0-9a-f]{32}", number) else ""
 
 
 def may_control(entry: Entry, who: str) -> bool:
     """Whether a visitor may tell a run what to do."""
     return is_open() or (bool(who) and entry.owner == who)
+
+
+def may_see(entry: Entry) -> bool:
+    """Whether the visitor may look at a run: everyone may, unless it is private."""
+    return not entry.private or may_control(entry, who())
+
+
+def entries(*, deleted: bool = False) -> list[Entry]:
+    """The runs that the visitor may look at, the latest first. Raises `BookError` where the book cannot be read."""
+    return [entry for entry in book().entries(deleted=deleted) if may_see(entry)]
+
+
+def entry(run: str) -> Entry:
+    """One run. Raises `BookError`, with the same words for one that is not there and one that may not be seen."""
+    found = book().entry(run)
+    if not may_see(found):
+        raise no_such_run(run)
+    return found
 
 
 def keep() -> None:

@@ -11,6 +11,7 @@ from pages.shared import resources
 from pages.shared.byte_cache import kept
 from pages.shared.components.digit_pad import digit_pad, drawn_on
 from pages.shared.link import carry
+from pages.shared.literal import literal
 from xformer.analysis.images import mistakes, read_test_images
 from xformer.errors import InputError
 from xformer.tasks import Task
@@ -71,7 +72,7 @@ def _source(rule: Digits) -> tuple[int, ...]:
     try:
         return tuple(rule.read(text))
     except InputError as error:
-        st.warning(str(error), icon=":material/link_off:")
+        st.warning(literal(str(error)), icon=":material/link_off:")
         _show(rule.default)
         return tuple(rule.read(rule.default))
 

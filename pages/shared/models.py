@@ -38,7 +38,7 @@ def shipped() -> tuple[str, ...]:
 def trained() -> dict[str, str]:
     """The runs that have weights to look at, the latest first: their ids and names."""
     try:
-        return {entry.id: entry.name for entry in desk.book().entries() if has_weights(entry.id)}
+        return {entry.id: entry.name for entry in desk.entries() if has_weights(entry.id)}
     except BookError:
         return {}
 
@@ -73,7 +73,7 @@ def resolved(name: str) -> str | None:
         return None
     run, step = asked
     try:
-        steps = [] if desk.book().entry(run).deleted is not None else steps_of(run)
+        steps = [] if desk.entry(run).deleted is not None else steps_of(run)
     except BookError:
         return None
     if not steps or step not in (None, *steps):
@@ -88,7 +88,7 @@ def why_not(name: str) -> str | None:
         return None
     run, step = asked
     try:
-        entry, steps = desk.book().entry(run), steps_of(run)
+        entry, steps = desk.entry(run), steps_of(run)
     except BookError as error:
         return str(error)
     if entry.deleted is not None:
@@ -130,7 +130,7 @@ def card(name: str) -> dict[str, Any]:
     if asked is None:
         return checkpoint(name).card
     try:
-        entry = desk.book().entry(asked[0])
+        entry = desk.entry(asked[0])
         step = entry.step if asked[1] is None else asked[1]
         rows = [row for row in desk.book().rows(entry.id) if row["step"] <= step]
     except BookError:
@@ -149,14 +149,16 @@ def title_of(name: str) -> str:
     if asked is None:
         return name
     try:
-        return f"{desk.book().entry(asked[0]).name}, step {asked[1]:,}"
+        return f"{desk.entry(asked[0]).name}, step {asked[1]:,}"
     except BookError:
         return name
 
 
 def usable(name: str) -> str | None:
-    """Why a model cannot be shown, as one sentence; None when it can."""
+    """Why a model cannot be shown to the visitor, as one sentence; None when it can."""
     try:
+        if (asked := run_and_step(name)) is not None:
+            desk.entry(asked[0])
         return (
             None
             if checkpoint(name).task is not None

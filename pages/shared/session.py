@@ -101,7 +101,7 @@ def _interventions(config: ModelConfig) -> tuple[Intervention, ...]:
         try:
             parse(",".join([*kept, word]), config)
         except EditError as error:
-            st.warning(f"A change was left out. {error}", icon=":material/link_off:")
+            st.warning(f"A change was left out. {literal(str(error))}", icon=":material/link_off:")
         else:
             kept.append(word)
     found = parse(",".join(kept), config)

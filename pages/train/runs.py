@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.shared import desk
+from pages.shared.literal import literal
 from pages.shared.panels.runs_bar import bar, upload
 from pages.shared.panels.runs_curves import curves_panel
 from pages.shared.panels.runs_notes import notes
@@ -32,9 +33,9 @@ def page() -> None:
     who = desk.visitor()
     st.title("Runs :small[:gray[What have I trained?]]", anchor=False)
     try:
-        alive = any(_is_alive(entry) for entry in desk.book().entries())
+        alive = any(_is_alive(entry) for entry in desk.entries())
     except BookError as error:
-        st.error(str(error))
+        st.error(literal(str(error)))
         return
     st.fragment(_body, run_every=POLL if alive else None)(who, alive)
 
@@ -46,7 +47,7 @@ def _is_alive(entry: Entry) -> bool:
 def _body(who: str, was_alive: bool) -> None:
     bar()
     book = desk.book()
-    entries = book.entries()
+    entries = desk.entries()
     if not entries:
         _nothing_yet(who)
         st.query_params.clear()

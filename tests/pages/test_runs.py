@@ -240,7 +240,7 @@ def test_others_runs_are_looked_at_and_not_touched(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XFORMER_OPEN", "0")
-    monkeypatch.setattr("pages.shared.desk.visitor", lambda: "b" * 32)
+    monkeypatch.setattr("pages.shared.desk.who", lambda: "b" * 32)
     book = Book(runs)
     run = add(book, "theirs", owner="a" * 32, state="stopped")
     app = open_page(RUNS, runs=run)

@@ -16,7 +16,7 @@ from pages.shared.panels.train_estimate import duration, expected, expected_at_o
 from pages.shared.panels.train_film import MOST_FRAMES
 from pages.shared.panels.train_own import watchable
 from pages.shared.panels.train_setup import FIRST, OWN, group_key, grouped
-from tests.pages.conftest import ROOT, Open
+from tests.pages.conftest import ROOT, Open, plain
 from tests.training.tiny import ARCHITECTURES, tiny_preset
 from xformer.presets import PRESETS
 from xformer.training import jobs, liveness
@@ -48,7 +48,7 @@ def finished(runs: Path, architecture: str = "encoder", state: str = "finished",
 
 def words(app: AppTest) -> str:
     kinds = ("markdown", "text", "caption", "info", "warning", "error")
-    return "\n".join(element.value for kind in kinds for element in getattr(app, kind))
+    return plain("\n".join(element.value for kind in kinds for element in getattr(app, kind)))
 
 
 def said(app: AppTest) -> str:
@@ -107,7 +107,7 @@ def test_a_press_that_comes_twice_starts_one_run(runs: Path, monkeypatch: pytest
         from xformer.presets import PRESETS
 
         for ticket in (7, 7, 7, 8):
-            start(PRESETS["reverse-mirror"], "here", "auto", "", ticket)
+            start(PRESETS["reverse-mirror"], "auto", "", ticket)
 
     monkeypatch.syspath_prepend(str(ROOT))
     app = AppTest.from_function(presses).run()
@@ -137,7 +137,7 @@ def test_settings_that_break_a_rule_say_so_and_cannot_be_started(open_page: Open
     assert not app.error
     assert not app.button(key="start_own").disabled
     app = number(app, "Heads").set_value(3).run()
-    assert [error.value for error in app.error] == [
+    assert [plain(error.value) for error in app.error] == [
         "d_head is d_model / n_heads unless it is given, and 32 is not divisible by 3; give d_head, for example d_head=10."
     ]
     assert app.button(key="start_own").disabled
@@ -353,7 +353,7 @@ def test_a_run_of_someone_else_can_be_watched_but_not_told(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XFORMER_OPEN", "0")
-    monkeypatch.setattr("pages.shared.desk.visitor", lambda: "1" * 32)
+    monkeypatch.setattr("pages.shared.desk.who", lambda: "1" * 32)
     app = open_page(PAGE, run=finished(runs, state="stopped", owner="0" * 32))
     assert not app.exception
     assert "started by someone else: you are looking on" in said(app)
@@ -388,4 +388,4 @@ def test_a_book_that_was_edited_into_nonsense_says_so(open_page: Open, runs: Pat
     Book(runs).change(run, model=json.dumps({"d_model": "wide"}))
     app = open_page(PAGE, run=run)
     assert not app.exception
-    assert "cannot be read" in app.error[0].value
+    assert "cannot be read" in plain(app.error[0].value)

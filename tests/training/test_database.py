@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.training.tiny import tiny_preset
 from xformer.errors import BookError
+from xformer.training.book import Book
 from xformer.training.database import VERSION, Database
 
 FORK = multiprocessing.get_context("fork")
@@ -111,7 +113,7 @@ def test_a_book_from_another_version_is_left_alone(database: Database) -> None:
     db.close()
     before = database.file.read_bytes()
     for access in (database.reading, database.writing):
-        with pytest.raises(BookError, match=r"runs\.sqlite\) is of version 7, and this program reads 1; move it away"):
+        with pytest.raises(BookError, match=r"runs\.sqlite\) is of version 7, and this program reads 2; move it away"):
             access().__enter__()
     assert database.file.read_bytes() == before
 
@@ -150,3 +152,15 @@ def test_a_full_disk_is_named_as_what_it_is(database: Database) -> None:
         for number in range(10_000):
             put(db, str(number))
     assert n_commands(database) == 0
+
+
+def test_a_book_of_version_1_is_brought_up_to_date_and_keeps_its_runs(tmp_path: Path) -> None:
+    book = Book(tmp_path)
+    run = book.add(tiny_preset(), name="old")
+    with sqlite3.connect(book.database.file) as db:
+        db.execute("ALTER TABLE runs DROP COLUMN private")
+        db.execute("PRAGMA user_version = 1")
+    db.close()
+    assert [(entry.id, entry.name, entry.private) for entry in book.entries()] == [(run, "old", 0)]
+    book.change(run, private=1)
+    assert book.entry(run).private

@@ -74,6 +74,8 @@ class Entry:
     """The score on unseen examples once it is finished."""
     created: float
     deleted: float | None
+    private: int = 0
+    """1 where only its owner sees it."""
 
     @property
     def is_active(self) -> bool:
@@ -114,6 +116,7 @@ class Book:
         state: str = "queued",
         figures: dict[str, Any] | None = None,
         run: str | None = None,
+        private: bool = False,
         check: Callable[[Sequence[Entry]], None] = lambda entries: None,
     ) -> str:
         """Write down a new run and return its id; nothing is trained yet.
@@ -137,6 +140,7 @@ class Book:
             "state": state,
             "figures": json.dumps(figures or {}),
             "created": time.time(),
+            "private": int(private),
         }
         with self.database.writing() as db:
             check([entry for entry in all_entries(db) if entry.deleted is None])
@@ -195,6 +199,10 @@ class Book:
             state = "stopped" if entry.state == "queued" else entry.state
             db.execute("UPDATE runs SET deleted = ?, state = ? WHERE id = ?", (time.time(), state, run))
 
+    def share(self, run: str) -> None:
+        """Have everyone see a run that only its owner saw."""
+        self.change(run, private=0)
+
     def undelete(self, run: str) -> None:
         """Take a run back that was thrown away."""
         self.change(run, deleted=None)
@@ -215,8 +223,13 @@ def entry_of(db: sqlite3.Connection, run: str) -> Entry:
     """One run within a transaction. Raises `BookError` when there is none of that id."""
     row = db.execute("SELECT * FROM runs WHERE id = ?", (run,)).fetchone()
     if row is None:
-        raise BookError(f"There is no run {run!r:.60}; it may have been deleted.")
+        raise no_such_run(run)
     return _entry(row)
+
+
+def no_such_run(run: str) -> BookError:
+    """What is said of a run that is not there."""
+    return BookError(f"There is no run {run!r:.60}; it may have been deleted.")
 
 
 def all_entries(db: sqlite3.Connection) -> list[Entry]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from xformer.errors import BookError
 
-VERSION = 1
+VERSION = 2
 TABLES = """
 CREATE TABLE runs (
     number  INTEGER PRIMARY KEY AUTOINCREMENT,  -- the order in which runs were asked for; a clock can be set back
@@ -40,7 +40,8 @@ CREATE TABLE runs (
     message TEXT NOT NULL DEFAULT '',
     figures TEXT NOT NULL DEFAULT '{}',
     created REAL NOT NULL,
-    deleted REAL
+    deleted REAL,
+    private INTEGER NOT NULL DEFAULT 0          -- 1: only its owner sees it
 );
 CREATE TABLE metrics (
     run  TEXT NOT NULL,
@@ -57,6 +58,8 @@ CREATE TABLE commands (
 );
 CREATE INDEX commands_of ON commands (run, number);
 """
+SINCE_1 = "ALTER TABLE runs ADD COLUMN private INTEGER NOT NULL DEFAULT 0"
+"""What a book of version 1 lacks."""
 
 
 class Database:
@@ -106,7 +109,7 @@ class Database:
             db.row_factory = sqlite3.Row
             db.execute("PRAGMA synchronous = NORMAL")
             found = db.execute("PRAGMA user_version").fetchone()[0]
-            if found == 0:
+            if found < VERSION:
                 found = self._create(db)
             if found != VERSION:
                 raise BookError(
@@ -119,11 +122,13 @@ class Database:
         return db
 
     def _create(self, db: sqlite3.Connection) -> int:
+        """Make the tables, or bring those of an older version up to date; somebody else may be quicker."""
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("BEGIN IMMEDIATE")
-        if db.execute("PRAGMA user_version").fetchone()[0] == 0:  # else somebody was quicker
-            for statement in TABLES.split(";\n"):
-                db.execute(statement)
+        found = db.execute("PRAGMA user_version").fetchone()[0]
+        for statement in {0: TABLES.split(";\n"), 1: [SINCE_1]}.get(found, []):
+            db.execute(statement)
+        if found < VERSION:
             db.execute(f"PRAGMA user_version = {VERSION}")
         db.execute("COMMIT")
         return VERSION

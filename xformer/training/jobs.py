@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,8 +65,13 @@ def submit(
     parent: str | None = None,
     start: Checkpoint | None = None,
     limits: Limits | None = None,
+    private: bool = False,
+    also: Callable[[Sequence[Entry]], None] = lambda entries: None,
 ) -> str:
-    """Put a run into the queue and return its id. Raises `ConfigError` or `BookError` when it may not be trained here."""
+    """Put a run into the queue and return its id. Raises `ConfigError` or `BookError` when it may not be trained here.
+
+    `also` sees all entries in the very transaction that adds this one, and may raise too.
+    """
     from xformer.checkpoints import Checkpoint, save
     from xformer.tasks import Task
 
@@ -76,13 +81,18 @@ def submit(
         raise BookError(f"The device must be one of {', '.join(known)}, got {device!r:.40}.")
     run = new_id()
     how: dict[str, Any] = {"owner": owner, "name": name, "device": device, "parent": parent, "run": run}
+
+    def check(entries: Sequence[Entry]) -> None:
+        if limits is not None:
+            limits.check_waiting(owner, entries)
+        also(entries)
+
     try:
         if limits is not None:
             limits.check(settings, owner, book.entries(), book.folder)
-            how["check"] = lambda entries: limits.check_waiting(owner, entries)
         if start is not None:  # its first weights are there before it can get its turn
             save(Checkpoint(start.model, start.task), book.folder_of(run) / START)
-        book.add(settings, **how)
+        book.add(settings, **how, private=private, check=check)
     except BaseException as error:
         shutil.rmtree(book.folder_of(run), ignore_errors=True)
         if isinstance(error, OSError):

@@ -10,6 +10,7 @@ import json
 import secrets
 import shutil
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,11 +74,20 @@ def card_of(entry: Entry, rows: list[dict[str, Any]], step: int) -> dict[str, An
     }
 
 
-def from_file(book: Book, content: bytes, *, owner: str, file_name: str = "", limits: Limits | None = None) -> Taken:
+def from_file(
+    book: Book,
+    content: bytes,
+    *,
+    owner: str,
+    file_name: str = "",
+    limits: Limits | None = None,
+    private: bool = False,
+    sees: Callable[[Entry], bool] = lambda entry: True,
+) -> Taken:
     """Take a file from anyone into the book: a finished run with the weights of its one step.
 
-    Weights that are in the book already are not taken a second time. Raises `CheckpointError` or `BookError` with one
-    sentence when the file is refused; then nothing of it is left.
+    Weights that are in the book already, in a run that the owner `sees`, are not taken a second time. Raises `CheckpointError`
+    or `BookError` with one sentence when the file is refused; then nothing of it is left.
     """
     checkpoint = from_bytes(content)
     if checkpoint.task is None:
@@ -88,7 +98,7 @@ def from_file(book: Book, content: bytes, *, owner: str, file_name: str = "", li
         raise BookError(f"The model in the file has {n:,} parameters, and this server allows {limits.parameters:,}.")
     clean = Checkpoint(checkpoint.model, checkpoint.task)
     weights = to_bytes(clean)
-    if (there := _same(book, clean, weights, story.step)) is not None:
+    if (there := _same(filter(sees, book.entries()), book, clean, weights, story.step)) is not None:
         return there
     if disk_used(book.folder) + 2 * len(content) > limits.disk:
         raise BookError(
@@ -101,7 +111,7 @@ def from_file(book: Book, content: bytes, *, owner: str, file_name: str = "", li
     try:  # the files first: what is in the book is whole
         write_snapshot(folder, story.step, clean)
         save(Checkpoint(clean.model, clean.task, _clean_card(story, name)), folder)
-        _write_down(book, run, name, owner, clean, story)
+        _write_down(book, run, name, owner, clean, story, private)
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
         raise BookError(f"The file could not be kept here: {error.strerror or 'the disk refuses'}.") from error
@@ -111,7 +121,9 @@ def from_file(book: Book, content: bytes, *, owner: str, file_name: str = "", li
     return Taken(run, name, story.step, is_new=True)
 
 
-def _write_down(book: Book, run: str, name: str, owner: str, checkpoint: Checkpoint, story: Story) -> None:
+def _write_down(
+    book: Book, run: str, name: str, owner: str, checkpoint: Checkpoint, story: Story, private: bool
+) -> None:
     """The row of the run and its metrics, all of it or nothing."""
     assert checkpoint.task is not None
     values = {
@@ -133,6 +145,7 @@ def _write_down(book: Book, run: str, name: str, owner: str, checkpoint: Checkpo
         "message": story.left_out,
         "figures": json.dumps(story.figures),
         "created": time.time(),
+        "private": int(private),
     }
     with book.database.writing() as db:
         insert_run(db, values)
@@ -155,11 +168,11 @@ def _clean_card(story: Story, name: str) -> dict[str, Any]:
     }
 
 
-def _same(book: Book, checkpoint: Checkpoint, weights: bytes, step: int) -> Taken | None:
-    """The run that has these very weights at this step; None when there is none."""
+def _same(entries: Iterable[Entry], book: Book, checkpoint: Checkpoint, weights: bytes, step: int) -> Taken | None:
+    """The run among `entries` that has these very weights at this step; None when there is none."""
     assert checkpoint.task is not None
     settings = checkpoint.config.to_json(), checkpoint.task.config.to_json()
-    for entry in book.entries():
+    for entry in entries:
         file = snapshot_file(book.folder_of(entry.id), step)
         try:
             if (entry.model, entry.task) != settings or file.stat().st_size != len(weights):

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from pages.shared import desk
+from pages.shared import desk, orders
 from pages.shared.literal import literal
 from pages.shared.panels.runs_table import CHOSEN, choose
 from xformer.errors import BookError, XformerError
-from xformer.training.transfer import Taken, from_file
+from xformer.training.transfer import Taken
 
 MAX_MEGABYTES = 64
 """The largest file that is taken; the model with the most parameters that a server trains by default takes 80."""
@@ -23,8 +23,10 @@ def upload(who: str, then: Callable[[Taken], None], *, key: str) -> None:
     What came of it, or why the file is refused, is said below, once.
     """
     if not who:
-        st.caption("Your browser keeps no cookies, so nothing could belong to you here.")
+        st.caption(orders.NOBODY)
         return
+    if not desk.is_open():
+        st.caption("Only you will see it, until you share it with everyone here.")
     number = st.session_state.setdefault(f"{key}_number", 0)  # another number empties the box
     st.file_uploader(
         "A .safetensors file that was downloaded here or on another server",
@@ -32,7 +34,7 @@ def upload(who: str, then: Callable[[Taken], None], *, key: str) -> None:
         max_upload_size=MAX_MEGABYTES,
         key=f"{key}_{number}",
         on_change=_take,
-        args=(who, then, key),
+        args=(then, key),
     )
     if wrong := st.session_state.pop(f"{key}_{WRONG}", ""):
         st.error(literal(wrong), icon=":material/error:")
@@ -40,14 +42,14 @@ def upload(who: str, then: Callable[[Taken], None], *, key: str) -> None:
         st.success(literal(said), icon=":material/check:")
 
 
-def _take(who: str, then: Callable[[Taken], None], key: str) -> None:
+def _take(then: Callable[[Taken], None], key: str) -> None:
     file = st.session_state[f"{key}_{st.session_state[f'{key}_number']}"]
     if file is None:
         return
     st.session_state[f"{key}_number"] += 1
     try:
-        taken = from_file(desk.book(), file.getvalue(), owner=who, file_name=file.name, limits=desk.limits())
-    except XformerError as error:
+        taken = orders.take_file(file.getvalue(), file.name)
+    except (XformerError, OSError) as error:
         st.session_state[f"{key}_{WRONG}"] = f"The file was not taken. {error}"
         return
     step = f"step {taken.step:,}"
@@ -83,7 +85,7 @@ def attempt(what: Callable[[], object]) -> bool:
 
 
 def _undo(run: str) -> None:
-    if attempt(lambda: desk.book().undelete(run)):
+    if attempt(lambda: orders.undelete(run)):
         choose(*st.session_state.get(CHOSEN, []), run)
     _forget()
 

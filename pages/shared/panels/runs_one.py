@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from pages.shared import desk, models
+from pages.shared import desk, models, orders
 from pages.shared.panels.runs_bar import DELETED, attempt
 from pages.shared.panels.runs_curves import labels
 from pages.shared.panels.runs_table import CHOSEN, choose
 from pages.shared.screens import SCREENS
 from pages.shared.sidebar import choose_model
-from xformer.training import jobs
 from xformer.training.book import ELSEWHERE, RESUMABLE, Entry
 from xformer.training.metric_files import event_files, folder_name, metrics_csv
 from xformer.training.transfer import to_file
@@ -73,6 +72,10 @@ def _facts(entry: Entry, mine: bool) -> None:
     device = f" on {entry.device}" if entry.device else ""
     if not mine:
         st.caption("Started by someone else: you are looking on.")
+    if entry.private:
+        with st.container(horizontal=True, vertical_alignment="center", key="runs_private"):
+            st.caption(":material/lock: Only you see this run.", width="content")
+            st.button("Share with everyone here", on_click=_share, args=(entry.id,), key=f"runs_share_{entry.id}")
     st.caption(f"**{entry.state}** · step {entry.step:,} of {steps:,} · {entry.seconds:.1f} s{device} · `{entry.id}`")
     if samples := entry.figures.get("samples"):
         share, loss = entry.figures.get("exact_match", 0.0), entry.figures.get("loss", 0.0)
@@ -99,8 +102,8 @@ def _actions(entry: Entry, entries: Sequence[Entry], names: dict[str, str], mine
             width="stretch",
             help="A new run with the same settings, from the start: on a CPU it ends in the same bits.",
             on_click=_again,
-            args=(entry, who),
-            disabled=not is_ours,
+            args=(entry,),
+            disabled=not is_ours or not who,
             key=f"runs_again_{run}",
         )
     with files_at, st.popover("Download", width="stretch"):
@@ -179,32 +182,34 @@ def _files(entry: Entry, entries: Sequence[Entry], names: dict[str, str]) -> Non
 
 
 def _resume(run: str) -> None:
-    attempt(lambda: jobs.resume(desk.book(), run))
+    attempt(lambda: orders.resume(run))
 
 
 def _rename(run: str) -> None:
-    if not attempt(lambda: desk.book().rename(run, st.session_state[f"runs_name_{run}"])):
+    if not attempt(lambda: orders.rename(run, st.session_state[f"runs_name_{run}"])):
         st.session_state.pop(f"runs_name_{run}_was", None)  # show what it is called still
 
 
 def _tag(run: str) -> None:
-    if not attempt(lambda: desk.book().tag(run, st.session_state[f"runs_tags_{run}"])):
+    if not attempt(lambda: orders.tag(run, st.session_state[f"runs_tags_{run}"])):
         st.session_state.pop(f"runs_tags_{run}_was", None)
 
 
+def _share(run: str) -> None:
+    attempt(lambda: orders.share(run))
+
+
 def _delete(run: str, name: str) -> None:
-    if attempt(lambda: desk.book().delete(run)):
+    if attempt(lambda: orders.delete(run)):
         st.session_state[DELETED] = (run, name)
         choose(*[other for other in st.session_state[CHOSEN] if other != run])
 
 
-def _again(entry: Entry, who: str) -> None:
+def _again(entry: Entry) -> None:
     """Queue a run with the same settings and choose it too."""
 
     def submit() -> None:
-        run = jobs.submit(
-            desk.book(), entry.settings(), owner=who, name=entry.name, device=entry.wanted, limits=desk.limits()
-        )
+        run = orders.again(entry.id, entry.name)
         choose(*st.session_state[CHOSEN], run)
 
     attempt(submit)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import streamlit as st
 
+from pages.shared import desk, orders
 from pages.shared.literal import literal
 from xformer.alphabet import PYTHON, SHAKESPEARE
 from xformer.errors import XformerError
@@ -40,7 +41,7 @@ def text_choice(preset: Preset, then: Callable[[Preset], None]) -> None:
             return
         st.session_state[NUMBER] += 1  # another number empties the box
         try:
-            name = texts.keep(file.getvalue())
+            name = orders.keep_text(file.getvalue())
         except (XformerError, OSError) as error:
             st.session_state[WRONG] = f"The file was not taken. {error}"
             return
@@ -52,7 +53,7 @@ def text_choice(preset: Preset, then: Callable[[Preset], None]) -> None:
 
     def download() -> None:
         try:
-            texts.download_shakespeare()
+            orders.download_shakespeare()
         except (XformerError, OSError) as error:
             st.session_state[WRONG] = str(error)
         else:
@@ -66,6 +67,11 @@ def text_choice(preset: Preset, then: Callable[[Preset], None]) -> None:
         on_change=chosen,
         help="The last 10 % of it are held out: training never reads them.",
     )
+    if not desk.is_open():
+        st.caption(
+            ":material/group: A text that you give is yours alone until you train on it: then everyone on this server sees "
+            "the run, and passages of the text with it."
+        )
     number = st.session_state.setdefault(NUMBER, 0)
     st.file_uploader(
         f"A text of your own: UTF-8, up to {texts.MOST_BYTES // 1024**2} MB",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.shared import desk
+from pages.shared import desk, orders
+from pages.shared.literal import literal
 from pages.shared.panels.train_fields import TRAIN, TRAINING
 from pages.shared.panels.train_form import ask, put
 from pages.shared.panels.train_form import settings as form_settings
@@ -15,7 +16,6 @@ from xformer import load
 from xformer.checkpoints import FILE, to_bytes
 from xformer.errors import ConfigError, XformerError
 from xformer.presets import Preset
-from xformer.training import jobs
 from xformer.training.book import ELSEWHERE, Entry
 
 
@@ -39,7 +39,7 @@ def afterwards(entry: Entry, settings: Preset, step: int | None, probe: str, who
                 "Train the same again",
                 icon=":material/replay:",
                 on_click=_again,
-                args=(entry, settings, who, _ticket()),
+                args=(entry, _ticket()),
                 disabled=not who or entry.wanted == ELSEWHERE,
                 help="The same settings and the same seed: on a CPU the same run, bit for bit.",
                 key="run_again",
@@ -73,7 +73,7 @@ def _fork(entry: Entry, settings: Preset, step: int, who: str) -> None:
         changed = form_settings(settings, form, TRAINING)
     except ConfigError as error:
         changed, problem = settings, str(error)
-        st.error(problem, icon=":material/edit:")
+        st.error(literal(problem), icon=":material/edit:")
     ticket = _ticket()
 
     def fork() -> None:
@@ -82,9 +82,7 @@ def _fork(entry: Entry, settings: Preset, step: int, who: str) -> None:
         st.session_state["train_ticket_used"] = ticket
         name = f"{entry.name}, from step {step:,}"[:80]
         try:
-            run = jobs.fork(
-                desk.book(), entry.id, step, changed, owner=who, name=name, device=entry.wanted, limits=desk.limits()
-            )
+            run = orders.fork(entry.id, step, changed, name)
         except (XformerError, OSError) as error:
             complain(error)
         else:
@@ -95,13 +93,13 @@ def _fork(entry: Entry, settings: Preset, step: int, who: str) -> None:
     )
 
 
-def _again(entry: Entry, settings: Preset, who: str, ticket: int) -> None:
+def _again(entry: Entry, ticket: int) -> None:
     if st.session_state.get("train_ticket_used") == ticket:
         return
     st.session_state["train_ticket_used"] = ticket
     name = f"{entry.name} again"[:80]
     try:
-        run = jobs.submit(desk.book(), settings, owner=who, name=name, device=entry.wanted, limits=desk.limits())
+        run = orders.again(entry.id, name)
     except (XformerError, OSError) as error:
         complain(error)
     else:

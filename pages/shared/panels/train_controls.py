@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from pages.shared import desk
+from pages.shared import desk, orders
 from pages.shared.panels.train_state import BADGES, scored
 from pages.shared.panels.train_visit import NEW, complain, show_run
 from xformer.errors import XformerError
 from xformer.presets import Preset
-from xformer.training import jobs
 from xformer.training.book import Entry
 from xformer.training.schedule import learning_rate
 
@@ -38,16 +37,16 @@ def _commands(entry: Entry) -> None:
         _button(
             "Pause",
             "pause",
-            lambda: desk.book().send(run, "pause"),
+            lambda: orders.send(run, "pause"),
             disabled=entry.pid is None or scored(entry) is not None,
         )
     if entry.state == "paused":
-        _button("Step", "skip_next", lambda: desk.book().send(run, "step"), disabled=not entry.is_active)
+        _button("Step", "skip_next", lambda: orders.send(run, "step"), disabled=not entry.is_active)
     if entry.state in ("paused", "stopped", "failed", "interrupted"):
-        _button("Resume", "play_arrow", lambda: jobs.resume(desk.book(), run), type="primary")
+        _button("Resume", "play_arrow", lambda: orders.resume(run), type="primary")
     if entry.state in ("queued", "running", "paused"):
         words = "Stop" if scored(entry) is None else "End scoring"
-        _button(words, "stop", lambda: jobs.stop(desk.book(), run), key="run_stop")
+        _button(words, "stop", lambda: orders.stop(run), key="run_stop")
 
 
 def _button(words: str, icon: str, do: Callable[[], object], **look: object) -> None:
@@ -72,4 +71,4 @@ def _rate(entry: Entry, settings: Preset) -> None:
         share = now / peak if peak else 0.0
         if peak:
             st.caption(f"With this peak it would be {new * share:.3g} now. What was trained so far stays.")
-        _button("Use it from the next step on", "check", lambda: jobs.change_rate(desk.book(), entry.id, float(new)))
+        _button("Use it from the next step on", "check", lambda: orders.change_rate(entry.id, float(new)))

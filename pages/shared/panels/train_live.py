@@ -40,7 +40,7 @@ def run_view(entry: Entry, who: str) -> None:
         settings = entry.settings()
         Task(settings.task).check_fits(settings.model)
     except ConfigError as error:
-        st.error(f"The settings of this run cannot be read. {error}")
+        st.error(f"The settings of this run cannot be read. {literal(str(error))}")
         return
     # Switched off where nothing moves; a film that is not complete yet is looked at a few snapshots at a time.
     moves = entry.state in GOES_ON or st.session_state.get("train_developing") == entry.id
@@ -49,10 +49,10 @@ def run_view(entry: Entry, who: str) -> None:
 
 def _live(run: str, who: str, moves: bool) -> None:
     try:
-        entry = desk.book().entry(run)
+        entry = desk.entry(run)
         settings = entry.settings()
     except (BookError, ConfigError) as error:
-        st.error(str(error))
+        st.error(literal(str(error)))
         return
     if st.session_state.get("train_run") not in (run, None):
         st.rerun()  # another run is to be shown

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pandas as pd
 import streamlit as st
 
-from pages.shared import desk
+from pages.shared import desk, orders
+from pages.shared.literal import literal
 from pages.shared.panels import train_fields as fields
 from pages.shared.panels import train_form as form_of
 from pages.shared.panels.text_choice import text_choice
@@ -15,7 +16,7 @@ from pages.shared.panels.train_estimate import expected
 from pages.shared.panels.train_visit import complain, show_run
 from xformer.errors import ConfigError, XformerError
 from xformer.presets import PRESETS, Preset
-from xformer.training import jobs, queue
+from xformer.training import queue
 from xformer.training.limits import disk_needed, megabytes, memory_needed
 from xformer.training.own_text import with_text
 
@@ -31,13 +32,13 @@ def watchable(preset: Preset) -> Preset:
     return replace(preset, train=preset.train.replace(snapshot_every=min(every, preset.train.snapshot_every)))
 
 
-def start(settings: Preset, who: str, device: str, name: str, ticket: int) -> None:
+def start(settings: Preset, device: str, name: str, ticket: int) -> None:
     """Put a run into the queue and show it. A callback: a second click on the same button starts nothing."""
     if st.session_state.get("train_ticket_used") == ticket:
         return
     st.session_state["train_ticket_used"] = ticket
     try:
-        run = jobs.submit(desk.book(), settings, owner=who, name=name, device=device, limits=desk.limits())
+        run = orders.start(settings, name=name, device=device)
     except (XformerError, OSError) as error:
         complain(error)
         return
@@ -115,7 +116,7 @@ def own(who: str, ticket: int) -> None:
             icon=":material/play_arrow:",
             disabled=settings is None or not who,
             on_click=start,
-            args=(settings, who, device, name, ticket),
+            args=(settings, device, name, ticket),
             width="stretch",
             key="start_own",
         )
@@ -127,9 +128,9 @@ def _checked(base: Preset) -> Preset | None:
         settings = form_of.settings(base, FORM)
         desk.limits().check_size(settings)
     except ConfigError as error:
-        st.error(str(error), icon=":material/edit:")
+        st.error(literal(str(error)), icon=":material/edit:")
     except XformerError as error:
-        st.error(str(error), icon=":material/block:")
+        st.error(literal(str(error)), icon=":material/block:")
     else:
         return settings
     return None

@@ -6,6 +6,7 @@ import random
 
 import streamlit as st
 
+from pages.shared.literal import literal
 from xformer.errors import InputError
 from xformer.tasks import Task
 from xformer.tasks.task import Example
@@ -41,7 +42,7 @@ def ask_probe(entry: Entry, task: Task, max_len: int) -> Example:
     try:
         example = task.example(task.vocabulary.read(str(text)), max_len=max_len)
     except InputError as error:
-        st.error(str(error), icon=":material/edit:")
+        st.error(literal(str(error)), icon=":material/edit:")
         return task.example(task.vocabulary.read(st.session_state.get(good_key, usual)))
     st.session_state[good_key] = text
     return example

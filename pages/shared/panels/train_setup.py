@@ -25,6 +25,8 @@ def setup(who: str) -> None:
     ticket = st.session_state["train_ticket"] = st.session_state.get("train_ticket", 0) + 1
     if "train_form" not in st.session_state:
         fill(FIRST[0])
+    if not desk.is_open():
+        st.caption(":material/group: Everyone on this server can watch what you train, and look at its weights.")
     entries, gpu = desk.book().entries(), len(queue.devices()) > 1
     with st.container(border=True, gap="small", key="presets_first"):
         for name in FIRST:
@@ -78,7 +80,7 @@ def _preset(preset: Preset, who: str, ticket: int, entries: list[Entry], gpu: bo
                 type="primary" if is_first else "secondary",
                 icon=":material/play_arrow:",
                 on_click=start,
-                args=(watchable(preset), who, "auto", "", ticket),
+                args=(watchable(preset), "auto", "", ticket),
                 disabled=not who,
                 key=f"start_{preset.name}",
             )

@@ -9,6 +9,7 @@ import streamlit as st
 from pages.shared import desk
 from pages.shared.ask import not_here
 from pages.shared.components.training_player import put_at
+from pages.shared.literal import literal
 from xformer.errors import BookError
 from xformer.training.book import Entry
 
@@ -28,9 +29,9 @@ def shown_run(who: str) -> Entry | None:
     if chosen in (None, NEW):
         return None
     try:
-        entry = desk.book().entry(chosen)
+        entry = desk.entry(chosen)
     except BookError as error:
-        st.warning(str(error))
+        st.warning(literal(str(error)))
         entry = None
     if entry is None or entry.deleted is not None:
         if entry is not None:
@@ -80,14 +81,14 @@ def show_complaint() -> None:
     """What went wrong since the page was last drawn; its place is always there, so that nothing below is built anew."""
     with st.container(key="train_complaints"):
         if words := st.session_state.pop("train_complaint", None):
-            st.warning(words, icon=":material/report:")
+            st.warning(literal(words), icon=":material/report:")
 
 
 def _entries() -> list[Entry]:
     try:
-        return desk.book().entries()
+        return desk.entries()
     except BookError as error:
-        st.warning(str(error))
+        st.warning(literal(str(error)))
         return []
 
 
@@ -99,7 +100,7 @@ def _follow_the_link(asked: str) -> None:
     try:
         if not re.fullmatch(r"[0-9a-f]{8}", asked, re.ASCII):
             raise BookError
-        desk.book().entry(asked)
+        desk.entry(asked)
     except BookError:
         not_here("run")
         return

@@ -1,0 +1,67 @@
+"""Where a visitor asks from: so that limits also count by address, and a cookie that is thrown away brings nothing.
+
+The address is that of the connection. Behind a proxy it is the one that the proxy forwards, if the proxy is on this machine or
+FORWARDED_ALLOW_IPS lists it (which uvicorn, the server under Streamlit, reads); anybody else's X-Forwarded-For is not believed.
+Addresses are kept in memory only, and only while a run from there is under way.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Callable, Sequence
+
+import streamlit as st
+
+from xformer.errors import BookError
+from xformer.training.book import Entry
+
+HERE = "this machine"
+_runs: dict[str, str] = {}
+"""From which address each run was asked for since the server was started."""
+
+
+def most_waiting() -> int:
+    """Runs from one address that may wait or be trained: half of all, for a whole class may sit behind one address."""
+    asked = os.environ.get("XFORMER_MAX_WAITING_BY_ADDRESS", "")
+    return int(asked) if asked.isascii() and asked.isdigit() else 32
+
+
+def of_visitor() -> str:
+    """The address that the visitor's connection comes from."""
+    return network(st.context.ip_address)
+
+
+def network(address: str | None) -> str:
+    """An address as it is counted: of IPv6 the first half, the rest of which everyone chooses for themselves."""
+    try:
+        found = ipaddress.ip_address((address or "").partition("%")[0])
+    except ValueError:
+        return address or HERE
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is None:
+            return HERE if found.is_loopback else str(ipaddress.ip_network((found, 64), strict=False))
+        found = found.ipv4_mapped
+    return HERE if found.is_loopback else str(found)
+
+
+def check(place: str) -> Callable[[Sequence[Entry]], None]:
+    """What raises `BookError` when as many runs from there are under way, among all entries, as are allowed."""
+
+    def check(entries: Sequence[Entry]) -> None:
+        under_way = {entry.id for entry in entries if entry.state == "queued" or entry.is_active}
+        for run in [run for run in list(_runs) if run not in under_way]:
+            _runs.pop(run, None)
+        n, most = sum(_runs.get(run) == place for run in under_way), most_waiting()
+        if n >= most:
+            raise BookError(
+                f"{n} runs from your address are waiting or in training, and {most} are allowed; "
+                "try again when some are finished."
+            )
+
+    return check
+
+
+def note(place: str, run: str) -> None:
+    """Remember that a run was asked for from there."""
+    _runs[run] = place
