@@ -88,8 +88,11 @@ class Ground:
     def wait_for_rest(self, run: str) -> Entry:
         """Wait until nothing is under way for a run; its state then is one that says why, in a plain sentence."""
         entry = self.wait(run, "an end", lambda entry: not entry.is_active and entry.state != "queued")
-        assert entry.state in ("stopped", "interrupted", "failed", "finished"), entry.state
-        assert bool(entry.message) == (entry.state in ("interrupted", "failed")), (entry.state, entry.message)
+        assert entry.state in ("stopped", "interrupted", "failed", "finished", "damaged"), entry.state
+        assert bool(entry.message) == (entry.state in ("interrupted", "failed", "damaged")), (
+            entry.state,
+            entry.message,
+        )
         assert "Traceback" not in entry.message, entry.message
         assert "\n" not in entry.message, entry.message
         return entry

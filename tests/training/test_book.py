@@ -210,5 +210,5 @@ def test_damaged_rows_are_left_out(book: Book) -> None:
 
 def test_a_state_that_is_none_goes_nowhere(book: Book) -> None:
     run = book.add(PRESET, state="banana")
-    with pytest.raises(BookError, match="is banana, so it cannot become queued"), book.database.writing() as db:
+    with pytest.raises(BookError, match="is damaged, so it cannot become queued"), book.database.writing() as db:
         move(db, entry_of(db, run), "queued")

@@ -232,8 +232,6 @@ def test_a_fork_that_was_stopped_goes_on_and_one_without_its_weights_does_not_be
     [
         ({"seed": 5}, "had other train settings, so it cannot be resumed as this one."),
         ({"lr_changes": [[3, 0.1]]}, "had other train settings, so it cannot be resumed as this one."),
-        ({"steps": 0}, "steps must be from 1 to"),
-        ({"nonsense": 1}, "nonsense"),
     ],
 )
 def test_settings_edited_by_hand_are_refused_and_put_right_go_on(
@@ -247,6 +245,21 @@ def test_settings_edited_by_hand_are_refused_and_put_right_go_on(
     assert entry.state == "failed"
     assert message in entry.message
     assert (book.folder_of(run) / STATE).read_bytes() == state
+    book.change(run, train=json.dumps(stopped.train))
+    assert_goes_on(book, run, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("train_settings", "message"), [({"steps": 0}, "steps must be from 1 to"), ({"nonsense": 1}, "nonsense")]
+)
+def test_settings_that_are_none_are_refused_at_once_and_put_right_go_on(
+    book: Book, monkeypatch: pytest.MonkeyPatch, train_settings: dict[str, Any], message: str
+) -> None:
+    run = add(book)
+    stopped = train(book, run, monkeypatch, at={12: lambda: book.send(run, "stop")})
+    book.change(run, train=json.dumps(stopped.train | train_settings))
+    with pytest.raises(BookError, match=f"cannot go on. .*{message}"):
+        jobs.resume(book, run)
     book.change(run, train=json.dumps(stopped.train))
     assert_goes_on(book, run, monkeypatch)
 

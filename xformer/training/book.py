@@ -15,7 +15,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from xformer.config import ModelConfig, TaskConfig, TrainConfig
 from xformer.errors import BookError, ConfigError
 from xformer.presets import Preset
 from xformer.training.database import Database
+from xformer.training.mending import mended, metrics_row, where
 from xformer.training.schedule import with_peak
 
 FILE = "runs.sqlite"
@@ -158,15 +159,22 @@ class Book:
             return []
         which = "NOT NULL" if deleted else "NULL"
         with self.database.reading() as db:
-            return [
+            found = [
                 _entry(row) for row in db.execute(f"SELECT * FROM runs WHERE deleted IS {which} ORDER BY number DESC")
             ]
+        return list({entry.id: entry for entry in reversed(found)}.values())[::-1]  # a damaged book can name one twice
 
     def rows(self, run: str, after: int = -1) -> list[dict[str, Any]]:
         """The metrics of a run past a step, one dictionary a report; rows that somebody has edited into none are left out."""
         with self.database.reading() as db:
-            found = db.execute("SELECT row FROM metrics WHERE run = ? AND step > ? ORDER BY step", (run, after))
-            return [row for row in (_object(cell["row"]) for cell in found) if row]
+            found = db.execute("SELECT step, row FROM metrics WHERE run = ? AND step > ? ORDER BY step", (run, after))
+            return [row for row in (metrics_row(cell["step"], cell["row"]) for cell in found) if row]
+
+    def n_damaged_rows(self, run: str) -> int:
+        """How many rows `rows` leaves out."""
+        with self.database.reading() as db:
+            n = db.execute("SELECT count(*) FROM metrics WHERE run = ?", (run,)).fetchone()[0]
+        return n - len(self.rows(run))
 
     def send(self, run: str, kind: str, value: float | None = None) -> None:
         """Tell the worker of a run something. Raises `BookError` where there is no worker that could obey."""
@@ -197,7 +205,7 @@ class Book:
             if entry.is_active:
                 raise BookError(f"The run “{entry.name}” is {entry.state}; stop it before you delete it.")
             state = "stopped" if entry.state == "queued" else entry.state
-            db.execute("UPDATE runs SET deleted = ?, state = ? WHERE id = ?", (time.time(), state, run))
+            set_columns(db, run, deleted=time.time(), **({} if state == entry.state else {"state": state}))
 
     def share(self, run: str) -> None:
         """Have everyone see a run that only its owner saw."""
@@ -221,7 +229,8 @@ class Book:
 
 def entry_of(db: sqlite3.Connection, run: str) -> Entry:
     """One run within a transaction. Raises `BookError` when there is none of that id."""
-    row = db.execute("SELECT * FROM runs WHERE id = ?", (run,)).fetchone()
+    condition, value = where(run)
+    row = db.execute(f"SELECT * FROM runs WHERE {condition}", (value,)).fetchone()
     if row is None:
         raise no_such_run(run)
     return _entry(row)
@@ -246,7 +255,9 @@ def move(db: sqlite3.Connection, entry: Entry, state: str, **values: Any) -> Non
 
 def set_columns(db: sqlite3.Connection, run: str, **values: Any) -> None:
     """Set columns of a run, within a transaction."""
-    db.execute(f"UPDATE runs SET {', '.join(f'{name} = ?' for name in values)} WHERE id = ?", (*values.values(), run))
+    condition, of = where(run)
+    changes = ", ".join(f"{name} = ?" for name in values)
+    db.execute(f"UPDATE runs SET {changes} WHERE {condition}", (*values.values(), of))
 
 
 def put_command(db: sqlite3.Connection, run: str, kind: str, value: float | None = None) -> None:
@@ -294,23 +305,10 @@ def plain(text: str) -> str:
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())[:80]
 
 
+NAMES = tuple(field.name for field in fields(Entry))
+
+
 def _entry(row: sqlite3.Row) -> Entry:
-    values = dict(row)
-    for name in ("model", "task", "train", "live", "figures"):
-        values[name] = _object(values[name])
-    tags = _json(values["tags"])
-    values["tags"] = tuple(map(str, tags)) if isinstance(tags, list) else ()
-    return Entry(**values)
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _object(text: str) -> dict[str, Any]:
-    """The JSON object in a cell; an empty one where somebody has edited the book into something else."""
-    value = _json(text)
-    return value if isinstance(value, dict) else {}
+    """A run as far as its row can be read; columns that are none of this program's are left alone."""
+    there = row.keys()
+    return Entry(**mended({name: row[name] for name in NAMES if name in there}, MOVES))

@@ -107,6 +107,7 @@ class Database:
         db = sqlite3.connect(self.file, timeout=20, isolation_level=None)
         try:
             db.row_factory = sqlite3.Row
+            db.text_factory = _text
             db.execute("PRAGMA synchronous = NORMAL")
             found = db.execute("PRAGMA user_version").fetchone()[0]
             if found < VERSION:
@@ -132,3 +133,8 @@ class Database:
             db.execute(f"PRAGMA user_version = {VERSION}")
         db.execute("COMMIT")
         return VERSION
+
+
+def _text(cell: bytes) -> str:
+    """A text of the file, also one that is no UTF-8: else one such cell would keep all others from being read."""
+    return cell.decode("utf-8", "replace")

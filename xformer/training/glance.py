@@ -5,21 +5,26 @@ share = exact_match(entry, latest_rows(book).get(entry.id, {}))
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from xformer.config import TASK_LIMITS
 from xformer.training.book import Book, Entry
+from xformer.training.mending import metrics_row
 
 Row = Mapping[str, Any]
 
 
 def latest_rows(book: Book) -> dict[str, dict[str, Any]]:
-    """The last metrics of each run that has any."""
-    query = "SELECT id, (SELECT row FROM metrics WHERE run = id ORDER BY step DESC LIMIT 1) AS row FROM runs"
+    """The last metrics that can be read of each run that has any."""
+    query = (
+        "SELECT id, step_of AS step, (SELECT row FROM metrics WHERE run = id AND step = step_of) AS row FROM "
+        "(SELECT id, (SELECT max(step) FROM metrics WHERE run = id) AS step_of FROM runs)"
+    )
     with book.database.reading() as db:
-        return {found["id"]: json.loads(found["row"]) for found in db.execute(query) if found["row"] is not None}
+        found = {line["id"]: (line["step"], line["row"]) for line in db.execute(query) if line["row"] is not None}
+    latest = {run: metrics_row(*last) or next(reversed(book.rows(run)), {}) for run, last in found.items()}
+    return {run: row for run, row in latest.items() if row}
 
 
 def exact_match(entry: Entry, row: Row) -> float | None:

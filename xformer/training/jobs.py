@@ -39,6 +39,7 @@ from xformer.training.book import (
     put_command,
 )
 from xformer.training.limits import Limits
+from xformer.training.mending import DAMAGED, where
 
 if TYPE_CHECKING:
     from xformer.checkpoints import Checkpoint
@@ -139,6 +140,8 @@ def resume(book: Book, run: str) -> None:
             raise BookError(f"The run “{entry.name}” was deleted; take it back before you resume it.")
         if entry.is_active:
             put_command(db, run, "resume")
+        elif entry.state == DAMAGED:
+            raise BookError(f"The run “{entry.name}” cannot go on. {entry.message}")
         elif entry.wanted == ELSEWHERE:
             raise BookError(f"The run “{entry.name}” was trained by another program; go on with it there.")
         elif entry.state in RESUMABLE:
@@ -166,7 +169,8 @@ def tend(book: Book) -> None:
     entries = book.entries()
     for entry in entries:
         if entry.is_active:
-            _bury(book, entry)
+            with suppress(BookError, OSError):  # what is wrong with one run keeps no other one waiting
+                _bury(book, entry)
     if not any(entry.state == "queued" for entry in book.entries()):
         return
     available = queue.devices()
@@ -223,6 +227,9 @@ def _start_next(book: Book, device: str, available: Sequence[str]) -> None:
     with book.database.writing() as db:
         entries = all_entries(db)
         for entry in queue.next_for(device, entries, available):
+            if why := _unusable(book.folder_of(entry.id)):
+                move(db, entry, "stopped", message=f"Its folder cannot be used: {why}.")
+                continue
             lock = liveness.take(book.folder_of(entry.id) / LOCK)
             if lock is None:  # its last process is just leaving
                 continue
@@ -235,6 +242,14 @@ def _start_next(book: Book, device: str, available: Sequence[str]) -> None:
             finally:
                 os.close(lock)
             return
+
+
+def _unusable(folder: Path) -> str:
+    """Why a run cannot be trained in a folder that something has happened to; empty where it can."""
+    if folder.exists() and not folder.is_dir():
+        return "a file is in its place"
+    taken = [name for name in (LOCK, LOG) if (folder / name).exists() and not (folder / name).is_file()]
+    return f"{taken[0]} is no file" if taken else ""
 
 
 def _spawn(folder: Path, book: Book, run: str, token: str, lock: int) -> None:
@@ -258,11 +273,13 @@ def empty_bin(book: Book, older_than: float = BIN_SECONDS) -> None:
     """Remove for good what was thrown away some time ago."""
     for entry in book.entries(deleted=True):
         with book.database.writing() as db:
+            condition, of = where(entry.id)
             expired = db.execute(
-                "SELECT 1 FROM runs WHERE id = ? AND deleted < ?", (entry.id, time.time() - older_than)
+                f"SELECT 1 FROM runs WHERE {condition} AND deleted < ?", (of, time.time() - older_than)
             )
             if expired.fetchone() is None:  # too early, or somebody has taken it back meanwhile
                 continue
             shutil.rmtree(book.folder_of(entry.id), ignore_errors=True)
-            for table, column in (("runs", "id"), ("metrics", "run"), ("commands", "run")):
-                db.execute(f"DELETE FROM {table} WHERE {column} = ?", (entry.id,))
+            db.execute(f"DELETE FROM runs WHERE {condition}", (of,))
+            for table in ("metrics", "commands"):
+                db.execute(f"DELETE FROM {table} WHERE run = ?", (entry.id,))
