@@ -4,7 +4,7 @@ PORT ?= 8501
 PYTEST_FLAGS ?=
 BIN := .venv/bin
 
-.PHONY: app test faults lint bench checkpoints scores clean
+.PHONY: app test faults floors lint bench checkpoints scores clean
 
 app: .venv/app
 	$(BIN)/python app.py --server.port $(PORT)
@@ -15,6 +15,10 @@ test: .venv/test
 # Everything that can happen to a training run, tried a few thousand times: half an hour, and a table of what was survived.
 faults: .venv/test
 	$(BIN)/python -m tests.faults
+
+# The lowest versions that requirements.txt allows, in .venv-floors, under a fast part of the tests: two minutes.
+floors:
+	$(PYTHON) -m tests.floors
 
 lint: .venv/test
 	$(BIN)/ruff format --check .
@@ -54,4 +58,4 @@ scores: .venv/app
 	touch $@
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-floors

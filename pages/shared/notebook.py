@@ -20,6 +20,7 @@ from pages.shared.resources import MASKS, Run
 from pages.shared.script import script
 from pages.shared.view import View
 from xformer.interventions import join
+from xformer.training.spreadsheet import to_csv
 
 Table = pd.DataFrame | Callable[[], pd.DataFrame]
 """The numbers of a picture, or what makes them once they are asked for."""
@@ -117,7 +118,7 @@ def csv(table: Table, name: str, file: str, words: str = "Data as CSV") -> None:
     """The button that gets the numbers of a picture as a file; a table that takes a while is made when it is asked for."""
     st.download_button(
         words,
-        lambda: (table() if callable(table) else table).to_csv(index=False).encode(),
+        lambda: to_csv(table() if callable(table) else table),
         f"{file}-{name}.csv",
         "text/csv",
         icon=":material/download:",

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import io
+
 import pandas as pd
 import pytest
 
 from pages.shared.notebook import HEAD, heads_from_1
+from tests.pages.conftest import ROOT
+from xformer.training.metric_files import metrics_csv
+from xformer.training.spreadsheet import to_csv
 
 
 @pytest.mark.parametrize(
@@ -15,3 +21,29 @@ def test_heads_are_counted_from_1_and_the_header_says_so(first: int, heads: list
     table = heads_from_1(pd.DataFrame({"layer": "a", "head": heads}), first, no_head="mean")
     assert list(table.columns) == ["layer", HEAD]
     assert table[HEAD].tolist() == written
+
+
+@pytest.mark.parametrize(
+    "text", ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "＝1+1", "=1", "--"]
+)
+def test_no_heading_and_no_cell_is_a_formula(text: str) -> None:
+    table = pd.DataFrame({text: [text], "n": [-1.5]})
+    for content in (to_csv(table), metrics_csv({text: [{"step": 1, text: 2.0, "scores": {text: [0.5]}}]})):
+        for line in csv.reader(io.StringIO(content.decode(), newline="")):
+            assert not [cell for cell in line if cell.startswith(text)]
+    assert list(csv.reader(io.StringIO(to_csv(table).decode(), newline="")))[1][1] == "-1.5"
+
+
+@pytest.mark.parametrize("cell", ["-0.5", "+1e-3", "-", "=", "-inf", "a=b", "", "3:+"])
+def test_numbers_signs_and_words_are_written_as_they_are(cell: str) -> None:
+    assert to_csv(pd.DataFrame({"a": [cell]})).decode().splitlines()[1].strip('"') == cell
+
+
+def test_columns_of_one_name_are_both_made_harmless() -> None:
+    table = pd.DataFrame([["=1", "@2"]], columns=["x", "x"])
+    assert to_csv(table).decode() == "x,x\n'=1,'@2\n"
+
+
+def test_every_csv_that_is_offered_goes_through_one_function() -> None:
+    files = [file for folder in ("pages", "xformer") for file in (ROOT / folder).rglob("*.py")]
+    assert [file.name for file in files if ".to_csv(" in file.read_text("utf-8")] == ["spreadsheet.py"]

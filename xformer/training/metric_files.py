@@ -16,6 +16,8 @@ from typing import Any
 
 import pandas as pd
 
+from xformer.training.spreadsheet import to_csv
+
 Rows = Sequence[Mapping[str, Any]]
 TAGS = {
     "loss": "loss/training",
@@ -44,14 +46,8 @@ def metrics_table(runs: Mapping[str, Rows]) -> pd.DataFrame:
 
 
 def metrics_csv(runs: Mapping[str, Rows]) -> bytes:
-    """The same as a CSV file. A name that a spreadsheet would take for a formula is quoted with an apostrophe."""
-    table = metrics_table(runs)
-    for column in table.select_dtypes(include=["object", "string"]).columns:
-        table[column] = [
-            f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@")) else cell
-            for cell in table[column]
-        ]
-    return table.to_csv(index=False).encode()
+    """The same as a CSV file, which a spreadsheet takes for nothing but words and numbers."""
+    return to_csv(metrics_table(runs))
 
 
 def event_files(runs: Mapping[str, Rows], created: Mapping[str, float]) -> bytes:

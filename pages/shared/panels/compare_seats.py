@@ -127,7 +127,7 @@ def _card(index: int, seat: Seat, n: int) -> None:
                 _ask_step(index, *of_run, narrow=n < 3)
         # What is inside is drawn while it is open: a widget that is not on the screen misses what it is told.
         drawer = second.popover(
-            ", ".join(seat.settings()) or "as trained",
+            literal(", ".join(seat.settings())) or "as trained",
             icon=":material/tune:" if n < 3 and of_run is None else None,
             width="stretch",
             key=f"compare_settings_{index}",

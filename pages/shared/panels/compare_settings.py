@@ -8,6 +8,7 @@ from typing import Any
 
 import streamlit as st
 
+from pages.shared.literal import literal
 from pages.shared.panels.compare_seat import MOST_SEED, Seat
 from pages.shared.resources import MASKS
 from xformer import ModelConfig
@@ -85,7 +86,7 @@ def _others(index: int, seat: Seat, change: Change, shown: set[str]) -> None:
     for text in seat.changes:
         if text not in shown:
             st.button(
-                _label(text, seat),
+                literal(_label(text, seat)),
                 icon=":material/close:",
                 key=f"compare_{index}_undo_{text}",
                 on_click=lambda text=text: change(
@@ -110,7 +111,7 @@ def _one_more(index: int, seat: Seat, change: Change) -> None:
         except XformerError as error:
             problem = str(error)
         if problem:
-            st.caption(f":material/edit: {problem}")
+            st.caption(f":material/edit: {literal(problem)}")
         st.button(
             "Add it",
             key=f"{key}_add",

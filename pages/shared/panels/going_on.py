@@ -6,6 +6,7 @@ import streamlit as st
 
 from pages.shared import resources
 from pages.shared.components.prediction_strip import Lane, prediction_strip
+from pages.shared.literal import literal
 from pages.shared.patience import patience
 from pages.shared.view import View
 from xformer.interventions import join
@@ -70,7 +71,7 @@ def _story(view: View) -> None:
     st.code(_plain(view, (*_read(view), *said)), language=None, wrap_lines=True)
     config = view.task.config
     st.caption(
-        f"It was trained on {texts.title(config.text)} and never sees more than {config.max_len} characters at once: "
+        f"It was trained on {literal(texts.title(config.text))} and never sees more than {config.max_len} characters at once: "
         + (
             f"its encoder reads the last {config.max_len}, its decoder says {config.max_len} more, and so on."
             if view.is_pair

@@ -7,6 +7,7 @@ import math
 import streamlit as st
 
 from pages.shared.layout import is_dark
+from pages.shared.literal import literal
 from pages.shared.notebook import footer
 from pages.shared.resources import Run
 from pages.shared.view import View
@@ -23,7 +24,7 @@ def stages_panel(view: View, run: Run, layer: PatternLayer, head: int, query: in
     """Draw the stages of one cell of `run`; the numbers are those of the trace."""
     cell = stages(run.trace, layer.name, head, query, key)
     dark = is_dark()
-    name_q, name_k = f"{query} “{layer.query_labels[query]}”", f"{key} “{layer.key_labels[key]}”"
+    name_q, name_k = f"{query} “{literal(layer.query_labels[query])}”", f"{key} “{literal(layer.key_labels[key])}”"
     st.caption(
         f"Query {name_q} and key {name_k} in {layer.title} · head {head + 1}. "
         "Click a cell of the matrix above to choose another; its numbers appear here."

@@ -1,0 +1,168 @@
+"""No page hands words that anyone can have typed to something that reads Markdown: read off the source of all pages."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.pages.conftest import ROOT, Open
+from tests.pages.test_train import finished
+
+MARKDOWN = set(
+    re.findall(
+        r"\w+",
+        "error warning info success exception caption markdown toast title header subheader badge metric write button "
+        "download_button link_button popover expander checkbox toggle status spinner heading",
+    )
+)
+"""What reads its first argument as Markdown; `text`, `code` and the cells of tables show letters."""
+FROM_ANYONE = set(
+    re.findall(
+        r"\w+",
+        "error exception why reason problem wrong said words message text typed name title label labels token tokens symbol "
+        "asked file_name tag tags story about",
+    )
+)
+"""Names of variables and attributes that may hold what somebody typed, or quote it."""
+SAFE = {"literal", "len", "int", "float", "duration", "percent", "megabytes", "join_words"}
+"""Calls that make a text harmless, or a number."""
+OURS = {
+    "learn/bug_lab.py": {"said(view, bug, pair)"},
+    "shared/layout.py": {"text"},  # the callers hand it over, and are read here too
+    "shared/notebook.py": {"words", "text"},
+    "shared/panels/activations.py": {"title"},
+    "shared/panels/bug_card.py": {"name"},
+    "shared/panels/bug_fit.py": {"why"},
+    "shared/panels/bug_training.py": {"curves.title"},
+    "shared/panels/change.py": {"label"},
+    "shared/panels/class_said.py": {"row.said"},
+    "shared/panels/compare_many.py": {"match.task.config.name"},
+    "shared/panels/neuron_activity.py": {"said"},
+    "shared/panels/neuron_notes.py": {"name"},
+    "shared/panels/over_image.py": {"name"},
+    "shared/panels/position_kinds.py": {"KINDS[kind].name"},
+    "shared/panels/positions_off.py": {"name"},
+    "shared/panels/principle_show.py": {"picture.title", "picture.about"},
+    "shared/panels/published.py": {"published.title"},
+    "shared/panels/runs_one.py": {"name"},
+    "shared/panels/stages.py": {"title", "layer.title"},
+    "shared/panels/train_afterwards.py": {"words"},
+    "shared/panels/train_charts.py": {"curves.title"},
+    "shared/panels/train_controls.py": {"words"},
+    "shared/panels/train_form.py": {"field.label"},
+    "shared/panels/train_own.py": {"PRESETS[name].title", "base.title"},
+    "shared/panels/train_setup.py": {"words", "preset.title", "preset.about", "preset.name"},
+    "shared/panels/vectors.py": {"name", "words"},
+    "shared/session.py": {"title"},
+    "train/runs.py": {"words"},
+}
+"""By file, expressions that hold words of this program, in spite of their names; each was looked at."""
+
+
+def calls(source: str) -> Iterator[tuple[ast.Call, list[ast.expr]]]:
+    """Each call of something that reads Markdown, with the expressions it reads."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, (ast.Attribute, ast.Name)):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+            if name in MARKDOWN and not ast.unparse(node.func).startswith("texts."):  # which name a text
+                read = [
+                    *node.args[:1],
+                    *(word.value for word in node.keywords if word.arg in ("help", "body", "label")),
+                ]
+                yield node, read
+
+
+def unescaped(expression: ast.expr) -> Iterator[str]:
+    """The parts of an expression that may be anyone's words and go through no `literal`."""
+    if isinstance(expression, ast.Call):
+        name = (
+            expression.func.attr if isinstance(expression.func, ast.Attribute) else getattr(expression.func, "id", "")
+        )
+        if name in SAFE:
+            return
+        if name in FROM_ANYONE or name in ("title_of", "why_not"):
+            yield ast.unparse(expression)
+            return
+        for argument in [*expression.args, *(word.value for word in expression.keywords)]:
+            yield from unescaped(argument)
+        if isinstance(expression.func, ast.Attribute):
+            yield from unescaped(expression.func.value)
+    elif isinstance(expression, ast.Name):
+        if expression.id in FROM_ANYONE:
+            yield expression.id
+    elif isinstance(expression, ast.Attribute):
+        if expression.attr in FROM_ANYONE:
+            yield ast.unparse(expression)
+    elif isinstance(expression, ast.IfExp):
+        yield from unescaped(expression.body)
+        yield from unescaped(expression.orelse)
+    elif isinstance(expression, ast.FormattedValue):
+        if expression.format_spec is None:  # a number has one
+            yield from unescaped(expression.value)
+    elif isinstance(expression, ast.Subscript):
+        yield from unescaped(expression.value)
+    else:
+        for child in ast.iter_child_nodes(expression):
+            if isinstance(child, ast.expr):
+                yield from unescaped(child)
+
+
+def shown_unescaped(source: str) -> list[str]:
+    """The expressions in a source that are shown as Markdown and may be anyone's words."""
+    return [part for _, read in calls(source) for one in read for part in unescaped(one)]
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "pages").rglob("*.py")), ids=lambda file: file.stem)
+def test_no_page_reads_what_anyone_typed_as_markdown(file: Path) -> None:
+    name = file.relative_to(ROOT / "pages").as_posix()
+    assert set(shown_unescaped(file.read_text("utf-8"))) - OURS.get(name, set()) == set()
+
+
+def test_the_list_of_our_own_words_has_nothing_that_is_gone() -> None:
+    for name, expressions in OURS.items():
+        assert expressions <= set(shown_unescaped((ROOT / "pages" / name).read_text("utf-8"))), name
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "st.error(str(error))",
+        "st.error(f'The file was not taken. {error}')",
+        "st.warning('No: ' + str(error), icon=':material/edit:')",
+        "place.caption(entry.name)",
+        "st.markdown(f'**{entry.name}**')",
+        "st.success(f'Taken: {taken.name}' if taken.is_new else '')",
+        "st.button(models.title_of(name))",
+        "st.popover('More', help=story.about)",
+        "row.toast(problem)",
+        "st.info(', '.join(labels))",
+    ],
+)
+def test_what_is_forbidden_is_found(line: str) -> None:
+    assert shown_unescaped(line)
+    assert (
+        not shown_unescaped(line.replace("str(error)", "literal(str(error))").replace("{error}", "{n:,}"))
+        or "error" not in line
+    )
+
+
+def test_an_error_repeats_what_was_typed_letter_by_letter(open_page: Open, runs: Path) -> None:
+    app = open_page("pages/train/train.py", run=finished(runs))
+    for text in (
+        "$x$",
+        ":red[a]",
+        ":material/delete:",
+        "<b>x</b>",
+        "https://evil.example",
+        "me@evil.example",
+        "`a`",
+        "a\\b",
+    ):
+        key = next(box.key for box in app.text_input if "probe_" in str(box.key))
+        app.text_input(key=key).set_value(text).run()
+        [said] = [error.value for error in app.error]
+        assert not re.search(r"(?<!\\)[$`<>\[\]_*]|:(?=[\w/])|@(?=\w)", said), said
