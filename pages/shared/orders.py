@@ -10,6 +10,7 @@ from typing import Any
 
 from pages.shared import desk
 from pages.shared.serving import address
+from pages.shared.typed import typed
 from xformer.errors import BookError
 from xformer.presets import Preset
 from xformer.tasks import texts
@@ -17,6 +18,7 @@ from xformer.training import jobs
 from xformer.training.book import ELSEWHERE, Entry
 from xformer.training.transfer import Taken, from_file
 
+MOST_NAME = 80
 NOBODY = (
     "Nothing can belong to you here: your browser keeps no cookie of this server, or shows this page in a frame. "
     "Allow the cookie, or open the page by itself, and try again."
@@ -25,7 +27,7 @@ NOBODY = (
 
 def start(settings: Preset, *, name: str = "", device: str = "auto") -> str:
     """Put a run of the visitor's into the queue and return its id."""
-    return _submitted(jobs.submit, desk.book(), settings, name=name, device=device)
+    return _submitted(jobs.submit, desk.book(), settings, name=typed(name, MOST_NAME), device=device)
 
 
 def again(run: str, name: str) -> str:
@@ -65,7 +67,7 @@ def change_rate(run: str, peak: float) -> None:
 
 def rename(run: str, name: str) -> None:
     """Give a run another name."""
-    desk.book().rename(_own(run).id, name)
+    desk.book().rename(_own(run).id, typed(name, MOST_NAME))
 
 
 def tag(run: str, tags: list[str]) -> None:

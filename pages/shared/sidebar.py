@@ -12,9 +12,13 @@ from pages.shared.link import carry
 from pages.shared.literal import literal
 from pages.shared.panels.runs_bar import upload
 from pages.shared.resources import check_memory
+from pages.shared.typed import typed
 from xformer.errors import InputError
 from xformer.tasks import Task
 from xformer.training.transfer import Taken
+
+MOST_TYPED = 20_000
+"""Characters of an input: more than any model here reads, and what a window of a text is taken from."""
 
 
 def ask_model() -> str:
@@ -86,7 +90,6 @@ def ask_input(task: Task, max_len: int, model: str) -> tuple[int, ...]:
         "Input",
         key="input",
         persist_state="session",
-        max_chars=20_000,
         help=task.rule.typed,
     )
     examples_at, random_at = st.columns(2)
@@ -104,18 +107,18 @@ def ask_input(task: Task, max_len: int, model: str) -> tuple[int, ...]:
         help=task.rule.missing or None,
     )
     try:
-        typed = tuple(task.vocabulary.read(str(st.session_state["input"])))
-        source = last_that_fit(task, typed, max_len) if task.rule.goes_on else typed
+        whole = tuple(task.vocabulary.read(typed(st.session_state["input"], MOST_TYPED)))
+        source = last_that_fit(task, whole, max_len) if task.rule.goes_on else whole
         check_memory(model, source)
     except InputError as error:
         st.error(literal(str(error)), icon=":material/edit:")
         source = _last_good(task, max_len)
         st.caption("Still showing the last input that could be read.")
         return source
-    st.session_state["window"] = task.vocabulary.text(list(source)) if len(source) < len(typed) else None
-    if len(source) < len(typed):
+    st.session_state["window"] = task.vocabulary.text(list(source)) if len(source) < len(whole) else None
+    if len(source) < len(whole):
         st.caption(
-            f":material/info: Characters {len(typed) - len(source) + 1:,} to {len(typed):,} of your {len(typed):,} are shown: "
+            f":material/info: Characters {len(whole) - len(source) + 1:,} to {len(whole):,} of your {len(whole):,} are shown: "
             f"the last {len(source):,}, as many as this model reads."
         )
     st.session_state["last_good"] = task.vocabulary.text(list(source))
@@ -178,7 +181,7 @@ def _begin_input(task: Task) -> None:
         _type(task.rule.default)
     elif before != task.config.name:
         try:
-            task.vocabulary.read(str(st.session_state["input"]))
+            task.vocabulary.read(typed(st.session_state["input"], MOST_TYPED))
         except InputError:
             _type(task.rule.default)
 

@@ -15,6 +15,7 @@ from pages.shared.panels.runs_table import (
     CHOSEN,
     DOWN,
     MOST,
+    MOST_FIND,
     choose,
     filters,
     follow_the_link,
@@ -75,7 +76,7 @@ def _body(who: str, was_alive: bool) -> None:
         if st.session_state[key]:
             link[name] = ",".join(st.session_state[key])
     if st.session_state["runs_text"]:
-        link["find"] = st.session_state["runs_text"]
+        link["find"] = st.session_state["runs_text"][:MOST_FIND]
     if chosen:
         curves_at, one_at = st.columns([9, 5], gap="medium")
         rows = {entry.id: book.rows(entry.id) for entry in chosen[:MOST]}

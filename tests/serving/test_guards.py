@@ -154,6 +154,20 @@ def test_developers_orders_are_dropped_and_the_screens_own_pass() -> None:
     assert inner.heard == [rerun.SerializeToString()]
 
 
+def test_half_a_character_becomes_the_replacement_character_and_the_connection_stays() -> None:
+    rerun = BackMsg()
+    state = rerun.rerun_script.widget_states.widgets.add()
+    state.id, state.string_value = "input", "3 \ufffd 7"
+    whole, half = rerun.SerializeToString(), rerun.SerializeToString().replace(b"\xef\xbf\xbd", b"\xed\xa0\xbd")
+    inner = Inner()
+    ask(
+        MessageGuard(inner),
+        "websocket",
+        incoming=[{"type": "websocket.receive", "bytes": data} for data in (whole, half)],
+    )
+    assert inner.heard == [whole, whole]
+
+
 class Uploads(UploadGuard):
     """The guard, with given files in memory."""
 

@@ -129,5 +129,8 @@ def _checked(content: bytes) -> str:
         raise InputError(
             f"A text needs at least {FEWEST:,} characters, and this one has {len(text):,}; give a longer one."
         )
-    alphabet_of(text)
+    if len(alphabet_of(text)) < 2:
+        raise InputError(
+            f"A text needs at least two different characters, and this one has only {text[0]!r}; give another."
+        )
     return text

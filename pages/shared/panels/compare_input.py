@@ -16,11 +16,14 @@ from pages.shared.panels.compare_job import TICK, Job
 from pages.shared.panels.compare_match import Match, check_input, symbols_of, task_of
 from pages.shared.panels.compare_seat import Seat
 from pages.shared.session import LookedAt
+from pages.shared.typed import typed
 from xformer.analysis.disagreement import Search, Want, search
 from xformer.errors import InputError
 from xformer.tasks import Task
 
 INPUT = "compare_input"
+MOST_TYPED = 2_000
+"""Characters: each player goes through all of them."""
 SEEN = "compare_input_seen"
 """Where the session keeps the input of the other screens that this one has taken over last."""
 SEARCH = "compare_search"
@@ -47,7 +50,6 @@ def ask_input(seats: Sequence[Seat], looked: LookedAt) -> Match:
         "Input",
         key=INPUT,
         persist_state="session",
-        max_chars=2000,
         help=task.rule.typed,
         label_visibility="collapsed",
         icon=":material/input:",
@@ -111,7 +113,7 @@ def is_searching() -> bool:
 def _source(seats: Sequence[Seat], task: Task) -> tuple[tuple[int, ...], bool]:
     """What is read, and whether that is what stands in the box."""
     try:
-        source = tuple(task.vocabulary.read(str(st.session_state[INPUT])))
+        source = tuple(task.vocabulary.read(typed(st.session_state[INPUT], MOST_TYPED)))
         check_input(seats, source)
     except InputError as error:
         st.error(literal(str(error)), icon=":material/edit:")

@@ -15,6 +15,7 @@ from pages.shared.notebook import code_and_data
 from pages.shared.panels.principle_show import Picture, show_matrices
 from pages.shared.resources import Run
 from pages.shared.screens import SCREENS
+from pages.shared.typed import typed
 from xformer import Checkpoint
 from xformer.analysis import principles
 from xformer.errors import InputError
@@ -171,13 +172,11 @@ def _ask_source(checkpoint: Checkpoint) -> tuple[tuple[int, ...], str]:
         st.session_state["principle_input"] = wanted[:60]
     st.session_state.setdefault("principle_input", USUAL)
     carry("principle_input")
-    text = st.text_input(
-        f"Up to {MOST} numbers", key="principle_input", persist_state="session", max_chars=60, width=200
-    )
+    text = st.text_input(f"Up to {MOST} numbers", key="principle_input", persist_state="session", width=200)
     task = checkpoint.task
     assert task is not None
     try:
-        source = task.vocabulary.read(str(text))
+        source = task.vocabulary.read(typed(text, 60))
         if len(source) > MOST:
             raise InputError(
                 f"Here it reads at most {MOST} numbers, so that each can be seen; these are {len(source)}."

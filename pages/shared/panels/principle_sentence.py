@@ -12,6 +12,7 @@ from torch import Tensor
 from pages.shared.ask import not_here, seed
 from pages.shared.link import asked, carry
 from pages.shared.literal import literal
+from pages.shared.typed import typed
 from xformer.analysis import principles
 from xformer.errors import InputError
 
@@ -69,7 +70,7 @@ def ask_sentence() -> Sentence:
     _begin()
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom", key="principle_ask"):
         st.text_input("A sentence of 2 to 8 words: change one and see", key="principle_text", persist_state="session",
-                      max_chars=120, width="stretch")  # fmt: skip
+                      width="stretch")  # fmt: skip
         st.segmented_control(
             "Numbers per word", WIDTHS, required=True, key="principle_d", persist_state="session", width="content"
         )
@@ -114,9 +115,8 @@ def _redraw() -> None:
 
 
 def _words() -> tuple[tuple[str, ...], str]:
-    text = st.session_state["principle_text"].encode("utf-8", "replace").decode("utf-8")
     try:
-        words = tuple(principles.words_of(text))
+        words = tuple(principles.words_of(typed(st.session_state["principle_text"], 120)))
     except InputError as error:
         return st.session_state.get("principle_last", tuple(USUAL.split())), str(error)
     st.session_state["principle_last"] = words

@@ -53,7 +53,7 @@ def _words(entry: Entry, mine: bool, every_tag: Sequence[str]) -> None:
         st.session_state[name] = st.session_state[f"{name}_was"] = entry.name
     if st.session_state.get(f"{tags}_was") != entry.tags:
         st.session_state[tags], st.session_state[f"{tags}_was"] = list(entry.tags), entry.tags
-    st.text_input("Name", key=name, max_chars=80, disabled=not mine, on_change=_rename, args=(entry.id,))
+    st.text_input("Name", key=name, disabled=not mine, on_change=_rename, args=(entry.id,))
     st.multiselect(
         "Tags",
         sorted({*every_tag, *entry.tags}),

@@ -12,6 +12,9 @@ import streamlit as st
 from pages.shared import desk
 from pages.shared.ask import not_here, seed
 from pages.shared.layout import is_dark
+from pages.shared.literal import literal
+from pages.shared.typed import typed
+from xformer.errors import InputError
 from xformer.training.book import MOVES, Entry
 from xformer.training.overview import differing, overview
 from xformer.viz import theme
@@ -22,6 +25,7 @@ CHOSEN, ROWS, GENERATION = "runs_chosen", "runs_rows", "runs_generation"
 MOST = 12
 """As many runs as there are colours."""
 ALWAYS = ("created", "name", "state", "step", "steps", "exact match", "loss", "seconds")
+MOST_FIND = 80
 UP, DOWN = ":material/arrow_upward:", ":material/arrow_downward:"
 STATE_HUES: dict[str, theme.Pair] = {
     "queued": ("#5a6376", "#a5afc2"),
@@ -45,7 +49,7 @@ def follow_the_link(entries: Sequence[Entry], latest: Mapping[str, Any]) -> None
     """The first choice of a session: what the link asks for, or the latest runs that there is something to see of."""
     if CHOSEN in st.session_state:
         return
-    st.session_state.setdefault("runs_text", st.query_params.get("find", "")[:80])
+    st.session_state.setdefault("runs_text", st.query_params.get("find", "")[:MOST_FIND])
     asked = st.query_params.get("runs")
     if asked is None:
         found = [entry.id for entry in entries if entry.id in latest][:4]
@@ -80,7 +84,6 @@ def filters(entries: Sequence[Entry], columns: Sequence[str]) -> tuple[list[Entr
         key="runs_text",
         persist_state="session",
         placeholder="name, tag, task …",
-        max_chars=80,
         icon=":material/search:",
     )
     chosen_states = state_at.multiselect(
@@ -99,7 +102,11 @@ def filters(entries: Sequence[Entry], columns: Sequence[str]) -> tuple[list[Entr
         label_visibility="collapsed",
         help="The smallest first, or the largest.",
     )
-    words = (text or "").lower().split()
+    try:
+        words = typed(text or "", MOST_FIND).lower().split()
+    except InputError as error:
+        st.warning(literal(str(error)), icon=":material/search_off:")
+        words = []
     found = [
         entry
         for entry in entries

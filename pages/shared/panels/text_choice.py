@@ -47,9 +47,10 @@ def text_choice(preset: Preset, then: Callable[[Preset], None]) -> None:
             return
         if name not in given:
             given.append(name)
-        length = len(texts.read(name))
-        st.session_state[SAID] = f"{length:,} characters, {len(set(texts.read(name))):,} of them different."
         follow(name)
+        if WRONG not in st.session_state:  # one message: it can be learned, or why not
+            text = texts.read(name)
+            st.session_state[SAID] = f"{len(text):,} characters, {len(set(text)):,} of them different."
 
     def download() -> None:
         try:

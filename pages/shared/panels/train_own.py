@@ -94,9 +94,7 @@ def own(who: str, ticket: int) -> None:
         with st.expander("More about the training"):
             form_of.ask(fields.TRAIN_MORE, FORM)
     with summary:
-        name = st.text_input(
-            "Name", key="own_name", max_chars=80, placeholder="as the settings say", persist_state="session"
-        )
+        name = st.text_input("Name", key="own_name", placeholder="as the settings say", persist_state="session")
         choices = ["auto", *queue.devices()]
         device = st.selectbox(
             "Device",

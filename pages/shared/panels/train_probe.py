@@ -7,6 +7,7 @@ import random
 import streamlit as st
 
 from pages.shared.literal import literal
+from pages.shared.typed import typed
 from xformer.errors import InputError
 from xformer.tasks import Task
 from xformer.tasks.task import Example
@@ -31,7 +32,6 @@ def ask_probe(entry: Entry, task: Task, max_len: int) -> Example:
             begin,
             key=f"probe_{entry.id}_{version}",
             persist_state="session",
-            max_chars=400,
             label_visibility="collapsed",
             icon=":material/visibility:",
             placeholder=f"Watch it learn on … {task.rule.typed}",
@@ -40,7 +40,7 @@ def ask_probe(entry: Entry, task: Task, max_len: int) -> Example:
             "Random", icon=":material/casino:", on_click=draw, key="probe_random", help="Another input to watch it on."
         )
     try:
-        example = task.example(task.vocabulary.read(str(text)), max_len=max_len)
+        example = task.example(task.vocabulary.read(typed(text, 400)), max_len=max_len)
     except InputError as error:
         st.error(literal(str(error)), icon=":material/edit:")
         return task.example(task.vocabulary.read(st.session_state.get(good_key, usual)))

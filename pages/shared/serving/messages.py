@@ -1,26 +1,37 @@
 """Which orders of a browser the server obeys: those of the screens, and none of Streamlit's own for developers.
 
+A browser may also send half a character: JavaScript keeps text in halves of 16 bits, and a paste or a script can leave one
+alone. Such text is no UTF-8, and Streamlit ends the connection over it; here it becomes the replacement character.
+
 Streamlit's protocol lets every visitor clear the caches of all, with one message that no screen here ever sends
 (https://github.com/streamlit/streamlit/blob/develop/proto/streamlit/proto/BackMsg.proto). Such messages end here.
 """
 
 from __future__ import annotations
 
+import re
+
 from google.protobuf.message import DecodeError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streamlit.proto.BackMsg_pb2 import BackMsg
 
+HALF = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
+"""Half a character of two halves, as JavaScript encodes it."""
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
+"""As long as what it replaces, so that the lengths in the message stay true."""
 REFUSED = ("clear_cache", "load_git_info", "debug_disconnect_websocket", "debug_shutdown_runtime", "set_run_on_save")
 
 
-def is_refused(data: bytes) -> bool:
-    """Whether a message from a browser is one of the refused orders, or nothing that can be read."""
-    order = BackMsg()
-    try:
-        order.ParseFromString(data)
-    except DecodeError:
-        return True
-    return order.WhichOneof("type") in REFUSED
+def readable(data: bytes) -> bytes | None:
+    """A message from a browser as it may be handed on; None for a refused order, and for what cannot be read."""
+    for content in (data, HALF.sub(REPLACEMENT, data)):
+        order = BackMsg()
+        try:
+            order.ParseFromString(content)
+        except DecodeError:
+            continue
+        return None if order.WhichOneof("type") in REFUSED else content
+    return None
 
 
 class MessageGuard:
@@ -38,7 +49,9 @@ class MessageGuard:
             while True:
                 message = await receive()
                 data = message.get("bytes")
-                if message["type"] != "websocket.receive" or data is None or not is_refused(data):
+                if message["type"] != "websocket.receive" or data is None:
                     return message
+                if (content := readable(data)) is not None:
+                    return message if content is data else message | {"bytes": content}
 
         await self.app(scope, obeyed, send)
