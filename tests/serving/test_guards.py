@@ -179,9 +179,9 @@ class Uploads(UploadGuard):
         return self.kept
 
 
-def put(guard: UploadGuard, length: int | None, session: str = "me") -> int:
+def put(guard: UploadGuard, length: int | None, session: str = "me", **scope: Any) -> int:
     headers = [] if length is None else [(b"content-length", str(length).encode())]
-    return ask(guard, method="PUT", path=f"{uploads.PATH}{session}/1", headers=headers)[0]["status"]
+    return ask(guard, method="PUT", path=f"{uploads.PATH}{session}/1", headers=headers, **scope)[0]["status"]
 
 
 def test_uploads_are_bounded_for_one_visitor_and_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,3 +194,14 @@ def test_uploads_are_bounded_for_one_visitor_and_for_all(monkeypatch: pytest.Mon
     assert put(Uploads({"me": [1] * uploads.FILES_EACH}), 1) == 413
     assert put(Uploads({"a": [200 * MB], "b": [100 * MB]}), 1) == 413
     assert ask(Uploads({"me": [largest] * 2}), method="GET", path=f"{uploads.PATH}me/1")[0]["status"] == 200
+
+
+def test_new_sessions_from_one_address_take_at_most_half_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XFORMER_MAX_UPLOADS", "300")
+    guard = Uploads({})
+    for number in range(3):
+        guard.kept[f"s{number}"] = []
+        assert put(guard, 50 * MB, f"s{number}", client=("203.0.113.9", number)) == 200
+        guard.kept[f"s{number}"] = [50 * MB]
+    assert put(guard, 1, "s3", client=("203.0.113.9", 9)) == 413
+    assert put(guard, 50 * MB, "s4", client=("203.0.113.10", 9)) == 200
