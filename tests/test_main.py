@@ -19,7 +19,7 @@ MIRROR = str(ROOT / "checkpoints/reverse-mirror")
 def test_train_eval_trace_and_runs_hang_together(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xformer.commands.settle", lambda: None)  # its settings outlast a test
+    monkeypatch.setattr("xformer.training.allocator.settle", lambda: None)  # its settings outlast a test
 
     def run(*arguments: str) -> str:
         """In this process: another one, as in test_doctor.py, would spend seconds on importing torch."""
@@ -64,7 +64,22 @@ def test_train_eval_trace_and_runs_hang_together(
         (["trace", MIRROR, "--input", "3 99", "--out", "{tmp}/x.npz"], "“99” is not one"),
         (["trace", MIRROR, "--input", "3", "--out", "{tmp}/x"], "must name a file ending in .safetensors or .npz"),
         (["trace", MIRROR, "--input", "3", "--out", "{tmp}"], "must name a file ending in .safetensors or .npz"),
-        (["trace", MIRROR, "--input", "3", "--out", "{tmp}/no/such/folder/x.npz"], "No such file or directory"),
+        (["trace", MIRROR, "--input", "3", "--out", "{tmp}/x.npz/"], "must name a file ending in .safetensors or .npz"),
+        (["trace", MIRROR, "--input", "3", "--out", f"{MIRROR}/card.json/x.npz"], "card.json: "),
+        (
+            ["trace", MIRROR, "--input", "3", "--out", f"{MIRROR}/model.safetensors"],
+            "would write over the model itself",
+        ),
+        (
+            ["train", "--preset", "reverse", "--out", "x", "--score", "-5"],
+            "--score must be from 0 to 10,000,000, got -5",
+        ),
+        (["train", "--preset", "reverse", "--out", "x.safetensors"], "--out must name a folder"),
+        (["train", "--preset", "reverse", "--out", f"{MIRROR}/card.json"], "--out must name a folder"),
+        (["train", "--preset", "reverse", "--out", "x", "--text", f"{MIRROR}/card.json"], "Only the task characters"),
+        (["train", "--preset", "characters", "--out", "x", "--text", "/dev/zero"], "is not a regular file"),
+        (["train", "--preset", "characters", "--out", "x", "--text", "{tmp}"], "Is a directory"),
+        (["runs", "stop", "--folder", "{tmp}"], "runs stop needs a run of"),
         (["runs", "show", "nothing", "--folder", "{tmp}"], "There is no run 'nothing'"),
         (["runs", "delete", "../..", "--folder", "{tmp}"], "There is no run '../..'"),
     ],
@@ -77,7 +92,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("xformer.commands.settle", lambda: None)  # its settings outlast a test
+    monkeypatch.setattr("xformer.training.allocator.settle", lambda: None)  # its settings outlast a test
     assert main([argument.replace("{tmp}", str(tmp_path)) for argument in arguments]) == 1
     said = capsys.readouterr().err
     assert words in said

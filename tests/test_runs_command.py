@@ -9,6 +9,7 @@ import pytest
 
 from tests.training.tiny import tiny_preset
 from xformer.__main__ import main
+from xformer.training import jobs, queue
 from xformer.training.book import Book
 from xformer.training.loop import train
 
@@ -47,3 +48,64 @@ def test_both_kinds_are_listed_shown_and_deleted(
     assert main(["runs", "show", run, "--folder", folder]) == 1
     said(capsys, "delete", "plain", "--folder", folder)
     assert not (tmp_path / "plain").exists()
+
+
+def tell(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """An order, and what comes of it: the exit status and all that is said."""
+    status = main(["runs", *arguments, "--folder", str(folder)])
+    out, err = capsys.readouterr()
+    return status, out + err
+
+
+def test_orders_go_the_way_of_the_screens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    book = Book(tmp_path)
+    waiting, at_work = book.add(tiny_preset(), name="waiting"), book.add(tiny_preset(), name="busy", state="running")
+    book.change(at_work, worker="w")
+    for order in ("pause", "resume", "stop"):
+        assert tell(tmp_path, capsys, order, at_work)[0] == 0
+    with book.database.reading() as db:
+        told = [
+            row["kind"] for row in db.execute("SELECT kind FROM commands WHERE run = ? ORDER BY number", (at_work,))
+        ]
+    assert told == ["pause", "resume", "stop"]
+    assert tell(tmp_path, capsys, "stop", waiting) == (0, f"{waiting} (waiting) is stopped.\n")
+    assert book.entry(waiting).state == "stopped"
+    assert tell(tmp_path, capsys, "stop", waiting) == (
+        1,
+        "xformer: The run “waiting” is stopped: there is nothing to stop.\n",
+    )
+    status, said = tell(tmp_path, capsys, "pause", waiting)
+    assert (status, "so it cannot be told to pause" in said) == (1, True)
+    status, said = tell(tmp_path, capsys, "delete", at_work)
+    assert (status, "stop it before you delete it" in said) == (1, True)
+
+
+def test_resume_queues_a_run_and_has_it_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    monkeypatch.setattr(jobs, "_spawn", lambda folder, book, run, *_: started.append(run))
+    monkeypatch.setattr(queue, "devices", lambda: ["cpu"])
+    book = Book(tmp_path)
+    run = book.add(tiny_preset(), state="stopped")
+    assert tell(tmp_path, capsys, "resume", run)[0] == 0
+    assert started == [run]
+    other = book.add(tiny_preset(), name="second", state="stopped")
+    assert tell(tmp_path, capsys, "resume", other) == (0, f"{other} (second) goes on, when its turn comes.\n")
+    finished = book.add(tiny_preset(), state="finished")
+    assert tell(tmp_path, capsys, "resume", finished)[0] == 1
+
+
+def test_a_folder_that_is_not_the_apps_takes_no_orders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "plain" / "snapshots").mkdir(parents=True)
+    status, said = tell(tmp_path, capsys, "stop", "plain")
+    assert (status, "press Ctrl-C where it is trained" in said) == (1, True)
+
+
+def test_a_link_is_not_followed_to_be_deleted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "precious" / "snapshots").mkdir(parents=True)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "link").symlink_to(tmp_path / "precious")
+    status, said = tell(tmp_path / "runs", capsys, "delete", "link")
+    assert (status, "is a link to another folder" in said) == (1, True)
+    assert (tmp_path / "precious" / "snapshots").is_dir()

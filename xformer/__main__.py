@@ -1,72 +1,10 @@
-"""The command line: train, score, look into and list models. `python -m xformer --help`."""
+"""`python -m xformer` is the command line."""
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Sequence
 
-from xformer.errors import XformerError
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; 0 when it succeeded, 1 with one sentence on stderr when it did not, 2 for a wrong call."""
-    options = _parser().parse_args(arguments)
-    from xformer import commands  # only now: a wrong call need not wait for it
-
-    try:
-        return getattr(commands, options.command)(options) or 0
-    except (XformerError, OSError) as error:
-        print(f"xformer: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m xformer", description="Train, score and look into transformers.")
-    commands = parser.add_subparsers(dest="command", required=True)
-
-    train = commands.add_parser("train", help="train a preset")
-    train.add_argument("--preset", required=True, help="its name; an unknown one lists them all")
-    train.add_argument("--out", required=True, help="the folder to write the checkpoint and its snapshots to")
-    train.add_argument("--steps", type=int, help="how many steps, in place of the preset's")
-    train.add_argument("--seed", type=int, help="the seed, in place of the preset's")
-    train.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:NUMBER")
-    train.add_argument("--resume", action="store_true", help="go on where the run in --out stopped")
-    train.add_argument("--score", type=int, default=10_000, help="unseen inputs to score it on at the end; 0 for none")
-    train.add_argument("--text", help="a UTF-8 text file to learn the characters of, in place of the preset's text")
-    train.add_argument("--no-snapshots", action="store_true", help="keep only the final checkpoint")
-
-    evaluate = commands.add_parser("eval", help="score a checkpoint on unseen sequences")
-    evaluate.add_argument("dir", help="a checkpoint folder or a .safetensors file")
-    evaluate.add_argument(
-        "--samples", type=int, default=10_000, help="unseen inputs; where there are fewer, each is scored once"
-    )
-    evaluate.add_argument("--seed", type=int, default=1, help="what they are drawn from")
-    evaluate.add_argument("--edge-cases", action="store_true", help="score its task's edge cases too, where it has any")
-    evaluate.add_argument(
-        "--card", action="store_true", help="write the figures on its card, edge cases too, from its own seed + 1"
-    )
-    evaluate.add_argument("--json", action="store_true", help="print one JSON object")
-
-    trace = commands.add_parser("trace", help="record every activation of one run")
-    trace.add_argument("dir", help="a checkpoint folder or a .safetensors file")
-    trace.add_argument("--input", required=True, help='what the model reads, e.g. "3 7 12 9"')
-    trace.add_argument("--out", required=True, help="the file to write: .safetensors, or .npz for NumPy")
-
-    doctor = commands.add_parser("doctor", help="say what is wrong with a model, or with the run in a trace")
-    doctor.add_argument(
-        "path", help="a checkpoint folder, a .safetensors file, or a trace that the command trace wrote"
-    )
-    doctor.add_argument("--json", action="store_true", help="print the findings as a JSON list")
-
-    runs = commands.add_parser("runs", help="list, show or delete what was trained here")
-    runs.add_argument("action", nargs="?", default="list", choices=["list", "show", "delete"])
-    runs.add_argument("run", nargs="?", help="the run to show or delete")
-    runs.add_argument("--folder", default="checkpoints/runs", help="where the runs are")
-    return parser
-
+from xformer.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

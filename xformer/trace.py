@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from torch import Tensor
 from xformer.config import ModelConfig
 from xformer.edits import AnyEdit, Replace
 from xformer.errors import EditError
+from xformer.files import write_atomically
 from xformer.model import Transformer
 from xformer.tape import Tape
 
@@ -81,7 +83,9 @@ class Trace:
         if self.target is not None:
             arrays["target"] = self.target.numpy(force=True)
         arrays["config"] = np.array(json.dumps(self.config.to_json()))
-        np.savez_compressed(path, allow_pickle=False, **arrays)
+        archive = io.BytesIO()  # given a name, NumPy would write to another one, ending in .npz
+        np.savez_compressed(archive, allow_pickle=False, **arrays)
+        write_atomically(path, archive.getvalue())
 
 
 @torch.no_grad()

@@ -104,6 +104,8 @@ class Database:
         """An open connection, the tables there. Keep one open in a process that writes often: the last one to close
         writes the log back into the file."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
+        if self.file.is_fifo():  # SQLite would wait for ever
+            raise OSError("it is a pipe")
         db = sqlite3.connect(self.file, timeout=20, isolation_level=None)
         try:
             db.row_factory = sqlite3.Row

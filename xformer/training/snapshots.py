@@ -20,9 +20,7 @@ from xformer.errors import CheckpointError, TrainingError
 from xformer.files import write_atomically
 from xformer.places import STATE, snapshot_file, snapshot_steps
 from xformer.safe_header import parse_header, strict_json
-
-MAX_STATE_HEADER = 100_000_000
-"""What safetensors itself reads: the metrics of a long run take more than a stranger's header may."""
+from xformer.training.unfinished import MAX_STATE_HEADER
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from xformer.training.book import Book, Entry, insert_rows, insert_run
 from xformer.training.card import Story, one_line, read_card
 from xformer.training.curve import fitting
 from xformer.training.limits import Limits, disk_used, megabytes
+from xformer.training.run_card import card_of
 from xformer.training.snapshots import snapshot_file, snapshot_steps, write_snapshot
 
 TAG = "imported"
@@ -53,25 +54,6 @@ def to_file(book: Book, run: str, step: int | None = None) -> bytes:
     checkpoint = load(file)
     card = card_of(entry, book.rows(run), step)
     return to_bytes(Checkpoint(checkpoint.model, checkpoint.task, card))
-
-
-def card_of(entry: Entry, rows: list[dict[str, Any]], step: int) -> dict[str, Any]:
-    """What the book knows of a run up to a step, as the card of a file; the curve thinned until it fits."""
-    rows = [row for row in rows if row["step"] <= step]
-    latest = rows[-1] if rows else {}
-    return {
-        "name": entry.name,
-        "preset": entry.preset,
-        "title": entry.title,
-        "about": entry.about,
-        "seed": entry.train.get("seed"),
-        "step": step,
-        "train": entry.train,
-        "device": (entry.device or "cpu").partition(":")[0],
-        "seconds": round(entry.seconds if step == entry.step else latest.get("seconds", 0.0), 2),
-        "curve": fitting(rows),
-        **({"figures": entry.figures} if entry.figures and step == entry.step else {}),
-    }
 
 
 def from_file(

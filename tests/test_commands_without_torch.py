@@ -1,0 +1,107 @@
+"""Commands that need no torch do not import it, and what was typed wrongly is refused before anything is waited for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.training.tiny import tiny_preset
+from xformer.__main__ import main
+from xformer.training.book import Book
+
+ROOT = Path(__file__).parents[1]
+TEN_GB = 10 * 1024**3
+CODE = """
+import sys
+from xformer.__main__ import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+print(*sorted({"torch", "pandas", "numpy", "streamlit", "jaxtyping"} & set(sys.modules)), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["runs", "--help"],
+        ["presets"],
+        ["runs", "list", "--folder", "{tmp}"],
+        ["runs", "show", "{run}", "--folder", "{tmp}"],
+        ["runs", "stop", "{run}", "--folder", "{tmp}"],
+        ["runs", "pause", "{run}", "--folder", "{tmp}"],
+        ["runs", "delete", "{run}", "--folder", "{tmp}"],
+        ["train", "--preset", "nonsense", "--out", "x"],
+        ["train", "--preset", "reverse", "--out", "x", "--score", "-5"],
+        ["eval", "nowhere", "--samples", "0"],
+        ["trace", "nowhere", "--input", "3", "--out", "x"],
+        ["doctor", "nowhere"],
+    ],
+    ids=" ".join,
+)
+def test_no_torch(arguments: list[str], tmp_path: Path) -> None:
+    run = Book(tmp_path).add(tiny_preset(), state="running")
+    Book(tmp_path).change(run, worker="w")
+    (tmp_path / "plain" / "snapshots").mkdir(parents=True)
+    words = [word.replace("{tmp}", str(tmp_path)).replace("{run}", run) for word in arguments]
+    done = subprocess.run([sys.executable, "-c", CODE, *words], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0
+    assert done.stderr.splitlines()[-1] == ""
+    assert "Traceback" not in done.stderr
+
+
+def test_a_text_of_ten_gigabytes_is_refused_before_it_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XFORMER_DATA", str(tmp_path / "data"))
+    with (tmp_path / "text").open("wb") as file:
+        file.truncate(TEN_GB)  # takes no room: there is nothing in it
+    arguments = ["train", "--preset", "characters", "--out", str(tmp_path / "x"), "--text", str(tmp_path / "text")]
+    assert main(arguments) == 1
+    assert "has 10,737,418,240 bytes; at most 8,388,608 are read" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["text"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "--preset", "characters", "--out", "{tmp}/x", "--text", "{pipe}"],
+        ["train", "--preset", "reverse", "--out", "{pipe}"],
+        ["eval", "{pipe}"],
+        ["doctor", "{pipe}"],
+        ["trace", "{pipe}", "--input", "3", "--out", "{tmp}/x.npz"],
+        ["trace", str(ROOT / "checkpoints/reverse-mirror"), "--input", "3", "--out", "{pipe}"],
+        ["runs", "--folder", "{pipe}"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:2])[:20],
+)
+def test_a_pipe_does_not_keep_a_command_waiting(arguments: list[str], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.npz")
+    words = [word.replace("{tmp}", str(tmp_path)).replace("{pipe}", str(tmp_path / "pipe.npz")) for word in arguments]
+    done = subprocess.run(
+        [sys.executable, "-m", "xformer", *words], capture_output=True, text=True, check=False, cwd=ROOT, timeout=60
+    )
+    assert done.returncode in ((0,) if arguments[0] == "runs" else (1, 2)), done.stderr
+    assert done.stderr.count("\n") <= 1
+
+
+@pytest.mark.parametrize("place", ["runs.sqlite", "plain/model.safetensors", "plain/state.safetensors"])
+def test_a_pipe_among_the_runs_is_one_damaged_item(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "plain").mkdir()
+    os.mkfifo(tmp_path / place)
+    status = main(["runs", "--folder", str(tmp_path)])
+    said = capsys.readouterr()
+    if place == "runs.sqlite":
+        assert status == 1
+        assert "runs.sqlite" in said.err
+    else:
+        assert status == 0
+        assert "damaged" in said.out

@@ -1,0 +1,113 @@
+"""Whatever was typed or stands in a file, the terminal is only written to: no order, no markup, no letter it does not have."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.training.tiny import tiny_preset
+from xformer.__main__ import main
+from xformer.cli.say import fit, say_json
+from xformer.training.book import Book
+
+ROOT = Path(__file__).parents[1]
+MIRROR = str(ROOT / "checkpoints/reverse-mirror")
+CHARACTERS = str(ROOT / "checkpoints/characters")
+NASTY = "\x1b[31m\x1b]0;owned\x07 \x9b2J \r\n\t\x7f \u202e [/b] [list] \ud800 :rocket:"
+
+
+def assert_tame(text: str) -> None:
+    """Nothing but printable letters and ends of lines."""
+    assert all(letter.isprintable() for letter in text.replace("\n", "")), ascii(text)
+
+
+def test_what_cannot_be_printed_is_written_out() -> None:
+    assert fit("a\x1b[2J\n\u202e[/b]\ud800é") == r"a\x1b[2J\n\u202e[/b]\ud800é"
+    ascii_only = io.TextIOWrapper(io.BytesIO(), "ascii")
+    assert fit("“é” – 3 · 4 ≤ 5…", ascii_only) == r'"\xe9" - 3 - 4 <= 5...'
+
+
+def test_json_stays_json(capsys: pytest.CaptureFixture[str]) -> None:
+    say_json({"name": NASTY, "é": [1]}, indent=2)
+    shown = capsys.readouterr().out
+    assert_tame(shown)
+    assert json.loads(shown) == {"name": NASTY, "é": [1]}
+    assert "é" in shown
+
+
+@pytest.mark.parametrize("text", ["[/b]", "[list]", "\x1b[2J", ":rocket:"])
+def test_input_is_shown_as_it_was_typed(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["trace", MIRROR, "--input", text, "--out", str(tmp_path / "x.npz")])
+    said = capsys.readouterr()
+    assert_tame(said.out + said.err)
+    assert "Traceback" not in said.err
+
+
+def test_square_brackets_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", CHARACTERS, "--input", "x[list][/b]:rocket:", "--out", str(tmp_path / "[b].npz")]) == 0
+    said = capsys.readouterr().out
+    assert "input      x[list][/b]:rocket:\n" in said
+    assert f"written to {tmp_path}/[b].npz" in said
+    assert (tmp_path / "[b].npz").is_file()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["runs", "--folder", "{tmp}"],
+        ["runs", "show", "{run}", "--folder", "{tmp}"],
+        ["runs", "stop", "{run}", "--folder", "{tmp}"],
+        ["runs", "show", NASTY, "--folder", "{tmp}"],
+        ["runs", "delete", "{run}", "--folder", "{tmp}"],
+        ["runs", NASTY],
+        [NASTY],
+        ["runs", "list", "x", NASTY],
+        ["train", "--preset", NASTY, "--out", "x"],
+        ["train", "--preset", "reverse", "--out", "x", "--steps", NASTY],
+        ["train", "--preset", "characters", "--out", "x", "--text", f"/nowhere/{NASTY}"],
+        ["eval", f"/nowhere/{NASTY}"],
+        ["doctor", f"/nowhere/{NASTY}"],
+        ["trace", MIRROR, "--input", "3", "--out", f"/nowhere/{NASTY}"],
+    ],
+)
+def test_no_command_echoes_an_order_to_the_terminal(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    book = Book(tmp_path)
+    run = book.add(tiny_preset(), state="stopped")
+    storable = NASTY.replace("\ud800", "")
+    # as a text editor would write it: `add` keeps names to one plain line
+    book.change(run, name=f"name{storable}", title="\x1b[2J", message=f"[/b]{storable}")
+    (tmp_path / "\x1b[2J[b]" / "snapshots").mkdir(parents=True)
+    try:
+        main([word.replace("{tmp}", str(tmp_path)).replace("{run}", run) for word in arguments])
+    except SystemExit as left:
+        assert left.code == 2  # noqa: PT017  only a wrong call ends so
+    said = capsys.readouterr()
+    assert_tame(said.out + said.err)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["presets"], ["runs", "--folder", "{tmp}"], ["train", "--preset", "é", "--out", "x"]],
+)
+def test_a_terminal_that_knows_ascii_alone(arguments: list[str], tmp_path: Path) -> None:
+    book = Book(tmp_path)
+    book.add(tiny_preset(), name="gelöscht – “so”", state="stopped")
+    environment = os.environ | {
+        "PYTHONIOENCODING": "ascii",
+        "LC_ALL": "C",
+        "PYTHONUTF8": "0",
+        "PYTHONCOERCECLOCALE": "0",
+    }
+    command = [sys.executable, "-m", "xformer", *(word.replace("{tmp}", str(tmp_path)) for word in arguments)]
+    done = subprocess.run(command, capture_output=True, check=False, cwd=ROOT, env=environment)
+    assert done.returncode == (1 if "train" in arguments else 0), done.stderr
+    assert (done.stdout + done.stderr).isascii()
+    assert b"Traceback" not in done.stderr

@@ -1,0 +1,47 @@
+"""`python -m xformer eval`: score a checkpoint on fresh sequences."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import TYPE_CHECKING, Any
+
+from xformer.cli.numbers import check_samples, check_seed, figure
+from xformer.cli.say import say_json, say_table
+from xformer.errors import InputError
+
+if TYPE_CHECKING:
+    from xformer.tasks import Task
+
+
+def run(options: Namespace) -> None:
+    """Print the figures of a checkpoint, as a table or as JSON, and on request write them on its card."""
+    check_samples("--samples", options.samples, 1)
+    check_seed(options.seed)
+    from xformer.checkpoints import load  # only now: what was typed may be wrong
+    from xformer.training.figures import measure, put_figures_on_card
+
+    checkpoint = load(options.dir)
+    if checkpoint.task is None:
+        raise InputError(f"The checkpoint {options.dir} names no task, so there is nothing to score it on.")
+    if options.card:
+        figures = put_figures_on_card(options.dir, options.samples, edge_cases=True)
+    else:
+        figures = measure(checkpoint, options.samples, options.seed, edge_cases=options.edge_cases)
+    if options.json:
+        say_json(figures | _bits(figures, checkpoint.task))
+        return
+    rows = []
+    for of, found in (("", figures), ("edge cases: ", figures.pop("edge_cases", {}))):
+        for name, value in (found | _bits(found, checkpoint.task)).items():
+            rows.append((of + name.replace("_", " "), figure(name, value)))
+    say_table(("figure", "value"), rows)
+
+
+def _bits(figures: dict[str, Any], task: Task) -> dict[str, float]:
+    """Of a text also bits per character."""
+    from xformer.tasks import Score
+
+    if not (task.rule.goes_on and figures):
+        return {}
+    names = ("loss", "token_accuracy", "exact_match", "samples")
+    return {"bits_per_character": Score(**{name: figures[name] for name in names}).bits}

@@ -1,0 +1,39 @@
+"""Numbers on the command line, checked before anything is trained or loaded; and how good a model is, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xformer.config import TASK_LIMITS, TaskName
+from xformer.errors import InputError
+from xformer.words import percent
+
+MOST_SAMPLES = 10_000_000
+
+
+def check_samples(option: str, value: int, least: int) -> None:
+    """Raise `InputError` for a number of inputs that nothing can be scored on."""
+    if not least <= value <= MOST_SAMPLES:
+        raise InputError(f"{option} must be from {least} to {MOST_SAMPLES:,}, got {value}; for example 10000.")
+
+
+def check_seed(value: int) -> None:
+    """Raise `InputError` for what is no seed."""
+    if not 0 <= value < 2**63:
+        raise InputError(f"--seed must be from 0 to 2^63 - 1, got {value}; for example 1.")
+
+
+def how_good(score: Any, task: TaskName) -> str:
+    """The one figure that a task is judged by, in words; `score` is a `Score`."""
+    if TASK_LIMITS[task].is_text:
+        return f"held-out loss {score.loss:.4f} nats, {score.bits:.3f} bits per character"
+    return f"{percent(score.exact_match)} exact match"
+
+
+def figure(name: str, value: float) -> str:
+    """One figure of a score in a table."""
+    if name == "seed":
+        return str(value)
+    if name in ("token_accuracy", "exact_match"):
+        return percent(value, 4)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"

@@ -1,0 +1,20 @@
+"""`python -m xformer presets`: what can be trained, with the size of each model."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from xformer.cli.say import say_table
+from xformer.presets import PRESETS
+
+
+def run(options: Namespace) -> None:
+    """List the presets."""
+    say_table(
+        ("preset", "title", "architecture", "parameters", "steps"),
+        (
+            (name, of.title, of.model.architecture, f"{of.model.n_parameters():,}", f"{of.train.steps:,}")
+            for name, of in PRESETS.items()
+        ),
+        whole=1,
+    )
