@@ -57,7 +57,10 @@ def tell(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> t
     return status, out + err
 
 
-def test_orders_go_the_way_of_the_screens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_orders_go_the_way_of_the_screens(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "tend", lambda book: None)  # it would notice that the worker is none
     book = Book(tmp_path)
     waiting, at_work = book.add(tiny_preset(), name="waiting"), book.add(tiny_preset(), name="busy", state="running")
     book.change(at_work, worker="w")
@@ -90,6 +93,7 @@ def test_resume_queues_a_run_and_has_it_started(
     run = book.add(tiny_preset(), state="stopped")
     assert tell(tmp_path, capsys, "resume", run)[0] == 0
     assert started == [run]
+    monkeypatch.setattr(queue, "devices", list)  # all taken
     other = book.add(tiny_preset(), name="second", state="stopped")
     assert tell(tmp_path, capsys, "resume", other) == (0, f"{other} (second) goes on, when its turn comes.\n")
     finished = book.add(tiny_preset(), state="finished")
