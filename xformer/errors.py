@@ -6,7 +6,8 @@
     ├── EditError         an intervention names something that never happened, or does not fit it
     ├── CheckpointError   a file is not a model that can be trusted
     ├── TrainingError     a run cannot go on
-    └── BookError         the book of runs cannot be used, or a run is not in the state for what is asked of it
+    ├── BookError         the book of runs cannot be used, or a run is not in the state for what is asked of it
+    └── NoRoomError       what is to be written does not fit into what may be kept here, or on the disk
 
 Each message is one plain sentence that can be shown to a visitor as it is.
 """
@@ -38,3 +39,7 @@ class TrainingError(XformerError):
 
 class BookError(XformerError):
     """The book of runs cannot be used, or what was asked of a run is not possible in its state."""
+
+
+class NoRoomError(BookError, InputError):
+    """What is to be written does not fit into what may be kept here, or on the disk; nothing of it was written."""

@@ -7,6 +7,7 @@ heads asks for gigabytes on a long input.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from xformer.config import ModelConfig
@@ -14,6 +15,9 @@ from xformer.errors import InputError
 
 FLOAT = 4
 """Bytes of a number."""
+UNKNOWN = 2**62
+CONTAINER = Path("/sys/fs/cgroup")
+"""Where a container finds what it may take; there is nothing of it outside of one."""
 AT_WORK = 4
 """How many more matrices of one layer's size stand beside the kept ones while that layer is computed."""
 
@@ -53,14 +57,46 @@ def _said(n: int) -> str:
 
 
 def free_bytes() -> int:
-    """The memory that is free on this machine; a very large number where the system does not tell."""
+    """The memory that is free on this machine, or in its container; a very large number where the system does not tell."""
+    used = _number(CONTAINER / "memory.current")
+    left = UNKNOWN if used is None else max(0, _container_bytes() - used + _given_back_at_once())
+    return min(left, _machine("MemAvailable:", "SC_AVPHYS_PAGES"))
+
+
+def machine_bytes() -> int:
+    """All the memory of this machine, or of its container."""
+    return min(_container_bytes(), _machine("MemTotal:", "SC_PHYS_PAGES"))
+
+
+def _machine(name: str, pages: str) -> int:
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
+            if line.startswith(name):
                 return int(line.split()[1]) * 1024
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, AttributeError):
-        return 2**62
+        return UNKNOWN
+
+
+def _container_bytes() -> int:
+    return _number(CONTAINER / "memory.max") or UNKNOWN
+
+
+def _given_back_at_once() -> int:
+    """Of what a container takes, the files that are only kept in memory to be read again sooner."""
+    with suppress(OSError, ValueError):
+        for line in (CONTAINER / "memory.stat").read_text().splitlines():
+            if line.startswith("inactive_file "):
+                return int(line.split()[1])
+    return 0
+
+
+def _number(file: Path) -> int | None:
+    """The number in a file; None where it is not there, or says "max"."""
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def _stacks(config: ModelConfig, source: int, target: int | None) -> list[tuple[int, int]]:

@@ -13,7 +13,6 @@ import os
 import re
 import threading
 import time
-from pathlib import Path
 
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
@@ -23,6 +22,7 @@ from pages.shared.components.visitor import COOKIE, visitor_number
 from pages.shared.literal import literal
 from pages.shared.serving.hosts import is_forwarded, is_local_only
 from xformer.errors import ConfigError, XformerError
+from xformer.room import runs_folder
 from xformer.training import jobs
 from xformer.training.book import Book, Entry, no_such_run
 from xformer.training.limits import Limits
@@ -37,7 +37,7 @@ _one_keeper = threading.Lock()
 
 def book() -> Book:
     """The book of all runs that are trained here."""
-    return Book(os.environ.get("XFORMER_RUNS") or Path(__file__).parents[2] / "checkpoints" / "runs")
+    return Book(runs_folder())
 
 
 def limits() -> Limits:
@@ -91,16 +91,22 @@ def may_see(entry: Entry) -> bool:
 
 
 def entries(*, deleted: bool = False) -> list[Entry]:
-    """The runs that the visitor may look at, the latest first. Raises `BookError` where the book cannot be read."""
-    return [entry for entry in book().entries(deleted=deleted) if may_see(entry)]
+    """The runs that the visitor may look at, the latest first, as their processes stand at this moment.
+
+    Raises `BookError` where the book cannot be read.
+    """
+    return [jobs.as_it_is(book(), entry) for entry in book().entries(deleted=deleted) if may_see(entry)]
 
 
 def entry(run: str) -> Entry:
-    """One run. Raises `BookError`, with the same words for one that is not there and one that may not be seen."""
+    """One run, as its process stands at this moment.
+
+    Raises `BookError`, with the same words for one that is not there and one that may not be seen.
+    """
     found = book().entry(run)
     if not may_see(found):
         raise no_such_run(run)
-    return found
+    return jobs.as_it_is(book(), found)
 
 
 def keep() -> None:

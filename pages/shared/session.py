@@ -43,14 +43,16 @@ def open_page(title: str, question: str) -> View:
         asked_at, mask_at = st.container(), st.container()
         if task.rule.is_image:  # which takes so much room that the mask would be out of sight below it
             asked_at, mask_at = mask_at, asked_at
+        source, too_much = (), ""
         with asked_at:
-            source = ask_input(task, checkpoint.config.max_len, model)
+            try:
+                source = ask_input(task, checkpoint.config.max_len, model)
+            except InputError as error:  # not even the usual input of a model with very many heads
+                too_much = str(error)
         with mask_at:
             mask = ask_mask()
-    try:
-        resources.check_memory(model, source)
-    except InputError as error:  # not even the usual input of a model with very many heads
-        st.error(literal(str(error)))
+    if too_much:
+        st.error(literal(too_much))
         st.stop()
     view = View(model, source, mask, checkpoint, task, _interventions(checkpoint.config))
     _show_chips(view)

@@ -81,10 +81,15 @@ def _ask_step(run: str) -> int:
 
 
 def ask_input(task: Task, max_len: int, model: str) -> tuple[int, ...]:
-    """The source that it reads: what is typed, or the last that could be read, with a sentence on what is wrong."""
+    """The source that it reads: what is typed, or the last that could be read, with a sentence on what is wrong.
+
+    Raises `InputError` where looking into even that takes more memory than is allowed.
+    """
     _begin_input(task)
     if task.rule.is_image:
-        return ask_image(task, model)
+        source = ask_image(task, model)
+        check_memory(model, source)
+        return source
     carry("input")
     st.text_input(
         "Input",
@@ -113,6 +118,7 @@ def ask_input(task: Task, max_len: int, model: str) -> tuple[int, ...]:
     except InputError as error:
         st.error(literal(str(error)), icon=":material/edit:")
         source = _last_good(task, max_len)
+        check_memory(model, source)
         st.caption("Still showing the last input that could be read.")
         return source
     st.session_state["window"] = task.vocabulary.text(list(source)) if len(source) < len(whole) else None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import errno
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -247,6 +249,34 @@ def test_a_text_is_kept_under_its_hash_with_plain_line_ends(name: str) -> None:
     assert texts.read(name) == TEXT
     assert texts.keep(b"\xef\xbb\xbf" + TEXT.replace("\n", "\r\n").encode()) == name
     assert [path.name for path in texts.folder().iterdir()] == [f"{name}.txt"]
+
+
+def test_texts_take_no_more_than_their_share_of_the_disk(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = texts.path_of(name).stat().st_size
+    monkeypatch.setenv("XFORMER_RUNS", str(texts.folder().parent / "runs"))
+    monkeypatch.setenv("XFORMER_MAX_DISK", str(4 * (3 * size + 10)))
+    more = [TEXT.replace("Finis", f"{number:05d}").encode() for number in range(6)]
+    assert len({texts.keep(content) for content in more[:2]}) == 2
+    for content in more[2:]:
+        with pytest.raises(InputError, match=r"This text takes .* Texts that are kept .* are allowed; choose one"):
+            texts.keep(content)
+    assert texts.keep(more[0]) == texts.keep(more[0])  # which is here already
+    assert len(list(texts.folder().iterdir())) == 3
+    monkeypatch.setenv("XFORMER_MAX_DISK", str(16 * size))
+    (texts.folder().parent / "runs").mkdir()
+    (texts.folder().parent / "runs" / "weights").write_bytes(bytes(13 * size))
+    with pytest.raises(InputError, match="Runs and texts on this server take"):
+        texts.keep(more[2])
+
+
+def test_a_text_on_a_full_disk_is_a_sentence_and_leaves_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError, match=r"^The text could not be kept: No space left on device\.$"):
+        texts.keep(TEXT.replace("Finis", "Other").encode())
+    assert [path.stem for path in texts.folder().iterdir()] == [name]
 
 
 def test_a_text_that_is_not_here_says_so_and_its_model_still_reads(name: str) -> None:

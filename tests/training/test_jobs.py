@@ -21,7 +21,7 @@ from tests.training.test_obedience import assert_same_run
 from tests.training.tiny import tiny_preset
 from xformer.errors import BookError, ConfigError
 from xformer.training import jobs, liveness, queue, worker
-from xformer.training.book import Book, Entry, set_columns
+from xformer.training.book import Book, Entry, put_command, set_columns
 from xformer.training.limits import Limits
 
 FORK = multiprocessing.get_context("fork")
@@ -265,6 +265,74 @@ def hanging(book: Book, office: Office, monkeypatch: pytest.MonkeyPatch) -> Iter
     for process in processes:
         process.kill()
         process.wait()
+
+
+def test_a_process_that_is_gone_is_told_at_once_also_where_the_book_cannot_be_written(
+    book: Book, hanging: Callable[[], tuple[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, process = hanging()
+    assert jobs.as_it_is(book, book.entry(run)) == book.entry(run)
+    os.kill(process.pid, signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
+    halted = jobs.as_it_is(book, book.entry(run))
+    assert (halted.state, halted.is_active, halted.message) == ("running", True, jobs.HALTED)
+    process.kill()
+    process.wait()
+    assert book.entry(run).is_active  # nobody has tended it yet
+    seen = jobs.as_it_is(book, book.entry(run))
+    assert (seen.state, seen.worker, seen.pid) == ("interrupted", None, None)
+    assert seen.message == f"{GONE} Resume goes on from the last state it kept."
+    with book.database.writing() as db:
+        put_command(db, run, "stop")
+    seen = jobs.as_it_is(book, book.entry(run))
+    assert (seen.state, seen.message.split(".")[0]) == ("stopped", "Its process ended before it had answered")
+    monkeypatch.setattr(jobs, "_start_next", lambda *_: None)
+    jobs.tend(book)
+    assert book.entry(run) == seen
+
+
+def test_a_process_that_could_write_nowhere_else_leaves_its_reason_in_the_lock(
+    book: Book, hanging: Callable[[], tuple[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk is not called “killed, out of memory”."""
+    run, process = hanging()
+    lock = os.open(book.folder_of(run) / jobs.LOCK, os.O_RDWR)
+    entry = book.entry(run)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "_train", full)
+        patch.setattr(worker.traceback, "print_exc", full)  # the log is on the same disk
+        patch.setattr(worker, "step_back", lambda: None)
+        patch.setattr(worker.signal, "signal", lambda *_: None)
+        patch.setattr(worker, "leave", failing_book)
+        with pytest.raises(BookError, match="disk is full"):
+            worker.work(book, run, entry.worker or "", lock)
+    os.close(lock)
+    process.kill()
+    process.wait()
+    monkeypatch.setattr(jobs, "_start_next", lambda *_: None)
+    words = "The disk is full; what was kept before is whole. Resume goes on from the last state it kept."
+    assert jobs.as_it_is(book, book.entry(run)).message == words
+    jobs.tend(book)
+    assert (book.entry(run).state, book.entry(run).message) == ("interrupted", words)
+
+
+def failing_book(*_: Any, **__: Any) -> None:
+    raise BookError("The book of runs (runs.sqlite) cannot be used: database or disk is full.")
+
+
+def test_resume_is_not_told_to_a_process_that_has_just_ended(
+    book: Book, hanging: Callable[[], tuple[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, process = hanging()
+    process.kill()
+    process.wait()
+    monkeypatch.setattr(jobs, "_start_next", lambda *_: None)
+    jobs.resume(book, run)
+    assert book.entry(run).state == "queued"
 
 
 def later(monkeypatch: pytest.MonkeyPatch, seconds: float, wall: float = 0.0) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,13 @@ import pytest
 
 from tests.training.test_queue import entry
 from tests.training.tiny import tiny_preset
-from xformer.errors import BookError, ConfigError
-from xformer.training.limits import Limits, disk_needed, disk_used, megabytes, memory_needed
+from xformer.errors import BookError, ConfigError, NoRoomError
+from xformer.presets import PRESETS, Preset
+from xformer.room import SPARE, disk_used
+from xformer.training import limits
+from xformer.training.limits import Limits, promised
 from xformer.training.loop import train
+from xformer.training.needs import disk_needed
 from xformer.training.snapshots import STATE
 
 Usage = namedtuple("Usage", "total used free")
@@ -64,15 +69,79 @@ def test_the_folder_of_all_runs(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "weights").write_bytes(bytes(3_000_000))
     with pytest.raises(
-        BookError, match=r"The runs on this server take 3\.0 MB, this one would take .* MB more, and 3\.0 MB"
+        BookError,
+        match=r"This run takes 0\.\d MB\. Runs and texts on this server take 3\.0 MB already, and 3\.0 MB are",
     ):
         Limits(disk=3_050_000).check(tiny_preset(), "ada", [], tmp_path)
 
 
+def test_what_others_have_yet_to_write_is_taken_already(tmp_path: Path) -> None:
+    preset = tiny_preset(steps=1000, snapshot_every=1)
+    waiting = [entry(number, **settings_of(preset)) for number in range(3)]
+    one = disk_needed(preset)
+    assert promised(waiting, tmp_path) == 3 * one
+    Limits(disk=4 * one + 1000).check(preset, "ada", waiting, tmp_path)
+    with pytest.raises(NoRoomError, match="of it runs that wait or are trained"):
+        Limits(disk=4 * one - 1000).check(preset, "ada", waiting, tmp_path)
+    (tmp_path / waiting[0].id).mkdir()
+    (tmp_path / waiting[0].id / "snapshot").write_bytes(bytes(1000))  # what is there is counted as a file, once
+    assert promised(waiting, tmp_path) == 3 * one - 1000
+    assert promised([entry(1, state="finished", **settings_of(preset))], tmp_path) == 0
+
+
+def settings_of(preset: Preset) -> dict[str, Any]:
+    return {"model": preset.model.to_json(), "task": preset.task.to_json(), "train": preset.train.to_json()}
+
+
 def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 10**9 - 2000, 2000))
-    with pytest.raises(BookError, match=r"This run would take 0\.\d MB on the disk, and 0\.1 MB are free there\."):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 10**9 - SPARE - 2000, SPARE + 2000))
+    with pytest.raises(BookError, match=r"This run takes 0\.\d MB, and 0\.1 MB are free on the disk\."):
         Limits().check(tiny_preset(), "ada", [], tmp_path)
+
+
+LARGE: dict[str, Any] = {"model": {"max_len": 4097}, "task": {"min_len": 2000, "max_len": 2000}, "batch_size": 2000}
+
+
+def test_a_run_of_very_much_memory_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    """All other limits let it pass."""
+    preset = tiny_preset(**LARGE)
+    with pytest.raises(
+        BookError, match=r"This run takes about [\d.]+ GB of memory, and this server allows 4\.3 GB; choose"
+    ):
+        Limits().check(preset, "ada", [], tmp_path)
+    with pytest.raises(BookError, match=r"and this server allows 314\.6 MB; choose"):
+        Limits(run_memory=300).check_size(tiny_preset(held_out=60_000))
+    Limits(run_memory=300).check_size(tiny_preset())
+
+
+def test_the_memory_of_the_machine_is_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "machine_bytes", lambda: 10**8)
+    with pytest.raises(BookError, match=r"and this server allows 100\.0 MB"):
+        Limits().check_size(tiny_preset())
+
+
+def test_a_run_of_this_process_needs_the_memory_that_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "free_bytes", lambda: 10**8)
+    with pytest.raises(
+        ConfigError, match=r"This run takes about 2\d\d\.\d MB of memory, and 100\.0 MB are free on this machine"
+    ):
+        next(train(tiny_preset(), out=tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+    limits.check_memory(tiny_preset(), "cuda")  # of whose memory nothing is known
+
+
+def test_reports_that_no_state_could_hold_are_refused() -> None:
+    many = tiny_preset(steps=200_000, log_every=1, model={"n_layers": 10, "n_heads": 8, "d_head": 1, "d_value": 1})
+    with pytest.raises(
+        BookError, match=r"The reports of this run take about \d+\.\d MB, and 50\.0 MB can be kept; report more"
+    ):
+        Limits().check_size(many)
+    Limits().check_size(replace(many, train=many.train.replace(log_every=100)))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_within_the_usual_limits(name: str) -> None:
+    Limits().check_size(PRESETS[name])
 
 
 def test_limits_from_the_environment() -> None:
@@ -101,24 +170,3 @@ def test_a_run_takes_no_more_disk_than_was_said(
     assert not (tmp_path / STATE).exists()
     most = max(most, disk_used(tmp_path))
     assert most <= disk_needed(preset) <= 3 * most + 100_000
-
-
-def test_more_of_everything_needs_more_memory() -> None:
-    usual = memory_needed(tiny_preset())
-    for bigger in (tiny_preset(batch_size=8), tiny_preset(model={"d_model": 16}), tiny_preset(model={"n_layers": 3})):
-        assert memory_needed(bigger) > usual > 4 * tiny_preset().model.n_parameters()
-
-
-def test_disk_used_counts_all_files(tmp_path: Path) -> None:
-    assert disk_used(tmp_path / "nothing") == 0
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "x").write_bytes(bytes(7))
-    (tmp_path / "y").write_bytes(bytes(11))
-    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
-    assert disk_used(tmp_path) == 18
-
-
-def test_bytes_as_people_say_them() -> None:
-    assert [megabytes(n) for n in (0, 60_000, 1_500_000, 999_000_000, 4_000_000_000)] == [
-        "0.1 MB", "0.1 MB", "1.5 MB", "999.0 MB", "4.0 GB",
-    ]  # fmt: skip

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from xformer.training.liveness import holder, is_held, sign, take, take_within
+from xformer.training.liveness import LENGTH, holder, is_halted, is_held, last_words, sign, take, take_within
 
 HOLD = "import sys, time; print('here', flush=True); time.sleep(600)"
 
@@ -112,3 +114,43 @@ def test_the_signature_replaces_the_one_before(tmp_path: Path) -> None:
         sign(mine, pid)
         assert holder(path) == pid
         os.close(mine)
+
+
+def test_last_words_stand_beside_the_signature_and_take_no_more_room(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert last_words(path) == ""
+    mine = take(path)
+    assert mine is not None
+    sign(mine, 123)
+    assert (holder(path), last_words(path), path.stat().st_size) == (123, "", LENGTH)
+    sign(mine, 123, "The disk is full – “so”. " * 100)
+    assert (holder(path), path.stat().st_size) == (123, LENGTH)
+    assert last_words(path).startswith("The disk is full – “so”. The disk")
+    sign(mine, 4)
+    assert (holder(path), last_words(path)) == (4, "")
+    os.close(mine)
+
+
+def test_looking_is_in_nobodys_way(tmp_path: Path) -> None:
+    mine = take(tmp_path / "lock")
+    assert mine is not None
+    os.close(mine)
+    looking = os.open(tmp_path / "lock", os.O_RDONLY)
+    fcntl.flock(looking, fcntl.LOCK_SH)  # another one looks at this very moment
+    assert not is_held(tmp_path / "lock")
+    os.close(looking)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux tells")
+def test_a_halted_process_is_known_as_one() -> None:
+    process = subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "here\n"
+    assert not is_halted(process.pid)
+    os.kill(process.pid, signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
+    assert is_halted(process.pid)
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    assert not is_halted(process.pid)

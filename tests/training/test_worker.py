@@ -97,7 +97,7 @@ def test_leaving_a_run_that_is_another_processs(book: Book) -> None:
 ERRORS = [
     (
         OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
-        "A file could not be written (No space left on device); what was kept",
+        "The disk is full; what was kept before is whole. Resume goes on from there.",
     ),
     (OSError("odd"), "A file could not be written (odd); what was kept"),
     (MemoryError(), "It ran out of memory at step 12; try a smaller batch (it was 4, try 1) or a smaller model."),

@@ -11,7 +11,6 @@ read. The folder is `data/` beside `checkpoints/`; the variable XFORMER_DATA nam
 from __future__ import annotations
 
 import hashlib
-import os
 import urllib.request
 from functools import lru_cache
 from pathlib import Path
@@ -21,10 +20,13 @@ from jaxtyping import Int
 from torch import Tensor
 
 from xformer.alphabet import MOST_DIFFERENT, PYTHON, SHAKESPEARE, is_sayable
-from xformer.errors import InputError
+from xformer.errors import InputError, NoRoomError
 from xformer.files import write_atomically
+from xformer.room import Room, allowed, disk_used, megabytes, texts_folder
 
 MOST_BYTES = 8 * 1024**2
+SHARE = 4
+"""Texts may take a quarter of what runs and texts may take together: else they could leave no room for any run."""
 FEWEST = 1_000
 """Characters: a shorter text has nothing to hold out."""
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -32,7 +34,7 @@ SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/da
 
 def folder() -> Path:
     """Where texts are kept."""
-    return Path(os.environ.get("XFORMER_DATA") or Path(__file__).parents[2] / "data")
+    return texts_folder()
 
 
 def path_of(name: str) -> Path:
@@ -73,7 +75,7 @@ def keep(content: bytes) -> str:
     text = _checked(content).encode()
     name = hashlib.sha256(text).hexdigest()[:16]
     if not path_of(name).is_file():
-        write_atomically(path_of(name), text)
+        _write(name, text)
     return name
 
 
@@ -88,7 +90,22 @@ def download_shakespeare(timeout: float = 10.0) -> None:
             f"Tiny Shakespeare could not be downloaded ({str(why) or type(why).__name__:.80}); without a network, put it at "
             f"{path_of(SHAKESPEARE)}."
         ) from None
-    write_atomically(path_of(SHAKESPEARE), _checked(content).encode())
+    _write(SHAKESPEARE, _checked(content).encode())
+
+
+def _write(name: str, text: bytes) -> None:
+    """Raises `InputError` where there is no room for it, or the disk refuses."""
+    kept, most = disk_used(folder()), allowed() // SHARE
+    if kept + len(text) > most:
+        raise NoRoomError(
+            f"This text takes {megabytes(len(text))}. Texts that are kept on this server take {megabytes(kept)} already, and "
+            f"{megabytes(most)} are allowed; choose one of those."
+        )
+    Room().check(len(text), "This text")
+    try:
+        write_atomically(path_of(name), text)
+    except OSError as error:
+        raise InputError(f"The text could not be kept: {error.strerror or 'the disk refuses'}.") from error
 
 
 def alphabet_of(text: str) -> str:

@@ -12,12 +12,14 @@ import os
 import secrets
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +54,7 @@ PATIENCE = 3.0
 """Seconds that a worker has to obey a stop before it is killed; what it kept last is whole."""
 LAST_MOMENTS = 0.5
 """Seconds that a killed process may take to be gone."""
+HALTED = "Its process is halted by a signal and takes no step until it is continued; Stop ends it."
 BIN_SECONDS = 3600.0
 """How long a deleted run can be taken back."""
 
@@ -85,7 +88,7 @@ def submit(
 
     def check(entries: Sequence[Entry]) -> None:
         if limits is not None:
-            limits.check_waiting(owner, entries)
+            limits.check_again(settings, owner, entries, book.folder)
         also(entries)
 
     try:
@@ -134,6 +137,9 @@ def resume(book: Book, run: str) -> None:
 
     Of two who press at the same time, the second finds it going on already, which is no error.
     """
+    before = book.entry(run)
+    if before.is_active and not as_it_is(book, before).is_active:  # it would be told, and nobody would hear
+        _bury(book, before)
     with book.database.writing() as db:
         entry = entry_of(db, run)
         if entry.deleted is not None:
@@ -190,17 +196,40 @@ def _bury(book: Book, entry: Entry) -> None:
         with book.database.writing() as db:
             now = entry_of(db, entry.id)
             if now.worker == entry.worker and now.is_active:
-                told = db.execute("SELECT 1 FROM commands WHERE run = ? AND kind = 'stop'", (now.id,)).fetchone()
-                how = (
-                    "Its process ended before it had answered."
-                    if told
-                    else "Its process ended without a word: killed, out of memory, or the machine was restarted."
-                )
-                message = f"{how} Resume goes on from the last state it kept."
-                move(db, now, "stopped" if told else "interrupted", worker=None, pid=None, message=message)
+                state, message = _how_it_ended(db, now, file)
+                move(db, now, state, worker=None, pid=None, message=message)
                 db.execute("DELETE FROM commands WHERE run = ?", (now.id,))
     finally:
         os.close(lock)
+
+
+def _how_it_ended(db: sqlite3.Connection, entry: Entry, file: Path) -> tuple[str, str]:
+    """The state of a run whose process has ended without the book knowing, and what there is to say about it."""
+    told = db.execute("SELECT 1 FROM commands WHERE run = ? AND kind = 'stop'", (entry.id,)).fetchone()
+    how = liveness.last_words(file)
+    if not how:
+        how = (
+            "Its process ended before it had answered."
+            if told
+            else "Its process ended without a word: killed, out of memory, or the machine was restarted."
+        )
+    return "stopped" if told else "interrupted", f"{how} Resume goes on from the last state it kept."
+
+
+def as_it_is(book: Book, entry: Entry) -> Entry:
+    """An entry as its process stands at this moment: the book may say so later only, or never while the disk is full."""
+    file = book.folder_of(entry.id) / LOCK
+    if not entry.is_active or not file.exists():
+        return entry
+    if liveness.is_held(file):
+        pid = liveness.holder(file)
+        return replace(entry, message=HALTED) if pid is not None and liveness.is_halted(pid) else entry
+    with book.database.reading() as db:
+        now = entry_of(db, entry.id)
+        if now.worker != entry.worker:  # it has said so meanwhile
+            return now
+        state, message = _how_it_ended(db, now, file)
+    return replace(now, state=state, message=message, worker=None, pid=None)
 
 
 def _kill_if_deaf(book: Book, entry: Entry, file: Path) -> bool:

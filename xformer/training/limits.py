@@ -6,15 +6,20 @@ Each limit has a variable in the environment: XFORMER_MAX_WAITING=2 lets everyon
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Self
 
 from xformer.errors import BookError, ConfigError
+from xformer.memory import free_bytes, machine_bytes
 from xformer.presets import Preset
+from xformer.room import DEFAULT_MOST, Room, disk_used, megabytes
 from xformer.training.book import Entry
+from xformer.training.needs import disk_needed, memory_needed, metrics_needed
+
+MOST_METRICS = 50 * 10**6
+"""The state of a run holds its metrics too, and is read whole when it goes on."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +34,10 @@ class Limits:
     parameters: int = 20_000_000
     cells: int = 4_000_000
     """batch_size × positions of a step."""
-    disk: int = 4 * 1024**3
-    """Bytes that all runs together may take."""
+    run_memory: int = 4096
+    """MB that the process of one run may take."""
+    disk: int = DEFAULT_MOST
+    """Bytes that all runs and kept texts may take together."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
@@ -50,8 +57,12 @@ class Limits:
     def check(self, settings: Preset, owner: str, entries: Sequence[Entry], folder: Path) -> None:
         """Raise `BookError` with one plain sentence when a run may not be added to those there are."""
         self.check_size(settings)
+        self.check_again(settings, owner, entries, folder)
+
+    def check_again(self, settings: Preset, owner: str, entries: Sequence[Entry], folder: Path) -> None:
+        """What another person may have changed at the same moment."""
         self.check_waiting(owner, entries)
-        self.check_disk(settings, folder)
+        self.check_disk(settings, entries, folder)
 
     def check_waiting(self, owner: str, entries: Sequence[Entry]) -> None:
         """Raise `BookError` when this person, or all together, have as many runs under way as are allowed."""
@@ -67,19 +78,9 @@ class Limits:
                 f"{len(under_way)} runs are waiting on this server already; try again when some are finished."
             )
 
-    def check_disk(self, settings: Preset, folder: Path) -> None:
-        """Raise `BookError` when the files of the run would take more than is allowed, or than is there."""
-        needed, used = disk_needed(settings), disk_used(folder)
-        if used + needed > self.disk:
-            raise BookError(
-                f"The runs on this server take {megabytes(used)}, this one would take {megabytes(needed)} more, and "
-                f"{megabytes(self.disk)} are allowed; delete some runs, or keep fewer snapshots."
-            )
-        folder.mkdir(parents=True, exist_ok=True)
-        if needed > (free := shutil.disk_usage(folder).free):
-            raise BookError(
-                f"This run would take {megabytes(needed)} on the disk, and {megabytes(free)} are free there."
-            )
+    def check_disk(self, settings: Preset, entries: Sequence[Entry], folder: Path) -> None:
+        """Raise `NoRoomError` when the files of the run, and those that others have yet to write, do not fit."""
+        Room(folder, self.disk).check(disk_needed(settings), "This run", promised=promised(entries, folder))
 
     def check_size(self, settings: Preset) -> None:
         """Raise `BookError` when the run itself asks for too much."""
@@ -91,39 +92,36 @@ class Limits:
         ):
             if asked > most:
                 raise BookError(f"This run has {asked:,} {what}, and this server allows {most:,}; choose fewer.")
+        if (lines := metrics_needed(settings)) > MOST_METRICS:
+            raise BookError(
+                f"The reports of this run take about {megabytes(lines)}, and {megabytes(MOST_METRICS)} can be kept; report "
+                "more rarely, or choose fewer heads."
+            )
+        needed, most = memory_needed(settings), min(self.run_memory * 1024**2, machine_bytes())
+        if needed > most:
+            raise BookError(
+                f"This run takes about {megabytes(needed)} of memory, and this server allows {megabytes(most)}; choose a "
+                "smaller batch, shorter inputs, or a smaller model."
+            )
 
 
-def disk_needed(settings: Preset) -> int:
-    """About how many bytes the files of a run will take: its snapshots, and the weights with the optimiser's two moments."""
-    weights = 4 * settings.model.n_parameters() + 8_000
-    every = settings.train.snapshot_every
-    n_snapshots = 2 + (settings.train.steps // every if every else 0)
-    return weights * (n_snapshots + 3) + 400 * (settings.train.steps // settings.train.log_every)
+def check_memory(settings: Preset, device: str = "cpu") -> None:
+    """Raise `ConfigError` where a run takes more memory than is free on this machine; of a GPU nothing is known."""
+    if device == "cpu" and (needed := memory_needed(settings)) > (free := free_bytes()):
+        raise ConfigError(
+            f"This run takes about {megabytes(needed)} of memory, and {megabytes(free)} are free on this machine; choose a "
+            "smaller batch, shorter inputs, or a smaller model."
+        )
 
 
-def memory_needed(settings: Preset) -> int:
-    """About how many bytes training holds at its peak: weights, gradient, two moments, and a step's activations."""
-    model, train = settings.model, settings.train
-    width = settings.task.max_len * (1 if model.architecture == "encoder" else 2) + 2
-    streams = 2 if model.architecture == "encoder-decoder" else 1
-    rows = train.batch_size * width
-    per_layer = 8 * model.d_model + 3 * model.n_heads * (model.d_head + width) + 3 * model.d_ff
-    activations = 4 * rows * (streams * model.n_layers * per_layer + 2 * model.vocab_size)
-    return 16 * model.n_parameters() + 2 * activations
-
-
-def disk_used(folder: Path) -> int:
-    """The bytes of all files in a folder."""
+def promised(entries: Sequence[Entry], folder: Path) -> int:
+    """The bytes that runs which wait or are trained have yet to write."""
     total = 0
-    for root, _, files in os.walk(folder):
-        for name in files:
+    for entry in entries:
+        if entry.state == "queued" or entry.is_active:
             try:
-                total += os.stat(os.path.join(root, name)).st_size
-            except OSError:  # gone meanwhile
+                needed = disk_needed(entry.settings())
+            except ConfigError:  # a damaged one will write nothing
                 continue
+            total += max(0, needed - disk_used(folder / entry.id))
     return total
-
-
-def megabytes(n: int) -> str:
-    """A number of bytes as people say it."""
-    return f"{n / 1e9:.1f} GB" if n >= 1e9 else f"{max(0.1, n / 1e6):.1f} MB"

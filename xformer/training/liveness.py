@@ -13,6 +13,9 @@ import os
 import time
 from pathlib import Path
 
+LENGTH = 512
+"""Bytes of a lock file that somebody has signed."""
+
 
 def take(path: Path) -> int | None:
     """The lock as an open file descriptor, to be closed or handed over; None when somebody holds it."""
@@ -34,26 +37,56 @@ def take_within(path: Path, seconds: float) -> int | None:
     return descriptor
 
 
-def sign(descriptor: int, pid: int) -> None:
-    """Write down in the lock file which process holds the lock."""
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, str(pid).encode(), 0)
+def sign(descriptor: int, pid: int, last_words: str = "") -> None:
+    """Write down in the lock file which process holds the lock, and why it ends, for a process that can tell nobody else.
+
+    The file has the same length from the first time on: a disk that is full meanwhile takes the words all the same.
+    """
+    os.pwrite(descriptor, f"{pid}\n{last_words}".encode()[:LENGTH].ljust(LENGTH), 0)
 
 
 def holder(path: Path) -> int | None:
     """The process that has signed the lock file; means something only while the lock is held."""
     try:
-        return int(path.read_text())
-    except (OSError, ValueError):
+        return int(_read(path)[0])
+    except ValueError:
         return None
 
 
+def last_words(path: Path) -> str:
+    """Why the process that has signed the lock file has ended; nothing where it could not say."""
+    return _read(path)[1].strip()
+
+
 def is_held(path: Path) -> bool:
-    """Whether some process holds the lock just now."""
-    if not path.exists():
+    """Whether some process holds the lock just now. Many may ask at once, without being in each other's way."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
         return False
-    descriptor = take(path)
-    if descriptor is None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
         return True
-    os.close(descriptor)
+    finally:
+        os.close(descriptor)
     return False
+
+
+def is_halted(pid: int) -> bool:
+    """Whether a process stands still because it was sent SIGSTOP; not known, so False, on other systems than Linux."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "tT"
+    except (OSError, IndexError):
+        return False
+
+
+def _read(path: Path) -> tuple[str, str]:
+    """The number in a lock file, as text, and the words after it; of a file that was not signed all of it, and none."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return "", ""
+    text = content.decode(errors="ignore")
+    number, _, words = text.partition("\n") if len(content) == LENGTH else (text, "", "")
+    return number, words

@@ -17,11 +17,12 @@ import torch
 
 from xformer.checkpoints import Checkpoint, save
 from xformer.config import Config, TrainConfig
-from xformer.errors import CheckpointError, ConfigError, TrainingError
+from xformer.errors import CheckpointError, ConfigError, NoRoomError, TrainingError
 from xformer.greedy import reads_ahead
 from xformer.model import Transformer
 from xformer.presets import Preset
 from xformer.presets import preset as preset_named
+from xformer.room import Room
 from xformer.tasks import Batch, Score, Task, score
 from xformer.tasks.sampling import generator
 from xformer.tasks.scoring import cross_entropy
@@ -30,10 +31,21 @@ from xformer.trace import record
 from xformer.training.curve import fitting
 from xformer.training.device import choose_device
 from xformer.training.evaluate import score_batches
+from xformer.training.limits import check_memory
+from xformer.training.needs import weights_on_disk
 from xformer.training.optimiser import FlatAdamW
 from xformer.training.progress import Progress
 from xformer.training.schedule import learning_rate, with_peak
-from xformer.training.snapshots import State, read_state, remove_state, write_snapshot, write_state
+from xformer.training.snapshots import (
+    STATE,
+    State,
+    read_state,
+    remove_state,
+    snapshot_file,
+    thin_out,
+    write_snapshot,
+    write_state,
+)
 from xformer.words import percent
 
 FEW = 4
@@ -53,13 +65,15 @@ def train(
     Closing the generator early (or an interrupt) writes the state first, so that `resume` goes on from that very step; only
     an interrupt in the middle of an update leaves the state of the last snapshot.
 
-    Raises `ConfigError` before anything is written when the configurations do not fit each other, `TrainingError` when the
-    loss is no longer a number or there is nothing to resume.
+    Raises `ConfigError` before anything is written when the configurations do not fit each other, or not into the memory
+    that is free; `TrainingError` when the loss is no longer a number or there is nothing to resume.
     """
     preset = preset_named(preset) if isinstance(preset, str) else preset
     task = Task(preset.task)
     task.check_fits(preset.model)
-    run = Run(preset, task, choose_device(device), None if out is None else Path(out))
+    chosen = choose_device(device)
+    check_memory(preset, chosen.type)
+    run = Run(preset, task, chosen, None if out is None else Path(out))
     if resume:
         run.restore()
     return run.reports()
@@ -84,8 +98,10 @@ class Stopped(Exception):  # noqa: N818  like StopIteration, it is no error
 class Run:
     """One training run: a model, its optimiser, and where it stands."""
 
-    def __init__(self, preset: Preset, task: Task, device: torch.device, out: Path | None) -> None:
-        self.preset, self.task, self.device, self.out = preset, task, device, out
+    def __init__(
+        self, preset: Preset, task: Task, device: torch.device, out: Path | None, room: Room | None = None
+    ) -> None:
+        self.preset, self.task, self.device, self.out, self.room = preset, task, device, out, room
         self.config: TrainConfig = preset.train
         seed = self.config.seed
         self.model = Transformer(preset.model, generator(seed, "init", 0, "cpu")).to(device).train()
@@ -127,7 +143,7 @@ class Run:
                 clock = time.perf_counter()
                 self._train_step()
                 self.seconds += time.perf_counter() - clock
-        except (GeneratorExit, KeyboardInterrupt, Stopped):
+        except (GeneratorExit, KeyboardInterrupt, Stopped, NoRoomError):
             finished = bool(self.rows) and self.rows[-1]["done"]
             if not (self.updating or finished):
                 self.save_state()
@@ -253,23 +269,44 @@ class Run:
                 mine.copy_(theirs)
 
     def keep_snapshot(self) -> None:
-        """Keep the weights of this step to look at; nothing where snapshots are off."""
-        if self.out is not None and self.config.snapshot_every:
-            try:
-                write_snapshot(self.out, self.step, Checkpoint(self.model, self.task))
-            except CheckpointError as error:
-                raise TrainingError(f"The run stops at step {self.step}. {error}") from None
+        """Keep the weights of this step to look at; nothing where snapshots are off. Raises `NoRoomError`."""
+        if self.out is None or not self.config.snapshot_every:
+            return
+        if not snapshot_file(self.out, self.step).exists():
+            self.take_room(weights_on_disk(self.preset), f"A snapshot of step {self.step:,}")
+        self._write_snapshot(self.out)
+        thin_out(self.out, self.config.snapshot_every)
+
+    def _write_snapshot(self, out: Path) -> None:
+        try:
+            write_snapshot(out, self.step, Checkpoint(self.model, self.task))
+        except CheckpointError as error:
+            raise TrainingError(f"The run stops at step {self.step}. {error}") from None
+
+    def check_room_for_snapshot(self) -> None:
+        """Raise `NoRoomError` where the snapshot of one step more could not be kept."""
+        if self.room is not None and self.out is not None and self.config.snapshot_every:
+            self.room.check(weights_on_disk(self.preset), "A snapshot of the next step")
+
+    def take_room(self, n: int, what: str) -> None:
+        """Say that `n` bytes more will be written. Raises `NoRoomError` where they are more than may be kept."""
+        if self.room is not None:
+            self.room.check(n, what)
+            self.room.wrote(n)
 
     def _finish(self) -> None:
-        if self.out is not None:
-            self.keep_snapshot()
+        if self.out is not None:  # in place of the state, which is larger: there is room for it
+            if self.config.snapshot_every:
+                self._write_snapshot(self.out)
             save(self.checkpoint(), self.out)
             remove_state(self.out)
 
     def save_state(self) -> None:
-        """Write down where the run stands."""
+        """Write down where the run stands, in place of where it stood before. Raises `NoRoomError` the first time."""
         if self.out is None:
             return
+        if not (self.out / STATE).exists():
+            self.take_room(3 * weights_on_disk(self.preset), "The state of this run")
         values = {
             "preset": self.preset.name,
             "model": self.preset.model.to_json(),

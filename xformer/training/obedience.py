@@ -11,7 +11,7 @@ import os
 import time
 from typing import Any
 
-from xformer.errors import BookError
+from xformer.errors import BookError, NoRoomError
 from xformer.training import queue
 from xformer.training.book import Book, Entry, change_peak, entry_of, insert_rows, move, set_columns
 from xformer.training.loop import Run, Stopped
@@ -48,6 +48,8 @@ class Obedience:
         self.steps_per_second = 0.0
         self.figures: dict[str, float] = {}
         self.interrupted = False
+        self.full = ""
+        """What was said last about a disk without room."""
 
     def drives(self, run: Run) -> None:
         """From now on this is the run that is meant."""
@@ -70,6 +72,8 @@ class Obedience:
             raise Stopped
         now = time.monotonic()
         if now - self.written >= WRITE_SECONDS:
+            if self.unwritten and self.run is not None:
+                self.run.take_room(len(json.dumps(self.unwritten)), "A report of this run")
             self.flush()
         if now - self.looked >= LOOK_SECONDS or self.paused:
             self.looked = now
@@ -136,10 +140,17 @@ class Obedience:
             move(db, entry, "paused")
         elif kind == "resume" and self.paused:
             self.paused = False
-            move(db, entry, "running")
+            move(db, entry, "running", message=self._without_full(entry))
         elif kind == "step" and self.paused:
-            self.steps_allowed += 1
             self.paused_since = time.monotonic()
+            try:
+                run.check_room_for_snapshot()
+            except NoRoomError as error:
+                self.full = f"No step was made. {error}"
+                set_columns(db, entry.id, message=self.full)
+            else:
+                self.steps_allowed += 1
+                set_columns(db, entry.id, message=self._without_full(entry))
         elif kind == "rate" and value is not None and change_peak(db, entry.id, run.step, value):
             run.change_rate(value)
 
@@ -147,8 +158,12 @@ class Obedience:
         """Stay here until the run may go on, for one step or for good."""
         run = self.run
         assert run is not None
-        run.keep_snapshot()
-        self._save_state()
+        try:
+            run.keep_snapshot()
+            self._save_state()
+        except NoRoomError as error:  # it waits all the same: what it has done stands in memory
+            self.full = str(error)
+            self.book.change(self.entry.id, message=self.full)
         self.flush()
         while self.paused and not self.steps_allowed:
             if self.interrupted:
@@ -161,6 +176,10 @@ class Obedience:
             self._obey()
         self.steps_allowed = max(0, self.steps_allowed - 1)
         self.written, self.written_step = time.monotonic(), run.step
+
+    def _without_full(self, entry: Entry) -> str:
+        """The message of a run, unless it is that there was no room."""
+        return "" if entry.message == self.full else entry.message
 
     def _save_state(self) -> None:
         """Write down the state, unless its weights are no numbers: then the last good one stays, and the next step says so."""

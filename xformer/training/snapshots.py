@@ -22,6 +22,9 @@ from xformer.places import STATE, snapshot_file, snapshot_steps
 from xformer.safe_header import parse_header, strict_json
 from xformer.training.unfinished import MAX_STATE_HEADER
 
+MOST_ODD = 5
+"""Snapshots at steps that are no multiple of `snapshot_every`."""
+
 
 @dataclass(frozen=True)
 class State:
@@ -41,6 +44,12 @@ def forget_after(out: Path, step: int) -> None:
     for later in snapshot_steps(out):
         if later > step:
             snapshot_file(out, later).unlink(missing_ok=True)
+
+
+def thin_out(out: Path, every: int) -> None:
+    """Of the snapshots at odd steps (of single steps, pauses and stops) keep the last few: each takes as much as any."""
+    for step in [step for step in snapshot_steps(out) if step % every][:-MOST_ODD]:
+        snapshot_file(out, step).unlink(missing_ok=True)
 
 
 def forget_unfinished(out: Path) -> None:

@@ -17,10 +17,11 @@ from typing import Any
 
 from xformer.checkpoints import FILE, Checkpoint, from_bytes, load, save, to_bytes
 from xformer.errors import BookError, CheckpointError
+from xformer.room import Room
 from xformer.training.book import Book, Entry, insert_rows, insert_run
 from xformer.training.card import Story, one_line, read_card
 from xformer.training.curve import fitting
-from xformer.training.limits import Limits, disk_used, megabytes
+from xformer.training.limits import Limits, promised
 from xformer.training.run_card import card_of
 from xformer.training.snapshots import snapshot_file, snapshot_steps, write_snapshot
 
@@ -82,11 +83,7 @@ def from_file(
     weights = to_bytes(clean)
     if (there := _same(filter(sees, book.entries()), book, clean, weights, story.step)) is not None:
         return there
-    if disk_used(book.folder) + 2 * len(content) > limits.disk:
-        raise BookError(
-            f"The runs on this server may take {megabytes(limits.disk)}, and there is no room for "
-            f"{megabytes(2 * len(content))} more; delete some runs."
-        )
+    Room(book.folder, limits.disk).check(2 * len(content), "This model", promised=promised(book.entries(), book.folder))
     run = secrets.token_hex(4)
     name = story.name or one_line(Path(file_name).stem, 80) or "imported"
     folder = book.folder_of(run)

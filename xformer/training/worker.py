@@ -7,24 +7,29 @@ with the run in a state that says why. Whatever kills it, what it saved last is 
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from xformer.checkpoints import FILE, load
-from xformer.errors import BookError, ConfigError, TrainingError, XformerError
+from xformer.errors import BookError, ConfigError, NoRoomError, TrainingError, XformerError
+from xformer.room import Room
 from xformer.tasks import Task
+from xformer.training import liveness
 from xformer.training.allocator import settle
 from xformer.training.book import Book, Entry, change_peak, entry_of, insert_rows, move, set_columns
 from xformer.training.device import choose_device
 from xformer.training.figures import put_figures_on_card
 from xformer.training.jobs import START, tend
+from xformer.training.limits import check_memory
 from xformer.training.loop import Run, Stopped
 from xformer.training.obedience import Obedience
 from xformer.training.priority import step_back
@@ -33,6 +38,9 @@ from xformer.training.snapshots import STATE, forget_after, forget_unfinished
 
 SAMPLES = 2_000
 """Unseen examples that a finished run is scored on."""
+
+
+GOES_ON = " Resume goes on from there."
 
 
 class GpuGoneError(Exception):
@@ -51,18 +59,19 @@ def main(arguments: list[str] | None = None) -> int:
     book = Book(options.folder)
     open_all_along = book.database.connect()  # else each of its writes would copy the log back into the file
     try:
-        work(book, options.run, options.token)
+        work(book, options.run, options.token, options.lock)
         tend(book)  # this run has left its device; the lock goes with the process
     except BookError as error:
-        print(error, file=sys.stderr)  # without the book nothing can be told to anyone: the lock will tell
+        with suppress(OSError):  # the disk that has no room for the book may have none for this
+            print(error, file=sys.stderr)
         return 1
     finally:
         open_all_along.close()
     return 0
 
 
-def work(book: Book, run: str, token: str) -> None:
-    """Train the run, if this process is the one that was given it."""
+def work(book: Book, run: str, token: str, lock: int | None = None) -> None:
+    """Train the run, if this process is the one that was given it. What the book does not take is left in the lock file."""
     with book.database.writing() as db:  # waits for the transaction in which this process was started
         entry = entry_of(db, run)
     if entry.worker != token:
@@ -80,18 +89,22 @@ def work(book: Book, run: str, token: str) -> None:
     except MemoryError:
         state, message = "failed", _too_big(book, entry)
     except OSError as error:
-        traceback.print_exc()
+        _log()
         state = "failed"
-        message = (
-            f"A file could not be written ({error.strerror or error}); what was kept before is whole. "
-            "Resume goes on from there."
-        )
+        what = f"A file could not be written ({error.strerror or error})"
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        message = f"{'The disk is full' if is_full else what}; what was kept before is whole.{GOES_ON}"
     except Exception as error:  # whatever it is, the run says that it failed, and the log says where
-        traceback.print_exc()
+        _log()
         no_memory = isinstance(error, RuntimeError) and "memory" in str(error)
         state = "failed"
         message = _too_big(book, entry) if no_memory else f"It failed for a reason of its own ({type(error).__name__})."
-    leave(book, run, token, state, message, **obedience.position())
+    try:
+        leave(book, run, token, state, message, **obedience.position())
+    except BookError as error:
+        if lock is not None:
+            liveness.sign(lock, os.getpid(), message.removesuffix(GOES_ON) or str(error))
+        raise
 
 
 def leave(book: Book, run: str, token: str, state: str, message: str, **position: Any) -> None:
@@ -126,7 +139,9 @@ def _train(book: Book, entry: Entry, obedience: Obedience) -> tuple[str, str]:
         return _finish_again(book, entry, folder, obedience)
     task = Task(settings.task)
     task.check_fits(settings.model)
-    run = Run(settings, task, _device(book, entry), folder)
+    device = _device(book, entry)
+    check_memory(settings, device.type)
+    run = Run(settings, task, device, folder, Room(book.folder))
     if (folder / STATE).exists():
         run.restore()
     elif (folder / START).exists():
@@ -143,10 +158,14 @@ def _train(book: Book, entry: Entry, obedience: Obedience) -> tuple[str, str]:
         for progress in run.reports(between=obedience.between):
             obedience.report(progress.row())
     except Stopped:
-        run.keep_snapshot()
+        message = ""
+        try:
+            run.keep_snapshot()
+        except NoRoomError as error:
+            message = f"No snapshot of this step was kept. {error}"
         obedience.flush()
-        return obedience.reason, ""
-    except TrainingError:
+        return obedience.reason, message
+    except (TrainingError, NoRoomError):
         obedience.flush()  # the figures show how it came to this
         raise
     obedience.flush()
@@ -185,7 +204,7 @@ def _finish(book: Book, entry: Entry, folder: Path, obedience: Obedience) -> tup
 
 def _without_gpu(book: Book, entry: Entry, error: Exception) -> tuple[str, str]:
     """A run that lost its GPU waits for the processor."""
-    traceback.print_exc()
+    _log()
     if entry.device == "cpu":
         return "failed", _too_big(book, entry)
     book.change(entry.id, wanted="cpu")
@@ -194,6 +213,12 @@ def _without_gpu(book: Book, entry: Entry, error: Exception) -> tuple[str, str]:
         "queued",
         f"The GPU ({entry.device}) {why}, so this run goes on on the processor from the last state it kept.",
     )
+
+
+def _log() -> None:
+    """Where it happened, for whoever looks into the log; a full disk takes no log either."""
+    with suppress(OSError):
+        traceback.print_exc()
 
 
 def _too_big(book: Book, entry: Entry) -> str:

@@ -16,8 +16,9 @@ from pages.shared.panels.train_estimate import expected
 from pages.shared.panels.train_visit import complain, show_run
 from xformer.errors import ConfigError, XformerError
 from xformer.presets import PRESETS, Preset
+from xformer.room import megabytes
 from xformer.training import queue
-from xformer.training.limits import disk_needed, megabytes, memory_needed
+from xformer.training.needs import disk_needed, memory_needed
 from xformer.training.own_text import with_text
 
 FORM = "own"

@@ -73,7 +73,7 @@ def told(run: str) -> tuple[int, int | None]:
 
 def complain(error: Exception) -> None:
     """Have the page say what went wrong, once."""
-    words = "A file could not be written; is the disk full?" if isinstance(error, OSError) else str(error)
+    words = f"A file could not be written: {error.strerror or error}." if isinstance(error, OSError) else str(error)
     st.session_state["train_complaint"] = words
 
 

@@ -1,0 +1,97 @@
+"""What all that is kept here takes is counted once, and now and then; what does not fit is refused in one sentence."""
+
+from __future__ import annotations
+
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from xformer import room
+from xformer.errors import BookError, InputError, NoRoomError
+from xformer.room import SPARE, Room, disk_used, megabytes, runs_folder, texts_folder
+
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XFORMER_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("XFORMER_DATA", str(tmp_path / "data"))
+    for name, n in (("runs", 7), ("data", 11)):
+        (tmp_path / name / "a").mkdir(parents=True)
+        (tmp_path / name / "a" / "x").write_bytes(bytes(n))
+    return tmp_path / "runs"
+
+
+def test_runs_and_texts_count_together(runs: Path) -> None:
+    assert (runs_folder(), texts_folder()) == (runs, runs.parent / "data")
+    assert Room().taken() == Room(runs).taken() == 18
+    assert Room(runs.parent / "elsewhere").taken() == 11
+
+
+def test_all_files_are_counted_and_each_once(tmp_path: Path) -> None:
+    assert disk_used(tmp_path / "nothing") == 0
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x").write_bytes(bytes(7))
+    (tmp_path / "y").write_bytes(bytes(11))
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    assert disk_used(tmp_path) == disk_used(tmp_path, tmp_path / "a") == disk_used(tmp_path / "a", tmp_path) == 18
+
+
+def test_what_does_not_fit_is_refused(runs: Path) -> None:
+    Room(runs, 20).check(2, "This")
+    with pytest.raises(
+        NoRoomError,
+        match=r"^This takes 0\.1 MB\. Runs and texts .* take 0\.1 MB already, and 0\.1 MB are allowed; delete",
+    ):
+        Room(runs, 20).check(3, "This")
+    with pytest.raises(NoRoomError, match=r"already \(0\.1 MB of it runs that wait or are trained\), and"):
+        Room(runs, 20).check(1, "This", promised=2)
+
+
+def test_who_catches_a_refusal() -> None:
+    assert issubclass(NoRoomError, BookError)
+    assert issubclass(NoRoomError, InputError)
+
+
+def test_the_limit_is_that_of_the_environment(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XFORMER_MAX_DISK", "19")
+    with pytest.raises(NoRoomError):
+        Room(runs).check(2, "This")
+    monkeypatch.setenv("XFORMER_MAX_DISK", "much")
+    Room(runs).check(2, "This")
+
+
+def test_the_disk_itself_has_to_have_room(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 0, SPARE + 5_000_000))
+    Room(runs / "not" / "there" / "yet").check(5_000_000, "This")
+    with pytest.raises(NoRoomError, match=r"^This takes 6\.0 MB, and 5\.0 MB are free on the disk\.$"):
+        Room(runs).check(6_000_000, "This")
+
+
+def test_who_writes_often_does_not_count_the_files_each_time(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, counted = [0.0], []
+
+    def count(*folders: Path) -> int:
+        counted.append(now[0])
+        now[0] += 1.0  # it takes a second
+        return 100 * len(counted)
+
+    monkeypatch.setattr(room, "disk_used", count)
+    monkeypatch.setattr(room.time, "monotonic", lambda: now[0])
+    kept = Room(runs)
+    assert kept.taken() == 100
+    kept.wrote(5)
+    now[0] = 50.0
+    assert kept.taken() == 105
+    now[0] = 52.0
+    assert kept.taken() == 200  # counted anew, so what was written is in it
+    assert counted == [0.0, 52.0]
+
+
+def test_bytes_as_people_say_them() -> None:
+    assert [megabytes(n) for n in (0, 60_000, 1_500_000, 999_000_000, 4_000_000_000)] == [
+        "0.1 MB", "0.1 MB", "1.5 MB", "999.0 MB", "4.0 GB",
+    ]  # fmt: skip
