@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "files": set(),
     "words": set(),
     "places": set(),
+    "room": {"errors"},
     "safe_header": {"errors"},
     "layers": FOUNDATION,
     "model": FOUNDATION | {"layers"},
@@ -38,7 +39,7 @@ MAY_IMPORT = {
     "trace_file": RECORDING | {"files", "guarded_file", "safe_header"},
     "names": set(),
     "interventions": RECORDING | {"names"},
-    "tasks": MODEL | {"files"},
+    "tasks": MODEL | {"files", "room"},
     "decoding": RECORDING,
     "greedy": RECORDING | {"tasks"},
     "continuation": RECORDING | {"decoding"},
@@ -48,7 +49,7 @@ MAY_IMPORT = {
     "checkpoints": MODEL | {"tasks", "files", "guarded_file", "places", "safe_header"},
     "training": RECORDING
     | {"tasks", "decoding", "greedy", "analysis", "presets", "checkpoints", "places", "words"}
-    | {"files", "guarded_file", "safe_header"},
+    | {"files", "guarded_file", "safe_header", "memory", "room"},
     "bugs": RECORDING | {"tasks", "training", "presets"},
     "viz": {"errors", "config", "counting", "names", "viz", "words"},
 }
