@@ -311,4 +311,4 @@ NAMES = tuple(field.name for field in fields(Entry))
 def _entry(row: sqlite3.Row) -> Entry:
     """A run as far as its row can be read; columns that are none of this program's are left alone."""
     there = row.keys()
-    return Entry(**mended({name: row[name] for name in NAMES if name in there}, MOVES))
+    return Entry(**mended({name: row[name] if name in there else None for name in NAMES}, MOVES))

@@ -97,6 +97,8 @@ class Database:
                 yield db
             finally:
                 db.close()
+        except UnicodeDecodeError as error:  # SQLite's own message, of a table whose name is damaged
+            raise BookError(f"The book of runs ({self.file.name}) cannot be used: its tables are damaged.") from error
         except (sqlite3.Error, OSError) as error:
             raise BookError(f"The book of runs ({self.file.name}) cannot be used: {error}.") from error
 
