@@ -156,3 +156,14 @@ def test_a_module_without_one_of_our_models_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"exactly one xformer\.Transformer, got 2"):
         fit(module, preset, AttentionSnapshots(module.task, folder=tmp_path), steps=3)
     assert not Book(tmp_path).entries()
+
+
+def test_without_room_the_run_says_so_and_lightning_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    preset = tiny_preset("encoder", steps=20, log_every=10)
+    monkeypatch.setenv("XFORMER_MAX_DISK", "1")
+    module = LitTransformer(preset)
+    fit(module, preset, AttentionSnapshots(module.task, folder=tmp_path, every=10))
+    [entry] = Book(tmp_path).entries()
+    assert entry.state == "finished"
+    assert entry.message.startswith("A snapshot of step 20 takes 0.1 MB. Runs and texts on this server take")
+    assert not list((tmp_path / entry.id).glob("snapshots/*"))

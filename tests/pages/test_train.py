@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from pages.shared.byte_cache import shared
 from pages.shared.panels.train_estimate import duration, expected, expected_at_once, shipped_training
 from pages.shared.panels.train_film import MOST_FRAMES
 from pages.shared.panels.train_own import watchable
@@ -389,3 +390,64 @@ def test_a_book_that_was_edited_into_nonsense_says_so(open_page: Open, runs: Pat
     app = open_page(PAGE, run=run)
     assert not app.exception
     assert "cannot be read" in plain(app.error[0].value)
+
+
+@pytest.mark.parametrize(
+    ("most", "memory", "phrase"), [(10, "1024", "A film of 4 heads over"), (10**9, "0", "of memory")]
+)
+def test_a_film_that_is_too_large_is_refused_in_a_sentence(
+    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch, most: int, memory: str, phrase: str
+) -> None:
+    """Else an imported model with very many heads takes the memory of the server on this screen alone."""
+    looked: list[object] = []
+    monkeypatch.setattr("pages.shared.panels.train_film.look", lambda *_: looked.append(1))
+    monkeypatch.setattr("pages.shared.panels.train_film.MOST_CELLS", most)
+    monkeypatch.setenv("XFORMER_MAX_MEMORY", memory)
+    app = open_page(PAGE, run=finished(runs))
+    assert not app.exception
+    assert [phrase in plain(error.value) for error in app.error] == [True]
+    assert looked == []
+    assert "Finished at step 12" in said(app)
+
+
+def test_films_are_kept_within_the_memory_that_visitors_share(open_page: Open, runs: Path) -> None:
+    before = shared.total
+    run = finished(runs)
+    assert not open_page(PAGE, run=run).exception
+    [album] = [entry for key, entry in shared._entries.items() if key[:2] == ("album", run)]
+    assert album.size > 100
+    assert shared.total >= before + album.size
+
+
+def test_a_worker_that_was_killed_is_not_shown_as_training(open_page: Open, runs: Path) -> None:
+    """Nobody has written it into the book yet; on a full disk nobody can."""
+    run = finished(runs, state="running", worker="w", device="cpu", pid=1)
+    lock = liveness.take(Book(runs).folder_of(run) / jobs.LOCK)
+    assert lock is not None
+    liveness.sign(lock, 2**22 + 1, "The disk is full; what was kept before is whole.")
+    app = open_page(PAGE, run=run)
+    assert "Training on the CPU" in said(app)
+    os.close(lock)
+    app.run()
+    assert not app.exception
+    assert "Interrupted after step 12 of 12. The disk is full; what was kept before is whole. Resume goes on" in said(
+        app
+    )
+    assert "run_resume" in buttons(app)
+
+
+def test_settings_that_take_too_much_memory_cannot_be_started(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    def timed(*_: object) -> float:
+        raise AssertionError("steps of such a model are not tried in the server either")
+
+    monkeypatch.setattr("pages.shared.panels.train_estimate._seconds_a_step", timed)
+    monkeypatch.setenv("XFORMER_MAX_RUN_MEMORY", "100")
+    app = open_page(PAGE)
+    app.session_state[OWN] = True
+    app.run()
+    assert not app.exception
+    assert ["of memory, and this server allows 104.9 MB" in plain(error.value) for error in app.error] == [True]
+    assert app.button(key="start_own").disabled
+    app.button(key=f"start_{FIRST[0]}").click().run()
+    assert "of memory, and this server allows 104.9 MB" in words(app)
+    assert Book(os.environ["XFORMER_RUNS"]).entries() == []

@@ -106,6 +106,7 @@ ERRORS = [
         "It ran out of memory at step 12; try a smaller batch",
     ),
     (torch.OutOfMemoryError("of this processor"), "It ran out of memory at step 12; try a smaller batch"),
+    (RuntimeError("unsupported memory format option"), "It failed for a reason of its own (RuntimeError)."),
     (RuntimeError("shapes do not fit"), "It failed for a reason of its own (RuntimeError)."),
     (KeyError("surprise"), "It failed for a reason of its own (KeyError)."),
     (AssertionError(), "It failed for a reason of its own (AssertionError)."),

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from xformer.checkpoints import Checkpoint, save
 from xformer.config import TrainConfig
-from xformer.errors import ConfigError
+from xformer.errors import ConfigError, NoRoomError
 from xformer.model import Transformer
 from xformer.presets import Preset
+from xformer.room import Room
 from xformer.tasks import Task, score
 from xformer.trace import record
 from xformer.training import liveness
@@ -52,6 +53,7 @@ class AttentionSnapshots(lightning.Callback):
             raise ConfigError(f"every must be 1 step or more, got {every}; for example 20.")
         self.task, self.name, self.owner, self.every, self.seed = task, name, owner, every, seed
         self.book = Book(folder)
+        self.room = Room(self.book.folder)
         self.held_out = task.sample(held_out, seed=seed, purpose="held-out")
         self.probe = task.probe(seed)
         self.run = self.token = ""
@@ -77,7 +79,7 @@ class AttentionSnapshots(lightning.Callback):
         with self.book.database.writing() as db:
             move(db, entry_of(db, self.run), "queued")
             move(db, entry_of(db, self.run), "running", worker=self.token, device=ELSEWHERE, pid=os.getpid())
-        write_snapshot(self.book.folder_of(self.run), 0, Checkpoint(model, self.task))
+        self._keep_snapshot(model)
 
     def on_before_optimizer_step(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, optimizer: torch.optim.Optimizer
@@ -164,10 +166,21 @@ class AttentionSnapshots(lightning.Callback):
         speed = (self.step - before["step"]) / max(1e-9, seconds - before["seconds"])
         live = {name: row[name] for name in ("loss", "gradient_norm", "learning_rate")} | {"steps_per_second": speed}
         self.rows, self.losses = [*self.rows, row], []
-        write_snapshot(self.book.folder_of(self.run), self.step, Checkpoint(model, self.task))
+        self._keep_snapshot(model)
         with self.book.database.writing() as db:
             insert_rows(db, self.run, [row])
             set_columns(db, self.run, step=self.step, seconds=seconds, live=json.dumps(live))
+
+    def _keep_snapshot(self, model: Transformer) -> None:
+        """Keep the weights of this step; where there is no room for them the run says so, and Lightning's loop goes on."""
+        try:
+            room = sum(parameter.nbytes for parameter in model.parameters())
+            self.room.check(room, f"A snapshot of step {self.step:,}")
+        except NoRoomError as error:
+            self.book.change(self.run, message=str(error))
+            return
+        write_snapshot(self.book.folder_of(self.run), self.step, Checkpoint(model, self.task))
+        self.room.wrote(room)
 
     def _obey(self, trainer: lightning.Trainer) -> None:
         """The one command that can be obeyed from here is stop."""

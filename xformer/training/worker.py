@@ -40,6 +40,8 @@ SAMPLES = 2_000
 """Unseen examples that a finished run is scored on."""
 
 
+NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
+"""How torch says on a processor that there is none left; it also speaks of the format of memory, and of pinned memory."""
 GOES_ON = " Resume goes on from there."
 
 
@@ -96,7 +98,7 @@ def work(book: Book, run: str, token: str, lock: int | None = None) -> None:
         message = f"{'The disk is full' if is_full else what}; what was kept before is whole.{GOES_ON}"
     except Exception as error:  # whatever it is, the run says that it failed, and the log says where
         _log()
-        no_memory = isinstance(error, RuntimeError) and "memory" in str(error)
+        no_memory = isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
         state = "failed"
         message = _too_big(book, entry) if no_memory else f"It failed for a reason of its own ({type(error).__name__})."
     try:
@@ -205,8 +207,10 @@ def _finish(book: Book, entry: Entry, folder: Path, obedience: Obedience) -> tup
 def _without_gpu(book: Book, entry: Entry, error: Exception) -> tuple[str, str]:
     """A run that lost its GPU waits for the processor."""
     _log()
-    if entry.device == "cpu":
+    if entry.device == "cpu" and isinstance(error, torch.OutOfMemoryError):
         return "failed", _too_big(book, entry)
+    if entry.device == "cpu":
+        return "failed", f"It failed for a reason of its own ({type(error).__name__})."
     book.change(entry.id, wanted="cpu")
     why = "ran out of memory" if isinstance(error, torch.OutOfMemoryError) else "was lost"
     return (

@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
-import streamlit as st
 
 from pages.shared import desk
+from pages.shared.byte_cache import budget, shared
 from pages.shared.components.training_player import Rest, training_player
 from pages.shared.panels.train_visit import film_key, told
 from xformer import Transformer, load
 from xformer.analysis.learning import APPEARS, LEARNED, appearance, best_heads, first_passing, head_table, look, thinned
-from xformer.errors import XformerError
+from xformer.config import ModelConfig
+from xformer.errors import InputError, XformerError
+from xformer.memory import check_fits
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.training.book import Entry
@@ -25,6 +27,8 @@ from xformer.viz.film import FilmLayer, Frame, pack_film, plane
 MOST_FRAMES = 120
 MOST_BYTES = 1_200_000
 """Of all planes of a film."""
+MOST_CELLS = 4_000_000
+"""Of one frame, which a browser is sent as a byte each."""
 BUDGET = 0.25
 """Seconds that one run of the page spends on looking at snapshots; the rest follows with the next."""
 
@@ -48,6 +52,18 @@ class Film:
     def table(self) -> pd.DataFrame:
         """The scores of all heads; see `head_table`."""
         return head_table({frame.step: frame.scores for frame in self.frames})
+
+
+def check_size(config: ModelConfig, example: Example) -> None:
+    """Raise `InputError` where a film of that input is more than may be looked at, or than a browser can be sent."""
+    source, target = example.stream.shape[1], None if example.target is None else example.target.shape[1]
+    check_fits(config, source, target, most=budget())
+    heads, tokens = config.n_layers * config.n_heads, max(source, target or 0)
+    if heads * tokens**2 > MOST_CELLS:
+        raise InputError(
+            f"A film of {heads:,} heads over {tokens:,} tokens has {heads * tokens**2:,} cells a frame, and at most "
+            f"{MOST_CELLS:,} can be shown; type a shorter input."
+        )
 
 
 def develop(entry: Entry, task: Task, example: Example, wanted: int | None) -> Film:
@@ -78,6 +94,7 @@ def develop(entry: Entry, task: Task, example: Example, wanted: int | None) -> F
         except XformerError:
             continue
         album.frames[key] = _frame(checkpoint.model, task, example, step)
+        shared.put(_key(entry.id, example.source), album)  # with its new size
     frames = tuple(album.frames[keys[step]] for step in steps if step in keys and keys[step] in album.frames)
     return Film(frames, _layers(task, example, frames), waiting)
 
@@ -135,9 +152,12 @@ def frame_cells(frame: Frame) -> int:
     return sum(codes.size for codes in frame.planes.values())
 
 
-@st.cache_resource(max_entries=24, show_spinner=False)
+def _key(run: str, source: tuple[int, ...]) -> tuple[str, str, tuple[int, ...]]:
+    return "album", run, source
+
+
 def _album(run: str, source: tuple[int, ...]) -> Album:
-    return Album()
+    return shared.get(_key(run, source), Album)
 
 
 def _frame(model: Transformer, task: Task, example: Example, step: int) -> Frame:

@@ -14,16 +14,17 @@ from pages.shared.literal import literal
 from pages.shared.panels.train_afterwards import afterwards
 from pages.shared.panels.train_charts import HEIGHT, TALL, code_and_csv, head_panel, metric_chart
 from pages.shared.panels.train_controls import controls
-from pages.shared.panels.train_film import Film, develop, moments, play
+from pages.shared.panels.train_film import Film, check_size, develop, moments, play
 from pages.shared.panels.train_notes import notes
 from pages.shared.panels.train_probe import ask_probe
 from pages.shared.panels.train_state import far_along, looking_back, state_words
 from pages.shared.panels.train_text import BITS, sample_panel, with_bits
 from pages.shared.panels.train_tiles import tiles
 from pages.shared.panels.train_visit import film_key, share, show_complaint
-from xformer.errors import BookError, ConfigError
+from xformer.errors import BookError, ConfigError, InputError
 from xformer.presets import Preset
 from xformer.tasks import Task
+from xformer.tasks.task import Example
 from xformer.training.book import Entry
 from xformer.viz.training import ACCURACY, GRADIENT, LOSS, RATE, metrics_frame
 
@@ -77,7 +78,7 @@ def _live(run: str, who: str, moves: bool) -> None:
     left, right = st.columns([1.3, 1], gap="medium")
     with left, st.container(gap="small"):
         example = ask_probe(entry, task, settings.model.max_len)
-        film = develop(entry, task, example, rests_at)
+        film = _film(entry, settings, task, example, rests_at)
         with st.container(key="film_place"):
             if film.frames:
                 play(entry, task, example, film, exact)
@@ -116,6 +117,16 @@ def _live(run: str, who: str, moves: bool) -> None:
     if moves != (entry.state in GOES_ON or developing):
         st.rerun()
     share(run, rest.step)  # last: a rerun would throw away what is on its way to the address bar
+
+
+def _film(entry: Entry, settings: Preset, task: Task, example: Example, rests_at: int | None) -> Film:
+    """The film of that input; an empty one, and a sentence, where it would be too large."""
+    try:
+        check_size(settings.model, example)
+    except InputError as error:
+        st.error(literal(str(error)), icon=":material/block:")
+        return Film((), (), 0)
+    return develop(entry, task, example, rests_at)
 
 
 def _shown(film: Film, rests_at: int | None) -> int | None:
