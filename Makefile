@@ -4,7 +4,7 @@ PORT ?= 8501
 PYTEST_FLAGS ?=
 BIN := .venv/bin
 
-.PHONY: app test faults floors lint bench checkpoints scores clean
+.PHONY: app test faults attack floors lint bench checkpoints scores clean
 
 app: .venv/app
 	$(BIN)/python app.py --server.port $(PORT)
@@ -15,6 +15,10 @@ test: .venv/test
 # Everything that can happen to a training run, tried a few thousand times: half an hour, and a table of what was survived.
 faults: .venv/test
 	$(BIN)/python -m tests.faults
+
+# What strangers may send, sent to a server of one's own on 127.0.0.1: ten minutes, and a table of what came of it.
+attack: .venv/test
+	$(BIN)/python -m tests.attack
 
 # The lowest versions that requirements.txt allows, in .venv-floors, under a fast part of the tests: two minutes.
 floors:

@@ -154,6 +154,17 @@ def test_developers_orders_are_dropped_and_the_screens_own_pass() -> None:
     assert inner.heard == [rerun.SerializeToString()]
 
 
+@pytest.mark.parametrize(
+    ("payload", "is_heard"), [("deferred_file", True), ("install_skills", False), ("dismiss_skills_nudge", False)]
+)
+def test_files_are_got_and_nothing_is_installed(payload: str, is_heard: bool) -> None:
+    order = BackMsg()
+    getattr(order.backend_operation_request, payload).SetInParent()
+    inner = Inner()
+    ask(MessageGuard(inner), "websocket", incoming=[{"type": "websocket.receive", "bytes": order.SerializeToString()}])
+    assert bool(inner.heard) == is_heard
+
+
 def test_half_a_character_becomes_the_replacement_character_and_the_connection_stays() -> None:
     rerun = BackMsg()
     state = rerun.rerun_script.widget_states.widgets.add()

@@ -21,6 +21,9 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 """As long as what it replaces, so that the lengths in the message stay true."""
 REFUSED = ("clear_cache", "load_git_info", "debug_disconnect_websocket", "debug_shutdown_runtime", "set_run_on_save")
 
+ASKS_FOR, ANSWERED = "backend_operation_request", ("deferred_file", "dataframe_chunk")
+"""What a browser may ask for beside a run of the script; Streamlit would also write files for those who develop an app."""
+
 
 def readable(data: bytes) -> bytes | None:
     """A message from a browser as it may be handed on; None for a refused order, and for what cannot be read."""
@@ -30,7 +33,10 @@ def readable(data: bytes) -> bytes | None:
             order.ParseFromString(content)
         except DecodeError:
             continue
-        return None if order.WhichOneof("type") in REFUSED else content
+        kind = order.WhichOneof("type")
+        if kind == ASKS_FOR and order.backend_operation_request.WhichOneof("payload") not in ANSWERED:
+            return None
+        return None if kind in REFUSED else content
     return None
 
 

@@ -1,0 +1,60 @@
+"""`python -m tests.attack`: attack a server of one's own on 127.0.0.1, print what came of it, and fail on a finding.
+
+python -m tests.attack                  the long form, some minutes
+python -m tests.attack --short          what the test suite does
+python -m tests.attack --only links     the kinds whose name holds a word
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+import traceback
+from collections import Counter
+
+from tests.attack.ground import MB, Ground
+from tests.attack.kinds import FILES, SERVER, Kind
+from tests.attack.visitor import FindingError
+
+
+def main() -> int:
+    """Try all attacks; 0 where there is no finding."""
+    parser = argparse.ArgumentParser(prog="python -m tests.attack")
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    options = parser.parse_args()
+    print(f"seed {options.seed}")
+    print(f"{'attack':<36} {'tried':>7} {'findings':>9} {'seconds':>8} {'server, MB':>11}  what came of it", flush=True)
+    findings = 0
+    with Ground() as ground:
+        for kind in (*FILES, *SERVER):
+            if options.only in kind.name and (kind.has_short or not options.short):
+                findings += _try(kind, ground, not options.short, random.Random(options.seed))
+    print(f"{findings} findings")
+    return 1 if findings else 0
+
+
+def _try(kind: Kind, ground: Ground, is_long: bool, draw: random.Random) -> int:
+    came: Counter[str] = Counter()
+    began, finding = time.monotonic(), ""
+    try:
+        for what in kind.attempts(ground, is_long, draw):
+            came[what] += 1
+        ground.check()
+    except FindingError as error:
+        finding = str(error)
+    except Exception:
+        finding = traceback.format_exc()
+    seconds, most = time.monotonic() - began, ", ".join(f"{n:,} × {what}" for what, n in came.most_common(4))
+    memory = ground.memory() / MB
+    print(f"{kind.name:<36} {came.total():>7,} {bool(finding):>9} {seconds:>8.1f} {memory:>11.0f}  {most}", flush=True)
+    if finding:
+        print(f"  FINDING: {finding}", flush=True)
+    return bool(finding)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

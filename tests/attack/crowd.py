@@ -1,0 +1,93 @@
+"""Many visitors at once, each with secrets in what they type, draw, change and upload: nobody else may ever be sent one."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import threading
+from collections.abc import Iterator
+
+from tests.attack.damaged import originals
+from tests.attack.ground import Ground
+from tests.attack.visitor import FindingError, Visitor
+from xformer.checkpoints import Checkpoint, from_bytes, to_bytes
+from xformer.training.book import Book
+
+
+def attempts(ground: Ground, visitors: int, rounds: int, draw: random.Random) -> Iterator[str]:
+    """Let visitors look and type at once; then compare what each was sent with what each had said."""
+    crowd = [_One(ground, random.Random(draw.random()), rounds) for _ in range(visitors)]
+    for one in crowd:
+        one.start()
+    for one in crowd:
+        one.join()
+    for one in crowd:
+        if one.problem:
+            raise FindingError(f"visitor {one.number}: {one.problem}") from one.problem
+    for one in crowd:
+        for canary in one.seen:
+            if canary not in one.said:
+                raise FindingError(f"a visitor was sent {canary!r}, which is a secret of another")
+        yield from ("kept",) * len(one.said)
+    if not any(one.seen for one in crowd):
+        raise FindingError("no visitor was sent even their own secrets: nothing was tried")
+
+
+class _One(threading.Thread):
+    def __init__(self, ground: Ground, draw: random.Random, rounds: int) -> None:
+        super().__init__(daemon=True)
+        self.ground, self.draw, self.rounds = ground, draw, rounds
+        self.said: set[bytes] = set()
+        self.seen: set[bytes] = set()
+        self.problem: Exception | None = None
+        self.number = secrets.token_hex(2)
+
+    def run(self) -> None:
+        try:
+            with Visitor(self.ground.base) as visitor:
+                for number in range(self.rounds):
+                    self._look(visitor, number)
+                self.seen = visitor.seen
+        except Exception as error:
+            self.problem = error
+
+    def _canary(self) -> str:
+        word = f"canary{secrets.token_hex(6)}"
+        self.said.add(word.encode())
+        return word
+
+    def _look(self, visitor: Visitor, number: int) -> None:
+        page = self.draw.choice(("", "attention", "residual", "compare"))
+        visitor.open(page, f"model=reverse&input={self._canary()}")
+        visitor.open(page, f"model=reverse&input=3 7 12&edits={self._canary()}")
+        visitor.open("first_principles", f"text=the {self._canary()}")
+        visitor.open("characters" if number % 2 else "", f"model=characters&input=The {self._canary()} and more")
+        visitor.open("runs")
+        if number == 0:
+            self._import(visitor)
+        visitor.open("runs", f"find={self._canary()}")
+        visitor.open("train")
+        visitor.open("compare")
+
+    def _import(self, visitor: Visitor) -> None:
+        """A file whose name, and the name in it, are secrets; only its owner finds it, and knows its link."""
+        good, canary = from_bytes(originals()["import"]), self._canary()
+        card = {**good.card, "name": canary, "about": self._canary()}
+        visitor.upload(
+            "runs_import", f"{self._canary()}.safetensors", to_bytes(Checkpoint(good.model, good.task, card))
+        )
+        book = Book(self.ground.folder / "runs")
+        [entry] = [entry for entry in book.entries() if entry.owner == visitor.cookie]
+        if entry.name != canary or not entry.private:
+            raise FindingError(f"the import came to be {entry.name!r}, private {entry.private}")
+        for stranger in ("", secrets.token_hex(16)):
+            with Visitor(self.ground.base, cookie=stranger) as other:
+                for page, query in (
+                    ("train", f"run={entry.id}"),
+                    ("runs", f"runs={entry.id}"),
+                    ("", f"model={entry.id}@{entry.step}"),
+                    ("compare", f"a={entry.id}&b=reverse"),
+                ):
+                    other.open(page, query)
+                if other.seen:
+                    raise FindingError(f"a stranger was sent {other.seen}")

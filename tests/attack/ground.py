@@ -1,0 +1,64 @@
+"""A server to attack: on 127.0.0.1, for several people, with a folder of its own and tight limits; and what it takes."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.attack.visitor import FindingError
+from tests.browser.serving import launch, stop
+from xformer.training.limits import disk_used
+
+MB = 1024**2
+DISK = 24 * MB
+"""What all runs and texts may take on the server under attack."""
+
+
+class Ground:
+    """The server, while this is open."""
+
+    def __enter__(self) -> Self:
+        self._folder = tempfile.TemporaryDirectory(prefix="xformer-attack-", ignore_cleanup_errors=True)
+        self.folder = Path(self._folder.name)
+        settings = {
+            "XFORMER_RUNS": str(self.folder / "runs"),
+            "XFORMER_DATA": str(self.folder / "data"),
+            "XFORMER_OPEN": "0",
+            "XFORMER_MAX_DISK": str(DISK),
+            "XFORMER_MAX_WAITING": "2",
+        }
+        before = dict(os.environ)
+        os.environ.update(settings)
+        try:
+            self.server, self.base = launch()
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        stop(self.server)
+        self._folder.cleanup()
+
+    def check(self) -> None:
+        """Raise `FindingError` where the server no longer answers."""
+        with urllib.request.urlopen(f"{self.base}/_stcore/health", timeout=30) as answer:
+            if answer.read() != b"ok" or self.server.poll() is not None:
+                raise FindingError("the server no longer answers")
+
+    def memory(self) -> int:
+        """Bytes of memory that the server holds."""
+        for line in Path(f"/proc/{self.server.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise FindingError("the server is gone")
+
+    def disk(self) -> int:
+        """Bytes that runs and texts take on the disk."""
+        return disk_used(self.folder)

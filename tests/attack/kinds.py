@@ -1,0 +1,42 @@
+"""All attacks, each in a short form for the test suite and in a long one for `make attack`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tests.attack import bounds, crowd, damaged, forged, links
+from tests.attack.ground import Ground
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of attack: `attempts(ground, is_long, draw)` says of each attempt what came of it."""
+
+    name: str
+    attempts: Callable[[Ground, bool, random.Random], Iterator[str]]
+    has_short: bool = True
+    """Whether there is a form of it that takes a moment."""
+
+
+def _damaged(kind: str, short: int, long: int) -> Kind:
+    name = f"damaged files: {kind}"
+    return Kind(name, lambda ground, is_long, draw: damaged.attempts(kind, long if is_long else short, draw))
+
+
+FILES = (_damaged("checkpoint", 200, 60_000), _damaged("import", 60, 6_000), _damaged("trace", 150, 30_000))
+SERVER = (
+    Kind("odd links", lambda g, is_long, draw: links.attempts(g.base, 600 if is_long else 11, draw)),
+    Kind("forged values that fit", lambda g, is_long, draw: forged.fitting(g.base, 400 if is_long else 8, draw)),
+    Kind("forged values of any kind", lambda g, is_long, draw: forged.wrong_kinds(g.base, 100 if is_long else 2, draw)),
+    Kind("messages that are none", lambda g, is_long, draw: forged.garbage(g.base, 2000 if is_long else 50, draw)),
+    Kind("secrets of a crowd", lambda g, is_long, draw: crowd.attempts(g, *((20, 5) if is_long else (2, 1)), draw)),
+    Kind("runs of anybody and nobody", lambda g, is_long, draw: bounds.runs(g, 48 if is_long else 2, draw)),
+    Kind(
+        "models that would take all memory",
+        lambda g, is_long, draw: bounds.memory(g, ((64, 256), (256, 256)), draw),
+        has_short=False,
+    ),
+    Kind("texts that would fill the disk", lambda g, is_long, draw: bounds.disk(g, 6, draw), has_short=False),
+)

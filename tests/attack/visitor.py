@@ -1,0 +1,181 @@
+"""A visitor without a browser: speaks Streamlit's protocol over its websocket, and can say what no browser would."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+import urllib.request
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+from streamlit.proto.WidgetStates_pb2 import WidgetState
+from websockets.sync.client import connect
+
+PATIENCE = 60.0
+"""Seconds that a run of the script may take before the server counts as stuck."""
+CANARY = re.compile(rb"canary[0-9a-f]{12}")
+
+
+class FindingError(AssertionError):
+    """Something that an attack brought about and that may not be."""
+
+
+@dataclass
+class Screen:
+    """What one run of the script has drawn."""
+
+    widgets: dict[str, Any] = field(default_factory=dict)
+    """The elements with an id, by it."""
+    words: list[str] = field(default_factory=list)
+    """Sentences in frames: errors, warnings and the like."""
+    title: str = ""
+
+    def find(self, key: str) -> str:
+        """The id of the first widget whose key begins with `key`."""
+        return next((one for one in self.widgets if one.split("-", 2)[-1].startswith(key)), "")
+
+
+class Visitor:
+    """One connection. Raises `FindingError` where a page breaks or the server ends the connection."""
+
+    def __init__(self, base: str, *, cookie: str | None = None, headers: dict[str, str] | None = None) -> None:
+        self.base, self.cookie = base, secrets.token_hex(16) if cookie is None else cookie
+        self.states: dict[str, WidgetState] = {}
+        self.seen: set[bytes] = set()
+        """The secrets that were in anything received."""
+        self.screen, self.session, self.query, self.page = Screen(), "", "", ""
+        sent = {"Cookie": f"xformer_visitor={self.cookie}"} if self.cookie else {}
+        self._connection = connect(
+            f"{base.replace('http', 'ws')}/_stcore/stream",
+            subprotocols=["streamlit"],  # type: ignore[list-item]
+            additional_headers=sent | (headers or {}),
+            max_size=None,
+            open_timeout=PATIENCE,
+        )
+        self.socket = self._connection.__enter__()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.__exit__(None, None, None)
+
+    def open(self, page: str = "", query: str = "") -> Screen:
+        """Go to a page with a link, as typing an address does."""
+        self.states, self.page, self.query = {}, page, query
+        return self.run()
+
+    def run(self, *states: WidgetState) -> Screen:
+        """Run the script with what the widgets say, and read what comes."""
+        message = BackMsg()
+        message.rerun_script.query_string, message.rerun_script.page_name = self.query, self.page
+        message.rerun_script.widget_states.widgets.extend([*self.states.values(), *states])
+        self.send(message.SerializeToString())
+        return self.read()
+
+    def type(self, key: str, text: str) -> Screen:
+        """Type into a box, and keep it there."""
+        state = WidgetState(id=self._id(key), string_value=text)
+        self.states[state.id] = state
+        return self.run()
+
+    def press(self, key: str) -> Screen:
+        """Press a button, whether or not it can be pressed."""
+        return self.run(WidgetState(id=self._id(key), trigger_value=True))
+
+    def upload(self, key: str, name: str, content: bytes) -> Screen:
+        """Upload a file to a box, as a browser does: ask for an address, put it there, say so. Raises `OSError` if refused."""
+        widget, message = self._id(key), BackMsg()
+        message.file_urls_request.request_id, message.file_urls_request.session_id = "1", self.session
+        message.file_urls_request.file_names.append(name)
+        self.send(message.SerializeToString())
+        [urls] = self.read(until="file_urls_response").file_urls  # type: ignore[attr-defined]
+        self.put(urls.upload_url, name, content)
+        state = WidgetState(id=widget)
+        info = state.file_uploader_state_value.uploaded_file_info.add()
+        info.file_id, info.name, info.size = urls.file_id, name, len(content)
+        info.file_urls.CopyFrom(urls)
+        return self.run(state)
+
+    def put(self, url: str, name: str, content: bytes) -> None:
+        """Send the bytes of an upload."""
+        with urllib.request.urlopen(f"{self.base}/_stcore/health") as page:
+            token = re.search(r"_streamlit_xsrf=([^;]+)", page.headers.get("Set-Cookie", ""))
+        edge = secrets.token_hex(8)
+        head = f'--{edge}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'.encode()
+        body = head + content + f"\r\n--{edge}--\r\n".encode()
+        sent = {"Content-Type": f"multipart/form-data; boundary={edge}"}
+        if token:
+            sent |= {"X-Xsrftoken": token[1], "Cookie": f"_streamlit_xsrf={token[1]}"}
+        request = urllib.request.Request(f"{self.base}{url}", body, sent, method="PUT")
+        urllib.request.urlopen(request, timeout=PATIENCE).close()
+
+    def send(self, data: bytes) -> None:
+        """Say anything."""
+        try:
+            self.socket.send(data)
+        except Exception as error:
+            raise FindingError(f"the server ended the connection: {error}") from error
+
+    def read(self, until: str = "script_finished") -> Any:
+        """Read what the server says until a message of that kind; of a run of the script, what it has drawn."""
+        screen, deadline, began = Screen(), time.monotonic() + PATIENCE, False
+        while True:
+            try:
+                data = self.socket.recv(timeout=max(0.1, deadline - time.monotonic()))
+            except TimeoutError:
+                raise FindingError(f"no answer within {PATIENCE:.0f} s") from None
+            except Exception as error:
+                raise FindingError(f"the server ended the connection: {error}") from error
+            assert isinstance(data, bytes)
+            self.seen.update(CANARY.findall(data))
+            message = ForwardMsg()
+            message.ParseFromString(data)
+            for part in _parts(message):
+                kind = part.WhichOneof("type")
+                if kind == "new_session":
+                    self.session, began = part.new_session.initialize.session_id, True
+                elif kind == "delta":
+                    _draw(part, screen)
+                elif kind == until == "file_urls_response":
+                    return part.file_urls_response
+                elif kind == until and began:
+                    self.screen = screen
+                    return screen
+
+    def _id(self, key: str) -> str:
+        if not (found := self.screen.find(key)):
+            raise KeyError(f"{key} is not on the screen: {sorted(self.screen.widgets)}")
+        return found
+
+
+def _parts(message: ForwardMsg) -> list[ForwardMsg]:
+    """A message, or the messages that it bundles."""
+    if message.WhichOneof("type") == "batch":
+        return list(message.batch.messages)
+    return [message]
+
+
+def _draw(message: ForwardMsg, screen: Screen) -> None:
+    element = message.delta.new_element
+    if message.delta.WhichOneof("type") != "new_element" or not (kind := element.WhichOneof("type")):
+        block = message.delta.add_block
+        for name in ("popover", "expandable"):
+            if block.HasField(name) and getattr(getattr(block, name), "id", ""):
+                screen.widgets[getattr(block, name).id] = block
+        return
+    content = getattr(element, kind)
+    if kind == "exception":
+        raise FindingError(f"a page broke: {content.type} {content.message[:200]}")
+    if kind == "alert":
+        screen.words.append(content.body)
+    if kind == "heading":
+        screen.title = content.body
+    if name := getattr(content, "id", ""):
+        screen.widgets[name] = content

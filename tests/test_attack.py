@@ -1,0 +1,25 @@
+"""A little of every attack (`make attack` tries all): each is refused with a sentence or borne, and nobody else notices."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from tests.attack.ground import Ground
+from tests.attack.kinds import FILES, SERVER, Kind
+
+pytestmark = pytest.mark.xdist_group("attack")  # one server for all of them
+
+
+@pytest.fixture(scope="module")
+def ground() -> Iterator[Ground]:
+    with Ground() as ground:
+        yield ground
+
+
+@pytest.mark.parametrize("kind", [kind for kind in (*FILES, *SERVER) if kind.has_short], ids=lambda kind: kind.name)
+def test_an_attack_finds_nothing(ground: Ground, kind: Kind) -> None:
+    assert list(kind.attempts(ground, False, random.Random(kind.name)))  # the same ones each time
+    ground.check()
