@@ -17,6 +17,7 @@ from pages.shared.byte_cache import kept
 from xformer import Checkpoint, load
 from xformer.checkpoints import FILE
 from xformer.errors import BookError, XformerError
+from xformer.training.card import believed
 from xformer.training.snapshots import snapshot_file, snapshot_steps
 from xformer.training.transfer import card_of
 
@@ -46,7 +47,10 @@ def trained() -> dict[str, str]:
 def has_weights(run: str) -> bool:
     """Whether there is anything of a run to look at yet."""
     folder = desk.book().folder_of(run)
-    return (folder / FILE).exists() or next((folder / "snapshots").glob("*.safetensors"), None) is not None
+    try:
+        return (folder / FILE).exists() or bool(snapshot_steps(folder))
+    except OSError:  # a folder that may not be read
+        return False
 
 
 def steps_of(run: str) -> list[int]:
@@ -128,7 +132,7 @@ def card(name: str) -> dict[str, Any]:
     """How a model was trained; of a run's step what the book has on it by now: it may be renamed, or scored, at any time."""
     asked = run_and_step(name)
     if asked is None:
-        return checkpoint(name).card
+        return believed(checkpoint(name).card)
     try:
         entry = desk.entry(asked[0])
         step = entry.step if asked[1] is None else asked[1]
@@ -139,8 +143,8 @@ def card(name: str) -> dict[str, Any]:
     if rows and "figures" not in found:  # as it was last reported up to that step
         last = rows[-1]
         at = {} if last["step"] == step else {"at": f" at step {last['step']:,}"}
-        found["reported"] = {name: last[f"held_out_{name}"] for name in ("loss", "exact_match", "samples")} | at
-    return found
+        found["reported"] = {name: last.get(f"held_out_{name}") for name in ("loss", "exact_match", "samples")} | at
+    return believed(found)
 
 
 def title_of(name: str) -> str:

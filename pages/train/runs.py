@@ -46,6 +46,13 @@ def _is_alive(entry: Entry) -> bool:
 
 
 def _body(who: str, was_alive: bool) -> None:
+    try:
+        _runs(who, was_alive)
+    except BookError as error:  # damaged since the page looked
+        st.error(literal(str(error)))
+
+
+def _runs(who: str, was_alive: bool) -> None:
     bar()
     book = desk.book()
     entries = desk.entries()
@@ -84,6 +91,9 @@ def _body(who: str, was_alive: bool) -> None:
             link |= curves_panel(chosen, rows)
         with one_at:
             one_run(chosen, sorted({tag for entry in entries for tag in entry.tags}), who)
+        if lost := sum(book.n_rows(run) - len(found) for run, found in rows.items()):
+            words = "1 report of these runs is" if lost == 1 else f"{lost:,} reports of these runs are"
+            st.caption(f":material/broken_image: {words} damaged in the book of runs, and left out of the curves.")
         notes(chosen[:MOST], rows, every_setting)
     if st.query_params.to_dict() != link:
         st.query_params.from_dict(link)

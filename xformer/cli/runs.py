@@ -53,7 +53,7 @@ def _one_of_the_book(action: str, entry: Entry, book: Book) -> None:
     rows = book.rows(entry.id)
     words = {"id": entry.id, "tags": entry.tags, "state": entry.state, "model": entry.model, "task": entry.task}
     words |= {"message": entry.message} if entry.message else {}
-    words |= {"damaged_rows": n} if (n := book.n_damaged_rows(entry.id)) else {}
+    words |= {"damaged_rows": n} if (n := book.n_rows(entry.id) - len(rows)) else {}
     say_json(words | card_of(entry, rows, entry.step), indent=2)
 
 

@@ -170,11 +170,10 @@ class Book:
             found = db.execute("SELECT step, row FROM metrics WHERE run = ? AND step > ? ORDER BY step", (run, after))
             return [row for row in (metrics_row(cell["step"], cell["row"]) for cell in found) if row]
 
-    def n_damaged_rows(self, run: str) -> int:
-        """How many rows `rows` leaves out."""
+    def n_rows(self, run: str) -> int:
+        """How many rows were written down of a run; those that `rows` leaves out are damaged."""
         with self.database.reading() as db:
-            n = db.execute("SELECT count(*) FROM metrics WHERE run = ?", (run,)).fetchone()[0]
-        return n - len(self.rows(run))
+            return db.execute("SELECT count(*) FROM metrics WHERE run = ?", (run,)).fetchone()[0]
 
     def send(self, run: str, kind: str, value: float | None = None) -> None:
         """Tell the worker of a run something. Raises `BookError` where there is no worker that could obey."""

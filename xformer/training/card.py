@@ -51,17 +51,19 @@ class Story:
     rows: list[dict[str, Any]]
     left_out: str
     """What could not be believed, as one sentence; empty when everything could."""
+    has_recipe: bool = True
+    """Whether the training settings are those of the card."""
 
 
 def read_card(card: dict[str, Any]) -> Story:
     """The checked contents of a card."""
-    problems = []
+    problems, has_recipe = [], True
     step = _whole(card.get("step"), MAX_STEPS)
     title = one_line(card.get("title"), 80)
     try:
         train = TrainConfig.from_json(card["train"])
     except (ConfigError, KeyError) as error:
-        train = TrainConfig(steps=max(1, step))
+        train, has_recipe = TrainConfig(steps=max(1, step)), False
         if not isinstance(error, KeyError):
             problems.append(f"its training settings ({one_line(str(error), 160).rstrip('.')})")
     try:
@@ -81,7 +83,37 @@ def read_card(card: dict[str, Any]) -> Story:
         figures=checked_figures(card.get("figures")),
         rows=rows,
         left_out=f"Left out of the imported file: {' and '.join(problems)}." if problems else "",
+        has_recipe=has_recipe,
     )
+
+
+def believed(card: dict[str, Any]) -> dict[str, Any]:
+    """What a screen may say of a model from its card: only what is of the right kind and size, and nothing made up."""
+    story = read_card(card)
+    words = {name: getattr(story, name) for name in ("name", "title", "about", "preset")}
+    kept = words | {"step": story.step, "seconds": story.seconds, "device": story.device or "cpu"}
+    if story.has_recipe:
+        kept |= {"train": story.train.to_json(), "seed": story.train.seed}
+        if type(card.get("seed")) is int:
+            kept["seed"] = card["seed"]
+    for name in ("figures", "reported"):
+        if (figures := _scored(card.get(name))) is not None:
+            kept[name] = figures
+    return kept
+
+
+def _scored(figures: Any) -> dict[str, Any] | None:
+    """Figures with all that a screen says of a score; None where one of it is missing or cannot be."""
+    most = FIGURES | {"seed": (0, 2**63)}
+    needed = ("loss", "exact_match", "samples")
+    if not isinstance(figures, dict) or not all(_is_within(figures.get(name), most[name]) for name in needed):
+        return None
+    kept = {name: value for name, value in figures.items() if name in most and _is_within(value, most[name])}
+    edges = figures.get("edge_cases")
+    if isinstance(edges, dict) and all(_is_within(edges.get(name), most[name]) for name in needed):
+        kept["edge_cases"] = edges
+    at = figures.get("at")
+    return kept | ({"at": at} if isinstance(at, str) else {})
 
 
 def checked_rows(curve: Any, last: int) -> list[dict[str, Any]]:

@@ -219,7 +219,7 @@ def _how_it_ended(db: sqlite3.Connection, entry: Entry, file: Path) -> tuple[str
 def as_it_is(book: Book, entry: Entry) -> Entry:
     """An entry as its process stands at this moment: the book may say so later only, or never while the disk is full."""
     file = book.folder_of(entry.id) / LOCK
-    if not entry.is_active or not file.exists():
+    if not entry.is_active or not file.is_file():
         return entry
     if liveness.is_held(file):
         pid = liveness.holder(file)

@@ -8,7 +8,6 @@ the state of the run is `DAMAGED`, which is none that anything starts from. So o
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -27,6 +26,8 @@ _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)
 """An id is a folder too, so it cannot lead out of the folder of runs."""
 _NUMBERED = re.compile(r"number-(\d{1,18})", re.ASCII)
 """What a run is called whose id cannot be read."""
+SCORING = "scoring"
+"""What of the figures of a step is a list: how far the scoring is."""
 SETTINGS: dict[str, type[Config]] = {"model": ModelConfig, "task": TaskConfig, "train": TrainConfig}
 FIGURES = ("step", "steps", "loss", "learning_rate", "gradient_norm", "seconds", "tokens_per_second", "best_head_score",
            "held_out_loss", "held_out_token_accuracy", "held_out_exact_match", "held_out_samples")  # fmt: skip
@@ -125,20 +126,28 @@ def _optional(read: Read) -> Read:
     return lambda value: (None,) if value is None else read(value)
 
 
-def _figures(value: Any) -> tuple[dict[str, Any]] | None:
-    """An object of numbers, lists of numbers, and the same once more within: {"loss": 0.1, "edge_cases": {"loss": 0.2}}."""
+def _live(value: Any) -> tuple[dict[str, Any]] | None:
+    """An object of numbers, and of lists of numbers: {"loss": 0.1, "scoring": [10, 20, 0.5]}."""
     found = json_object(value)
     if found is None:
         return None
-    return ({name: one for name, one in found.items() if _is_figure(one)},)
+    return ({name: one for name, one in found.items() if is_number(one) or (name == SCORING and _are_numbers(one))},)
 
 
-def _is_figure(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(map(is_number, value))
-    if isinstance(value, dict):
-        return all(map(is_number, value.values()))
-    return (is_number(value) and math.isfinite(value)) or isinstance(value, float)
+def _figures(value: Any) -> tuple[dict[str, Any]] | None:
+    """An object of numbers, in which those of the edge cases are another one: {"loss": 0.1, "edge_cases": {"loss": 0.2}}."""
+    found = json_object(value)
+    if found is None:
+        return None
+    kept = {name: one for name, one in found.items() if is_number(one)}
+    edges = found.get("edge_cases")
+    if isinstance(edges, dict) and all(is_number(edges.get(name)) for name in ("exact_match", "samples")):
+        kept["edge_cases"] = {name: one for name, one in edges.items() if is_number(one)}
+    return (kept,)
+
+
+def _are_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(map(is_number, value))
 
 
 def _tags(value: Any) -> tuple[tuple[str, ...]] | None:
@@ -167,7 +176,7 @@ _KINDS: dict[str, tuple[Read, Any]] = {
     "pid": (_optional(_whole), None),
     "step": (_whole, 0),
     "seconds": (_number, 0.0),
-    "live": (_figures, {}),
+    "live": (_live, {}),
     "message": (_text, ""),
     "figures": (_figures, {}),
     "created": (_number, 0.0),
@@ -194,9 +203,7 @@ def _problem_of(kind: type[Config], text: str) -> str:
 
 
 def _are_scores(scores: Any) -> bool:
-    return isinstance(scores, dict) and all(
-        isinstance(heads, list) and all(map(is_number, heads)) for heads in scores.values()
-    )
+    return isinstance(scores, dict) and all(_are_numbers(heads) for heads in scores.values())
 
 
 def _json(text: Any) -> Any:

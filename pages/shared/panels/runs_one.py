@@ -14,6 +14,7 @@ from pages.shared.panels.runs_table import CHOSEN, choose
 from pages.shared.screens import SCREENS
 from pages.shared.sidebar import choose_model
 from xformer.training.book import ELSEWHERE, RESUMABLE, Entry
+from xformer.training.mending import DAMAGED
 from xformer.training.metric_files import event_files, folder_name, metrics_csv
 from xformer.training.transfer import to_file
 from xformer.words import percent
@@ -68,7 +69,7 @@ def _words(entry: Entry, mine: bool, every_tag: Sequence[str]) -> None:
 
 
 def _facts(entry: Entry, mine: bool) -> None:
-    steps = entry.train.get("steps")
+    of = f" of {entry.train['steps']:,}" if "steps" in entry.train else ""  # not so in a damaged one
     device = f" on {entry.device}" if entry.device else ""
     if not mine:
         st.caption("Started by someone else: you are looking on.")
@@ -76,7 +77,7 @@ def _facts(entry: Entry, mine: bool) -> None:
         with st.container(horizontal=True, vertical_alignment="center", key="runs_private"):
             st.caption(":material/lock: Only you see this run.", width="content")
             st.button("Share with everyone here", on_click=_share, args=(entry.id,), key=f"runs_share_{entry.id}")
-    st.caption(f"**{entry.state}** · step {entry.step:,} of {steps:,} · {entry.seconds:.1f} s{device} · `{entry.id}`")
+    st.caption(f"**{entry.state}** · step {entry.step:,}{of} · {entry.seconds:.1f} s{device} · `{entry.id}`")
     if samples := entry.figures.get("samples"):
         share, loss = entry.figures.get("exact_match", 0.0), entry.figures.get("loss", 0.0)
         is_text = entry.task.get("name") == "characters"
@@ -103,7 +104,7 @@ def _actions(entry: Entry, entries: Sequence[Entry], names: dict[str, str], mine
             help="A new run with the same settings, from the start: on a CPU it ends in the same bits.",
             on_click=_again,
             args=(entry,),
-            disabled=not is_ours or not who,
+            disabled=not is_ours or not who or entry.state == DAMAGED,
             key=f"runs_again_{run}",
         )
     with files_at, st.popover("Download", width="stretch"):

@@ -16,6 +16,7 @@ from pages.shared.literal import literal
 from pages.shared.typed import typed
 from xformer.errors import InputError
 from xformer.training.book import MOVES, Entry
+from xformer.training.mending import DAMAGED
 from xformer.training.overview import differing, overview
 from xformer.viz import theme
 from xformer.viz.runs import dot, run_colour
@@ -35,6 +36,7 @@ STATE_HUES: dict[str, theme.Pair] = {
     "interrupted": ("#a15c00", "#f0b454"),
     "failed": ("#c2410c", "#ff9a5c"),
     "finished": ("#00756f", "#4fd0c0"),
+    DAMAGED: ("#c2410c", "#ff9a5c"),
 }
 
 
@@ -66,7 +68,7 @@ def follow_the_link(entries: Sequence[Entry], latest: Mapping[str, Any]) -> None
 
 def filters(entries: Sequence[Entry], columns: Sequence[str]) -> tuple[list[Entry], str, bool]:
     """The entries that match what is asked for, by which column they are sorted, and whether the largest comes first."""
-    states = [state for state in MOVES if any(entry.state == state for entry in entries)]
+    states = [state for state in (*MOVES, DAMAGED) if any(entry.state == state for entry in entries)]
     tags = sorted({tag for entry in entries for tag in entry.tags})
     for key, name, there in (("runs_states", "state", states), ("runs_tags", "tag", tags)):
         if key not in st.session_state:

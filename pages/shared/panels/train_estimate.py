@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import streamlit as st
 import torch
 
-from pages.shared import models
+from pages.shared import desk, models
 from pages.shared.literal import literal
-from xformer.errors import XformerError
+from xformer.errors import BookError, XformerError
 from xformer.presets import PRESETS, Preset
 from xformer.tasks import Task
 from xformer.training.book import ELSEWHERE, Entry
@@ -35,6 +35,14 @@ class Expected:
     def sentence(self) -> str:
         """The time, and where it comes from."""
         return f"not measured: {self.why}" if self.seconds is None else f"about {duration(self.seconds)}, {self.why}"
+
+
+def known_runs() -> list[Entry]:
+    """All runs, to learn from how long they took; none where the book cannot be read, which the screen has said already."""
+    try:
+        return desk.book().entries()
+    except BookError:
+        return []
 
 
 def expected(settings: Preset, entries: Sequence[Entry], gpu: bool) -> Expected:

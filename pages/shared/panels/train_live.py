@@ -20,12 +20,13 @@ from pages.shared.panels.train_probe import ask_probe
 from pages.shared.panels.train_state import far_along, looking_back, state_words
 from pages.shared.panels.train_text import BITS, sample_panel, with_bits
 from pages.shared.panels.train_tiles import tiles
-from pages.shared.panels.train_visit import film_key, share, show_complaint
+from pages.shared.panels.train_visit import NEW, film_key, share, show_complaint, show_run
 from xformer.errors import BookError, ConfigError, InputError
 from xformer.presets import Preset
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.training.book import Entry
+from xformer.training.mending import DAMAGED
 from xformer.viz.training import ACCURACY, GRADIENT, LOSS, RATE, metrics_frame
 
 TICK = 0.8
@@ -37,21 +38,32 @@ MORE = (HEADS, NORM, "Learning rate")
 
 def run_view(entry: Entry, who: str) -> None:
     """Show a run. While it goes on, only this part of the page runs again, and only while somebody looks."""
+    if entry.state == DAMAGED:
+        _cannot_be_read(entry.message)
+        return
     try:
         settings = entry.settings()
         Task(settings.task).check_fits(settings.model)
     except ConfigError as error:
-        st.error(f"The settings of this run cannot be read. {literal(str(error))}")
+        _cannot_be_read(str(error))
         return
     # Switched off where nothing moves; a film that is not complete yet is looked at a few snapshots at a time.
     moves = entry.state in GOES_ON or st.session_state.get("train_developing") == entry.id
     st.fragment(run_every=TICK if moves else None, key="train_live")(_live)(entry.id, who, moves)
 
 
+def _cannot_be_read(why: str) -> None:
+    """A damaged run in place of the picture, and the way on to another one."""
+    st.error(f"This run cannot be read. {literal(why)}", icon=":material/broken_image:")
+    st.button("New run", icon=":material/add:", on_click=show_run, args=(NEW,), key="run_new")
+
+
 def _live(run: str, who: str, moves: bool) -> None:
     try:
         entry = desk.entry(run)
         settings = entry.settings()
+        if entry.state == DAMAGED:
+            raise BookError(entry.message)
     except (BookError, ConfigError) as error:
         st.error(literal(str(error)))
         return

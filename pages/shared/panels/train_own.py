@@ -12,7 +12,7 @@ from pages.shared.literal import literal
 from pages.shared.panels import train_fields as fields
 from pages.shared.panels import train_form as form_of
 from pages.shared.panels.text_choice import text_choice
-from pages.shared.panels.train_estimate import expected
+from pages.shared.panels.train_estimate import expected, known_runs
 from pages.shared.panels.train_visit import complain, show_run
 from xformer.errors import ConfigError, XformerError
 from xformer.presets import PRESETS, Preset
@@ -136,7 +136,7 @@ def _checked(base: Preset) -> Preset | None:
 
 
 def _summary(settings: Preset, device: str) -> None:
-    entries = desk.book().entries()
+    entries = known_runs()
     with st.popover(f"{settings.model.n_parameters():,} parameters", width="stretch", help="Counted part by part."):
         parts = settings.model.parameters_by_part()
         table = pd.DataFrame(

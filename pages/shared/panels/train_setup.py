@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.shared import desk
-from pages.shared.panels.train_estimate import duration, expected_at_once
+from pages.shared.panels.train_estimate import duration, expected_at_once, known_runs
 from pages.shared.panels.train_own import change, fill, own, start, watchable
 from xformer.presets import PRESETS, Preset
 from xformer.sources import credit
@@ -27,7 +27,7 @@ def setup(who: str) -> None:
         fill(FIRST[0])
     if not desk.is_open():
         st.caption(":material/group: Everyone on this server can watch what you train, and look at its weights.")
-    entries, gpu = desk.book().entries(), len(queue.devices()) > 1
+    entries, gpu = known_runs(), len(queue.devices()) > 1
     with st.container(border=True, gap="small", key="presets_first"):
         for name in FIRST:
             _preset(PRESETS[name], who, ticket, entries, gpu)

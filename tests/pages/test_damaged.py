@@ -1,0 +1,109 @@
+"""One damaged run, report, card or book: the screens say so, and show everything else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pages.conftest import Open, plain
+from tests.pages.test_runs import table, with_weights, words
+from xformer.training import jobs
+from xformer.training.book import Book
+from xformer.training.card import believed
+
+RUNS, TRAIN = "pages/train/runs.py", "pages/train/train.py"
+
+
+@pytest.fixture(autouse=True)
+def _no_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "tend", lambda book: None)
+
+
+def hurt(book: Book, run: str, statement: str) -> None:
+    """Change the book as a hand or a failing disk would."""
+    with book.database.writing() as db:
+        db.execute(statement.replace("RUN", f"'{run}'"))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE runs SET train = '{}' WHERE id = RUN",
+        "UPDATE runs SET model = '[', state = 'banana', step = 'many', figures = '{\"samples\": \"all\"}' WHERE id = RUN",
+        "UPDATE metrics SET row = '{' WHERE run = RUN",
+        "ALTER TABLE runs ADD COLUMN colour TEXT DEFAULT 'red'",
+    ],
+)
+def test_runs_shows_the_others(open_page: Open, runs: Path, statement: str) -> None:
+    book = Book(runs)
+    sound, run = with_weights(book, "sound"), with_weights(book, "hurt")
+    hurt(book, run, statement)
+    app = open_page(RUNS, runs=f"{run},{sound}")
+    assert not app.exception
+    assert list(table(app)["name"]) == ["hurt", "sound"]
+    is_damaged = "UPDATE runs" in statement
+    assert list(table(app)["state"]) == [["damaged"] if is_damaged else ["finished"], ["finished"]]
+    assert ("is damaged" in words(app)) == is_damaged
+    assert ("damaged in the book of runs, and left out of the curves" in words(app)) == ("metrics" in statement)
+
+
+def test_train_says_it_and_leads_on(open_page: Open, runs: Path) -> None:
+    book = Book(runs)
+    run = with_weights(book, "hurt")
+    hurt(book, run, "UPDATE runs SET train = '{}' WHERE id = RUN")
+    app = open_page(TRAIN)  # the visitor's latest run
+    assert not app.exception
+    assert "This run cannot be read" in app.error[0].value
+    app.button(key="run_new").click().run()
+    assert not app.exception
+    assert app.button(key="start_reverse-small")
+
+
+@pytest.mark.parametrize("figures", ['{"exact_match": "much", "samples": 3}', "{", '{"loss": 1.0}'])
+def test_home_says_nothing_of_figures_that_are_none(open_page: Open, runs: Path, figures: str) -> None:
+    book = Book(runs)
+    run = with_weights(book, "hurt")
+    book.change(run, figures=figures)
+    app = open_page("pages/explore/home.py", model=run, more="training")
+    assert not app.exception
+    assert not any("much" in str(metric.value) for metric in app.metric)
+
+
+@pytest.mark.parametrize("page", [RUNS, TRAIN, "pages/explore/home.py", "pages/compare/compare.py"])
+def test_a_book_that_cannot_be_read_takes_no_other_screen_with_it(open_page: Open, runs: Path, page: str) -> None:
+    runs.mkdir(parents=True)
+    (runs / "runs.sqlite").write_bytes(b"no database at all, but long enough to be looked at" * 20)
+    app = open_page(page)
+    assert not app.exception
+    said = [plain(message.value) for kind in (app.error, app.warning) for message in kind]
+    assert any("cannot be used" in words for words in said) == (page in (RUNS, TRAIN))
+
+
+GOOD: dict[str, Any] = {
+    "name": "n", "title": "t", "about": "a", "preset": "reverse", "step": 5, "seconds": 1.5, "device": "cpu", "seed": 3,
+    "train": {"steps": 5, "seed": 3},
+    "figures": {"loss": 0.5, "token_accuracy": 1.0, "exact_match": 0.5, "samples": 9, "seed": 4},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GOOD)
+@pytest.mark.parametrize("value", [None, "x", [], {}, -1, 1e999, {"exact_match": "x"}, {"steps": "x"}])
+def test_of_a_broken_card_only_the_rest_is_said(name: str, value: object) -> None:
+    """What Home writes of a model with this card."""
+    card = believed(GOOD | {name: value})
+    assert isinstance(card["about"], str)
+    assert f"{card['step']:,} {card['seconds']:.1f} {card['device'].upper()}"
+    if "figures" in card:
+        assert f"{card['figures']['samples']:,} {card['figures']['exact_match']:.0%} {card['figures']['loss']:.3f}"
+    if "train" in card:
+        assert f"{card['train']['peak_lr']:g} {card['seed']:,}"
+    assert ("train" in card) == (name != "train")
+    assert ("figures" in card) == (name != "figures")
+
+
+def test_of_a_whole_card_everything_is_said() -> None:
+    card = believed(GOOD)
+    assert {name: card[name] for name in GOOD if name != "train"} == {n: v for n, v in GOOD.items() if n != "train"}
+    assert card["train"]["steps"] == 5
