@@ -86,6 +86,8 @@ def work(book: Book, run: str, token: str, lock: int | None = None) -> None:
         state, message = _train(book, entry, obedience)
     except (torch.OutOfMemoryError, torch.AcceleratorError, GpuGoneError) as error:
         state, message = _without_gpu(book, entry, error)
+    except NoRoomError as error:
+        state, message = "failed", f"{error}{GOES_ON}"
     except XformerError as error:
         state, message = "failed", str(error)
     except MemoryError:
