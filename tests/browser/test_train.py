@@ -88,7 +88,9 @@ def test_a_film_is_played_and_scrubbed_without_the_server_and_its_link_opens_the
 def test_pause_step_resume_stop_reload(app: str, visit: Visiting) -> None:
     visitor = visit(app, "/train?run=new")
     page = start(visitor, "reverse-seq2seq")
-    page.set_viewport_size({"width": 1280, "height": 720})  # so low that the row stands beside the header: it is not under it
+    page.set_viewport_size(
+        {"width": 1280, "height": 720}
+    )  # so low that the row stands beside the header: it is not under it
     button(page, "run_pause").click(timeout=SOON, position={"x": 20, "y": 4})
     expect(state(page)).to_contain_text("Paused at step", timeout=SOON)
     at = int(re.search(r"step ([\d,]+) of", state(page).inner_text())[1].replace(",", ""))  # type: ignore[index]
