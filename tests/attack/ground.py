@@ -14,8 +14,10 @@ from tests.browser.serving import launch, stop
 from xformer.training.limits import disk_used
 
 MB = 1024**2
-DISK = 24 * MB
+DISK = 96 * MB
 """What all runs and texts may take on the server under attack."""
+BY_ADDRESS = 4
+"""Runs that one address may have under way there."""
 
 
 class Ground:
@@ -30,6 +32,7 @@ class Ground:
             "XFORMER_OPEN": "0",
             "XFORMER_MAX_DISK": str(DISK),
             "XFORMER_MAX_WAITING": "2",
+            "XFORMER_MAX_WAITING_BY_ADDRESS": str(BY_ADDRESS),
         }
         before = dict(os.environ)
         os.environ.update(settings)

@@ -32,7 +32,7 @@ SERVER = (
     Kind("forged values of any kind", lambda g, is_long, draw: forged.wrong_kinds(g.base, 100 if is_long else 2, draw)),
     Kind("messages that are none", lambda g, is_long, draw: forged.garbage(g.base, 2000 if is_long else 50, draw)),
     Kind("secrets of a crowd", lambda g, is_long, draw: crowd.attempts(g, *((20, 5) if is_long else (2, 1)), draw)),
-    Kind("runs of anybody and nobody", lambda g, is_long, draw: bounds.runs(g, 48 if is_long else 2, draw)),
+    Kind("runs of anybody and nobody", lambda g, is_long, draw: bounds.runs(g, 16 if is_long else 2, draw)),
     Kind(
         "models that would take all memory",
         lambda g, is_long, draw: bounds.memory(g, ((64, 256), (256, 256)), draw),

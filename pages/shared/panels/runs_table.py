@@ -163,7 +163,8 @@ def table(
     lines.insert(0, "●", [dot(run_colour(slots[run], dark) if run in slots else None) for run in lines.index])
     lines["state"] = [[state] for state in lines["state"]]
     if not desk.is_open():
-        owners = {entry.id: "you" if who and entry.owner == who else "others" for entry in entries}
+        mine = {entry.id: "only you" if entry.private else "you" for entry in entries if who and entry.owner == who}
+        owners = {entry.id: mine.get(entry.id, "others") for entry in entries}
         lines.insert(2, "owner", [owners[run] for run in lines.index])
     # Rows are ticked by their place: another order of rows is another table, else the ticks would stay where they were.
     # So is a choice that was made elsewhere.
