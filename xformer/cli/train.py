@@ -55,17 +55,19 @@ def _with_text(chosen: Preset, path: str) -> Preset:
 def _train(chosen: Preset, options: Namespace) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
 
     from xformer.training.allocator import settle
     from xformer.training.loop import train
 
     settle()
     say(f"{chosen.title}: {chosen.model.n_parameters():,} parameters, {chosen.train.steps:,} steps")
+    cropped = Column(no_wrap=True, overflow="crop")  # an ellipsis is no ASCII
     columns = (
-        BarColumn(),
+        BarColumn(bar_width=20),
         MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]}  {task.fields[how]}", markup=False),
         TimeRemainingColumn(),
+        TextColumn("loss {task.fields[loss]}  {task.fields[how]}", markup=False, table_column=cropped),
     )
     last = None
     reports = train(chosen, out=options.out, device=options.device, resume=options.resume)
