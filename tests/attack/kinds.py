@@ -25,13 +25,13 @@ def _damaged(kind: str, short: int, long: int) -> Kind:
     return Kind(name, lambda ground, is_long, draw: damaged.attempts(kind, long if is_long else short, draw))
 
 
-FILES = (_damaged("checkpoint", 200, 60_000), _damaged("import", 60, 6_000), _damaged("trace", 150, 30_000))
+FILES = (_damaged("checkpoint", 200, 40_000), _damaged("import", 60, 4_000), _damaged("trace", 150, 15_000))
 SERVER = (
     Kind("odd links", lambda g, is_long, draw: links.attempts(g.base, 600 if is_long else 11, draw)),
-    Kind("forged values that fit", lambda g, is_long, draw: forged.fitting(g.base, 400 if is_long else 8, draw)),
+    Kind("forged values that fit", lambda g, is_long, draw: forged.fitting(g.base, 250 if is_long else 8, draw)),
     Kind("forged values of any kind", lambda g, is_long, draw: forged.wrong_kinds(g.base, 100 if is_long else 2, draw)),
     Kind("messages that are none", lambda g, is_long, draw: forged.garbage(g.base, 2000 if is_long else 50, draw)),
-    Kind("secrets of a crowd", lambda g, is_long, draw: crowd.attempts(g, *((20, 5) if is_long else (2, 1)), draw)),
+    Kind("secrets of a crowd", lambda g, is_long, draw: crowd.attempts(g, *((20, 3) if is_long else (2, 1)), draw)),
     Kind("runs of anybody and nobody", lambda g, is_long, draw: bounds.runs(g, 16 if is_long else 2, draw)),
     Kind(
         "models that would take all memory",

@@ -198,10 +198,24 @@ def test_an_imported_run_is_its_owners_alone_until_it_is_shared(
     assert len(Book(runs).entries()) == 2  # not: “these weights are here already”
 
     be(MINE)
-    app = press(open_page(RUNS, runs=entry.id), f"runs_share_{entry.id}")
+    assert "Only you see it" in plain(open_page(TRAIN, run=entry.id).get("progress")[0].proto.text)
+    app = open_page(RUNS, runs=entry.id)
+    assert "only you" in app.dataframe[0].value["owner"].tolist()
+    app = press(app, f"runs_share_{entry.id}")
     assert warned(app) == ""
     be("")
     assert "a gift" in open_page(RUNS).dataframe[0].value["name"].tolist()
+
+
+def test_on_ones_own_machine_nothing_is_said_to_be_private(
+    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XFORMER_OPEN", "1")
+    run = add(Book(runs), "one")
+    Book(runs).change(run, private=1)
+    app = open_page(RUNS, runs=run)
+    assert not [button for button in app.button if str(button.key).startswith("runs_share")]
+    assert "only" not in " ".join(caption.value for caption in app.caption).lower()
 
 
 def test_what_begins_with_a_private_run_is_private_too(be: Be, runs: Path) -> None:

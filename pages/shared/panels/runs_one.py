@@ -73,7 +73,7 @@ def _facts(entry: Entry, mine: bool) -> None:
     device = f" on {entry.device}" if entry.device else ""
     if not mine:
         st.caption("Started by someone else: you are looking on.")
-    if entry.private:
+    if entry.private and not desk.is_open():  # there everyone may see everything
         with st.container(horizontal=True, vertical_alignment="center", key="runs_private"):
             st.caption(":material/lock: Only you see this run.", width="content")
             st.button("Share with everyone here", on_click=_share, args=(entry.id,), key=f"runs_share_{entry.id}")

@@ -37,6 +37,8 @@ def state_words(entry: Entry, settings: Preset, who: str) -> str:
             if entry.state == "stopped"
             else " Resume goes on from the last state it kept."
         )
+    if entry.private and not desk.is_open():
+        words += " Only you see it, until you share it on the Runs screen."
     if not desk.may_control(entry, who):
         words += " It was started by someone else: you are looking on."
     return words
