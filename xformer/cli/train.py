@@ -62,7 +62,7 @@ def _train(chosen: Preset, options: Namespace) -> None:
 
     settle()
     say(f"{chosen.title}: {chosen.model.n_parameters():,} parameters, {chosen.train.steps:,} steps")
-    cropped = Column(no_wrap=True, overflow="crop")  # an ellipsis is no ASCII
+    cropped = Column(no_wrap=True, overflow="crop", ratio=1)  # an ellipsis is no ASCII
     columns = (
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
@@ -72,7 +72,7 @@ def _train(chosen: Preset, options: Namespace) -> None:
     last = None
     reports = train(chosen, out=options.out, device=options.device, resume=options.resume)
     console = Console(markup=False, highlight=False, emoji=False)
-    with Progress(*columns, console=console) as bar, closing(reports):  # pyright: ignore[reportArgumentType]
+    with Progress(*columns, console=console, expand=True) as bar, closing(reports):  # pyright: ignore[reportArgumentType]
         shown = bar.add_task("training", total=chosen.train.steps, loss=fit("–"), how="")
         for last in reports:
             how = fit(how_good(last.held_out, chosen.task.name))
