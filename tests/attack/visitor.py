@@ -45,6 +45,8 @@ class Visitor:
     def __init__(self, base: str, *, cookie: str | None = None, headers: dict[str, str] | None = None) -> None:
         self.base, self.cookie = base, secrets.token_hex(16) if cookie is None else cookie
         self.states: dict[str, WidgetState] = {}
+        self.took: list[float] = []
+        """Seconds that each run of the script took, until all of it had arrived."""
         self.seen: set[bytes] = set()
         """The secrets that were in anything received."""
         self.screen, self.session, self.query, self.page = Screen(), "", "", ""
@@ -76,8 +78,11 @@ class Visitor:
         message = BackMsg()
         message.rerun_script.query_string, message.rerun_script.page_name = self.query, self.page
         message.rerun_script.widget_states.widgets.extend([*self.states.values(), *states])
+        began = time.monotonic()
         self.send(message.SerializeToString())
-        return self.read()
+        screen = self.read()
+        self.took.append(time.monotonic() - began)
+        return screen
 
     def type(self, key: str, text: str) -> Screen:
         """Type into a box, and keep it there."""

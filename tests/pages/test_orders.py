@@ -10,6 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pages.shared import desk, orders
+from pages.shared.panels.train_estimate import expected_at_once
 from pages.shared.serving import address
 from tests.pages.conftest import Open, plain
 from tests.pages.test_runs import RUNS, add, with_weights
@@ -216,6 +217,16 @@ def test_on_ones_own_machine_nothing_is_said_to_be_private(
     app = open_page(RUNS, runs=run)
     assert not [button for button in app.button if str(button.key).startswith("runs_share")]
     assert "only" not in " ".join(caption.value for caption in app.caption).lower()
+
+
+def test_how_long_a_private_run_took_is_told_to_nobody(runs: Path) -> None:
+    book = Book(runs)
+    run = add(book, "secret")
+    book.change(run, step=200, seconds=7.0)
+    seconds = expected_at_once(tiny_preset(), book.entries(), gpu=False).seconds
+    book.change(run, private=1)
+    assert seconds == tiny_preset().train.steps * 7.0 / 200
+    assert expected_at_once(tiny_preset(), book.entries(), gpu=False).seconds != seconds
 
 
 def test_what_begins_with_a_private_run_is_private_too(be: Be, runs: Path) -> None:
