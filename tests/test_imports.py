@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "decoding": RECORDING,
     "greedy": RECORDING | {"tasks"},
     "continuation": RECORDING | {"decoding"},
-    "analysis": RECORDING | {"tasks", "decoding", "greedy", "continuation", "words"},
+    "analysis": RECORDING | {"tasks", "decoding", "greedy", "continuation", "memory", "words"},
     "presets": {"errors", "config", "counting"},
     "sources": set(),
     "checkpoints": MODEL | {"tasks", "files", "guarded_file", "places", "safe_header"},

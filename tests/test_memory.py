@@ -6,9 +6,15 @@ import pytest
 import torch
 
 from tests.layers.reference import ARCHITECTURES, build
+from xformer import memory
+from xformer.analysis.answers import portions
+from xformer.analysis.images import read_test_images
+from xformer.analysis.players import Player
 from xformer.errors import InputError
-from xformer.memory import check_fits, free_bytes, peak_bytes, trace_bytes
+from xformer.memory import check_fits, free_bytes, peak_bytes, rows_that_fit, trace_bytes
 from xformer.model import Transformer
+from xformer.presets import preset
+from xformer.tasks import Task
 from xformer.trace import record
 
 SIZES = [
@@ -43,3 +49,32 @@ def test_a_small_file_with_many_heads_is_told_in_gigabytes() -> None:
 
 def test_free_memory_is_told() -> None:
     assert 10_000_000 < free_bytes() < 2**63
+
+
+def test_so_many_inputs_are_read_at_once_as_fit() -> None:
+    shipped = preset("digits").model
+    assert rows_that_fit(shipped, shipped.max_len) >= 500  # all at once, so in the same bits as ever
+    wide = shipped.replace(n_layers=32, n_heads=256, d_head=1, d_value=1, d_model=2, d_ff=50_000)
+    assert 1 <= rows_that_fit(wide, wide.max_len) < 50
+    assert rows_that_fit(wide.replace(d_ff=131_072), 65_000) == 1
+
+
+def test_test_images_in_parts_are_read_as_those_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Transformer(preset("digits").model).eval()
+    whole = read_test_images(model)
+    monkeypatch.setattr(memory, "AT_ONCE", 1)
+    parts = read_test_images(model)
+    assert whole["said"].tolist() == parts["said"].tolist()
+    assert torch.allclose(torch.tensor(whole["probability"]), torch.tensor(parts["probability"]), atol=1e-6)
+
+
+def test_many_inputs_of_a_very_wide_model_are_asked_in_small_portions() -> None:
+    chosen = preset("reverse")
+    task = Task(chosen.task)
+    usual = Player("usual", Transformer(chosen.model).eval(), task)
+    config = chosen.model.replace(n_layers=1, d_model=1, n_heads=1, d_head=1, d_value=1, d_ff=131_072)
+    wide = Player("wide", Transformer(config).eval(), task)
+    assert len(portions(task, 500, [usual])) == len(portions(task, 500)) == 1
+    few = portions(task, 500, [usual, wide])
+    assert [row for rows in few for row in rows] == list(range(500))
+    assert len(few[0]) * max(task.longest) * 131_072 * 4 < 300e6

@@ -15,6 +15,8 @@ from xformer.errors import InputError
 
 FLOAT = 4
 """Bytes of a number."""
+AT_ONCE = 256 * 1024**2
+"""What a pass over many inputs may take while one layer is computed."""
 UNKNOWN = 2**62
 CONTAINER = Path("/sys/fs/cgroup")
 """Where a container finds what it may take; there is nothing of it outside of one."""
@@ -54,6 +56,13 @@ def check_fits(config: ModelConfig, source: int, target: int | None = None, *, b
 
 def _said(n: int) -> str:
     return f"{n / 1e9:.1f} GB" if n >= 1e9 else f"{n / 1e6:.1f} MB"
+
+
+def rows_that_fit(config: ModelConfig, length: int) -> int:
+    """How many inputs of that length may be read at once without recording anything: one at least."""
+    row = FLOAT * length * (8 * config.d_model + 2 * config.d_ff + config.vocab_size)
+    row += FLOAT * config.n_heads * length * (2 * (config.d_head + config.d_value) + length)
+    return max(1, AT_ONCE // row)
 
 
 def free_bytes() -> int:

@@ -127,7 +127,7 @@ def agreement(
     ahead = [sees_ahead(player, task) for player in players]
     for step, done in enumerate(range(0, samples, CHUNK)):
         n = min(CHUNK, samples - done)
-        for rows in portions(task, n, one_by_one=any(ahead)):
+        for rows in portions(task, n, players, one_by_one=any(ahead)):
             chunk = [
                 answers(player, task, n, seed=seed, step=step, labels=labels, rows=rows, one_by_one=one_by_one)
                 for player, one_by_one in zip(players, ahead, strict=True)

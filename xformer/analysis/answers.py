@@ -9,6 +9,7 @@ one run for every token of the answer, over what stands before that token: `sees
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 from xformer.analysis.players import Player, looks_back_only, to_joint, while_it_grows
 from xformer.errors import InputError
 from xformer.greedy import questions, reads_ahead
+from xformer.memory import rows_that_fit
 from xformer.tasks import Batch, Task
 from xformer.tasks.batch import IGNORED
 from xformer.trace import record
@@ -57,11 +59,17 @@ CELLS = 800_000
 """Cells of attention, queries by keys, that a head may have in one forward pass: so much takes about a second."""
 
 
-def portions(task: Task, n: int, *, one_by_one: bool = False) -> list[range]:
-    """The rows of a batch of n inputs, in portions that one forward pass can take, or one for every token of an answer."""
+def portions(task: Task, n: int, players: Sequence[Player] = (), *, one_by_one: bool = False) -> list[range]:
+    """The rows of a batch of n inputs, in portions that one forward pass can take, or one for every token of an answer.
+
+    So few at once that also the widest of the models stays within bounds (see `rows_that_fit`).
+    """
     longest = max(task.longest)
     cells = longest**3 // 3 if one_by_one else longest**2
     size = max(1, CELLS // max(1, cells))
+    copies = longest if one_by_one else 1  # an input is read once for each token of its answer
+    for player in players:
+        size = min(size, max(1, rows_that_fit(player.model.config, longest) // copies))
     return [range(start, min(start + size, n)) for start in range(0, n, size)]
 
 

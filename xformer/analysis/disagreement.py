@@ -82,7 +82,7 @@ def search(
     ahead = [sees_ahead(player, task) for player in players]
     for chunk, looked in enumerate(range(0, within, CHUNK)):
         n = min(CHUNK, within - looked)
-        for rows in portions(task, n, one_by_one=any(ahead)):
+        for rows in portions(task, n, players, one_by_one=any(ahead)):
             said = [
                 answers(player, task, n, seed=seed, step=chunk, labels=labels, rows=rows, one_by_one=one_by_one)
                 for player, one_by_one in zip(players, ahead, strict=True)

@@ -16,6 +16,7 @@ from xformer.analysis.embeddings import cosines, pca
 from xformer.analysis.positions import added_positions
 from xformer.errors import InputError
 from xformer.layers.embedding import PatchEmbedding
+from xformer.memory import rows_that_fit
 from xformer.model import Transformer
 from xformer.tasks.digit_images import digit_images
 
@@ -24,7 +25,8 @@ from xformer.tasks.digit_images import digit_images
 def read_test_images(model: Transformer) -> pd.DataFrame:
     """One row per test image, in their order: image, digit, said, probability (of what it said), of_digit (the right one's)."""
     _, test = digit_images()
-    p = model(test.pixels.to(model.device))[:, 0].softmax(dim=-1).cpu()  # [image, digit]
+    parts = test.pixels.to(model.device).split(rows_that_fit(model.config, model.config.max_len))
+    p = torch.cat([model(part)[:, 0] for part in parts]).softmax(dim=-1).cpu()  # [image, digit]
     best = p.max(dim=-1)
     return pd.DataFrame(
         {
