@@ -54,6 +54,7 @@ def run_view(entry: Entry, who: str) -> None:
 
 def _cannot_be_read(why: str) -> None:
     """A damaged run in place of the picture, and the way on to another one."""
+    st.title("Train :small[:gray[Can I watch it learn?]]", anchor=False)
     st.error(f"This run cannot be read. {literal(why)}", icon=":material/broken_image:")
     st.button("New run", icon=":material/add:", on_click=show_run, args=(NEW,), key="run_new")
 
