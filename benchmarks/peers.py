@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from xformer.config import ModelConfig
-from xformer.layers.positions import sinusoidal
 from xformer.model import Transformer
+from xformer.positions.sinusoidal import sinusoidal
 
 Tokens = Int[Tensor, "batch pos"]
 Valid = Bool[Tensor, "batch pos"]

@@ -87,7 +87,7 @@ def test_watched_and_unwatched_runs_agree_and_gradients_flow(bug: str) -> None:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "alibi"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "alibi", "t5"])
 def test_attention_written_out_is_attention(architecture: str, positions: str) -> None:
     model = build(architecture=architecture, positions=positions)
     copy = exchange(model, Attention, WrittenOut)
@@ -234,7 +234,7 @@ def test_residual_bugs(norm: str) -> None:
         torch.testing.assert_close(after, inside + out, **EXACT)
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "mirror", "rotary", "alibi"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "mirror", "rotary", "alibi", "t5"])
 def test_without_positions_an_encoder_reads_a_set(positions: str) -> None:
     model = build(architecture="encoder", positions=positions)
     broken = BUGS["no-positions"].broken(model)

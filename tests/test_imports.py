@@ -16,13 +16,14 @@ PACKAGE = Path(xformer.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 # What a room may import, besides itself.
-FOUNDATION = {"errors", "config", "counting", "alphabet", "tape"}
+FOUNDATION = {"errors", "positions", "config", "counting", "alphabet", "tape"}
 MODEL = FOUNDATION | {"layers", "model"}
 RECORDING = MODEL | {"edits", "trace", "files"}
 MAY_IMPORT = {
     "errors": set(),
     "alphabet": {"errors"},
-    "config": {"errors", "counting", "alphabet"},
+    "positions": {"errors"},
+    "config": {"errors", "counting", "alphabet", "positions"},
     "counting": {"errors", "config"},
     "tape": {"errors", "config"},
     "files": set(),

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal, Self, get_args, get_type_hints
+from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
 from xformer.alphabet import check_alphabet, check_text_name
 from xformer.errors import ConfigError
+from xformer.positions import POSITION_KINDS, PositionKind
 
 Architecture = Literal["encoder", "decoder", "encoder-decoder"]
 Norm = Literal["pre", "post", "none"]
-Positions = Literal["sinusoidal", "learned", "rotary", "alibi", "none", "mirror"]
+Positions = Annotated[str, POSITION_KINDS]
+"""The name of one of the kinds in `xformer.positions`."""
 Activation = Literal["relu", "gelu"]
 Init = Literal["xavier", "normal"]
 DropoutSite = Literal["embed", "attention", "ffn", "residual"]
@@ -78,7 +80,7 @@ class Config:
 
     def _check_types(self) -> None:
         """Each field holds what its annotation says: an int is not a bool, a Literal is one of its values."""
-        for name, hint in get_type_hints(type(self)).items():
+        for name, hint in get_type_hints(type(self), include_extras=True).items():
             _check_type(name, getattr(self, name), hint)
 
 
@@ -169,11 +171,7 @@ class ModelConfig(Config):
             )
 
     def _check_rules(self) -> None:
-        if self.positions == "rotary" and self.d_head % 2:
-            raise ConfigError(
-                f"Rotary positions turn pairs of dimensions, so d_head must be even, got {self.d_head}; "
-                f"for example d_head={self.d_head + 1}."
-            )
+        self.position_kind.check(self)
         if self.max_len * self.d_model > 2**24:
             raise ConfigError(
                 f"max_len × d_model must be at most 16,777,216, got {self.max_len} × {self.d_model}; "
@@ -183,12 +181,6 @@ class ModelConfig(Config):
             raise ConfigError(
                 f"A {self.architecture} is trained to predict what comes next, so causal must be true, got false; "
                 "use architecture='encoder', or lift the mask of one run with the edit set_causal(False)."
-            )
-        if self.architecture != "encoder" and self.positions == "mirror":
-            raise ConfigError(
-                "Mirror positions count from the end too, which would tell a model how long the answer is that it has yet to "
-                f"write, so positions='mirror' needs architecture='encoder', got {self.architecture!r}; "
-                "use positions='sinusoidal'."
             )
         if not (self.see_self or self.causal):
             raise ConfigError("see_self=False narrows a causal mask, so it needs causal=True, got causal=False.")
@@ -233,6 +225,15 @@ class ModelConfig(Config):
                 f"An image of {self.n_patches} patches takes 1 + {self.n_patches} positions, the class token's first, got "
                 f"max_len={self.max_len}; use max_len={1 + self.n_patches}."
             )
+
+    @property
+    def position_kind(self) -> PositionKind:
+        """How it knows where a token stands."""
+        return POSITION_KINDS[self.positions]
+
+    def looks_back_only(self, stack: str) -> bool:
+        """Whether self-attention in the "encoder" or the "decoder" is masked so that nothing sees what comes later."""
+        return stack == "decoder" or (self.architecture == "encoder" and bool(self.causal))
 
     @property
     def n_patches(self) -> int:
@@ -455,6 +456,8 @@ def _frozen(value: Any) -> Any:
 def _check_type(name: str, value: Any, hint: Any) -> None:
     options = get_args(hint)
     origin = getattr(hint, "__origin__", None)
+    if known := getattr(hint, "__metadata__", None):  # Annotated: the names of a registry
+        origin, options = Literal, tuple(known[0])
     if origin is Literal:
         if not isinstance(value, str) or value not in options:
             raise ConfigError(f"{name} must be one of {', '.join(map(repr, options))}, got {value!r}.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from xformer.config import ModelConfig, Part
 
 
@@ -41,9 +43,10 @@ def _embedding(config: ModelConfig) -> Part:
 
 
 def _positions(config: ModelConfig, stacks: int) -> Part:
-    tables = stacks * {"learned": 1, "mirror": 2}.get(config.positions, 0)
-    times = f"{tables} × " if tables > 1 else ""
-    return Part("positions", f"{times}{config.max_len}·{config.d_model}", tables * config.max_len * config.d_model)
+    kind = config.position_kind
+    shapes = Counter(kind.learned(config).values())
+    terms = [f"{f'{n * stacks} × ' if n * stacks > 1 else ''}{rows}·{columns}" for (rows, columns), n in shapes.items()]
+    return Part("positions", " + ".join(terms), stacks * kind.n_parameters(config))
 
 
 def _attention(config: ModelConfig, name: str) -> Part:

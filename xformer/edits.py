@@ -128,7 +128,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class ZeroPositions:
-    """Take away everything that tells the model where a token is: added vectors, rotary angles, ALiBi's bias."""
+    """Take away everything that tells the model where a token is: added vectors, angles, biases of scores."""
 
     name: str
 

@@ -100,7 +100,7 @@ def _one(word: str, config: ModelConfig) -> Intervention:
         raise EditError(f"“{word[:60]}” is no intervention; for example silence:{attention_paths(config)[0]}.0.")
     found = match.groupdict()
     if kind == "positions":
-        if config.positions == "none":
+        if config.position_kind.acts_on == "nothing":
             raise EditError("This model has no positions that could be switched off.")
         return Intervention(word, "positions off", (edits.zero_positions(),))
     if kind == "token":

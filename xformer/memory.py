@@ -123,5 +123,5 @@ def _layer(config: ModelConfig, query: int, key: int) -> int:
 def _attention(config: ModelConfig, query: int, key: int) -> int:
     vectors = config.n_heads * (query * (config.d_head + config.d_value) + key * (config.d_head + config.d_value))
     vectors += 3 * query * config.d_model
-    matrices = 3 if config.positions == "alibi" else 2  # scores and pattern, and the bias of ALiBi
+    matrices = 3 if config.position_kind.acts_on == "scores" else 2  # scores and pattern, and their bias
     return FLOAT * (vectors + matrices * config.n_heads * query * key) + 2 * query * key

@@ -36,7 +36,7 @@ class Transformer(nn.Module):
         self.encoder: Stack | None = None
         self.decoder: Stack | None = None
         if config.architecture == "encoder":
-            self.encoder = Stack(config, Block, causal=bool(config.causal))
+            self.encoder = Stack(config, Block, causal=config.looks_back_only("encoder"))
         elif config.architecture == "decoder":
             self.decoder = Stack(config, Block, causal=True)
         else:

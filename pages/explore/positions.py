@@ -7,12 +7,11 @@ import streamlit as st
 from pages.shared.ask import ask_side, choose
 from pages.shared.panels.own_positions import offsets_panel, own_positions_panel
 from pages.shared.panels.places import places_panel
-from pages.shared.panels.position_kinds import KINDS, position_kinds_panel
+from pages.shared.panels.position_kinds import position_kinds_panel
 from pages.shared.panels.position_notes import position_notes
 from pages.shared.panels.positions_off import positions_off_panel, positions_switch
 from pages.shared.session import open_page
 from pages.shared.view import View
-from xformer.analysis.positions import ADDED
 
 ATTENTION, OWN, OFFSETS, PLACES, ALL_KINDS = "attention", "own", "offsets", "places", "kinds"
 
@@ -40,16 +39,17 @@ def page() -> None:
 
 def _panels(view: View) -> dict[str, str]:
     """What there is to see of this model."""
-    kind = view.checkpoint.config.positions
+    kind = view.checkpoint.config.position_kind
+    own = f"its own kind: {kind.title}"
     panels = {}
-    if kind != "none":
+    if kind.acts_on != "nothing":
         panels[ATTENTION] = "with and without"
-        if kind != "alibi":
-            panels[OWN] = f"its own kind: {KINDS[kind].name}"
-        panels[OFFSETS] = "by how far apart" if kind != "alibi" else f"its own kind: {KINDS[kind].name}"
-    if view.task.rule.is_image and kind in ADDED:
+        if not kind.is_drawn_by_offset:
+            panels[OWN] = own
+        panels[OFFSETS] = own if kind.is_drawn_by_offset else "by how far apart"
+    if view.task.rule.is_image and kind.acts_on == "stream":
         panels[PLACES] = "where a patch is"
-    return {**panels, ALL_KINDS: "six ways"}
+    return {**panels, ALL_KINDS: "all kinds"}
 
 
 page()

@@ -12,9 +12,9 @@ from tests.layers.reference import FITTING
 from tests.training.tiny import random_model
 from xformer.analysis.positions import (
     added_positions,
-    alibi_table,
     angle_table,
     attention_moved,
+    bias_table,
     block_size,
     by_offset,
     curve_table,
@@ -28,8 +28,10 @@ from xformer.analysis.positions import (
     wavelengths,
 )
 from xformer.edits import set_causal, zero_positions
-from xformer.layers.positions import rotary_angles, rotate, sinusoidal
 from xformer.model import Transformer
+from xformer.positions.alibi import alibi_slopes
+from xformer.positions.rotary import rotary_angles, rotate
+from xformer.positions.sinusoidal import sinusoidal
 from xformer.presets import preset
 from xformer.trace import record
 
@@ -137,10 +139,10 @@ def test_alibi_is_the_difference_that_it_makes_to_a_models_scores(n_heads: int) 
     model = random_model("encoder", positions="alibi", n_heads=n_heads)
     on, off = record(model, TOKENS), record(model, TOKENS, edits=[zero_positions()])
     bias = (on["encoder.0.attn.scores"] - off["encoder.0.attn.scores"])[0]  # [head, query, key]
-    table = alibi_table(N, n_heads)
+    table, slopes = bias_table(model, N), alibi_slopes(n_heads)
     assert len(table) == n_heads * (2 * N - 1)
     for row in table.itertuples():
-        assert row.bias == pytest.approx(-row.slope * abs(row.offset), abs=1e-12)
+        assert row.bias == pytest.approx(-float(slopes[row.head]) * abs(row.offset), abs=1e-7)
         along = bias[row.head].diagonal(row.offset)
         torch.testing.assert_close(along, torch.full_like(along, row.bias), rtol=0, atol=2e-5)  # scores of size ~30
 
@@ -270,9 +272,10 @@ def test_a_long_pattern_is_put_together_into_blocks(most: int) -> None:
 
 
 def test_offsets_of_alibi_are_left_out_evenly() -> None:
-    table = alibi_table(512, 12, 100)
-    assert len(table) <= 12 * 100
-    full = alibi_table(512, 12).set_index(["head", "offset"])["bias"]
+    model = random_model("encoder", positions="alibi", n_heads=3)
+    table = bias_table(model, 512, most=100)
+    assert len(table) <= 3 * 100
+    full = bias_table(model, 512).set_index(["head", "offset"])["bias"]
     for row in table.itertuples():
         assert full[row.head, row.offset] == row.bias
     assert sorted(set(table["offset"])) == sorted(-offset for offset in set(table["offset"]))

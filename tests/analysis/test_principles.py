@@ -12,7 +12,7 @@ from xformer.analysis import principles
 from xformer.config import ModelConfig
 from xformer.errors import InputError
 from xformer.layers.attention import Attention
-from xformer.layers.positions import sinusoidal
+from xformer.positions.sinusoidal import sinusoidal
 
 WORDS = ["to", "be", "or", "not", "to", "be", "now"]
 EPS = torch.finfo(torch.float32).eps

@@ -19,10 +19,11 @@ from xformer.bugs.written_out import Allowed, Scores, WrittenOut
 from xformer.config import ModelConfig
 from xformer.layers.attention import Attention
 from xformer.layers.dropout import NO_DROPOUT, Dropout
-from xformer.layers.embedding import AddPositions, TokenEmbedding, Unembedding
+from xformer.layers.embedding import TokenEmbedding, Unembedding
 from xformer.layers.feed_forward import FeedForward
 from xformer.layers.masks import Mask
 from xformer.layers.norm import LayerNorm
+from xformer.layers.position_tables import AddPositions
 from xformer.layers.residual import PostNorm, PreNorm
 from xformer.model import Transformer
 from xformer.tape import SILENT, AnyTape

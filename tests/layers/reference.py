@@ -14,11 +14,12 @@ from xformer.layers.block import Block, CrossBlock
 from xformer.layers.feed_forward import FeedForward
 from xformer.layers.norm import LayerNorm
 from xformer.model import Transformer
+from xformer.positions import POSITION_KINDS
 
 M = TypeVar("M", bound=nn.Module)
 
 ARCHITECTURES = ("encoder", "decoder", "encoder-decoder")
-POSITIONS = ("sinusoidal", "learned", "rotary", "alibi", "none", "mirror")
+POSITIONS = tuple(POSITION_KINDS)
 FITTING = [(a, p) for a in ARCHITECTURES for p in POSITIONS if a == "encoder" or p != "mirror"]
 """Positions that count from the end would tell a decoder how long its answer is going to be."""
 

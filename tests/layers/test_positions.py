@@ -11,16 +11,10 @@ from torch import Tensor
 
 from tests.layers.reference import assert_close, build, inputs, model_config, random, randomise
 from xformer.layers.layout import Layout
-from xformer.layers.positions import (
-    LearnedPositions,
-    MirrorPositions,
-    SinusoidalPositions,
-    alibi_bias,
-    alibi_slopes,
-    rotary_angles,
-    rotate,
-    sinusoidal,
-)
+from xformer.layers.position_tables import PositionTables
+from xformer.positions.alibi import alibi_bias, alibi_slopes
+from xformer.positions.rotary import rotary_angles, rotate
+from xformer.positions.sinusoidal import sinusoidal
 from xformer.tape import Tape
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -40,21 +34,21 @@ def test_sinusoidal_equals_the_double_loop(d_model: int, base: float) -> None:
 
 
 def test_sinusoidal_positions_learn_and_save_nothing() -> None:
-    positions = SinusoidalPositions(model_config(position_base=7.0))
+    positions = PositionTables(model_config(positions="sinusoidal", position_base=7.0))
     assert not list(positions.parameters())
     assert not positions.state_dict()
     assert torch.equal(positions(Layout.plain(5, start=3)), sinusoidal(29, 13, 7.0)[3:8])
 
 
 def test_learned_positions_are_rows_of_the_table() -> None:
-    positions = randomise(LearnedPositions(model_config()))
+    positions = randomise(PositionTables(model_config(positions="learned")))
     valid = torch.tensor([[False, True, True, True], [True, True, False, False]])
     for row, looked_up in enumerate([[0, 0, 1, 2], [0, 1, 0, 0]]):
         assert torch.equal(positions(Layout.from_valid(valid))[row], positions.table[looked_up])
 
 
 def test_mirror_positions_count_from_both_ends() -> None:
-    positions = randomise(MirrorPositions(model_config()))
+    positions = randomise(PositionTables(model_config(positions="mirror")))
     whole = positions(Layout.plain(7))
     padded = positions(Layout.from_valid(torch.tensor([[False, False, True, True, True, True, True, True, True]])))
     for i in range(7):

@@ -21,9 +21,9 @@ from tests.layers.reference import (
 )
 from xformer.layers.block import Block, BlockInputs
 from xformer.layers.layout import Layout
-from xformer.layers.positions import sinusoidal
 from xformer.layers.stack import Stack
 from xformer.model import Transformer
+from xformer.positions.sinusoidal import sinusoidal
 from xformer.tape import Tape
 
 pytestmark = pytest.mark.usefixtures("float64")

@@ -15,11 +15,10 @@ from tests.layers.reference import FITTING
 from tests.pages.code_and_picture import assert_code_draws, open_and_watch
 from tests.pages.conftest import ROOT, Open
 from tests.training.tiny import tiny_model, tiny_task
+from xformer.positions import POSITION_KINDS
 
 PAGE = "pages/explore/positions.py"
 MODELS = sorted(path.parent.name for path in (ROOT / "checkpoints").glob("*/model.safetensors"))
-KINDS = ["sinusoidal", "learned", "mirror", "rotary", "alibi", "none"]
-NAMES = {"sinusoidal": "Sinusoidal", "learned": "Learned", "mirror": "Mirror", "rotary": "Rotary", "alibi": "ALiBi"}
 
 
 def text(app: Any) -> str:
@@ -34,9 +33,7 @@ def complaints(app: Any) -> list[str]:
 def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder of fresh models, one for each kind and architecture, in place of the shipped ones."""
     for architecture in ("encoder", "decoder", "encoder-decoder"):
-        for kind in KINDS:
-            if kind == "mirror" and architecture != "encoder":
-                continue
+        for kind in (kind for fits, kind in FITTING if fits == architecture):
             task = tiny_task(architecture)
             model = xformer.Transformer(tiny_model(task, positions=kind), torch.Generator().manual_seed(0)).eval()
             xformer.save(xformer.Checkpoint(model, task), tmp_path / f"{architecture}-{kind}")
@@ -75,10 +72,11 @@ def test_every_kind_of_positions_has_its_own_picture(open_page: Open, kind: str,
     app = open_page(PAGE, model=f"{architecture}-{kind}", input="3 1 2", show="kinds")
     assert complaints(app) == []
     panels = app.segmented_control(key="positions_show").options
-    assert any(option == f"its own kind: {NAMES.get(kind)}" for option in panels) == (kind != "none")
+    assert any(option == f"its own kind: {POSITION_KINDS[kind].title}" for option in panels) == (kind != "none")
     shown = [element.value for element in app.subheader]
     assert sum("this model" in title for title in shown) == 1
     assert ("no such vectors, so there are none" in text(app)) == (kind != "learned")
+    assert ("no such numbers, so there are none" in text(app)) == (kind != "t5")
     assert ("Its input would be counted" in text(app)) == (kind != "mirror")
     off = [button for button in app.button if button.key == "positions_off"]
     assert len(off) == (kind != "none")
@@ -95,7 +93,8 @@ def test_every_kind_of_positions_has_its_own_picture(open_page: Open, kind: str,
 
 
 def _names(kind: str) -> list[str]:
-    return {"none": [], "alibi": ["attention", "offsets"]}.get(kind, ["attention", "own", "offsets"])
+    biases = ["attention", "offsets"]
+    return {"none": [], "alibi": biases, "t5": biases}.get(kind, ["attention", "own", "offsets"])
 
 
 @pytest.mark.parametrize(
@@ -204,4 +203,16 @@ def test_the_code_of_each_picture_draws_that_very_picture(
 ) -> None:
     app, drawn = open_and_watch(open_page, monkeypatch, PAGE, {"model": "reverse"} | link)
     assert complaints(app) == []
+    assert_code_draws(app, drawn)
+
+
+@pytest.mark.usefixtures("kinds")
+@pytest.mark.parametrize("architecture", ["encoder", "decoder"])
+def test_what_t5_has_learned_is_drawn_and_its_code_draws_that_very_picture(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch, architecture: str
+) -> None:
+    link = {"model": f"{architecture}-t5", "input": "3 1 2", "show": "offsets"}
+    app, drawn = open_and_watch(open_page, monkeypatch, PAGE, link)
+    assert complaints(app) == []
+    assert "has learned to add to a score" in text(app)
     assert_code_draws(app, drawn)

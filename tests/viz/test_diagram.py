@@ -164,7 +164,7 @@ def test_norms_stand_where_the_model_has_them(norm: str, path: list[str]) -> Non
 
 @pytest.mark.parametrize(("architecture", "positions"), [kind for kind in FITTING if kind[1] != "none"])
 def test_positions_are_added_or_act_inside_attention(architecture: str, positions: str) -> None:
-    flow = "inside" if positions in ("rotary", "alibi") else "add"
+    flow = "inside" if positions in ("rotary", "alibi", "t5") else "add"
     made = drawn(ModelConfig(architecture=architecture, positions=positions, **PRIMES | {"d_ff": 19}))
     from_positions = [arrow for arrow in made.arrows if made[arrow.source].kind == "positions"]
     assert len(from_positions) == len(made.stacks)

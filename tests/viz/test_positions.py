@@ -11,14 +11,15 @@ import torch
 from tests.training.tiny import random_model
 from xformer.analysis.positions import (
     added_positions,
-    alibi_table,
     attention_moved,
+    bias_table,
     by_offset,
     curve_table,
     dot_products,
     pattern_table,
 )
 from xformer.edits import set_causal, zero_positions
+from xformer.positions.alibi import alibi_slopes
 from xformer.trace import record
 from xformer.viz import theme
 from xformer.viz.positions import MOST_HEADS, curves, moved_bars, offset_band, pattern_heatmap
@@ -68,11 +69,11 @@ def test_the_band_runs_from_the_lowest_to_the_highest_pair() -> None:
 
 
 def test_alibi_has_one_line_a_head_in_the_heads_hues() -> None:
-    table = alibi_table(5, 3)
+    table = bias_table(random_model("encoder", positions="alibi", n_heads=3), 5)
     chart = curves(table, dark=True, by="head", x="offset", y="bias", legend="bottom")
     [rows] = datasets(chart)
     assert {row["head"] for row in rows} == {0, 1, 2}
-    assert all(row["bias"] == pytest.approx(-row["slope"] * abs(row["offset"])) for row in rows)
+    assert all(row["bias"] == pytest.approx(-float(alibi_slopes(3)[row["head"]]) * abs(row["offset"])) for row in rows)
     assert chart.to_dict()["layer"][0]["encoding"]["color"]["scale"]["range"] == theme.head_hues(3, dark=True)
 
 

@@ -12,14 +12,12 @@ from xformer.analysis.diagnose_affine import affine
 from xformer.analysis.diagnose_case import Case, Layer, Look, relative
 from xformer.analysis.diagnose_projections import joined
 from xformer.analysis.diagnose_rounding import FEW, excess, of_product, unit
-from xformer.analysis.diagnose_where import positions_of
-from xformer.layers.positions import rotate
 
 SAME = 1e-5
 
 
 def projections(case: Case) -> Iterator[Look]:
-    """q, k and v, turned back where rotary positions have turned them."""
+    """q, k and v, turned back where positions have turned them."""
     config = case.trace.config
     widths = [config.n_heads * width for width in (config.d_head, config.d_head, config.d_value)]
     for layer in case.layers:
@@ -49,42 +47,7 @@ def projections(case: Case) -> Iterator[Look]:
 def unturned(case: Case, layer: Layer, made: Tensor) -> Tensor:
     """q or k as it was before its pairs were turned by the angles of the trace."""
     angles = case[f"{layer.path}.pos_angles"]
-    return rotate(made.double(), -angles.double()).to(made.dtype)
-
-
-def turns(case: Case) -> Iterator[Look]:
-    """θ(pos, i) = pos / base^(2i/d_head), and −slope · |distance| with slopes 2^(−8/n), 2^(−16/n), …"""
-    config = case.trace.config
-    for layer in case.layers:
-        if layer.is_cross or layer.queries.shape != layer.keys.shape:
-            continue
-        index, _ = positions_of(layer.queries)
-        if case.have(layer.path, "pos_angles"):
-            angles = case[f"{layer.path}.pos_angles"]
-            pair = torch.arange(0, config.d_head, 2, device=angles.device).double()
-            expected = index[..., None] / config.position_base ** (pair / config.d_head)  # [batch, pos, half]
-            here = layer.queries[..., None].expand_as(expected)
-            made = angles.expand(expected.shape) if angles.shape[-2:] == expected.shape[-2:] else angles
-            if made.shape == expected.shape:
-                made, expected = made[here], expected[here]
-            yield Look(layer.path, excess(made, expected, FEW * unit(angles) * expected.abs()))
-        if case.have(layer.path, "pos_bias"):
-            bias = case[f"{layer.path}.pos_bias"]
-            distance = (index[:, :, None] - index[:, None, :]).abs()[:, None]  # [batch, 1, query, key]
-            slopes = torch.tensor(_slopes(config.n_heads), dtype=torch.float64, device=bias.device)[:, None, None]
-            expected = -slopes * distance
-            here = (layer.queries[:, :, None] & layer.keys[:, None, :])[:, None].expand_as(expected)
-            made = bias.expand(expected.shape) if bias.shape[1:] == expected.shape[1:] else bias
-            if made.shape == expected.shape:
-                made, expected = made[here], expected[here]
-            yield Look(layer.path, excess(made, expected, FEW * unit(bias) * expected.abs()))
-
-
-def _slopes(n: int) -> list[float]:
-    power = 2 ** int(math.log2(n))
-    if power == n:
-        return [2 ** (-8 * i / n) for i in range(1, n + 1)]
-    return _slopes(power) + _slopes(2 * power)[0::2][: n - power]
+    return case.trace.config.position_kind.turn(made.double(), -angles.double()).to(made.dtype)
 
 
 def roles(case: Case) -> Iterator[Look]:

@@ -110,7 +110,7 @@ def neighbours(of: Subject) -> Differences:
 def order(of: Subject) -> Differences:
     """Without positions and without a mask, tokens in another order score the same, in that order."""
     config = of.model.config
-    if config.positions != "none" or config.architecture != "encoder" or config.causal or config.image:
+    if config.position_kind.acts_on != "nothing" or config.architecture != "encoder" or config.causal or config.image:
         return
     for i in range(min(ROWS, len(of.inputs.tokens))):
         one = of.inputs.row(i)
@@ -133,7 +133,7 @@ def unwatched(of: Subject) -> Differences:
 def cached(of: Subject) -> Differences:
     """Decoding token by token from a cache gives the scores of the whole run."""
     config = of.model.config
-    if config.architecture == "encoder" or config.positions == "mirror":
+    if config.architecture == "encoder" or not config.position_kind.keeps_keys:
         return
     one = of.inputs.row(0)
     whole = of.logits(one)

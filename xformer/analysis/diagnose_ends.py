@@ -9,7 +9,6 @@ import torch
 from xformer.analysis.diagnose_case import Case, Finding, relative
 from xformer.trace import Trace
 
-ADDED = ("sinusoidal", "learned", "mirror")
 NEAR = 1e-5
 
 
@@ -42,28 +41,30 @@ def check_finite(case: Case) -> Iterator[Finding]:
 
 
 def check_positions(case: Case) -> Iterator[Finding]:
-    """no-positions: what goes into the first layer is the embedding alone, or rotary angles or ALiBi's bias are missing.
+    """no-positions: what goes into the first layer is the embedding alone, or its attention lacks angles or bias.
 
     Sums are compared exactly but for rounding: no position has a vector below 10⁻⁵ of an embedding.
     """
-    kind = case.trace.config.positions
+    kind = case.trace.config.position_kind
     for stack in dict.fromkeys(block.split(".")[0] for block in case.blocks):
         prefix = f"{stack}." if case.trace.config.architecture == "encoder-decoder" else ""
         embed, first = f"{prefix}embed", f"{stack}.0.resid_pre"
         if (
-            kind in ADDED
+            kind.acts_on == "stream"
             and embed in case
             and first in case
             and relative(case[first] - case[embed], case[embed]) < NEAR
         ):
-            sentence = f"The first layer gets the embeddings as they are: no {kind} positions have been added."
+            sentence = f"The first layer gets the embeddings as they are: no {kind.name} positions have been added."
             yield Finding("no-positions", (first,), "error", sentence)
     for layer in case.layers:
-        name = {"rotary": "pos_angles", "alibi": "pos_bias"}.get(kind)
-        if name is None or layer.is_cross or case[f"{layer.path}.pattern"].shape[-1] < 2:
+        name, inside = kind.activation, kind.acts_on in ("queries and keys", "scores")
+        if not inside or layer.is_cross or case[f"{layer.path}.pattern"].shape[-1] < 2:
             continue
         if f"{layer.path}.{name}" not in case or not bool(case[f"{layer.path}.{name}"].any()):
-            sentence = f"The configuration says positions={kind!r}, and nothing in this attention knows a position."
+            sentence = (
+                f"The configuration says positions={kind.name!r}, and nothing in this attention knows a position."
+            )
             yield Finding("no-positions", (layer.path,), "error", sentence)
 
 
@@ -86,7 +87,7 @@ def check_order(case: Case, rolled: Trace) -> Iterator[Finding]:
         sentence = (
             "The tokens moved round give the output moved round: the model does not know the order of its tokens."
         )
-        severity = "note" if case.trace.config.positions == "none" else "error"
+        severity = "note" if case.trace.config.position_kind.acts_on == "nothing" else "error"
         yield Finding("no-positions", ("logits",), severity, sentence, {"apart": apart})
 
 

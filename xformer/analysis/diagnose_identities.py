@@ -14,17 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from xformer.analysis.diagnose_attention_steps import (
-    masks,
-    mixes,
-    outputs,
-    patterns,
-    projections,
-    roles,
-    scores,
-    turns,
-)
+from xformer.analysis.diagnose_attention_steps import masks, mixes, outputs, patterns, projections, roles, scores
 from xformer.analysis.diagnose_case import Case, Finding, Look
+from xformer.analysis.diagnose_positions import positions, turns
 from xformer.analysis.diagnose_stream_steps import (
     activations,
     between_layers,
@@ -34,7 +26,6 @@ from xformer.analysis.diagnose_stream_steps import (
     hidden,
     inputs,
     logits,
-    positions,
     second,
     sums,
 )
@@ -56,7 +47,7 @@ IDENTITIES = (
     Identity("wrong-order", "each layer goes on from what the one before left", between_layers),
     Identity("wrong-input", "a sublayer reads the stream (pre-norm: the normalised stream)", inputs),
     Identity("wrong-projection", "q, k, v = x W + b, each of its own row and stream", projections),
-    Identity("wrong-turn", "rotary angles and ALiBi’s bias are those of the positions", turns),
+    Identity("wrong-turn", "what turns queries and keys, and the bias of scores, are those of the positions", turns),
     Identity("one-role-twice", "q, k and v are three projections", roles),
     Identity("wrong-scores", "scores = q·k/√d_head (+ bias), −∞ where masked", scores),
     Identity("wrong-mask", "the mask is that of the configuration and the padding", masks),

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from xformer.analysis.diagnose_case import Case, Finding, Layer, centred, relative
-from xformer.layers.positions import rotate
 
 NEAR = 1e-2
 FLAT = 1e-5
@@ -40,7 +39,7 @@ def check_projections(case: Case) -> Iterator[Finding]:
             made = {name: case[f"{layer.path}.{name}"] for name in "qkv"}
             if case.have(layer.path, "pos_angles"):
                 angles = case[f"{layer.path}.pos_angles"].double()
-                made |= {name: rotate(made[name].double(), -angles) for name in "qk"}
+                made |= {name: case.trace.config.position_kind.turn(made[name].double(), -angles) for name in "qk"}
             outside = {name: outside_of(stream, joined(heads)) for name, heads in made.items()}
             wrong = [name for name, share in outside.items() if share is not None and share > NEAR]
             if wrong and all(_is_cut_by_view(stream, made[name]) for name in wrong):

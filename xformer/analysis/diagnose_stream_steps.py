@@ -12,7 +12,7 @@ from xformer.analysis.diagnose_affine import affine
 from xformer.analysis.diagnose_case import Case, Look
 from xformer.analysis.diagnose_projections import joined, outside_of
 from xformer.analysis.diagnose_rounding import FEW, excess, of_norm, of_sum, unit
-from xformer.analysis.diagnose_where import Place, positions_of
+from xformer.analysis.diagnose_where import Place
 from xformer.config import MOST_INK
 
 ALIKE = 1e-6
@@ -36,7 +36,7 @@ def embeddings(case: Case) -> Iterator[Look]:
             expected = table.double()[at.tokens] * scale
             yield Look(name, excess(embed, expected, FEW * unit(embed) * expected.abs()))
         else:
-            yield Look(name, _one_vector_each(embed[at.valid], at.tokens[at.valid]))
+            yield Look(name, one_vector_each(embed[at.valid], at.tokens[at.valid]))
 
 
 def _patches(case: Case, at: Place, embed: Tensor) -> Iterator[Look]:
@@ -50,45 +50,17 @@ def _patches(case: Case, at: Place, embed: Tensor) -> Iterator[Look]:
     yield Look(f"{at.prefix}embed", excess(embed[:, :1], embed[:1, :1].double().expand_as(embed[:, :1]), embed[:, :1]))
 
 
-def _one_vector_each(rows: Tensor, ids: Tensor) -> float:
-    """0 where rows of one id are equal and rows of different ids are not; ∞ otherwise."""
+def one_vector_each(rows: Tensor, ids: Tensor, *, differ: bool = True) -> float:
+    """0 where rows of one id are equal and rows of different ids are not (unless they may be, `differ`); ∞ otherwise."""
     _, which = torch.unique(ids, return_inverse=True)
     n = int(which.max()) + 1
     first = torch.stack([rows[which == i][0] for i in range(n)]).double()  # [id, d_model]
     if not torch.equal(rows.double(), first[which]):
         return float("inf")
+    if not differ:
+        return 0.0
     apart = torch.cdist(first, first) + torch.eye(n, device=rows.device) * first.abs().max().clamp(min=1.0) * 1e3
     return float("inf") if n > 1 and bool((apart <= ALIKE * first.norm(dim=-1).max()).any()) else 0.0
-
-
-def positions(case: Case) -> Iterator[Look]:
-    """The vector of a position: the sinusoid, the learned row, the sum from both ends; none where none is configured."""
-    config = case.trace.config
-    for at in case.stacks:
-        name = f"{at.prefix}pos_embed"
-        if name not in case:
-            continue
-        if config.positions not in ("sinusoidal", "learned", "mirror"):
-            yield Look(name, float("inf"), f"The configuration says positions={config.positions!r}, which adds none.")
-            continue
-        made = case[name].expand(*at.valid.shape, -1)  # [batch, pos, d_model]
-        index, mirrored = positions_of(at.valid)
-        made, index, mirrored = made[at.valid], index[at.valid], mirrored[at.valid]  # [token, …]
-        if config.positions == "sinusoidal":
-            pair = torch.arange(config.d_model, device=made.device).div(2, rounding_mode="floor") * 2
-            angle = index[:, None] / config.position_base ** (pair.double() / config.d_model)
-            is_even = torch.arange(config.d_model, device=made.device) % 2 == 0
-            expected = torch.where(is_even, angle.sin(), angle.cos())
-            yield Look(name, excess(made, expected, FEW * unit(made) * torch.ones_like(expected)))
-            continue
-        parts = ("table",) if config.positions == "learned" else ("from_start", "from_end")
-        tables = [case.weight(f"{at.stack}.positions.table.{part}") for part in parts]
-        if all(table is not None for table in tables):
-            rows = [t[i] for t, i in zip(tables, (index, mirrored), strict=False) if t is not None]
-            yield Look(name, of_sum(made, *rows))
-        else:
-            ids = index if config.positions == "learned" else index * (int(mirrored.max()) + 1) + mirrored
-            yield Look(name, _one_vector_each(made, ids))
 
 
 def first_streams(case: Case) -> Iterator[Look]:

@@ -257,7 +257,7 @@ def looks_back_only(player: Player) -> bool:
         or (isinstance(edit, SetEdges) and not edit.allowed)
         for edit in player.edits
     )
-    return harmless and player.model.config.positions != "mirror"
+    return harmless and player.model.config.position_kind.keeps_keys
 
 
 def _growing(player: Player, example: Example) -> tuple[AnyEdit, ...]:

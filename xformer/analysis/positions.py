@@ -1,8 +1,8 @@
 """What positions look like to a model: the vectors that are added, and what two positions make of each other by offset.
 
     added       P[i] · P[j]                       sinusoidal, learned, mirror
-    rotary      (R_i q) · (R_j k)                 the same q and k at any two positions          (Su et al. 2021, §3.4)
-    ALiBi       −slope_head · |i − j|             added to the score itself                      (Press et al. 2022, §3)
+    turned      (R_i q) · (R_j k)                 the same q and k at any two positions          (Su et al. 2021, §3.4)
+    biased      b_head(i − j)                     added to the score itself: ALiBi, T5
 
 Each is a matrix [query, key]; `by_offset` then reads it along its diagonals. For the sinusoidal kind with an even d_model
 every diagonal is constant, Σ cos(offset · ω); for rotary it is Σ over pairs as well, by construction.
@@ -24,12 +24,11 @@ from xformer.config import ModelConfig
 from xformer.edits import zero_positions
 from xformer.layers.embedding import PatchEmbedding
 from xformer.layers.layout import Layout
-from xformer.layers.positions import alibi_slopes, rotary_angles, rotate
+from xformer.layers.stack import Stack
 from xformer.model import Transformer
+from xformer.positions.rotary import rotary_angles, rotate
 from xformer.trace import Trace, record
 
-KINDS = ("sinusoidal", "learned", "mirror", "rotary", "alibi", "none")
-ADDED = ("sinusoidal", "learned", "mirror")
 ROUNDING = 1e-4
 """Logits that differ by less than this share of the largest are the same but for single precision."""
 
@@ -39,13 +38,20 @@ def added_positions(model: Transformer, n_pos: int, stack: str | None = None) ->
 
     The length matters to the mirror kind alone. `stack` chooses the side of an encoder-decoder, else there is one.
     """
-    stacks = {"encoder": model.encoder, "decoder": model.decoder}
-    chosen = stacks[stack] if stack else model.encoder or model.decoder
-    assert chosen is not None
+    _, chosen = _stack_of(model, stack)
     if chosen.positions.table is None:
         return None
     with torch.no_grad():
         return chosen.positions.table(Layout.plain(n_pos))
+
+
+def fixed_positions(config: ModelConfig, n_pos: int, kind: str) -> Float[Tensor, "pos d_model"]:
+    """What a kind that learns nothing would add at each position in a model of that configuration."""
+    sizes = config.replace(positions=kind, max_len=max(n_pos, config.max_len))
+    index = torch.arange(n_pos)
+    vectors = sizes.position_kind.add(sizes, sizes.position_kind.fixed(sizes), index, index.flip(0))
+    assert vectors is not None, f"{kind} positions add nothing"
+    return vectors.to(torch.get_default_dtype())
 
 
 def dot_products(vectors: Float[Tensor, "pos d_model"]) -> Float[Tensor, "query key"]:
@@ -118,28 +124,45 @@ def angle_table(n_pos: int, d_head: int, base: float = 10_000.0) -> pd.DataFrame
     )
 
 
-def alibi_table(n_pos: int, n_heads: int, most: int | None = None) -> pd.DataFrame:
-    """ALiBi: one row per head and offset, with the bias that is added to the score, and the head's slope.
+def bias_table(
+    model: Transformer, n_pos: int, stack: str | None = None, *, kind: str | None = None, most: int | None = None
+) -> pd.DataFrame:
+    """What is added to scores: one row per head (from 0) and offset = key − query, with the bias; of a causal stack the past.
 
-    `most` leaves out offsets, evenly and the same on both sides of 0, so that each head has at most so many rows.
+    `kind` is the model's own, or any that learns nothing. `most` leaves out offsets, evenly and the same on both sides of 0, so
+    that each head has at most so many rows.
     """
+    config = model.config if kind is None else model.config.replace(positions=kind)
+    name, chosen = _stack_of(model, stack)
+    own = kind in (None, model.config.positions) and chosen.positions.table is not None
+    tables = chosen.positions.table.tables() if own and chosen.positions.table is not None else {}
+    causal = config.looks_back_only(name)
     step = 1 if most is None else max(1, math.ceil((2 * n_pos - 1) / most))
     far = (n_pos - 1) // step * step
-    offset = torch.arange(-far, far + 1, step)  # [offset]
-    slopes = alibi_slopes(n_heads).double()  # [head]
+    offset = torch.arange(-far, 1 if causal else far + 1, step)  # [offset]
+    with torch.no_grad():
+        bias = config.position_kind.bias(config, tables, torch.tensor([far]), offset + far, causal=causal)
+    assert bias is not None, f"{config.positions} positions add nothing to scores"
     return pd.DataFrame(
         {
-            "head": torch.arange(n_heads).repeat_interleave(len(offset)).tolist(),
-            "offset": offset.repeat(n_heads).tolist(),
-            "bias": (-slopes[:, None] * offset.abs()).flatten().tolist(),
-            "slope": slopes.repeat_interleave(len(offset)).tolist(),
+            "head": torch.arange(config.n_heads).repeat_interleave(len(offset)).tolist(),
+            "offset": offset.repeat(config.n_heads).tolist(),
+            "bias": bias[0, :, 0].double().flatten().tolist(),
         }
     )
 
 
+def _stack_of(model: Transformer, stack: str | None) -> tuple[str, Stack]:
+    """The encoder or the decoder by name, the first there is where none is named."""
+    name = stack or ("decoder" if model.encoder is None else "encoder")
+    chosen = {"encoder": model.encoder, "decoder": model.decoder}[name]
+    assert chosen is not None
+    return name, chosen
+
+
 def wavelengths(config: ModelConfig) -> Float[Tensor, " pair"]:
     """How many positions each wave takes for one turn: 2π · base^(2i/width), the width being d_model, or d_head (rotary)."""
-    width = config.d_head if config.positions == "rotary" else config.d_model
+    width = config.position_kind.wave_width(config)
     pair = torch.arange(0, width, 2, dtype=torch.float64)  # [pair]: 2i
     return 2 * torch.pi * config.position_base ** (pair / width)
 
@@ -182,7 +205,7 @@ def order_test(model: Transformer, inputs: Int[Tensor, "1 pos"]) -> OrderTest | 
     other = reversed_patches(inputs, embedding.patch) if is_image else inputs.flip(1)
     if other.equal(inputs):
         return None
-    off = [] if model.config.positions == "none" else [zero_positions()]
+    off = [] if model.config.position_kind.acts_on == "nothing" else [zero_positions()]
     forwards, backwards = (
         record(model, x, edits=off, keep=["logits"]).logits[0] for x in (inputs, other)
     )  # [out, vocab]

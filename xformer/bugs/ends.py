@@ -12,10 +12,10 @@ from xformer.config import ModelConfig
 from xformer.layers.attention import Attention
 from xformer.layers.cache import LayerCache
 from xformer.layers.dropout import NO_DROPOUT, Dropout
-from xformer.layers.embedding import AddPositions, AnyEmbedding, Unembedding
+from xformer.layers.embedding import AnyEmbedding, Unembedding
 from xformer.layers.layout import Layout
 from xformer.layers.masks import NO_MASK, Mask
-from xformer.layers.positions import ADDED_POSITIONS
+from xformer.layers.position_tables import AddPositions
 from xformer.model import Transformer
 from xformer.tape import SILENT, AnyTape
 
@@ -30,7 +30,7 @@ class TokensAlone(AddPositions):
 
 
 class NoOrder(WrittenOut):
-    """Attention that drops rotary angles and ALiBi's bias."""
+    """Attention that drops the angles of its queries and keys, and the bias of its scores."""
 
     def forward(
         self,
@@ -57,7 +57,7 @@ class Probabilities(Unembedding):
 
 
 def _without_positions(model: Transformer) -> Transformer:
-    if model.config.positions in ADDED_POSITIONS:
+    if model.config.position_kind.acts_on == "stream":
         return exchange(model, AddPositions, TokensAlone)
     return exchange(model, Attention, NoOrder, "attn")
 
@@ -73,10 +73,10 @@ END_BUGS = (
         "Nothing tells the model where a token stands: the position encoding is computed and not added, or left out.",
         "blocks rebuilt from a diagram of the layers alone, and forward methods that forget the sum",
         "x = E[token]",
-        "x = E[token] + P[position]   (rotary, ALiBi: inside the attention)",
+        "x = E[token] + P[position]   (rotary, ALiBi, T5: inside the attention)",
         "Equal tokens have equal rows and columns in every pattern; an encoder answers the same set whatever its order.",
         "positions other than none",
-        lambda config: config.positions != "none",
+        lambda config: config.position_kind.acts_on != "nothing",
         _without_positions,
     ),
     Bug(

@@ -18,7 +18,6 @@ from xformer.layers.attention import Attention
 from xformer.layers.cache import LayerCache
 from xformer.layers.dropout import NO_DROPOUT, Dropout
 from xformer.layers.masks import NO_MASK, Mask, masked_softmax
-from xformer.layers.positions import rotate
 from xformer.tape import SILENT, AnyTape
 
 Scores = Float[Tensor, "batch head query key"]
@@ -45,7 +44,7 @@ class WrittenOut(Attention):
         q, k, v = self._project(x, memory, cache)  # [batch, head, pos, d_head] (v: d_value)
         if angles is not None:
             angles = tape("pos_angles", angles)
-            q, k = rotate(q, angles), rotate(k, angles)
+            q, k = self.positions.turn(q, angles), self.positions.turn(k, angles)
         if cache is not None:
             k, v = cache.extend(k, v)
         z = self._equation(q, k, v, mask, position_bias, tape, dropout)

@@ -21,7 +21,6 @@ from xformer.layers import fused
 from xformer.layers.cache import LayerCache
 from xformer.layers.dropout import NO_DROPOUT, Dropout
 from xformer.layers.masks import NO_MASK, Mask, masked_softmax
-from xformer.layers.positions import rotate
 from xformer.tape import SILENT, AnyTape
 
 
@@ -34,6 +33,7 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.n_heads, self.d_head, self.d_value = config.n_heads, config.d_head, config.d_value
+        self.positions = config.position_kind
         self.rows = [config.n_heads * width for width in (config.d_head, config.d_head, config.d_value)]
         self.weight_in = nn.Parameter(torch.empty(sum(self.rows), config.d_model))
         self.weight_out = nn.Parameter(torch.empty(config.d_model, self.rows[2]))
@@ -54,7 +54,7 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "batch query d_model"]:
         """Mix `memory` into each query.
 
-        `angles` turn q and k (rotary); `position_bias` is added to the scores (ALiBi); `cache` holds earlier keys.
+        `angles` turn q and k, `position_bias` is added to the scores (`xformer.positions`); `cache` holds earlier keys.
         """
         watched = tape.recording or dropout.applies("attention")
         plain = memory is None and angles is None and position_bias is None and cache is None
@@ -64,7 +64,7 @@ class Attention(nn.Module):
         q, k, v = self._project(x, memory, cache)  # [batch, head, pos, d_head] (v: d_value)
         if angles is not None:
             angles = tape("pos_angles", angles)
-            q, k = rotate(q, angles), rotate(k, angles)
+            q, k = self.positions.turn(q, angles), self.positions.turn(k, angles)
         if cache is not None:
             k, v = cache.extend(k, v)
         if watched:

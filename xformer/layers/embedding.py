@@ -11,9 +11,6 @@ from torch import Tensor, nn
 
 from xformer.config import MOST_INK, ModelConfig
 from xformer.errors import InputError
-from xformer.layers.layout import Layout
-from xformer.layers.positions import ADDED_POSITIONS
-from xformer.tape import SILENT, AnyTape
 
 
 class TokenEmbedding(nn.Module):
@@ -67,21 +64,6 @@ def embedding_table(embedding: AnyEmbedding) -> Float[Tensor, "vocab d_model"]:
     if isinstance(embedding, PatchEmbedding):
         raise InputError("A model of images has no table of tokens; its patches are mapped by embedding.weight.")
     return embedding.token
-
-
-class AddPositions(nn.Module):
-    """embed + pos_embed, for the kinds of positions that are added; the others act inside the attention."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        kind = ADDED_POSITIONS.get(config.positions)
-        self.table = None if kind is None else kind(config)
-
-    def forward(
-        self, embed: Float[Tensor, "batch pos d_model"], layout: Layout, tape: AnyTape = SILENT
-    ) -> Float[Tensor, "batch pos d_model"]:
-        embed = tape("embed", embed)
-        return embed if self.table is None else embed + tape("pos_embed", self.table(layout).to(embed.dtype))
 
 
 class Unembedding(nn.Module):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from xformer.config import ModelConfig
 from xformer.layers.attention import Attention
 from xformer.layers.norm import LayerNorm
+from xformer.layers.position_tables import PositionTables
 
 
 @torch.no_grad()
@@ -26,7 +27,7 @@ def initialise(model: nn.Module, config: ModelConfig, generator: torch.Generator
                 parameter.fill_(1.0 if name == "weight" else 0.0)
             elif parameter.dim() == 1:
                 parameter.zero_()
-            elif name in ("token", "table", "from_start", "from_end"):
+            elif name == "token" or isinstance(module, PositionTables):
                 parameter.normal_(0.0, config.embed_std, generator=generator)
             elif isinstance(module, Attention) and name == "weight_in":
                 for matrix in parameter.split(module.rows):

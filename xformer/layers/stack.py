@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from xformer.config import ModelConfig
 from xformer.layers.block import Block, BlockInputs, CrossBlock
 from xformer.layers.cache import Cache
-from xformer.layers.embedding import AddPositions
 from xformer.layers.layout import Layout
 from xformer.layers.masks import combine
 from xformer.layers.norm import LayerNorm
-from xformer.layers.positions import alibi_bias, rotary_angles
+from xformer.layers.position_tables import AddPositions
 from xformer.tape import SILENT, AnyTape
 
 
@@ -68,9 +67,6 @@ class Stack(nn.Module):
             drawn=drawn,
             device=x.device,
         )
-        angles = position_bias = None
-        if config.positions == "rotary":
-            angles = rotary_angles(layout.positions, config.d_head, config.position_base).to(x.dtype)
-        if config.positions == "alibi":
-            position_bias = alibi_bias(layout.positions, keys.positions, config.n_heads).to(x.dtype)
+        angles = self.positions.angles(layout.positions, x.dtype)
+        position_bias = self.positions.bias(layout.positions, keys.positions, x.dtype, causal=self.causal)
         return replace(given, mask=mask, angles=angles, position_bias=position_bias)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from xformer.config import ModelConfig
-from xformer.viz.diagram_boxes import ADDED, Boxes
+from xformer.viz.diagram_boxes import Boxes
 from xformer.viz.diagram_parts import Arrow, Box, Diagram, Flow, StackFrame
 
 
@@ -91,11 +91,11 @@ class _Walk:
         self.tip = box.id
 
     def _positions(self) -> None:
-        if self.config.positions == "none":
+        if self.config.position_kind.acts_on == "nothing":
             return
         make = self.make
         box = self._add(make.positions())
-        if self.config.positions in ADDED:
+        if self.config.position_kind.acts_on == "stream":
             self._extend(make.sum("pos_sum", None, "the position's vector to the token's", f"{make.layer}resid_pre"))
             self.arrows.append(Arrow(box.id, self.tip, "add"))
 
@@ -110,7 +110,7 @@ class _Walk:
             entry = norm.id
         box = self._add(describe(index))
         self.arrows.append(Arrow(entry, box.id, "branch"))
-        if name in ("attn", "self_attn") and config.positions in ("rotary", "alibi"):
+        if name in ("attn", "self_attn") and config.position_kind.acts_on in ("queries and keys", "scores"):
             self.arrows.append(Arrow(make.id("positions"), box.id, "inside"))
         after = make.layer + {"ffn": "resid_post", "cross_attn": "resid_cross"}.get(name, "resid_mid")
         found = {"attention": "what attention found", "feed_forward": "what the feed-forward made"}[box.kind]

@@ -10,9 +10,6 @@ from __future__ import annotations
 from xformer.config import ModelConfig
 from xformer.viz.diagram_parts import Box, MaskKind
 
-ADDED = ("sinusoidal", "learned", "mirror")
-"""The kinds of positions that are added to the stream; the others act inside attention."""
-
 
 class Boxes:
     """The boxes of one stack; `is_pair` says that it is one of an encoder-decoder's two."""
@@ -75,19 +72,17 @@ class Boxes:
         )  # fmt: skip
 
     def positions(self) -> Box:
-        config, kind = self.config, self.config.positions
-        detail, equation, what = _positions_text(config)
-        if kind in ADDED:
-            shape, activation = (self.length, config.d_model), f"{self.once}pos_embed"
-        elif kind == "rotary":
-            shape, activation = (self.length, config.d_head // 2), f"{self.layer}{self.attention_name}.pos_angles"
-        else:
-            shape = (1, config.n_heads, self.length, self.length)
-            activation = f"{self.layer}{self.attention_name}.pos_bias"
+        config, kind = self.config, self.config.position_kind
+        shape = {
+            "stream": (self.length, config.d_model),
+            "queries and keys": (self.length, config.d_head // 2),
+            "scores": (1, config.n_heads, self.length, self.length),
+        }[kind.acts_on]
+        where = self.once if kind.acts_on == "stream" else f"{self.layer}{self.attention_name}."
         return Box(
             id=self.id("positions"), kind="positions", stack=self.stack, place="above", title="Positions",
-            equation=equation, detail=detail, what=what, shape=shape, activation=activation,
-            parameters=self.counts.get("positions", 0) // (2 if self.is_pair else 1), target="positions",
+            equation=kind.equation, detail=kind.detail, what=kind.explained(config), shape=shape,
+            activation=where + kind.activation, parameters=kind.n_parameters(config), target="positions",
         )  # fmt: skip
 
     def output(self) -> Box:
@@ -168,35 +163,3 @@ class Boxes:
             activation=activation, repeats=1 if index is None else self.config.n_layers, target="residual",
             sublayer=index,
         )  # fmt: skip
-
-
-def _positions_text(config: ModelConfig) -> tuple[str, str, str]:
-    """Kind, equation and one sentence for each kind of positions."""
-    base = f"{config.position_base:g}"
-    return {
-        "sinusoidal": (
-            "sinusoidal, fixed",
-            "sin, cos of pos·ωᵢ",
-            f"Adds fixed waves, from short to very long (base {base}), so that every position has its own vector.",
-        ),
-        "learned": (
-            "learned",
-            "P[pos]",
-            f"Adds a learned vector for each of {config.max_len} positions.",
-        ),
-        "mirror": (
-            "mirror, learned",
-            "P[start] + Q[end]",
-            "Adds two learned vectors: one for the distance from the start and one for the distance from the end.",
-        ),
-        "rotary": (
-            "rotary, fixed",
-            "turn q, k by pos·θᵢ",
-            "Turns queries and keys by an angle that grows with the position, so that a score depends on the offset.",
-        ),
-        "alibi": (
-            "ALiBi, fixed",
-            "score − mₕ·distance",
-            "Lowers each attention score in proportion to the distance, with a slope of its own for every head.",
-        ),
-    }[config.positions]

@@ -38,7 +38,7 @@ def change_panel(view: View, layer: PatternLayer, chosen: Selection) -> None:
     first, second, third = st.columns(3, gap="medium")
     with first:
         st.markdown("**Positions**")
-        none = view.checkpoint.config.positions == "none"
+        none = view.checkpoint.config.position_kind.acts_on == "nothing"
         _switch(
             "Positions are off" if "positions:off" in on else "Positions off",
             "positions:off",

@@ -48,7 +48,7 @@ def _changes(index: int, seat: Seat, change: Change) -> None:
             width="content",
             on_change=lambda: change(index, replace(seat, mask=st.session_state[f"{key}_mask"])),
         )
-        if config.positions != "none":
+        if config.position_kind.acts_on != "nothing":
             _show(f"{key}_positions", OFF in seat.changes)
             others = tuple(text for text in seat.changes if text != OFF)
             st.toggle(

@@ -45,8 +45,7 @@ def where_from(view: View, side: str | None, parts: Mapping[str, Tensor]) -> str
         else "The output has a matrix of its own."
     )
     if "positions" not in parts:
-        kind = {"rotary": "rotary positions turn queries and keys instead", "alibi": "ALiBi biases the scores instead"}
-        why = kind.get(config.positions, _without_any(view, side))
+        why = config.position_kind.instead or _without_any(view, side)
         said.append(f"This model adds no positions: {why}, so what enters layer 1 is the token vectors alone.")
     scale = f" × √{config.d_model}" if config.scale_embeddings else ""
     return f"A token looks up its row of a learned matrix [{config.vocab_size} × {config.d_model}]{scale}. {' '.join(said)}"

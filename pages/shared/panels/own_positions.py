@@ -18,19 +18,14 @@ from xformer.viz.embeddings import every
 ROWS = 128
 """So many positions are drawn at a time."""
 MOST_WAVES = 8
-_WAVES = {
-    "sinusoidal": "Even dimensions are sines, odd ones cosines; the further right in the vector, the slower the wave.",
-    "learned": "No shape is built in: each position’s numbers are learned.",
-    "mirror": "What is added to an input of this length: counted from the start, plus counted from the end.",
-}
 
 
 def own_positions_panel(view: View, side: str | None) -> None:
     """Draw what this model adds or turns at each position."""
-    kind = view.checkpoint.config.positions
+    kind = view.checkpoint.config.position_kind
     n = positions_of(view, side)
     shown = ask_window(n, ROWS, "positions_from")
-    if kind in analysis.ADDED:
+    if kind.acts_on == "stream":
         left, right = st.columns([3, 2], gap="large")
         with left:
             _curves(view, shown, side)
@@ -39,13 +34,13 @@ def own_positions_panel(view: View, side: str | None) -> None:
     picture = what_is_done(view, kind, shown, side, 330)
     assert picture is not None
     with right:
-        heading("The whole of it" if kind in analysis.ADDED else "Cosine of the angle")
+        heading("The whole of it" if kind.acts_on == "stream" else "Cosine of the angle")
         picture.show(view, "position_matrix")
-        width = view.checkpoint.config.d_model if kind in analysis.ADDED else picture.table["pair"].nunique()
-        what = "dimensions" if kind in analysis.ADDED else "pairs of dimensions"
+        width = view.checkpoint.config.d_model if kind.acts_on == "stream" else picture.table["pair"].nunique()
+        what = "dimensions" if kind.acts_on == "stream" else "pairs of dimensions"
         row = (
             "A row is what is added to the token that stands there."
-            if kind in analysis.ADDED
+            if kind.acts_on == "stream"
             else "A row is by how much queries and keys are turned there: 1 is not at all, −1 half a turn."
         )
         st.caption(f"{window_words(shown, n)} × {width} {what}{every_nth(every(len(shown), width))}. {row}")
@@ -54,23 +49,14 @@ def own_positions_panel(view: View, side: str | None) -> None:
 
 def offsets_panel(view: View, side: str | None) -> None:
     """Draw what two positions make of each other in this model, by how far apart they are."""
-    kind = view.checkpoint.config.positions
+    kind = view.checkpoint.config.position_kind
     n = min(positions_of(view, side), max(2, view.longest_trained(side)))
     picture = by_offset(view, kind, n, side, 300)
     assert picture is not None
     heading("Two positions, by how far apart")
     picture.show(view, "offsets")
-    if kind == "alibi":
-        heads = view.checkpoint.config.n_heads
-        st.caption(
-            f"What each of the {heads} heads adds to a score by how far the key is away: minus its own slope times the "
-            "distance. Nothing is added to the vectors."
-        )
-    elif kind == "rotary":
-        st.caption(
-            "A query that meets its own key, both turned as far as their positions say: the score depends on the offset alone. "
-            "(Su et al. 2021, §3.4)"
-        )
+    if caption := kind.offset_caption(view.checkpoint.config):
+        st.caption(caption)
     else:
         width = (picture.table["high"] - picture.table["low"]).max()
         st.caption(
@@ -81,27 +67,25 @@ def offsets_panel(view: View, side: str | None) -> None:
 
 
 def positions_of(view: View, side: str | None) -> int:
-    """How many positions there are to draw: all that the model can have; of the mirror kind, as many as the input has."""
+    """How many positions there are to draw: all that the model can have, or where they hang on the end, those of the input."""
     config = view.checkpoint.config
-    return len(view.original().tokens(side)) if config.positions == "mirror" else config.max_len
+    return config.max_len if config.position_kind.keeps_keys else len(view.original().tokens(side))
 
 
 def _curves(view: View, shown: range, side: str | None) -> None:
-    config = view.checkpoint.config
-    found = added(view, config.positions, shown.stop, side)
+    kind = view.checkpoint.config.position_kind
+    found = added(view, kind, shown.stop, side)
     assert found is not None
     vectors, lines = found
     heading("Some of its dimensions")
     waves, dark = _ask_waves(vectors), is_dark()
     longest = view.longest_trained(side)
-    trained = longest if config.positions != "mirror" and longest < shown.stop else None
+    trained = longest if kind.keeps_keys and longest < shown.stop else None
     table = analysis.curve_table(vectors[shown.start :], waves, shown.start)
     chart = viz.curves(table, dark=dark, trained=trained, height=290)
     st.altair_chart(chart, width="stretch", key="curves")
     shaded = f" Shaded: from position {trained} on, beyond the longest input of its task." if trained else ""
-    st.caption(
-        f"{_WAVES[config.positions]}{shaded} Click a dimension in the legend to pick it out, again to take it back."
-    )
+    st.caption(f"{kind.vector_caption}{shaded} Click a dimension in the legend to pick it out, again to take it back.")
     code = [
         "from xformer.analysis import positions as analysis",
         "from xformer.viz import positions as viz",

@@ -41,8 +41,9 @@ def places_panel(view: View) -> None:
 
 def _verdict(view: View, found: Nearness, side: int) -> str:
     """What follows from the share, held against chance."""
-    if view.checkpoint.config.positions == "sinusoidal":
-        return "These vectors are fixed waves, counted row by row; nothing of them was learned."
+    config = view.checkpoint.config
+    if not config.position_kind.learned(config):
+        return "These vectors are fixed, counted row by row; nothing of them was learned."
     if found.is_above_chance:
         return (
             f"Nobody told the model that the {side**2} places form a square of {side} × {side}: it "

@@ -37,7 +37,7 @@ def _about_loss(view: View, side: str | None) -> str:
 
 def _about_waves(view: View, side: str | None) -> str:
     config = view.checkpoint.config
-    if config.positions not in ("sinusoidal", "rotary"):
+    if not config.position_kind.wave_width(config):
         return ""
     waves, longest = analysis.wavelengths(config), view.longest_trained(side)
     slow = int((waves > 4 * longest).sum())
@@ -52,14 +52,7 @@ def _about_waves(view: View, side: str | None) -> str:
 
 def _about_band(view: View, side: str | None) -> str:
     config = view.checkpoint.config
-    if config.positions in ("learned", "mirror"):
-        return (
-            "Look at the **band**: a learned table is free to treat the same offset differently at different places. "
-            "Sinusoidal positions are not (**six ways**)."
-        )
-    if config.positions == "sinusoidal" and config.d_model % 2 == 0:
-        return "There is no **band** to be seen: sin² + cos² leaves nothing but the offset, Σ cos(offset · ω)."
-    return ""
+    return config.position_kind.offset_note(config)
 
 
 def _about_sums(view: View, side: str | None) -> str:

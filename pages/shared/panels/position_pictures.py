@@ -16,7 +16,7 @@ from pages.shared.notebook import footer, heads_from_1
 from pages.shared.view import View
 from xformer.analysis import positions as analysis
 from xformer.analysis.embeddings import vector_table
-from xformer.layers.positions import sinusoidal
+from xformer.positions import PositionKind
 from xformer.viz import positions as viz
 from xformer.viz.embeddings import vector_heatmap
 
@@ -44,12 +44,12 @@ class Picture:
 
 
 def what_is_done(
-    view: View, kind: str, shown: range, side: str | None, height: int, legend: bool = True
+    view: View, kind: PositionKind, shown: range, side: str | None, height: int, legend: bool = True
 ) -> Picture | None:
     """What a kind adds at each of these positions, or by what it turns; None where there is nothing of it to be drawn."""
     dark = is_dark()
     size = f"height={height}, legend={legend}"
-    if kind == "rotary":
+    if kind.acts_on == "queries and keys":
         d_head, base = width_of(view), view.checkpoint.config.position_base
         table = analysis.angle_table(shown.stop, d_head, base)
         table = table[table["position"] >= shown.start]
@@ -65,7 +65,7 @@ def what_is_done(
             f"vector_heatmap(heat, dark={dark}, limit=1.0, **{words}, {size})",
         ]
         return Picture(chart, table, lines)
-    if kind in analysis.ADDED:
+    if kind.acts_on == "stream":
         found = added(view, kind, shown.stop, side)
         if found is None:
             return None
@@ -82,27 +82,31 @@ def what_is_done(
     return None
 
 
-def by_offset(view: View, kind: str, n: int, side: str | None, height: int) -> Picture | None:
+def by_offset(view: View, kind: PositionKind, n: int, side: str | None, height: int) -> Picture | None:
     """What two of the first `n` positions make of each other by how far apart they are; None where nothing can be drawn."""
     dark = is_dark()
-    if kind == "alibi":
-        n_heads = view.checkpoint.config.n_heads
-        table = analysis.alibi_table(n, n_heads, max(2, MOST_ROWS // max(1, n_heads // 8)))
+    config = view.checkpoint.config
+    own = kind is config.position_kind
+    if kind.acts_on == "scores":
+        if not own and not kind.can_be_drawn(config):
+            return None
+        most = max(2, MOST_ROWS // max(1, config.n_heads // 8))
+        table = analysis.bias_table(view.checkpoint.model, n, side, kind=kind.name, most=most)
         table = table.assign(head=table["head"] + 1)
         chart = viz.curves(table, dark=dark, by="head", x="offset", y="bias", height=height, legend="bottom")
         lines = [
             _ANALYSIS,
             _VIZ,
-            f"table = analysis.alibi_table({n}, {n_heads}, {max(2, MOST_ROWS // max(1, n_heads // 8))})",
+            f"table = analysis.bias_table(checkpoint.model, {n}, {side!r}, kind={kind.name!r}, most={most})",
             'table = table.assign(head=table["head"] + 1)',
             f'viz.curves(table, dark={dark}, by="head", x="offset", y="bias", height={height}, legend="bottom")',
         ]
         return Picture(chart, heads_from_1(table, 1), lines)
-    if kind == "rotary":
+    if kind.acts_on == "queries and keys":
         d_head, base = width_of(view), view.checkpoint.config.position_base
         matrix, title = analysis.rotary_itself(n, d_head, base), "turned q · k"
         lines = [f"matrix = analysis.rotary_itself({n}, {d_head}, {base!r})"]
-    elif kind in analysis.ADDED and (found := added(view, kind, n, side)) is not None:
+    elif kind.acts_on == "stream" and (found := added(view, kind, n, side)) is not None:
         matrix, title = analysis.dot_products(found[0]), "P[i] · P[j]"
         lines = [*found[1], "matrix = analysis.dot_products(vectors)"]
     else:
@@ -113,23 +117,20 @@ def by_offset(view: View, kind: str, n: int, side: str | None, height: int) -> P
     return Picture(chart, table, [_ANALYSIS, _VIZ, *dict.fromkeys(lines), draw])
 
 
-def added(view: View, kind: str, n: int, side: str | None) -> tuple[Any, list[str]] | None:
+def added(view: View, kind: PositionKind, n: int, side: str | None) -> tuple[Any, list[str]] | None:
     """The vectors that a kind adds at the first `n` positions, [n d_model], and the code for them.
 
-    Sinusoidal ones can be worked out for any model; the others are the model's own, or are not there.
+    Fixed ones can be worked out for any model; learned ones are the model's own, or are not there.
     """
     config = view.checkpoint.config
-    if kind == config.positions:
+    if kind is config.position_kind:
         vectors = analysis.added_positions(view.checkpoint.model, n, side)
         assert vectors is not None
         return vectors, [_ANALYSIS, f"vectors = analysis.added_positions(checkpoint.model, {n}, {side!r})"]
-    if kind != "sinusoidal":
+    if not kind.can_be_drawn(config):
         return None
-    line = f"vectors = sinusoidal({n}, {config.d_model}, {config.position_base!r})"
-    return sinusoidal(n, config.d_model, config.position_base), [
-        "from xformer.layers.positions import sinusoidal",
-        line,
-    ]
+    line = f"vectors = analysis.fixed_positions(checkpoint.config, {n}, {kind.name!r})"
+    return analysis.fixed_positions(config, n, kind.name), [_ANALYSIS, line]
 
 
 def width_of(view: View) -> int:

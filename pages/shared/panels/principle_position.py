@@ -13,7 +13,7 @@ from pages.shared.notebook import code_and_data
 from pages.shared.panels.principle_sentence import Sentence
 from pages.shared.panels.principle_show import Picture, show_matrices
 from xformer.analysis import principles
-from xformer.layers.positions import sinusoidal
+from xformer.positions.sinusoidal import sinusoidal
 
 TITLE = "Position"
 ORDERS = {"reversed": "reversed", "shuffled": "shuffled", "swapped": "first two swapped"}
@@ -78,7 +78,7 @@ def position_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
         width="content",
     )
     code = [
-        "from xformer.layers.positions import sinusoidal",
+        "from xformer.positions.sinusoidal import sinusoidal",
         f"positions = sinusoidal({n}, {d})" if adds else f"positions = torch.zeros({n}, {d})",
         f"matrices = principles.learned_matrices({d}, {sentence.seed})",
         "f = lambda rows: principles.projected(rows + positions, matrices).out",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from xformer import config as kinds
+from xformer.positions import POSITION_KINDS
 
 AUTO = "auto"
 """What stands for None."""
@@ -35,7 +36,7 @@ MODEL = (
     Field("model", "n_heads", "Heads", "n_heads: attention heads in each layer."),
     Field("model", "d_model", "Stream width", "d_model: how many numbers carry each token (the residual stream)."),
     Field("model", "d_ff", "Feed-forward width", "d_ff: 0 leaves the feed-forward layers out."),
-    Field("model", "positions", "Positions", "How the model knows where a token is.", get_args(kinds.Positions)),
+    Field("model", "positions", "Positions", "How the model knows where a token is.", tuple(POSITION_KINDS)),
     Field("model", "norm", "Normalisation", "Layer norm before each part, after it, or none.", get_args(kinds.Norm)),
 )  # fmt: skip
 MODEL_MORE = (

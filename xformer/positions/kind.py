@@ -1,0 +1,146 @@
+"""What a kind of positions is: one object that says what it does, what it learns, what it needs and how it is explained.
+
+A model can be told where a token stands at three places, and a kind uses one of them:
+
+    stream               x = E[token] + add(position)
+    queries and keys     q, k = turn(q, angles(position)), turn(k, angles(position))
+    scores               S = Q Kᵀ / √d_head + bias(query's position, key's position)
+
+Everything else asks the kind, and never which kind it is. Nothing here loads torch before there is a tensor to work on, because
+settings are checked by commands that do without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+Place = Literal["stream", "queries and keys", "scores", "nothing"]
+_ACTIVATIONS: dict[Place, str] = {"stream": "pos_embed", "queries and keys": "pos_angles", "scores": "pos_bias"}
+
+
+class Sizes(Protocol):
+    """What a kind has to know of a model: a `ModelConfig` has it all."""
+
+    @property
+    def architecture(self) -> str: ...
+    @property
+    def d_model(self) -> int: ...
+    @property
+    def d_head(self) -> int: ...
+    @property
+    def n_heads(self) -> int: ...
+    @property
+    def max_len(self) -> int: ...
+    @property
+    def position_base(self) -> float: ...
+
+
+class PositionKind:
+    """One way to tell a model where a token stands. A kind overrides what it does; by default it does nothing."""
+
+    name: ClassVar[str]
+    """What a configuration calls it."""
+    title: ClassVar[str]
+    does: ClassVar[str]
+    """What it does, in one plain sentence."""
+    more: ClassVar[str]
+    """What follows from that, and where it was published."""
+    acts_on: ClassVar[Place]
+    keeps_keys: ClassVar[bool] = True
+    """Whether the keys and values of earlier tokens stay as they are when a token is added, so that they may be cached."""
+
+    detail: ClassVar[str] = ""
+    """Its name and whether it is learned, for the picture of a model."""
+    equation: ClassVar[str] = ""
+    instead: ClassVar[str] = ""
+    """What a kind does that adds no vector, as half a sentence."""
+    vector_caption: ClassVar[str] = ""
+    """What to know about the vectors that it adds."""
+
+    # ── what it does; `tables` are the `learned` and `fixed` ones of one stack ──
+
+    def learned(self, sizes: Sizes) -> dict[str, tuple[int, int]]:
+        """The tables that it learns in each stack, by name, with their shapes."""
+        return {}
+
+    def fixed(self, sizes: Sizes) -> dict[str, Tensor]:
+        """The tables that it works out once and never changes."""
+        return {}
+
+    def add(
+        self,
+        sizes: Sizes,
+        tables: Mapping[str, Tensor],
+        index: Int[Tensor, "*batch pos"],
+        mirrored: Int[Tensor, "*batch pos"],
+    ) -> Float[Tensor, "*batch pos d_model"] | None:
+        """What is added to the embeddings of tokens that stand `index` from the start and `mirrored` from the end."""
+        return None
+
+    def angles(self, sizes: Sizes, index: Int[Tensor, "*batch pos"]) -> Float[Tensor, "*batch pos half"] | None:
+        """By how much queries and keys are turned at each position."""
+        return None
+
+    def turn(
+        self, x: Float[Tensor, "batch head pos d_head"], angles: Float[Tensor, "*batch pos half"]
+    ) -> Float[Tensor, "batch head pos d_head"]:
+        """Queries or keys, turned by those angles; by their negative, turned back."""
+        return x
+
+    def bias(
+        self,
+        sizes: Sizes,
+        tables: Mapping[str, Tensor],
+        queries: Int[Tensor, "*batch query"],
+        keys: Int[Tensor, "*batch key"],
+        *,
+        causal: bool,
+    ) -> Float[Tensor, "#batch head query key"] | None:
+        """What is added to the scores of self-attention; `causal` says that its stack looks back only."""
+        return None
+
+    # ── what it needs ──
+
+    def check(self, sizes: Sizes) -> None:
+        """Raise a `ConfigError` when a model of these sizes cannot have such positions."""
+
+    def n_parameters(self, sizes: Sizes) -> int:
+        """How many numbers it learns in each stack."""
+        return sum(rows * columns for rows, columns in self.learned(sizes).values())
+
+    # ── how it is explained ──
+
+    @property
+    def activation(self) -> str:
+        """What it leaves in a trace: the end of a name, or "" where it leaves nothing."""
+        return _ACTIVATIONS.get(self.acts_on, "")
+
+    @property
+    def is_drawn_by_offset(self) -> bool:
+        """Whether how far apart two positions are is all that there is to draw."""
+        return self.acts_on == "scores"
+
+    def can_be_drawn(self, sizes: Sizes) -> bool:
+        """Whether it can be drawn of any model of these sizes: nothing of it is learned."""
+        return self.acts_on != "nothing" and not self.learned(sizes)
+
+    def explained(self, sizes: Sizes) -> str:
+        """What it does in a model of these sizes, in one plain sentence."""
+        return self.does
+
+    def offset_caption(self, sizes: Sizes) -> str:
+        """What is seen where it is drawn by how far apart two positions are; "" for the dot products of added vectors."""
+        return ""
+
+    def offset_note(self, sizes: Sizes) -> str:
+        """What to notice there; "" for nothing."""
+        return ""
+
+    def wave_width(self, sizes: Sizes) -> int:
+        """How many dimensions its waves are spread over; 0 where it has none."""
+        return 0

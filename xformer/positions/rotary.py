@@ -1,0 +1,81 @@
+"""Rotary positions: queries and keys are turned, pair by pair, with each position further (Su et al., arXiv:2104.09864)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xformer.errors import ConfigError
+from xformer.positions.kind import PositionKind, Sizes
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+
+def rotary_angles(
+    positions: Int[Tensor, "*batch pos"], d_head: int, base: float = 10_000.0
+) -> Float[Tensor, "*batch pos half"]:
+    """θ(pos, i) = pos / base^(2i/d_head): by how much the i-th pair of dimensions is turned at a position."""
+    import torch
+
+    return _angles(positions, d_head, base).to(torch.get_default_dtype())
+
+
+def _angles(positions: Tensor, d_head: int, base: float) -> Float[Tensor, "*batch pos half"]:
+    import torch
+
+    pair = torch.arange(0, d_head, 2, device=positions.device, dtype=torch.float64)  # [half]: 2i
+    return positions[..., None] / base ** (pair / d_head)  # [*batch, pos, half]
+
+
+def rotate(
+    x: Float[Tensor, "batch head pos d_head"], angles: Float[Tensor, "*batch pos half"]
+) -> Float[Tensor, "batch head pos d_head"]:
+    """Turn each pair (x₂ᵢ, x₂ᵢ₊₁) by θᵢ, so that a score q·k depends on the offset of the two positions only (§3.4)."""
+    import torch
+
+    if angles.dim() == 3:
+        angles = angles[:, None]  # [batch, 1, pos, half]
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    even, odd = x[..., 0::2], x[..., 1::2]  # [batch, head, pos, half]
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
+
+
+class Rotary(PositionKind):
+    """R_i q · R_j k: nothing is added, nothing is learned."""
+
+    name = "rotary"
+    title = "Rotary"
+    does = "Turns queries and keys, pair by pair, further with each position."
+    more = "The score of a query with its own key then depends on the offset alone. (Su et al. 2021, §3.4)"
+    acts_on = "queries and keys"
+    detail = "rotary, fixed"
+    equation = "turn q, k by pos·θᵢ"
+    instead = "rotary positions turn queries and keys instead"
+
+    def angles(self, sizes: Sizes, index: Int[Tensor, "*batch pos"]) -> Float[Tensor, "*batch pos half"]:
+        return _angles(index, sizes.d_head, sizes.position_base)
+
+    def turn(
+        self, x: Float[Tensor, "batch head pos d_head"], angles: Float[Tensor, "*batch pos half"]
+    ) -> Float[Tensor, "batch head pos d_head"]:
+        return rotate(x, angles)
+
+    def check(self, sizes: Sizes) -> None:
+        if sizes.d_head % 2:
+            raise ConfigError(
+                f"Rotary positions turn pairs of dimensions, so d_head must be even, got {sizes.d_head}; "
+                f"for example d_head={sizes.d_head + 1}."
+            )
+
+    def explained(self, sizes: Sizes) -> str:
+        return "Turns queries and keys by an angle that grows with the position, so that a score depends on the offset."
+
+    def offset_caption(self, sizes: Sizes) -> str:
+        return (
+            "A query that meets its own key, both turned as far as their positions say: the score depends on the offset alone. "
+            "(Su et al. 2021, §3.4)"
+        )
+
+    def wave_width(self, sizes: Sizes) -> int:
+        return sizes.d_head
