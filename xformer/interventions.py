@@ -23,11 +23,12 @@ from xformer.config import ModelConfig
 from xformer.edits import AnyEdit
 from xformer.errors import EditError
 from xformer.names import head_title, layer_title
+from xformer.site import PATH
 
 MOST = 200
 """How many interventions one run may have."""
 
-_ATTENTION = r"(?P<stack>encoder|decoder)\.(?P<layer>\d{1,3})\.(?P<kind>attn|self_attn|cross_attn)"
+_ATTENTION = PATH.replace("|ffn)", ")")
 _FORMS = {
     "silence": rf"{_ATTENTION}\.(?P<head>\d{{1,3}})",
     "solo": rf"{_ATTENTION}\.(?P<head>\d{{1,3}})",

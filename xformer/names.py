@@ -6,13 +6,15 @@ from 0, and so do positions and neurons everywhere.
 
 from __future__ import annotations
 
+from xformer.site import Site
+
 _KINDS = {"self_attn": " · self", "cross_attn": " · cross"}
 
 
 def layer_title(path: str, *, is_pair: bool = False) -> str:
     """A layer in words: "layer 2", and in an encoder-decoder "encoder 1", "decoder 1 · cross"."""
-    stack, index, kind = path.split(".")
-    return f"{stack} {int(index) + 1}{_KINDS.get(kind, '')}" if is_pair else f"layer {int(index) + 1}"
+    site = Site.parse(path)
+    return f"{site.stack} {site.layer + 1}{_KINDS.get(site.kind, '')}" if is_pair else f"layer {site.layer + 1}"
 
 
 def head_title(path: str, head: int, *, is_pair: bool = False) -> str:

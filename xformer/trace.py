@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, KeysView, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -20,6 +20,7 @@ from xformer.edits import AnyEdit, Replace
 from xformer.errors import EditError
 from xformer.files import write_atomically
 from xformer.model import Transformer
+from xformer.site import Site
 from xformer.tape import Tape
 
 
@@ -51,14 +52,29 @@ class Trace:
     def __iter__(self) -> Iterator[str]:
         return iter(self.activations)
 
+    def __len__(self) -> int:
+        return len(self.activations)
+
+    def keys(self) -> KeysView[str]:
+        """The names of the activations, in the order they were computed."""
+        return self.activations.keys()
+
     @property
     def logits(self) -> Float[Tensor, "batch pos vocab"]:
         """What the model predicts."""
         return self["logits"]
 
+    def sites(self) -> tuple[Site, ...]:
+        """The attention layers, in the order the input meets them."""
+        return tuple(Site.parse(name) for name in self if name.endswith(".pattern"))
+
     def attention_layers(self) -> tuple[str, ...]:
         """The paths of the attention layers, in the order the input meets them: "encoder.0.attn", …"""
-        return tuple(name.removesuffix(".pattern") for name in self if name.endswith(".pattern"))
+        return tuple(site.path for site in self.sites())
+
+    def read_by(self, stack: str) -> Int[Tensor, "batch pos"]:
+        """The tokens that a stack reads: the decoder of an encoder-decoder the target, every other stack the tokens."""
+        return self.target if stack == "decoder" and self.target is not None else self.tokens
 
     def patterns(self) -> dict[str, Float[Tensor, "batch head query key"]]:
         """The attention weights of every layer, by the path of the layer."""

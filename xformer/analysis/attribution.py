@@ -27,6 +27,7 @@ from xformer.errors import EditError
 from xformer.layers.feed_forward import FeedForward
 from xformer.layers.norm import LayerNorm
 from xformer.model import Transformer
+from xformer.site import Site
 from xformer.trace import Trace
 
 
@@ -66,7 +67,7 @@ def attribution(
             x = trace[part.before][0, position].double()
             g, constant = _before_norm(part.norm, x + out, g)
             shift = shift + constant
-        layer = int(part.path.split(".")[1]) + 1
+        layer = Site.parse(part.path).layer + 1
         own = part.module.bias_out
         replaced = any(fnmatchcase(f"{part.path}.out", edit.name) for edit in trace.edits)
         if replaced or own is None:

@@ -23,6 +23,7 @@ from xformer.analysis.coarse import any_allowed, any_allowed_cells, blocks, pool
 from xformer.analysis.players import Play
 from xformer.analysis.stream import speaking_stack, stream
 from xformer.errors import EditError, InputError
+from xformer.site import Site
 from xformer.trace import Trace
 
 MEAN = -1
@@ -53,17 +54,15 @@ class Moment:
     def attention_layers(self) -> tuple[str, ...]:
         """The attention layers that the deciding position passes: those of the stack that speaks."""
         stack, _ = speaking_stack(self.play.player.model)
-        return tuple(path for path in self.trace.attention_layers() if path.startswith(f"{stack}."))
+        return tuple(site.path for site in self.trace.sites() if site.stack == stack)
 
     def queries(self, path: str) -> tuple[str, ...]:
         """The text of the tokens that look, in an attention layer."""
-        target = self.trace.target
-        in_target = target is not None and path.startswith("decoder.")
-        return self._texts(target if in_target and target is not None else self.trace.tokens)
+        return self._texts(self.trace.read_by(Site.parse(path).query_stack))
 
     def keys(self, path: str) -> tuple[str, ...]:
         """The text of the tokens that are looked at."""
-        return self._texts(self.trace.tokens) if path.endswith("cross_attn") else self.queries(path)
+        return self._texts(self.trace.read_by(Site.parse(path).key_stack))
 
     def pattern(self, path: str, head: int = MEAN) -> Float[Tensor, "query key"]:
         """The weights of one head, or the mean of the layer's heads."""

@@ -113,14 +113,11 @@ class Case:
     def layers(self) -> list[Layer]:
         """The attention layers whose pattern was kept."""
         config, found = self.trace.config, []
-        for path in self.trace.attention_layers():
-            in_target = path.startswith("decoder.") and self.target_valid is not None
-            queries = self.target_valid if in_target and self.target_valid is not None else self.valid
-            is_cross = path.endswith("cross_attn")
-            keys = self.valid if is_cross else queries
-            speaks = in_target or config.architecture != "encoder-decoder"
-            causal = not is_cross and speaks and bool(config.causal if self.causal is None else self.causal)
-            found.append(Layer(path, is_cross, causal, queries, keys))
+        valid = {"encoder": self.valid, "decoder": self.valid if self.target_valid is None else self.target_valid}
+        for site in self.trace.sites():
+            speaks = site.stack == "decoder" or config.architecture == "encoder"
+            causal = not site.is_cross and speaks and bool(config.causal if self.causal is None else self.causal)
+            found.append(Layer(site.path, site.is_cross, causal, valid[site.query_stack], valid[site.key_stack]))
         return found
 
     @cached_property

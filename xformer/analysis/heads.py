@@ -37,13 +37,11 @@ def head_scores(
     `keys` are positions of another stream to look at from `positions`, for a decoder whose answer looks at its source.
     """
     rows = []
-    for path, pattern in trace.patterns().items():
+    for site in trace.sites():
+        path, pattern = site.path, trace[f"{site.path}.pattern"]
         scores = pattern_scores(pattern[0], positions, keys)  # [head, score]
-        in_target = trace.target is not None and path.startswith("decoder.")
-        tokens = trace.target if in_target and trace.target is not None else trace.tokens
-        is_one_stream = (
-            keys is None and not path.endswith("cross_attn") and not trace.config.image
-        )  # patches do not repeat
+        tokens = trace.read_by(site.stack)
+        is_one_stream = keys is None and not site.is_cross and not trace.config.image  # patches do not repeat
         repeats = induction_scores(pattern[0], tokens[0], positions) if is_one_stream else [math.nan] * len(scores)
         for head, (values, induction) in enumerate(zip(scores.tolist(), repeats, strict=True)):
             row = {"layer": path, "head": head, **dict(zip(SCORES, values, strict=True)), "induction": induction}

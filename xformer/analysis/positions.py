@@ -226,7 +226,7 @@ def reversed_patches(pixels: Int[Tensor, "batch pixel"], patch: int) -> Int[Tens
 
 def is_causal(trace: Trace, stack: str | None = None) -> bool:
     """Whether every self-attention of a run (of one of its stacks) kept each query from all later keys."""
-    paths = [path for path in trace.patterns() if not path.endswith("cross_attn") and path.startswith(stack or "")]
+    paths = [site.path for site in trace.sites() if not site.is_cross and stack in (None, site.stack)]
     return all(not trace[f"{path}.mask"].triu(1).any() for path in paths)
 
 

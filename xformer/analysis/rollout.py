@@ -21,9 +21,9 @@ def rollout(trace: Trace, stack: str | None = None, item: int = 0) -> Float[Tens
 
     A row that may look at nothing counts as looking at itself. Raises `EditError` when the trace has no such stack.
     """
-    paths = [path for path in trace.attention_layers() if not path.endswith("cross_attn")]
-    stack = stack or paths[0].split(".")[0]
-    paths = [path for path in paths if path.startswith(f"{stack}.")]
+    sites = [site for site in trace.sites() if not site.is_cross]
+    stack = stack or sites[0].stack
+    paths = [site.path for site in sites if site.stack == stack]
     if not paths:
         raise EditError(f"This trace has no stack {stack!r}; its attention layers are {trace.attention_layers()}.")
     pattern = torch.stack([trace[f"{path}.pattern"][item].mean(dim=0) for path in paths])  # [layer, query, key]

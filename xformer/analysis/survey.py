@@ -18,6 +18,7 @@ from torch import Tensor
 from xformer.layers.block import Block, CrossBlock
 from xformer.layers.feed_forward import FeedForward
 from xformer.model import Transformer
+from xformer.site import Site
 from xformer.tasks import Task
 from xformer.trace import Trace, record
 
@@ -111,7 +112,7 @@ def surveying(
         keep = [f"{path}.post" for path in layers]
         trace = record(model, rows.tokens, rows.target, valid=valid, target_valid=target_valid, keep=keep, fused=True)
         for path in layers:
-            real = target_valid if target_valid is not None and path.startswith("decoder") else valid
+            real = target_valid if target_valid is not None and Site.parse(path).stack == "decoder" else valid
             post = trace[f"{path}.post"]  # [batch, pos, d_ff]
             if real is None:
                 real = post.new_ones(post.shape[:2], dtype=torch.bool)

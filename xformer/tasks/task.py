@@ -13,6 +13,7 @@ from torch import Tensor
 
 from xformer.config import ModelConfig, TaskConfig
 from xformer.errors import ConfigError, InputError
+from xformer.site import Site
 from xformer.tasks.batch import Batch
 from xformer.tasks.framing import Stream, full_batch, to_batch
 from xformer.tasks.images import image_batch, patch_names
@@ -142,7 +143,7 @@ class Task:
         return {
             path: self.rule.head_score(pattern[0], example.source, queries).tolist()
             for path, pattern in trace.patterns().items()
-            if not is_pair or path.endswith("cross_attn")
+            if not is_pair or Site.parse(path).is_cross
         }
 
     def chance_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
@@ -151,7 +152,7 @@ class Task:
         is_pair = self.config.architecture == "encoder-decoder"
         chances = {}
         for path, pattern in trace.patterns().items():
-            if is_pair and not path.endswith("cross_attn"):
+            if is_pair and not Site.parse(path).is_cross:
                 continue
             mask = f"{path}.mask"
             allowed = trace[mask][0].to(pattern.dtype) if mask in trace else pattern.new_ones(())

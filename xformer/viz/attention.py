@@ -34,10 +34,9 @@ def pattern_layers(
     its masks shows every cell as allowed.
     """
     layers = []
-    for path in trace.attention_layers():
-        in_target = path.startswith("decoder.") and target_labels is not None
-        queries = tuple((target_labels if in_target else labels) or ())
-        keys = tuple(labels) if path.endswith("cross_attn") else queries
+    read = {"encoder": tuple(labels), "decoder": tuple(labels if target_labels is None else target_labels)}
+    for site in trace.sites():
+        path, queries, keys = site.path, read[site.query_stack], read[site.key_stack]
         pattern = trace[f"{path}.pattern"][item].float().numpy(force=True)  # [head, query, key]
         is_masked = f"{path}.mask" in trace
         allowed = trace[f"{path}.mask"][item].numpy(force=True) if is_masked else np.ones((1, 1, 1), dtype=bool)

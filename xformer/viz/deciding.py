@@ -14,6 +14,7 @@ from typing import Any, Literal
 import altair as alt
 import pandas as pd
 
+from xformer.site import Site
 from xformer.viz import theme
 from xformer.viz.attention import layer_title
 from xformer.viz.residual import written
@@ -216,7 +217,7 @@ def _places(frame: pd.DataFrame, at: str, token: str) -> list[str]:
 
 
 def _row_title(path: str, head: int) -> str:
-    where = layer_title(path, is_pair=path.split(".")[-1] != "attn")
+    where = layer_title(path, is_pair=Site.parse(path).kind != "attn")
     return f"{where} · mean" if head < 0 else f"{where} · head {head + 1}"
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
+from xformer.site import Site
 from xformer.viz.planes import exact_block, factor, moved, planes_of
 from xformer.viz.theme import DIVERGING, HEAD_HUES, SEQUENTIAL
 
@@ -167,8 +168,8 @@ def _check(runs: Sequence[tuple[PatternLayer, ...]], selected: tuple[int, int], 
 
 def _sequences(name: str) -> tuple[str, str]:
     """Which sequence the queries and which the keys come from: equal texts of encoder and decoder are not one."""
-    stack = name.split(".")[0]
-    return stack, "encoder" if name.endswith("cross_attn") else stack
+    site = Site.parse(name)
+    return site.query_stack, site.key_stack
 
 
 def _side(layers: Sequence[PatternLayer], room: int, smallest: int) -> int:

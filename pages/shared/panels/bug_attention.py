@@ -51,10 +51,8 @@ def _layers(view: View, run: Run) -> list[PatternLayer]:
     """The patterns of a run as they are, even where a bug has given them other axes than they should have."""
     streams = {side: view.reads(run, side) for side in ("encoder", "decoder")}
     found = []
-    for path in run.trace.attention_layers():
-        side = path.partition(".")[0]
-        queries = streams[side]
-        keys = streams["encoder"] if path.endswith("cross_attn") else queries
+    for site in run.trace.sites():
+        path, queries, keys = site.path, streams[site.query_stack], streams[site.key_stack]
         pattern = run.trace[f"{path}.pattern"][0].numpy(force=True)  # [head, query, key]
         allowed = run.trace[f"{path}.mask"][0].numpy(force=True)  # [head, query, key]
         queries, keys = _named(queries, keys, pattern.shape[1]), _named(keys, queries, pattern.shape[2])

@@ -14,6 +14,7 @@ from pages.shared.notebook import heads_from_1
 from pages.shared.panels.compare_code import footer
 from pages.shared.panels.compare_match import Match
 from xformer.analysis.deciding import MEAN, Moment, cells, look, rows_of, unlike
+from xformer.site import Site
 from xformer.viz.attention import layer_title
 from xformer.viz.deciding import difference_map, look_chart, weight_map
 
@@ -189,7 +190,7 @@ def _letter(at: Moment) -> str:
 
 def _group(path: str) -> str:
     """Layers of one kind look at the same tokens and share a picture."""
-    return {"cross_attn": "cross-attention", "self_attn": "self-attention"}.get(path.split(".")[-1], "attention")
+    return Site.parse(path).does
 
 
 def _ending(group: str) -> str:

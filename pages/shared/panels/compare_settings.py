@@ -195,14 +195,3 @@ def _without(changes: tuple[str, ...], text: str) -> list[str]:
 
 def _label(text: str, seat: Seat) -> str:
     return seat.label(parse(text, seat.checkpoint.config)[0])
-
-
-def _layer(path: str) -> str:
-    stack, layer, kind = path.split(".")
-    return f"{stack} {int(layer) + 1}" + {"self_attn": " self", "cross_attn": " cross"}.get(kind, "")
-
-
-def _show(key: str, value: Any) -> None:
-    """The player is kept in one place; a widget only shows it."""
-    if st.session_state.get(key) != value:
-        st.session_state[key] = value

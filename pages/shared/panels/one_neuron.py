@@ -20,6 +20,7 @@ from pages.shared.resources import Run
 from pages.shared.session import toggle_intervention
 from pages.shared.view import ORIGINAL, View
 from xformer.analysis.survey import Survey
+from xformer.site import Site
 from xformer.viz.feed_forward import neuron_chart
 from xformer.words import percent
 
@@ -107,7 +108,7 @@ def _exciting(view: View, path: str, neuron: int, found: Survey) -> None:
         exciting_images(view, path, neuron, found)
         return
     label = view.task.vocabulary.labels
-    texts = found.targets if found.targets and path.startswith("decoder") else found.inputs
+    texts = found.targets if found.targets and Site.parse(path).stack == "decoder" else found.inputs
     shown, cut = [], False
     for value, (index, position) in zip(
         found.peak[path][:, neuron].tolist(), found.where[path][:, neuron].tolist(), strict=True

@@ -15,6 +15,7 @@ from pages.shared.session import toggle_intervention
 from pages.shared.view import View
 from xformer.analysis import positions as analysis
 from xformer.interventions import join
+from xformer.site import Site
 from xformer.viz import positions as viz
 from xformer.viz.attention import layer_title
 
@@ -112,8 +113,8 @@ def _ask_head(view: View, moved: pd.DataFrame) -> tuple[str, int]:
 
 
 def _attention(view: View, run: Run, path: str, head: int, name: str, index: int) -> None:
-    queries = view.reads(run, path.partition(".")[0])
-    keys = view.reads(run) if path.endswith("cross_attn") else queries
+    site = Site.parse(path)
+    queries, keys = view.reads(run, site.query_stack), view.reads(run, site.key_stack)
     table, dark = analysis.pattern_table(run.trace, path, head, queries, keys, MOST_CELLS), is_dark()
     heading(name)
     chart = viz.pattern_heatmap(table, dark=dark, height=190)

@@ -13,6 +13,7 @@ from pages.shared.resources import Run
 from pages.shared.view import View
 from xformer.analysis.stages import Stages, dimensions, softmax_row, stages, strongest, written
 from xformer.layers.attention import Attention
+from xformer.site import Site
 from xformer.viz.packing import PatternLayer
 from xformer.viz.stages import products, scores, vector, weights
 
@@ -106,5 +107,5 @@ def _softmax_sentence(cell: Stages, raised: list[float], key: int) -> str:
 
 def _module_path(path: str) -> str:
     """Where a layer named as in a trace lives in the model: "encoder.0.attn" is encoder.blocks.0.attn."""
-    stack, index, kind = path.split(".")
-    return f"{stack}.blocks.{index}.{kind}"
+    site = Site.parse(path)
+    return f"{site.stack}.blocks.{site.layer}.{site.kind}"

@@ -17,6 +17,7 @@ from xformer.analysis.learning import APPEARS, LEARNED, appearance, best_heads, 
 from xformer.config import ModelConfig
 from xformer.errors import InputError, XformerError
 from xformer.memory import check_fits
+from xformer.site import Site
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.training.book import Entry
@@ -176,8 +177,8 @@ def _layers(task: Task, example: Example, frames: Sequence[Frame]) -> tuple[Film
     target = source if example.target is None else tuple(task.position_names(example.target[0].tolist()))
     layers = []
     for path, codes in frames[0].planes.items():
-        queries = target if path.startswith("decoder.") else source
-        keys = source if path.endswith("cross_attn") else queries
+        site = Site.parse(path)
+        queries, keys = (target if stack == "decoder" else source for stack in (site.query_stack, site.key_stack))
         layers.append(FilmLayer(path, layer_title(path, is_pair=example.target is not None), len(codes), queries, keys))
     return tuple(layers)
 

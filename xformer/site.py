@@ -1,0 +1,69 @@
+"""Where in a model a layer sits: in which stack, how deep, and what it does there. Written as a path like "encoder.2.attn".
+
+    Site.parse("decoder.0.cross_attn")  =  Site(stack="decoder", layer=0, kind="cross_attn")
+
+Layers count from 0 here and in paths; wherever a person reads them, from 1 (see `xformer.names`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from xformer.errors import InputError
+
+Stack = Literal["encoder", "decoder"]
+Kind = Literal["attn", "self_attn", "cross_attn", "ffn"]
+PATH = r"(?P<stack>encoder|decoder)\.(?P<layer>\d{1,3})\.(?P<kind>attn|self_attn|cross_attn|ffn)"
+"""A path as a regular expression, for what is written around one: "encoder.0.attn.pattern", "silence:encoder.0.attn.2"."""
+_DOES = {"attn": "attention", "self_attn": "self-attention", "cross_attn": "cross-attention", "ffn": "feed-forward"}
+
+
+@dataclass(frozen=True, order=True)
+class Site:
+    """One attention or feed-forward layer of a model. An encoder-decoder's decoder has "self_attn" and "cross_attn"."""
+
+    stack: Stack
+    layer: int
+    kind: Kind
+
+    @classmethod
+    def parse(cls, path: str) -> Site:
+        """The site that a path names, or that lies in the name of one of its activations: "encoder.0.attn.pattern" too.
+
+        Raises `InputError` when it names none.
+        """
+        found = re.match(rf"{PATH}(\.|$)", path)
+        if found is None:
+            raise InputError(f"A layer is written like 'encoder.0.attn' or 'decoder.1.ffn', got {path!r}.")
+        return cls(cast(Stack, found["stack"]), int(found["layer"]), cast(Kind, found["kind"]))
+
+    @property
+    def path(self) -> str:
+        """As a trace's names begin."""
+        return f"{self.stack}.{self.layer}.{self.kind}"
+
+    @property
+    def is_attention(self) -> bool:
+        return self.kind != "ffn"
+
+    @property
+    def is_cross(self) -> bool:
+        """Whether its queries are one stack's and its keys another's."""
+        return self.kind == "cross_attn"
+
+    @property
+    def query_stack(self) -> Stack:
+        """The stack whose positions look, or are worked on."""
+        return self.stack
+
+    @property
+    def key_stack(self) -> Stack:
+        """The stack whose positions are looked at."""
+        return "encoder" if self.is_cross else self.stack
+
+    @property
+    def does(self) -> str:
+        """What it does, in a word: "attention", "cross-attention", "feed-forward"."""
+        return _DOES[self.kind]
