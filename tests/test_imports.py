@@ -18,7 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # What a room may import, besides itself.
 FOUNDATION = {"errors", "positions", "config", "counting", "alphabet", "tape"}
 MODEL = FOUNDATION | {"layers", "model"}
-RECORDING = MODEL | {"edits", "trace", "files"}
+RECORDING = MODEL | {"edits", "trace", "files", "site"}
 MAY_IMPORT = {
     "errors": set(),
     "alphabet": {"errors"},
@@ -34,13 +34,16 @@ MAY_IMPORT = {
     "layers": FOUNDATION,
     "model": FOUNDATION | {"layers"},
     "edits": MODEL,
-    "trace": MODEL | {"edits", "files"},
+    "site": {"errors"},
+    "trace": MODEL | {"edits", "files", "site"},
+    "subjects": RECORDING | {"site", "tasks"},
+    "reading": RECORDING | {"site", "subjects", "tasks", "checkpoints"},
     "guarded_file": {"errors"},
     "memory": {"errors", "config"},
     "trace_file": RECORDING | {"files", "guarded_file", "safe_header"},
-    "names": set(),
+    "names": {"site"},
     "interventions": RECORDING | {"names"},
-    "tasks": MODEL | {"files", "room"},
+    "tasks": MODEL | {"files", "room", "site"},
     "decoding": RECORDING,
     "greedy": RECORDING | {"tasks"},
     "continuation": RECORDING | {"decoding"},
@@ -52,7 +55,7 @@ MAY_IMPORT = {
     | {"tasks", "decoding", "greedy", "analysis", "presets", "checkpoints", "places", "words"}
     | {"files", "guarded_file", "safe_header", "memory", "room"},
     "bugs": RECORDING | {"tasks", "training", "presets"},
-    "viz": {"errors", "config", "counting", "names", "viz", "words"},
+    "viz": {"errors", "config", "counting", "names", "site", "viz", "words"},
 }
 
 

@@ -18,7 +18,7 @@ def test_a_path_is_read_and_written_alike(path: str) -> None:
     "path", ["", "encoder", "encoder.0", "middle.0.attn", "encoder.x.attn", "encoder.0.attnn", "a.encoder.0.attn"]
 )
 def test_what_names_no_layer_is_refused_with_what_would(path: str) -> None:
-    with pytest.raises(InputError, match="'encoder.0.attn'"):
+    with pytest.raises(InputError, match=r"'encoder\.0\.attn'"):
         Site.parse(path)
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from xformer.config import ModelConfig, TaskConfig, TrainConfig
     from xformer.decoding import Sampling, Step, decode
     from xformer.model import Transformer
+    from xformer.reading import Reading, read
     from xformer.tasks import Task
     from xformer.trace import Trace, record
     from xformer.training.loop import train
@@ -23,6 +24,7 @@ else:  # for those who run it; a type checker would take any name for one that i
         "Checkpoint": "checkpoints",
         "ModelConfig": "config",
         "Progress": "training.progress",
+        "Reading": "reading",
         "Sampling": "decoding",
         "Step": "decoding",
         "Task": "tasks",
@@ -32,6 +34,7 @@ else:  # for those who run it; a type checker would take any name for one that i
         "Transformer": "model",
         "decode": "decoding",
         "load": "checkpoints",
+        "read": "reading",
         "record": "trace",
         "save": "checkpoints",
         "train": "training.loop",
@@ -54,6 +57,7 @@ __all__ = [
     "Checkpoint",
     "ModelConfig",
     "Progress",
+    "Reading",
     "Sampling",
     "Step",
     "Task",
@@ -64,6 +68,7 @@ __all__ = [
     "decode",
     "edits",
     "load",
+    "read",
     "record",
     "save",
     "train",

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from pages.shared import resources
 from pages.shared.ask import choose, not_here
 from pages.shared.components.attention_view import (
     SHOWN,
@@ -74,7 +73,7 @@ def page() -> None:
     attention_notes(view, other or layers, run, best)
 
 
-def _layers(view: View, run: resources.Run) -> list[PatternLayer]:
+def _layers(view: View, run: Reading) -> list[PatternLayer]:
     return pattern_layers(run.trace, view.reads(run), view.reads(run, "decoder") if view.is_pair else None)
 
 

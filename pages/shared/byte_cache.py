@@ -1,7 +1,7 @@
 """What visitors share and may take much memory (models, traces): kept while somebody uses it, and bounded in bytes.
 
     @kept
-    def run(name: str, source: tuple[int, ...]) -> Run: ...
+    def run(name: str, source: tuple[int, ...]) -> Reading: ...
 
 Streamlit's `cache_resource` counts entries, not bytes, and any visitor can clear it. Here all functions together have one
 budget, XFORMER_MAX_MEMORY in MB; the entries that were not asked for longest go first, and those that nobody has asked for in a
@@ -23,6 +23,8 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import streamlit as st
 import torch
+
+from xformer.subjects import BareModel, TaskModel
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,6 +51,8 @@ def _n_bytes(value: Any, seen: set[int]) -> int:
         return 0
     if isinstance(value, np.ndarray):
         return value.nbytes
+    if isinstance(value, TaskModel | BareModel):
+        return 0  # the weights are counted where the model is kept
     if isinstance(value, torch.nn.Module):
         return sum(_n_bytes(tensor, seen) for tensor in (*value.parameters(), *value.buffers()))
     if dataclasses.is_dataclass(value):

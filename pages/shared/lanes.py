@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pages.shared.components.prediction_strip import Lane
-from pages.shared.resources import Run
+from xformer.reading import Reading
 from xformer.tasks import Task
 
 
-def lanes(task: Task, run: Run, changed: Run | None = None, name: str = "") -> list[Lane]:
+def lanes(task: Task, run: Reading, changed: Reading | None = None, name: str = "") -> list[Lane]:
     """The input, what the model says to it, and what it says in the changed run, aligned by position."""
     label = task.vocabulary.labels
     example = run.example
@@ -37,7 +37,7 @@ def lanes(task: Task, run: Run, changed: Run | None = None, name: str = "") -> l
 def _said(
     name: str,
     label: tuple[str, ...],
-    run: Run,
+    run: Reading,
     first: int,
     is_open: bool,
     before: Lane | None = None,

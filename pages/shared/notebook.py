@@ -16,10 +16,11 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.shared.models import shown_path
-from pages.shared.resources import MASKS, Run
+from pages.shared.resources import MASKS
 from pages.shared.script import script
 from pages.shared.view import View
 from xformer.interventions import join
+from xformer.reading import Reading
 from xformer.training.spreadsheet import to_csv
 
 Table = pd.DataFrame | Callable[[], pd.DataFrame]
@@ -50,7 +51,7 @@ def preamble(view: View, *, changed: bool | None = None) -> list[str]:
     return [*lines, f"trace = {recording(run, changes)}"]
 
 
-def recording(run: Run, changes: Sequence[str] = ()) -> str:
+def recording(run: Reading, changes: Sequence[str] = ()) -> str:
     """The expression that records a run again, given the expressions of its edits."""
     arguments = [f"torch.tensor({run.example.stream.tolist()})"]
     if run.example.target is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import streamlit as st
@@ -15,14 +15,15 @@ from pages.shared import desk
 from pages.shared.byte_cache import budget, shared
 from pages.shared.models import checkpoint, shipped, usable
 from pages.shared.patience import Step
-from xformer import Checkpoint, decoding, edits, record
+from xformer import Checkpoint, decoding, edits
 from xformer.continuation import go_on
 from xformer.decoding import Sampling, decode
 from xformer.edits import AnyEdit
 from xformer.errors import InputError
 from xformer.interventions import all_edits, changed_source, parse
 from xformer.memory import check_fits
-from xformer.tasks.batch import IGNORED
+from xformer.reading import Reading
+from xformer.subjects import TaskModel
 from xformer.tasks.task import Example
 from xformer.trace import Trace
 
@@ -54,42 +55,12 @@ def warm_up() -> bool:
     return True
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
-    """One input run through one model under one mask."""
-
-    example: Example
-    trace: Trace
-    predicted: tuple[int, ...]
-    """The likeliest token at each output that is asked for, given the tokens that really stand before it."""
-    probability: tuple[float, ...]
-    """What the model gives that token."""
-    answer: tuple[int, ...]
-    """What really stands there: the right answer where there is one, in a text the next character; of a drawn image, for want
-    of anything better, what the model itself says to it unchanged."""
-    loss: float
-    """Mean −log p(answer) over those outputs, in nats."""
-    probability_of_answer: tuple[float, ...] = ()
-    has_right_answer: bool = True
-    """Whether anything that the model says here is right or wrong; see `Task.has_right_answer`."""
-
-    def tokens(self, stack: str | None = None) -> list[int]:
-        """What a stack reads: the decoder of an encoder-decoder the target, every other the stream."""
-        is_target = stack == "decoder" and self.example.target is not None
-        return (self.example.target if is_target else self.example.stream)[0].tolist()
-
-    @property
-    def n_right(self) -> int:
-        """How many outputs say the answer. Where there is no right answer this is no score."""
-        return sum(said == right for said, right in zip(self.predicted, self.answer, strict=True))
-
-
 def check_memory(name: str, source: tuple[int, ...]) -> None:
     """Raise `InputError` where a model cannot read an input, or where looking into the run would take too much memory."""
     _prepare(name, source, MASKS[0], "")
 
 
-def run(name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str = "") -> Run:
+def run(name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str = "") -> Reading:
     """Run the model `name` on `source` under a mask and the interventions `changes` (see `xformer.interventions`).
 
     Raises `InputError` when the input is too long for it, `EditError` when an intervention does not fit.
@@ -97,28 +68,15 @@ def run(name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str =
     return shared.get(("run", name, source, mask, changes), partial(_run, name, source, mask, changes))
 
 
-def _run(name: str, source: tuple[int, ...], mask: str, changes: str) -> Run:
+def _run(name: str, source: tuple[int, ...], mask: str, changes: str) -> Reading:
     chosen, example, changed = _prepare(name, source, mask, changes)
     assert chosen.task is not None
     has_right_answer = chosen.task.has_right_answer(source)
-    trace = record(chosen.model, example.stream, example.target, edits=changed)
-    if chosen.task.rule.is_image and not has_right_answer:
-        example = _answered_by_itself(name, source, mask, changes, example, trace)
-    labelled = example.labels[0] != IGNORED
-    probabilities = trace.logits[0, labelled].softmax(dim=-1)  # [out, vocab]
-    answer = example.labels[0, labelled]  # [out]
-    best = probabilities.max(dim=-1)
-    right = probabilities.gather(1, answer[:, None])[:, 0]
-    return Run(
-        example=example,
-        trace=trace,
-        predicted=tuple(best.indices.tolist()),
-        probability=tuple(best.values.tolist()),
-        answer=tuple(answer.tolist()),
-        probability_of_answer=tuple(right.tolist()),
-        has_right_answer=has_right_answer,
-        loss=-right.log().mean().item(),
-    )
+    subject = TaskModel(chosen.model, chosen.task, name)
+    reading = Reading(subject, example, subject.record(example, edits=changed), has_right_answer)
+    if not chosen.task.rule.is_image or has_right_answer:
+        return reading
+    return replace(reading, example=_answered_by_itself(name, source, mask, changes, example, reading.trace))
 
 
 def _answered_by_itself(

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pages.shared import link as link_of_screen
 from pages.shared import resources
 from pages.shared.literal import literal
-from pages.shared.resources import Run
 from xformer import Checkpoint
 from xformer.interventions import Intervention, join
+from xformer.reading import Reading
 from xformer.tasks import Task
 
 ORIGINAL = "original"
@@ -44,15 +44,15 @@ class View:
         """The interventions that are on, as the link writes them."""
         return frozenset(intervention.text for intervention in self.interventions)
 
-    def original(self) -> Run:
+    def original(self) -> Reading:
         """The model's own run on this input."""
         return resources.run(*self.key(ORIGINAL))
 
-    def changed(self) -> Run | None:
+    def changed(self) -> Reading | None:
         """The run under the chosen mask and interventions; None when there are none."""
         return resources.run(*self.key(self.what_changed())) if self.is_changed else None
 
-    def runs(self) -> dict[str, Run]:
+    def runs(self) -> dict[str, Reading]:
         """The runs to be shown side by side, by their names: the original and, where there is one, the changed run."""
         return {name: resources.run(*self.key(name)) for name in dict.fromkeys((ORIGINAL, self.shown))}
 
@@ -67,9 +67,9 @@ class View:
             return self.model, self.source, resources.MASKS[0], ""
         return self.model, self.source, self.mask, join(self.interventions)
 
-    def reads(self, run: Run, stack: str | None = None) -> list[str]:
+    def reads(self, run: Reading, stack: str | None = None) -> list[str]:
         """The tokens that a stack reads in a run, as they are written."""
-        return self.task.position_names(run.tokens(stack))
+        return list(run.tokens_of(stack))
 
     def longest_trained(self, stack: str | None = None) -> int:
         """The most positions that training ever showed a stack."""

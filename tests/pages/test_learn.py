@@ -121,7 +121,7 @@ def test_the_model_step_says_only_what_is_so() -> None:
     from pages.shared.panels.principle_model import head_of, notes
 
     checkpoint, run = models.checkpoint("reverse-decoder"), resources.run("reverse-decoder", (3, 7, 12))
-    names = [str(i) for i in range(len(run.tokens()))]
+    names = [str(i) for i in range(len(run.ids()))]
     mixed, raw = head_of(run, 0, 0)
     last = " ".join(notes(checkpoint, run, mixed, raw, 0, 0, len(names) - 1, names))
     first = " ".join(notes(checkpoint, run, mixed, raw, 0, 0, 0, names))

@@ -14,10 +14,10 @@ from pages.shared.layout import is_dark, what_to_notice
 from pages.shared.literal import literal
 from pages.shared.notebook import footer, heading, recording
 from pages.shared.panels.window import ask_window, shown_of
-from pages.shared.resources import Run
 from pages.shared.session import toggle_intervention
 from pages.shared.view import ORIGINAL, View
 from xformer.names import layer_title
+from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.feed_forward import MOST_NEURONS, activation_map, by_mean
 from xformer.words import percent
@@ -59,12 +59,12 @@ def activation_name(view: View) -> str:
     return {"relu": "ReLU", "gelu": "GELU"}[view.checkpoint.config.activation]
 
 
-def layer_reads(view: View, run: Run, path: str) -> list[str]:
+def layer_reads(view: View, run: Reading, path: str) -> list[str]:
     """The tokens at the positions of a layer."""
     return view.reads(run, path.partition(".")[0])
 
 
-def activations_panel(view: View, runs: Mapping[str, Run], path: str) -> None:
+def activations_panel(view: View, runs: Mapping[str, Reading], path: str) -> None:
     """Draw the map of every run in the order and on the scale of the original; the chosen neuron is marked."""
     heading("Every neuron at every position")
     act, config = activation_name(view), view.checkpoint.config

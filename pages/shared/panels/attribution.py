@@ -15,9 +15,9 @@ from pages.shared.literal import literal
 from pages.shared.notebook import footer, heading, heads_from_1, recording
 from pages.shared.panels.residual_notes import parts_notes
 from pages.shared.panels.window import is_judged
-from pages.shared.resources import Run
 from pages.shared.view import ORIGINAL, View
 from xformer.analysis.attribution import attribution, strongest
+from xformer.reading import Reading
 from xformer.tasks.batch import IGNORED
 from xformer.viz.residual import attribution_chart
 
@@ -33,7 +33,7 @@ _IDENTITY = {
 }
 
 
-def attribution_panel(view: View, runs: Mapping[str, Run]) -> None:
+def attribution_panel(view: View, runs: Mapping[str, Reading]) -> None:
     """Ask for an output, draw the parts of every run, and say who adds the most."""
     heading("Who adds what to one output")
     position, goal = _ask_output(view)
@@ -108,7 +108,7 @@ def _meant(view: View) -> str:
     return "right" if is_judged(view) else "next" if view.task.rule.goes_on else "predicted"
 
 
-def explained(run: Run, position: int) -> int:
+def explained(run: Reading, position: int) -> int:
     """The token at an output whose logit is explained: what should, or really does, stand there; else the likeliest."""
     token = int(run.example.labels[0, position])
     return token if token != IGNORED else int(run.trace.logits[0, position].argmax())
@@ -116,7 +116,7 @@ def explained(run: Run, position: int) -> int:
 
 def _code(
     view: View,
-    runs: Mapping[str, Run],
+    runs: Mapping[str, Reading],
     found: Mapping[str, tuple[pd.DataFrame, float, int, int]],
     position: int,
     goal: str,

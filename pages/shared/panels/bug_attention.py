@@ -12,9 +12,9 @@ from pages.shared.components.attention_view import Selection, attention_choice, 
 from pages.shared.notebook import code_and_data
 from pages.shared.panels.bug_fit import moved
 from pages.shared.panels.bug_runs import Pair, recording_code
-from pages.shared.resources import Run
 from pages.shared.view import View
 from xformer.bugs import Bug
+from xformer.reading import Reading
 from xformer.viz.attention import layer_title, pattern_frame
 from xformer.viz.packing import PatternLayer, pack
 
@@ -47,7 +47,7 @@ def attention_panel(view: View, bug: Bug, pair: Pair) -> None:
     code_and_data([*recording_code(view, bug, pair), *lines], pd.concat(tables), "attention", "bug-lab")
 
 
-def _layers(view: View, run: Run) -> list[PatternLayer]:
+def _layers(view: View, run: Reading) -> list[PatternLayer]:
     """The patterns of a run as they are, even where a bug has given them other axes than they should have."""
     streams = {side: view.reads(run, side) for side in ("encoder", "decoder")}
     found = []

@@ -10,9 +10,9 @@ from pages.shared.literal import literal
 from pages.shared.panels.bug_fit import WORSE, moved, shows_something
 from pages.shared.panels.bug_runs import Pair
 from pages.shared.panels.bug_training import Lesson
-from pages.shared.resources import Run
 from pages.shared.view import View
 from xformer.bugs import Bug
+from xformer.reading import Reading
 from xformer.words import percent
 
 
@@ -114,7 +114,7 @@ def rows(pair: Pair) -> str:
     return f"The head that changes most is `{path}`, head {head + 1}: {'; '.join(words)}."
 
 
-def _rows(run: Run, path: str, head: int, padding: int) -> tuple[float, float, float]:
+def _rows(run: Reading, path: str, head: int, padding: int) -> tuple[float, float, float]:
     pattern = run.trace[f"{path}.pattern"][0, head]  # [query, key]
     in_source = path.startswith("encoder") or run.example.target is None
     pattern = pattern[: pattern.shape[0] - (padding if in_source else 0)]

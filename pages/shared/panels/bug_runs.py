@@ -10,12 +10,10 @@ from dataclasses import dataclass, replace
 import streamlit as st
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from pages.shared import models, resources
 from pages.shared.byte_cache import kept
 from pages.shared.notebook import preamble
-from pages.shared.resources import Run
 from pages.shared.view import View
 from xformer.analysis.diagnose_case import Finding
 from xformer.analysis.diagnose_model import examine
@@ -25,6 +23,9 @@ from xformer.edits import AnyEdit
 from xformer.errors import XformerError
 from xformer.interventions import all_edits, changed_source, join, parse
 from xformer.model import Transformer
+from xformer.reading import Reading
+from xformer.subjects import TaskModel
+from xformer.tasks import Task
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import record
@@ -37,8 +38,8 @@ FRESH_SEED = 0
 class Pair:
     """A run without the bug and one with it. `padding` cells at the end of what is read are no tokens."""
 
-    right: Run
-    wrong: Run
+    right: Reading
+    wrong: Reading
     padding: int
     alone: tuple[tuple[int, ...], tuple[int, ...]] | None
     """What each writes token by token, where the model writes so."""
@@ -118,7 +119,8 @@ def _pair(name: str, source: tuple[int, ...], mask: str, changes: str, bug: str)
     alone = None
     if task.config.architecture != "encoder" and not task.rule.goes_on and BUGS[bug].shows == "at once":
         alone = (_written(right, example, edits), _written(wrong, example, [*edits, WHOLE_RUNS]))
-    return Pair(_said(right, shown, edits, padding), _said(wrong, shown, edits, padding), padding, alone)
+    said = (_said(model, task, shown, edits, padding) for model in (right, wrong))
+    return Pair(*said, padding, alone)
 
 
 def _padded(example: Example, n: int, pad: int) -> Example:
@@ -129,16 +131,12 @@ def _padded(example: Example, n: int, pad: int) -> Example:
     )
 
 
-def _said(model: Transformer, example: Example, edits: list[AnyEdit], padding: int) -> Run:
+def _said(model: Transformer, task: Task, example: Example, edits: list[AnyEdit], padding: int) -> Reading:
     """A run as the screens show it; where it is not a number, nothing is likely and the loss is none."""
     valid = None if not padding else torch.arange(example.stream.shape[1])[None] < example.stream.shape[1] - padding
     trace = record(model, example.stream, example.target, edits=edits, valid=valid)
-    labelled = example.labels[0] != IGNORED
-    logits, answer = trace.logits[0, labelled], example.labels[0, labelled]  # [out, vocab], [out]
-    probabilities = logits.softmax(dim=-1)
-    best = probabilities.nan_to_num(0.0).max(dim=-1)
-    loss = F.cross_entropy(logits, answer).item()
-    return Run(example, trace, _ints(best.indices), tuple(best.values.tolist()), _ints(answer), loss)
+    subject = TaskModel(model, task)
+    return Reading(subject, example, trace, subject.has_right_answer(example))
 
 
 def _written(model: Transformer, example: Example, edits: list[AnyEdit]) -> tuple[int, ...]:
@@ -146,7 +144,3 @@ def _written(model: Transformer, example: Example, edits: list[AnyEdit]) -> tupl
         return tuple(step.token for step in decode(model, example.tokens, edits=edits))
     except (XformerError, RuntimeError):  # nothing can be chosen among scores that are no numbers
         return ()
-
-
-def _ints(values: Tensor) -> tuple[int, ...]:
-    return tuple(int(value) for value in values.tolist())

@@ -10,11 +10,11 @@ from torch import Tensor
 from pages.shared.layout import what_to_notice
 from pages.shared.panels.number_waves import has_waves, number_spectrum, peaks_in_words
 from pages.shared.panels.vocabulary import stack_of, vocabulary
-from pages.shared.resources import Run
 from pages.shared.view import View
 from xformer.analysis import embeddings as analysis
 from xformer.analysis.nearness import N_SHUFFLES, Nearness, kinds_together, numbers_in_order
 from xformer.analysis.spectrum import circle
+from xformer.reading import Reading
 from xformer.words import percent
 
 ROUND = 0.2
@@ -160,11 +160,11 @@ def _about_lengths(parts: Mapping[str, Tensor]) -> str:
     )
 
 
-def _about_repeats(run: Run, parts: Mapping[str, Tensor], side: str | None) -> str:
+def _about_repeats(run: Reading, parts: Mapping[str, Tensor], side: str | None) -> str:
     """What adding positions does to the first token that comes twice."""
     if "sum" not in parts:
         return ""
-    tokens = run.tokens(side)
+    tokens = run.ids(side)
     for first, token in enumerate(tokens):
         if token in tokens[first + 1 :]:
             second = tokens.index(token, first + 1)

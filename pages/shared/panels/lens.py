@@ -14,14 +14,14 @@ from pages.shared.layout import WIDE, caption, chart_spec, is_dark, places, run_
 from pages.shared.notebook import footer, heading, recording
 from pages.shared.panels.residual_notes import lens_notes
 from pages.shared.panels.window import answer_name, ask_window, is_judged, shown_of
-from pages.shared.resources import Run
 from pages.shared.view import ORIGINAL, View
 from xformer.analysis.lens import lens
+from xformer.reading import Reading
 from xformer.viz.lens import lens_chart
 from xformer.viz.residual import MOST_POINTS
 
 
-def lens_panel(view: View, runs: Mapping[str, Run]) -> None:
+def lens_panel(view: View, runs: Mapping[str, Reading]) -> None:
     """Draw the lens of every run, the cells that a change moved marked, and say when the outputs are decided."""
     heading("What the stream would say if it stopped here")
     frames = {name: _lens(*view.key(name)) for name in runs}
@@ -76,7 +76,7 @@ def _what(view: View, frame: pd.DataFrame, positions: list[int], shown: list[int
     )
 
 
-def _code(view: View, runs: Mapping[str, Run], looks: Mapping[str, dict[str, Any]], shown: list[int]) -> list[str]:
+def _code(view: View, runs: Mapping[str, Reading], looks: Mapping[str, dict[str, Any]], shown: list[int]) -> list[str]:
     """The lines for the charts of all runs; `shown` are the positions of a window."""
     lines = [
         "from xformer.analysis.lens import lens",

@@ -14,10 +14,10 @@ from pages.shared import resources
 from pages.shared.ask import choose
 from pages.shared.layout import is_dark, what_to_notice
 from pages.shared.notebook import footer, heading, recording
-from pages.shared.resources import Run
 from pages.shared.view import ORIGINAL, View
 from xformer.analysis.survey import Survey, activity, activity_of, feed_forward_layers, fitting, surveying
 from xformer.names import layer_title
+from xformer.reading import Reading
 from xformer.viz.feed_forward import activity_chart
 from xformer.words import percent
 
@@ -84,7 +84,7 @@ def surveyed(view: View) -> Survey | None:
     return found
 
 
-def activity_panel(view: View, runs: Mapping[str, Run], path: str) -> None:
+def activity_panel(view: View, runs: Mapping[str, Reading], path: str) -> None:
     """Draw the shares of all layers, on this input or over the sample, and say how it stands with the chosen layer."""
     heading("How many of them fire")
     paths = list(feed_forward_layers(view.checkpoint.model))

@@ -14,15 +14,15 @@ from pages.shared.ask import choose
 from pages.shared.layout import caption, chart_spec, is_dark, run_title, what_to_notice
 from pages.shared.notebook import footer, heading, recording
 from pages.shared.panels.window import ask_window, shown_of
-from pages.shared.resources import Run
 from pages.shared.view import ORIGINAL, View
 from xformer.analysis.stream import norms
+from xformer.reading import Reading
 from xformer.viz.residual import MOST_POINTS, norm_chart
 
 _WHAT = {"stream": "the stream", "added": "what each step adds"}
 
 
-def norms_panel(view: View, runs: Mapping[str, Run]) -> None:
+def norms_panel(view: View, runs: Mapping[str, Reading]) -> None:
     """Draw the lengths of every run, on one scale."""
     heading("How long the stream is")
     frames = {name: _norms(*view.key(name)) for name in runs}
@@ -81,7 +81,7 @@ def norm_notes(frame: pd.DataFrame, what: str, norm: str) -> list[str]:
     ]
 
 
-def _code(view: View, runs: Mapping[str, Run], what: str, limit: float, shown: list[int]) -> list[str]:
+def _code(view: View, runs: Mapping[str, Reading], what: str, limit: float, shown: list[int]) -> list[str]:
     """The lines for all charts that are shown; `shown` are the positions of a window."""
     window = f'frame = frame[frame["position"].between({shown[0]}, {shown[-1]})]' if shown else ""
     lines = ["from xformer.analysis.stream import norms", "from xformer.viz.residual import norm_chart"]

@@ -16,10 +16,10 @@ from pages.shared.panels.activations import layer_reads
 from pages.shared.panels.exciting_images import exciting_images
 from pages.shared.panels.neuron_activity import surveyed
 from pages.shared.panels.window import ask_window, shown_of
-from pages.shared.resources import Run
 from pages.shared.session import toggle_intervention
 from pages.shared.view import ORIGINAL, View
 from xformer.analysis.survey import Survey
+from xformer.reading import Reading
 from xformer.site import Site
 from xformer.viz.feed_forward import neuron_chart
 from xformer.words import percent
@@ -37,7 +37,7 @@ def seed_neuron(view: View, path: str) -> int:
     return st.session_state["ff_neuron"]
 
 
-def one_neuron_panel(view: View, runs: Mapping[str, Run], path: str) -> None:
+def one_neuron_panel(view: View, runs: Mapping[str, Reading], path: str) -> None:
     """Ask for a neuron and show it; `seed_neuron` comes first."""
     heading("One neuron")
     neuron, fires = _ask_neuron(view, path)
@@ -68,7 +68,9 @@ def one_neuron_panel(view: View, runs: Mapping[str, Run], path: str) -> None:
     )
 
 
-def _code(view: View, runs: Mapping[str, Run], path: str, neuron: int, names: list[str], shown: list[int]) -> list[str]:
+def _code(
+    view: View, runs: Mapping[str, Reading], path: str, neuron: int, names: list[str], shown: list[int]
+) -> list[str]:
     values = ", ".join(
         f"{name!r}: {recording(run) if view.is_changed and name == ORIGINAL else 'trace'}"
         f'["{path}.post"][0, {shown[0]} : {shown[-1] + 1}, {neuron}].numpy()'

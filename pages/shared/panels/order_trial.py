@@ -18,7 +18,7 @@ def order_trial(view: View) -> None:
     config = view.checkpoint.config
     found = None
     if not view.is_pair:
-        tokens = view.original().tokens()
+        tokens = view.original().ids()
         found = _trial(view.model, tuple(tokens if view.task.rule.is_image else tokens[:MOST]))
     if found is None:
         st.caption(

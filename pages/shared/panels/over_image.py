@@ -8,9 +8,9 @@ import streamlit as st
 from pages.shared.ask import choose
 from pages.shared.layout import is_dark, run_title
 from pages.shared.notebook import footer
-from pages.shared.resources import Run
 from pages.shared.view import ORIGINAL, View
 from xformer.analysis.rollout import rollout
+from xformer.reading import Reading
 from xformer.viz.attention import layer_title
 from xformer.viz.images import overlay_chart, overlay_frame
 
@@ -43,7 +43,7 @@ def over_image_panel(view: View) -> None:
         )
 
 
-def _picture(view: View, run: Run, query: int, who: str, what: str, *, is_changed: bool) -> None:
+def _picture(view: View, run: Reading, query: int, who: str, what: str, *, is_changed: bool) -> None:
     pixels = run.example.stream[0].numpy()
     panels = _rollout(run, query) if what == "rollout" else _heads(view, run, query)
     frame = overlay_frame(pixels, panels, view.checkpoint.config.patch)
@@ -68,7 +68,7 @@ def _picture(view: View, run: Run, query: int, who: str, what: str, *, is_change
     footer(view, lines, frame, f"over-image{suffix}", changed=is_changed)
 
 
-def _heads(view: View, run: Run, query: int) -> list[list[tuple[str, np.ndarray]]]:
+def _heads(view: View, run: Reading, query: int) -> list[list[tuple[str, np.ndarray]]]:
     panels = []
     for path, pattern in run.trace.patterns().items():
         rows = pattern[0, :, query].numpy(force=True)  # [head, key]
@@ -79,6 +79,6 @@ def _heads(view: View, run: Run, query: int) -> list[list[tuple[str, np.ndarray]
     return panels
 
 
-def _rollout(run: Run, query: int) -> list[list[tuple[str, np.ndarray]]]:
+def _rollout(run: Reading, query: int) -> list[list[tuple[str, np.ndarray]]]:
     reached = rollout(run.trace)[:, query].numpy(force=True)  # [layer, key]
     return [[(f"after layer {layer + 1}", row) for layer, row in enumerate(reached)]]

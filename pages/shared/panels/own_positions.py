@@ -69,7 +69,7 @@ def offsets_panel(view: View, side: str | None) -> None:
 def positions_of(view: View, side: str | None) -> int:
     """How many positions there are to draw: all that the model can have, or where they hang on the end, those of the input."""
     config = view.checkpoint.config
-    return config.max_len if config.position_kind.keeps_keys else len(view.original().tokens(side))
+    return config.max_len if config.position_kind.keeps_keys else len(view.original().ids(side))
 
 
 def _curves(view: View, shown: range, side: str | None) -> None:

@@ -61,7 +61,7 @@ def _card(view: View, kind: PositionKind, draw: str, n: int, side: str | None) -
 def _picture(view: View, kind: PositionKind, draw: str, n: int, side: str | None) -> Picture | None:
     own = kind is view.checkpoint.config.position_kind
     if own and not kind.keeps_keys:
-        n = len(view.original().tokens(side))
+        n = len(view.original().ids(side))
     if kind.is_drawn_by_offset or draw == "offset":
         return by_offset(view, kind, n, side, HEIGHT + 110 if kind.is_drawn_by_offset else HEIGHT)
     return what_is_done(view, kind, range(min(n, ROWS)), side, HEIGHT, legend=False)

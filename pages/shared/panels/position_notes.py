@@ -25,7 +25,7 @@ def _about_loss(view: View, side: str | None) -> str:
         said = f"Without positions {off.n_right} of {n} are right instead of {without.n_right}, and {loss} "
     else:
         return ""
-    if len(off.tokens()) == 1:
+    if len(off.ids()) == 1:
         return said
     if not view.is_pair and not analysis.is_causal(off.trace):
         return said + "The tokens are all still there; only **where** they stand is gone."

@@ -10,11 +10,11 @@ from pages.shared.ask import choose
 from pages.shared.layout import is_dark
 from pages.shared.notebook import footer, heading, heads_from_1
 from pages.shared.panels.prediction import prediction_lanes, prediction_sentence
-from pages.shared.resources import Run
 from pages.shared.session import toggle_intervention
 from pages.shared.view import View
 from xformer.analysis import positions as analysis
 from xformer.interventions import join
+from xformer.reading import Reading
 from xformer.site import Site
 from xformer.viz import positions as viz
 from xformer.viz.attention import layer_title
@@ -60,7 +60,7 @@ def positions_off_panel(view: View) -> None:
         _moved(view, moved)
 
 
-def with_and_without(view: View) -> tuple[Run, Run]:
+def with_and_without(view: View) -> tuple[Reading, Reading]:
     """The run without and with positions off, under whatever else is changed."""
     return resources.run(*_keys(view)[0]), resources.run(*_keys(view)[1])
 
@@ -112,7 +112,7 @@ def _ask_head(view: View, moved: pd.DataFrame) -> tuple[str, int]:
     return paths[int(layer) - 1], int(head) - 1
 
 
-def _attention(view: View, run: Run, path: str, head: int, name: str, index: int) -> None:
+def _attention(view: View, run: Reading, path: str, head: int, name: str, index: int) -> None:
     site = Site.parse(path)
     queries, keys = view.reads(run, site.query_stack), view.reads(run, site.key_stack)
     table, dark = analysis.pattern_table(run.trace, path, head, queries, keys, MOST_CELLS), is_dark()

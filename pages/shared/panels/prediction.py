@@ -9,8 +9,8 @@ import streamlit as st
 from pages.shared.components.prediction_strip import prediction_strip
 from pages.shared.lanes import lanes
 from pages.shared.layout import caption
-from pages.shared.resources import Run
 from pages.shared.view import View
+from xformer.reading import Reading
 from xformer.words import percent
 
 
@@ -43,7 +43,7 @@ def prediction_sentence(view: View, what: str = "") -> None:
     caption(sentence, width="stretch")
 
 
-def _of_a_rule(original: Run, changed: Run | None, what: str, given: str) -> str:
+def _of_a_rule(original: Reading, changed: Reading | None, what: str, given: str) -> str:
     n = len(original.answer)
     if changed is None:
         return f"{original.n_right} of {n} right, loss {original.loss:.4f} nats{given}."
@@ -53,7 +53,7 @@ def _of_a_rule(original: Run, changed: Run | None, what: str, given: str) -> str
     )
 
 
-def _moved(original: Run, changed: Run) -> str:
+def _moved(original: Reading, changed: Reading) -> str:
     """Where something else is said: as the strip shows it, the likeliest token after the last one of a text included."""
     before, after = (run.trace.logits[0].argmax(dim=-1) for run in (original, changed))
     asked = original.example.labels[0] >= 0
@@ -63,7 +63,7 @@ def _moved(original: Run, changed: Run) -> str:
     return "It says the same." if is_same else "Outlined: changed."
 
 
-def _of_a_text(original: Run, changed: Run | None, what: str) -> str:
+def _of_a_text(original: Reading, changed: Reading | None, what: str) -> str:
     """A text may go on in many ways: nothing is right or wrong, but the characters that do come surprise the model or not."""
     run = changed or original
     expects = f"the character that really comes next gets **{percent(math.exp(-run.loss), 1)}** (the geometric mean)"
@@ -72,11 +72,11 @@ def _of_a_text(original: Run, changed: Run | None, what: str) -> str:
     return f"With {what} {expects}, {_bits(run)} instead of {_bits(original)}. {_moved(original, run)}"
 
 
-def _bits(run: Run) -> str:
+def _bits(run: Reading) -> str:
     return f"{run.loss / math.log(2):.3f} bits per character"
 
 
-def _of_an_image(original: Run, changed: Run | None, what: str) -> str:
+def _of_an_image(original: Reading, changed: Reading | None, what: str) -> str:
     loss = f"Loss {original.loss:.4f} nats." if original.has_right_answer else "Nobody knows what a drawn image is."
     if changed is None:
         return f"{_class_of(original)}. {loss}"
@@ -85,7 +85,7 @@ def _of_an_image(original: Run, changed: Run | None, what: str) -> str:
     return f"With {what}: {_uncapped(_class_of(changed))}. Originally: {_uncapped(_class_of(original))}. {loss}"
 
 
-def _class_of(run: Run) -> str:
+def _class_of(run: Reading) -> str:
     """What a model of images says, how sure it is, and whether that is right."""
     verdict = ("Right: it" if run.n_right else "Wrong: it") if run.has_right_answer else "It"
     return f"{verdict} says {run.predicted[0]}, {percent(run.probability[0])} sure"

@@ -13,12 +13,12 @@ from pages.shared.link import asked, carry
 from pages.shared.literal import literal
 from pages.shared.notebook import code_and_data
 from pages.shared.panels.principle_show import Picture, show_matrices
-from pages.shared.resources import Run
 from pages.shared.screens import SCREENS
 from pages.shared.typed import typed
 from xformer import Checkpoint
 from xformer.analysis import principles
 from xformer.errors import InputError
+from xformer.reading import Reading
 
 TITLE = "Model"
 MODEL, USUAL = "reverse-decoder", "3 7 12"
@@ -46,7 +46,7 @@ def model_panel() -> tuple[dict[str, str], list[str]]:
         layer = _pick("Layer", config.n_layers, "principle_layer")
         head = _pick("Head", config.n_heads, "principle_head")
         run = resources.run(MODEL, source)
-        names = principles.numbered(checkpoint.task.position_names(run.tokens()) if checkpoint.task else [])
+        names = principles.numbered(checkpoint.task.position_names(run.ids()) if checkpoint.task else [])
         seed("row", range(len(names)), len(source), key="principle_model_row")
         row = st.selectbox(
             "Row",
@@ -99,7 +99,7 @@ def model_panel() -> tuple[dict[str, str], list[str]]:
     return link, notes(checkpoint, run, mixed, raw, layer, head, row, names)
 
 
-def head_of(run: Run, layer: int, head: int) -> tuple[principles.Mixed, torch.Tensor]:
+def head_of(run: Reading, layer: int, head: int) -> tuple[principles.Mixed, torch.Tensor]:
     """One head's steps, computed again from its q, k and v; and its products before they are scaled."""
     q, k, v = (run.trace[f"decoder.{layer}.attn.{name}"][0, head] for name in "qkv")
     return principles.attend(q, k, v, causal=True), q @ k.T
@@ -107,7 +107,7 @@ def head_of(run: Run, layer: int, head: int) -> tuple[principles.Mixed, torch.Te
 
 def notes(
     checkpoint: Checkpoint,
-    run: Run,
+    run: Reading,
     mixed: principles.Mixed,
     raw: torch.Tensor,
     layer: int,

@@ -6,13 +6,13 @@ import streamlit as st
 
 from pages.shared.layout import caption, is_dark
 from pages.shared.notebook import footer
-from pages.shared.resources import Run
 from pages.shared.view import View
 from xformer.analysis.rollout import rollout
+from xformer.reading import Reading
 from xformer.viz.rollout import MOST, rollout_chart, rollout_frame
 
 
-def rollout_panel(view: View, run: Run) -> None:
+def rollout_panel(view: View, run: Reading) -> None:
     """Draw the rollout of each stack that the model has."""
     caption(
         "Half of a stream passes by each attention, half is mixed by the mean of its heads (Abnar & Zuidema 2020). "

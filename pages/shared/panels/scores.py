@@ -7,9 +7,9 @@ import streamlit as st
 from pages.shared.ask import choose
 from pages.shared.components.attention_view import Selection, choose_attention
 from pages.shared.notebook import footer, heads_from_1
-from pages.shared.resources import Run
 from pages.shared.view import View
 from xformer.analysis.heads import head_scores
+from xformer.reading import Reading
 from xformer.viz.attention import layer_title
 
 SCOPES = {"answer": "from the answer back to the source", "source": "within the source"}
@@ -26,7 +26,7 @@ _HELP = {
 _ENTROPY = "How spread out a row is: −Σ p log₂ p. 0 bits is a single key; log₂(keys) is all alike."
 
 
-def scores_panel(view: View, run: Run, attention: str) -> None:
+def scores_panel(view: View, run: Reading, attention: str) -> None:
     """The scores of every head of `run`; choosing a row chooses that head in the attention view of that key."""
     n = len(run.example.source)
     positions, keys = range(n), None

@@ -9,10 +9,10 @@ import streamlit as st
 from pages.shared.layout import is_dark
 from pages.shared.literal import literal
 from pages.shared.notebook import footer
-from pages.shared.resources import Run
 from pages.shared.view import View
 from xformer.analysis.stages import Stages, dimensions, softmax_row, stages, strongest, written
 from xformer.layers.attention import Attention
+from xformer.reading import Reading
 from xformer.site import Site
 from xformer.viz.packing import PatternLayer
 from xformer.viz.stages import products, scores, vector, weights
@@ -21,7 +21,7 @@ MOST = 48
 """So many keys are drawn."""
 
 
-def stages_panel(view: View, run: Run, layer: PatternLayer, head: int, query: int, key: int) -> None:
+def stages_panel(view: View, run: Reading, layer: PatternLayer, head: int, query: int, key: int) -> None:
     """Draw the stages of one cell of `run`; the numbers are those of the trace."""
     cell = stages(run.trace, layer.name, head, query, key)
     dark = is_dark()

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from pages.shared.components.attention_view import Selection
 from pages.shared.layout import what_to_notice
-from pages.shared.resources import Run
 from pages.shared.view import View
+from xformer.reading import Reading
 from xformer.viz.packing import PatternLayer
 from xformer.words import percent
 
@@ -35,7 +35,7 @@ class Telling:
         return self.chance < TELLS_NOTHING and self.weight >= self.chance + CLEAR * (1 - self.chance)
 
 
-def telling_head(view: View, run: Run, paths: Sequence[str]) -> Telling:
+def telling_head(view: View, run: Reading, paths: Sequence[str]) -> Telling:
     """The head of a run with the most of what this task needs; where none has any, the first of the last layer."""
     best = Telling(Selection(len(paths) - 1, 0), 0.0, 0.0)
     scores, chances = (of(run.trace, run.example) for of in (view.task.head_scores, view.task.chance_scores))
@@ -47,7 +47,7 @@ def telling_head(view: View, run: Run, paths: Sequence[str]) -> Telling:
     return best
 
 
-def attention_notes(view: View, layers: Sequence[PatternLayer], run: Run, best: Telling) -> None:
+def attention_notes(view: View, layers: Sequence[PatternLayer], run: Reading, best: Telling) -> None:
     """What to notice in the run that is shown, with what `telling_head` found in it."""
     what_to_notice([view.task.rule.look_for + closest(view, layers, best), *_about_the_mask(view, layers, run)])
 
@@ -66,7 +66,7 @@ def closest(view: View, layers: Sequence[PatternLayer], best: Telling) -> str:
     return f" {where} **{name}** comes closest: {percent(best.weight, 0)} of its attention {says} ({even})."
 
 
-def _about_the_mask(view: View, layers: Sequence[PatternLayer], run: Run) -> list[str]:
+def _about_the_mask(view: View, layers: Sequence[PatternLayer], run: Reading) -> list[str]:
     """What another mask would do, where another is not on already; and what hatching means, where some is to be seen."""
     notes = []
     if view.mask == "as trained" and run.trace.tokens.shape[1] > 1:
@@ -83,7 +83,7 @@ def _about_the_mask(view: View, layers: Sequence[PatternLayer], run: Run) -> lis
     return [" ".join(notes)] if notes else []
 
 
-def _other_mask(view: View, run: Run) -> str:
+def _other_mask(view: View, run: Reading) -> str:
     if view.checkpoint.config.causal:
         return (
             "Set the mask to **Full**: every position then also sees what comes later, which it never did in training."
@@ -102,7 +102,7 @@ def _other_mask(view: View, run: Run) -> str:
     )
 
 
-def _silenced(run: Run, path: str) -> set[int]:
+def _silenced(run: Reading, path: str) -> set[int]:
     """The heads of a layer whose z is 0 everywhere: what they look at reaches nobody."""
     z = run.trace[f"{path}.z"][0]  # [head, query, d_value]
     return {head for head, one in enumerate(z) if not bool(one.any())}

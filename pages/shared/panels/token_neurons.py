@@ -16,9 +16,9 @@ from pages.shared.notebook import footer, heading
 from pages.shared.panels.activations import layer_reads
 from pages.shared.panels.neuron_notes import table_notes
 from pages.shared.panels.window import is_judged
-from pages.shared.resources import Run
 from pages.shared.view import ORIGINAL, View
 from xformer.analysis.neurons import neuron_table, promoted, speaks_directly
+from xformer.reading import Reading
 from xformer.viz.feed_forward import MOST_TOKENS, promotion_chart
 
 GO = "ff_go"
@@ -45,7 +45,7 @@ _DIRECT = {
 }
 
 
-def token_neurons_panel(view: View, runs: Mapping[str, Run], path: str) -> None:
+def token_neurons_panel(view: View, runs: Mapping[str, Reading], path: str) -> None:
     """Ask for a position, show its neurons in the run that is shown, and say whether one of them matters."""
     heading("The most active neurons of one token")
     run = runs[view.shown]

@@ -9,9 +9,9 @@ from pages.shared.ask import choose
 from pages.shared.layout import is_dark
 from pages.shared.notebook import footer, heading
 from pages.shared.panels.row_window import ask_window, every_nth, window_words
-from pages.shared.resources import Run
 from pages.shared.view import View
 from xformer.analysis import embeddings as analysis
+from xformer.reading import Reading
 from xformer.viz import embeddings as viz
 from xformer.viz import theme
 
@@ -67,7 +67,7 @@ def _lines(labels: list[str], part: str, side: str | None, shown: range) -> list
 
 def _rows(
     view: View,
-    run: Run,
+    run: Reading,
     part: str,
     side: str | None,
     shown: range,
@@ -91,7 +91,7 @@ def _rows(
 
 
 def _angles(
-    view: View, run: Run, part: str, side: str | None, shown: range, name: str = "", is_changed: bool = False
+    view: View, run: Reading, part: str, side: str | None, shown: range, name: str = "", is_changed: bool = False
 ) -> None:
     """The cosine of every two of the vectors on show."""
     every_vector = analysis.input_vectors(run.trace, side)[part]

@@ -22,7 +22,7 @@ AXES = {"2": "2-D", "3": "3-D"}
 def vocabulary_panel(view: View, side: str | None) -> None:
     """Draw both, side by side."""
     vectors = vocabulary(view, side)
-    tokens = (view.changed() or view.original()).tokens(side)
+    tokens = (view.changed() or view.original()).ids(side)
     left, right = st.columns([3, 2], gap="large")
     with right:
         near = _neighbours(view, vectors, tokens, side)

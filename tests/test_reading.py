@@ -1,0 +1,110 @@
+"""A reading against what the model says by itself: predictions, loss, tokens, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import xformer
+from xformer import edits
+from xformer.errors import InputError
+from xformer.reading import read
+from xformer.subjects import BareModel, Subject, TaskModel
+from xformer.tasks.batch import IGNORED
+
+CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
+TYPED = {
+    "reverse": "3 7 12 9",
+    "reverse-seq2seq": "5 3 9 1",
+    "reverse-decoder": "5 3 9 1",
+    "parity": "1011",
+    "characters": "import os",
+}
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_what_is_predicted_is_what_the_fast_path_says(name: str) -> None:
+    checkpoint = xformer.load(CHECKPOINTS / name)
+    reading = read(checkpoint, TYPED[name])
+    with torch.no_grad():
+        logits = checkpoint.model(reading.example.stream, reading.example.target)[0]  # [out, vocab]
+    asked = reading.example.labels[0] != IGNORED
+    answer = reading.example.labels[0][asked]
+    assert reading.predicted == tuple(logits[asked].argmax(dim=-1).tolist())
+    assert reading.answer == tuple(answer.tolist())
+    assert reading.loss == pytest.approx(F.cross_entropy(logits[asked], answer).item(), abs=1e-5)
+    assert reading.loss == pytest.approx(-sum(map(math.log, reading.probability_of_answer)) / len(answer), rel=1e-4)
+    assert reading.n_right == sum(a == b for a, b in zip(reading.predicted, reading.answer, strict=True))
+    assert reading.has_right_answer is (name != "characters")
+
+
+def test_streams_of_an_encoder_decoder_are_named_apart() -> None:
+    reading = read(CHECKPOINTS / "reverse-seq2seq", "5 3 9 1")
+    assert reading.tokens == reading.tokens_of("encoder") == ("5", "3", "9", "1", "end")
+    assert reading.tokens_of("decoder") == ("start", "1", "9", "3", "5")
+    assert reading.ids("decoder")[1:] == [1, 9, 3, 5]
+    assert [site.path for site in reading.sites] == ["encoder.0.attn", "decoder.0.self_attn", "decoder.0.cross_attn"]
+    for site in reading.sites:
+        queries, keys = (len(reading.tokens_of(stack)) for stack in (site.query_stack, site.key_stack))
+        assert reading[f"{site.path}.pattern"].shape[-2:] == (queries, keys)
+
+
+@pytest.mark.parametrize("name", ["reverse", "reverse-seq2seq", "induction", "digits"])
+def test_the_sites_of_a_subject_are_those_that_leave_a_trace(name: str) -> None:
+    subject = read(CHECKPOINTS / name, list(xformer.load(CHECKPOINTS / name).task.draw(3))).subject  # type: ignore[union-attr]
+    assert isinstance(subject, Subject)
+    reading = read(subject, list(subject.task.draw(3)))  # type: ignore[attr-defined]
+    left = [name.removesuffix(".out") for name in reading if name.endswith((".attn.out", "_attn.out", ".ffn.out"))]
+    assert [site.path for site in subject.sites] == left
+
+
+@pytest.mark.parametrize("name", ["reverse", "reverse-seq2seq", "reverse-decoder"])
+def test_unembedding_the_end_of_the_stream_gives_the_logits(name: str) -> None:
+    reading = read(CHECKPOINTS / name, "5 3 9 1")
+    end = [name for name in reading if name.endswith("resid_post")][-1]
+    torch.testing.assert_close(reading.subject.unembed(reading[end]), reading.logits)
+
+
+def test_edits_and_globs_reach_the_run() -> None:
+    plain = read(CHECKPOINTS / "reverse", "3 7 12 9", keep=["*.pattern"])
+    cut = read(CHECKPOINTS / "reverse", "3 7 12 9", edits=[edits.ablate_head("encoder.3.attn", 0)], keep=["*.pattern"])
+    assert all(name.endswith(".pattern") or name == "logits" for name in plain)
+    assert len(plain) == len(list(plain.keys())) == 5
+    assert (plain.edits, len(cut.edits)) == ((), 1)
+    assert not torch.equal(plain.logits, cut.logits)
+
+
+def test_a_model_without_a_task_is_read_by_numbers() -> None:
+    config = xformer.ModelConfig(
+        architecture="encoder-decoder", vocab_size=11, d_model=6, n_layers=1, n_heads=2, d_ff=5, max_len=7
+    )
+    model = xformer.Transformer(config, torch.Generator().manual_seed(3)).eval()
+    reading = read(model, "3 7 10 > 1 2")
+    assert isinstance(reading.subject, BareModel)
+    assert (reading.tokens, reading.tokens_of("decoder")) == (("3", "7", "10"), ("1", "2"))
+    assert (reading.answer, reading.predicted, reading.has_right_answer) == ((), (), False)
+    assert math.isnan(reading.loss)
+    for wrong in ("3 7 10", "3 x > 1", "3 11 > 1", "> 1", "1 1 1 1 1 1 1 1 > 1"):
+        with pytest.raises(InputError, match="reads"):
+            read(model, wrong)
+
+
+def test_what_cannot_be_read_is_said_plainly() -> None:
+    with pytest.raises(InputError):
+        read(CHECKPOINTS / "reverse", "3 seven")
+    with pytest.raises(xformer.errors.CheckpointError):  # type: ignore[attr-defined]
+        read(CHECKPOINTS / "nowhere", "3 7")
+
+
+def test_in_a_notebook_it_shows_its_words_and_no_markup_of_theirs() -> None:
+    checkpoint = xformer.load(CHECKPOINTS / "characters")
+    assert checkpoint.task is not None
+    html = read(TaskModel(checkpoint.model, checkpoint.task, "<b>mine</b>"), "a <b> c")._repr_html_()
+    assert "&lt;b&gt;mine" in html
+    assert "<b>mine" not in html
+    assert "&lt;</td>" in html  # the character that was read
+    assert "activations" in html

@@ -1,0 +1,201 @@
+"""A run of a model with everything that is known about it: which model, what went in, what it computed, what it predicts.
+
+    reading = xformer.read("checkpoints/reverse", "3 7 12 9")
+    reading.tokens, reading.predicted, reading.loss, reading["encoder.0.attn.pattern"]
+
+Every table and every picture is one call on a reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, KeysView, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from pathlib import Path
+
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from xformer.checkpoints import Checkpoint, load
+from xformer.edits import AnyEdit
+from xformer.model import Transformer
+from xformer.site import Site
+from xformer.subjects import BareModel, Subject, TaskModel
+from xformer.tasks.batch import IGNORED
+from xformer.tasks.task import Example
+from xformer.trace import Trace
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """One input run through one subject under some edits.
+
+    An output is asked for where `example.labels` has a token: the right one where there is a right answer, in a text the
+    character that comes next.
+    """
+
+    subject: Subject
+    example: Example
+    trace: Trace
+    has_right_answer: bool = True
+    """Whether anything that the model says here is right or wrong."""
+
+    def __getitem__(self, name: str) -> Tensor:
+        """An activation by its name; see `Trace`."""
+        return self.trace[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.trace
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.trace)
+
+    def __len__(self) -> int:
+        return len(self.trace)
+
+    def keys(self) -> KeysView[str]:
+        """The names of the activations that were kept."""
+        return self.trace.keys()
+
+    @property
+    def logits(self) -> Float[Tensor, "batch pos vocab"]:
+        """What the model predicts."""
+        return self.trace.logits
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """The attention layers that were kept, in the order the input meets them."""
+        return self.trace.sites()
+
+    @property
+    def edits(self) -> tuple[AnyEdit, ...]:
+        """What was changed in this run."""
+        return self.trace.edits
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """What stands at each position that the model reads, as a person writes it."""
+        return self.tokens_of(None)
+
+    def tokens_of(self, stack: str | None) -> tuple[str, ...]:
+        """The same of a stack: the decoder of an encoder-decoder reads the target, every other stack the stream."""
+        return self.subject.names(self._read_by(stack))
+
+    def ids(self, stack: str | None = None) -> list[int]:
+        """The numbers of the tokens that a stack reads."""
+        return self._read_by(stack).tolist()
+
+    @cached_property
+    def answer(self) -> tuple[int, ...]:
+        """The token that stands at each output that is asked for."""
+        return tuple(self._answer.tolist())
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The same as a person writes it."""
+        return tuple(self.subject.labels[token] for token in self.answer)
+
+    @cached_property
+    def probabilities(self) -> Float[Tensor, "asked vocab"]:
+        """What the model believes at each output that is asked for, given the tokens that really stand before it.
+
+        Where a broken model's logits are no numbers, nothing is likely: 0.
+        """
+        return self._logits_asked.softmax(dim=-1).nan_to_num(0.0)
+
+    @cached_property
+    def predicted(self) -> tuple[int, ...]:
+        """The likeliest token at each output that is asked for."""
+        return tuple(self.probabilities.argmax(dim=-1).tolist())
+
+    @cached_property
+    def probability(self) -> tuple[float, ...]:
+        """What the model gives the likeliest token."""
+        return tuple(self.probabilities.amax(dim=-1).tolist())
+
+    @cached_property
+    def probability_of_answer(self) -> tuple[float, ...]:
+        """What the model gives the token that stands there."""
+        return tuple(self.probabilities.gather(1, self._answer[:, None])[:, 0].tolist())
+
+    @cached_property
+    def loss(self) -> float:
+        """Mean −log p(answer) over those outputs, in nats; NaN where none is asked for."""
+        return F.cross_entropy(self._logits_asked, self._answer).item()
+
+    @property
+    def right(self) -> tuple[bool, ...]:
+        """Whether each prediction is the answer. Where there is no right answer this is no score."""
+        return tuple(said == answer for said, answer in zip(self.predicted, self.answer, strict=True))
+
+    @property
+    def n_right(self) -> int:
+        """How many predictions are the answer."""
+        return sum(self.right)
+
+    @property
+    def _logits_asked(self) -> Float[Tensor, "asked vocab"]:
+        return self.logits[0, (self.example.labels[0] != IGNORED).to(self.logits.device)]
+
+    @property
+    def _answer(self) -> Int[Tensor, " asked"]:
+        labels = self.example.labels[0].to(self.logits.device)
+        return labels[labels != IGNORED]
+
+    def _read_by(self, stack: str | None) -> Int[Tensor, " pos"]:
+        is_target = stack == "decoder" and self.example.target is not None
+        return (self.example.target if is_target else self.example.stream)[0]  # pyright: ignore[reportOptionalSubscript]
+
+    def __repr__(self) -> str:
+        said = " ".join(self.subject.labels[token] for token in self.predicted)
+        return f"<Reading of {self.subject.name}: {' '.join(self.tokens)!r} → {said!r}, {len(self)} activations>"
+
+    def _repr_html_(self) -> str:
+        """In a notebook: what was read, what is predicted with how much belief, and what can be looked at."""
+        chips = "".join(
+            f'<td style="border-bottom:3px solid hsl({120 if ok or not self.has_right_answer else 20} 55% 45% / {p:.2f});'
+            f'padding:.2em .5em;text-align:center">{escape(self.subject.labels[token])}<br><small>{p:.2f}</small></td>'
+            for token, p, ok in zip(self.predicted, self.probability, self.right, strict=True)
+        )
+        read = "".join(f'<td style="padding:.2em .5em;text-align:center">{escape(token)}</td>' for token in self.tokens)
+        names = ", ".join(escape(name) for name in self)
+        return (
+            f"<b>{escape(self.subject.name)}</b><table><tr><th>reads</th>{read}</tr></table>"
+            f"<table><tr><th>says</th>{chips}</tr></table>"
+            f"<details><summary>{len(self)} activations</summary><small>{names}</small></details>"
+        )
+
+
+def read(
+    where: str | Path | Checkpoint | Transformer | Subject,
+    typed: str | Sequence[int] | Int[Tensor, " pos"],
+    *,
+    edits: Sequence[AnyEdit] = (),
+    keep: Sequence[str] = ("*",),
+) -> Reading:
+    """Run an input through a model and keep what it computes.
+
+    `where` is a checkpoint's folder or file, or what is loaded already; `typed` an input as a person types it ("3 7 12 9")
+    or the numbers of its tokens. `edits` are of `xformer.edits`; `keep` lists globs of the activations wanted.
+
+    Raises `CheckpointError`, `InputError` or `EditError`, each with one plain sentence.
+    """
+    subject = subject_of(where)
+    words = typed.flatten().tolist() if isinstance(typed, Tensor) else typed
+    example = subject.frame(words)
+    trace = subject.record(example, edits=edits, keep=keep if "logits" in keep or "*" in keep else (*keep, "logits"))
+    return Reading(subject, example, trace, subject.has_right_answer(example))
+
+
+def subject_of(where: str | Path | Checkpoint | Transformer | Subject) -> Subject:
+    """What is to be read, by whatever names it. Raises `CheckpointError` for a path that holds no checkpoint."""
+    name = "model"
+    if isinstance(where, str | Path):
+        name, where = Path(where).name, load(where)
+    if isinstance(where, Transformer):
+        return BareModel(where, name)
+    if isinstance(where, Checkpoint):
+        return BareModel(where.model, name) if where.task is None else TaskModel(where.model, where.task, name)
+    return where

@@ -1,0 +1,98 @@
+"""One of our transformers without a task: its tokens are numbers, and nobody knows what is right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from xformer.edits import AnyEdit
+from xformer.errors import InputError
+from xformer.model import Transformer
+from xformer.site import Kind, Site, Stack
+from xformer.tasks.batch import IGNORED
+from xformer.tasks.task import Example
+from xformer.trace import Trace, record
+
+
+@dataclass(frozen=True, eq=False)
+class BareModel:
+    """A `Transformer` as it is. Numbers are typed with spaces: "3 7 12"; of an encoder-decoder "3 7 12 > 1 12 7"."""
+
+    model: Transformer
+    name: str = "model"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The text of each token: its number."""
+        return _numbered(self.model.config.vocab_size)
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """Its attention and feed-forward layers, in the order the input meets them."""
+        config = self.model.config
+        is_pair = config.architecture == "encoder-decoder"
+        own: tuple[Kind, ...] = ("attn", "ffn") if config.d_ff else ("attn",)
+        crossed: tuple[Kind, ...] = ("self_attn", "cross_attn", *own[1:])
+        stacks: dict[Stack, tuple[Kind, ...]] = {
+            "encoder": own if config.architecture != "decoder" else (),
+            "decoder": crossed if is_pair else own if config.architecture == "decoder" else (),
+        }
+        return tuple(
+            Site(stack, layer, kind)
+            for stack, kinds in stacks.items()
+            for layer in range(config.n_layers)
+            for kind in kinds
+        )
+
+    def frame(self, typed: str | Sequence[int]) -> Example:
+        """Tokens as the model takes them, with no answer. Raises `InputError` when they are not its tokens."""
+        is_pair = self.model.config.architecture == "encoder-decoder"
+        source, _, target = typed.partition(">") if isinstance(typed, str) else (typed, "", "")
+        if is_pair and not str(target).strip():
+            raise InputError("An encoder-decoder reads two sequences, written like '3 7 12 > 1 12 7', got one.")
+        tokens = self._numbers(source)
+        written = self._numbers(target)[None] if is_pair else None
+        stream = tokens[None]
+        labels = torch.full_like(stream if written is None else written, IGNORED)
+        return Example(tuple(tokens.tolist()), (), stream, written, stream, labels)
+
+    def has_right_answer(self, example: Example) -> bool:
+        """Nobody knows what is right."""
+        return False
+
+    def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
+        """The numbers of the tokens."""
+        return tuple(self.labels[token] for token in tokens.tolist())
+
+    def record(self, example: Example, *, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",)) -> Trace:
+        """Run it once; see `xformer.record`."""
+        return record(self.model, example.stream, example.target, edits=edits, keep=keep)
+
+    @torch.no_grad()
+    def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
+        """Last norm (where there is one), then the output layer of the stack that predicts."""
+        stack = self.model.decoder or self.model.encoder
+        assert stack is not None
+        return self.model.unembedding(stream if stack.norm is None else stack.norm(stream), self.model.embedding)
+
+    def _numbers(self, typed: str | Sequence[int]) -> Int[Tensor, " pos"]:
+        size, most = self.model.config.vocab_size, self.model.config.max_len
+        try:
+            numbers = [int(word) for word in typed.split()] if isinstance(typed, str) else [int(word) for word in typed]
+        except ValueError:
+            raise InputError(
+                f"This model reads numbers with spaces between them, like '3 7 12', got {typed!r}."
+            ) from None
+        if not numbers or len(numbers) > most or not all(0 <= number < size for number in numbers):
+            raise InputError(f"This model reads 1 to {most} tokens from 0 to {size - 1}, like '0 1', got {typed!r}.")
+        return torch.tensor(numbers)
+
+
+@lru_cache(maxsize=16)
+def _numbered(n: int) -> tuple[str, ...]:
+    return tuple(str(number) for number in range(n))

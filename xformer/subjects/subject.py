@@ -1,0 +1,57 @@
+"""What a model has to answer so that it can be read and drawn, whoever made it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from xformer.edits import AnyEdit
+from xformer.site import Site
+from xformer.tasks.task import Example
+from xformer.trace import Trace
+
+
+@runtime_checkable
+class Subject(Protocol):
+    """A model that is only read: any number of threads may ask the same one at once."""
+
+    @property
+    def name(self) -> str:
+        """What a person calls it."""
+        ...
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The text of each token of its vocabulary."""
+        ...
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """Its attention and feed-forward layers, in the order the input meets them."""
+        ...
+
+    def frame(self, typed: str | Sequence[int]) -> Example:
+        """An input as it is typed, or as tokens, laid out for the model with the answer that somebody knows.
+
+        Raises `InputError` with one plain sentence when the model cannot read it.
+        """
+        ...
+
+    def has_right_answer(self, example: Example) -> bool:
+        """Whether what the model says to it can be right or wrong."""
+        ...
+
+    def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
+        """What stands at each position of a stream, as a person reads it."""
+        ...
+
+    def record(self, example: Example, *, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",)) -> Trace:
+        """Run it once and keep what it computed. Raises `EditError` when an edit or a glob of `keep` fits nothing."""
+        ...
+
+    def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
+        """The logits that a place of the stream would have if it were the last: its last norm, then the output layer."""
+        ...

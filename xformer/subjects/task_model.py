@@ -1,0 +1,64 @@
+"""One of our transformers with the task it was made for: it knows its words, and mostly what is right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from xformer.edits import AnyEdit
+from xformer.model import Transformer
+from xformer.site import Site
+from xformer.subjects.bare import BareModel
+from xformer.tasks.task import Example, Task
+from xformer.trace import Trace
+
+
+@dataclass(frozen=True, eq=False)
+class TaskModel:
+    """A `Transformer` and its `Task`. Raises `ConfigError` where they do not fit each other."""
+
+    model: Transformer
+    task: Task
+    name: str = "model"
+
+    def __post_init__(self) -> None:
+        self.task.check_fits(self.model.config)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The text of each token of the task."""
+        return self.task.vocabulary.labels
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """Its attention and feed-forward layers, in the order the input meets them."""
+        return self._bare.sites
+
+    def frame(self, typed: str | Sequence[int]) -> Example:
+        """A source as it is typed, "3 7 12 9", or as tokens, with its right answer. Raises `InputError` for anything else."""
+        source = self.task.vocabulary.read(typed) if isinstance(typed, str) else list(typed)
+        return self.task.example(source, max_len=self.model.config.max_len)
+
+    def has_right_answer(self, example: Example) -> bool:
+        """A text may go on in many ways, and nobody knows what a drawn image shows; all else is right or wrong."""
+        return self.task.has_right_answer(example.source)
+
+    def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
+        """The tokens as they are written, or the patches of an image."""
+        return tuple(self.task.position_names(tokens.tolist()))
+
+    def record(self, example: Example, *, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",)) -> Trace:
+        """Run it once; see `xformer.record`."""
+        return self._bare.record(example, edits=edits, keep=keep)
+
+    def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
+        """Last norm (where there is one), then the output layer of the stack that predicts."""
+        return self._bare.unembed(stream)
+
+    @cached_property
+    def _bare(self) -> BareModel:
+        return BareModel(self.model, self.name)
