@@ -195,3 +195,9 @@ def _without(changes: tuple[str, ...], text: str) -> list[str]:
 
 def _label(text: str, seat: Seat) -> str:
     return seat.label(parse(text, seat.checkpoint.config)[0])
+
+
+def _show(key: str, value: Any) -> None:
+    """The player is kept in one place; a widget only shows it."""
+    if st.session_state.get(key) != value:
+        st.session_state[key] = value
