@@ -30,6 +30,7 @@ from pages.shared.panels.stages import stages_panel
 from pages.shared.panels.telling_head import attention_notes, telling_head
 from pages.shared.session import open_page
 from pages.shared.view import View
+from xformer.reading import Reading
 from xformer.viz.attention import pattern_frame, pattern_layers
 from xformer.viz.packing import PatternLayer, pack
 
