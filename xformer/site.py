@@ -34,9 +34,17 @@ class Site:
 
         Raises `InputError` when it names none.
         """
+        site = cls.find(path)
+        if site is None:
+            raise InputError(f"A layer is written like 'encoder.0.attn' or 'decoder.1.ffn', got {path!r}.")
+        return site
+
+    @classmethod
+    def find(cls, path: str) -> Site | None:
+        """The same, and None for a name that is not of one of our layers."""
         found = re.match(rf"{PATH}(\.|$)", path)
         if found is None:
-            raise InputError(f"A layer is written like 'encoder.0.attn' or 'decoder.1.ffn', got {path!r}.")
+            return None
         return cls(cast(Stack, found["stack"]), int(found["layer"]), cast(Kind, found["kind"]))
 
     @property

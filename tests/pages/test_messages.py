@@ -44,7 +44,7 @@ OURS = {
     "shared/panels/neuron_activity.py": {"said"},
     "shared/panels/neuron_notes.py": {"name"},
     "shared/panels/over_image.py": {"name"},
-    "shared/panels/position_kinds.py": {"KINDS[kind].name"},
+    "shared/panels/position_kinds.py": {"kind.title"},
     "shared/panels/positions_off.py": {"name"},
     "shared/panels/principle_show.py": {"picture.title", "picture.about"},
     "shared/panels/published.py": {"published.title"},

@@ -168,8 +168,8 @@ def _check(runs: Sequence[tuple[PatternLayer, ...]], selected: tuple[int, int], 
 
 def _sequences(name: str) -> tuple[str, str]:
     """Which sequence the queries and which the keys come from: equal texts of encoder and decoder are not one."""
-    site = Site.parse(name)
-    return site.query_stack, site.key_stack
+    site = Site.find(name)
+    return (name, name) if site is None else (site.query_stack, site.key_stack)
 
 
 def _side(layers: Sequence[PatternLayer], room: int, smallest: int) -> int:
