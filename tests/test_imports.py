@@ -16,14 +16,15 @@ PACKAGE = Path(xformer.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 # What a room may import, besides itself.
-FOUNDATION = {"errors", "positions", "config", "counting", "alphabet", "tape"}
+FOUNDATION = {"errors", "positions", "task_limits", "config", "counting", "alphabet", "tape"}
 MODEL = FOUNDATION | {"layers", "model"}
 RECORDING = MODEL | {"edits", "trace", "files", "site"}
 MAY_IMPORT = {
     "errors": set(),
     "alphabet": {"errors"},
     "positions": {"errors"},
-    "config": {"errors", "counting", "alphabet", "positions"},
+    "task_limits": set(),
+    "config": {"errors", "counting", "alphabet", "positions", "task_limits"},
     "counting": {"errors", "config"},
     "tape": {"errors", "config"},
     "files": set(),

@@ -13,17 +13,16 @@ from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 from xformer.alphabet import check_alphabet, check_text_name
 from xformer.errors import ConfigError
 from xformer.positions import POSITION_KINDS, PositionKind
+from xformer.task_limits import TASK_LIMITS, Architecture
 
-Architecture = Literal["encoder", "decoder", "encoder-decoder"]
 Norm = Literal["pre", "post", "none"]
 Positions = Annotated[str, POSITION_KINDS]
 """The name of one of the kinds in `xformer.positions`."""
 Activation = Literal["relu", "gelu"]
 Init = Literal["xavier", "normal"]
 DropoutSite = Literal["embed", "attention", "ffn", "residual"]
-TaskName = Literal[
-    "reverse", "sort", "copy", "induction", "addition", "parity", "brackets", "modular", "digits", "characters"
-]
+TaskName = Annotated[str, TASK_LIMITS]
+"""The name of one of the tasks in `xformer.task_limits`."""
 Decay = Literal["linear", "cosine", "none"]
 
 DROPOUT_SITES: tuple[DropoutSite, ...] = get_args(DropoutSite)
@@ -260,34 +259,6 @@ class ModelConfig(Config):
         return count_parts(self)
 
 
-@dataclass(frozen=True)
-class TaskLimits:
-    """What one kind of task allows its sizes to be."""
-
-    architectures: tuple[Architecture, ...] = get_args(Architecture)
-    symbols: tuple[int, int] = (1, 100_000)
-    lengths: tuple[int, int] = (1, 10_000)
-    is_distinct: bool = False
-    """Are the symbols of a sequence all different?"""
-    is_text: bool = False
-    """Are they the characters of a text? Then every example has the same length."""
-
-
-TASK_LIMITS: dict[TaskName, TaskLimits] = {
-    "reverse": TaskLimits(),
-    "sort": TaskLimits(),
-    "copy": TaskLimits(),
-    "induction": TaskLimits(("decoder",), is_distinct=True),
-    "addition": TaskLimits(("decoder", "encoder-decoder"), symbols=(11, 11), lengths=(1, 18)),
-    "parity": TaskLimits(("decoder", "encoder-decoder"), symbols=(2, 2)),
-    "brackets": TaskLimits(("encoder",), symbols=(2, 2)),
-    "modular": TaskLimits(("decoder", "encoder-decoder"), symbols=(5, 1_000), lengths=(2, 2)),
-    "digits": TaskLimits(("encoder",), symbols=(10, 10), lengths=(8, 8)),
-    "characters": TaskLimits(("decoder", "encoder-decoder"), symbols=(2, 4_096), lengths=(2, 4_096), is_text=True),
-}
-"""The reasons stand with each task in `xformer.tasks.rules`."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class TaskConfig(Config):
     """What a model is trained to do, and how the sequences it sees are made."""
@@ -328,14 +299,14 @@ class TaskConfig(Config):
                 f"The task {self.name} is for architecture={' or '.join(map(repr, limits.architectures))}, "
                 f"got {self.architecture!r}; for example architecture={limits.architectures[0]!r}."
             )
-        if (self.name == "digits") != (self.patch > 0) or (self.patch and self.max_len % self.patch):
+        if limits.is_image != (self.patch > 0) or (self.patch and self.max_len % self.patch):
             raise ConfigError(
                 f"patch is for images alone and divides their side, 8, got patch={self.patch} for the task {self.name}; "
-                f"for example patch={2 if self.name == 'digits' else 0}."
+                f"for example patch={2 if limits.is_image else 0}."
             )
-        if self.name == "digits" and self.end_token:
+        if limits.is_image and self.end_token:
             raise ConfigError(
-                "An image has no end, so end_token must be false for the task digits, got true; use False."
+                f"An image has no end, so end_token must be false for the task {self.name}, got true; use False."
             )
         if limits.is_distinct and self.symbols < self.max_len:
             raise ConfigError(

@@ -164,6 +164,8 @@ def test_a_batch_is_what_the_slow_reference_builds(
         ("modular", "decoder", {"symbols": 7, "min_len": 2, "max_len": 2}),
         ("modular", "encoder-decoder", {"symbols": 7, "min_len": 2, "max_len": 2}),
         ("induction", "decoder", {"symbols": 13, "max_len": 7}),
+        ("copy-twice", "decoder", {"symbols": 7, "max_len": 7}),
+        ("copy-twice", "encoder-decoder", {"symbols": 7, "max_len": 7}),
         ("parity", "decoder", {"symbols": 2, "max_len": 7}),
         ("parity", "encoder-decoder", {"symbols": 2, "max_len": 7}),
         ("brackets", "encoder", {"symbols": 2, "max_len": 7}),

@@ -40,6 +40,8 @@ HALF = 0.5
         ("induction", "4 1 3", (7, 7), {(3, 0): 1.0, (4, 1): 0.8, (5, 2): 0.2, (5, 3): 0.8, (6, 3): 1.0}, 0.5),
         # stream 4 1 4 2 start …: after the second answer (1) look at place 2; after 4 (said at 5, 7) at what followed both 4s
         ("induction", "4 1 4 2", (9, 9), {(5, 1): 0.3, (5, 3): 0.7, (6, 2): 0.5, (7, 1): 0.0, (7, 3): 0.9}, 0.8),
+        # 4 1 at 0 1, start at 2: output i stands at 2 + i, and looks at 0 1 0 1; having said all of it (6) counts for nothing
+        ("copy-twice", "4 1", (7, 7), {(2, 0): 1.0, (3, 1): 0.5, (4, 0): 0.25, (5, 1): 0.25, (6, 0): 1.0}, 0.5),
         # bits 1 0 1 at 0 1 2, start at 3: output i stands at 3 + i
         ("parity", "101", (6, 6), {(3, 0): 1.0, (4, 1): 0.2, (5, 2): 0.3, (0, 0): 1.0}, 0.5),
         # 12+34 at 0 … 4, start at 5: the last digits are at 1 and 4, the first at 0 and 3; the carry has no column

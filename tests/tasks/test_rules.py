@@ -10,8 +10,9 @@ import torch
 
 from tests.tasks.slow import right_answer
 from tests.training.tiny import ONE_IN_A_MILLION, chance, tiny_model, tiny_task
-from xformer.config import TASK_LIMITS, TaskConfig
+from xformer.config import TaskConfig
 from xformer.errors import ConfigError, InputError
+from xformer.task_limits import TASK_LIMITS
 from xformer.tasks import Task
 from xformer.tasks.rules import RULES
 from xformer.tasks.rules.modular import pairs
@@ -21,6 +22,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "reverse": {"architecture": "encoder", "symbols": 7, "min_len": 1, "max_len": 13},
     "sort": {"architecture": "encoder", "symbols": 7, "min_len": 1, "max_len": 13},
     "copy": {"architecture": "encoder", "symbols": 7, "min_len": 1, "max_len": 13},
+    "copy-twice": {"architecture": "decoder", "symbols": 17, "min_len": 2, "max_len": 13},
     "induction": {"architecture": "decoder", "symbols": 17, "min_len": 2, "max_len": 13},
     "addition": {"architecture": "decoder", "symbols": 11, "min_len": 1, "max_len": 18},
     "parity": {"architecture": "decoder", "symbols": 2, "min_len": 1, "max_len": 13},
@@ -63,6 +65,8 @@ def test_a_batch_of_answers_is_what_plain_python_gives(name: str) -> None:
     [
         ("reverse", "4 1 3", "3 1 4"),
         ("sort", "4 1 3 1", "1 1 3 4"),
+        ("copy-twice", "4 11 3", "4 11 3 4 11 3"),
+        ("copy-twice", "5", "5 5"),
         ("induction", "4 11 3", "4 11 3"),
         ("addition", "347+586", "3390"),
         ("addition", "9+9", "81"),
@@ -248,7 +252,11 @@ def test_the_longest_that_training_shows(name: str) -> None:
 
 @pytest.mark.parametrize("name", SIZES)
 def test_default_and_examples_can_be_read_and_answered(name: str) -> None:
-    task = of(name, min_len=3, max_len=13, symbols=19) if name in ("reverse", "sort", "copy", "induction") else of(name)
+    task = (
+        of(name, min_len=3, max_len=13, symbols=19)
+        if name in ("reverse", "sort", "copy", "copy-twice", "induction")
+        else of(name)
+    )
     for text in (task.rule.default, task.rule.typed_example, *task.rule.examples().values()):
         example = task.example(task.vocabulary.read(text))
         assert list(example.answer) == right_answer(task.config, list(example.source))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from xformer.config import TASK_LIMITS, TaskName
+from xformer.config import TaskName
 from xformer.errors import InputError
+from xformer.task_limits import TASK_LIMITS
 from xformer.words import percent
 
 MOST_SAMPLES = 10_000_000

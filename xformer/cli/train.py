@@ -11,10 +11,10 @@ from typing import Any
 
 from xformer.cli.numbers import check_samples, how_good
 from xformer.cli.say import fit, say
-from xformer.config import TASK_LIMITS
 from xformer.errors import ConfigError, InputError
 from xformer.guarded_file import guarded
 from xformer.presets import Preset, preset
+from xformer.task_limits import TASK_LIMITS
 
 
 def run(options: Namespace) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from xformer.config import TASK_LIMITS
+from xformer.task_limits import TASK_LIMITS
 from xformer.training.book import Book, Entry
 from xformer.training.mending import metrics_row
 

@@ -14,6 +14,7 @@ from pages.shared.panels.runs_table import CHOSEN, choose
 from pages.shared.screens import SCREENS
 from pages.shared.sidebar import choose_model
 from xformer.training.book import ELSEWHERE, RESUMABLE, Entry
+from xformer.training.glance import has_no_answer
 from xformer.training.mending import DAMAGED
 from xformer.training.metric_files import event_files, folder_name, metrics_csv
 from xformer.training.transfer import to_file
@@ -80,7 +81,7 @@ def _facts(entry: Entry, mine: bool) -> None:
     st.caption(f"**{entry.state}** · step {entry.step:,}{of} · {entry.seconds:.1f} s{device} · `{entry.id}`")
     if samples := entry.figures.get("samples"):
         share, loss = entry.figures.get("exact_match", 0.0), entry.figures.get("loss", 0.0)
-        is_text = entry.task.get("name") == "characters"
+        is_text = has_no_answer(entry)
         how = f"{loss / math.log(2):.3f} bits per character" if is_text else f"{percent(share)} exact match"
         st.caption(f"{how} on {samples:,} unseen inputs.")
     if entry.title != entry.name and entry.title:

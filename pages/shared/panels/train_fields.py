@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from xformer import config as kinds
 from xformer.positions import POSITION_KINDS
+from xformer.task_limits import TASK_LIMITS
 
 AUTO = "auto"
 """What stands for None."""
@@ -24,7 +25,7 @@ class Field:
 
 
 TASK = (
-    Field("task", "name", "Task", "What the model learns to do.", get_args(kinds.TaskName)),
+    Field("task", "name", "Task", "What the model learns to do.", tuple(TASK_LIMITS)),
     Field("task", "architecture", "Architecture", "An encoder answers all at once.", get_args(kinds.Architecture)),
     Field("task", "symbols", "Symbols", "How many different symbols a sequence is made of."),
     Field("task", "min_len", "Shortest", "Length of the shortest sequence."),

@@ -14,8 +14,9 @@ from typing import Any
 import streamlit as st
 
 from pages.shared.panels.train_fields import AUTO, EVERYTHING, TASK, Field
-from xformer.config import TASK_LIMITS, TaskConfig
+from xformer.config import TaskConfig
 from xformer.presets import PRESETS, Preset
+from xformer.task_limits import TASK_LIMITS
 from xformer.tasks import Task
 
 

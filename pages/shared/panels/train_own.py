@@ -17,6 +17,7 @@ from pages.shared.panels.train_visit import complain, show_run
 from xformer.errors import ConfigError, XformerError
 from xformer.presets import PRESETS, Preset
 from xformer.room import megabytes
+from xformer.task_limits import TASK_LIMITS
 from xformer.training import queue
 from xformer.training.needs import disk_needed, memory_needed
 from xformer.training.own_text import with_text
@@ -85,7 +86,7 @@ def own(who: str, ticket: int) -> None:
     form, summary = st.columns([2.4, 1], gap="large")
     with form:
         st.markdown(f"Beginning from **{base.title}**.")
-        if base.task.name == "characters":
+        if TASK_LIMITS[base.task.name].is_text:
             text_choice(base, _take_text)
         form_of.ask(fields.TASK, FORM)
         form_of.ask(fields.MODEL, FORM)

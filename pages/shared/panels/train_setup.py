@@ -9,12 +9,12 @@ from pages.shared.panels.train_estimate import duration, expected_at_once, known
 from pages.shared.panels.train_own import change, fill, own, start, watchable
 from xformer.presets import PRESETS, Preset
 from xformer.sources import credit
+from xformer.task_limits import TASK_LIMITS
 from xformer.training import queue
 from xformer.training.book import Entry
 
 FIRST = ("reverse-small", "reverse-mirror", "reverse-seq2seq", "induction", "digits")
 """What a newcomer sees: quick, and each with another picture to watch for. The very first has the large button."""
-GROUPS = {"reverse": "Reversing, in other ways", "characters": "Text", "digits": "Images"}
 OTHERS = "Other tasks"
 OWN = "train_own"
 """The key of the expander with the form."""
@@ -58,8 +58,16 @@ def grouped() -> dict[str, list[Preset]]:
     groups: dict[str, list[Preset]] = {}
     for preset in PRESETS.values():
         if preset.name not in FIRST:
-            groups.setdefault(GROUPS.get(preset.task.name, OTHERS), []).append(preset)
+            groups.setdefault(_group(preset.task.name), []).append(preset)
     return groups
+
+
+def _group(task: str) -> str:
+    """Under which title a task's presets stand."""
+    if task == PRESETS[FIRST[0]].task.name:
+        return "Reversing, in other ways"
+    limits = TASK_LIMITS[task]
+    return "Text" if limits.is_text else "Images" if limits.is_image else OTHERS
 
 
 def _preset(preset: Preset, who: str, ticket: int, entries: list[Entry], gpu: bool) -> None:

@@ -1,32 +1,17 @@
-"""The toy tasks, one file each, by name."""
+"""The toy tasks, one file each, by name: whatever file stands in this folder is a task, or helps some of them."""
 
 from __future__ import annotations
 
-from xformer.config import TaskConfig, TaskName
-from xformer.tasks.rules.addition import Addition
-from xformer.tasks.rules.brackets import Brackets
-from xformer.tasks.rules.characters import Characters
-from xformer.tasks.rules.copy import Copy
-from xformer.tasks.rules.digits import Digits
-from xformer.tasks.rules.induction import Induction
-from xformer.tasks.rules.modular import Modular
-from xformer.tasks.rules.parity import Parity
-from xformer.tasks.rules.reverse import Reverse
-from xformer.tasks.rules.rule import Rule
-from xformer.tasks.rules.sort import Sort
+from importlib import import_module
+from pkgutil import iter_modules
 
-RULES: dict[TaskName, type[Rule]] = {
-    "reverse": Reverse,
-    "sort": Sort,
-    "copy": Copy,
-    "induction": Induction,
-    "addition": Addition,
-    "parity": Parity,
-    "brackets": Brackets,
-    "modular": Modular,
-    "digits": Digits,
-    "characters": Characters,
-}
+from xformer.config import TaskConfig
+from xformer.tasks.rules.rule import Rule
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
+
+RULES: dict[str, type[Rule]] = {of.name: of for of in Rule.__subclasses__()}
 
 
 def rule(config: TaskConfig) -> Rule:

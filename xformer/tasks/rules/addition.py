@@ -38,6 +38,7 @@ MOST_EDGES = 10_000
 class Addition(Rule):
     """k digits, "+", k digits → k + 1 digits of the sum, the last one first. Eleven symbols; lengths count the digits k."""
 
+    name = "addition"
     verb = "adds"
     does = "Type a sum; it works it out, the last digit first."
     score_name = "own column"

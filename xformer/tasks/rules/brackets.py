@@ -28,6 +28,7 @@ NEVER = 10_000
 class Brackets(Rule):
     """answer[i] = the depth after i, or ✗. Two symbols, the brackets; lengths count them, and depths go up to `max_len`."""
 
+    name = "brackets"
     verb = "counts"
     does = "Type brackets; it says how deep each one is, and ✗ once they can no longer be closed."
     score_name = "even look back"

@@ -45,6 +45,7 @@ _PHRASES = {
 class Characters(Rule):
     """answer[i] = the character after i. Symbols 1 … are the alphabet's characters in its order."""
 
+    name = "characters"
     verb = "goes on with"
     does = "Type the beginning of a text; it goes on with it, character by character."
     score_name = "character before"

@@ -11,6 +11,7 @@ from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, diagonal
 class Copy(Rule):
     """answer[i] = source[i]. Symbols 1 … `symbols`; lengths count symbols."""
 
+    name = "copy"
     verb = "copies"
     does = "Type numbers; it says them again."
     score_name = "diagonal"

@@ -33,6 +33,7 @@ _TEST = re.compile(r"test ([0-9]{1,4})", re.ASCII)
 class Digits(Rule):
     """answer = the digit. Ten symbols, the digits themselves; `min_len` = `max_len` is the image's side in pixels."""
 
+    name = "digits"
     verb = "reads"
     does = "Draw a digit or choose an image of one; it says which digit it is."
     score_name = "ink"

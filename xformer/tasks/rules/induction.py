@@ -16,12 +16,12 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
-from xformer.tasks.sampling import Purpose, sequences
 
 
 class Induction(Rule):
     """answer = source, of distinct symbols. Symbols 1 … `symbols`, at least `max_len` of them; lengths count symbols."""
 
+    name = "induction"
     verb = "repeats"
     does = "Type numbers, each only once; it repeats them."
     score_name = "induction"
@@ -32,31 +32,21 @@ class Induction(Rule):
         "token stands before it."
     )
 
-    def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:
-        c = self.config
-        order = torch.rand(n, c.symbols, generator=draw, device=draw.device).argsort(
-            dim=1
-        )  # [n, symbols]: a permutation
-        _, lengths = sequences(n, symbols=1, min_len=c.min_len, max_len=c.max_len, paired=paired, draw=draw)
-        return 1 + order[:, : c.max_len], lengths
-
     def answer(self, source: Sequences, lengths: Lengths) -> Answers:
         return source, lengths
 
     def remark(self, source: Sequence[int]) -> str:
-        if len(set(source)) < len(source):
-            return "A number comes twice, which it never saw in training: what followed it is in doubt."
         return super().remark(source).replace("expect mistakes", "see whether looking up still works")
 
     def examples(self) -> dict[str, str]:
         longest = self.config.max_len
         return {
-            "… repeats six numbers": self._distinct(6),
-            "… repeats them in another order": " ".join(reversed(self._distinct(6).split())),
+            "… repeats six numbers": self.distinct(6),
+            "… repeats them in another order": " ".join(reversed(self.distinct(6).split())),
             "… is in doubt when a number comes again": "3 7 3 12 3 9",
-            "… repeats the longest it was trained on": self._distinct(longest),
-            "… manages on more than it was trained on": self._distinct(min(longest + 3, self.config.symbols)),
-            "… handles the shortest": self._distinct(self.config.min_len),
+            "… repeats the longest it was trained on": self.distinct(longest),
+            "… manages on more than it was trained on": self.distinct(min(longest + 3, self.config.symbols)),
+            "… handles the shortest": self.distinct(self.config.min_len),
         }
 
     def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
@@ -64,7 +54,3 @@ class Induction(Rule):
             source, (1, -1), value=0
         )  # [pos]: the token before; what answer i has just said
         return (before[:, None] == before) & (before > 0)
-
-    def _distinct(self, count: int) -> str:
-        step = next(step for step in (7, 5, 3, 2, 1) if self.config.symbols % step)
-        return " ".join(str(1 + (place * step + 2) % self.config.symbols) for place in range(count))

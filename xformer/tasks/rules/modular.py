@@ -37,6 +37,7 @@ def pairs(p: int, *, for_training: bool) -> Int[Tensor, "pair 2"]:
 class Modular(Rule):
     """Two numbers → one, a + b mod p. `symbols` is p, its numbers are 0 … p − 1; `min_len` and `max_len` are 2."""
 
+    name = "modular"
     verb = "adds"
     does = "Type two numbers; it adds them, going back to 0 where it has run out of numbers."
     score_name = "the two numbers"

@@ -21,6 +21,7 @@ _BITS = ("0", "1")
 class Parity(Rule):
     """answer[i] = bits 0 … i xor-ed. Two symbols, the bits 0 and 1; lengths count bits."""
 
+    name = "parity"
     verb = "keeps the parity of"
     does = "Type zeros and ones; after each it says whether the ones so far are even (0) or odd (1)."
     score_name = "its own bit"

@@ -12,6 +12,7 @@ from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, diagonal
 class Reverse(Rule):
     """answer[i] = source[length − 1 − i]. Symbols 1 … `symbols`; lengths count symbols."""
 
+    name = "reverse"
     verb = "reverses"
     does = "Type numbers; it says them backwards."
     score_name = "anti-diagonal"

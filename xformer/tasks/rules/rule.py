@@ -19,6 +19,7 @@ from torch import Tensor
 
 from xformer.config import TaskConfig
 from xformer.errors import InputError
+from xformer.task_limits import TASK_LIMITS
 from xformer.tasks.framing import Specials, Stream, frame
 from xformer.tasks.rules.typed import read_numbers
 from xformer.tasks.sampling import Purpose, sequences
@@ -31,10 +32,12 @@ Answers = tuple[Sequences, Lengths]
 
 @dataclass(frozen=True)
 class Rule:
-    """A task with its sizes. A subclass says at least `answer`, `looks_at`, `verb` and `does`."""
+    """A task with its sizes. A subclass says at least `name`, `answer`, `looks_at`, `verb` and `does`."""
 
     config: TaskConfig
 
+    name: ClassVar[str]
+    """What a configuration calls it; its limits stand in `xformer.task_limits` under the same name."""
     verb: ClassVar[str]
     """What the model does, as in “see how the model …”."""
     does: ClassVar[str]
@@ -116,6 +119,11 @@ class Rule:
         """So many numbers, as they are typed: each is 7 more than the one before, modulo `symbols`."""
         return " ".join(str(1 + (step * 7 + 2) % self.config.symbols) for step in range(count))
 
+    def distinct(self, count: int) -> str:
+        """So many different numbers, as they are typed."""
+        step = next(step for step in (7, 5, 3, 2, 1) if self.config.symbols % step)
+        return " ".join(str(1 + (place * step + 2) % self.config.symbols) for place in range(count))
+
     def source_length(self, size: int) -> int:
         """How many tokens a source has whose size, between `min_len` and `max_len`, is `size`."""
         return size
@@ -164,6 +172,12 @@ class Rule:
     def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:
         """n sources and their lengths in tokens; with `paired`, those of each two neighbours have one and the same sum."""
         c = self.config
+        if TASK_LIMITS[self.name].is_distinct:
+            order = torch.rand(n, c.symbols, generator=draw, device=draw.device).argsort(
+                dim=1
+            )  # [n, symbols]: permutations
+            _, lengths = sequences(n, symbols=1, min_len=c.min_len, max_len=c.max_len, paired=paired, draw=draw)
+            return 1 + order[:, : c.max_len], lengths
         return sequences(n, symbols=c.symbols, min_len=c.min_len, max_len=c.max_len, paired=paired, draw=draw)
 
     def edge_cases(self) -> tuple[Sequences, Lengths] | None:
@@ -190,6 +204,8 @@ class Rule:
     def remark(self, source: Sequence[int]) -> str:
         """What makes a source unlike those of training, as one sentence; "" when nothing does."""
         c, size = self.config, self.size(source)
+        if TASK_LIMITS[self.name].is_distinct and len(set(source)) < len(source):
+            return "A number comes twice, which it never saw in training: what followed it is in doubt."
         if c.min_len <= size <= c.max_len:
             return ""
         return f"{size} {self.unit}: it was trained on {c.min_len} to {c.max_len}, so expect mistakes."

@@ -17,6 +17,7 @@ FEW = 6
 class Sort(Rule):
     """answer = the source in ascending order. Symbols 1 … `symbols`; lengths count symbols."""
 
+    name = "sort"
     verb = "sorts"
     does = "Type numbers; it puts them in order."
     score_name = "right value"

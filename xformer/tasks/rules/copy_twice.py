@@ -1,0 +1,50 @@
+"""Copying twice: the symbols, and then the same again. The answer is longer than the question, so the way back has to be found.
+
+    answer[i] = source[i mod n]
+
+The first time a model can go along the source as in plain copying. At its end no symbol follows any more: it has to begin
+again, and the second time to stop, though it has just said the very same token after the very same others. The symbols are
+distinct, so that what follows a symbol is never in doubt.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, diagonal
+
+
+class CopyTwice(Rule):
+    """answer = source, source; of distinct symbols 1 … `symbols`, at least `max_len` of them; lengths count symbols."""
+
+    name = "copy-twice"
+    verb = "says twice"
+    does = "Type numbers, each only once; it says them twice."
+    score_name = "two diagonals"
+    score_says = "is on the token that it has to say"
+    look_for = (
+        "Look for **two diagonals**, one below the other: the first time through the source and the second. Where the first "
+        "ends, a head has to jump back to the beginning."
+    )
+
+    def answer_length(self, n: int) -> int:
+        return 2 * n
+
+    def answer(self, source: Sequences, lengths: Lengths) -> Answers:
+        place = torch.arange(2 * source.shape[1], device=source.device)  # [answer]
+        return source.gather(1, place % lengths[:, None]), 2 * lengths
+
+    def examples(self) -> dict[str, str]:
+        longest = self.config.max_len
+        return {
+            "… says six numbers twice": self.distinct(6),
+            "… says them in another order": " ".join(reversed(self.distinct(6).split())),
+            "… is in doubt when a number comes again": "3 7 3 12 3 9",
+            "… does the longest it was trained on": self.distinct(longest),
+            "… handles the shortest": self.distinct(self.config.min_len),
+        }
+
+    def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
+        return diagonal(len(source), source.device).repeat(2, 1)
