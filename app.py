@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 
 def main() -> None:
-    from pages.shared import link, notebook
+    from pages.shared import link, notebook, screens
     from pages.shared.resources import warm_up
 
     st.set_page_config(page_title="xformer", page_icon=str(HERE / "pages/shared/icon.png"), layout="wide")
@@ -24,28 +24,7 @@ def main() -> None:
         unsafe_allow_javascript=True,
     )
     warm_up()
-    pages = {
-        "Explore": [
-            st.Page("pages/explore/home.py", title="Home", icon=":material/home:", default=True),
-            st.Page("pages/explore/embeddings.py", title="Embeddings", icon=":material/scatter_plot:"),
-            st.Page("pages/explore/positions.py", title="Positions", icon=":material/location_on:"),
-            st.Page("pages/explore/attention.py", title="Attention", icon=":material/grid_on:"),
-            st.Page("pages/explore/feed_forward.py", title="Feed-forward", icon=":material/hub:"),
-            st.Page("pages/explore/residual.py", title="Residual", icon=":material/stacked_line_chart:"),
-        ],
-        "Train": [
-            st.Page("pages/train/train.py", title="Train", icon=":material/model_training:"),
-            st.Page("pages/train/runs.py", title="Runs", icon=":material/format_list_bulleted:"),
-        ],
-        "Compare": [
-            st.Page("pages/compare/compare.py", title="Compare", icon=":material/compare_arrows:"),
-        ],
-        "Learn": [
-            st.Page("pages/learn/first_principles.py", title="First principles", icon=":material/school:"),
-            st.Page("pages/learn/bug_lab.py", title="Bug lab", icon=":material/bug_report:"),
-        ],
-    }
-    screen = st.navigation(pages)
+    screen = st.navigation(screens.navigation())
     link.begin(screen.url_path)
     notebook.begin()
     try:

@@ -3,7 +3,7 @@
 import numpy as np
 import streamlit as st
 
-from pages.shared.components.attention_view import attention_choice, attention_view
+from pages.components.attention_view import attention_choice, attention_view
 from xformer.viz.packing import PatternLayer, pack
 
 st.set_page_config(layout="wide")

@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT))
 def screen() -> None:
     st.toggle("one line of text", key="yardstick")
     st.text(f"the toggle is {'on' if st.session_state['yardstick'] else 'off'}")
-    runpy.run_path(str(ROOT / "pages/explore" / f"{st.query_params.get('screen', 'attention')}.py"))
+    runpy.run_path(str(ROOT / "pages" / st.query_params.get("screen", "attention") / "page.py"))
 
 
 def main() -> None:

@@ -17,8 +17,8 @@ import time
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
+from pages.components.visitor import COOKIE, visitor_number
 from pages.shared.byte_cache import shared
-from pages.shared.components.visitor import COOKIE, visitor_number
 from pages.shared.literal import literal
 from pages.shared.serving.hosts import is_forwarded, is_local_only
 from xformer.errors import ConfigError, XformerError

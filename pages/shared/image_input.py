@@ -7,9 +7,9 @@ import random
 import pandas as pd
 import streamlit as st
 
+from pages.components.digit_pad import digit_pad, drawn_on
 from pages.shared import resources
 from pages.shared.byte_cache import kept
-from pages.shared.components.digit_pad import digit_pad, drawn_on
 from pages.shared.link import carry
 from pages.shared.literal import literal
 from xformer.analysis.images import mistakes, read_test_images

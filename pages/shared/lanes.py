@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pages.shared.components.prediction_strip import Lane
+from pages.components.prediction_strip import Lane
 from xformer.reading import Reading
 from xformer.tasks import Task
 

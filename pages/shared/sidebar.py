@@ -10,8 +10,8 @@ from pages.shared import desk, models, resources
 from pages.shared.image_input import ask_image
 from pages.shared.link import carry
 from pages.shared.literal import literal
-from pages.shared.panels.runs_bar import upload
 from pages.shared.resources import check_memory
+from pages.shared.runs_bar import upload
 from pages.shared.typed import typed
 from xformer.errors import InputError
 from xformer.tasks import Task

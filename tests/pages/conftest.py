@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
+from streamlit.util import calc_hash
 
 from pages.shared.literal import WORD_JOINER
 
@@ -24,19 +25,24 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def open_page(monkeypatch: pytest.MonkeyPatch, runs: Path, tmp_path: Path) -> Open:
-    """`open_page("pages/explore/attention.py", model="reverse")`: the app at that page, with that link."""
+    """`open_page("pages/attention/page.py", model="reverse")`: the app at that page, with that link."""
     monkeypatch.syspath_prepend(str(ROOT))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where the code at a picture shows it
 
     def open_page(page: str | None = None, **link: str) -> AppTest:
         app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
         if page is not None:
-            app.switch_page(page)
+            arrive(app, page)
         for name, value in link.items():
             app.query_params[name] = value
         return app.run()
 
     return open_page
+
+
+def arrive(app: AppTest, page: str) -> None:
+    """Have the first run be one of that page: until then `switch_page` goes by the file's name, and all are page.py."""
+    app._page_hash = calc_hash(Path(page).parent.name)
 
 
 def plain(message: object) -> str:

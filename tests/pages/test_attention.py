@@ -12,7 +12,7 @@ import xformer
 from tests.pages.conftest import ROOT, Open
 from xformer.viz.packing import header_of
 
-PAGE = "pages/explore/attention.py"
+PAGE = "pages/attention/page.py"
 MODELS = ["reverse", "reverse-small", "reverse-seq2seq", "reverse-decoder", "reverse-mirror", "sort"]
 PANELS = ["scores of all heads", "step by step", "change the run", "rollout"]
 

@@ -21,7 +21,7 @@ from xformer.training.book import Book
 HOME = None
 SCREENS = (
     HOME,
-    *(f"pages/explore/{name}.py" for name in ("embeddings", "positions", "attention", "feed_forward", "residual")),
+    *(f"pages/{name}/page.py" for name in ("embeddings", "positions", "attention", "feed_forward", "residual")),
 )
 PANELS = ("scores of all heads", "step by step", "change the run", "rollout")
 NAMES = ("characters", "seed-002")
@@ -89,7 +89,7 @@ def test_a_screen_shows_a_text_and_its_link_says_it(open_page: Open, screen: str
 
 @pytest.mark.usefixtures("untrained")
 def test_a_real_line_end_in_a_link_is_read_as_one(open_page: Open) -> None:
-    app = open_page("pages/explore/attention.py", model="characters", input=ODD)
+    app = open_page("pages/attention/page.py", model="characters", input=ODD)
     assert not app.error
     assert app.query_params["input"] == ODD.replace("\n", "↵")
 
@@ -97,7 +97,7 @@ def test_a_real_line_end_in_a_link_is_read_as_one(open_page: Open) -> None:
 @pytest.mark.parametrize("panel", PANELS)
 @pytest.mark.usefixtures("untrained")
 def test_every_panel_of_the_attention_screen(open_page: Open, panel: str) -> None:
-    app = open_page("pages/explore/attention.py", model="characters", input="def f(x):", panel=panel)
+    app = open_page("pages/attention/page.py", model="characters", input="def f(x):", panel=panel)
     assert not app.exception
     assert not app.error
     if panel == PANELS[0]:
@@ -111,7 +111,7 @@ def test_every_panel_of_the_attention_screen(open_page: Open, panel: str) -> Non
 @pytest.mark.parametrize("screen", ["attention", "residual"])
 @pytest.mark.usefixtures("untrained")
 def test_a_text_is_neither_right_nor_wrong(open_page: Open, screen: str, name: str, changes: str) -> None:
-    app = open_page(f"pages/explore/{screen}.py", model=name, input="def f(x):", edits=changes)
+    app = open_page(f"pages/{screen}/page.py", model=name, input="def f(x):", edits=changes)
     assert not app.exception
     assert "he character that really comes next gets" in words(app)
     assert not re.search(r"\d+ of \d+ (are )?right", words(app))
@@ -134,7 +134,7 @@ def test_home_goes_on_and_counts_bits(open_page: Open) -> None:
 
 @pytest.mark.usefixtures("untrained")
 def test_an_unknown_character_keeps_the_last_text(open_page: Open) -> None:
-    app = open_page("pages/explore/attention.py", model="characters", input="def f(x):")
+    app = open_page("pages/attention/page.py", model="characters", input="def f(x):")
     app.sidebar.text_input(key="input").set_value("<script>Ж</script>").run()
     assert not app.exception
     assert app.sidebar.error[0].value.startswith("This model knows ")
@@ -143,7 +143,7 @@ def test_an_unknown_character_keeps_the_last_text(open_page: Open) -> None:
 
 @pytest.mark.usefixtures("untrained")
 def test_random_is_a_piece_of_the_held_out_text(open_page: Open) -> None:
-    app = open_page("pages/explore/attention.py", model="characters", input="def f(x):")
+    app = open_page("pages/attention/page.py", model="characters", input="def f(x):")
     app.sidebar.button(key="random_input").click().run()
     assert not app.exception
     typed = app.sidebar.text_input(key="input").value
@@ -151,14 +151,14 @@ def test_random_is_a_piece_of_the_held_out_text(open_page: Open) -> None:
     text = file.read_text()
     assert typed.replace("↵", "\n") in text[len(text) - round(0.1 * len(text)) :]
     file.unlink()  # the model reads on without its text; only drawing needs it
-    app = open_page("pages/explore/attention.py", model="characters", input="def f(x):")
+    app = open_page("pages/attention/page.py", model="characters", input="def f(x):")
     assert not app.exception
     assert app.sidebar.button(key="random_input").disabled
 
 
 @pytest.mark.usefixtures("untrained")
 def test_another_kind_of_model_begins_with_its_own_input(open_page: Open) -> None:
-    app = open_page("pages/explore/attention.py", model="reverse-small", input="3 5 2")
+    app = open_page("pages/attention/page.py", model="reverse-small", input="3 5 2")
     app.sidebar.selectbox(key="model").set_value("characters").run()
     assert not app.exception
     assert app.sidebar.text_input(key="input").value == Task(preset("characters").task).rule.default
@@ -171,7 +171,7 @@ def text_choice_page() -> None:
     """A page with nothing but the choice of a text; what was made of it stands in the session."""
     import streamlit as st
 
-    from pages.shared.panels.text_choice import text_choice
+    from pages.train.text_choice import text_choice
     from xformer.presets import preset
 
     def then(made: object) -> None:
@@ -214,7 +214,7 @@ def test_a_run_of_a_text_shows_bits_and_what_it_says(
     run = add(book, type(chosen)("own", "Own", "For a test.", model, chosen.task, recipe))
     entry = train(book, run, monkeypatch)
     assert entry.state == "finished"
-    app = open_page("pages/train/train.py", run=run)
+    app = open_page("pages/train/page.py", run=run)
     assert not app.exception
     assert not app.error
     text = words(app)
@@ -231,7 +231,7 @@ def test_a_text_of_ones_own_goes_into_the_form(
 ) -> None:
     monkeypatch.setenv("XFORMER_DATA", str(tmp_path / "data"))
     own = texts.keep("Wer reitet so spät durch Nacht und Wind? ".encode() * 60)
-    app = open_page("pages/train/train.py")
+    app = open_page("pages/train/page.py")
     app.session_state["presets_text"] = True
     app = app.run()
     app.button(key="change_characters").click().run()
@@ -252,7 +252,7 @@ def test_a_text_of_ones_own_goes_into_the_form(
 @pytest.mark.usefixtures("untrained")
 def test_more_than_the_model_reads_is_a_window_and_what_was_typed_stays(open_page: Open, name: str) -> None:
     long = "def f(x): return x + 1 " * 40
-    app = open_page("pages/explore/attention.py", model=name)
+    app = open_page("pages/attention/page.py", model=name)
     app.sidebar.text_input(key="input").set_value(long).run()
     assert not app.exception
     assert not app.error
@@ -262,7 +262,7 @@ def test_more_than_the_model_reads_is_a_window_and_what_was_typed_stays(open_pag
     first = len(long) - len(shown) + 1
     assert f"Characters {first:,} to {len(long):,} of your {len(long):,} are shown" in words(app)
     assert app.sidebar.text_input(key="input").value == long
-    app.switch_page("pages/explore/residual.py").run()  # the link of before is still there, as on Back
+    app.switch_page("pages/residual/page.py").run()  # the link of before is still there, as on Back
     assert app.sidebar.text_input(key="input").value == long
     app.sidebar.text_input(key="input").set_value(shown).run()
     assert "are shown" not in words(app)

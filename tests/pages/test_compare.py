@@ -11,10 +11,10 @@ import pytest
 import torch
 from streamlit.testing.v1 import AppTest
 
-from pages.shared.components.step_ruler import ruler_data
-from pages.shared.panels.compare_job import Job
-from pages.shared.panels.compare_match import Match
-from pages.shared.panels.compare_seat import Seat, names_of, read_seat
+from pages.compare.match import Match
+from pages.compare.seat import Seat, names_of, read_seat
+from pages.components.step_ruler import ruler_data
+from pages.shared.background_job import Job
 from tests.pages.conftest import ROOT, Open
 from tests.pages.test_runs import with_weights
 from xformer import Checkpoint, Transformer, load
@@ -27,7 +27,7 @@ from xformer.tasks.batch import IGNORED
 from xformer.training.book import Book
 from xformer.training.transfer import from_file
 
-COMPARE = "pages/compare/compare.py"
+COMPARE = "pages/compare/page.py"
 INPUT = "3 7 12 9 4 11"
 PAIRS = {
     "mask": ("reverse-small", "reverse-small~causal"),
@@ -73,8 +73,8 @@ def codes(app: AppTest) -> list[str]:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine too, an answer is there at once; what is seen of a long wait has tests of its own."""
-    monkeypatch.setattr("pages.shared.panels.compare_wait.AT_ONCE", 60.0)
-    monkeypatch.setattr("pages.shared.panels.compare_patching.AT_ONCE", 60.0)
+    monkeypatch.setattr("pages.compare.wait.AT_ONCE", 60.0)
+    monkeypatch.setattr("pages.compare.patching.AT_ONCE", 60.0)
 
 
 @pytest.mark.parametrize(("kind", "panel"), SEEN)
@@ -180,7 +180,7 @@ def test_a_bad_input_is_told_in_a_sentence_and_the_last_good_one_stays(open_page
 
 def test_players_that_cannot_share_an_input_say_so(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "pages.shared.panels.compare_match.symbols_of",
+        "pages.compare.match.symbols_of",
         lambda task: ("a", "b") if task.config.name == "sort" else ("1", "2"),
     )
     app = open_page(COMPARE, a="reverse", b="sort")
@@ -195,7 +195,7 @@ def test_players_that_cannot_share_an_input_say_so(open_page: Open, monkeypatch:
 def test_players_that_take_long_say_how_far_they_are_and_can_be_stopped(
     open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pages.shared.panels.compare_wait.AT_ONCE", 0.0)
+    monkeypatch.setattr("pages.compare.wait.AT_ONCE", 0.0)
     monkeypatch.setattr(Job.advance, "__defaults__", (0.0,))  # one step of work per run of the page
     app = open_page(COMPARE, a="reverse-decoder", b="reverse-decoder~temperature-2~seed-77", input="4 4 8 1 2 3 9")
     assert not app.exception
@@ -365,53 +365,53 @@ def domains(node: Any) -> set[tuple[float, float]]:
     ],
 )
 def test_the_first_player_is_what_was_looked_at(open_page: Open, link: dict[str, str], a: str, b: str) -> None:
-    app = open_page("pages/explore/attention.py", **link, input="1 2 3 4")
+    app = open_page("pages/attention/page.py", **link, input="1 2 3 4")
     app.switch_page(COMPARE).run()
     assert (in_link(app, "a"), in_link(app, "b")) == (a, b)
     assert ruler(app)["reads"] == ["1", "2", "3", "4"]
     for name, value in {"input": "1 2 3 4", "mask": "as trained", **link}.items():
         assert in_link(app, name) == value
-    app.switch_page("pages/explore/attention.py").run()
+    app.switch_page("pages/attention/page.py").run()
     for name, value in {"input": "1 2 3 4", "mask": "as trained", **link}.items():
         assert in_link(app, name) == value
 
 
 def test_players_that_were_chosen_stay_until_something_else_is_looked_at(open_page: Open) -> None:
-    app = open_page("pages/explore/attention.py", model="reverse", input="1 2 3 4")
+    app = open_page("pages/attention/page.py", model="reverse", input="1 2 3 4")
     app.switch_page(COMPARE).run()
     app.selectbox(key="compare_model_1").set_value("reverse-mirror").run()
     assert in_link(app, "model") == "reverse"
-    app.switch_page("pages/explore/residual.py").run()
+    app.switch_page("pages/residual/page.py").run()
     app.switch_page(COMPARE).run()
     assert (in_link(app, "a"), in_link(app, "b")) == ("reverse", "reverse-mirror~causal")
-    app.switch_page("pages/explore/residual.py").run()
+    app.switch_page("pages/residual/page.py").run()
     app.button_group(key="mask").set_value("causal").run()
     app.switch_page(COMPARE).run()
     assert (in_link(app, "a"), in_link(app, "b")) == ("reverse~causal", "reverse-mirror~causal")
 
 
 def test_an_input_typed_here_is_that_of_the_other_screens_where_they_can_read_it(open_page: Open) -> None:
-    app = open_page("pages/explore/attention.py", model="reverse", input="1 2 3 4")
+    app = open_page("pages/attention/page.py", model="reverse", input="1 2 3 4")
     app.switch_page(COMPARE).run()
     app.text_input(key="compare_input").set_value("5 6 7").run()
-    app.switch_page("pages/explore/attention.py").run()
+    app.switch_page("pages/attention/page.py").run()
     assert in_link(app, "input") == "5 6 7"
     app.switch_page(COMPARE).run()
     for player in (0, 1):
         app.selectbox(key=f"compare_model_{player}").set_value("characters").run()
     assert in_link(app, "input") == "5 6 7"
     assert in_link(app, "reads") == "The list of arguments is "
-    app.switch_page("pages/explore/attention.py").run()
+    app.switch_page("pages/attention/page.py").run()
     assert (in_link(app, "model"), in_link(app, "input")) == ("reverse", "5 6 7")
 
 
 def test_an_image_that_is_looked_at_stays_looked_at(open_page: Open) -> None:
-    app = open_page("pages/explore/residual.py", model="digits", input="test 5")
+    app = open_page("pages/residual/page.py", model="digits", input="test 5")
     app.switch_page(COMPARE).run()
     assert "It stays the model of the other screens" in words(app)
     assert (in_link(app, "model"), in_link(app, "input")) == ("digits", "test 5")
     assert in_link(app, "reads")
-    app.switch_page("pages/explore/residual.py").run()
+    app.switch_page("pages/residual/page.py").run()
     assert (in_link(app, "model"), in_link(app, "input")) == ("digits", "test 5")
 
 

@@ -13,7 +13,7 @@ from xformer.training import jobs
 from xformer.training.book import Book
 from xformer.training.card import believed
 
-RUNS, TRAIN = "pages/train/runs.py", "pages/train/train.py"
+RUNS, TRAIN = "pages/runs/page.py", "pages/train/page.py"
 
 
 @pytest.fixture(autouse=True)
@@ -66,12 +66,12 @@ def test_home_says_nothing_of_figures_that_are_none(open_page: Open, runs: Path,
     book = Book(runs)
     run = with_weights(book, "hurt")
     book.change(run, figures=figures)
-    app = open_page("pages/explore/home.py", model=run, more="training")
+    app = open_page("pages/home/page.py", model=run, more="training")
     assert not app.exception
     assert not any("much" in str(metric.value) for metric in app.metric)
 
 
-@pytest.mark.parametrize("page", [RUNS, TRAIN, "pages/explore/home.py", "pages/compare/compare.py"])
+@pytest.mark.parametrize("page", [RUNS, TRAIN, "pages/home/page.py", "pages/compare/page.py"])
 def test_a_book_that_cannot_be_read_takes_no_other_screen_with_it(open_page: Open, runs: Path, page: str) -> None:
     runs.mkdir(parents=True)
     (runs / "runs.sqlite").write_bytes(b"no database at all, but long enough to be looked at" * 20)

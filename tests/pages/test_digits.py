@@ -16,9 +16,7 @@ from xformer.tasks.digit_images import digit_images
 from xformer.words import percent
 
 MODEL = "digits"
-PAGES = {
-    name: f"pages/explore/{name}.py" for name in ("embeddings", "positions", "attention", "feed_forward", "residual")
-}
+PAGES = {name: f"pages/{name}/page.py" for name in ("embeddings", "positions", "attention", "feed_forward", "residual")}
 VISITS = [
     (None, {}),
     (None, {"mask": "causal", "edits": "token:28.0"}),

@@ -12,7 +12,7 @@ from tests.pages.code_and_picture import assert_code_draws, open_and_watch
 from tests.pages.conftest import ROOT, Open
 from xformer.analysis.embeddings import neighbours, vocabulary_vectors
 
-PAGE = "pages/explore/embeddings.py"
+PAGE = "pages/embeddings/page.py"
 MODELS = sorted(path.parent.name for path in (ROOT / "checkpoints").glob("*/model.safetensors"))
 LONG = {"model": "reverse", "input": " ".join(str(1 + step * 7 % 19) for step in range(60))}
 

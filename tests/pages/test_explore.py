@@ -9,7 +9,7 @@ import pytest
 
 from tests.pages.conftest import ROOT, Open, plain
 
-ATTENTION = "pages/explore/attention.py"
+ATTENTION = "pages/attention/page.py"
 MODELS = sorted(path.parent.name for path in Path(ROOT / "checkpoints").glob("*/model.safetensors"))
 WANTED = {
     *("reverse", "reverse-small", "reverse-seq2seq", "reverse-decoder", "reverse-mirror", "sort"),

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import xformer
-from pages.shared.panels import neuron_activity
-from pages.shared.panels.neuron_notes import attention_alone, table_notes
+from pages.feed_forward import activity as neuron_activity
+from pages.feed_forward.notes import attention_alone, table_notes
 from tests.pages.conftest import ROOT, Open
 from tests.pages.test_explore import MODELS, messages, text
 from xformer.analysis import survey
 from xformer.analysis.survey import fitting
 
-PAGE = "pages/explore/feed_forward.py"
+PAGE = "pages/feed_forward/page.py"
 
 
 WITH_NEURONS = [model for model in MODELS if xformer.load(ROOT / "checkpoints" / model).config.d_ff]

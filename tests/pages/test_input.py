@@ -12,7 +12,7 @@ from xformer import Checkpoint, Transformer, save
 from xformer.presets import preset
 from xformer.tasks import Task
 
-ATTENTION = "pages/explore/attention.py"
+ATTENTION = "pages/attention/page.py"
 NAMES = ("induction", "addition", "parity", "brackets", "modular")
 
 
@@ -91,12 +91,12 @@ def test_a_run_that_would_take_all_memory_is_refused_with_a_sentence(
 ) -> None:
     monkeypatch.setenv("XFORMER_MAX_MEMORY", "1")  # MB
     long = " ".join(["7"] * 60)
-    app = open_page("pages/explore/attention.py", model="reverse", input=long)
+    app = open_page("pages/attention/page.py", model="reverse", input=long)
     assert not app.exception
     assert any(
         "of memory" in plain(error.value) and "type a shorter input" in plain(error.value) for error in app.error
     )
     monkeypatch.setenv("XFORMER_MAX_MEMORY", "0")
-    nothing_fits = open_page("pages/explore/attention.py", model="reverse")
+    nothing_fits = open_page("pages/attention/page.py", model="reverse")
     assert not nothing_fits.exception
     assert any("of memory" in plain(error.value) for error in nothing_fits.error)

@@ -14,7 +14,7 @@ from tests.pages.conftest import ROOT, Open
 from xformer.analysis import principles
 from xformer.bugs import BUGS
 
-PRINCIPLES, BUG_LAB = "pages/learn/first_principles.py", "pages/learn/bug_lab.py"
+PRINCIPLES, BUG_LAB = "pages/first_principles/page.py", "pages/bug_lab/page.py"
 STEPS = ("average", "qkv", "scale", "mask", "heads", "position", "model")
 
 
@@ -117,8 +117,8 @@ def test_the_last_step_is_a_head_of_a_trained_model(open_page: Open, monkeypatch
 
 
 def test_the_model_step_says_only_what_is_so() -> None:
+    from pages.first_principles.model import head_of, notes
     from pages.shared import models, resources
-    from pages.shared.panels.principle_model import head_of, notes
 
     checkpoint, run = models.checkpoint("reverse-decoder"), resources.run("reverse-decoder", (3, 7, 12))
     names = [str(i) for i in range(len(run.ids()))]
@@ -153,7 +153,7 @@ def test_the_variance_on_the_screen_was_measured(open_page: Open, monkeypatch: p
 
 
 def test_every_bug_opens_and_is_named(open_page: Open) -> None:
-    from pages.shared.panels.bug_choice import GROUPS
+    from pages.bug_lab.choice import GROUPS
 
     app = open_page(BUG_LAB, model="reverse-small", bug=next(iter(BUGS)), show="diagnosis")
     app.session_state["bug_loop"] = "diagnosis"
@@ -170,7 +170,7 @@ def test_every_bug_opens_and_is_named(open_page: Open) -> None:
 
 
 def view_of(model: str) -> Any:
-    from pages.shared.panels.bug_fit import _view_of
+    from pages.bug_lab.fit import _view_of
     from pages.shared.view import View
 
     checkpoint = xformer.load(ROOT / "checkpoints" / model)
@@ -182,8 +182,8 @@ def view_of(model: str) -> Any:
 @pytest.mark.parametrize("bug", BUGS)
 @pytest.mark.parametrize("model", ["reverse-small", "digits"])
 def test_every_bug_shows_something_on_the_model_that_is_chosen_for_it(model: str, bug: str) -> None:
-    from pages.shared.panels.bug_fit import FITTING, fitting, shows_something
-    from pages.shared.panels.bug_runs import pair_of
+    from pages.bug_lab.fit import FITTING, fitting, shows_something
+    from pages.bug_lab.runs import pair_of
 
     view, why = fitting(view_of(model), BUGS[bug])
     assert bool(why) == (view.model != model)
@@ -194,8 +194,8 @@ def test_every_bug_shows_something_on_the_model_that_is_chosen_for_it(model: str
 
 
 def test_what_is_the_same_with_the_bug_is_not_called_a_change() -> None:
-    from pages.shared.panels.bug_notes import rows
-    from pages.shared.panels.bug_runs import pair_of
+    from pages.bug_lab.notes import rows
+    from pages.bug_lab.runs import pair_of
 
     pair = pair_of(view_of("reverse-small"), BUGS["init-too-large"])
     assert re.search(r"largest weight of a row is [\d.]+ on average with the bug and [\d.]+ without", rows(pair))
@@ -203,8 +203,8 @@ def test_what_is_the_same_with_the_bug_is_not_called_a_change() -> None:
 
 
 def test_a_high_loss_is_said_only_of_a_high_loss() -> None:
-    from pages.shared.panels.bug_notes import said
-    from pages.shared.panels.bug_runs import pair_of
+    from pages.bug_lab.notes import said
+    from pages.bug_lab.runs import pair_of
 
     view, bug = view_of("reverse-small"), BUGS["init-too-large"]
     pair = pair_of(view, bug)
@@ -280,7 +280,7 @@ def test_a_link_to_a_bug_that_is_not_here_says_so(open_page: Open) -> None:
 def test_both_train_from_the_same_weights_and_the_broken_one_may_break_off(
     open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pages.shared.panels import bug_training
+    from pages.bug_lab import training as bug_training
 
     monkeypatch.setattr(bug_training, "STEPS", (20, 40))
     monkeypatch.setattr(bug_training, "BUDGET", 1e9)
@@ -299,7 +299,7 @@ def test_both_train_from_the_same_weights_and_the_broken_one_may_break_off(
 
 
 def test_the_lesson_is_the_labs_own_training() -> None:
-    from pages.shared.panels.bug_training import lesson
+    from pages.bug_lab.training import lesson
     from xformer.bugs.lab import lab_run
     from xformer.presets import PRESETS
 

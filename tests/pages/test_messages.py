@@ -31,34 +31,34 @@ FROM_ANYONE = set(
 SAFE = {"literal", "len", "int", "float", "duration", "percent", "megabytes", "join_words"}
 """Calls that make a text harmless, or a number."""
 OURS = {
-    "learn/bug_lab.py": {"said(view, bug, pair)"},
+    "bug_lab/page.py": {"said(view, bug, pair)"},
     "shared/layout.py": {"text"},  # the callers hand it over, and are read here too
     "shared/notebook.py": {"words", "text"},
-    "shared/panels/activations.py": {"title"},
-    "shared/panels/bug_card.py": {"name"},
-    "shared/panels/bug_fit.py": {"why"},
-    "shared/panels/bug_training.py": {"curves.title"},
-    "shared/panels/change.py": {"label"},
-    "shared/panels/class_said.py": {"row.said"},
-    "shared/panels/compare_many.py": {"match.task.config.name"},
-    "shared/panels/neuron_activity.py": {"said"},
-    "shared/panels/neuron_notes.py": {"name"},
-    "shared/panels/over_image.py": {"name"},
-    "shared/panels/position_kinds.py": {"kind.title"},
-    "shared/panels/positions_off.py": {"name"},
-    "shared/panels/principle_show.py": {"picture.title", "picture.about"},
-    "shared/panels/published.py": {"published.title"},
-    "shared/panels/runs_one.py": {"name"},
-    "shared/panels/stages.py": {"title", "layer.title"},
-    "shared/panels/train_afterwards.py": {"words"},
-    "shared/panels/train_charts.py": {"curves.title"},
-    "shared/panels/train_controls.py": {"words"},
-    "shared/panels/train_form.py": {"field.label"},
-    "shared/panels/train_own.py": {"PRESETS[name].title", "base.title"},
-    "shared/panels/train_setup.py": {"words", "preset.title", "preset.about", "preset.name"},
-    "shared/panels/vectors.py": {"name", "words"},
+    "feed_forward/activations.py": {"title"},
+    "bug_lab/card.py": {"name"},
+    "bug_lab/fit.py": {"why"},
+    "bug_lab/training.py": {"curves.title"},
+    "attention/change.py": {"label"},
+    "home/class_said.py": {"row.said"},
+    "compare/many.py": {"match.task.config.name"},
+    "feed_forward/activity.py": {"said"},
+    "feed_forward/notes.py": {"name"},
+    "attention/over_image.py": {"name"},
+    "positions/six_kinds.py": {"kind.title"},
+    "positions/switched_off.py": {"name"},
+    "first_principles/show.py": {"picture.title", "picture.about"},
+    "home/published_sizes.py": {"published.title"},
+    "runs/one.py": {"name"},
+    "attention/attention_steps.py": {"title", "layer.title"},
+    "train/afterwards.py": {"words"},
+    "train/charts.py": {"curves.title"},
+    "train/controls.py": {"words"},
+    "train/form.py": {"field.label"},
+    "train/own.py": {"PRESETS[name].title", "base.title"},
+    "train/setup.py": {"words", "preset.title", "preset.about", "preset.name"},
+    "embeddings/vectors.py": {"name", "words"},
     "shared/session.py": {"title"},
-    "train/runs.py": {"words"},
+    "runs/page.py": {"words"},
 }
 """By file, expressions that hold words of this program, in spite of their names; each was looked at."""
 
@@ -151,7 +151,7 @@ def test_what_is_forbidden_is_found(line: str) -> None:
 
 
 def test_an_error_repeats_what_was_typed_letter_by_letter(open_page: Open, runs: Path) -> None:
-    app = open_page("pages/train/train.py", run=finished(runs))
+    app = open_page("pages/train/page.py", run=finished(runs))
     for text in (
         "$x$",
         ":red[a]",

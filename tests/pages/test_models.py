@@ -14,7 +14,7 @@ from xformer.training.snapshots import snapshot_file
 from xformer.training.transfer import to_file
 from xformer.words import percent
 
-ATTENTION = "pages/explore/attention.py"
+ATTENTION = "pages/attention/page.py"
 
 
 def sentences(app: AppTest) -> list[str]:

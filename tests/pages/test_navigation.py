@@ -7,9 +7,9 @@ from streamlit.testing.v1 import AppTest
 
 from tests.pages.conftest import Open
 
-EXPLORE = [f"pages/explore/{name}.py" for name in ("embeddings", "positions", "attention", "feed_forward", "residual")]
-HOME = "pages/explore/home.py"
-ELSEWHERE = ["pages/train/runs.py", "pages/learn/first_principles.py"]
+EXPLORE = [f"pages/{name}/page.py" for name in ("embeddings", "positions", "attention", "feed_forward", "residual")]
+HOME = "pages/home/page.py"
+ELSEWHERE = ["pages/runs/page.py", "pages/first_principles/page.py"]
 LINK = {"model": "reverse", "input": "1 2 3 4", "mask": "causal", "edits": "silence:encoder.2.attn.1"}
 
 

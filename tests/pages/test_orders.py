@@ -10,8 +10,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pages.shared import desk, orders
-from pages.shared.panels.train_estimate import expected_at_once
 from pages.shared.serving import address
+from pages.train.estimate import expected_at_once
 from tests.pages.conftest import Open, plain
 from tests.pages.test_runs import RUNS, add, with_weights
 from tests.training.tiny import tiny_preset
@@ -19,7 +19,7 @@ from xformer.errors import BookError
 from xformer.training.book import Book, Entry
 from xformer.training.transfer import to_file
 
-TRAIN = "pages/train/train.py"
+TRAIN = "pages/train/page.py"
 MINE, THEIRS = "a" * 32, "b" * 32
 Be = Callable[[str], None]
 
@@ -186,8 +186,8 @@ def test_an_imported_run_is_its_owners_alone_until_it_is_shared(
         (RUNS, {"runs": "{}"}),
         (TRAIN, {"run": "{}"}),
         (None, {"model": "{}@12"}),
-        ("pages/compare/compare.py", {"a": "{}@12"}),
-        ("pages/compare/compare.py", {"model": "{}"}),
+        ("pages/compare/page.py", {"a": "{}@12"}),
+        ("pages/compare/page.py", {"model": "{}"}),
     ):
         said = []
         for run in (entry.id, "0123abcd"):

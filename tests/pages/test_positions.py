@@ -17,7 +17,7 @@ from tests.pages.conftest import ROOT, Open
 from tests.training.tiny import tiny_model, tiny_task
 from xformer.positions import POSITION_KINDS
 
-PAGE = "pages/explore/positions.py"
+PAGE = "pages/positions/page.py"
 MODELS = sorted(path.parent.name for path in (ROOT / "checkpoints").glob("*/model.safetensors"))
 
 

@@ -13,7 +13,7 @@ import xformer
 from tests.pages.conftest import ROOT, Open
 from tests.pages.test_explore import MODELS, messages, text
 
-PAGE = "pages/explore/residual.py"
+PAGE = "pages/residual/page.py"
 
 
 def specs(app: object) -> list[dict]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from pages.shared.panels.norms import norm_notes
-from pages.shared.panels.residual_notes import when_decided, who_adds
+from pages.residual.norms import norm_notes
+from pages.residual.notes import when_decided, who_adds
 
 
 def frame(last: list[float], right: list[list[bool]]) -> pd.DataFrame:

@@ -10,8 +10,8 @@ import pytest
 from streamlit.dataframe_util import convert_arrow_bytes_to_pandas_df
 from streamlit.testing.v1 import AppTest
 
+from pages.runs.notes import _notes
 from pages.shared.literal import literal
-from pages.shared.panels.runs_notes import _notes
 from tests.pages.conftest import Open
 from tests.training.tiny import tiny_preset
 from xformer.presets import PRESETS
@@ -20,7 +20,7 @@ from xformer.training.loop import train
 from xformer.training.overview import differing
 from xformer.training.transfer import to_file
 
-RUNS = "pages/train/runs.py"
+RUNS = "pages/runs/page.py"
 
 
 def add(

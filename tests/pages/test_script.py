@@ -26,7 +26,7 @@ def test_the_last_expression_is_shown_and_what_prints_is_left_alone() -> None:
 
 
 def test_the_code_of_a_screen_shows_something_when_it_is_run(open_page: Open, tmp_path: Path) -> None:
-    code = open_page("pages/explore/residual.py", model="reverse-small", input="4 9 2").code[0].value
+    code = open_page("pages/residual/page.py", model="reverse-small", input="4 9 2").code[0].value
     (tmp_path / "picture.py").write_text(code, encoding="utf-8")
     found = subprocess.run([sys.executable, tmp_path / "picture.py"], cwd=ROOT, capture_output=True, text=True, check=True,
                            env={"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)})  # fmt: skip
@@ -39,7 +39,7 @@ def test_the_code_of_a_run_names_no_folder_of_the_server_and_runs_beside_the_run
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = with_weights(Book(runs), "mine")
-    [code, *_] = [element.value for element in open_page("pages/explore/residual.py", model=f"{run}@8").code]
+    [code, *_] = [element.value for element in open_page("pages/residual/page.py", model=f"{run}@8").code]
     assert str(runs.parent) not in code
     assert "folder of runs" in code
     monkeypatch.chdir(runs.parent)

@@ -16,7 +16,7 @@ from xformer import Checkpoint, Transformer, load, save
 from xformer.tasks.rules import RULES
 from xformer.words import percent
 
-PAGE = "pages/explore/attention.py"
+PAGE = "pages/attention/page.py"
 CLEARLY = [
     ("reverse", "3 7 12 9 4 11", "layer 3 · head 2"),
     ("reverse-seq2seq", "3 7 12 9 4 11", "decoder 1 · cross · head 1"),

@@ -13,10 +13,10 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pages.shared.byte_cache import shared
-from pages.shared.panels.train_estimate import duration, expected, expected_at_once, shipped_training
-from pages.shared.panels.train_film import MOST_FRAMES
-from pages.shared.panels.train_own import watchable
-from pages.shared.panels.train_setup import FIRST, OWN, group_key, grouped
+from pages.train.estimate import duration, expected, expected_at_once, shipped_training
+from pages.train.film import MOST_FRAMES
+from pages.train.own import watchable
+from pages.train.setup import FIRST, OWN, group_key, grouped
 from tests.pages.conftest import ROOT, Open, plain
 from tests.training.tiny import ARCHITECTURES, tiny_preset
 from xformer.presets import PRESETS
@@ -27,7 +27,7 @@ from xformer.training.snapshots import snapshot_steps
 from xformer.training.transfer import TAG
 from xformer.words import percent
 
-PAGE = "pages/train/train.py"
+PAGE = "pages/train/page.py"
 UNANSWERED = "Its process ended before it had answered. Resume goes on from the last state it kept."
 
 
@@ -65,7 +65,7 @@ def test_a_visitor_without_runs_can_start_every_preset(open_page: Open, monkeypa
     def timed(*_: object) -> float:
         raise AssertionError("opening the screen times steps, which is work that nobody asked for")
 
-    monkeypatch.setattr("pages.shared.panels.train_estimate._seconds_a_step", timed)
+    monkeypatch.setattr("pages.train.estimate._seconds_a_step", timed)
     app = open_page(PAGE)
     assert not app.exception
     assert {f"start_{name}" for name in FIRST} == {key for key in buttons(app) if key.startswith("start_")}
@@ -104,7 +104,7 @@ def test_one_press_starts_one_run_and_shows_it(open_page: Open, runs: Path) -> N
 
 def test_a_press_that_comes_twice_starts_one_run(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def presses() -> None:
-        from pages.shared.panels.train_own import start
+        from pages.train.own import start
         from xformer.presets import PRESETS
 
         for ticket in (7, 7, 7, 8):
@@ -150,7 +150,7 @@ def test_settings_that_break_a_rule_say_so_and_cannot_be_started(open_page: Open
 def test_every_setting_of_the_three_configurations_can_be_chosen(open_page: Open) -> None:
     from dataclasses import fields as declared
 
-    from pages.shared.panels.train_fields import EVERYTHING
+    from pages.train.fields import EVERYTHING
     from xformer.config import ModelConfig, TaskConfig, TrainConfig
 
     derived = {"vocab_size", "architecture", "pad_token", "start_token", "end_token", "image", "patch", "lr_changes"}
@@ -165,8 +165,8 @@ def test_the_form_gives_back_every_preset_that_is_put_into_it(monkeypatch: pytes
     def forms() -> None:
         import streamlit as st
 
-        from pages.shared.panels import train_form
-        from pages.shared.panels.train_own import watchable
+        from pages.train import form as train_form
+        from pages.train.own import watchable
         from xformer.presets import PRESETS
 
         for preset in map(watchable, PRESETS.values()):
@@ -400,8 +400,8 @@ def test_a_film_that_is_too_large_is_refused_in_a_sentence(
 ) -> None:
     """Else an imported model with very many heads takes the memory of the server on this screen alone."""
     looked: list[object] = []
-    monkeypatch.setattr("pages.shared.panels.train_film.look", lambda *_: looked.append(1))
-    monkeypatch.setattr("pages.shared.panels.train_film.MOST_CELLS", most)
+    monkeypatch.setattr("pages.train.film.look", lambda *_: looked.append(1))
+    monkeypatch.setattr("pages.train.film.MOST_CELLS", most)
     monkeypatch.setenv("XFORMER_MAX_MEMORY", memory)
     app = open_page(PAGE, run=finished(runs))
     assert not app.exception
@@ -440,7 +440,7 @@ def test_settings_that_take_too_much_memory_cannot_be_started(open_page: Open, m
     def timed(*_: object) -> float:
         raise AssertionError("steps of such a model are not tried in the server either")
 
-    monkeypatch.setattr("pages.shared.panels.train_estimate._seconds_a_step", timed)
+    monkeypatch.setattr("pages.train.estimate._seconds_a_step", timed)
     monkeypatch.setenv("XFORMER_MAX_RUN_MEMORY", "100")
     app = open_page(PAGE)
     app.session_state[OWN] = True

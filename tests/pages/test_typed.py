@@ -14,7 +14,7 @@ from tests.pages.test_train import finished
 from xformer.errors import InputError
 from xformer.training.book import Book
 
-LEARN = "pages/learn/first_principles.py"
+LEARN = "pages/first_principles/page.py"
 
 
 def said(app: AppTest) -> list[str]:
@@ -33,9 +33,9 @@ def test_a_text_is_taken_whole_or_refused_and_never_cut() -> None:
     ("page", "key", "most"),
     [
         (None, "input", 20_000),
-        ("pages/compare/compare.py", "compare_input", 2_000),
+        ("pages/compare/page.py", "compare_input", 2_000),
         (LEARN, "principle_text", 120),
-        ("pages/train/train.py", "probe_", 400),
+        ("pages/train/page.py", "probe_", 400),
         (RUNS, "runs_text", 80),
         (RUNS, "runs_name_", 80),
     ],
@@ -54,7 +54,7 @@ def test_a_name_for_settings_of_ones_own_is_not_cut(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("xformer.training.queue.next_for", lambda *_: [])
-    app = open_page("pages/train/train.py")
+    app = open_page("pages/train/page.py")
     app.session_state["train_own"] = True
     app.run()
     app.text_input(key="own_name").set_value("n" * 100).run()
@@ -75,7 +75,7 @@ def test_a_text_of_one_letter_is_refused_in_one_message(
     open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XFORMER_DATA", str(tmp_path / "data"))
-    app = open_page("pages/train/train.py")
+    app = open_page("pages/train/page.py")
     app.session_state["train_own"] = app.session_state["presets_text"] = True
     app.run().button(key="change_characters").click().run()
     app.file_uploader(key="text_file_0").upload("a.txt", b"a" * 2000, "text/plain").run()

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import xformer
-from pages.shared.components.model_diagram import checked, picture
+from pages.components.model_diagram import checked, picture
 from tests.layers.reference import FITTING
 from xformer import ModelConfig
 from xformer.viz.diagram import Diagram, diagram

@@ -1,0 +1,5 @@
+"""Attention: who looks at whom, in every layer and head."""
+
+from pages.shared.screen import Screen
+
+SCREEN = Screen("Attention", icon="grid_on", group="Explore", place=3, shows_a_model=True)

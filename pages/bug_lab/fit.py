@@ -1,0 +1,149 @@
+"""Which model a bug is shown on: the chosen one where it shows something there, else one that it does show on, and why."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import streamlit as st
+
+from pages.bug_lab.runs import Pair, pair_of, shows_padding
+from pages.shared import models, resources
+from pages.shared.ask import seed
+from pages.shared.literal import literal
+from pages.shared.sidebar import choose_model
+from pages.shared.view import View
+from xformer.bugs import Bug
+from xformer.errors import InputError, XformerError
+
+FITTING = {
+    "softmax-over-queries": "reverse-seq2seq",
+    "softmax-over-heads": "reverse",
+    "causal-off-by-one": "reverse-decoder",
+    "causal-ignored": "reverse-decoder",
+    "causal-upside-down": "reverse-decoder",
+    "masked-with-zero": "reverse-decoder",
+    "masked-after-softmax": "reverse-decoder",
+    "cross-queries-from-memory": "reverse-seq2seq",
+    "cross-roles-swapped": "reverse-seq2seq",
+    "forgotten-return": "reverse-seq2seq",
+    "split-by-view": "reverse",
+    "residual-after-norm": "induction",
+    "identical-heads": "reverse",
+    "init-too-small": "reverse-mirror",
+    "cloned-layers": "sort",
+    "no-clipping": "reverse-mirror",
+    "loss-on-padding": "reverse-mirror",
+}
+"""The shipped model that shows a bug on its own example; a test holds that it does."""
+OWN = "bug_own"
+"""Whether the chosen model is shown even where it shows nothing."""
+USUAL = "reverse-small"
+"""The one for all others."""
+WORSE = 0.5
+"""Nats by which a loss has to rise for a bug to be seen in it: what is left of a probability is e^-0.5 = 0.61 of it."""
+MOVED = 0.05
+"""How far the weights of a pattern have to move, on average over its cells, for an untrained model to be seen to differ."""
+
+
+def shows_something(pair: Pair, bug: Bug) -> bool:
+    """Whether a bug is to be seen on this input: in an answer, in the loss, or, while nothing is learned, in a pattern."""
+    right, wrong = pair.right, pair.wrong
+    if not math.isfinite(wrong.loss):
+        return True
+    if bug.shows == "when fresh":
+        return max(moved(pair).values(), default=0.0) >= MOVED
+    return wrong.n_right < right.n_right or wrong.loss >= right.loss + WORSE
+
+
+def moved(pair: Pair) -> dict[tuple[str, int], float]:
+    """How far each head's weights moved, on average over the cells of its pattern; heads whose axes changed are left out."""
+    found = {}
+    for path, pattern in pair.right.trace.patterns().items():
+        other = pair.wrong.trace[f"{path}.pattern"]
+        if other.shape == pattern.shape:
+            apart = (other.nan_to_num(nan=2.0) - pattern)[0].abs().flatten(1).mean(dim=1)  # [head]
+            found |= {(path, head): value for head, value in enumerate(apart.tolist())}
+    return found
+
+
+def fitting(view: View, bug: Bug) -> tuple[View, str]:
+    """What to show the bug on, and the reason where it is not what was chosen."""
+    why = why_not(view, bug)
+    name = FITTING.get(bug.name, USUAL)
+    if not why or name == view.model or name not in models.shipped() or models.usable(name) is not None:
+        return view, ""
+    other = _view_of(name, view)
+    if why_not(other, bug):  # on this input; on the model's own example it does show
+        other = replace(other, source=tuple(other.task.vocabulary.read(other.task.rule.default)))
+    return other, why
+
+
+def ask_fitting(view: View, bug: Bug) -> tuple[View, dict[str, str]]:
+    """What the bug is shown on, with a sentence and two buttons where that is not what is chosen; and what the link keeps.
+
+    The choice in the sidebar stays as it is, for the other screens.
+    """
+    seed("own", (0, 1), 0, key=OWN)
+    name = models.title_of(view.model)
+    other, why = fitting(view, bug)
+    if st.session_state[OWN] and why:
+        with st.container(horizontal=True, vertical_alignment="center", gap="small", key="bug_fit"):
+            st.caption(f":material/info: {literal(name)} does not show this bug: {why}.", width="content")
+            st.button(
+                f"Show it on {literal(other.model)}", on_click=_set_own, args=(0,), key="bug_fit_other", type="tertiary"
+            )
+        return view, {"own": "1"}
+    if not why:
+        return view, {}
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="bug_fit"):
+        st.caption(
+            f":material/swap_horiz: Shown on **{literal(other.model)}**; {literal(name)} does not show it: {why}.",
+            width="content",
+        )
+        if bug.applies_to(view.checkpoint.config):
+            st.button(
+                f"Show {literal(name)} all the same", on_click=_set_own, args=(1,), key="bug_fit_own", type="tertiary"
+            )
+        st.button(f"Choose {literal(other.model)}", on_click=_choose, args=(other.model,), key=f"bug_model_{other.model}",
+                  type="tertiary")  # fmt: skip
+    return other, {}
+
+
+def _set_own(value: int) -> None:
+    st.session_state[OWN] = value
+
+
+def _choose(name: str) -> None:
+    choose_model(name)
+
+
+def why_not(view: View, bug: Bug) -> str:
+    """Why a bug is not to be seen on a model and an input, as the end of a sentence; "" where it is."""
+    if not bug.applies_to(view.checkpoint.config):
+        return f"it needs {literal(bug.rule.partition(':')[0])}"
+    if bug.shows == "in training":
+        return "" if view.model == FITTING[bug.name] or models.run_and_step(view.model) else "it takes longer to train"
+    if not shows_padding(view, bug):
+        return "it shows with padding only, and there is none"
+    try:
+        pair = pair_of(view, bug)
+    except (XformerError, RuntimeError):
+        return "it does not fit the changes of this run"
+    return "" if shows_something(pair, bug) else "on this input its answer stays the same"
+
+
+def _view_of(name: str, view: View) -> View:
+    """Another model on the same input where it can read that, else on its own example; as it was trained."""
+    checkpoint = models.checkpoint(name)
+    task = checkpoint.task
+    assert task is not None
+    source = tuple(task.vocabulary.read(task.rule.default))
+    if task.config.name == view.task.config.name:
+        try:
+            task.example(list(view.source), max_len=checkpoint.config.max_len)
+        except InputError:
+            pass
+        else:
+            source = view.source
+    return View(name, source, resources.MASKS[0], checkpoint, task, ())

@@ -1,0 +1,104 @@
+"""Bug lab: what does a broken transformer look like? One mistake at a time, beside the right model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import streamlit as st
+
+from pages.bug_lab.attention import attention_panel
+from pages.bug_lab.card import bug_card, crashes_panel
+from pages.bug_lab.choice import ask_bug, no_such_bug_here
+from pages.bug_lab.fit import ask_fitting
+from pages.bug_lab.notes import bug_notes, look_for, said, seen_in
+from pages.bug_lab.runs import Pair, pair_of, shows_padding, verdict
+from pages.bug_lab.training import is_training, lesson_of, tick, training_panel
+from pages.bug_lab.verdict import verdict_panel
+from pages.components.prediction_strip import Lane, prediction_strip
+from pages.shared.ask import choose
+from pages.shared.lanes import lanes
+from pages.shared.layout import what_to_notice
+from pages.shared.literal import literal
+from pages.shared.session import open_page
+from pages.shared.view import View
+from xformer.bugs import Bug
+from xformer.errors import XformerError
+
+SHOW = {"answer": "Answer", "attention": "Attention", "diagnosis": "Diagnosis", "training": "Train both"}
+
+
+def page() -> None:
+    chosen = open_page("Bug lab", "What does a broken transformer look like?")
+    bug = ask_bug()
+    bug_card(bug)
+    view, own = ask_fitting(chosen, bug)
+    if not bug.applies_to(view.checkpoint.config):
+        no_such_bug_here(view, bug)
+        chosen.share(bug=bug.name, **own)
+        crashes_panel()
+        what_to_notice([look_for(bug), seen_in(bug)])
+        return
+    show = _ask_show(bug)
+    pair = _pair(view, bug)
+    if show == "answer" and pair is not None:
+        _predictions(view, bug, pair)
+    elif show == "attention" and pair is not None:
+        attention_panel(view, bug, pair)
+    elif show == "diagnosis":
+        with st.spinner("Examining both models …"):
+            verdict_panel(bug, *verdict(view.model, bug.name))
+    every = tick() if show == "training" else None
+
+    def rest() -> None:
+        link = training_panel(view, bug) if show == "training" else {}
+        chosen.share(bug=bug.name, **own, **link)
+        what_to_notice(bug_notes(view, bug, pair, lesson_of(view, bug)))
+        if show == "training" and is_training() != (every is not None):
+            st.rerun()  # the page has to begin to run by itself, or to stop
+
+    st.fragment(rest, run_every=every)()
+    crashes_panel()
+
+
+def _ask_show(bug: Bug) -> str:
+    """What to look at; a bug of the training loop is not to be seen in a run."""
+    if bug.shows == "in training":
+        return choose("loop", {name: SHOW[name] for name in ("training", "diagnosis")}, "training", "Show", key="bug_loop",
+                      label_visibility="collapsed")  # fmt: skip
+    return choose("show", SHOW, "answer", "Show", key="bug_show", label_visibility="collapsed")
+
+
+def _pair(view: View, bug: Bug) -> Pair | None:
+    """Both runs, or a sentence on why there are none."""
+    if bug.shows == "in training":
+        return None
+    if not shows_padding(view, bug):
+        st.info("This bug shows with padding only, and this model’s input has none.", icon=":material/info:")
+        return None
+    try:
+        return pair_of(view, bug)
+    except XformerError as error:
+        st.error(literal(f"The changes of this run do not fit the broken model. {error}"))
+        return None
+
+
+def _predictions(view: View, bug: Bug, pair: Pair) -> None:
+    """What it reads and says, right and wrong, and what both write on their own; then the loss in words."""
+    shown = lanes(view.task, pair.right, pair.wrong, "with the bug")
+    if math.isnan(pair.wrong.loss):
+        shown[-1] = replace(shown[-1], tokens=("NaN",) * len(pair.wrong.answer))
+    lost = ""
+    if pair.alone is not None:
+        label, answer = view.task.vocabulary.labels, pair.right.answer
+        lost = "" if pair.alone[1] else " On its own it writes nothing: there the code with this bug fails."
+        for name, tokens in zip(("alone, right", "alone, bug"), pair.alone, strict=True):
+            if not tokens:
+                continue
+            right = tuple(i < len(answer) and token == answer[i] for i, token in enumerate(tokens))
+            shown.append(Lane(name, tuple(label[token] for token in tokens), right, offset=shown[-1].offset))
+    prediction_strip(shown, key="bug_strip")
+    st.caption(said(view, bug, pair) + lost)
+
+
+page()

@@ -1,0 +1,217 @@
+"""Training twice from the same first weights on the same batches, once with the bug: a little in each run of the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pandas as pd
+import streamlit as st
+
+from pages.shared import models
+from pages.shared.ask import seed
+from pages.shared.background_job import TICK, Job
+from pages.shared.layout import is_dark
+from pages.shared.literal import literal
+from pages.shared.notebook import code_and_data
+from pages.shared.view import View
+from xformer.bugs import Bug
+from xformer.bugs.lab import lab_run
+from xformer.config import TrainConfig
+from xformer.errors import XformerError
+from xformer.presets import Preset
+from xformer.training.progress import Progress
+from xformer.viz.theme import HEAD_HUES
+from xformer.viz.training import Curves, curve_chart
+
+STEPS = (200, 800)
+HELD_OUT, MOST_KEPT = 64, 6
+BUDGET = 0.35
+"""Seconds of training in one run of the page, out of the `TICK` between two."""
+RATES = (1, 10)
+JOBS = "bug_lessons"
+HUES = (HEAD_HUES[0], HEAD_HUES[1])
+NAMES = {"right": "right", "wrong": "with bug"}
+CHARTS = {
+    "loss": Curves("Training loss", NAMES, HUES, "nats per token"),
+    "tokens": Curves("Right on unseen inputs", NAMES, HUES, "tokens", ".1%", share=True),
+    "gradient": Curves("Length of the gradient", NAMES, HUES, "‖g‖ before clipping", ".3g", can_log=True),
+}
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """How far both have come: one row a report, and why the run with the bug ended early, where it did."""
+
+    rows: list[dict[str, float]] = field(repr=False)
+    step: int
+    steps: int
+    problem: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        return self.step >= self.steps
+
+
+def lesson(preset: Preset, bug: Bug, steps: int) -> Iterator[Lesson]:
+    """Train both, a report of each in turn; a run that breaks off stays where it is while the other goes on."""
+    right = lab_run(preset, steps=steps, device="cpu").reports()
+    wrong: Iterator[Progress] | None = lab_run(preset, bug, steps=steps, device="cpu").reports()
+    rows: list[dict[str, float]] = []
+    problem = ""
+    for progress in right:
+        row = {"step": float(progress.step)} | _figures(progress, "right")
+        if wrong is not None:
+            try:
+                row |= _figures(next(wrong), "wrong")
+            except XformerError as error:
+                wrong, problem = None, str(error)
+        rows.append(row)
+        yield Lesson(list(rows), progress.step, steps, problem)
+
+
+def training_panel(view: View, bug: Bug) -> dict[str, str]:
+    """The button, the progress and the curves; returns what the link keeps."""
+    seed("rate", RATES, RATES[bug.name == "no-clipping"], key=_rate_key(bug))
+    seed("steps", STEPS, STEPS[0], key="bug_steps")
+    job: Job[Lesson] | None = _jobs().get(_about(view, bug))
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="bug_train_bar"):
+        st.button(
+            "Train both",
+            type="primary",
+            icon=":material/play_arrow:",
+            key="bug_train",
+            on_click=_start,
+            args=(view, bug),
+            disabled=job is not None and job.is_running,
+        )
+        st.segmented_control(
+            "Steps",
+            STEPS,
+            format_func="{} steps".format,
+            required=True,
+            key="bug_steps",
+            persist_state="session",
+            label_visibility="collapsed",
+            width="content",
+        )
+        st.segmented_control(
+            "Learning rate",
+            RATES,
+            format_func={1: "usual rate", 10: "ten times that"}.__getitem__,
+            required=True,
+            key=_rate_key(bug),
+            persist_state="session",
+            label_visibility="collapsed",
+            width="content",
+        )
+        if job is not None and job.is_running:
+            job.advance(BUDGET)
+        if job is not None and job.latest is not None:
+            st.progress(job.latest.step / job.latest.steps, f"step {job.latest.step} of {job.latest.steps}", width=220)
+            if job.is_running:
+                st.button("Cancel", key="bug_train_cancel", on_click=job.cancel)
+    if job is None or (job.latest is None and not job.problem):
+        st.caption(
+            "Two fresh models of this size, from the same first weights and on the same batches: one right, one with the bug."
+        )
+    elif job.problem or job.latest is None:
+        st.info(literal(job.problem), icon=":material/error:")
+    else:
+        _show(view, bug, job.latest)
+    return {"rate": str(st.session_state[_rate_key(bug)]), "steps": str(st.session_state["bug_steps"])}
+
+
+def _rate_key(bug: Bug) -> str:
+    """Without clipping, ten times the usual rate is the usual one: at that rate gradients are long."""
+    return "bug_rate_unclipped" if bug.name == "no-clipping" else "bug_rate"
+
+
+def lesson_of(view: View, bug: Bug) -> Lesson | None:
+    """What has been trained of this model and bug so far."""
+    job = _jobs().get(_about(view, bug))
+    return None if job is None else job.latest
+
+
+def is_training() -> bool:
+    return any(job.is_running for job in _jobs().values())
+
+
+def tick() -> float | None:
+    """How often the page runs again by itself: only while something is trained."""
+    return TICK if is_training() else None
+
+
+def lab_preset(view: View, rate: int, steps: int) -> Preset:
+    """The model's own size and task, trained briefly with small batches."""
+    recipe = models.card(view.model).get("train")
+    peak = recipe.get("peak_lr", 3e-3) if isinstance(recipe, dict) else 3e-3
+    batch = min(32, recipe.get("batch_size", 32)) if isinstance(recipe, dict) else 32
+    train = TrainConfig(
+        steps=steps,
+        batch_size=batch,
+        peak_lr=peak * rate,
+        log_every=min(20, max(1, steps // 20)),
+        held_out=HELD_OUT,
+        snapshot_every=0,
+    )
+    return Preset("lab", "lab", "", view.checkpoint.config, view.task.config, train)
+
+
+def _about(view: View, bug: Bug) -> str:
+    """What a job is known by."""
+    rate, steps = st.session_state.get(_rate_key(bug), RATES[0]), st.session_state.get("bug_steps", STEPS[0])
+    return f"{view.model}|{bug.name}|{rate}|{steps}"
+
+
+def _figures(progress: Progress, side: str) -> dict[str, float]:
+    return {
+        f"loss_{side}": progress.loss,
+        f"tokens_{side}": progress.held_out.token_accuracy,
+        f"gradient_{side}": progress.gradient_norm,
+    }
+
+
+def _jobs() -> dict[str, Job[Lesson]]:
+    return st.session_state.setdefault(JOBS, {})
+
+
+def _start(view: View, bug: Bug) -> None:
+    """Begin anew; whatever else is being trained for this visitor ends, and of what was, the last few are kept."""
+    rate, steps = st.session_state[_rate_key(bug)], st.session_state["bug_steps"]
+    jobs = _jobs()
+    for job in jobs.values():
+        job.cancel()
+    about = _about(view, bug)
+    jobs.pop(about, None)
+    while len(jobs) >= MOST_KEPT:
+        jobs.pop(next(iter(jobs)))
+    jobs[about] = Job(lesson(lab_preset(view, rate, steps), bug, steps), about)
+
+
+def _show(view: View, bug: Bug, latest: Lesson) -> None:
+    table = pd.DataFrame(latest.rows)
+    for index, (place, (what, curves)) in enumerate(zip(st.columns(3, gap="medium"), CHARTS.items(), strict=True)):
+        frame = pd.DataFrame({side: table.get(f"{what}_{side}", math.nan) for side in NAMES}).assign(step=table["step"])
+        with place:
+            st.markdown(f"**{curves.title}**")
+            chart = curve_chart(frame, curves, steps=latest.steps, dark=is_dark(), log=what == "gradient", height=260)
+            st.altair_chart(chart, width="stretch", key=f"bug_curve_{index}")
+    if latest.problem:
+        st.info(f"With the bug: {literal(latest.problem)}", icon=":material/error:")
+    train = lab_preset(view, st.session_state[_rate_key(bug)], st.session_state["bug_steps"]).train
+    lines = [
+        "import xformer",
+        "from xformer.bugs import BUGS",
+        "from xformer.bugs.lab import lab_run",
+        "from xformer.config import TrainConfig",
+        "from xformer.presets import Preset",
+        f'checkpoint = xformer.load("{models.shown_path(view.model)}")',
+        f"train = TrainConfig(steps={train.steps}, batch_size={train.batch_size}, peak_lr={train.peak_lr}, "
+        f"log_every={train.log_every}, held_out={HELD_OUT}, snapshot_every=0)",
+        'preset = Preset("lab", "lab", "", checkpoint.config, checkpoint.task.config, train)',
+        f'for progress in lab_run(preset, BUGS["{bug.name}"]).reports():',
+        "    print(progress.step, progress.loss)",
+    ]
+    code_and_data(lines, table, "training", "bug-lab")

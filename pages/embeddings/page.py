@@ -1,0 +1,52 @@
+"""Embeddings: what vector does each token become? The vectors themselves, the whole vocabulary, and waves among numbers."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from pages.embeddings.notes import embedding_notes, where_from
+from pages.embeddings.number_waves import has_waves, number_waves_panel
+from pages.embeddings.patch_filters import filters_panel, patch_notes, where_patches_come_from
+from pages.embeddings.vectors import ask_part, vectors_panel
+from pages.embeddings.vocabulary import vocabulary_panel
+from pages.shared.ask import ask_side, choose
+from pages.shared.session import open_page
+from pages.shared.view import View
+from xformer.analysis.embeddings import input_vectors
+
+VECTORS, VOCABULARY, WAVES, FILTERS = "vectors", "vocabulary", "waves", "filters"
+
+
+def page() -> None:
+    view = open_page("Embeddings", "What vector does each token become?")
+    with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
+        show = choose("show", _panels(view), VECTORS, "Show", key="embeddings_show", label_visibility="collapsed")
+        side = ask_side() if view.is_pair else None
+        parts = input_vectors(view.original().trace, side)
+        part = ask_part(list(parts)) if show == VECTORS else ""
+    is_image = view.task.rule.is_image
+    st.caption(where_patches_come_from(view) if is_image else where_from(view, side, parts))
+    if show == VECTORS:
+        vectors_panel(view, part, side)
+    elif show == VOCABULARY:
+        vocabulary_panel(view, side)
+    elif show == WAVES:
+        number_waves_panel(view, side)
+    else:
+        filters_panel(view)
+    if is_image:
+        patch_notes(view, parts)
+    else:
+        embedding_notes(view, parts, side, show)
+    view.share()
+
+
+def _panels(view: View) -> dict[str, str]:
+    """What there is to see of this model."""
+    if view.task.rule.is_image:
+        return {VECTORS: "this image", FILTERS: "filters"}
+    waves = {WAVES: "numbers as waves"} if has_waves(view) else {}
+    return {VECTORS: "this input", VOCABULARY: "whole vocabulary", **waves}
+
+
+page()

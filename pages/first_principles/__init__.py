@@ -1,0 +1,5 @@
+"""First principles: how attention comes about, from an average on."""
+
+from pages.shared.screen import Screen
+
+SCREEN = Screen("First principles", icon="school", group="Learn", place=9)

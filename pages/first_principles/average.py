@@ -1,0 +1,63 @@
+"""First principle: a weighted average without parameters, dot products to weights to means."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from pages.first_principles.sentence import Sentence, ask_row
+from pages.first_principles.show import Picture, show_matrices
+from pages.shared.literal import literal
+from pages.shared.notebook import code_and_data
+from xformer.analysis import principles
+
+TITLE = "Average"
+
+
+def average_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
+    """Draw the step; returns what the link keeps, and what to notice."""
+    x, names = sentence.x, sentence.names
+    mixed = principles.average(x)
+    st.latex(r"S = X X^\top \qquad A = \mathrm{softmax}(S) \qquad Y = A\,X")
+    st.caption(
+        "Every word becomes a mean of all words. The weights are no parameters: they come from the dot products of the "
+        "vectors themselves. Nothing here has been learned."
+    )
+    row = ask_row(sentence)
+    table = show_matrices(
+        [
+            Picture("X", x, names, sentence.dimensions(), about="one word per row"),
+            Picture("S = X Xᵀ", mixed.scores, names, names, about="how alike two words are"),
+            Picture("A = softmax(S)", mixed.weights, names, names, "share", "each row sums to 1"),
+            Picture("Y = A X", mixed.out, names, sentence.dimensions("y"), about="the mixed words"),
+        ],
+        "average",
+        chosen=names[row],
+    )
+    st.text(principles.weighted_sum(mixed, row, sentence.words))
+    draw = 'matrix_chart(principles.matrix_frame(mixed.weights, names, names), kind="share", dark=False)'
+    code = ["names = principles.numbered(words)", "mixed = principles.average(x)", draw]
+    code_and_data([*sentence.code(), *code], table, "average", "first-principles")
+    return {"row": str(row)}, _notes(sentence, mixed, row)
+
+
+def _notes(sentence: Sentence, mixed: principles.Mixed, row: int) -> list[str]:
+    names = [literal(name) for name in sentence.names]
+    asymmetry = (mixed.scores - mixed.scores.T).abs().max().item()
+    best = int(mixed.weights[row].argmax())
+    self_best = sum(int(weights.argmax()) == i for i, weights in enumerate(mixed.weights))
+    words = sentence.words
+    notes = [
+        f"**S is its own mirror image** (largest difference {asymmetry:.1g}): what “{names[row]}” is to another word, "
+        "that word is to it. Nobody can ask for something other than what they are. Queries and keys, the next step, end that.",
+        f"“{names[row]}” gives most of its weight, {mixed.weights[row, best].item():.3f}, to “{names[best]}”. "
+        f"For {self_best} of {len(words)} words the largest weight is on themselves: x · x = ‖x‖² is hard to beat.",
+    ]
+    pairs = [(i, j) for i in range(len(words)) for j in range(i) if words[i] == words[j]]
+    if pairs:
+        i, j = pairs[0]
+        apart = (mixed.out[i] - mixed.out[j]).abs().max().item()
+        notes.append(
+            f"“{names[j]}” and “{names[i]}” are the same word, so their rows of Y differ by {apart:.1g}: "
+            "nothing here knows **where** a word stands."
+        )
+    return notes

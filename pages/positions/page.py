@@ -1,0 +1,55 @@
+"""Positions: how does the model know where a token is? Switch them off, look at its own kind, then at all kinds."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from pages.positions.notes import position_notes
+from pages.positions.own_kind import offsets_panel, own_positions_panel
+from pages.positions.patch_places import places_panel
+from pages.positions.six_kinds import position_kinds_panel
+from pages.positions.switched_off import positions_off_panel, positions_switch
+from pages.shared.ask import ask_side, choose
+from pages.shared.session import open_page
+from pages.shared.view import View
+
+ATTENTION, OWN, OFFSETS, PLACES, ALL_KINDS = "attention", "own", "offsets", "places", "kinds"
+
+
+def page() -> None:
+    view = open_page("Positions", "How does the model know where a token is?")
+    positions_switch(view)
+    panels = _panels(view)
+    with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
+        show = choose("show", panels, next(iter(panels)), "Show", key="positions_show", label_visibility="collapsed")
+        side = ask_side() if show not in (ATTENTION, PLACES) and view.is_pair else None
+    if show == ATTENTION:
+        positions_off_panel(view)
+    elif show == OWN:
+        own_positions_panel(view, side)
+    elif show == OFFSETS:
+        offsets_panel(view, side)
+    elif show == PLACES:
+        places_panel(view)
+    else:
+        position_kinds_panel(view, side)
+    position_notes(view, side, show)
+    view.share()
+
+
+def _panels(view: View) -> dict[str, str]:
+    """What there is to see of this model."""
+    kind = view.checkpoint.config.position_kind
+    own = f"its own kind: {kind.title}"
+    panels = {}
+    if kind.acts_on != "nothing":
+        panels[ATTENTION] = "with and without"
+        if not kind.is_drawn_by_offset:
+            panels[OWN] = own
+        panels[OFFSETS] = own if kind.is_drawn_by_offset else "by how far apart"
+    if view.task.rule.is_image and kind.acts_on == "stream":
+        panels[PLACES] = "where a patch is"
+    return {**panels, ALL_KINDS: "all kinds"}
+
+
+page()

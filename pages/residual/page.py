@@ -1,0 +1,26 @@
+"""Residual: when is the answer decided, and which parts decide it? The stream read after every sublayer."""
+
+from __future__ import annotations
+
+from pages.residual.attribution import attribution_panel
+from pages.residual.lens import lens_panel
+from pages.residual.norms import norms_panel
+from pages.shared.ask import choose
+from pages.shared.prediction import prediction_panel
+from pages.shared.session import open_page
+
+PICTURES = {"lens": "When it is decided", "parts": "Who adds what", "norms": "How long the stream is"}
+PANELS = {"lens": lens_panel, "parts": attribution_panel, "norms": norms_panel}
+
+
+def page() -> None:
+    view = open_page("Residual", "When is the answer decided?")
+    runs = view.runs()
+    prediction_panel(view)
+    # The pictures that are not shown are not computed.
+    picture = choose("picture", PICTURES, "lens", "Picture", key="residual_picture", label_visibility="collapsed")
+    PANELS[picture](view, runs)
+    view.share()
+
+
+page()

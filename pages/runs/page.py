@@ -1,0 +1,136 @@
+"""Runs: what have I trained? All runs in a table, their curves over each other, and each one's way to the other screens."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from pages.runs.curves import curves_panel
+from pages.runs.notes import notes
+from pages.runs.one import TRAIN, one_run
+from pages.shared import desk
+from pages.shared.literal import literal
+from pages.shared.runs_bar import bar, upload
+from pages.shared.runs_table import (
+    ALWAYS,
+    CHOSEN,
+    DOWN,
+    MOST,
+    MOST_FIND,
+    choose,
+    filters,
+    follow_the_link,
+    settings_that_differ,
+    table,
+)
+from xformer.errors import BookError
+from xformer.training.book import Entry
+from xformer.training.glance import latest_rows
+
+POLL = 2.0
+"""Seconds between two looks at the book while anything is waiting or trained."""
+
+
+def page() -> None:
+    who = desk.visitor()
+    st.title("Runs :small[:gray[What have I trained?]]", anchor=False)
+    try:
+        alive = any(_is_alive(entry) for entry in desk.entries())
+    except BookError as error:
+        st.error(literal(str(error)))
+        return
+    st.fragment(_body, run_every=POLL if alive else None)(who, alive)
+
+
+def _is_alive(entry: Entry) -> bool:
+    return entry.is_active or entry.state == "queued"
+
+
+def _body(who: str, was_alive: bool) -> None:
+    try:
+        _runs(who, was_alive)
+    except BookError as error:  # damaged since the page looked
+        st.error(literal(str(error)))
+
+
+def _runs(who: str, was_alive: bool) -> None:
+    bar()
+    book = desk.book()
+    entries = desk.entries()
+    if not entries:
+        _nothing_yet(who)
+        st.query_params.clear()
+        return
+    latest = latest_rows(book)
+    follow_the_link(entries, latest)
+    every_setting = settings_that_differ(entries)
+    found, by, down = filters(entries, [*ALWAYS, *[name for name in every_setting.columns if name not in ALWAYS]])
+    settings = settings_that_differ(found)
+    table(found, latest, settings, by, down, who)
+    by_id = {entry.id: entry for entry in entries}
+    st.session_state[CHOSEN] = [run for run in st.session_state[CHOSEN] if run in by_id]
+    chosen = [by_id[run] for run in st.session_state[CHOSEN]]
+    said_at, import_at = st.columns([5, 1], vertical_alignment="center")
+    with said_at:
+        _caption(len(entries), found, chosen, len(settings.columns.drop("steps", errors="ignore")))
+    with import_at:
+        _import(who)
+    link = {
+        "runs": ",".join(st.session_state[CHOSEN]),
+        "sort": by,
+        "order": "down" if st.session_state["runs_order"] == DOWN else "up",
+    }
+    for name, key in (("state", "runs_states"), ("tag", "runs_tags")):
+        if st.session_state[key]:
+            link[name] = ",".join(st.session_state[key])
+    if st.session_state["runs_text"]:
+        link["find"] = st.session_state["runs_text"][:MOST_FIND]
+    if chosen:
+        curves_at, one_at = st.columns([9, 5], gap="medium")
+        rows = {entry.id: book.rows(entry.id) for entry in chosen[:MOST]}
+        with curves_at:
+            link |= curves_panel(chosen, rows)
+        with one_at:
+            one_run(chosen, sorted({tag for entry in entries for tag in entry.tags}), who)
+        if lost := sum(book.n_rows(run) - len(found) for run, found in rows.items()):
+            words = "1 report of these runs is" if lost == 1 else f"{lost:,} reports of these runs are"
+            st.caption(f":material/broken_image: {words} damaged in the book of runs, and left out of the curves.")
+        notes(chosen[:MOST], rows, every_setting)
+    if st.query_params.to_dict() != link:
+        st.query_params.from_dict(link)
+    if was_alive and not any(map(_is_alive, entries)):
+        st.rerun()  # nothing left to look out for
+
+
+def _caption(n: int, found: list[Entry], chosen: list[Entry], n_settings: int) -> None:
+    hidden = len(chosen) - len({entry.id for entry in found} & {entry.id for entry in chosen})
+    words = [f"{len(found)} of {n} runs" if len(found) < n else f"{n} run{'s' if n > 1 else ''}"]
+    if len(found) > 1:
+        differ = f"they differ in {n_settings} setting{'s' if n_settings > 1 else ''}, each a column at the right"
+        words.append(differ if n_settings else "all with equal settings")
+    words.append(f"{len(chosen)} chosen" if chosen else "tick the boxes on the left to see curves")
+    if hidden:
+        words.append(f"{hidden} of them hidden by the filter")
+    if len(chosen) > MOST:
+        words.append(f"the first {MOST} are drawn")
+    st.caption(" · ".join(words) + ".")
+
+
+def _import(who: str) -> None:
+    with st.popover("Import", icon=":material/upload_file:", key="runs_import_open"):
+        upload(who, lambda taken: choose(*st.session_state.get(CHOSEN, []), taken.run), key="runs_import")
+
+
+def _nothing_yet(who: str) -> None:
+    with st.container(border=True):
+        st.subheader("Nothing has been trained here yet", anchor=False)
+        st.markdown(
+            "A small model learns to reverse numbers in a few seconds. Start one, and it appears here with its curve, its "
+            "settings and its weights at every step. Or import a file that somebody gave you."
+        )
+        with st.container(horizontal=True):
+            if st.button("Train the first one", icon=":material/school:", type="primary", key="runs_first"):
+                st.switch_page(TRAIN)
+            _import(who)
+
+
+page()

@@ -1,0 +1,130 @@
+"""The curves of a run: what the charts are given, and how they get to the browser without being drawn anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from pages.shared.layout import chart_spec, is_dark
+from pages.shared.notebook import csv, heads_from_1, menu
+from pages.shared.script import script
+from pages.train.film import Film, head_names
+from xformer.tasks import Task
+from xformer.tasks.task import Example
+from xformer.training.book import Entry
+from xformer.training.snapshots import snapshot_file
+from xformer.viz.training import (
+    Curves,
+    curve_chart,
+    domain_of,
+    every_nth,
+    head_curves,
+    head_frame,
+    metrics_frame,
+    with_marks,
+)
+
+HEIGHT, TALL = 172, 230
+"""CSS pixels of a chart beside the picture and of one below it, its axes included."""
+SCORE = "The share of a head’s attention that lies where this task needs it: 0 is none of it, 1 is all."
+MOST_HEADS = 16
+"""Up to so many heads each has a curve of its own, beyond that only the best one of each layer."""
+
+
+def metric_chart(
+    frame: pd.DataFrame,
+    curves: Curves,
+    steps: int,
+    shown: int | None,
+    marks: Mapping[int, str],
+    *,
+    height: int,
+    switch: bool = False,
+) -> None:
+    """One chart of the metrics; `switch` adds one for a logarithmic axis."""
+    log = False
+    with st.container(horizontal=True, vertical_alignment="center", key=f"head_{curves.axis}_{height}"):
+        st.markdown(f"**{curves.title}**", width="stretch")
+        if switch:
+            log = st.toggle("logarithmic", key="train_log", persist_state="session")
+    columns = ["step", *curves.names]
+    data = with_marks(every_nth(frame[columns]), shown, marks.items())
+    _show(data, curves, steps, height, log)
+
+
+def head_panel(film: Film, task: Task, steps: int, shown: int | None, marks: Mapping[int, str]) -> None:
+    """The scores of the heads on the probe, over the snapshots."""
+    names = head_names(film)
+    st.markdown(f"**Heads: {task.score_name} score**", help=SCORE)
+    if not names:
+        curves = head_curves(f"Heads: {task.score_name} score", {"best": "best head"}, [0])
+        _show(
+            pd.DataFrame({"step": pd.Series(dtype=float), "best": pd.Series(dtype=float)}), curves, steps, TALL, False
+        )
+        return
+    table = film.table()
+    if len(names) > MOST_HEADS:
+        table = table.loc[table.groupby(["step", "layer"])["score"].idxmax()].assign(head=0)
+        titles = {layer.path: layer.title for layer in film.layers}
+        names = {(path, 0): f"{titles[path]}, best head" for path in dict.fromkeys(table["layer"])}
+        hues = list(range(len(names)))
+    else:
+        hues = [head for _, head in names]
+        if len(dict.fromkeys(hues)) == 1:
+            hues = list(range(len(names)))
+    wide, columns = head_frame(table)
+    curves = head_curves(f"Heads: {task.score_name} score", {columns[pair]: name for pair, name in names.items()}, hues)
+    _show(with_marks(wide, shown, marks.items()), curves, steps, TALL, False)
+
+
+def code_and_csv(entry: Entry, rows: list[dict[str, Any]], film: Film, example: Example, step: int | None) -> None:
+    """The code for the curves and for the picture of the shown step, and their numbers as files."""
+    lines = [
+        "import os, torch, xformer",
+        "from xformer.training.book import Book",
+        "from xformer.viz.training import LOSS, curve_chart, metrics_frame",
+        'runs = os.environ.get("XFORMER_RUNS", "checkpoints/runs")  # where this app keeps what it trains',
+        f'rows = Book(runs).rows("{entry.id}")',
+        f"curves = curve_chart(metrics_frame(rows), LOSS, steps={entry.train.get('steps', 1)}, dark=False)",
+    ]
+    if step is None:
+        lines.append("curves")
+    else:
+        last = film.layers[-1]
+        target = "" if example.target is None else f", torch.tensor({example.target.tolist()})"
+        lines += [
+            "",
+            "from xformer.viz.attention import head_chart, head_frame",
+            f'checkpoint = xformer.load(f"{{runs}}/{snapshot_file(Path(entry.id), step).as_posix()}")',
+            f"trace = xformer.record(checkpoint.model, torch.tensor({example.stream.tolist()}){target})",
+            f'head = head_chart(head_frame(trace, "{last.path}", 0, {last.query_labels!r}, {last.key_labels!r}))',
+            "[curves, head]",
+        ]
+    with menu("training"):
+        st.code(script(lines), language="python", width=900)
+        csv(lambda: metrics_frame(rows), "metrics", entry.id, "Metrics as CSV")
+        csv(lambda: heads_from_1(film.table()), "heads", entry.id, "Head scores as CSV")
+
+
+def _show(data: pd.DataFrame, curves: Curves, steps: int, height: int, log: bool) -> None:
+    dark = is_dark()
+    ends = (0.0, 1.0) if curves.share else domain_of(data, list(curves.names), log)
+    picture = (
+        curves.title,
+        tuple(curves.names.items()),
+        curves.hues,
+        steps,
+        height,
+        log,
+        dark,
+        tuple(data.columns),
+        ends,
+    )
+    spec = dict(chart_spec(picture, lambda: curve_chart(data, curves, steps=steps, dark=dark, log=log, height=height)))
+    for name in ("data", "datasets"):  # sent beside the chart, so that a new point changes nothing else
+        spec.pop(name, None)
+    st.vega_lite_chart(data, spec, theme="streamlit", width="stretch", key=f"chart_{curves.axis}_{height}")

@@ -1,0 +1,153 @@
+"""The form for the settings of a run: it shows those of a preset, and says what a visitor made of them, validated.
+
+put(preset, "own")                  the form "own" shows a preset's settings
+ask(TASK, "own")                    draw a group of fields
+settings(preset, "own")             what the form says; raises ConfigError
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import streamlit as st
+
+from pages.train.fields import AUTO, EVERYTHING, TASK, Field
+from xformer.config import TaskConfig
+from xformer.presets import PRESETS, Preset
+from xformer.task_limits import TASK_LIMITS
+from xformer.tasks import Task
+
+
+def put(preset: Preset, form: str, fields: Sequence[Field] = EVERYTHING) -> None:
+    """Have a form show the settings of a preset. A callback, or before the form is drawn."""
+    model, task, train = preset.model.to_json(), preset.task.to_json(), preset.train.to_json()
+    if model["d_head"] * model["n_heads"] == model["d_model"]:
+        model["d_head"] = 0  # follows the other two
+    if model["d_value"] == preset.model.d_head:
+        model["d_value"] = 0
+    if model["causal"] == (model["architecture"] != "encoder"):
+        model["causal"] = None
+    if model["final_norm"] == (model["norm"] == "pre"):
+        model["final_norm"] = None
+    values = {"model": model, "task": task, "train": train}
+    begin = {(field.of, field.name): values[field.of][field.name] for field in fields}
+    st.session_state[f"{form}:begin"] = {name: AUTO if value is None else value for name, value in begin.items()}
+    st.session_state[f"{form}:version"] = st.session_state.get(f"{form}:version", 0) + 1
+
+
+def ask(fields: Sequence[Field], form: str, columns: int = 3) -> None:
+    """Draw fields in columns; a field that means nothing for the chosen task is disabled."""
+    places = st.columns(columns)
+    for index, field in enumerate(fields):
+        with places[index % columns]:
+            _ask(field, form)
+
+
+def settings(preset: Preset, form: str, fields: Sequence[Field] = EVERYTHING) -> Preset:
+    """A preset with the values that the form holds; sizes of the vocabulary follow from the task.
+
+    Raises `ConfigError` with one plain sentence when they break a rule.
+    """
+    values: dict[str, dict[str, Any]] = {"model": {}, "task": {}, "train": {}}
+    for field in fields:
+        value = _value(field, form)
+        values[field.of][field.name] = None if value == AUTO else tuple(value) if isinstance(value, list) else value
+    if values["task"].get("architecture", preset.task.architecture) != "encoder":
+        values["task"]["end_token"] = False
+    task_config = _task_like(preset, values["task"])
+    train = preset.train.replace(**values["train"], lr_changes=())
+    if not values["model"]:
+        return replace(preset, task=task_config, train=train)
+    task = Task(task_config)
+    special = task.vocabulary.special
+    if task_config.architecture != "encoder-decoder":
+        values["model"]["tied_source"] = False
+    model = preset.model.replace(
+        **values["model"],
+        architecture=task_config.architecture,
+        vocab_size=len(task.vocabulary),
+        pad_token=special.pad,
+        end_token=special.end,
+        start_token=special.start,
+        image=task.image_side,
+        patch=task_config.patch,
+    )
+    task.check_fits(model)
+    same = (model, task_config) == (preset.model, preset.task) and train.replace(
+        snapshot_every=preset.train.snapshot_every
+    ) == preset.train.replace(lr_changes=())
+    if same:
+        return replace(preset, train=train)
+    title = f"{task_config.name.capitalize()}, {model.n_layers} × {model.n_heads} heads, width {model.d_model}"
+    return Preset("own", title, "A model with settings of its own.", model, task_config, train)
+
+
+def _task_like(preset: Preset, values: dict[str, Any]) -> TaskConfig:
+    """The task with the values of the form; what the form does not ask (a text, the patches) is as in a preset of that task."""
+    name = values.get("name", preset.task.name)
+    alike = (preset, *PRESETS.values())
+    task = next((other.task for other in alike if other.task.name == name), preset.task)
+    return task.replace(**values)
+
+
+def _ask(field: Field, form: str) -> None:
+    # A default, not an entry of the session: a page that looks at a run every second must not overwrite what is being typed.
+    begin = _begin(field, form)
+    common: dict[str, Any] = {
+        "key": _key(field, form),
+        "help": field.help or None,
+        "disabled": not _means_something(field, form),
+        "persist_state": "session",
+    }
+    options = _options(field, form)
+    if field.name == "dropout_sites":
+        st.multiselect(field.label, options, default=begin, **common)
+    elif options:
+        index = options.index(begin) if begin in options else 0
+        st.selectbox(field.label, options, index=index, format_func=_word, **common)
+    elif isinstance(begin, bool):
+        st.toggle(field.label, value=begin, **common)
+    elif isinstance(begin, float):
+        st.number_input(field.label, value=begin, step=_float_step(begin), format="%g", **common)
+    else:
+        st.number_input(field.label, value=begin, step=1, **common)
+
+
+def _value(field: Field, form: str) -> Any:
+    value = st.session_state.get(_key(field, form), _begin(field, form))
+    options = _options(field, form)
+    return options[0] if options and not isinstance(value, list) and value not in options else value
+
+
+def _key(field: Field, form: str) -> str:
+    """The key of a field's widget: another one for each preset that was put into the form, so that it begins anew."""
+    return f"{form}_{st.session_state[form + ':version']}_{field.of}_{field.name}"
+
+
+def _begin(field: Field, form: str) -> Any:
+    return st.session_state[f"{form}:begin"][field.of, field.name]
+
+
+def _options(field: Field, form: str) -> tuple[Any, ...]:
+    if field.name == "architecture" and field.of == "task":
+        return TASK_LIMITS[_value(TASK[0], form)].architectures
+    return field.options
+
+
+def _means_something(field: Field, form: str) -> bool:
+    if field.name in ("end_token", "tied_source", "causal"):
+        architecture = _value(TASK[1], form)
+        return architecture == ("encoder-decoder" if field.name == "tied_source" else "encoder")
+    return True
+
+
+def _word(option: Any) -> str:
+    words = {True: "yes", False: "no"}
+    return words[option] if isinstance(option, bool) else str(option).replace("_", " ")
+
+
+def _float_step(value: float) -> float:
+    """A tenth of the value's own size."""
+    return 0.1 if value == 0 else float(f"{abs(value) / 10:.0e}")

@@ -1,0 +1,25 @@
+"""Train: can I watch it learn? One press starts a run; its attention, predictions and curves form on the screen."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from pages.shared import desk
+from pages.train.live import run_view
+from pages.train.setup import setup
+from pages.train.visit import NEW, share, show_complaint, shown_run
+
+
+def page() -> None:
+    who = desk.visitor()
+    entry = shown_run(who)
+    if entry is not None:  # with the name of the screen in the run's own row: the room is for pictures
+        run_view(entry, who)
+        return
+    st.title("Train :small[:gray[Can I watch it learn?]]", anchor=False)
+    show_complaint()
+    share(NEW, None)
+    setup(who)
+
+
+page()
