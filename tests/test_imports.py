@@ -49,6 +49,7 @@ MAY_IMPORT = {
     "greedy": RECORDING | {"tasks"},
     "continuation": RECORDING | {"decoding"},
     "analysis": RECORDING | {"tasks", "decoding", "greedy", "continuation", "memory", "words"},
+    "diagnosis": RECORDING | {"tasks", "decoding", "greedy", "analysis", "words"},
     "presets": {"errors", "config", "counting"},
     "sources": set(),
     "checkpoints": MODEL | {"tasks", "files", "guarded_file", "places", "safe_header"},

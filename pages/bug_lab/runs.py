@@ -15,10 +15,10 @@ from pages.shared import models, resources
 from pages.shared.byte_cache import kept
 from pages.shared.notebook import preamble
 from pages.shared.view import View
-from xformer.analysis.diagnose_case import Finding
-from xformer.analysis.diagnose_model import examine
 from xformer.bugs import BUGS, WHOLE_RUNS, Bug
 from xformer.decoding import decode
+from xformer.diagnosis.case import Finding
+from xformer.diagnosis.model import examine
 from xformer.edits import AnyEdit
 from xformer.errors import XformerError
 from xformer.interventions import all_edits, changed_source, join, parse

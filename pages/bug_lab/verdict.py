@@ -5,9 +5,9 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.shared.literal import literal
-from xformer.analysis.diagnose_case import Finding
-from xformer.analysis.diagnostics import findings_frame
 from xformer.bugs import BUGS, Bug
+from xformer.diagnosis.case import Finding
+from xformer.diagnosis.diagnose import findings_frame
 
 ICONS = {"error": ":material/error:", "warning": ":material/warning:", "note": ":material/info:"}
 

@@ -7,8 +7,6 @@ import torch
 
 from tests.layers.reference import randomise
 from xformer import edits
-from xformer.analysis.diagnose_model import examination, examine
-from xformer.analysis.diagnostics import diagnose
 from xformer.analysis.heads import head_scores
 from xformer.analysis.images import (
     filter_components,
@@ -19,6 +17,8 @@ from xformer.analysis.images import (
 )
 from xformer.analysis.nearness import places_side_by_side
 from xformer.analysis.survey import survey
+from xformer.diagnosis.diagnose import diagnose
+from xformer.diagnosis.model import examination, examine
 from xformer.errors import InputError
 from xformer.model import Transformer
 from xformer.presets import preset

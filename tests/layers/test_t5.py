@@ -11,9 +11,9 @@ from torch import Tensor
 
 import xformer
 from tests.layers.reference import assert_close, assert_same, build, inputs, model_config
-from xformer.analysis.diagnostics import diagnose
 from xformer.analysis.positions import bias_table
 from xformer.bugs.surgery import exchange
+from xformer.diagnosis.diagnose import diagnose
 from xformer.layers.cache import Cache
 from xformer.layers.position_tables import AddPositions
 from xformer.positions.t5 import N_BUCKETS, bucket

@@ -11,7 +11,7 @@ from xformer.cli.say import complain, say, say_json, say_table
 from xformer.errors import InputError, XformerError
 
 if TYPE_CHECKING:
-    from xformer.analysis.diagnose_report import Report
+    from xformer.diagnosis.report import Report
 
 
 def run(options: Namespace) -> int:
@@ -37,9 +37,9 @@ def _examined(path: str) -> tuple[Report, str]:
         raise InputError("NumPy archives are not read; write the trace with --out trace.safetensors.")
     if not Path(path).exists():
         raise InputError(f"There is nothing at {path[:200]!r}; give a checkpoint folder, or a file that trace wrote.")
-    from xformer.analysis.diagnose_model import check_up  # only now: what was typed may be wrong
-    from xformer.analysis.diagnostics import diagnosis, too_few_rows
     from xformer.checkpoints import load
+    from xformer.diagnosis.diagnose import diagnosis, too_few_rows
+    from xformer.diagnosis.model import check_up  # only now: what was typed may be wrong
     from xformer.trace_file import is_trace, load_trace
 
     if Path(path).is_file() and is_trace(path):
@@ -51,7 +51,7 @@ def _examined(path: str) -> tuple[Report, str]:
 
 
 def _say(report: Report, left_open: str) -> None:
-    from xformer.analysis.diagnostics import findings_frame
+    from xformer.diagnosis.diagnose import findings_frame
 
     if not report.findings:
         say(f"Nothing is wrong in what was looked at.{left_open}")

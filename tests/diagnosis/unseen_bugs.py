@@ -1,6 +1,6 @@
 """Twenty-five bugs that no check was written for: made after the checks, of kinds that `xformer.bugs` does not have.
 
-python -m tests.analysis.unseen_bugs        prints what becomes of each: by a trace alone, and with the model at hand
+python -m tests.diagnosis.unseen_bugs        prints what becomes of each: by a trace alone, and with the model at hand
 """
 
 from __future__ import annotations
@@ -288,9 +288,9 @@ MISSED_WITH_THE_MODEL = {
 
 def outcomes() -> dict[str, dict[str, list[str]]]:
     """For each bug the first kind found ("–" for none) in each model it fits, by a trace alone and with the model."""
-    from tests.analysis.confusion import SHIPPED, fresh, shipped
-    from xformer.analysis.diagnose_model import check_up, examination
-    from xformer.analysis.diagnostics import diagnose
+    from tests.diagnosis.confusion import SHIPPED, fresh, shipped
+    from xformer.diagnosis.diagnose import diagnose
+    from xformer.diagnosis.model import check_up, examination
     from xformer.presets import PRESETS
     from xformer.tasks import Task
 

@@ -11,7 +11,7 @@ from typing import Literal
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from xformer.analysis.diagnose_where import Place
+from xformer.diagnosis.where import Place
 from xformer.trace import Trace
 
 Severity = Literal["error", "warning", "note"]

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.analysis.diagnose_case import Case, Layer, Look
-from xformer.analysis.diagnose_rounding import FEW, excess, unit
-from xformer.analysis.diagnose_stream_steps import one_vector_each
-from xformer.analysis.diagnose_where import positions_of
+from xformer.diagnosis.case import Case, Layer, Look
+from xformer.diagnosis.rounding import FEW, excess, unit
+from xformer.diagnosis.stream_steps import one_vector_each
+from xformer.diagnosis.where import positions_of
 
 Tables = dict[str, Tensor]
 

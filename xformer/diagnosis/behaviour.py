@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from xformer.analysis.diagnose_case import Finding, relative
-from xformer.analysis.diagnose_inputs import Examination
+from xformer.diagnosis.case import Finding, relative
+from xformer.diagnosis.inputs import Examination
 from xformer.layers.cache import Cache
 from xformer.model import Transformer
 

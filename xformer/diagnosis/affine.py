@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from xformer.analysis.diagnose_case import Case
-from xformer.analysis.diagnose_projections import NEAR, outside_of
-from xformer.analysis.diagnose_rounding import of_product
+from xformer.diagnosis.case import Case
+from xformer.diagnosis.projections import NEAR, outside_of
+from xformer.diagnosis.rounding import of_product
 
 
 def affine(

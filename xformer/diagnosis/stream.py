@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.analysis.diagnose_case import Case, Finding, Sub, centred, relative
+from xformer.diagnosis.case import Case, Finding, Sub, centred, relative
 
 NEAR = 1e-3
 NOTHING = 1e-6

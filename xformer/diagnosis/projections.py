@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.analysis.diagnose_case import Case, Finding, Layer, centred, relative
+from xformer.diagnosis.case import Case, Finding, Layer, centred, relative
 
 NEAR = 1e-2
 FLAT = 1e-5
@@ -80,7 +80,7 @@ def _cross(case: Case, layer: Layer) -> Iterator[Finding]:
     if "neither" in told.values():
         lost = [name for name, stream in told.items() if stream == "neither"]
         if not all(_is_cut(case[f"{layer.path}.{name}"], target, memory) for name in lost):
-            return  # made from no row of either stream, for no reason that has a name: `diagnose_identities` says so
+            return  # made from no row of either stream, for no reason that has a name: `identities` says so
         kind, what = "split-by-view", "The heads are cut out across positions, as by a view without the transpose"
     from_where = ", ".join(
         f"{name} from {stream if stream == 'neither' else 'the ' + stream}" for name, stream in told.items()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.analysis.diagnose_case import Case, Finding, Layer, cells
+from xformer.diagnosis.case import Case, Finding, Layer, cells
 from xformer.words import percent
 
 NOTHING = 1e-8

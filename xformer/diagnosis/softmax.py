@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.analysis.diagnose_case import Case, Finding, Layer
+from xformer.diagnosis.case import Case, Finding, Layer
 
 
 def check_softmax(case: Case) -> Iterator[Finding]:

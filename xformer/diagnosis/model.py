@@ -6,12 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from xformer.analysis.diagnose_behaviour import check_behaviours
-from xformer.analysis.diagnose_case import Finding
-from xformer.analysis.diagnose_inputs import Examination
-from xformer.analysis.diagnose_report import Report
-from xformer.analysis.diagnostics import diagnosis
 from xformer.config import ModelConfig
+from xformer.diagnosis.behaviour import check_behaviours
+from xformer.diagnosis.case import Finding
+from xformer.diagnosis.diagnose import diagnosis
+from xformer.diagnosis.inputs import Examination
+from xformer.diagnosis.report import Report
 from xformer.layers.layout import Layout
 from xformer.model import Transformer
 from xformer.tasks import Task

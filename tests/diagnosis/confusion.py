@@ -1,6 +1,6 @@
 """The confusion table of the diagnosis: every bug put into many models, and what it was taken for.
 
-python -m tests.analysis.confusion        prints it
+python -m tests.diagnosis.confusion        prints it
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import torch
 
 import xformer
 from tests.training.tiny import tiny_preset
-from xformer.analysis.diagnose_model import examine
 from xformer.bugs import BUGS, Bug
 from xformer.bugs.lab import lab_run
+from xformer.diagnosis.model import examine
 from xformer.errors import TrainingError
 from xformer.presets import PRESETS, Preset
 from xformer.tasks import Task

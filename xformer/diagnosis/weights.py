@@ -20,8 +20,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.analysis.diagnose_case import Case, Finding, centred
-from xformer.analysis.diagnose_projections import joined
+from xformer.diagnosis.case import Case, Finding, centred
+from xformer.diagnosis.projections import joined
 
 TOO_LARGE, TOO_SMALL = 3.0, 0.1
 SAME = 1e-5

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from xformer.analysis.diagnose_attention_steps import masks, mixes, outputs, patterns, projections, roles, scores
-from xformer.analysis.diagnose_case import Case, Finding, Look
-from xformer.analysis.diagnose_positions import positions, turns
-from xformer.analysis.diagnose_stream_steps import (
+from xformer.diagnosis.attention_steps import masks, mixes, outputs, patterns, projections, roles, scores
+from xformer.diagnosis.case import Case, Finding, Look
+from xformer.diagnosis.positions import positions, turns
+from xformer.diagnosis.stream_steps import (
     activations,
     between_layers,
     embeddings,

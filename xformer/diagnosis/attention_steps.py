@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.analysis.diagnose_affine import affine
-from xformer.analysis.diagnose_case import Case, Layer, Look, relative
-from xformer.analysis.diagnose_projections import joined
-from xformer.analysis.diagnose_rounding import FEW, excess, of_product, unit
+from xformer.diagnosis.affine import affine
+from xformer.diagnosis.case import Case, Layer, Look, relative
+from xformer.diagnosis.projections import joined
+from xformer.diagnosis.rounding import FEW, excess, of_product, unit
 
 SAME = 1e-5
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import xformer
-from tests.analysis.unseen_bugs import BY_A_TRACE, MISSED_BY_A_TRACE, UNSEEN, Unseen
+from tests.diagnosis.unseen_bugs import BY_A_TRACE, MISSED_BY_A_TRACE, UNSEEN, Unseen
 from tests.layers.reference import randomise
-from xformer.analysis.diagnose_model import check_up, examination
-from xformer.analysis.diagnostics import diagnose
+from xformer.diagnosis.diagnose import diagnose
+from xformer.diagnosis.model import check_up, examination
 
 
 def model_of(unseen: Unseen) -> xformer.Transformer:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import xformer
-from tests.analysis.confusion import (
+from tests.diagnosis.confusion import (
     CONSEQUENCES,
     NOT_AFTER_TRAINING,
     NOT_IN_A_TRACE,
@@ -25,13 +25,13 @@ from tests.analysis.confusion import (
 )
 from tests.layers.reference import FITTING
 from xformer import edits
-from xformer.analysis.diagnose_case import Case, tokens_that_count
-from xformer.analysis.diagnose_model import examination
-from xformer.analysis.diagnose_projections import outside_of
-from xformer.analysis.diagnose_stream import misfit_of_norm
-from xformer.analysis.diagnose_weights import weight_ratios
-from xformer.analysis.diagnostics import Finding, diagnose, findings_frame, too_few_rows
 from xformer.bugs import BUGS
+from xformer.diagnosis.case import Case, tokens_that_count
+from xformer.diagnosis.diagnose import Finding, diagnose, findings_frame, too_few_rows
+from xformer.diagnosis.model import examination
+from xformer.diagnosis.projections import outside_of
+from xformer.diagnosis.stream import misfit_of_norm
+from xformer.diagnosis.weights import weight_ratios
 from xformer.errors import InputError
 from xformer.presets import PRESETS
 from xformer.tasks import Task

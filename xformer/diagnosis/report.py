@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from xformer.analysis.diagnose_behaviour import BEHAVIOURS
-from xformer.analysis.diagnose_case import Finding
-from xformer.analysis.diagnose_identities import IDENTITIES
+from xformer.diagnosis.behaviour import BEHAVIOURS
+from xformer.diagnosis.case import Finding
+from xformer.diagnosis.identities import IDENTITIES
 
 OUT_OF_SIGHT = (
     "how it is trained: the loss, the labels, the batches, clipping, dropout, the learning rate",

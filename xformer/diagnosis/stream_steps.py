@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from xformer.analysis.diagnose_affine import affine
-from xformer.analysis.diagnose_case import Case, Look
-from xformer.analysis.diagnose_projections import joined, outside_of
-from xformer.analysis.diagnose_rounding import FEW, excess, of_norm, of_sum, unit
-from xformer.analysis.diagnose_where import Place
 from xformer.config import MOST_INK
+from xformer.diagnosis.affine import affine
+from xformer.diagnosis.case import Case, Look
+from xformer.diagnosis.projections import joined, outside_of
+from xformer.diagnosis.rounding import FEW, excess, of_norm, of_sum, unit
+from xformer.diagnosis.where import Place
 
 ALIKE = 1e-6
 FITS = 1e-5

@@ -3,8 +3,8 @@
     diagnose(record(model, tokens)) -> []            for a right model, fresh or trained
     diagnose(record(broken, tokens))[0].kind         the bug's name in `xformer.bugs`, where that has it
 
-Each check stands with its derivation in a `diagnose_*` module: first the mistakes that have a name, then every step computed
-again (`diagnose_identities`). Most are identities that a right run fulfils but for rounding,
+Each check stands with its derivation in a file of this room: first the mistakes that have a name, then every step computed
+again (`identities`). Most are identities that a right run fulfils but for rounding,
 whatever its weights are (rows that sum to 1, S = QKᵀ/√d_head, x + f(x), …); where there are none (the size of fresh weights),
 the limit follows from the distribution that is written there.
 """
@@ -18,16 +18,16 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from xformer.analysis.diagnose_case import Case, Finding, tokens_that_count
-from xformer.analysis.diagnose_ends import check_finite, check_logits, check_order, check_positions
-from xformer.analysis.diagnose_identities import check_identities
-from xformer.analysis.diagnose_masks import check_future, check_padding
-from xformer.analysis.diagnose_projections import check_clones, check_projections
-from xformer.analysis.diagnose_report import Report
-from xformer.analysis.diagnose_scores import check_scores
-from xformer.analysis.diagnose_softmax import check_softmax
-from xformer.analysis.diagnose_stream import check_additions, check_residual
-from xformer.analysis.diagnose_weights import check_heads, check_init, check_neurons, check_start
+from xformer.diagnosis.case import Case, Finding, tokens_that_count
+from xformer.diagnosis.ends import check_finite, check_logits, check_order, check_positions
+from xformer.diagnosis.identities import check_identities
+from xformer.diagnosis.masks import check_future, check_padding
+from xformer.diagnosis.projections import check_clones, check_projections
+from xformer.diagnosis.report import Report
+from xformer.diagnosis.scores import check_scores
+from xformer.diagnosis.softmax import check_softmax
+from xformer.diagnosis.stream import check_additions, check_residual
+from xformer.diagnosis.weights import check_heads, check_init, check_neurons, check_start
 from xformer.errors import InputError
 from xformer.model import Transformer
 from xformer.trace import Trace

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from xformer.analysis.diagnose_case import Case, Finding, relative
+from xformer.diagnosis.case import Case, Finding, relative
 from xformer.trace import Trace
 
 NEAR = 1e-5

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.analysis.diagnose_case import Case, Finding, Layer, relative
+from xformer.diagnosis.case import Case, Finding, Layer, relative
 
 NEAR = 1e-3
 ENOUGH = 3
