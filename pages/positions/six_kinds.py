@@ -16,7 +16,7 @@ ROWS = 64
 """Positions in the small picture of what is done."""
 DRAW = {"done": "what is done", "offset": "two positions, by how far apart"}
 HEIGHT = 150
-IN_A_ROW = 4
+IN_A_ROW = 3
 
 
 def position_kinds_panel(view: View, side: str | None) -> None:

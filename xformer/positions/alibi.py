@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from xformer.positions.kind import PositionKind, Sizes
+from xformer.positions.kind import PositionKind, Sizes, each_head
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -67,6 +67,6 @@ class Alibi(PositionKind):
 
     def offset_caption(self, sizes: Sizes) -> str:
         return (
-            f"What each of the {sizes.n_heads} heads adds to a score by how far the key is away: minus its own slope times the "
+            f"What {each_head(sizes)} adds to a score by how far the key is away: minus its own slope times the "
             "distance. Nothing is added to the vectors."
         )

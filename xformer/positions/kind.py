@@ -40,6 +40,11 @@ class Sizes(Protocol):
     def position_base(self) -> float: ...
 
 
+def each_head(sizes: Sizes) -> str:
+    """Whom a caption speaks of: "each of the 12 heads", or "the head" where there is one."""
+    return "the head" if sizes.n_heads == 1 else f"each of the {sizes.n_heads} heads"
+
+
 class PositionKind:
     """One way to tell a model where a token stands. A kind overrides what it does; by default it does nothing."""
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
-from xformer.positions.kind import PositionKind, Sizes
+from xformer.positions.kind import PositionKind, Sizes, each_head
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -57,8 +57,8 @@ class T5(PositionKind):
     title = "T5’s bias"
     does = "Adds a learned number to each score, by head and by how far away the key is."
     more = (
-        "Near distances have a number each, far ones share one, so that it also says something of distances that training "
-        "never showed. All layers use the same table. (Raffel et al. 2020, §2.1)"
+        "Near distances have a number each, farther ones share one with their neighbours, and all layers use the same "
+        "table. A range of distances that training never showed has learned nothing. (Raffel et al. 2020, §2.1)"
     )
     acts_on = "scores"
     detail = "T5’s bias, learned"
@@ -88,6 +88,6 @@ class T5(PositionKind):
 
     def offset_caption(self, sizes: Sizes) -> str:
         return (
-            f"What each of the {sizes.n_heads} heads has learned to add to a score by how far the key is away: the "
+            f"What {each_head(sizes)} has learned to add to a score by how far the key is away: the "
             f"further, the more distances share one number, and from {FURTHEST} on all do."
         )
