@@ -50,6 +50,18 @@ def test_both_kinds_are_listed_shown_and_deleted(
     assert not (tmp_path / "plain").exists()
 
 
+def test_a_run_whose_process_is_gone_is_not_called_running(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    book = Book(tmp_path)
+    run = book.add(tiny_preset(), name="mine", state="running")
+    book.change(run, worker="somebody")
+    book.folder_of(run).mkdir(exist_ok=True)
+    (book.folder_of(run) / jobs.LOCK).touch()  # and nobody holds it
+    assert (book.entry(run).state, json.loads(said(capsys, "show", run, "--folder", str(tmp_path)))["state"]) == (
+        "running",
+        "interrupted",
+    )
+
+
 def tell(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     """An order, and what comes of it: the exit status and all that is said."""
     status = main(["runs", *arguments, "--folder", str(folder)])

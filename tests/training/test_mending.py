@@ -39,12 +39,13 @@ def test_one_garbled_cell_costs_nobody_anything(book: Book, sound: str, column: 
     hurt, whole = book.entries()
     assert (hurt.id, whole.id, whole.state) == (run, sound, "finished")
     assert list(overview([hurt, whole], latest_rows(book)).index) == [run, sound]
-    differing([hurt, whole])
+    told_apart = differing([hurt, whole])
     queue.in_turn(book.entries())
     jobs.tend(book)
     if column in ("model", "task", "train", "state"):
         assert hurt.state == DAMAGED
         assert f"damaged ({column}" in hurt.message
+        assert told_apart.empty, "one run alone differs from none"
     assert all(math.isfinite(number) for number in (hurt.step, hurt.seconds, hurt.turn, hurt.created))
     jobs.stop(book, run)
     if hurt.worker is None:

@@ -11,6 +11,7 @@ from xformer.cli.say import complain, say, say_json, say_table
 from xformer.errors import BookError, InputError
 from xformer.training.book import Book, Entry
 from xformer.training.glance import exact_match, latest_rows
+from xformer.training.jobs import as_it_is
 from xformer.training.run_card import card_of
 from xformer.words import percent
 
@@ -24,7 +25,7 @@ def run(options: Namespace) -> int:
     book, entries, thrown_away = Book(folder), {}, set()
     if book.database.file.exists():  # else looking would make one
         try:
-            entries = {entry.id: entry for entry in reversed(book.entries())}
+            entries = {entry.id: as_it_is(book, entry) for entry in reversed(book.entries())}
             thrown_away = {entry.id for entry in book.entries(deleted=True)}
         except BookError as error:
             trouble = str(error)

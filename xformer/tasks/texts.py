@@ -99,7 +99,7 @@ def _write(name: str, text: bytes) -> None:
     if kept + len(text) > most:
         raise NoRoomError(
             f"This text takes {megabytes(len(text))}. Texts that are kept on this server take {megabytes(kept)} already, and "
-            f"{megabytes(most)} are allowed; choose one of those."
+            f"{megabytes(most)} are allowed; whoever serves this can allow more (XFORMER_MAX_DISK)."
         )
     Room().check(len(text), "This text")
     try:

@@ -69,14 +69,16 @@ def settings_of(entry: Entry) -> dict[str, Any]:
 def differing(entries: Sequence[Entry]) -> pd.DataFrame:
     """The settings that are not the same in all runs: a row per run, a column per setting, indexed by id.
 
-    Numbers stay numbers where all are; anything else is written out. A run that has no such setting has an empty cell.
+    Numbers stay numbers where all are; anything else is written out. A run that has no such setting has an empty cell; a
+    damaged one has none that can be told from the others'.
     """
     settings = {entry.id: settings_of(entry) for entry in entries}
     names = list(dict.fromkeys(name for values in settings.values() for name in values))
     columns = {}
     for name in names:
         values = [found.get(name) for found in settings.values()]
-        if len({json.dumps(value, sort_keys=True) for value in values}) > 1:
+        told = [value for value, entry in zip(values, entries, strict=True) if entry.state != "damaged"]
+        if len({json.dumps(value, sort_keys=True) for value in told}) > 1:
             columns[name] = _column(values)
     return pd.DataFrame(columns, index=pd.Index(list(settings), name="run"))
 
