@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
+from pages.positions.every_kind import position_kinds_panel
 from pages.positions.notes import position_notes
 from pages.positions.own_kind import offsets_panel, own_positions_panel
 from pages.positions.patch_places import places_panel
-from pages.positions.six_kinds import position_kinds_panel
 from pages.positions.switched_off import positions_off_panel, positions_switch
 from pages.shared.ask import ask_side, choose
 from pages.shared.session import open_page

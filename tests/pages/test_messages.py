@@ -44,7 +44,7 @@ OURS = {
     "feed_forward/activity.py": {"said"},
     "feed_forward/notes.py": {"name"},
     "attention/over_image.py": {"name"},
-    "positions/six_kinds.py": {"kind.title"},
+    "positions/every_kind.py": {"kind.title"},
     "positions/switched_off.py": {"name"},
     "first_principles/show.py": {"picture.title", "picture.about"},
     "home/published_sizes.py": {"published.title"},
