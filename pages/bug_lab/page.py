@@ -20,6 +20,7 @@ from pages.shared.ask import choose
 from pages.shared.lanes import lanes
 from pages.shared.layout import what_to_notice
 from pages.shared.literal import literal
+from pages.shared.patience import patience
 from pages.shared.session import open_page
 from pages.shared.view import View
 from xformer.bugs import Bug
@@ -77,7 +78,8 @@ def _pair(view: View, bug: Bug) -> Pair | None:
         st.info("This bug shows with padding only, and this model’s input has none.", icon=":material/info:")
         return None
     try:
-        return pair_of(view, bug)
+        with patience("Both models write") as step:
+            return pair_of(view, bug, step)
     except XformerError as error:
         st.error(literal(f"The changes of this run do not fit the broken model. {error}"))
         return None

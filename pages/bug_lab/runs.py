@@ -5,15 +5,19 @@ A bug that only padding shows is shown on a padded input, one of fresh weights o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 
 import streamlit as st
 import torch
 import torch.nn.functional as F
 
 from pages.shared import models, resources
-from pages.shared.byte_cache import kept
+from pages.shared.byte_cache import kept, shared
 from pages.shared.notebook import preamble
+from pages.shared.patience import Step
 from pages.shared.view import View
 from xformer.bugs import BUGS, WHOLE_RUNS, Bug
 from xformer.decoding import decode
@@ -31,6 +35,8 @@ from xformer.tasks.task import Example
 from xformer.trace import record
 
 PADDING = 3
+MOST_WRITTEN = 32
+"""So many tokens of a longer answer are written alone: the broken model runs anew for each."""
 FRESH_SEED = 0
 
 
@@ -42,12 +48,16 @@ class Pair:
     wrong: Reading
     padding: int
     alone: tuple[tuple[int, ...], tuple[int, ...]] | None
-    """What each writes token by token, where the model writes so."""
+    """The first `MOST_WRITTEN` tokens that each writes, where the model writes token by token."""
 
 
-def pair_of(view: View, bug: Bug) -> Pair:
-    """Both runs of what is on the screen. Raises `XformerError` where the changes do not fit the broken model."""
-    return _pair(view.model, view.source, view.mask, join(view.interventions), bug.name)
+def pair_of(view: View, bug: Bug, step: Step | None = None) -> Pair:
+    """Both runs of what is on the screen; `step(done, of)` is told how much both have written.
+
+    Raises `XformerError` where the changes do not fit the broken model.
+    """
+    what = view.model, view.source, view.mask, join(view.interventions), bug.name
+    return shared.get(("bug pair", *what), partial(_pair, *what, step))
 
 
 def models_of(view: View, bug: Bug) -> tuple[Transformer, Transformer]:
@@ -104,8 +114,7 @@ def _models(name: str, bug: str) -> tuple[Transformer, Transformer]:
     return right, BUGS[bug].broken(right)
 
 
-@kept
-def _pair(name: str, source: tuple[int, ...], mask: str, changes: str, bug: str) -> Pair:
+def _pair(name: str, source: tuple[int, ...], mask: str, changes: str, bug: str, step: Step | None) -> Pair:
     chosen, task = models.checkpoint(name), models.checkpoint(name).task
     assert task is not None
     interventions = parse(changes, chosen.config)
@@ -118,7 +127,11 @@ def _pair(name: str, source: tuple[int, ...], mask: str, changes: str, bug: str)
     right, wrong = _models(name, bug)
     alone = None
     if task.config.architecture != "encoder" and not task.rule.goes_on and BUGS[bug].shows == "at once":
-        alone = (_written(right, example, edits), _written(wrong, example, [*edits, WHOLE_RUNS]))
+        n = min(MOST_WRITTEN, len(example.answer) + 1)  # an end token too
+        alone = (
+            _written(right, example, edits, n, lambda done: step and step(done, 2 * n)),
+            _written(wrong, example, [*edits, WHOLE_RUNS], n, lambda done: step and step(n + done, 2 * n)),
+        )
     said = (_said(model, task, shown, edits, padding) for model in (right, wrong))
     return Pair(*said, padding, alone)
 
@@ -139,8 +152,14 @@ def _said(model: Transformer, task: Task, example: Example, edits: list[AnyEdit]
     return Reading(subject, example, trace, subject.has_right_answer(example))
 
 
-def _written(model: Transformer, example: Example, edits: list[AnyEdit]) -> tuple[int, ...]:
+def _written(
+    model: Transformer, example: Example, edits: list[AnyEdit], n: int, tell: Callable[[int], object]
+) -> tuple[int, ...]:
+    written: list[int] = []
     try:
-        return tuple(step.token for step in decode(model, example.tokens, edits=edits))
+        for step in islice(decode(model, example.tokens, edits=edits), n):
+            written.append(step.token)
+            tell(len(written))
     except (XformerError, RuntimeError):  # nothing can be chosen among scores that are no numbers
         return ()
+    return tuple(written)

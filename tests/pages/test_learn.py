@@ -202,6 +202,22 @@ def test_what_is_the_same_with_the_bug_is_not_called_a_change() -> None:
     assert rows(replace(pair, wrong=pair.right)) == ""
 
 
+def test_of_a_long_answer_only_the_first_tokens_are_written_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pages.bug_lab import runs
+
+    view, bug = view_of("reverse-decoder"), BUGS["causal-ignored"]
+    whole = runs.pair_of(view, bug).alone
+    runs.shared.clear()
+    monkeypatch.setattr(runs, "MOST_WRITTEN", 2)
+    told: list[tuple[int, int]] = []
+    first = runs.pair_of(view, bug, lambda done, of: told.append((done, of))).alone
+    assert whole is not None
+    assert first == (whole[0][:2], whole[1][:2])
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert len(whole[0]) > 2
+    runs.shared.clear()
+
+
 def test_a_high_loss_is_said_only_of_a_high_loss() -> None:
     from pages.bug_lab.notes import said
     from pages.bug_lab.runs import pair_of
