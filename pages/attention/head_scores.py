@@ -47,7 +47,7 @@ def scores_panel(view: View, run: Reading, attention: str) -> None:
         "click a column to sort."
     )
     table = head_scores(run.trace, positions, keys)
-    if table["induction"].isna().all():
+    if bool(table["induction"].isna().all()):
         table = table.drop(columns="induction")
     asked = view.task.head_scores(run.trace, run.example)
     needs = [

@@ -132,8 +132,8 @@ def _pair(name: str, source: tuple[int, ...], mask: str, changes: str, bug: str,
             _written(right, example, edits, n, lambda done: step and step(done, 2 * n)),
             _written(wrong, example, [*edits, WHOLE_RUNS], n, lambda done: step and step(n + done, 2 * n)),
         )
-    said = (_said(model, task, shown, edits, padding) for model in (right, wrong))
-    return Pair(*said, padding, alone)
+    said, said_wrong = (_said(model, task, shown, edits, padding) for model in (right, wrong))
+    return Pair(said, said_wrong, padding, alone)
 
 
 def _padded(example: Example, n: int, pad: int) -> Example:

@@ -48,6 +48,7 @@ def patterns_panel(match: Match, step: int, one: Moment, other: Moment) -> dict[
             persist_state="session",
             width="content",
         )
+        assert path is not None  # required, and one of them is set before it is drawn
         n_heads = one.trace[f"{path}.pattern"].shape[1]
         heads = ["mean", *map(str, range(1, n_heads + 1))] if n_heads > 1 else ["1"]
         seed("head", heads, heads[0], key="compare_head")
@@ -61,9 +62,9 @@ def patterns_panel(match: Match, step: int, one: Moment, other: Moment) -> dict[
             persist_state="session",
             width="content",
         )
+    assert asked is not None  # required, and one of them is set before it is drawn
     head = MEAN if asked == "mean" else int(asked) - 1
     frame = _cells(match, step, one, other, path, head)
-    which = "the mean of its heads" if head == MEAN else f"head {head + 1}"
     dark = is_dark()
     pictures = {
         one.name: lambda: weight_map(frame, "one", dark=dark),
@@ -113,7 +114,7 @@ def rows_panel(match: Match, step: int, one: Moment, other: Moment, everyone: Se
     for group in groups:
         places = [place for _ in range(0, len(everyone), 2) for place in st.columns(2, gap="medium")]
         for index, (place, (name, frame)) in enumerate(zip(places, frames.items(), strict=False)):
-            part = frame[[_group(path) == group for path in frame["layer"]]]
+            part = frame.loc[[_group(path) == group for path in frame["layer"]]]
             if part.empty:
                 place.caption(f"{literal(name)} has no {group} here.")
                 continue
@@ -168,7 +169,7 @@ def _told(frame: pd.DataFrame, one: Moment, other: Moment, unit: str) -> str:
     if abs(largest["difference"]) < SAME:
         both = f"{_letter(one)} and {_letter(other)}"
         return f"{both} look alike here, to within {SAME:g}: any difference is in what they do with it."
-    row = frame[frame["decides"]]
+    row = frame.loc[frame["decides"]]
     here = row.loc[row["difference"].abs().idxmax()]
     is_pooled = largest["query"] != largest["query_end"]
     deciding = f"rows with the one that decided this {unit}" if is_pooled else f"row that decided this {unit}"
@@ -181,7 +182,8 @@ def _told(frame: pd.DataFrame, one: Moment, other: Moment, unit: str) -> str:
 
 def _span(row: pd.Series, at: str) -> str:
     """A position, or the block of positions from its first to its last."""
-    return str(row[at]) if row[at] == row[f"{at}_end"] else f"{row[at]}–{row[f'{at}_end']}"
+    first, last = row.to_dict()[at], row.to_dict()[f"{at}_end"]
+    return str(first) if first == last else f"{first}–{last}"
 
 
 def _letter(at: Moment) -> str:

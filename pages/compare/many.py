@@ -157,13 +157,13 @@ def _show(match: Match, counted: Agreement, about: str) -> None:
 def _told(figures: pd.DataFrame, pairs: pd.DataFrame, done: int, *, has_right_answer: bool = True) -> str:
     """Accuracies and agreement in words; of texts how often it is the very next token, which nobody calls right."""
     measure = "exact" if has_right_answer else "token"
-    exact = figures[figures["measure"] == measure].to_dict("records")
+    exact = figures.loc[figures["measure"] == measure].to_dict("records")
     words = [
         f"**{row['player'].split(' ')[0]}** {percent(row['share'], 1)} "
         f"({percent(row['low'], 1)} to {percent(row['high'], 1)})"
         for row in exact
     ]
-    same = pairs[pairs["measure"] == measure].to_dict("records")
+    same = pairs.loc[pairs["measure"] == measure].to_dict("records")
     together = [
         f"{row['one'].split(' ')[0]} and {row['other'].split(' ')[0]} {percent(row['share'], 1)}" for row in same
     ]

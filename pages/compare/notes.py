@@ -28,8 +28,8 @@ def _notes(match: Match, steps: pd.DataFrame, pairs: pd.DataFrame) -> Iterator[s
     ]:
         yield f"Right tokens on this input: {', '.join(scores)}."
     yield from _apart(match, pairs)
-    if len(pairs) and not pairs["same_context"].all():
-        first = pairs[~pairs["same_context"]]["step"].min()
+    if len(pairs) and not bool(pairs["same_context"].all()):
+        first = pairs.loc[~pairs["same_context"], "step"].min()
         equal = "" if match.forced else " " + _equal_terms(match)
         yield (
             f"From {match.unit} {first} on (hatched) they have read different tokens, so later differences may only follow "
@@ -47,7 +47,7 @@ def _parting(match: Match, steps: pd.DataFrame) -> str:
         more = " “Find a difference” looks for an input on which they do not." if len(set(match.seats)) > 1 else ""
         return f"All players say the same here, at every {unit}.{more}"
     said = []
-    for row in steps[steps["step"] == parting].to_dict("records"):
+    for row in steps.loc[steps["step"] == parting].to_dict("records"):
         verdict = "" if row["right"] is None else f"{RIGHT.mark} right, " if row["right"] else f"{WRONG.mark} wrong, "
         said.append(
             f"{_letter(row['player'])} says **{literal(row['token'])}** with probability {row['probability']:.3f} "
@@ -58,7 +58,7 @@ def _parting(match: Match, steps: pd.DataFrame) -> str:
 
 def _apart(match: Match, pairs: pd.DataFrame) -> Iterator[str]:
     """How far apart what they believe is, where it can be said in a number."""
-    finite = pairs[pairs["kl"] != float("inf")]
+    finite = pairs.loc[pairs["kl"] != float("inf")]
     if len(finite) and finite["kl"].max() > SAME:
         most = finite.loc[finite["kl"].idxmax()]
         yield (

@@ -148,7 +148,7 @@ def _ask_pair(match: Match) -> str:
     if len(pairs) == 1:
         return pairs[0]
     seed("pair", pairs, pairs[0], key="compare_pair")
-    return st.segmented_control(
+    pair = st.segmented_control(
         "Two of them",
         pairs,
         format_func=" | ".join,
@@ -158,6 +158,8 @@ def _ask_pair(match: Match) -> str:
         label_visibility="collapsed",
         help="Which two are laid side by side.",
     )
+    assert pair is not None  # required, and set before it is drawn
+    return pair
 
 
 def _pair(pair: str, moments: list[Moment]) -> tuple[Moment, Moment] | None:

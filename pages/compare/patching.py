@@ -135,4 +135,4 @@ def _resume(job: Job[Copied]) -> None:
 
 
 def _direction(frame: pd.DataFrame, source: Moment) -> pd.DataFrame:
-    return frame[frame["source"] == source.name].reset_index(drop=True)
+    return frame.loc[frame["source"] == source.name].reset_index(drop=True)

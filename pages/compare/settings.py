@@ -8,6 +8,7 @@ from typing import Any
 
 import streamlit as st
 
+from pages.compare.match import task_of
 from pages.compare.seat import MOST_SEED, Seat
 from pages.shared.literal import literal
 from pages.shared.resources import MASKS
@@ -124,13 +125,11 @@ def _one_more(index: int, seat: Seat, change: Change) -> None:
 def _ask_change(kind: str, key: str, seat: Seat, config: ModelConfig) -> str:
     """Widgets for what a change needs to know; returns it as a link writes it."""
     if kind == "token":
-        labels = seat.checkpoint.task.vocabulary.labels if seat.checkpoint.task else ()
-        symbols = range(1, 1 + (seat.checkpoint.task.vocabulary.symbols if seat.checkpoint.task else 0))
+        labels = task_of(seat).vocabulary.labels
+        symbols = range(1, 1 + task_of(seat).vocabulary.symbols)
         left, right = st.columns(2)
         position = left.number_input("Position", 0, config.max_len - 1, 0, key=f"{key}_position")
-        token = right.selectbox(
-            "becomes", symbols, format_func=lambda one: labels[one], key=f"{key}_token_{len(symbols)}"
-        )
+        token = right.selectbox("becomes", symbols, format_func=labels.__getitem__, key=f"{key}_token_{len(symbols)}")
         return f"token:{position}.{token}"
     if kind == "neuron":
         left, right = st.columns(2)

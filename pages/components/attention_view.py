@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import streamlit as st
+from streamlit.components.v2 import component
 
 from xformer.viz.packing import PatternLayer, header_of
 
@@ -26,7 +27,7 @@ _PARTS = (
     "patterns", "colours", "canvas", "view", "theme", "building", "update", "legends", "grid", "layout", "labels",
     "matrix", "arcs", "strips", "readout", "pointing", "choosing", "keyboard", "entry",
 )  # fmt: skip
-_component = st.components.v2.component(
+_component = component(
     "xformer_attention_view",
     css=(_HERE / "attention_view.css").read_text(encoding="utf-8"),
     js="\n".join((_HERE / "attention_view_js" / f"{part}.js").read_text(encoding="utf-8") for part in _PARTS),

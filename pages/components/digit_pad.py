@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import streamlit as st
+from streamlit.components.v2 import component
 
 _HERE = Path(__file__).parent
 _EVENT = "drawn"
 _PIXELS = re.compile(r"[0-9a-g]{64}", re.ASCII)
-_component = st.components.v2.component(
+_component = component(
     "xformer_digit_pad",
     css=(_HERE / "digit_pad.css").read_text(encoding="utf-8"),
     js=(_HERE / "digit_pad.js").read_text(encoding="utf-8"),

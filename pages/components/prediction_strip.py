@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import streamlit as st
+from streamlit.components.v2 import component
 
 _HERE = Path(__file__).parent
-_component = st.components.v2.component(
+_component = component(
     "xformer_prediction_strip",
     css=(_HERE / "prediction_strip.css").read_text(encoding="utf-8"),
     js=(_HERE / "prediction_strip.js").read_text(encoding="utf-8"),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import streamlit as st
+from streamlit.components.v2 import component
 
 from xformer.analysis.parting import payload
 from xformer.analysis.players import Play
@@ -21,7 +22,7 @@ _HERE = Path(__file__).parent
 _EVENT = "rest"
 # A component's script cannot import, so its parts are joined into one.
 _PARTS = ("ruler", "timeline", "tracks", "now", "controls", "entry")
-_component = st.components.v2.component(
+_component = component(
     "xformer_step_ruler",
     css=(_HERE / "step_ruler.css").read_text(encoding="utf-8"),
     js="\n".join((_HERE / "step_ruler_js" / f"{part}.js").read_text(encoding="utf-8") for part in _PARTS),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import streamlit as st
+from streamlit.components.v2 import component
 
 _HERE = Path(__file__).parent
 _EVENT = "rest"
@@ -18,7 +19,7 @@ _PARTS = (
     "training_player_js/film", "attention_view_js/colours", "training_player_js/player", "training_player_js/picture",
     "training_player_js/ruler", "training_player_js/controls", "training_player_js/entry",
 )  # fmt: skip
-_component = st.components.v2.component(
+_component = component(
     "xformer_training_player",
     css=(_HERE / "training_player.css").read_text(encoding="utf-8"),
     js="\n".join((_HERE / f"{part}.js").read_text(encoding="utf-8") for part in _PARTS),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import streamlit as st
+from streamlit.components.v2 import component
 
 COOKIE = "xformer_visitor"
 _HERE = Path(__file__).parent
-_component = st.components.v2.component("xformer_visitor", js=(_HERE / "visitor.js").read_text(encoding="utf-8"))
+_component = component("xformer_visitor", js=(_HERE / "visitor.js").read_text(encoding="utf-8"))
 
 
 def visitor_number(*, key: str) -> str | None:

@@ -16,9 +16,10 @@ LITTLE = 0.01
 
 def table_notes(table: pd.DataFrame, position: int, *, judged: bool) -> list[str]:
     """What silencing the most active neurons at a position does, from their `neuron_table`; nothing where that is not known."""
-    known = table[table["loss_change"].notna()]
-    if known.empty or not (known["activation"] > 0).any():
-        return [f"No neuron fires at position {position}."] if not (table["activation"] > 0).any() else []
+    known = table.loc[table["loss_change"].notna()]
+    if known.empty or not bool((known["activation"] > 0).any()):
+        fires = any(activation > 0 for activation in table["activation"])
+        return [] if fires else [f"No neuron fires at position {position}."]
     biggest = known.loc[known["loss_change"].abs().idxmax()]
     change, flips = float(biggest["loss_change"]), int(biggest["flips"])
     said = f"{change:+.2g} nats".replace("-", "−")

@@ -60,7 +60,7 @@ def token_neurons_panel(view: View, runs: Mapping[str, Reading], path: str) -> N
     )
     chose("pos", str(position))
     table = _table(*view.key(view.shown), path, position)
-    shown = table if table["flips"].any() else table.drop(columns="flips")
+    shown = table if bool(table["flips"].any()) else table.drop(columns="flips")
     if view.is_changed:
         before = runs[ORIGINAL].trace[f"{path}.post"][0, position]
         shown = shown.copy()
@@ -109,7 +109,7 @@ def _rows(view: View, shown: pd.DataFrame, path: str, position: int) -> None:
         selection_mode="single-row",
         key="ff_table",
     )
-    rows = event.selection.rows  # pyright: ignore[reportAttributeAccessIssue]
+    rows = event.selection.rows
     ticket = (tuple(rows), path, position, view.model)
     if rows and st.session_state.get("ff_table_followed") != ticket:
         st.session_state["ff_table_followed"] = ticket

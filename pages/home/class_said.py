@@ -13,6 +13,7 @@ from pages.shared.notebook import footer, heading, recording
 from pages.shared.view import View
 from xformer.analysis.images import mistakes
 from xformer.tasks.digit_images import digit_images
+from xformer.tasks.rules.digits import Digits
 from xformer.viz.images import class_bars, picture
 from xformer.words import percent
 
@@ -47,7 +48,9 @@ def _verdict(view: View, values: Float[np.ndarray, " digit"], right: int | None)
     ran = "It ran just now, and said this once, at its class token."
     if right is None:
         return f"{says}. Nobody knows what a drawn image is, so this is neither right nor wrong. {ran}"
-    number = view.task.rule.test_number(view.source)  # type: ignore[attr-defined]
+    rule = view.task.rule
+    assert isinstance(rule, Digits)
+    number = rule.test_number(view.source)
     verdict = (
         "which is right" if said == right else f"**which is wrong**: {right} gets {percent(float(values[right]), 1)}"
     )
@@ -80,11 +83,12 @@ def wrong_panel(view: View) -> None:
     )
     pixels = digit_images()[1].pixels.numpy()
     columns = st.columns(min(MOST, max(6, len(wrong))), gap="small")
-    for column, row in zip(columns, wrong.head(MOST).itertuples(), strict=False):
+    for column, row in zip(columns, wrong.head(MOST).to_dict("records"), strict=False):
+        image = int(row["image"])
         with column:
-            st.image(picture(pixels[row.image], dark=is_dark(), scale=10), width=80)
-            st.caption(f"is **{row.digit}**, said **{row.said}**, {percent(row.probability, 0)} sure")
-            st.button("Show", key=f"wrong_{row.image}", on_click=show_image, args=(int(row.image),), width="stretch")
+            st.image(picture(pixels[image], dark=is_dark(), scale=10), width=80)
+            st.caption(f"is **{row['digit']}**, said **{row['said']}**, {percent(row['probability'], 0)} sure")
+            st.button("Show", key=f"wrong_{image}", on_click=show_image, args=(image,), width="stretch")
     lines = [
         "from xformer.analysis.images import mistakes, read_test_images",
         "mistakes(read_test_images(checkpoint.model))",

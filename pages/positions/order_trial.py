@@ -27,7 +27,7 @@ def order_trial(view: View) -> None:
         )
         return
     st.metric("Largest difference", f"{found.difference:.1e}", help="Of any logit, between the two runs.", border=True)
-    st.caption(trial_in_words(found, is_image=view.task.rule.is_image, is_causal=config.causal))
+    st.caption(trial_in_words(found, is_image=view.task.rule.is_image, is_causal=bool(config.causal)))
 
 
 def trial_in_words(found: OrderTest, *, is_image: bool, is_causal: bool) -> str:

@@ -36,7 +36,7 @@ def own_positions_panel(view: View, side: str | None) -> None:
     with right:
         heading("The whole of it" if kind.acts_on == "stream" else "Cosine of the angle")
         picture.show(view, "position_matrix")
-        width = view.checkpoint.config.d_model if kind.acts_on == "stream" else picture.table["pair"].nunique()
+        width = view.checkpoint.config.d_model if kind.acts_on == "stream" else len(set(picture.table["pair"]))
         what = "dimensions" if kind.acts_on == "stream" else "pairs of dimensions"
         row = (
             "A row is what is added to the token that stands there."

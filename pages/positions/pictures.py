@@ -52,7 +52,7 @@ def what_is_done(
     if kind.acts_on == "queries and keys":
         d_head, base = width_of(view), view.checkpoint.config.position_base
         table = analysis.angle_table(shown.stop, d_head, base)
-        table = table[table["position"] >= shown.start]
+        table = table.loc[table["position"] >= shown.start]
         heat = table.assign(token="", dimension=table["pair"], value=table["cos"])
         words = {"rows": "position", "columns": "pair: cos of its angle"}
         chart = vector_heatmap(heat, dark=dark, limit=1.0, height=height, legend=legend, **words)

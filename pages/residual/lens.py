@@ -51,7 +51,7 @@ def lens_panel(view: View, runs: Mapping[str, Reading]) -> None:
 
 
 def _at(frame: pd.DataFrame, positions: list[int]) -> pd.DataFrame:
-    return frame[frame["position"].isin(positions)]
+    return frame.loc[frame["position"].isin(positions)]
 
 
 def _what(view: View, frame: pd.DataFrame, positions: list[int], shown: list[int]) -> str:
@@ -66,7 +66,7 @@ def _what(view: View, frame: pd.DataFrame, positions: list[int], shown: list[int
         )
     else:
         outline = "nobody knows the right answer here; the outline marks what the unchanged model says in the end"
-    first, n_points = positions[0], frame["depth"].nunique()
+    first, n_points = positions[0], len(set(frame["depth"]))
     left_out = f" The {first} positions before the answer have nothing to get right and are left out." if first else ""
     thin = f" Of {n_points} steps {MOST_POINTS} are drawn." if n_points > MOST_POINTS else ""
     moved = " A dashed frame: another token than in the original." if view.is_changed else ""

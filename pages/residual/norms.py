@@ -54,14 +54,14 @@ def _caption(view: View, what: str, frame: pd.DataFrame, positions: list[int], s
         said += " Each norm of this model resets the length of the stream" + (
             ", and what a step adds is measured before that." if what == "added" else "."
         )
-    n_points = frame["depth"].nunique()
+    n_points = len(set(frame["depth"]))
     thin = f" Of {n_points} steps {MOST_POINTS} are drawn." if n_points > MOST_POINTS else ""
     return said + thin + shown_of(positions, shown)
 
 
 def norm_notes(frame: pd.DataFrame, what: str, norm: str) -> list[str]:
     """How the average length goes from the first step to the last, or which step adds most; nothing where that is no news."""
-    means = frame[frame["what"] == what].groupby(["depth", "point"])["length"].mean().reset_index()
+    means = frame.loc[frame["what"] == what].groupby(["depth", "point"])["length"].mean().reset_index()
     if what == "stream":
         first, last = means.iloc[0]["length"], means.iloc[-1]["length"]
         if norm == "post" or not first or 0.8 < last / first < 1.25:

@@ -39,13 +39,13 @@ def when_decided(frame: pd.DataFrame, n_tokens: int, prefix: str, *, judged: boo
 
     Only outputs that end with a probability that no guess would have are said to be decided.
     """
-    last = frame[frame["depth"] == frame["depth"].max()].set_index("position")
+    last = frame.loc[frame["depth"] == frame["depth"].max()].set_index("position")
     if not judged:  # what each output ends as takes the place of the right answer
         frame = frame.assign(right=frame["token"] == frame["position"].map(last["token"]))
     least = max(SURE, min(OVER_CHANCE / n_tokens, 0.9))
     sure = last.index[last["probability"] >= least]
     settled = decided(frame)
-    n_right, settled = len(settled), settled[settled["position"].isin(sure)]
+    n_right, settled = len(settled), settled.loc[settled["position"].isin(sure)]
     total, unsure = len(last), n_right - len(settled)
     what = "stay what they end as" if not judged else "become right for good"
     if settled.empty:
@@ -76,7 +76,7 @@ def parts_notes(parts: pd.DataFrame, position: int) -> None:
 
 def who_adds(parts: pd.DataFrame, position: int) -> list[str]:
     """Which part adds the most to an output and which takes away the most, as far as any does."""
-    named = parts[parts["kind"] != "bias"]
+    named = parts.loc[parts["kind"] != "bias"]
     best, worst = named.nlargest(1, "contribution").iloc[0], named.nsmallest(1, "contribution").iloc[0]
     notes = []
     if best["contribution"] > 0:

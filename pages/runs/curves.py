@@ -48,7 +48,7 @@ def curves_panel(entries: Sequence[Entry], rows: Mapping[str, Sequence[Mapping[s
     seed("smooth", SMOOTHING, 0.0, key="runs_smooth", called="smoothing")
     controls = st.container(horizontal=True, gap="medium", vertical_alignment="bottom")
     x = controls.segmented_control(
-        "Against", list(AXES), format_func=AXES.get, key="runs_x", persist_state="session", required=True
+        "Against", list(AXES), format_func=AXES.__getitem__, key="runs_x", persist_state="session", required=True
     )
     scale = controls.segmented_control(
         "Scale",
@@ -58,6 +58,8 @@ def curves_panel(entries: Sequence[Entry], rows: Mapping[str, Sequence[Mapping[s
         required=True,
         help="Of losses, norms and rates; shares are always drawn from 0 to 1.",
     )
+    assert x is not None  # this one and the other are required, and set before they are drawn
+    assert scale is not None
     smoothing = controls.select_slider(
         "Smoothing",
         SMOOTHING,

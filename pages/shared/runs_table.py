@@ -135,12 +135,12 @@ def lined_up(
     """The overview beside the settings, sorted; runs without a value come last."""
     table = overview(entries, latest)
     settings = settings.drop(columns=["steps"], errors="ignore")  # it stands beside the step already
-    equal = [name for name in ("device", "tags") if table[name].astype(str).nunique() <= 1 and by != name]
+    equal = [name for name in ("device", "tags") if table.loc[:, name].astype(str).nunique() <= 1 and by != name]
     table = pd.concat([table.drop(columns=equal), settings], axis=1)
     table["created"] = table.pop("created")
     if by not in table.columns:
         by = ALWAYS[0]
-    column = table[by]
+    column = table.loc[:, by]
     if not pd.api.types.is_numeric_dtype(column) and by != "created":
         column = column.astype("string").str.lower()
     return table.loc[column.sort_values(ascending=not descending, kind="stable", na_position="last").index]
@@ -178,7 +178,7 @@ def table(
         row_height=36,
         column_config=_columns(lines, dark),
         selection_mode="multi-row",
-        selection_default={"selection": {"rows": ticked}},  # type: ignore[arg-type]
+        selection_default={"selection": {"rows": ticked}},
         on_select=lambda: _tick(key),
         key=key,
         placeholder="–",
@@ -188,7 +188,8 @@ def table(
 
 def _columns(lines: pd.DataFrame, dark: bool) -> dict[str, Any]:
     column = st.column_config
-    tags = sorted({tag for found in lines.get("tags", []) for tag in found})
+    told = lines["tags"] if "tags" in lines.columns else ()
+    tags = sorted({tag for found in told for tag in found})
     return {
         "●": column.ImageColumn("", width=36, pinned=True, help="The colour of its curves below."),
         "name": column.TextColumn(width=170, pinned=True),

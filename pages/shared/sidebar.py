@@ -158,7 +158,7 @@ def ask_mask() -> str:
     if st.session_state.get("mask") not in resources.MASKS:
         st.session_state["mask"] = resources.MASKS[0]
     carry("mask")
-    return st.segmented_control(
+    mask = st.segmented_control(
         "Attention mask",
         resources.MASKS,
         required=True,
@@ -168,6 +168,8 @@ def ask_mask() -> str:
         help="Causal: a position sees itself and what came before. Full: it sees everything. The model runs again, and "
         "the change stands beside the original.",
     )
+    assert mask is not None  # required, and set above
+    return mask
 
 
 def _type(text: str) -> None:

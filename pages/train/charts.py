@@ -52,7 +52,7 @@ def metric_chart(
         if switch:
             log = st.toggle("logarithmic", key="train_log", persist_state="session")
     columns = ["step", *curves.names]
-    data = with_marks(every_nth(frame[columns]), shown, marks.items())
+    data = with_marks(every_nth(frame.loc[:, columns]), shown, marks.items())
     _show(data, curves, steps, height, log)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import streamlit as st
 
@@ -21,7 +22,7 @@ def controls(entry: Entry, settings: Preset, who: str) -> None:
     words, colour, icon = BADGES[entry.state]
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="run_row"):
         st.title("Train", anchor=False, width="content")
-        st.badge(words, color=colour, icon=icon)  # type: ignore[arg-type]
+        st.badge(words, color=colour, icon=icon)
         with st.container(width="stretch", key="run_name"):
             st.text(entry.name)
         if mine:
@@ -49,15 +50,29 @@ def _commands(entry: Entry) -> None:
         _button(words, "stop", lambda: orders.stop(run), key="run_stop")
 
 
-def _button(words: str, icon: str, do: Callable[[], object], **look: object) -> None:
+def _button(
+    words: str,
+    icon: str,
+    do: Callable[[], object],
+    *,
+    key: str | None = None,
+    disabled: bool = False,
+    type: Literal["primary", "secondary"] = "secondary",
+) -> None:
     def press() -> None:
         try:
             do()
         except (XformerError, OSError) as error:
             complain(error)
 
-    look.setdefault("key", f"run_{words.lower()}")
-    st.button(words, icon=f":material/{icon}:", on_click=press, **look)  # type: ignore[arg-type]
+    st.button(
+        words,
+        icon=f":material/{icon}:",
+        on_click=press,
+        key=key or f"run_{words.lower()}",
+        disabled=disabled,
+        type=type,
+    )
 
 
 def _rate(entry: Entry, settings: Preset) -> None:

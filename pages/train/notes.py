@@ -80,7 +80,7 @@ def _heads(
 
 def _diffuse(table: pd.DataFrame, names: dict[tuple[str, int], str], step: int) -> str:
     """That a whole layer stays diffuse while another does the work, where it is so."""
-    best = table[table["step"] == step].groupby("layer")["score"].max()
+    best = table.loc[table["step"] == step].groupby("layer")["score"].max()
     if len(best) < 2 or best.max() < 0.8:
         return ""
     low = [path for path, score in best.items() if score < 0.3]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pages.shared import desk
 from pages.train.estimate import duration
@@ -15,7 +15,7 @@ from xformer.training.book import ELSEWHERE, Entry
 from xformer.training.scoring import SCORING
 from xformer.words import percent
 
-BADGES = {
+BADGES: dict[str, tuple[str, Literal["orange", "green", "gray", "blue", "red"], str]] = {
     "queued": ("waiting", "orange", ":material/hourglass_top:"),
     "running": ("training", "green", ":material/play_circle:"),
     "paused": ("paused", "orange", ":material/pause_circle:"),
@@ -66,8 +66,10 @@ def far_along(entry: Entry, settings: Preset) -> float:
 def scored(entry: Entry) -> tuple[int, int, float] | None:
     """While a run that is through is scored: examples done, of how many, and for how many seconds; else None."""
     found = entry.live.get(SCORING) if entry.state == "running" else None
-    is_whole = isinstance(found, list) and len(found) == 3 and all(isinstance(n, (int, float)) for n in found)
-    return (int(found[0]), max(1, int(found[1])), float(found[2])) if is_whole else None
+    if not isinstance(found, list) or len(found) != 3 or not all(isinstance(n, (int, float)) for n in found):
+        return None
+    done, total, seconds = found
+    return int(done), max(1, int(total)), float(seconds)
 
 
 def _where(entry: Entry, settings: Preset) -> str:

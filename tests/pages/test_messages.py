@@ -39,7 +39,6 @@ OURS = {
     "bug_lab/fit.py": {"why"},
     "bug_lab/training.py": {"curves.title"},
     "attention/change.py": {"label"},
-    "home/class_said.py": {"row.said"},
     "compare/many.py": {"match.task.config.name"},
     "feed_forward/activity.py": {"said"},
     "feed_forward/notes.py": {"name"},

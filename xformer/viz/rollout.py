@@ -42,7 +42,7 @@ def rollout_frame(reached: Float[np.ndarray, "layer query key"], labels: Sequenc
     )
 
 
-def rollout_chart(frame: pd.DataFrame, *, dark: bool = False) -> alt.TopLevelMixin:
+def rollout_chart(frame: pd.DataFrame, *, dark: bool = False) -> alt.FacetChart:
     """A heatmap for each layer; rows are positions, columns the input tokens they could hold something of."""
     order = list(dict.fromkeys(frame["query"]))
     size = int(np.clip(26 * len(order), 150, 320))

@@ -16,7 +16,7 @@ ROW = 30
 AXIS = 80
 """Pixels that the axis and its title take of a chart's height."""
 
-AnyChart = alt.TopLevelMixin
+AnyChart = alt.Chart | alt.LayerChart | alt.FacetChart
 
 
 def products(dimensions: pd.DataFrame, *, dark: bool = False) -> AnyChart:

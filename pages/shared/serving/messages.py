@@ -58,6 +58,6 @@ class MessageGuard:
                 if message["type"] != "websocket.receive" or data is None:
                     return message
                 if (content := readable(data)) is not None:
-                    return message if content is data else message | {"bytes": content}
+                    return message if content is data else {**message, "bytes": content}
 
         await self.app(scope, obeyed, send)

@@ -88,7 +88,8 @@ class UploadGuard:
                 del self.arriving[session]
 
     def _kept(self) -> Kept:
-        storage = Runtime.instance().uploaded_file_mgr.file_storage  # type: ignore[attr-defined]
+        # The interface does not say where files are; the one manager that Streamlit has keeps them here.
+        storage = Runtime.instance().uploaded_file_mgr.file_storage  # pyright: ignore[reportAttributeAccessIssue]
         kept = {name: [len(file.data) for file in list(files.values())] for name, files in list(storage.items())}
         for name, sizes in self.arriving.items():
             kept[name] = kept.get(name, []) + sizes
