@@ -41,7 +41,7 @@ def test_a_text_is_taken_whole_or_refused_and_never_cut() -> None:
     ],
 )
 def test_pasting_too_much_is_one_sentence(open_page: Open, runs: Path, page: str | None, key: str, most: int) -> None:
-    run = finished(runs) if page and "train" in page else ""
+    run = finished(runs) if page in (RUNS, "pages/train/page.py") else ""
     app = open_page(page, **({"run": run} if key == "probe_" else {"runs": run} if page == RUNS else {}))
     assert said(app) == []
     [box] = [box for box in app.text_input if str(box.key).startswith(key)]
