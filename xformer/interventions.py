@@ -23,7 +23,7 @@ from xformer.config import ModelConfig
 from xformer.edits import AnyEdit
 from xformer.errors import EditError
 from xformer.names import head_title, layer_title
-from xformer.site import PATH
+from xformer.site import PATH, sites_of
 
 MOST = 200
 """How many interventions one run may have."""
@@ -81,17 +81,12 @@ def changed_source(interventions: tuple[Intervention, ...], source: tuple[int, .
 
 def attention_paths(config: ModelConfig) -> list[str]:
     """The paths of a model's attention layers, in the order the input meets them."""
-    layers = range(config.n_layers)
-    if config.architecture != "encoder-decoder":
-        return [f"{config.architecture}.{layer}.attn" for layer in layers]
-    decoder = [f"decoder.{layer}.{kind}" for layer in layers for kind in ("self_attn", "cross_attn")]
-    return [f"encoder.{layer}.attn" for layer in layers] + decoder
+    return [site.path for site in sites_of(config) if site.is_attention]
 
 
 def feed_forward_paths(config: ModelConfig) -> list[str]:
     """The paths of a model's feed-forward layers, none where it has none."""
-    stacks = ("encoder", "decoder") if config.architecture == "encoder-decoder" else (config.architecture,)
-    return [f"{stack}.{layer}.ffn" for stack in stacks for layer in range(config.n_layers)] if config.d_ff else []
+    return [site.path for site in sites_of(config) if not site.is_attention]
 
 
 def _one(word: str, config: ModelConfig) -> Intervention:

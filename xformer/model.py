@@ -125,6 +125,12 @@ class Transformer(nn.Module):
         x = self.decoder(self.embedding(tokens), layout, given=BlockInputs(memory=memory), cache=cache)
         return self.unembedding(x, self.embedding)
 
+    def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
+        """The logits that a place of the stream would have if it were the last: the last norm, then the output layer."""
+        stack = self.decoder if self.decoder is not None else self.encoder
+        assert stack is not None
+        return self.unembedding(stream if stack.norm is None else stack.norm(stream), self.embedding)
+
     def _single(
         self, tokens: Tensor, layout: Layout, mask: Tensor | None, tape: AnyTape, dropout: Dropout
     ) -> Float[Tensor, "batch pos vocab"]:

@@ -77,15 +77,15 @@ class Reading:
     @property
     def tokens(self) -> tuple[str, ...]:
         """What stands at each position that the model reads, as a person writes it."""
-        return self.tokens_of(None)
+        return self.tokens_of()
 
-    def tokens_of(self, stack: str | None) -> tuple[str, ...]:
+    def tokens_of(self, stack: str | None = None) -> tuple[str, ...]:
         """The same of a stack: the decoder of an encoder-decoder reads the target, every other stack the stream."""
-        return self.subject.names(self._read_by(stack))
+        return self.subject.names(self.trace.read_by(stack)[0])
 
     def ids(self, stack: str | None = None) -> list[int]:
         """The numbers of the tokens that a stack reads."""
-        return self._read_by(stack).tolist()
+        return self.trace.read_by(stack)[0].tolist()
 
     @cached_property
     def answer(self) -> tuple[int, ...]:
@@ -143,10 +143,6 @@ class Reading:
     def _answer(self) -> Int[Tensor, " asked"]:
         labels = self.example.labels[0].to(self.logits.device)
         return labels[labels != IGNORED]
-
-    def _read_by(self, stack: str | None) -> Int[Tensor, " pos"]:
-        is_target = stack == "decoder" and self.example.target is not None
-        return (self.example.target if is_target else self.example.stream)[0]  # pyright: ignore[reportOptionalSubscript]
 
     def __repr__(self) -> str:
         said = " ".join(self.subject.labels[token] for token in self.predicted)

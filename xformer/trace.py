@@ -72,7 +72,7 @@ class Trace:
         """The paths of the attention layers, in the order the input meets them: "encoder.0.attn", …"""
         return tuple(site.path for site in self.sites())
 
-    def read_by(self, stack: str) -> Int[Tensor, "batch pos"]:
+    def read_by(self, stack: str | None = None) -> Int[Tensor, "batch pos"]:
         """The tokens that a stack reads: the decoder of an encoder-decoder the target, every other stack the tokens."""
         return self.target if stack == "decoder" and self.target is not None else self.tokens
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -134,13 +135,18 @@ def _ask_change(kind: str, key: str, seat: Seat, config: ModelConfig) -> str:
     if kind == "neuron":
         left, right = st.columns(2)
         path = left.selectbox(
-            "Layer", feed_forward_paths(config), format_func=_layer_of_a_pair, key=f"{key}_ffn_{config.n_layers}"
+            "Layer",
+            feed_forward_paths(config),
+            format_func=partial(layer_title, is_pair=True),
+            key=f"{key}_ffn_{config.n_layers}",
         )
         neuron = right.number_input("Neuron", 0, config.d_ff - 1, 0, key=f"{key}_neuron")
         return f"neuron:{path}.{neuron}"
     left, right = st.columns(2)
     paths = attention_paths(config)
-    path = left.selectbox("Layer", paths, format_func=_layer_of_a_pair, key=f"{key}_path_{len(paths)}")
+    path = left.selectbox(
+        "Layer", paths, format_func=partial(layer_title, is_pair=True), key=f"{key}_path_{len(paths)}"
+    )
     every = [] if kind == "solo" else ["*"]
     heads = [*every, *map(str, range(config.n_heads))]
     head = right.selectbox(
@@ -191,10 +197,6 @@ def _without(changes: tuple[str, ...], text: str) -> list[str]:
         return list(changes)
     place = text.rsplit(".", 1)[0] + "."
     return [one for one in changes if not one.startswith(place)]
-
-
-def _layer_of_a_pair(path: str) -> str:
-    return layer_title(path, is_pair=True)
 
 
 def _label(text: str, seat: Seat) -> str:

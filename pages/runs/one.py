@@ -19,7 +19,7 @@ from xformer.training.metric_files import event_files, folder_name, metrics_csv
 from xformer.training.transfer import to_file
 from xformer.words import percent
 
-TRAIN = "pages/train/page.py"
+TRAIN = screens.file_of("train")
 
 
 def one_run(entries: Sequence[Entry], every_tag: Sequence[str], who: str) -> None:

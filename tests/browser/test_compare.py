@@ -114,7 +114,7 @@ def test_find_a_difference_types_an_input_and_goes_to_its_parting(app: str, visi
     expect(page.get_by_role("button", name="They never part")).to_be_disabled()
     page.get_by_role("button", name="Find a difference").click()
     page.get_by_role("button", name="Find", exact=True).click()
-    expect(page.get_by_text("They differ on")).to_be_visible(timeout=30_000)
+    expect(page.get_by_text("They differ on").first).to_be_visible(timeout=30_000)
     button = page.get_by_role("button", name=re.compile("First parting"))
     expect(button).to_be_enabled(timeout=30_000)
     assert len(page.get_by_label("Input", exact=True).input_value().split()) > 1

@@ -224,12 +224,10 @@ def lens_at(at: Moment) -> pd.DataFrame:
     Columns: depth, point, position, token, probability, and where somebody knows it answer, answer_probability, right.
     """
     play, model = at.play, at.play.player.model
-    _, stack = speaking_stack(model)
     rows = []
     for depth, (point, x) in enumerate(stream(model, at.trace).items()):
         here = x[:, at.position : at.position + 1]
-        logits = model.unembedding(here if stack.norm is None else stack.norm(here), model.embedding)
-        p = logits[0, 0].softmax(dim=-1)  # [vocab]
+        p = model.unembed(here)[0, 0].softmax(dim=-1)  # [vocab]
         said = int(p.argmax())
         row = {"depth": depth, "point": point, "position": at.position, "token": play.labels[said]}
         row["probability"] = p[said].item()

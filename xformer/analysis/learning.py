@@ -15,10 +15,10 @@ import pandas as pd
 from jaxtyping import Bool, Float
 
 from xformer.model import Transformer
+from xformer.reading import Reading
+from xformer.subjects import TaskModel
 from xformer.tasks import Task
-from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
-from xformer.trace import record
 
 APPEARS = 0.5
 """A head has appeared when half of its attention is where the task needs it."""
@@ -42,18 +42,17 @@ class Look:
 
 def look(model: Transformer, task: Task, example: Example, step: int) -> Look:
     """Run `example` through the weights of a step."""
-    trace = record(model, example.stream, example.target, keep=["*.pattern", "*.mask", "logits"])
-    patterns = {path: pattern[0].float().numpy(force=True) for path, pattern in trace.patterns().items()}
-    labelled = example.labels[0] != IGNORED
-    best = trace.logits[0, labelled].softmax(dim=-1).max(dim=-1)  # over [out, vocab]
+    subject = TaskModel(model, task)
+    reading = Reading(subject, example, subject.record(example, keep=["*.pattern", "*.mask", "logits"]))
+    patterns = {path: pattern[0].float().numpy(force=True) for path, pattern in reading.trace.patterns().items()}
     return Look(
         step=step,
         patterns=patterns,
-        allowed={path: trace[f"{path}.mask"][0].numpy(force=True) for path in patterns},
-        scores=task.head_scores(trace, example),
-        predicted=tuple(best.indices.tolist()),
-        probability=tuple(best.values.tolist()),
-        right=tuple((best.indices == example.labels[0, labelled]).tolist()),
+        allowed={path: reading[f"{path}.mask"][0].numpy(force=True) for path in patterns},
+        scores=task.head_scores(reading.trace, example),
+        predicted=reading.predicted,
+        probability=reading.probability,
+        right=reading.right,
     )
 
 

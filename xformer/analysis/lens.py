@@ -21,11 +21,7 @@ from xformer.trace import Trace
 @torch.no_grad()
 def lens_logits(model: Transformer, trace: Trace) -> dict[str, Float[Tensor, "batch pos vocab"]]:
     """What each point of the stream would say if it were the last; the last one's are the model's own logits."""
-    _, stack = speaking_stack(model)
-    said = {}
-    for title, x in stream(model, trace).items():
-        said[title] = model.unembedding(x if stack.norm is None else stack.norm(x), model.embedding)
-    return said
+    return {title: model.unembed(x) for title, x in stream(model, trace).items()}
 
 
 def lens(

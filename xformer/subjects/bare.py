@@ -13,7 +13,7 @@ from torch import Tensor
 from xformer.edits import AnyEdit
 from xformer.errors import InputError
 from xformer.model import Transformer
-from xformer.site import Kind, Site, Stack
+from xformer.site import Site, sites_of
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace, record
@@ -34,20 +34,7 @@ class BareModel:
     @property
     def sites(self) -> tuple[Site, ...]:
         """Its attention and feed-forward layers, in the order the input meets them."""
-        config = self.model.config
-        is_pair = config.architecture == "encoder-decoder"
-        own: tuple[Kind, ...] = ("attn", "ffn") if config.d_ff else ("attn",)
-        crossed: tuple[Kind, ...] = ("self_attn", "cross_attn", *own[1:])
-        stacks: dict[Stack, tuple[Kind, ...]] = {
-            "encoder": own if config.architecture != "decoder" else (),
-            "decoder": crossed if is_pair else own if config.architecture == "decoder" else (),
-        }
-        return tuple(
-            Site(stack, layer, kind)
-            for stack, kinds in stacks.items()
-            for layer in range(config.n_layers)
-            for kind in kinds
-        )
+        return sites_of(self.model.config)
 
     def frame(self, typed: str | Sequence[int]) -> Example:
         """Tokens as the model takes them, with no answer. Raises `InputError` when they are not its tokens."""
@@ -76,9 +63,7 @@ class BareModel:
     @torch.no_grad()
     def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
         """Last norm (where there is one), then the output layer of the stack that predicts."""
-        stack = self.model.decoder or self.model.encoder
-        assert stack is not None
-        return self.model.unembedding(stream if stack.norm is None else stack.norm(stream), self.model.embedding)
+        return self.model.unembed(stream)
 
     def _numbers(self, typed: str | Sequence[int]) -> Int[Tensor, " pos"]:
         size, most = self.model.config.vocab_size, self.model.config.max_len

@@ -32,9 +32,8 @@ def memory_needed(settings: Preset) -> int:
     width, longest = tokens((task.min_len + task.max_len) / 2), tokens(task.max_len)
     stacks = 2 if model.architecture == "encoder-decoder" else 1
     has_dropout = model.dropout > 0
-    if (
-        has_dropout or model.position_kind.acts_on == "scores"
-    ):  # each score stands in memory; two examples may share a row
+    # Where each score stands in memory, two examples may share a row.
+    if has_dropout or model.position_kind.acts_on == "scores":
         cells = model.n_heads * 2 * longest * (3 if has_dropout else 2)
     else:
         cells = model.n_heads * (longest if longest <= FUSED else 1)
