@@ -32,7 +32,7 @@ def scores_panel(view: View, run: Reading, attention: str) -> None:
     positions, keys = range(n), None
     if patches := view.checkpoint.config.n_patches:
         positions = range(1, 1 + patches)  # the class token is left out
-    if view.task.rule.goes_on:  # all of it is read, and all of it is asked for
+    if view.task.rule.is_open_ended:  # all of it is read, and all of it is asked for
         positions = range(min(run.example.stream.shape[1], run.example.labels.shape[1]))
     elif view.task.config.architecture == "decoder" and choose("look", SCOPES, "answer", "Look") == "answer":
         positions, keys = (
@@ -40,7 +40,7 @@ def scores_panel(view: View, run: Reading, attention: str) -> None:
             range(n),
         )  # the output that says the answer's i-th token is at n + i
     rule = view.task.rule
-    what = "patches" if rule.is_image else rule.unit if rule.goes_on else "tokens"
+    what = "patches" if rule.is_image else rule.unit if rule.is_open_ended else "tokens"
     st.caption(
         f"Shares of a head's attention, averaged over the {what} of this input; special tokens are left out"
         f"{f', with {view.what_changed()}' if view.is_changed else ''}. Choose a row to enlarge that head; "

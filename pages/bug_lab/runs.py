@@ -126,7 +126,7 @@ def _pair(name: str, source: tuple[int, ...], mask: str, changes: str, bug: str,
     shown = _padded(example, padding, chosen.config.pad_token)
     right, wrong = _models(name, bug)
     alone = None
-    if task.config.architecture != "encoder" and not task.rule.goes_on and BUGS[bug].shows == "at once":
+    if task.config.architecture != "encoder" and not task.rule.is_open_ended and BUGS[bug].shows == "at once":
         n = min(MOST_WRITTEN, len(example.answer) + 1)  # an end token too
         alone = (
             _written(right, example, edits, n, lambda done: step and step(done, 2 * n)),

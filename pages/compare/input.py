@@ -62,7 +62,7 @@ def ask_input(seats: Sequence[Seat], looked: LookedAt) -> Match:
             )
     row.button("Random", on_click=_type_random, args=(task,), key="compare_random")
     find_at = row.container(width="content")
-    is_open = task.rule.goes_on
+    is_open = task.rule.is_open_ended
     if has_decoder:
         row.segmented_control(
             "They go on",
@@ -156,7 +156,7 @@ def _fits(task: Task, text: str) -> bool:
         task.vocabulary.read(text)
     except InputError:
         return False
-    return not task.rule.goes_on
+    return not task.rule.is_open_ended
 
 
 def _type(text: str) -> None:

@@ -89,7 +89,7 @@ def _order(name: str, stack: str, _vectors: Tensor) -> Nearness:
 
 def _about_kinds(view: View, side: str | None) -> str:
     """Which kinds of characters lie together: how often the nearest other character is of the same kind."""
-    if not view.task.rule.goes_on:
+    if not view.task.rule.is_open_ended:
         return ""
     alphabet = view.task.config.alphabet
     found = _kinds(view.model, stack_of(view, side), alphabet, vocabulary(view, side)[1 : len(alphabet) + 1])

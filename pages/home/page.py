@@ -29,7 +29,7 @@ LEARNED = 0.5
 def page() -> None:
     view = open_page("See a transformer think", "Where does my input go?")
     st.markdown(f"**{view.task.rule.does}**{_has_it_learned(view)}")
-    if view.task.rule.goes_on:
+    if view.task.rule.is_open_ended:
         going_on_panel(view)
     elif view.task.rule.is_image:
         class_panel(view)
@@ -47,7 +47,7 @@ def _has_it_learned(view: View) -> str:
     figures = card.get("figures") or card.get("reported")
     if not isinstance(figures, dict):
         return " At least that is its task; nobody has scored whether it does."
-    if view.task.rule.goes_on or figures["exact_match"] >= LEARNED:
+    if view.task.rule.is_open_ended or figures["exact_match"] >= LEARNED:
         return ""
     share = percent(figures["exact_match"], 1)
     return f" At least that is its task: at this step it gets {share} of unseen inputs wholly right."
@@ -114,7 +114,7 @@ def _card(view: View) -> None:
         )
         return
     tiles = st.columns(4)
-    if view.task.rule.goes_on:
+    if view.task.rule.is_open_ended:
         tiles[0].metric(
             f"Bits per character{figures.get('at', '')}",
             f"{figures['loss'] / math.log(2):.3f}",

@@ -19,7 +19,7 @@ def _about_loss(view: View, side: str | None) -> str:
     without, off = with_and_without(view)
     n = len(without.answer)
     loss = f"the loss goes from {without.loss:.4f} to {off.loss:.4f} nats."
-    if view.task.rule.goes_on or (view.task.rule.is_image and without.has_right_answer):
+    if view.task.rule.is_open_ended or (view.task.rule.is_image and without.has_right_answer):
         said = f"Without positions {loss} "
     elif without.has_right_answer:
         said = f"Without positions {off.n_right} of {n} are right instead of {without.n_right}, and {loss} "

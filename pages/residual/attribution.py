@@ -73,11 +73,11 @@ def _ask_output(view: View) -> tuple[int, str]:
     run = view.original()
     labels = run.example.labels[0].tolist()
     positions = [index for index, token in enumerate(labels) if token != IGNORED]
-    if view.task.rule.goes_on and not view.is_pair:
+    if view.task.rule.is_open_ended and not view.is_pair:
         positions.append(len(labels) - 1)  # what comes after the last character nobody knows; the model says something
     seed("pos", positions, positions[0], key="residual_pos", called="position")
     reads, token = view.reads(run, "decoder"), view.task.vocabulary.labels
-    verb = "has to say" if is_judged(view) else "really followed by" if view.task.rule.goes_on else "says"
+    verb = "has to say" if is_judged(view) else "really followed by" if view.task.rule.is_open_ended else "says"
 
     def told(at: int) -> str:
         said = explained(run, at)
@@ -105,7 +105,7 @@ def _ask_output(view: View) -> tuple[int, str]:
 
 def _meant(view: View) -> str:
     """Which token is explained, in a word."""
-    return "right" if is_judged(view) else "next" if view.task.rule.goes_on else "predicted"
+    return "right" if is_judged(view) else "next" if view.task.rule.is_open_ended else "predicted"
 
 
 def explained(run: Reading, position: int) -> int:

@@ -60,7 +60,7 @@ def _what(view: View, frame: pd.DataFrame, positions: list[int], shown: list[int
     which = "the decoder’s stream" if view.is_pair else "the stream"
     if is_judged(view):
         outline = "✓ and the outline mark the right answer"
-    elif view.task.rule.goes_on:
+    elif view.task.rule.is_open_ended:
         outline = (
             "a text has no right answer; the outline marks where the likeliest character is what really comes next"
         )

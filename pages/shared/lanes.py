@@ -22,11 +22,11 @@ def lanes(task: Task, run: Reading, changed: Reading | None = None, name: str = 
         ]
     else:
         shown = [Lane("reads", tuple(label[token] for token in example.stream[0].tolist()))]
-    if task.rule.goes_on:  # nothing is right or wrong; the bars say how far each character was expected
+    if task.rule.is_open_ended:  # nothing is right or wrong; the bars say how far each character was expected
         comes = tuple(label[token] for token in run.answer)
         shown.append(Lane("comes next", comes, probability=run.probability_of_answer, offset=first))
-    is_open = task.rule.goes_on and example.target is None  # the last output's right answer nobody knows
-    is_judged = run.has_right_answer and not task.rule.goes_on
+    is_open = task.rule.is_open_ended and example.target is None  # the last output's right answer nobody knows
+    is_judged = run.has_right_answer and not task.rule.is_open_ended
     says = _said("says next" if is_open else "says", label, run, first, is_open, is_judged=is_judged)
     shown.append(says)
     if changed is not None:

@@ -40,11 +40,11 @@ def shown_of(positions: Sequence[int], shown: Sequence[int]) -> str:
 
 def is_judged(view: View) -> bool:
     """Whether anything that the model says to this input is right or wrong: to a text and to a drawing nothing is."""
-    return view.original().has_right_answer and not view.task.rule.goes_on
+    return view.original().has_right_answer and not view.task.rule.is_open_ended
 
 
 def answer_name(view: View) -> str:
     """What stands at an output for comparison: the right answer, or where there is none what else is known."""
     if is_judged(view):
         return "right answer"
-    return "really comes next" if view.task.rule.goes_on else "said unchanged"
+    return "really comes next" if view.task.rule.is_open_ended else "said unchanged"

@@ -33,7 +33,7 @@ def prediction_sentence(view: View, what: str = "") -> None:
     if changed is not None and original.trace.logits.equal(changed.trace.logits):
         st.info(f"With {what} this model does exactly what it does anyway: nothing changes.", icon=":material/equal:")
         return
-    if view.task.rule.goes_on:
+    if view.task.rule.is_open_ended:
         sentence = _of_a_text(original, changed, what)
     elif view.task.rule.is_image:
         sentence = _of_an_image(original, changed, what)

@@ -100,7 +100,7 @@ def decoded(
     def make() -> tuple[tuple[int, float], ...]:
         chosen, example, changed = _prepare(name, source, mask, changes)
         assert chosen.task is not None
-        if chosen.task.rule.goes_on:
+        if chosen.task.rule.is_open_ended:
             return _all(go_on(chosen.model, _prompt(example), GOES_ON, edits=changed), GOES_ON, step)
         return _all(decode(chosen.model, example.tokens, edits=changed), len(example.answer), step)
 

@@ -113,7 +113,7 @@ def ask_input(task: Task, max_len: int, model: str) -> tuple[int, ...]:
     )
     try:
         whole = tuple(task.vocabulary.read(typed(st.session_state["input"], MOST_TYPED)))
-        source = last_that_fit(task, whole, max_len) if task.rule.goes_on else whole
+        source = last_that_fit(task, whole, max_len) if task.rule.is_open_ended else whole
         check_memory(model, source)
     except InputError as error:
         st.error(literal(str(error)), icon=":material/edit:")
@@ -185,7 +185,7 @@ def _begin_input(task: Task) -> None:
     before = st.session_state.get("input_task", task.config.name)
     st.session_state["input_task"] = task.config.name
     st.session_state.setdefault("input", task.rule.default)
-    if before != task.config.name and task.rule.goes_on:  # it can read anything, and that is no reason to
+    if before != task.config.name and task.rule.is_open_ended:  # it can read anything, and that is no reason to
         _type(task.rule.default)
     elif before != task.config.name:
         try:

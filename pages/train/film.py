@@ -121,7 +121,7 @@ def play(entry: Entry, task: Task, example: Example, film: Film, exact: Sequence
         best=_best(film),
         live=entry.is_active or entry.state == "queued",
         told=told(entry.id),
-        judged=not task.rule.goes_on,
+        judged=not task.rule.is_open_ended,
     )
     return training_player(packed, key=film_key(entry.id))
 

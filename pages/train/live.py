@@ -72,7 +72,7 @@ def _live(run: str, who: str, moves: bool) -> None:
         st.rerun()  # another run is to be shown
     steps, rows = settings.train.steps, _rows(entry)
     task = Task(settings.task)
-    is_text = task.rule.goes_on
+    is_text = task.rule.is_open_ended
     rests_at = resting(film_key(run)).step
     with st.container(gap="xsmall", key="run_head"):
         show_complaint()

@@ -18,7 +18,7 @@ STANDS_OUT = 0.1
 def notes(entry: Entry, settings: Preset, task: Task, film: Film, frame: pd.DataFrame) -> list[str]:
     """Paragraphs of Markdown without any text of a person. Whatever is computed names the step that it holds for."""
     steps = [int(step) for step in frame["step"].dropna()]
-    is_text = task.rule.goes_on  # where nothing is right or wrong, there is no exact match
+    is_text = task.rule.is_open_ended  # where nothing is right or wrong, there is no exact match
     exact = [] if is_text else frame["held_out_exact_match"].fillna(0.0).tolist()
     learned = None if is_text else first_passing(steps, exact, LEARNED)
     names = head_names(film)

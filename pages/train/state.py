@@ -96,7 +96,7 @@ def _where(entry: Entry, settings: Preset) -> str:
         words = f"Finished at {far}, {duration(entry.seconds)} of training on {device_words(entry)}."
         score, loss = entry.figures.get("exact_match"), entry.figures.get("loss")
         on = f"On {entry.figures.get('samples', 0):,} unseen examples:"
-        if RULES[settings.task.name].goes_on and isinstance(loss, float):
+        if RULES[settings.task.name].is_open_ended and isinstance(loss, float):
             words += f" On text it never read: {loss:.4f} nats, {loss / math.log(2):.3f} bits per character."
         elif isinstance(score, float):
             words += f" {on} {percent(score)} exact match."

@@ -132,7 +132,7 @@ def _as_typed(batch: Batch, task: Task) -> tuple[Int[Tensor, "input pos"], Int[T
 
     A piece of a text that is typed has no answer after its last character; an encoder-decoder is given both halves of it.
     """
-    if not task.rule.goes_on:
+    if not task.rule.is_open_ended:
         return batch.tokens, batch.labels
     if batch.target is not None:
         return torch.cat((batch.tokens, batch.labels), dim=1), batch.labels

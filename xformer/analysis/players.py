@@ -159,7 +159,7 @@ def playing(player: Player, example: Example, *, forced: bool = False) -> Genera
     example = player.task.example(list(example.source), max_len=model.config.max_len)
     answer = tuple(int(token) for token in example.labels[0] if token != IGNORED)
     labelled = [place for place, token in enumerate(example.labels[0]) if token != IGNORED]
-    after_text = player.task.rule.goes_on and example.target is None and not forced
+    after_text = player.task.rule.is_open_ended and example.target is None and not forced
     if after_text:
         answer, n_steps = (), GOES_ON
         work, first = _after_text(player, example), example.stream.shape[1] - 1

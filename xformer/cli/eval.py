@@ -41,7 +41,7 @@ def _bits(figures: dict[str, Any], task: Task) -> dict[str, float]:
     """Of a text also bits per character."""
     from xformer.tasks import Score
 
-    if not (task.rule.goes_on and figures):
+    if not (task.rule.is_open_ended and figures):
         return {}
     names = ("loss", "token_accuracy", "exact_match", "samples")
     return {"bits_per_character": Score(**{name: figures[name] for name in names}).bits}

@@ -75,7 +75,7 @@ def evaluate_edge_cases(model: Transformer, task: Task) -> Score | None:
 def score_batches(model: Transformer, task: Task, batches: Iterator[Batch]) -> Score:
     """The figures of some batches together: exact match by greedy decoding where answers are written token by token."""
     parts, cells, decoded = [], [], Decoded(model)
-    decodes = model.config.architecture != "encoder" and not task.rule.goes_on  # a text has no right end
+    decodes = model.config.architecture != "encoder" and not task.rule.is_open_ended  # a text has no right end
     for batch in batches:
         parts.append(score(batch.logits(model), batch))
         cells.append(int((batch.labels != IGNORED).sum()))

@@ -26,7 +26,7 @@ def memory_needed(settings: Preset) -> int:
 
     def tokens(length: float) -> float:
         """How many a model reads of an example of that length, about."""
-        both = model.architecture == "decoder" and not rule.goes_on
+        both = model.architecture == "decoder" and not rule.is_open_ended
         return model.max_len if rule.is_image else length * (2 if both else 1) + 2
 
     width, longest = tokens((task.min_len + task.max_len) / 2), tokens(task.max_len)

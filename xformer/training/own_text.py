@@ -14,7 +14,7 @@ def with_text(preset: Preset, name: str) -> Preset:
 
     Raises `ConfigError` for a preset of another task, `InputError` where the text is not here.
     """
-    if not Task(preset.task).rule.goes_on:
+    if not Task(preset.task).rule.is_open_ended:
         raise ConfigError(
             f"Only the task characters reads a text, got the preset {preset.name!r}; for example 'characters'."
         )

@@ -58,7 +58,7 @@ class Characters(Rule):
     unit = "characters"
     separator = ""
     packs = False
-    goes_on = True
+    is_open_ended = True
     stalled_above = 2.8  # knowing how often each character comes gives about 3.2, knowing the one before it 2.5
 
     @property

@@ -58,7 +58,7 @@ class Rule:
     """Whether a source is an image: its pixels, and last what it shows."""
     packs: ClassVar[bool] = True
     """Whether two examples fill a row; no where all have one length anyway."""
-    goes_on: ClassVar[bool] = False
+    is_open_ended: ClassVar[bool] = False
     """Whether there is no end to what a model says: it goes on with a text, and nobody knows the right answer."""
 
     stalled_above: ClassVar[float] = 1.0
@@ -212,7 +212,7 @@ class Rule:
 
     def has_right_answer(self, source: Sequence[int]) -> bool:
         """Whether anybody knows what should be said to a source: only then is what a model says right or wrong."""
-        return not self.goes_on
+        return not self.is_open_ended
 
     def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
         """Which source tokens the output that says each answer token has to look at; a row may be empty."""
