@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from benchmarks.measure import Machine, in_turns, options, ratio, show
 from xformer.config import ModelConfig, TrainConfig
+from xformer.counting import n_parameters
 from xformer.presets import preset
 from xformer.tasks import Task, texts
 from xformer.training.loop import Run
@@ -125,7 +126,7 @@ def main() -> None:
     torch.manual_seed(0)
     peers = [UsualGpt(chosen.model) for _ in range(2)]
     biases = (2 * chosen.model.n_layers + 1) * chosen.model.d_model
-    assert sum(p.numel() for p in peers[0].parameters()) == chosen.model.n_parameters() - biases, "not the same model"
+    assert sum(p.numel() for p in peers[0].parameters()) == n_parameters(chosen.model) - biases, "not the same model"
     context = chosen.model.max_len
     variants = {
         "ours": run._train_step,
@@ -146,7 +147,7 @@ def main() -> None:
             }
         )
     notes = [
-        f"{chosen.model.n_parameters():,} parameters, batches of {chosen.train.batch_size} windows of {context} characters of "
+        f"{n_parameters(chosen.model):,} parameters, batches of {chosen.train.batch_size} windows of {context} characters of "
         f"{texts.title(chosen.task.text)}. Ours draws its batches, {len(text):,} characters to draw from, and updates in one."
     ]
     show("a training step of the small character model", machine, rows, notes, as_json=given.json)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from benchmarks.measure import Machine, in_turns, options, ratio, show
 from benchmarks.peers import PlainEncoder, TorchEncoder, TrueHeads
 from xformer.config import TrainConfig
+from xformer.counting import n_parameters
 from xformer.model import Transformer
 from xformer.presets import preset
 from xformer.tasks import Batch, Task
@@ -145,7 +146,7 @@ def main() -> None:
             }
         )
     notes = [
-        f"Batch {given.batch}, {tokens:,.0f} tokens; {given.rounds} turns each. Ours has {chosen.model.n_parameters():,} "
+        f"Batch {given.batch}, {tokens:,.0f} tokens; {given.rounds} turns each. Ours has {n_parameters(chosen.model):,} "
         "parameters, and the model of torch.nn parts, with the same weights, gives the same logits.",
     ]
     show("A training step of preset reverse", machine, rows, notes, as_json=given.json)

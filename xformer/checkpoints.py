@@ -17,6 +17,7 @@ import torch
 from safetensors import SafetensorError
 
 from xformer.config import ModelConfig, TaskConfig
+from xformer.counting import n_parameters
 from xformer.errors import CheckpointError, ConfigError
 from xformer.files import write_atomically
 from xformer.guarded_file import guarded
@@ -100,7 +101,7 @@ def _check(start: bytes, size: int) -> tuple[ModelConfig, Task | None, dict[str,
     """What the header of a file of `size` bytes says, once all of it agrees; `start` is at least the header."""
     header = parse_header(start, size=size)
     config, task, card = _metadata(header.metadata)
-    n_bytes = 4 * config.n_parameters()
+    n_bytes = 4 * n_parameters(config)
     if n_bytes != size - header.data_start:
         raise CheckpointError(
             f"The configuration asks for {n_bytes:,} bytes of weights, but the file holds {size - header.data_start:,}."

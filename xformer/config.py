@@ -248,16 +248,6 @@ class ModelConfig(Config):
         """How many positions the stream has for an input of `n` numbers: as many, or one for each patch and the class token."""
         return 1 + self.n_patches if self.image else n
 
-    def n_parameters(self) -> int:
-        """The number of learned numbers, by formula: what `sum(p.numel() for p in model.parameters())` will be."""
-        return sum(part.count for part in self.parameters_by_part())
-
-    def parameters_by_part(self) -> tuple[Part, ...]:
-        """The same count part by part, each with the formula that gives it."""
-        from xformer.counting import count_parts
-
-        return count_parts(self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class TaskConfig(Config):
@@ -403,15 +393,6 @@ class TrainConfig(Config):
             )
         if not 0 <= self.seed < 2**63:
             raise ConfigError(f"seed must be from 0 to 2^63 - 1, got {self.seed}; for example seed=0.")
-
-
-@dataclass(frozen=True)
-class Part:
-    """One row of a parameter table: how many numbers a part of the model learns, and the sum written out."""
-
-    name: str
-    formula: str
-    count: int
 
 
 def _plain(value: Any) -> Any:

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
-from xformer.config import ModelConfig, Part
+from xformer.config import ModelConfig
 
 
-def count_parts(config: ModelConfig) -> tuple[Part, ...]:
+@dataclass(frozen=True)
+class Part:
+    """One row of a parameter table: how many numbers a part of the model learns, and the sum written out."""
+
+    name: str
+    formula: str
+    count: int
+
+
+def n_parameters(config: ModelConfig) -> int:
+    """The number of learned numbers, by formula: what `sum(p.numel() for p in model.parameters())` will be."""
+    return sum(part.count for part in parameters_by_part(config))
+
+
+def parameters_by_part(config: ModelConfig) -> tuple[Part, ...]:
     """The parameter table of a model: one `Part` for each kind of layer, in the order the input meets them."""
     d = config.d_model
     stacks = ("encoder", "decoder") if config.architecture == "encoder-decoder" else (config.architecture,)

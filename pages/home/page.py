@@ -17,6 +17,7 @@ from pages.shared import models, resources, screens
 from pages.shared.ask import choose
 from pages.shared.patience import patience
 from pages.shared.session import View, open_page
+from xformer.counting import n_parameters, parameters_by_part
 from xformer.interventions import changed_source, join
 from xformer.sources import credit
 from xformer.viz.diagram import diagram
@@ -97,8 +98,8 @@ def _inside(view: View) -> None:
 
 def _parameters(view: View) -> None:
     config = view.checkpoint.config
-    st.subheader(f"{config.n_parameters():,} learned numbers", anchor=False)
-    show_parts(config.parameters_by_part())
+    st.subheader(f"{n_parameters(config):,} learned numbers", anchor=False)
+    show_parts(parameters_by_part(config))
 
 
 def _card(view: View) -> None:

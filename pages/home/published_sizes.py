@@ -17,8 +17,7 @@ from pages.shared.ask import choose
 from pages.shared.byte_cache import kept
 from xformer import ModelConfig, Transformer, record
 from xformer.analysis.heads import SCORES, pattern_scores
-from xformer.config import Part
-from xformer.counting import count_with_projections_to
+from xformer.counting import Part, count_with_projections_to, n_parameters, parameters_by_part
 from xformer.presets import PUBLISHED
 from xformer.trace import Trace
 from xformer.viz.attention import pattern_layers
@@ -49,12 +48,12 @@ def published_panel() -> None:
         _overcount()
         return
     published = PUBLISHED[chosen]
-    config, n = published.model, published.model.n_parameters()
+    config, n = published.model, n_parameters(published.model)
     st.markdown(
         f"**{n:,}** by formula; **{published.printed / 1e6:.0f} M** printed in {published.source}: "
         f"a difference of **{n - published.printed:+,}**."
     )
-    show_parts(config.parameters_by_part())
+    show_parts(parameters_by_part(config))
     st.caption(published.note)
     if st.button(f"Run {published.title} on random tokens", icon=":material/play_arrow:", key=f"run_{chosen}"):
         st.session_state["paper_ran"] = chosen
@@ -104,7 +103,7 @@ def _forward(config: ModelConfig, name: str) -> None:
         done = forward(config)
     chance = math.log(config.vocab_size)
     st.markdown(
-        f"It ran just now with random weights: {config.n_parameters():,} numbers, {N_SOURCE} source and {N_TARGET} target "
+        f"It ran just now with random weights: {n_parameters(config):,} numbers, {N_SOURCE} source and {N_TARGET} target "
         f"tokens, logits {list(done.trace.logits.shape)} in **{done.seconds * 1e3:,.0f} ms**. Its loss on random tokens is "
         f"**{done.loss:.2f}** nats; knowing nothing costs ln {config.vocab_size:,} = {chance:.2f}."
     )

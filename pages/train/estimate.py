@@ -13,6 +13,7 @@ import torch
 
 from pages.shared import desk, models
 from pages.shared.literal import literal
+from xformer.counting import n_parameters
 from xformer.errors import BookError, XformerError
 from xformer.presets import PRESETS, Preset
 from xformer.tasks import Task
@@ -102,7 +103,7 @@ def work(settings: Preset) -> float:
     """About how many multiplications one step takes: 6 a weight and token (forward 2, backward 4)."""
     streams = 1 if settings.task.architecture == "encoder" else 2
     tokens = settings.train.batch_size * streams * (settings.task.min_len + settings.task.max_len) / 2
-    return 6.0 * settings.model.n_parameters() * tokens
+    return 6.0 * n_parameters(settings.model) * tokens
 
 
 def duration(seconds: float) -> str:

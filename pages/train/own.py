@@ -14,6 +14,7 @@ from pages.train import form as form_of
 from pages.train.estimate import expected, known_runs
 from pages.train.text_choice import text_choice
 from pages.train.visit import complain, show_run
+from xformer.counting import n_parameters, parameters_by_part
 from xformer.errors import ConfigError, XformerError
 from xformer.presets import PRESETS, Preset
 from xformer.room import megabytes
@@ -138,8 +139,8 @@ def _checked(base: Preset) -> Preset | None:
 
 def _summary(settings: Preset, device: str) -> None:
     entries = known_runs()
-    with st.popover(f"{settings.model.n_parameters():,} parameters", width="stretch", help="Counted part by part."):
-        parts = settings.model.parameters_by_part()
+    with st.popover(f"{n_parameters(settings.model):,} parameters", width="stretch", help="Counted part by part."):
+        parts = parameters_by_part(settings.model)
         table = pd.DataFrame(
             {"part": [p.name for p in parts], "how": [p.formula for p in parts], "numbers": [p.count for p in parts]}
         )

@@ -7,6 +7,7 @@ import streamlit as st
 from pages.shared import desk
 from pages.train.estimate import duration, expected_at_once, known_runs
 from pages.train.own import change, fill, own, start, watchable
+from xformer.counting import n_parameters
 from xformer.presets import PRESETS, Preset
 from xformer.sources import credit
 from xformer.task_limits import TASK_LIMITS
@@ -79,7 +80,7 @@ def _preset(preset: Preset, who: str, ticket: int, entries: list[Entry], gpu: bo
         horizontal=True, vertical_alignment="center", gap="small", key=f"card_{preset.name}", width="stretch"
     ):
         with st.container(gap=None, width="stretch"):
-            size = f"{preset.model.n_parameters():,} parameters · {preset.train.steps:,} steps · {time}"
+            size = f"{n_parameters(preset.model):,} parameters · {preset.train.steps:,} steps · {time}"
             st.markdown(f"**{preset.title}** :small[:gray[{size}]]")
             st.caption(f"{preset.about} {credit(preset.name)}")
         with st.container(horizontal=True, gap="xsmall", width="content", key=f"press_{preset.name}"):

@@ -15,6 +15,7 @@ from xformer.analysis.lens import lens_logits
 from xformer.analysis.rollout import rollout
 from xformer.checkpoints import Checkpoint, from_bytes, to_bytes
 from xformer.config import ModelConfig
+from xformer.counting import n_parameters, parameters_by_part
 from xformer.decoding import decode
 from xformer.errors import ConfigError, EditError, InputError
 from xformer.interventions import changed_source, parse
@@ -94,8 +95,8 @@ def test_the_whole_model_is_pytorchs_encoder_on_the_embedded_patches() -> None:
 @pytest.mark.parametrize("changes", [{}, {"positions": "none"}, {"d_head": 13, "n_heads": 8}, {"norm": "pre"}])
 def test_parameters_are_counted_by_formula(changes: dict[str, Any]) -> None:
     config = ModelConfig(**(SIZES | changes))
-    assert config.n_parameters() == sum(p.numel() for p in Transformer(config).parameters())
-    part = config.parameters_by_part()[0]
+    assert n_parameters(config) == sum(p.numel() for p in Transformer(config).parameters())
+    part = parameters_by_part(config)[0]
     assert (part.name, part.count) == ("patch embedding", 9 * 13 + 13 + 13)
 
 

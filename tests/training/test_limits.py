@@ -12,6 +12,7 @@ import pytest
 
 from tests.training.test_queue import entry
 from tests.training.tiny import tiny_preset
+from xformer.counting import n_parameters
 from xformer.errors import BookError, ConfigError, NoRoomError
 from xformer.presets import PRESETS, Preset
 from xformer.room import SPARE, disk_used
@@ -54,7 +55,7 @@ def test_everybodys_runs_together(tmp_path: Path) -> None:
         ({"steps": 11}, "This run has 12 steps, and this server allows 11; choose fewer."),
         (
             {"parameters": 500},
-            f"This run has {tiny_preset().model.n_parameters():,} parameters, and this server allows 500;",
+            f"This run has {n_parameters(tiny_preset().model):,} parameters, and this server allows 500;",
         ),
         ({"cells": 19}, r"This run has 20 tokens per step \(batch size × longest input\), and this server allows 19"),
     ],

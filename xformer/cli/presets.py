@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from xformer.cli.say import say_table
+from xformer.counting import n_parameters
 from xformer.presets import PRESETS
 
 
@@ -13,7 +14,7 @@ def run(options: Namespace) -> None:
     say_table(
         ("preset", "title", "architecture", "parameters", "steps"),
         (
-            (name, of.title, of.model.architecture, f"{of.model.n_parameters():,}", f"{of.train.steps:,}")
+            (name, of.title, of.model.architecture, f"{n_parameters(of.model):,}", f"{of.train.steps:,}")
             for name, of in PRESETS.items()
         ),
         whole=1,

@@ -11,6 +11,7 @@ from typing import Any
 
 from xformer.cli.numbers import check_samples, how_good
 from xformer.cli.say import fit, say
+from xformer.counting import n_parameters
 from xformer.errors import ConfigError, InputError
 from xformer.guarded_file import guarded
 from xformer.presets import Preset, preset
@@ -61,7 +62,7 @@ def _train(chosen: Preset, options: Namespace) -> None:
     from xformer.training.loop import train
 
     settle()
-    say(f"{chosen.title}: {chosen.model.n_parameters():,} parameters, {chosen.train.steps:,} steps")
+    say(f"{chosen.title}: {n_parameters(chosen.model):,} parameters, {chosen.train.steps:,} steps")
     cropped = Column(no_wrap=True, overflow="crop", ratio=1)  # an ellipsis is no ASCII
     columns = (
         BarColumn(bar_width=20),

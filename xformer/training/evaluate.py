@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from xformer.counting import n_parameters
 from xformer.greedy import Question, is_right, questions
 from xformer.model import Transformer
 from xformer.tasks import Score, Task, score
@@ -59,7 +60,7 @@ def _watched(model: Transformer, task: Task, batches: Iterator[Batch], samples: 
 def rows_at_once(model: Transformer, batch: Batch) -> int:
     """How many rows of a batch make a part that takes a fraction of a second."""
     tokens = batch.tokens.shape[1] + batch.labels.shape[1]
-    return max(1, int(PART / (model.config.n_parameters() * tokens)))
+    return max(1, int(PART / (n_parameters(model.config) * tokens)))
 
 
 def evaluate_edge_cases(model: Transformer, task: Task) -> Score | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Self
 
+from xformer.counting import n_parameters
 from xformer.errors import BookError, ConfigError
 from xformer.memory import free_bytes, machine_bytes
 from xformer.presets import Preset
@@ -84,7 +85,7 @@ class Limits:
 
     def check_size(self, settings: Preset) -> None:
         """Raise `BookError` when the run itself asks for too much."""
-        n, cells = settings.model.n_parameters(), settings.train.batch_size * settings.task.max_len
+        n, cells = n_parameters(settings.model), settings.train.batch_size * settings.task.max_len
         for what, asked, most in (
             ("parameters", n, self.parameters),
             ("steps", settings.train.steps, self.steps),

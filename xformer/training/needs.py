@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from xformer.counting import n_parameters
 from xformer.memory import peak_bytes
 from xformer.presets import Preset
 
@@ -44,13 +45,13 @@ def memory_needed(settings: Preset) -> int:
     step = FLOAT * train.batch_size * width * ((stacks * model.n_layers + 1) * layer + logits + masks)
     held_out = FLOAT * train.held_out * width * (4 * model.d_model + heads + 1.5 * model.d_ff + logits + 4 * longest)
     drawn = CHUNK * train.batch_size * width * 8 * 5
-    beside = PROCESS + (IMAGES if rule.is_image else 0) + PER_PARAMETER * model.n_parameters() + drawn
+    beside = PROCESS + (IMAGES if rule.is_image else 0) + PER_PARAMETER * n_parameters(model) + drawn
     return int(beside + max(step, held_out, peak_bytes(model, int(tokens(rule.probe_size)))))
 
 
 def weights_on_disk(settings: Preset) -> int:
     """About how many bytes a snapshot takes."""
-    return FLOAT * settings.model.n_parameters() + 8_000
+    return FLOAT * n_parameters(settings.model) + 8_000
 
 
 def metrics_needed(settings: Preset) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from xformer.checkpoints import FILE, Checkpoint, from_bytes, load, save, to_bytes
+from xformer.counting import n_parameters
 from xformer.errors import BookError, CheckpointError
 from xformer.room import Room
 from xformer.training.book import Book, Entry, insert_rows, insert_run
@@ -75,7 +76,7 @@ def from_file(
     checkpoint = from_bytes(content)
     if checkpoint.task is None:
         raise CheckpointError("The file names no task, so no screen would know what to let its model read.")
-    n, story = checkpoint.config.n_parameters(), read_card(checkpoint.card)
+    n, story = n_parameters(checkpoint.config), read_card(checkpoint.card)
     limits = limits or Limits()
     if n > limits.parameters:
         raise BookError(f"The model in the file has {n:,} parameters, and this server allows {limits.parameters:,}.")

@@ -2,12 +2,13 @@
 
     Boxes(config, "encoder", 9, is_pair=False).attention(0)      ->      Box(id="encoder.attn", …)
 
-The counts come from `ModelConfig.parameters_by_part`; the shapes are those for one input.
+The counts come from `parameters_by_part`; the shapes are those for one input.
 """
 
 from __future__ import annotations
 
 from xformer.config import ModelConfig
+from xformer.counting import parameters_by_part
 from xformer.viz.diagram_parts import Box, MaskKind
 
 
@@ -16,7 +17,7 @@ class Boxes:
 
     def __init__(self, config: ModelConfig, stack: str, length: int, *, is_pair: bool) -> None:
         self.config, self.stack, self.length, self.is_pair = config, stack, length, is_pair
-        self.counts = {part.name: part.count for part in config.parameters_by_part()}
+        self.counts = {part.name: part.count for part in parameters_by_part(config)}
         self.crosses = is_pair and stack == "decoder"
         self.once = f"{stack}." if is_pair else ""  # what a stack has once is named so in the trace
         self.layer = f"{stack}.0."  # … and what each of its layers has, so
