@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
+from collections import defaultdict
 from typing import Any
 
 import pandas as pd
@@ -62,14 +63,16 @@ def test_event_files_hold_every_number_at_its_step_and_time() -> None:
     ]
     first, *events = [Event.FromString(record) for record in records(zipped.read(zipped.namelist()[0]))]
     assert first.file_version == "brain.Event:2"
-    assert [(event.step, event.wall_time) for event in events] == [(5, 1000.75), (11, 1001.75)]
-    found = [{value.tag: value.simple_value for value in event.summary.value} for event in events]
-    expected: list[dict[str, Any]] = [
-        {"loss/training": 2.25, "held out/exact match": 0.125},
-        {"loss/training": 1e-7, "heads/encoder.0.attn.0": 0.5, "heads/encoder.0.attn.1": 0.25},
-    ]
-    for one, other in zip(found, expected, strict=True):
-        assert one == pytest.approx(other)
+    found: dict[tuple[int, float], dict[str, float]] = defaultdict(dict)
+    for event in events:
+        for value in event.summary.value:
+            assert value.tag == value.metadata.display_name.replace(" ", "_")
+            found[event.step, event.wall_time][value.metadata.display_name] = value.simple_value
+    expected: dict[tuple[int, float], Any] = {
+        (5, 1000.75): {"loss/training": 2.25, "held out/exact match": 0.125},
+        (11, 1001.75): {"loss/training": 1e-7, "heads/encoder.0.attn.0": 0.5, "heads/encoder.0.attn.1": 0.25},
+    }
+    assert found == {at: pytest.approx(values) for at, values in expected.items()}
     assert len(records(zipped.read(zipped.namelist()[1]))) == 1
 
 

@@ -1,8 +1,6 @@
 """How often players are right, and how often they agree, over many sampled inputs: counted chunk by chunk, with intervals.
 
-    Wilson's score interval for k hits in n trials (Wilson 1927, JASA 22:209–212):
-
-        (k + z²/2) / (n + z²)  ±  z / (n + z²) · √(k (n − k) / n + z²/4)         z = 1.96 for 95 %
+The intervals are Wilson's (1927, JASA 22:209–212), of 95 %.
 
 Every answer is the likeliest token given the right answer so far and nothing of what follows, so that a player's exact
 match is that of its greedy decoding, also where a change lets it see ahead. The trials of an interval are taken as
@@ -12,7 +10,6 @@ independent. Inputs are; the tokens of one answer are not, so that the interval 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,21 +28,19 @@ from xformer.tasks import Task
 
 CHUNK = 500
 """Inputs between two reports: those of `evaluate`, batch by batch, so that the figures are the same."""
-Z95 = 1.959963984540054
 
 Cell = tuple[Any, ...]
 """What is counted: (kind, player, measure, where) with kind "all", "position", "length" or "pair"; or (player, right, said)."""
 
 
-def wilson(hits: int, trials: int, z: float = Z95) -> tuple[float, float]:
-    """The ends of the interval; 0 and 1 where nothing was tried."""
-    if not 0 <= hits <= trials:
-        raise ValueError(f"Hits are from 0 to the number of trials, received {hits} of {trials}; try 3 of 10.")
+def wilson(hits: int, trials: int) -> tuple[float, float]:
+    """The ends of the 95 % interval; 0 and 1 where nothing was tried. Raises `ValueError` for more hits than trials."""
     if trials == 0:
         return 0.0, 1.0
-    centre = (hits + z * z / 2) / (trials + z * z)
-    half = z / (trials + z * z) * math.sqrt(hits * (trials - hits) / trials + z * z / 4)
-    return max(0.0, centre - half), min(1.0, centre + half)
+    from scipy.stats import binomtest  # only now: importing it takes a second
+
+    interval = binomtest(hits, trials).proportion_ci(method="wilson")
+    return float(interval.low), float(interval.high)
 
 
 @dataclass(frozen=True, eq=False)

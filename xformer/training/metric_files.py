@@ -56,11 +56,10 @@ def event_files(runs: Mapping[str, Rows], created: Mapping[str, float]) -> bytes
     `created` is when each began, in seconds since 1970: the wall time of an event is that and the seconds of training.
     """
     zipped = io.BytesIO()
-    with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as archive, tempfile.TemporaryDirectory() as aside:
-        for number, (name, rows) in enumerate(runs.items()):
-            file = Path(aside) / str(number)
-            _write_events(file, rows, created[name])
-            archive.write(file, f"{folder_name(name)}/events.out.tfevents.{int(created[name])}.xformer")
+    with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, rows in runs.items():
+            file = f"{folder_name(name)}/events.out.tfevents.{int(created[name])}.xformer"
+            archive.writestr(file, _event_file(rows, created[name]))
     return zipped.getvalue()
 
 
@@ -83,18 +82,14 @@ def scalars(row: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _write_events(file: Path, rows: Rows, created: float) -> None:
-    # Only now: importing it takes a second.
-    from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
-    from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
-    from tensorboardX.record_writer import RecordWriter
+def _event_file(rows: Rows, created: float) -> bytes:
+    """The event file of one run, as TensorBoard's own kind of writer writes it."""
+    from tensorboardX import SummaryWriter  # only now: importing it takes a second
 
-    writer = RecordWriter(str(file))
-    try:
-        writer.write(Event(wall_time=created, file_version="brain.Event:2").SerializeToString())
-        for row in rows:
-            values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(row).items()]
-            event = Event(wall_time=created + row.get("seconds", 0.0), step=row["step"], summary=Summary(value=values))
-            writer.write(event.SerializeToString())
-    finally:
-        writer.close()
+    with tempfile.TemporaryDirectory() as folder:
+        with SummaryWriter(folder) as writer:
+            for row in rows:
+                for tag, value in scalars(row).items():  # a tag has no spaces; what is shown in its place has
+                    writer.add_scalar(tag, value, row["step"], created + row.get("seconds", 0.0), display_name=tag)
+        (file,) = Path(folder).iterdir()
+        return file.read_bytes()
