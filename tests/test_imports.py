@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -13,108 +14,73 @@ import pytest
 import xformer
 
 PACKAGE = Path(xformer.__file__).parent
-FILES = sorted(PACKAGE.rglob("*.py"))
-
-# What a room may import, besides itself.
-FOUNDATION = {"errors", "positions", "task_limits", "config", "counting", "alphabet", "tape"}
-MODEL = FOUNDATION | {"layers", "model"}
-RECORDING = MODEL | {"edits", "trace", "files", "site", "counting"}
-MAY_IMPORT = {
-    "errors": set(),
-    "alphabet": {"errors"},
-    "positions": {"errors"},
-    "task_limits": set(),
-    "config": {"errors", "alphabet", "positions", "task_limits"},
-    "counting": {"errors", "config"},
-    "tape": {"errors", "config"},
-    "files": set(),
-    "words": set(),
-    "places": set(),
-    "room": {"errors"},
-    "safe_header": {"errors"},
-    "layers": FOUNDATION,
-    "model": FOUNDATION | {"layers"},
-    "edits": MODEL,
-    "site": {"errors", "config"},
-    "trace": MODEL | {"edits", "files", "site"},
-    "subjects": RECORDING | {"site", "tasks"},
-    "reading": RECORDING | {"site", "subjects", "tasks", "checkpoints"},
-    "guarded_file": {"errors"},
-    "memory": {"errors", "config"},
-    "trace_file": RECORDING | {"files", "guarded_file", "safe_header"},
-    "names": {"site"},
-    "interventions": RECORDING | {"names"},
-    "tasks": MODEL | {"files", "room", "site"},
-    "decoding": RECORDING,
-    "greedy": RECORDING | {"tasks"},
-    "continuation": RECORDING | {"decoding"},
-    "analysis": RECORDING | {"tasks", "subjects", "reading", "decoding", "greedy", "continuation", "memory", "words"},
-    "diagnosis": RECORDING | {"tasks", "decoding", "greedy", "analysis", "words"},
-    "presets": {"errors", "config", "counting"},
-    "sources": set(),
-    "checkpoints": MODEL | {"counting", "tasks", "files", "guarded_file", "places", "safe_header"},
-    "training": RECORDING
-    | {"tasks", "decoding", "greedy", "analysis", "presets", "checkpoints", "places", "words"}
-    | {"files", "guarded_file", "safe_header", "memory", "room"},
-    "bugs": RECORDING | {"tasks", "training", "presets"},
-    "viz": {"errors", "config", "counting", "names", "site", "viz", "words"},
-}
+ENTRANCES = {"__init__", "__main__"}
 
 
-def room_of(file: Path) -> str:
-    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+def module_of(file: Path) -> str:
+    """The name under which a file of the library is imported."""
+    return ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
-def imports(file: Path) -> Iterator[str]:
-    """The modules that a file imports when it runs, at the top or inside a function; not those for type checkers alone."""
-    tree = ast.parse(file.read_text())
-    for_types = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if id(node) in for_types:
-            continue
+MODULES = {module_of(file): file for file in sorted(PACKAGE.rglob("*.py"))}
+
+
+def names_imported(file: Path) -> set[str]:
+    """All that a file imports, inside a function or for type checkers alone as well."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file} imports relatively"
-            module = node.module or ""
-            yield module
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULES else str(node.module) for name in names}
+    return found
 
 
-def rooms_imported(file: Path) -> set[str]:
-    """The parts of the library that a file imports."""
-    parts = [name.split(".") for name in imports(file)]
-    rooms = {part[1] for part in parts if part[0] == "xformer" and len(part) > 1}
-    return {room for room in rooms if (PACKAGE / room).is_dir() or (PACKAGE / f"{room}.py").exists()}
+GRAPH = {module: names_imported(file) & set(MODULES) for module, file in MODULES.items()}
 
 
-def test_there_is_something_to_check() -> None:
-    assert len(FILES) > 30
-    assert "layers" in rooms_imported(PACKAGE / "model.py")
-    assert "task_limits" in rooms_imported(PACKAGE / "config.py")
+def room_of(module: str) -> str:
+    """The part of the library that a module belongs to: "layers" of "xformer.layers.norm"."""
+    return "__init__" if module == "xformer" else module.split(".")[1]
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_imports_run_one_way(file: Path) -> None:
-    room = room_of(file)
-    if room in MAY_IMPORT:
-        assert rooms_imported(file) - {room} <= MAY_IMPORT[room]
+def floors() -> dict[str, int]:
+    """Each room's floor, as the list in docs/ARCHITECTURE.md has them: the lowest first, and some side by side."""
+    text = (PACKAGE.parent / "docs" / "ARCHITECTURE.md").read_text()
+    listed = text.split("\nxformer/ ")[1].split("```")[0].splitlines()[1:]
+    rooms = [re.split(r"\s{2,}", line.strip())[0].replace("/", "").split() for line in listed]
+    return {room: floor for floor, beside in enumerate(rooms) for room in beside}
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_the_library_knows_no_screen(file: Path) -> None:
-    assert not {name.split(".")[0] for name in imports(file)} & {"streamlit", "pages", "app", "tests"}
+def test_imports_run_one_way() -> None:
+    floor = floors()
+    wrong = [
+        f"{module} (floor {floor[room_of(module)]}) imports {other} (floor {floor[room_of(other)]})"
+        for module, others in GRAPH.items()
+        for other in others
+        if room_of(module) not in {room_of(other), *ENTRANCES} and floor[room_of(other)] >= floor[room_of(module)]
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
-def test_every_room_has_its_rule() -> None:
-    """A new part of the library gets a line in `MAY_IMPORT`; the entrances may import everything."""
-    entrances = {"__init__", "__main__", "cli", "integrations"}
-    assert {room_of(file) for file in FILES} - entrances <= set(MAY_IMPORT)
+def test_every_room_has_its_floor() -> None:
+    """A new part of the library gets its place in docs/ARCHITECTURE.md; the entrances may import everything."""
+    rooms = {room_of(module) for module in MODULES} - ENTRANCES
+    assert rooms <= set(floors())
+    assert set(floors()) - rooms <= {"widgets"}
+    assert len(MODULES) > 30
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    inner = {module: others - {module} for module, others in GRAPH.items()}
+    assert set(TopologicalSorter(inner).static_order()) == set(MODULES)  # raises CycleError, which names the circle
+
+
+def test_the_library_knows_no_screen() -> None:
+    screens = {"streamlit", "pages", "app", "tests"}
+    assert not [str(file) for file in MODULES.values() if {n.split(".")[0] for n in names_imported(file)} & screens]
 
 
 def run_python(code: str) -> str:

@@ -12,7 +12,7 @@ import math
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -20,11 +20,15 @@ from torch import Tensor
 
 from xformer.errors import EditError
 
-if TYPE_CHECKING:
-    from xformer.trace import Trace
-
 Edges = Sequence[tuple[int, int]]
 """Pairs (query, key)."""
+
+
+@runtime_checkable
+class Activations(Protocol):
+    """The activations of a run by name, as a `Trace` has them."""
+
+    def __getitem__(self, name: str, /) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -197,7 +201,7 @@ def scale(name: str, factor: float, *, heads: Iterable[int] | None = None) -> Sc
 
 
 def patch_from(
-    trace: Trace, name: str, *, heads: Iterable[int] | None = None, positions: Iterable[int] | None = None
+    trace: Activations, name: str, *, heads: Iterable[int] | None = None, positions: Iterable[int] | None = None
 ) -> Replace:
     """Use the activation `name` of another run, whole or at some heads (q, k, v, z, pattern, scores) or positions."""
     return Replace(name, trace[name], _tuple(heads), _tuple(positions))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Int
@@ -20,9 +19,7 @@ from xformer.tasks.images import image_batch, patch_names
 from xformer.tasks.rules import Rule, rule
 from xformer.tasks.sampling import Purpose, generator
 from xformer.tasks.vocabulary import Vocabulary
-
-if TYPE_CHECKING:  # a trace lies above the tasks
-    from xformer.trace import Trace
+from xformer.trace import Trace
 
 CHUNK = 64
 """Batches drawn at once."""
