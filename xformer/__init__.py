@@ -5,11 +5,12 @@ Each public name is imported when it is first used: a list of runs or a help tex
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from xformer.lazy import attach
+
 if TYPE_CHECKING:
-    from xformer import edits
+    from xformer import analysis, edits, viz
     from xformer.checkpoints import Checkpoint, load, save
     from xformer.config import ModelConfig, TaskConfig, TrainConfig
     from xformer.decoding import Sampling, Step, decode
@@ -20,38 +21,31 @@ if TYPE_CHECKING:
     from xformer.training.loop import train
     from xformer.training.progress import Progress
 else:  # for those who run it; a type checker would take any name for one that is here
-    _HOME = {
-        "Checkpoint": "checkpoints",
-        "ModelConfig": "config",
-        "Progress": "training.progress",
-        "Reading": "reading",
-        "Sampling": "decoding",
-        "Step": "decoding",
-        "Task": "tasks",
-        "TaskConfig": "config",
-        "Trace": "trace",
-        "TrainConfig": "config",
-        "Transformer": "model",
-        "decode": "decoding",
-        "load": "checkpoints",
-        "read": "reading",
-        "record": "trace",
-        "save": "checkpoints",
-        "train": "training.loop",
-    }
-
-    def __getattr__(name: str) -> object:
-        """A public name at its first use (PEP 562)."""
-        if name == "edits":
-            return import_module("xformer.edits")
-        if name not in _HOME:
-            raise AttributeError(f"module 'xformer' has no attribute {name!r}")
-        value = globals()[name] = getattr(import_module(f"xformer.{_HOME[name]}"), name)
-        return value
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
-
+    __getattr__, __dir__, _ = attach(
+        __name__,
+        {
+            "Checkpoint": "checkpoints",
+            "ModelConfig": "config",
+            "Progress": "training.progress",
+            "Reading": "reading",
+            "Sampling": "decoding",
+            "Step": "decoding",
+            "Task": "tasks",
+            "TaskConfig": "config",
+            "Trace": "trace",
+            "TrainConfig": "config",
+            "Transformer": "model",
+            "analysis": "",
+            "decode": "decoding",
+            "edits": "",
+            "load": "checkpoints",
+            "read": "reading",
+            "record": "trace",
+            "save": "checkpoints",
+            "train": "training.loop",
+            "viz": "",
+        },
+    )
 
 __all__ = [
     "Checkpoint",
@@ -65,6 +59,7 @@ __all__ = [
     "Trace",
     "TrainConfig",
     "Transformer",
+    "analysis",
     "decode",
     "edits",
     "load",
@@ -72,4 +67,5 @@ __all__ = [
     "record",
     "save",
     "train",
+    "viz",
 ]

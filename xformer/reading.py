@@ -9,7 +9,7 @@ Every table and every picture is one call on a reading.
 from __future__ import annotations
 
 from collections.abc import Iterator, KeysView, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -19,13 +19,31 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from xformer.checkpoints import Checkpoint, load
-from xformer.edits import AnyEdit
+from xformer.edits import AnyEdit, set_causal
+from xformer.interventions import all_edits, changed_source, parse
 from xformer.model import Transformer
 from xformer.site import Site
 from xformer.subjects import BareModel, Subject, TaskModel
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What `read` was asked for, in plain values: enough to read it again, in another process too."""
+
+    where: str
+    typed: str | tuple[int, ...]
+    causal: bool | None = None
+    """The mask that was put in place of the model's own: causal or full; None: its own."""
+    changes: str = ""
+
+    def __str__(self) -> str:
+        """The call that reads it again."""
+        mask = "" if self.causal is None else f", edits=[xformer.edits.set_causal({self.causal})]"
+        changes = f", changes={self.changes!r}" if self.changes else ""
+        return f"xformer.read({self.where!r}, {self.typed!r}{mask}{changes})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +59,8 @@ class Reading:
     trace: Trace
     has_right_answer: bool = True
     """Whether anything that the model says here is right or wrong."""
+    recipe: Recipe | None = None
+    """How to read it again, where that can be written down."""
 
     def __getitem__(self, name: str) -> Tensor:
         """An activation by its name; see `Trace`."""
@@ -70,6 +90,21 @@ class Reading:
         return self.trace.sites()
 
     @property
+    def attention(self) -> tuple[Site, ...]:
+        """The attention layers of the model; `layer=` of a picture counts them from 0."""
+        return tuple(site for site in self.subject.sites if site.is_attention)
+
+    @property
+    def output_stack(self) -> str:
+        """The stack whose output becomes the logits: the decoder where there is one."""
+        return self.subject.sites[-1].stack
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether the model has two stacks, an encoder and a decoder."""
+        return self.subject.sites[0].stack != self.output_stack
+
+    @property
     def edits(self) -> tuple[AnyEdit, ...]:
         """What was changed in this run."""
         return self.trace.edits
@@ -91,6 +126,16 @@ class Reading:
     def answer(self) -> tuple[int, ...]:
         """The token that stands at each output that is asked for."""
         return tuple(self._answer.tolist())
+
+    @property
+    def answer_name(self) -> str:
+        """What stands at an output for comparison: the right answer, or where there is none what else is known."""
+        return "right answer" if self.has_right_answer else self.subject.instead_of_an_answer
+
+    def explained(self, position: int) -> int:
+        """The token at an output that a picture is about: what should, or really does, stand there; else the likeliest."""
+        token = int(self.example.labels[0, position])
+        return token if token != IGNORED else int(self.logits[0, position].argmax())
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -169,20 +214,51 @@ def read(
     typed: str | Sequence[int] | Int[Tensor, " pos"],
     *,
     edits: Sequence[AnyEdit] = (),
+    changes: str = "",
     keep: Sequence[str] = ("*",),
 ) -> Reading:
     """Run an input through a model and keep what it computes.
 
     `where` is a checkpoint's folder or file, or what is loaded already; `typed` an input as a person types it ("3 7 12 9")
-    or the numbers of its tokens. `edits` are of `xformer.edits`; `keep` lists globs of the activations wanted.
+    or the numbers of its tokens. `edits` are of `xformer.edits`, `changes` more of them as a link has them
+    ("mute:encoder.0.ffn,token:3.7", see `xformer.interventions`); `keep` lists globs of the activations wanted.
+
+    What nobody knows the answer to, a drawn image, has what the unchanged model says in the answer's place.
 
     Raises `CheckpointError`, `InputError` or `EditError`, each with one plain sentence.
     """
     subject = subject_of(where)
-    words = typed.flatten().tolist() if isinstance(typed, Tensor) else typed
-    example = subject.frame(words)
-    trace = subject.record(example, edits=edits, keep=keep if "logits" in keep or "*" in keep else (*keep, "logits"))
-    return Reading(subject, example, trace, subject.has_right_answer(example))
+    words = tuple(typed.flatten().tolist()) if isinstance(typed, Tensor) else typed
+    first = subject.frame(words)
+    interventions = (
+        parse(changes, subject.model.config) if changes and isinstance(subject, TaskModel | BareModel) else ()
+    )
+    source = changed_source(interventions, first.source)
+    example = first if source == first.source else subject.frame(source)
+    run = [*edits, *all_edits(interventions)]
+    kept = keep if "logits" in keep or "*" in keep else (*keep, "logits")
+    has_right_answer = subject.has_right_answer(first)
+    trace = subject.record(example, edits=run, keep=kept)
+    if isinstance(subject, TaskModel) and subject.task.rule.is_image and not has_right_answer:
+        alone = trace if not run and example is first else subject.record(first, keep=("logits",))
+        example = answered(example, int(alone.logits[0, 0].argmax()))
+    return Reading(subject, example, trace, has_right_answer, _recipe(where, words, edits, changes))
+
+
+def answered(example: Example, token: int) -> Example:
+    """An image with `token` in the place of the answer that nobody knows."""
+    labels = example.labels.clone()
+    labels[0, 0] = token
+    return replace(example, source=(*example.source[:-1], token), answer=(token,), labels=labels)
+
+
+def _recipe(where: object, typed: str | Sequence[int], edits: Sequence[AnyEdit], changes: str) -> Recipe | None:
+    """None for what is no path, or was changed by more than the recipe can say."""
+    masks = {causal: set_causal(causal) for causal in (True, False)}
+    causal = next((causal for causal, edit in masks.items() if list(edits) == [edit]), None)
+    if not isinstance(where, str | Path) or (edits and causal is None):
+        return None
+    return Recipe(str(where), typed if isinstance(typed, str) else tuple(typed), causal, changes)
 
 
 def subject_of(where: str | Path | Checkpoint | Transformer | Subject) -> Subject:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from pages.shared.layout import run_title, what_to_notice
 from pages.shared.literal import literal
-from xformer.analysis.lens import decided
+from xformer.analysis.logit_lens import decided
 from xformer.words import percent
 
 SURE = 0.5
@@ -96,7 +96,7 @@ def who_adds(parts: pd.DataFrame, position: int) -> list[str]:
     else:
         notes.append(f"At position {position} no part adds anything or takes anything away.")
     if best["contribution"] > 0 and best["kind"] in ("attention", "feed_forward"):
-        how = "Silence that head" if best["head"] else "Mute that layer"
+        how = "Silence that head" if best["head"] >= 0 else "Mute that layer"
         where = "Attention" if best["kind"] == "attention" else "Feed-forward"
         notes.append(
             f"{how} on the {where} screen and come back: its bar is gone, and bars of later layers may move, because they "

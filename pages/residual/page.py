@@ -15,11 +15,10 @@ PANELS = {"lens": lens_panel, "parts": attribution_panel, "norms": norms_panel}
 
 def page() -> None:
     view = open_page("Residual", "When is the answer decided?")
-    runs = view.runs()
     prediction_panel(view)
     # The pictures that are not shown are not computed.
     picture = choose("picture", PICTURES, "lens", "Picture", key="residual_picture", label_visibility="collapsed")
-    PANELS[picture](view, runs)
+    PANELS[picture](view)
     view.share()
 
 

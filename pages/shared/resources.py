@@ -13,7 +13,7 @@ import torch
 
 from pages.shared import desk
 from pages.shared.byte_cache import budget, shared
-from pages.shared.models import checkpoint, shipped, usable
+from pages.shared.models import checkpoint, shipped, shown_path, usable
 from pages.shared.patience import Step
 from xformer import Checkpoint, decoding, edits
 from xformer.continuation import go_on
@@ -22,10 +22,9 @@ from xformer.edits import AnyEdit
 from xformer.errors import InputError
 from xformer.interventions import all_edits, changed_source, parse
 from xformer.memory import check_fits
-from xformer.reading import Reading
+from xformer.reading import Reading, Recipe, read
 from xformer.subjects import TaskModel
 from xformer.tasks.task import Example
-from xformer.trace import Trace
 
 MASKS = ("as trained", "causal", "full")
 """The masks that a run can have; the first is the model's own."""
@@ -69,24 +68,12 @@ def run(name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str =
 
 
 def _run(name: str, source: tuple[int, ...], mask: str, changes: str) -> Reading:
-    chosen, example, changed = _prepare(name, source, mask, changes)
+    chosen, *_ = _prepare(name, source, mask, changes)
     assert chosen.task is not None
-    has_right_answer = chosen.task.has_right_answer(source)
-    subject = TaskModel(chosen.model, chosen.task, name)
-    reading = Reading(subject, example, subject.record(example, edits=changed), has_right_answer)
-    if not chosen.task.rule.is_image or has_right_answer:
-        return reading
-    return replace(reading, example=_answered_by_itself(name, source, mask, changes, example, reading.trace))
-
-
-def _answered_by_itself(
-    name: str, source: tuple[int, ...], mask: str, changes: str, example: Example, trace: Trace
-) -> Example:
-    """An image that nobody knows the digit of, with the digit that the unchanged model says to it in place of an answer."""
-    says = int(trace.logits[0, 0].argmax()) if (mask, changes) == (MASKS[0], "") else run(name, source).answer[0]
-    labels = example.labels.clone()
-    labels[0, 0] = says
-    return replace(example, source=(*example.source[:-1], says), answer=(says,), labels=labels)
+    reading = read(TaskModel(chosen.model, chosen.task, name), source, edits=mask_edits(mask), changes=changes)
+    typed = chosen.task.vocabulary.text(list(source))
+    causal = None if mask == MASKS[0] else mask == "causal"
+    return replace(reading, recipe=Recipe(shown_path(name), typed, causal, changes))
 
 
 def decoded(

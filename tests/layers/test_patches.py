@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from tests.layers.reference import assert_close, assert_same, named_block, randomise
+from tests.readings import reading_of
 from xformer import edits
-from xformer.analysis.attribution import attribution
-from xformer.analysis.lens import lens_logits
+from xformer.analysis.logit_attribution import attribution
+from xformer.analysis.logit_lens import lens_logits
 from xformer.analysis.rollout import rollout
 from xformer.checkpoints import Checkpoint, from_bytes, to_bytes
 from xformer.config import ModelConfig
@@ -129,9 +130,9 @@ def test_under_a_causal_mask_the_class_token_knows_nothing_of_the_image() -> Non
 def test_lens_attribution_and_rollout_hold() -> None:
     model = vit(norm="pre")
     trace = record(model, images(1))
-    assert_close(list(lens_logits(model, trace).values())[-1], trace.logits, terms=1000)
+    assert_close(list(lens_logits(reading_of(model, trace)).values())[-1], trace.logits, terms=1000)
     for position in (0, 7):
-        total = attribution(model, trace, position, 3)["contribution"].sum()
+        total = attribution(reading_of(model, trace), position=position, token=3)["contribution"].sum()
         assert abs(total - trace.logits[0, position, 3].item()) < 1e-10
     reached = rollout(trace)
     assert reached.shape == (2, 26, 26)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +13,33 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from tests.pages.conftest import ROOT, Open
+
+
+def assert_code_draws_what_is_shown(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch, page: str, link: Mapping[str, str]
+) -> AppTest:
+    """Open a screen and run the code of all its pictures: each chart that is shown comes out of it, to the last number."""
+    monkeypatch.chdir(ROOT)
+    shown: list[dict[str, Any]] = []
+    show_chart = st.vega_lite_chart
+    monkeypatch.setattr(st, "vega_lite_chart", lambda spec, **more: shown.append(spec) or show_chart(spec, **more))
+    app = open_page(page, **link)
+    assert not app.exception
+    made: list[Any] = []
+    for element in app.code:
+        names: dict[str, Any] = {}
+        exec(compile(element.value.replace("show(picture)", ""), "footer", "exec"), names)
+        made += names["picture"] if isinstance(names["picture"], list) else [names["picture"]]
+    again = [_without_names(chart.to_dict()) for chart in made if isinstance(chart, alt.TopLevelMixin)]
+    assert shown
+    assert all(_without_names(spec) in again for spec in shown)
+    return app
+
+
+def _without_names(spec: dict[str, Any]) -> dict[str, Any]:
+    """A chart without the numbers by which Altair counts its parts, and the size of an empty chart outside a page."""
+    text = json.dumps({name: value for name, value in spec.items() if name != "config"})
+    return json.loads(re.sub(r"(view|param|concat|layer)_\d+", r"\1", text))
 
 
 def open_and_watch(

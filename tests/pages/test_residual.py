@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 
 import xformer
+from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import ROOT, Open
 from tests.pages.test_explore import MODELS, messages, text
 
@@ -134,22 +134,6 @@ def test_the_choice_survives_a_model_that_does_not_have_it(open_page: Open) -> N
 @pytest.mark.parametrize("picture", ["lens", "parts", "norms"])
 def test_the_code_draws_the_picture(open_page: Open, model: str, picture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = {"reverse": "encoder.0.ffn", "reverse-seq2seq": "decoder.0.ffn", "characters": "decoder.1.ffn"}[model]
-    app = open_page(PAGE, model=model, edits=f"mute:{path}", goal="lead", picture=picture)
-    monkeypatch.chdir(ROOT)
-    drawn: list = []
-    for name in ("lens.lens_chart", "residual.attribution_chart", "residual.norm_chart"):
-        module, function = name.split(".")
-        module = importlib.import_module(f"xformer.viz.{module}")
-        draw = getattr(module, function)
-        monkeypatch.setattr(
-            module, function, lambda *args, draw=draw, **look: drawn.append(draw(*args, **look)) or drawn[-1]
-        )
+    link = {"model": model, "edits": f"mute:{path}", "goal": "lead", "picture": picture}
+    app = assert_code_draws_what_is_shown(open_page, monkeypatch, PAGE, link)
     assert len(app.code) == 1
-    exec(app.code[0].value.removesuffix("\nshow(picture)"), {})
-    assert _look(drawn[-1].to_dict()) == _look(specs(app)[-1])
-
-
-def _look(spec: dict) -> dict:
-    """A chart without what the page lays around it, and without the names of its data."""
-    kept = {name: spec[name] for name in ("layer", "height", "title") if name in spec}
-    return json.loads(re.sub(r"(data-)?[0-9a-f]{32}", "", json.dumps(kept)))

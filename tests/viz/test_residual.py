@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import pytest
 import torch
 
+from tests.readings import reading_of
 from tests.training.tiny import random_model
-from xformer import edits
-from xformer.analysis.attribution import attribution, strongest
-from xformer.analysis.lens import lens, lens_logits
-from xformer.analysis.stream import norms
+from xformer import analysis, edits, viz
+from xformer.analysis.logit_attribution import strongest
+from xformer.analysis.logit_lens import lens_logits
 from xformer.trace import record
 from xformer.viz import theme
-from xformer.viz.lens import ANSWER_ROW, lens_chart
-from xformer.viz.residual import MOST_POINTS, TALL, attribution_chart, norm_chart, row_height, thinned
+from xformer.viz.residual import MOST_POINTS, TALL, row_height, thinned
 
 DARK = pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 MODEL = random_model("encoder")
-LABELS = [f"t{i}" for i in range(11)]
+LABELS = [str(token) for token in range(11)]
+ANSWER_ROW = "right answer"
 
 
 def traced(n: int = 7):
@@ -39,14 +40,13 @@ def marks(spec: dict[str, Any]) -> list[str]:
 @DARK
 def test_the_lens_shows_the_likeliest_token_of_every_cell(dark: bool) -> None:
     trace, answers = traced(), torch.tensor([3, 1, 4, 1, 5, 9, 2])
-    reads = [LABELS[token] for token in trace.tokens[0]]
-    chart = lens_chart(lens(MODEL, trace, LABELS, answers), reads, dark=dark, title="x")
+    chart = viz.lens(reading_of(MODEL, trace, answers), dark=dark, title="x")
     shown = {(row["point"], row["position"]): row for row in rows(chart)}
-    for point, logits in lens_logits(MODEL, trace).items():
+    for point, logits in lens_logits(reading_of(MODEL, trace)).items():
         for position, p in enumerate(logits[0].softmax(-1)):
             row = shown[point, position]
             said = LABELS[int(p.argmax())]
-            assert row["place"] == f"{position} · t{int(trace.tokens[0, position])}"
+            assert row["place"] == f"{position} · {int(trace.tokens[0, position])}"
             assert row["probability"] == pytest.approx(p.max().item())
             right = said == LABELS[answers[position]]
             assert row["says"] == (f"{said} ✓" if right else said)
@@ -57,7 +57,7 @@ def test_the_lens_shows_the_likeliest_token_of_every_cell(dark: bool) -> None:
 def test_right_cells_have_an_outline_and_a_fixed_scale(dark: bool) -> None:
     trace = traced()
     answers = trace.logits[0].argmax(-1)
-    spec = lens_chart(lens(MODEL, trace, LABELS, answers), LABELS, dark=dark).to_dict()
+    spec = viz.lens(reading_of(MODEL, trace, answers), dark=dark).to_dict()
     outline = next(layer for layer in spec["layer"] if layer["mark"].get("filled") is False)
     assert outline["mark"]["stroke"] == theme.pick(theme.RIGHT.colour, dark)
     assert outline["transform"] == [{"filter": "datum.right"}]
@@ -69,9 +69,9 @@ def test_right_cells_have_an_outline_and_a_fixed_scale(dark: bool) -> None:
 def test_cells_that_a_change_moved_are_framed_and_say_what_was_there(dark: bool) -> None:
     trace, answers = traced(), torch.tensor([3, 1, 4, 1, 5, 9, 2])
     changed = record(MODEL, trace.tokens, edits=[edits.zero_positions()])
-    before, after = (lens_logits(MODEL, run) for run in (trace, changed))
-    own = lens(MODEL, trace, LABELS, answers)
-    spec = lens_chart(lens(MODEL, changed, LABELS, answers), LABELS, dark=dark, before=own).to_dict()
+    before, after = (lens_logits(reading_of(MODEL, run)) for run in (trace, changed))
+    own = reading_of(MODEL, trace, answers)
+    spec = viz.lens(reading_of(MODEL, changed, answers), dark=dark, before=own).to_dict()
     [frames] = [layer for layer in spec["layer"] if layer.get("transform") == [{"filter": "datum.moved"}]]
     assert frames["mark"]["strokeDash"]
     cells = spec["datasets"][frames["data"]["name"]]
@@ -84,7 +84,7 @@ def test_cells_that_a_change_moved_are_framed_and_say_what_was_there(dark: bool)
 @pytest.mark.parametrize(("n", "texts"), [(7, 3), (12, 3)])
 def test_cells_hold_their_numbers_while_there_is_room(n: int, texts: int) -> None:
     trace = traced(n)
-    spec = lens_chart(lens(MODEL, trace, LABELS, trace.logits[0].argmax(-1)), LABELS * 9, dark=False).to_dict()
+    spec = viz.lens(reading_of(MODEL, trace, trace.logits[0].argmax(-1))).to_dict()
     assert marks(spec).count("text") == texts
 
 
@@ -92,7 +92,7 @@ def test_crowded_cells_leave_their_numbers_to_the_hover() -> None:
     model = random_model("encoder", max_len=40)
     for n, texts in ((20, 2), (30, 1), (40, 0)):
         trace = record(model, torch.ones(1, n, dtype=torch.long))
-        spec = lens_chart(lens(model, trace, LABELS, trace.logits[0].argmax(-1)), ["a"] * n, dark=False).to_dict()
+        spec = viz.lens(reading_of(model, trace, trace.logits[0].argmax(-1))).to_dict()
         assert marks(spec).count("text") == texts
         assert {tip["field"] for tip in spec["layer"][0]["encoding"]["tooltip"]} >= {"token", "probability", "answer"}
 
@@ -100,8 +100,9 @@ def test_crowded_cells_leave_their_numbers_to_the_hover() -> None:
 @pytest.mark.parametrize("what", ["stream", "added"])
 def test_norms_are_those_of_the_frame(what: str) -> None:
     trace = traced()
-    frame = norms(MODEL, trace)
-    shown = rows(norm_chart(frame, what, LABELS, 9.0, dark=False))
+    reading = reading_of(MODEL, trace)
+    frame = analysis.norms(reading)
+    shown = rows(viz.norms(reading, what=what, limit=9.0))
     assert len(shown) == 5 * 7
     for row in shown:
         at = (frame["what"] == what) & (frame["point"] == row["point"]) & (frame["position"] == row["position"])
@@ -111,18 +112,20 @@ def test_norms_are_those_of_the_frame(what: str) -> None:
 @DARK
 @pytest.mark.parametrize("two", [False, True])
 def test_bars_are_the_parts_in_the_hues_of_their_heads(dark: bool, two: bool) -> None:
-    parts = attribution(MODEL, traced(), 3, 4)
-    frames = {"original": parts} | ({"changed": parts.assign(contribution=-parts["contribution"])} if two else {})
-    chart = attribution_chart(frames, "the logit", dark=dark)
+    trace, of = traced(), {"position": 3, "token": 4}
+    run, own = reading_of(MODEL, trace), reading_of(MODEL, record(MODEL, trace.tokens, edits=[edits.zero_positions()]))
+    runs = {"original": own, "changed": run} if two else {"": run}
+    chart = viz.attribution(run, before=own if two else None, most=99, dark=dark, **of)
     shown = [row for row in rows(chart) if "part" in row]
-    assert len(shown) == len(parts) * len(frames)
+    parts = {name: analysis.attribution(one, **of) for name, one in runs.items()}
+    assert len(shown) == sum(map(len, parts.values()))
     for row in shown:
-        expected = parts.set_index("part").loc[row["part"]]
-        assert row["contribution"] == (-1 if row["run"] == "changed" else 1) * expected["contribution"]
-        if row["head"]:
-            assert row["hue"] == theme.head_hue(row["head"] - 1, dark)
+        assert row["contribution"] == parts[row["run"]].set_index("part").loc[row["part"]]["contribution"]
+        if row["head"] >= 0:
+            assert row["hue"] == theme.head_hue(row["head"], dark)
+    parts = pd.concat(parts.values())
     spec = chart.to_dict()
-    assert spec["layer"][0]["encoding"]["y"]["sort"] == parts["part"].tolist()
+    assert spec["layer"][0]["encoding"]["y"]["sort"] == list(dict.fromkeys(parts["part"]))
     low, high = spec["layer"][0]["encoding"]["x"]["scale"]["domain"]
     assert low < parts["contribution"].min()
     assert high > parts["contribution"].max()
@@ -130,7 +133,7 @@ def test_bars_are_the_parts_in_the_hues_of_their_heads(dark: bool, two: bool) ->
 
 
 def test_of_many_parts_the_largest_have_bars_and_the_others_one() -> None:
-    parts = attribution(MODEL, traced(), 3, 4)
+    parts = analysis.attribution(reading_of(MODEL, traced()), position=3, token=4)
     other = parts.assign(contribution=parts["contribution"].iloc[::-1].tolist())
     shown = strongest({"a": parts, "b": other}, 4)
     for name, whole in (("a", parts), ("b", other)):
@@ -142,7 +145,7 @@ def test_of_many_parts_the_largest_have_bars_and_the_others_one() -> None:
 
 
 def test_without_answers_there_is_no_answer_row_and_no_outline() -> None:
-    chart = lens_chart(lens(MODEL, traced(), LABELS), LABELS, dark=False)
+    chart = viz.lens(reading_of(MODEL, traced()))
     spec = chart.to_dict()
     assert not any(cell["right"] for cell in rows(chart))
     assert ANSWER_ROW not in spec["layer"][0]["encoding"]["y"]["sort"]
@@ -150,10 +153,10 @@ def test_without_answers_there_is_no_answer_row_and_no_outline() -> None:
 
 def test_where_nothing_is_right_nothing_has_the_sign_of_it() -> None:
     trace = traced()
-    frame = lens(MODEL, trace, LABELS, trace.logits[0].argmax(-1))
-    spec = lens_chart(frame, LABELS, dark=False, answer="really comes next", judged=False).to_dict()
+    judged = reading_of(MODEL, trace, trace.logits[0].argmax(-1))
+    spec = viz.lens(replace(judged, has_right_answer=False)).to_dict()
     assert theme.RIGHT.mark not in str(spec)
-    assert theme.RIGHT.mark in str(lens_chart(frame, LABELS, dark=False).to_dict())
+    assert theme.RIGHT.mark in str(viz.lens(judged).to_dict())
 
 
 def test_a_deep_stream_and_a_long_input_stay_within_a_screen() -> None:

@@ -21,9 +21,11 @@ from torch import Tensor
 
 from xformer.analysis.coarse import any_allowed, any_allowed_cells, blocks, pooled, pooled_keys
 from xformer.analysis.players import Play
-from xformer.analysis.stream import speaking_stack, stream
+from xformer.analysis.stream import stream
 from xformer.errors import EditError, InputError
+from xformer.reading import Reading
 from xformer.site import Site
+from xformer.subjects import BareModel
 from xformer.trace import Trace
 
 MEAN = -1
@@ -53,8 +55,12 @@ class Moment:
 
     def attention_layers(self) -> tuple[str, ...]:
         """The attention layers that the deciding position passes: those of the stack that speaks."""
-        stack, _ = speaking_stack(self.play.player.model)
-        return tuple(site.path for site in self.trace.sites() if site.stack == stack)
+        return tuple(site.path for site in self.trace.sites() if site.stack == self.reading.output_stack)
+
+    @property
+    def reading(self) -> Reading:
+        """The run as what other analyses take."""
+        return Reading(BareModel(self.play.player.model), self.play.example, self.trace)
 
     def queries(self, path: str) -> tuple[str, ...]:
         """The text of the tokens that look, in an attention layer."""
@@ -225,7 +231,7 @@ def lens_at(at: Moment) -> pd.DataFrame:
     """
     play, model = at.play, at.play.player.model
     rows = []
-    for depth, (point, x) in enumerate(stream(model, at.trace).items()):
+    for depth, (point, x) in enumerate(stream(at.reading).items()):
         here = x[:, at.position : at.position + 1]
         p = model.unembed(here)[0, 0].softmax(dim=-1)  # [vocab]
         said = int(p.argmax())

@@ -52,6 +52,11 @@ class BareModel:
         """Nobody knows what is right."""
         return False
 
+    @property
+    def instead_of_an_answer(self) -> str:
+        """Nothing is asked for."""
+        return "nothing"
+
     def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
         """The numbers of the tokens."""
         return tuple(self.labels[token] for token in tokens.tolist())

@@ -44,6 +44,11 @@ class Subject(Protocol):
         """Whether what the model says to it can be right or wrong."""
         ...
 
+    @property
+    def instead_of_an_answer(self) -> str:
+        """What stands in an answer's place where nobody knows what is right, in a few words."""
+        ...
+
     def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
         """What stands at each position of a stream, as a person reads it."""
         ...

@@ -47,6 +47,11 @@ class TaskModel:
         """A text may go on in many ways, and nobody knows what a drawn image shows; all else is right or wrong."""
         return self.task.has_right_answer(example.source)
 
+    @property
+    def instead_of_an_answer(self) -> str:
+        """Of a text the token that follows, of a drawn image what the unchanged model says."""
+        return "said unchanged" if self.task.rule.is_image else "really comes next"
+
     def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
         """The tokens as they are written, or the patches of an image."""
         return tuple(self.task.position_names(tokens.tolist()))

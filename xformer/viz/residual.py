@@ -1,16 +1,22 @@
 """Draw the residual stream: how long it is at each point, and which parts add to a logit.
 
-norm_chart(norms(model, trace), "stream", reads, limit, dark=False)
+viz.norms(reading, what="added")
+viz.attribution(reading, position=3, lead=True)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
+from xformer.analysis.logit_attribution import attribution as parts_table
+from xformer.analysis.logit_attribution import strongest
+from xformer.analysis.stream import norms as norms_table
+from xformer.reading import Reading
+from xformer.tasks.batch import IGNORED
 from xformer.viz import theme
 
 ROOMY, TIGHT = 12, 24
@@ -28,20 +34,20 @@ def place_labels(reads: Sequence[str], positions: Sequence[int]) -> dict[int, st
     return {position: f"{position} · {reads[position]}" for position in positions}
 
 
-def norm_chart(
-    frame: pd.DataFrame,
-    what: str,
-    reads: Sequence[str],
-    limit: float,
+def norms(
+    reading: Reading,
     *,
-    dark: bool,
+    what: str = "stream",
+    limit: float | None = None,
+    positions: Sequence[int] | None = None,
     title: str = "",
-    named: bool = True,
-    legend: bool = True,
+    dark: bool = False,
 ) -> alt.LayerChart | alt.FacetChart:
-    """The lengths of a `norms` frame ("stream" or "added") as a heatmap; colours run from 0 to `limit`."""
-    frame = thinned(frame.query("what == @what"))
-    places = place_labels(reads, sorted(frame["position"].unique()))
+    """The lengths of `analysis.norms` ("stream" or "added") as a heatmap; colours run from 0 to `limit`, or to the largest."""
+    frame = norms_table(reading, positions).query("what == @what")
+    limit = float(frame["length"].max()) if limit is None else limit
+    frame = thinned(frame)
+    places = place_labels(reading.tokens_of(reading.output_stack), sorted(frame["position"].unique()))
     points = list(dict.fromkeys(frame.sort_values("depth")["point"]))
     stops = theme.sequential(dark)
     limit = limit or 1.0
@@ -54,14 +60,14 @@ def norm_chart(
     n = len(places)
     base = alt.Chart(data).encode(
         alt.X("place:N", sort=list(places.values()), title="position · token read there", axis=flat_axis(n)),
-        alt.Y("point:N", sort=points, title="after …" if named else None, axis=point_axis(named)),
+        alt.Y("point:N", sort=points, title="after …", axis=point_axis(True)),
     )
     layers = [
         base.mark_rect().encode(
             alt.Color(
                 "length:Q",
                 scale=alt.Scale(**theme.vega_scale(stops, 0, limit)),
-                legend=alt.Legend(title="length ‖x‖", gradientLength=120, format=".3~g") if legend else None,
+                legend=alt.Legend(title="length ‖x‖", gradientLength=120, format=".3~g"),
             ),
             tooltip=[
                 "point:N",
@@ -89,15 +95,27 @@ def row_height(n: int) -> int:
     return max(18, min(42, TALL // n))
 
 
-def attribution_chart(
-    frames: Mapping[str, pd.DataFrame], target: str, *, dark: bool
+def attribution(
+    reading: Reading,
+    *,
+    position: int,
+    token: int | None = None,
+    lead: bool = False,
+    before: Reading | None = None,
+    most: int = 12,
+    dark: bool = False,
 ) -> alt.LayerChart | alt.FacetChart:
-    """Bars of `attribution` frames by the name of the run; of two runs the first is drawn as an outline for comparison.
+    """Bars of `analysis.attribution`, its `most` largest parts and the others as one; the run `before` as outlines.
 
-    Of many parts, draw the `strongest`.
-
-    Heads have their own hues, the other parts those of their kind. `target` names what the parts sum to.
+    Heads have their own hues, the other parts those of their kind.
     """
+    runs = {"original": before, "changed": reading} if before is not None else {"": reading}
+    frames = strongest(
+        {name: parts_table(run, position=position, token=token, lead=lead) for name, run in runs.items()}, most
+    )
+    tokens = {run.explained(position) if token is None else token for run in runs.values()}
+    said = reading.subject.labels[tokens.pop()] if len(tokens) == 1 else f"the {_asked(reading, position)} token"
+    target = f"the {'lead' if lead else 'logit'} of {said}"
     first = next(iter(frames.values()))
     rows: list[dict[str, Any]] = []
     for name, frame in frames.items():
@@ -136,6 +154,13 @@ def attribution_chart(
     return alt.layer(*bars, *labels, zero).properties(height=(30 if two else 24) * len(parts) + _AROUND)
 
 
+def _asked(reading: Reading, position: int) -> str:
+    """Which token a position is about, in a word."""
+    if reading.example.labels[0, position] == IGNORED or reading.answer_name == "said unchanged":
+        return "predicted"
+    return "right" if reading.has_right_answer else "next"
+
+
 def written() -> Any:
     """The colour of a text by its column `ink`, without a scale that would fight with that of the cells."""
     return alt.condition(alt.datum.ink == "#ffffff", alt.value("#ffffff"), alt.value(theme.TEXT[0]))
@@ -157,7 +182,7 @@ def flat_axis(n: int) -> alt.Axis:
 
 
 def _hue(row: dict[str, Any], dark: bool) -> str:
-    if row["head"]:
-        return theme.head_hue(row["head"] - 1, dark)
+    if row["head"] >= 0:
+        return theme.head_hue(row["head"], dark)
     kind = "norm" if row["kind"] in ("bias", "others") else row["kind"]
     return theme.pick(theme.PART_HUES[kind], dark)

@@ -22,65 +22,69 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.analysis.stream import speaking_stack, sublayers
+from xformer.analysis.stream import stream_steps
 from xformer.errors import EditError
-from xformer.layers.feed_forward import FeedForward
 from xformer.layers.norm import LayerNorm
-from xformer.model import Transformer
-from xformer.site import Site
+from xformer.layers.residual import PostNorm
+from xformer.reading import Reading
+from xformer.subjects import own_model
 from xformer.trace import Trace
 
 
 @torch.no_grad()
-def attribution(
-    model: Transformer, trace: Trace, position: int, token: int, against: int | None = None
-) -> pd.DataFrame:
-    """What each part adds to the logit of `token` at a position (less that of `against`), for the trace's first input.
+def attribution(reading: Reading, *, position: int, token: int | None = None, lead: bool = False) -> pd.DataFrame:
+    """What each part adds to the logit of a token at a position of the output stack, for the first input.
 
-    One row per part, in the order of the stream: part, kind, layer (from 1; 0 outside the layers), head (from 1, 0 for none),
-    contribution. The contributions, in double precision, sum to the logit (or the difference). Where an edit
-    took the place of a whole sublayer's output, that output is one part, its bias included.
+    The token is what stands there (`Reading.explained`) unless one is given; with `lead`, its logit less that of the strongest
+    other token. One row per part, in the order of the stream: part, kind, layer (from 0; −1 outside the layers), head (from 0,
+    −1 for none), contribution. The contributions, in double precision, sum to the logit (or the lead). Where an edit took the
+    place of a whole sublayer's output, that output is one part, its bias included.
 
     Raises `EditError` when an edit changed the stream itself, which is then not the sum of its parts.
     """
-    name, stack = speaking_stack(model)
-    at = f"{name}." if model.config.architecture == "encoder-decoder" else ""
+    model, trace = own_model(reading.subject), reading.trace
+    name = reading.output_stack
+    stack, at = getattr(model, name), f"{name}." if reading.is_pair else ""
+    token, rival = explained_pair(reading, position, token)
     unembed = model.unembedding.matrix(model.embedding)
     bias = torch.zeros(len(unembed)) if model.unembedding.bias is None else model.unembedding.bias
 
     def chosen(table: Tensor) -> Tensor:
         row = table[token].double()
-        return row if against is None else row - table[against].double()
+        return row - table[rival].double() if lead else row
 
     g = chosen(unembed)  # [d_model]: the readout
     rows = [_row("output bias", "bias", chosen(bias))]
     shift = torch.zeros((), dtype=torch.float64)  # from the βs of the norms
     added = torch.zeros((), dtype=torch.float64)  # from the biases of the sublayers
-    parts = sublayers(model)
-    _check_is_a_sum(trace, [*(end for part in parts for end in (part.before, part.after)), f"{at}final_norm", "logits"])
+    steps = stream_steps(reading)
+    _check_is_a_sum(trace, [*(end for step in steps for end in (step.before, step.after)), f"{at}final_norm", "logits"])
     if stack.norm is not None:
-        g, constant = _before_norm(stack.norm, trace[parts[-1].after][0, position].double(), g)
+        g, constant = _before_norm(stack.norm, trace[steps[-1].after][0, position].double(), g)
         shift = shift + constant
-    for part in reversed(parts):
-        out = trace[f"{part.path}.out"][0, position].double()  # [d_model]
-        if part.norm is not None:
-            x = trace[part.before][0, position].double()
-            g, constant = _before_norm(part.norm, x + out, g)
+    for step in reversed(steps):
+        path, layer = step.site.path, step.site.layer
+        block = stack.blocks[layer]
+        module, residual = getattr(block, step.site.kind), getattr(block, f"{step.site.kind}_residual")
+        out = trace[f"{path}.out"][0, position].double()  # [d_model]
+        if isinstance(residual, PostNorm):  # the norm after the sum, which post-norm alone has
+            x = trace[step.before][0, position].double()
+            g, constant = _before_norm(residual.norm, x + out, g)
             shift = shift + constant
-        layer = Site.parse(part.path).layer + 1
-        own = part.module.bias_out
-        replaced = any(fnmatchcase(f"{part.path}.out", edit.name) for edit in trace.edits)
+        own = module.bias_out
+        replaced = any(fnmatchcase(f"{path}.out", edit.name) for edit in trace.edits)
         if replaced or own is None:
             own = torch.zeros_like(out)
         added = added + g @ own.double()
-        if isinstance(part.module, FeedForward) or replaced:
-            rows.append(_row(part.title, part.kind, g @ (out - own.double()), layer))
+        if not step.site.is_attention or replaced:
+            kind = "attention" if step.site.is_attention else "feed_forward"
+            rows.append(_row(step.title, kind, g @ (out - own.double()), layer))
             continue
-        z = trace[f"{part.path}.z"][0, :, position].double()  # [head, d_value]
-        heads = torch.einsum("hv,hvd,d->h", z, part.module.W_O.double(), g)  # [head]
-        title = part.title.removesuffix(" · attention")
+        z = trace[f"{path}.z"][0, :, position].double()  # [head, d_value]
+        heads = torch.einsum("hv,hvd,d->h", z, module.W_O.double(), g)  # [head]
+        title = step.title.removesuffix(" · attention")
         rows += [
-            _row(f"{title} · head {head + 1}", "attention", heads[head], layer, head + 1)
+            _row(f"{title} · head {head + 1}", "attention", heads[head], layer, head)
             for head in reversed(range(len(heads)))
         ]
     if f"{at}pos_embed" in trace:
@@ -92,6 +96,14 @@ def attribution(
     rows.insert(-1, _row("norms' shifts β", "bias", shift))
     rows.insert(-1, _row("sublayers' biases", "bias", added))
     return pd.DataFrame(rows)
+
+
+def explained_pair(reading: Reading, position: int, token: int | None = None) -> tuple[int, int]:
+    """The token that is explained at a position, and the strongest other one."""
+    token = reading.explained(position) if token is None else token
+    others = reading.logits[0, position].clone()  # [vocab]
+    others[token] = float("-inf")
+    return token, int(others.argmax())
 
 
 def strongest(frames: Mapping[str, pd.DataFrame], n: int) -> dict[str, pd.DataFrame]:
@@ -112,8 +124,8 @@ def strongest(frames: Mapping[str, pd.DataFrame], n: int) -> dict[str, pd.DataFr
         others = {
             "part": f"{len(size) - n} others",
             "kind": "others",
-            "layer": 0,
-            "head": 0,
+            "layer": -1,
+            "head": -1,
             "contribution": rest["contribution"].sum(),
         }
         found[name] = pd.concat([frame[frame["part"].isin(kept)], pd.DataFrame([others])], ignore_index=True)
@@ -131,7 +143,7 @@ def _check_is_a_sum(trace: Trace, names: Sequence[str]) -> None:
                 )
 
 
-def _row(part: str, kind: str, value: Tensor, layer: int = 0, head: int = 0) -> dict[str, object]:
+def _row(part: str, kind: str, value: Tensor, layer: int = -1, head: int = -1) -> dict[str, object]:
     return {"part": part, "kind": kind, "layer": layer, "head": head, "contribution": value.item()}
 
 

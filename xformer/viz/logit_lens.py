@@ -1,6 +1,6 @@
 """Draw the logit lens: what the residual stream would say at each point, and where that is right.
 
-lens_chart(lens(model, trace, labels, answers), reads, dark=False)
+viz.lens(reading, dark=False)
 """
 
 from __future__ import annotations
@@ -10,34 +10,31 @@ from collections.abc import Sequence
 import altair as alt
 import pandas as pd
 
+from xformer.analysis.logit_lens import lens as lens_table
+from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.residual import ROOMY, TIGHT, around, flat_axis, place_labels, point_axis, row_height, thinned, written
 
-ANSWER_ROW = "right answer"
 
-
-def lens_chart(
-    frame: pd.DataFrame,
-    reads: Sequence[str],
+def lens(
+    reading: Reading,
     *,
-    dark: bool,
-    before: pd.DataFrame | None = None,
+    before: Reading | None = None,
+    positions: Sequence[int] | None = None,
     title: str = "",
     named: bool = True,
     legend: bool = True,
-    answer: str = ANSWER_ROW,
-    judged: bool = True,
+    dark: bool = False,
 ) -> alt.LayerChart | alt.FacetChart:
-    """A `lens` frame: rows from the embedding down to the output, the answers under them where the frame has any.
+    """`analysis.lens`: rows from the embedding down to the output, the answers under them where outputs are asked for.
 
     The colour is the probability of the likeliest token, which is written in the cell; where that is the answer it has an
-    outline, and ✓ where answers are `judged` right or wrong. `answer` names their row. A cell whose token is another than in
-    `before`, the frame of the original run, has a dashed frame. With many positions or points the numbers, then the tokens,
-    are left to the hover. `named` writes the points beside the rows, which a second chart next to one that has them does not
-    need.
+    outline, and ✓ where answers are right or wrong. A cell whose token is another than in `before`, the original run, has a
+    dashed frame. With many positions or points the numbers, then the tokens, are left to the hover. `named` writes the points
+    beside the rows, which a second chart next to one that has them does not need.
     """
-    frame = thinned(frame)
-    places = place_labels(reads, sorted(frame["position"].unique()))
+    frame, judged, answer = thinned(lens_table(reading, positions)), reading.has_right_answer, reading.answer_name
+    places = place_labels(reading.tokens_of(reading.output_stack), sorted(frame["position"].unique()))
     points = list(dict.fromkeys(frame.sort_values("depth")["point"]))
     stops = theme.sequential(dark)
     has_answers = "right" in frame
@@ -52,7 +49,7 @@ def lens_chart(
         verdict=[verdicts[0] if ok else verdicts[1] for ok in right],
     )
     if before is not None:
-        was = before.set_index(["depth", "position"])["token"]
+        was = lens_table(before, positions).set_index(["depth", "position"])["token"]
         data["was"] = [was.get(cell) for cell in zip(data["depth"], data["position"], strict=True)]
         data["moved"] = data["was"] != data["token"]
     rows = [*points, answer] if has_answers else points

@@ -1,0 +1,68 @@
+"""When the answer is decided: what the residual stream would say after every sublayer.
+
+logit lens      logits(x) = W_U · norm(x) + b_U   for the stream x after each sublayer; norm: the model's own last one
+                (nostalgebraist 2020, "interpreting GPT: the logit lens")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from xformer.analysis.stream import positions_of, stream
+from xformer.reading import Reading
+from xformer.tasks.batch import IGNORED
+
+
+@torch.no_grad()
+def lens_logits(reading: Reading) -> dict[str, Float[Tensor, "batch pos vocab"]]:
+    """What each point of the stream would say if it were the last; the last one's are the model's own logits."""
+    return {title: reading.subject.unembed(x) for title, x in stream(reading).items()}
+
+
+def lens(reading: Reading, positions: Sequence[int] | None = None) -> pd.DataFrame:
+    """One row for each point of the stream and each output that is asked for, of the first input; padding is left out.
+
+    Columns: depth, point, position, token (the likeliest), probability, answer, answer_probability, right. Where no output is
+    asked for, all positions are there, without the last three. `positions` are those wanted, all by default.
+    """
+    labels, names = reading.example.labels[0].cpu(), reading.subject.labels  # [pos]
+    asked = labels != IGNORED if bool((labels != IGNORED).any()) else torch.ones_like(labels, dtype=torch.bool)
+    counted = torch.tensor([at for at in positions_of(reading, positions) if asked[at]], dtype=torch.long)  # [asked]
+    answer = labels[counted]
+    frames = []
+    for depth, (point, logits) in enumerate(lens_logits(reading).items()):
+        p = logits[0, counted.to(logits.device)].softmax(dim=-1).cpu()  # [asked, vocab]
+        best = p.max(dim=-1)
+        columns: dict[str, object] = {
+            "depth": depth,
+            "point": point,
+            "position": counted.tolist(),
+            "token": [names[token] for token in best.indices.tolist()],
+            "probability": best.values.tolist(),
+        }
+        if not bool((answer == IGNORED).any()):
+            columns["answer"] = [names[token] for token in answer.tolist()]
+            columns["answer_probability"] = p.gather(1, answer[:, None])[:, 0].tolist()
+            columns["right"] = (best.indices == answer).tolist()
+        frames.append(pd.DataFrame(columns))
+    return pd.concat(frames, ignore_index=True)
+
+
+def decided(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row per position of a `lens` frame with answers: `depth` and `point` from which on the likeliest token stays right.
+
+    Positions whose last word is wrong have no row.
+    """
+    rows = []
+    for position, group in frame.sort_values("depth").groupby("position"):
+        right = group["right"].tolist()
+        if not right[-1]:
+            continue
+        first = len(right) - next((i for i, ok in enumerate(reversed(right)) if not ok), len(right))
+        rows.append({"position": position, "depth": first, "point": group["point"].iloc[first]})
+    return pd.DataFrame(rows, columns=["position", "depth", "point"])
