@@ -44,8 +44,9 @@ def norms(
     dark: bool = False,
 ) -> alt.LayerChart | alt.FacetChart:
     """The lengths of `analysis.norms` ("stream" or "added") as a heatmap; colours run from 0 to `limit`, or to the largest."""
-    frame = norms_table(reading, positions).query("what == @what")
-    limit = float(frame["length"].max()) if limit is None else limit
+    frame = norms_table(reading, positions)
+    frame = frame.loc[frame["what"] == what]
+    limit = max(frame["length"].tolist()) if limit is None else limit
     frame = thinned(frame)
     places = place_labels(reading.tokens_of(reading.output_stack), sorted(frame["position"].unique()))
     points = list(dict.fromkeys(frame.sort_values("depth")["point"]))
