@@ -20,6 +20,7 @@ NEEDED = ("pytest", "beartype")
 """Of the packages for tests, those that the part below needs."""
 PART = (
     "tests/layers/test_attention.py",  # jaxtyping
+    "tests/test_config.py",  # pydantic
     "tests/test_checkpoints.py",  # safetensors
     "tests/test_main.py",  # rich
     "tests/analysis/test_embeddings.py",  # pandas, scikit-learn

@@ -16,9 +16,9 @@ import pytest
 import safetensors.torch
 import torch
 
+from tests.test_config import LIMITS
 from tests.training.tiny import ARCHITECTURES, random_model, tiny_model, tiny_task
 from xformer.checkpoints import CARD, FILE, Checkpoint, from_bytes, load, save, to_bytes
-from xformer.config import LIMITS
 from xformer.errors import CheckpointError
 from xformer.model import Transformer
 

@@ -12,7 +12,7 @@ from benchmarks.peers import PlainEncoder
 from xformer.counting import n_parameters
 from xformer.errors import ConfigError
 from xformer.model import Transformer
-from xformer.presets import PRESETS, PUBLISHED, preset
+from xformer.presets import PRESETS, PUBLISHED, RENAMED, preset
 from xformer.sources import SOURCES, credit
 from xformer.task_limits import TASK_LIMITS
 from xformer.tasks import Task
@@ -35,10 +35,17 @@ def test_sources_are_of_presets_and_named_with_their_authors_and_addresses() -> 
         for source in SOURCES[name]:
             assert source.url.startswith("https://")
             assert f"[{source.title}]({source.url}), {source.by}." in credit(name)
-    assert credit("seed-002").startswith(
+    assert credit("tutorial-seq2seq").startswith(
         "The model: [Attention Is All You Need](https://arxiv.org/abs/1706.03762), Vaswani"
     )
+    assert credit("seed-002") == credit("tutorial-seq2seq")
     assert [credit(name) for name in ("modular", "", "no such preset", None, 3)] == [""] * 5
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_a_preset_is_still_found_by_what_it_was_called_before(old: str, new: str) -> None:
+    assert old not in PRESETS
+    assert preset(old) is preset(new)
 
 
 def test_every_task_but_copying_has_its_preset() -> None:
@@ -129,7 +136,7 @@ def test_the_note_on_the_vocabulary_is_right() -> None:
 
 def test_the_plain_recipe_says_which_weights_it_draws_otherwise_and_no_others() -> None:
     """Fresh weights of both, part by part: a ratio that is not 1 stands in the text, in two digits."""
-    config = preset("seed-000").model
+    config = preset("tutorial-reverse").model
     torch.manual_seed(0)
     plain = [PlainEncoder(config) for _ in range(30)]
     ours = [Transformer(config, torch.Generator().manual_seed(seed)) for seed in range(30)]
@@ -153,7 +160,7 @@ def test_the_plain_recipe_says_which_weights_it_draws_otherwise_and_no_others() 
     sizes = drawn(ours, "embedding.token").std() / drawn(plain, "token.weight").std()
     assert sizes.item() == pytest.approx(1, abs=0.03)
     expected = ", ".join(f"{name} × {ratio:.2g}" for name, ratio in ratios.items() if abs(ratio - 1) > 0.03)
-    about = preset("seed-000").about
+    about = preset("tutorial-reverse").about
     assert about.endswith(f": {expected}.")
     assert not drawn(ours, f"{block}.ffn.bias_in", "unembedding.bias").any()
     assert drawn(plain, f"{layer}.2.0.bias").any()

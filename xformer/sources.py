@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from xformer.presets import current_name
+
 
 @dataclass(frozen=True)
 class Source:
@@ -34,11 +36,11 @@ SOURCES: dict[str, tuple[Source, ...]] = {
     "reverse-decoder": (_REVERSAL,),
     "reverse-mirror": (_REVERSAL,),
     "characters-shakespeare": (_PLAYS,),
-    "seed-000": (_REVERSAL, _PAPER),
-    "seed-002": (_PAPER,),
-    "seed-004-reverse": (_REVERSAL,),
+    "tutorial-reverse": (_REVERSAL, _PAPER),
+    "tutorial-seq2seq": (_PAPER,),
+    "tutorial-gpt": (_REVERSAL,),
     "digits": (_IMAGES,),
-    "seed-001-vit": (_IMAGES,),
+    "tutorial-vit": (_IMAGES,),
     "wide-heads": (_REVERSAL, _PAPER),
 }
 """By the name of the preset, where one text stands for what it follows."""
@@ -46,5 +48,5 @@ SOURCES: dict[str, tuple[Source, ...]] = {
 
 def credit(preset: object) -> str:
     """The sources of a preset as Markdown: "The task: [title](address), author."; nothing where none is known."""
-    found = SOURCES.get(preset, ()) if isinstance(preset, str) else ()
+    found = SOURCES.get(current_name(preset), ()) if isinstance(preset, str) else ()
     return " ".join(f"{source.what}: [{source.title}]({source.url}), {source.by}." for source in found)

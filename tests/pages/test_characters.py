@@ -24,7 +24,7 @@ SCREENS = (
     *(f"pages/{name}/page.py" for name in ("embeddings", "positions", "attention", "feed_forward", "residual")),
 )
 PANELS = ("scores of all heads", "step by step", "change the run", "rollout")
-NAMES = ("characters", "seed-002")
+NAMES = ("characters", "tutorial-seq2seq")
 ODD = "*b* `c` [x](y) <i> a_b #1\n  $2$"
 
 

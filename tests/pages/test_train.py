@@ -147,20 +147,6 @@ def test_settings_that_break_a_rule_say_so_and_cannot_be_started(open_page: Open
     assert not app.button(key="start_own").disabled
 
 
-def test_every_setting_of_the_three_configurations_can_be_chosen(open_page: Open) -> None:
-    from dataclasses import fields as declared
-
-    from pages.train.fields import EVERYTHING
-    from xformer.config import ModelConfig, TaskConfig, TrainConfig
-
-    derived = {"vocab_size", "architecture", "pad_token", "start_token", "end_token", "image", "patch", "lr_changes"}
-    as_in_a_preset = {"patch", "text", "alphabet"}
-    for of, config in {"model": ModelConfig, "task": TaskConfig, "train": TrainConfig}.items():
-        asked = {field.name for field in EVERYTHING if field.of == of}
-        left_out = {field.name for field in declared(config)} - asked
-        assert left_out <= (as_in_a_preset if of == "task" else derived)
-
-
 def test_the_form_gives_back_every_preset_that_is_put_into_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def forms() -> None:
         import streamlit as st

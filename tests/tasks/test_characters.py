@@ -172,7 +172,7 @@ def test_one_character_is_too_few(typed: str) -> None:
 
 
 def test_every_example_can_be_read() -> None:
-    for one in ("characters", "characters-shakespeare", "seed-002"):
+    for one in ("characters", "characters-shakespeare", "tutorial-seq2seq"):
         chosen = preset(one)
         task = Task(chosen.task)
         for text in (task.rule.default, task.rule.typed_example, *task.rule.examples().values()):
@@ -360,7 +360,7 @@ def test_going_on_is_bounded_and_drawn_from_its_generator() -> None:
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
 def test_a_few_steps_learn_something_of_a_text(name: str, architecture: str) -> None:
-    chosen = preset("characters" if architecture == "decoder" else "seed-002")
+    chosen = preset("characters" if architecture == "decoder" else "tutorial-seq2seq")
     task = of(name, architecture, context=8)
     special = task.vocabulary.special
     sizes = {

@@ -140,7 +140,7 @@ def test_model_and_task_must_agree_on_the_patches() -> None:
         task(3)
 
 
-@pytest.mark.parametrize("name", ["digits", "seed-001-vit"])
+@pytest.mark.parametrize("name", ["digits", "tutorial-vit"])
 def test_the_loop_trains_and_scores_it(name: str) -> None:
     chosen = preset(name)
     chosen = replace(

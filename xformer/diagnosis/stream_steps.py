@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from xformer.config import MOST_INK
+from xformer.config import MAX_INK
 from xformer.diagnosis.affine import affine
 from xformer.diagnosis.case import Case, Look
 from xformer.diagnosis.projections import joined, outside_of
@@ -43,7 +43,7 @@ def _patches(case: Case, at: Place, embed: Tensor) -> Iterator[Look]:
     config = case.trace.config
     side = config.image // config.patch
     grid = at.tokens.view(len(at.tokens), side, config.patch, side, config.patch)
-    pixels = grid.transpose(2, 3).flatten(3).flatten(1, 2).double() / MOST_INK  # [batch, patch, inside]
+    pixels = grid.transpose(2, 3).flatten(3).flatten(1, 2).double() / MAX_INK  # [batch, patch, inside]
     found = affine(case, "embedding", pixels.to(embed.dtype), embed[:, 1:], "weight", "bias")
     if found is not None:
         yield Look(f"{at.prefix}embed", found)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from xformer.config import MOST_INK, ModelConfig
+from xformer.config import MAX_INK, ModelConfig
 from xformer.errors import InputError
 
 
@@ -48,7 +48,7 @@ class PatchEmbedding(nn.Module):
         side = self.image // self.patch
         grid = pixels.view(len(pixels), side, self.patch, side, self.patch)  # [batch, row, y, column, x]
         patches = grid.transpose(2, 3).flatten(3).flatten(1, 2)  # [batch, patch, inside]
-        return patches.to(self.weight.dtype) / MOST_INK
+        return patches.to(self.weight.dtype) / MAX_INK
 
 
 AnyEmbedding = TokenEmbedding | PatchEmbedding

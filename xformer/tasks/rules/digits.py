@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from xformer.config import MOST_INK
+from xformer.config import MAX_INK
 from xformer.errors import InputError
 from xformer.tasks.digit_images import N_TEST, SIDE, digit_images
 from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
@@ -78,7 +78,7 @@ class Digits(Rule):
             "… tells an eight from a three": f"test {firsts[8]}",
             "… stands a seven on its head": self.written([*upside_down[:-1][::-1], UNKNOWN]) or "",
             "… makes of an empty page": "drawn",
-            "… makes of nothing but ink": "drawn " + _INK[MOST_INK] * N_PIXELS,
+            "… makes of nothing but ink": "drawn " + _INK[MAX_INK] * N_PIXELS,
         }
 
     def source_length(self, size: int) -> int:
@@ -135,9 +135,9 @@ class Digits(Rule):
         return self.test_number(source) is not None
 
     def check(self, source: Sequence[int]) -> None:
-        if len(source) != N_PIXELS + 1 or not all(0 <= ink <= MOST_INK for ink in source[:-1]):
+        if len(source) != N_PIXELS + 1 or not all(0 <= ink <= MAX_INK for ink in source[:-1]):
             raise InputError(
-                f"An image has {N_PIXELS} pixels from 0 to {MOST_INK}, and then the digit that it is, got {len(source)} "
+                f"An image has {N_PIXELS} pixels from 0 to {MAX_INK}, and then the digit that it is, got {len(source)} "
                 "numbers; for example [0] * 64 + [7]."
             )
         if not 0 <= source[-1] < self.config.symbols:
@@ -145,13 +145,13 @@ class Digits(Rule):
 
     def remark(self, source: Sequence[int]) -> str:
         ink = sum(source[:-1]) / N_PIXELS
-        return "" if 2 <= ink <= 8 else f"{ink:.1f} of {MOST_INK} ink per pixel; the images of training have about 5."
+        return "" if 2 <= ink <= 8 else f"{ink:.1f} of {MAX_INK} ink per pixel; the images of training have about 5."
 
     def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "1 patch"]:
         """The patches with ink: where more than an eighth of the paper is covered."""
         side = SIDE // self.config.patch
         grid = source[:N_PIXELS].view(side, self.config.patch, side, self.config.patch)  # [row, y, column, x]
-        ink = grid.double().mean(dim=(1, 3)) / MOST_INK  # [row, column]
+        ink = grid.double().mean(dim=(1, 3)) / MAX_INK  # [row, column]
         return (ink > 1 / 8).flatten()[None]
 
     def head_score(
