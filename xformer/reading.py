@@ -95,6 +95,11 @@ class Reading:
         return tuple(site for site in self.subject.sites if site.is_attention)
 
     @property
+    def feed_forward(self) -> tuple[Site, ...]:
+        """The feed-forward layers of the model; `layer=` of a picture of neurons counts them from 0."""
+        return tuple(site for site in self.subject.sites if not site.is_attention)
+
+    @property
     def output_stack(self) -> str:
         """The stack whose output becomes the logits: the decoder where there is one."""
         return self.subject.sites[-1].stack

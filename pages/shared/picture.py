@@ -2,7 +2,8 @@
 
     picture(view, "norms", viz.norms, reading, before=original, what="added")
 
-The call's arguments are readings and plain values. The table is that of `xformer.analysis` under the same name.
+The call's arguments are readings (or what else knows its `recipe`, a survey) and plain values. The table is that of
+`xformer.analysis` under the same name.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Call:
         """The call as code; `names` are those of its readings."""
 
         def value(of: Any) -> str:
-            return names[id(of)] if isinstance(of, Reading) else repr(of)
+            return names.get(id(of)) or repr(of)
 
         said = [value(reading) for reading in self.readings]
         said += [f"{name}={value(of)}" for name, of in self.arguments.items() if not _is_usual(self.draw, name, of)]
@@ -77,6 +78,11 @@ class Call:
 
     def all_readings(self) -> list[Reading]:
         return [*self.readings, *(value for value in self.options.values() if isinstance(value, Reading))]
+
+    def key(self, view: View) -> tuple:
+        """Plain values by which a cache knows it."""
+        plain = {name: value for name, value in self.arguments.items() if not isinstance(value, Reading)}
+        return view.model, self.name, *(str(reading.recipe) for reading in self.all_readings()), repr(plain)
 
 
 def picture(view: View, name: str, draw: Draw, *readings: Reading, key: str = "", **options: Any) -> Any:
@@ -113,9 +119,11 @@ def of_each_run(
 
 
 def shown(view: View, call: Call, key: str, **more: Any) -> Any:
-    """Show a picture, drawn once for all that see the same; `more` goes to Streamlit's chart."""
-    what = (view.model, call.name, *(reading.recipe for reading in call.all_readings()), repr(_plain(call.arguments)))
-    spec = _spec(what, call)
+    """Show a picture, Altair's or Plotly's, drawn once for all that see the same; `more` goes to Streamlit's chart."""
+    spec = _spec(call.key(view), call)
+    if not isinstance(spec, dict):
+        bar = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d"]}
+        return st.plotly_chart(spec, **{"theme": "streamlit", "key": key, "config": bar, **more})
     width = "content" if isinstance(spec.get("width"), int) or "facet" in spec or "hconcat" in spec else "stretch"
     return st.vega_lite_chart(spec, **{"theme": "streamlit", "width": width, "key": key, **more})
 
@@ -137,8 +145,8 @@ def code(calls: Sequence[Call]) -> list[str]:
 
 def table(view: View, tabulate: Callable[..., pd.DataFrame], *readings: Reading, **options: Any) -> pd.DataFrame:
     """A table of `xformer.analysis`, made once for all that ask for the same; nobody may change it."""
-    what = ("table", view.model, tabulate.__name__, *(reading.recipe for reading in readings), repr(options))
-    return shared.get(what, lambda: tabulate(*readings, **options))
+    call = Call(tabulate, readings, options)
+    return shared.get(("table", *call.key(view)), call.make)
 
 
 def tables(calls: Sequence[Call]) -> pd.DataFrame:
@@ -152,17 +160,14 @@ def tables(calls: Sequence[Call]) -> pd.DataFrame:
 
 
 @st.cache_data(max_entries=256, show_spinner=False)
-def _spec(what: tuple, _call: Call) -> dict[str, Any]:
-    """A chart as Vega-Lite: describing one takes longer than a run."""
-    chart = _call.make()
-    assert isinstance(chart, alt.TopLevelMixin)
-    spec = chart.to_dict()
+def _spec(what: tuple, _call: Call) -> Any:
+    """A chart as Vega-Lite, since describing one takes longer than a run; a figure of Plotly as it is."""
+    figure = _call.make()
+    if not isinstance(figure, alt.TopLevelMixin):
+        return figure
+    spec = figure.to_dict()
     del spec["config"]  # the size of an empty chart outside a page
     return spec
-
-
-def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if not isinstance(value, Reading)}
 
 
 def _names(readings: list[Reading]) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import altair as alt
+import plotly.graph_objects as go
 import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
@@ -21,8 +22,11 @@ def assert_code_draws_what_is_shown(
     """Open a screen and run the code of all its pictures: each chart that is shown comes out of it, to the last number."""
     monkeypatch.chdir(ROOT)
     shown: list[dict[str, Any]] = []
-    show_chart = st.vega_lite_chart
+    show_chart, show_figure = st.vega_lite_chart, st.plotly_chart
     monkeypatch.setattr(st, "vega_lite_chart", lambda spec, **more: shown.append(spec) or show_chart(spec, **more))
+    monkeypatch.setattr(
+        st, "plotly_chart", lambda figure, **more: shown.append(_numbers(figure)) or show_figure(figure, **more)
+    )
     app = open_page(page, **link)
     assert not app.exception
     made: list[Any] = []
@@ -31,9 +35,15 @@ def assert_code_draws_what_is_shown(
         exec(compile(element.value.replace("show(picture)", ""), "footer", "exec"), names)
         made += names["picture"] if isinstance(names["picture"], list) else [names["picture"]]
     again = [_without_names(chart.to_dict()) for chart in made if isinstance(chart, alt.TopLevelMixin)]
+    again += [_without_names(_numbers(figure)) for figure in made if isinstance(figure, go.Figure)]
     assert shown
     assert all(_without_names(spec) in again for spec in shown)
     return app
+
+
+def _numbers(figure: go.Figure) -> dict[str, Any]:
+    """A figure of Plotly as plain values."""
+    return json.loads(figure.to_json(engine="json"))
 
 
 def _without_names(spec: dict[str, Any]) -> dict[str, Any]:
