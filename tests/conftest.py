@@ -10,8 +10,8 @@ import torch
 
 torch.set_num_threads(1)  # the tensors are tiny, and the workers of pytest-xdist would fight over the cores
 
-# Every annotated signature is checked, values and shapes, in whatever a test calls. (Not xformer.config: its errors for
-# mistyped fields are its own.) The hook must stand before the first import of the library.
+# Every annotated signature is checked, values and shapes, in whatever a test calls; but for the ROOMS below. (Not
+# xformer.config: its errors for mistyped fields are its own.) The hook must stand before the first import of the library.
 jaxtyping.install_import_hook(
     ["xformer.layers", "xformer.model", "xformer.trace", "xformer.edits"], "beartype.beartype"
 )
@@ -30,6 +30,18 @@ def float64() -> Iterator[None]:
 def dims() -> dict[str, int]:
     """Different primes, so that no axis can stand in for another."""
     return {"batch": 2, "n_heads": 3, "d_head": 5, "d_value": 7, "pos": 11, "d_model": 13, "d_ff": 17, "source": 19}
+
+
+ROOMS = {"diagnosis", "pages", "tasks", "training"}
+"""What is tested there calls the layers over and over with what their own tests call them with, and checking every call
+again would take a third of its time."""
+
+
+@pytest.fixture(autouse=True)
+def _checked(request: pytest.FixtureRequest) -> Iterator[None]:
+    jaxtyping.config.update("jaxtyping_disable", request.path.parent.name in ROOMS)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture
