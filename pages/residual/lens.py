@@ -25,7 +25,9 @@ def lens_panel(view: View) -> None:
         view,
         "lens",
         viz.lens,
-        places=places(len(frames), len(shown)),
+        places=[
+            place.container(key=f"wide_lens_{index}") for index, place in enumerate(places(len(frames), len(shown)))
+        ],
         look=lambda index: {"named": index == 0, "legend": index == 1} if beside else {},
         positions=shown if len(shown) < len(positions) else None,
     )
