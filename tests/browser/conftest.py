@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from tests.browser.serving import ARGUMENTS, launch, stop
+
+PATIENCE = 120_000
+"""Milliseconds for anything that a test waits for: a busy machine takes its time, and only a test that fails waits so long."""
+expect.set_options(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="session")
@@ -27,24 +33,32 @@ def browser() -> Iterator[Browser]:
         chromium.close()
 
 
-@pytest.fixture
-def start_app() -> Iterator[Callable[[], str]]:
-    """Start a fresh server; returns its address. It is stopped when the test is over."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start() -> str:
-        server, address = launch()
-        started.append(server)
-        return address
-
-    yield start
-    for server in started:
-        stop(server)
+@pytest.fixture(scope="session")
+def app_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where `app` keeps its runs."""
+    return tmp_path_factory.mktemp("app") / "runs"
 
 
 @pytest.fixture(scope="session")
-def app(browser: Browser) -> Iterator[str]:
+def app(browser: Browser, app_runs: Path) -> Iterator[str]:
     """One server for all tests that do not need a cold one."""
+    server, address = launch(XFORMER_RUNS=str(app_runs))
+    yield address
+    stop(server)
+
+
+@pytest.fixture(scope="session")
+def visited() -> set[str]:
+    """The servers that have seen a visitor."""
+    return set()
+
+
+@pytest.fixture
+def cold_app(app: str, visited: set[str]) -> Iterator[str]:
+    """A server that nobody has visited yet: the one of all tests, where this is the first of them."""
+    if app not in visited:
+        yield app
+        return
     server, address = launch()
     yield address
     stop(server)
@@ -56,14 +70,26 @@ class Visit:
     def __init__(self, page: Page, address: str) -> None:
         self.page, self.address = page, address
         self.problems: list[str] = []
-        page.on("console", lambda message: self._hear(message.type, message.text, message.location.get("url", "")))
-        page.on("pageerror", lambda error: self.problems.append(f"page error: {error}"))
-        page.on("request", lambda request: self._check_request(request.url))
+        self._hearing: dict[str, Callable[[Any], None]] = {
+            "console": lambda message: self._hear(message.type, message.text, message.location.get("url", "")),
+            "pageerror": lambda error: self.problems.append(f"page error: {error}"),
+            "request": lambda request: self._check_request(request.url),
+        }
+        for event, hear in self._hearing.items():
+            page.on(event, hear)  # type: ignore[call-overload]
 
     def open(self, path: str) -> Visit:
         self.page.goto(self.address + path)
-        self.page.wait_for_selector("h1", timeout=60_000)
+        self.page.wait_for_selector("h1")
         return self
+
+    def leave(self) -> None:
+        """Out of the app without a trace, so that the tab is as good as new."""
+        for event, hear in self._hearing.items():
+            self.page.remove_listener(event, hear)
+        self.page.evaluate("localStorage.clear(), sessionStorage.clear()")
+        self.page.goto("about:blank")
+        self.page.context.clear_cookies()
 
     def _hear(self, kind: str, text: str, url: str) -> None:
         # On a deep link Streamlit first asks for its health below that path, to find out where it is served from.
@@ -75,16 +101,57 @@ class Visit:
             self.problems.append(f"request to elsewhere: {url}")
 
 
+@pytest.fixture(scope="session")
+def tabs() -> list[Page]:
+    """Tabs to be used again, each a browser of its own: opening one takes longer than most tests."""
+    return []
+
+
 @pytest.fixture
-def visit(browser: Browser) -> Iterator[Callable[..., Visit]]:
+def visit(browser: Browser, tabs: list[Page], visited: set[str]) -> Iterator[Callable[..., Visit]]:
     """`visit(address, "/attention?model=reverse", theme="dark")`: a fresh visitor at that link."""
-    contexts = []
+    visits: list[Visit] = []
 
     def visit(address: str, path: str = "/", theme: str = "light", width: int = 1280) -> Visit:
-        context = browser.new_context(color_scheme=theme, viewport={"width": width, "height": 900})  # type: ignore[arg-type]
-        contexts.append(context)
-        return Visit(context.new_page(), address).open(path)
+        if not tabs:
+            tabs.append(browser.new_context().new_page())
+        page = tabs.pop()
+        page.set_default_timeout(PATIENCE)
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+        page.mouse.move(0, 0)
+        visits.append(Visit(page, address))
+        visited.add(address)
+        return visits[-1].open(path)
 
     yield visit
-    for context in contexts:
-        context.close()
+    for visitor in visits:
+        visitor.leave()
+        tabs.append(visitor.page)
+
+
+def see(page: Page, words: str, exact: bool = False) -> None:
+    """Wait until words are on the screen: once or, while Streamlit draws a place again, for a moment twice."""
+    expect(page.get_by_text(words, exact=exact).filter(visible=True).first).to_be_visible()
+
+
+def quiet(page: Page) -> None:
+    """Wait until the server has run the screen to its end."""
+    expect(page.get_by_test_id("stApp")).to_have_attribute("data-test-script-state", "notRunning")
+
+
+def until(holds: Callable[[], bool], page: Page) -> None:
+    """Wait until something holds that no locator can say."""
+    deadline = time.monotonic() + PATIENCE / 1000
+    while not holds():
+        assert time.monotonic() < deadline
+        page.wait_for_timeout(50)
+
+
+def drawn(place: Locator) -> bytes:
+    """A picture of a place, once it no longer changes."""
+    pictures = [b"", place.screenshot()]
+    while pictures[-1] != pictures[-2]:
+        place.page.wait_for_timeout(100)
+        pictures.append(place.screenshot())
+    return pictures[-1]

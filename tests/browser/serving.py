@@ -25,8 +25,8 @@ ARGUMENTS = [
 """Chromium's, for a page on this machine and nothing else."""
 
 
-def launch(script: Sequence[str] = ("app.py",)) -> tuple[subprocess.Popen[bytes], str]:
-    """Run Python with `script` as a Streamlit server; returns when it answers, with its address."""
+def launch(script: Sequence[str] = ("app.py",), **env: str) -> tuple[subprocess.Popen[bytes], str]:
+    """Run Python with `script` as a Streamlit server, with `env` besides; returns when it answers, with its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -35,7 +35,7 @@ def launch(script: Sequence[str] = ("app.py",)) -> tuple[subprocess.Popen[bytes]
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={"XFORMER_RUNS": tempfile.mkdtemp(), **os.environ, "PYTHONPATH": str(ROOT)},
+        env={"XFORMER_RUNS": tempfile.mkdtemp(), **os.environ, "PYTHONPATH": str(ROOT), **env},
     )
     address = f"http://127.0.0.1:{port}"
     for _ in range(1200):

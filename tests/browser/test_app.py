@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import Visit
+from tests.browser.conftest import Visit, quiet, see, until
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 Visiting = Callable[..., Visit]
@@ -18,12 +19,12 @@ def pixels(visit: Visit) -> bytes:
     return visit.page.locator(".st-key-attention").screenshot()
 
 
-def test_a_deep_link_works_as_the_first_request_after_a_start(start_app: Callable[[], str], visit: Visiting) -> None:
-    visitor = visit(start_app(), "/attention?model=reverse&input=4+9+2+11&mask=causal&head=3.2")
+def test_a_deep_link_works_as_the_first_request_after_a_start(cold_app: str, visit: Visiting) -> None:
+    visitor = visit(cold_app, "/attention?model=reverse&input=4+9+2+11&mask=causal&head=3.2")
     page = visitor.page
-    expect(page.locator(".st-key-attention .head .name")).to_have_text("layer 3 · head 2", timeout=30_000)
+    expect(page.locator(".st-key-attention .head .name")).to_have_text("layer 3 · head 2")
     expect(page.get_by_text("Page not found")).to_have_count(0)
-    expect(page.get_by_text("are right instead of 4")).to_be_visible()
+    see(page, "are right instead of 4")
     expect(page.locator(".st-key-input input")).to_have_value("4 9 2 11")
     assert visitor.problems == []
 
@@ -31,22 +32,22 @@ def test_a_deep_link_works_as_the_first_request_after_a_start(start_app: Callabl
 def test_the_mask_toggle_runs_the_model_again_and_changes_the_picture(app: str, visit: Visiting) -> None:
     visitor = visit(app, "/attention?model=reverse")
     page = visitor.page
-    expect(page.get_by_text("6 of 6 right")).to_be_visible(timeout=30_000)
+    see(page, "6 of 6 right")
     before = pixels(visitor)
     page.locator(".st-key-mask").get_by_text("causal", exact=True).click()
-    expect(page.get_by_text("are right instead of 6")).to_be_visible()
+    see(page, "are right instead of 6")
     expect(page.locator(".st-key-attention").get_by_text("changed − original")).to_be_visible()
-    assert pixels(visitor) != before
-    assert "mask=causal" in page.url
+    until(lambda: pixels(visitor) != before, page)
+    page.wait_for_function("() => new URL(location).searchParams.get('mask') === 'causal'")
     page.locator(".st-key-mask").get_by_text("as trained", exact=True).click()
-    expect(page.get_by_text("6 of 6 right")).to_be_visible()
+    see(page, "6 of 6 right")
     assert visitor.problems == []
 
 
 def test_a_head_chosen_in_the_grid_is_in_the_link_and_opens_for_someone_else(app: str, visit: Visiting) -> None:
     first = visit(app, "/attention?model=reverse&input=4+9+2+11")
     canvas = first.page.locator(".st-key-attention .grid canvas").first
-    expect(canvas).to_be_visible(timeout=30_000)
+    expect(canvas).to_be_visible()
     expect(first.page.locator(".st-key-attention")).to_contain_text("exact values")
     first.page.wait_for_function("() => new URL(location).searchParams.get('head')")
     link, before = first.page.url, first.page.locator(".st-key-attention .head .name").inner_text()
@@ -57,17 +58,18 @@ def test_a_head_chosen_in_the_grid_is_in_the_link_and_opens_for_someone_else(app
     first.page.wait_for_function("(old) => location.href !== old", arg=link)
     link, after = first.page.url, name.inner_text()
     second = visit(app, link.removeprefix(app))
-    expect(second.page.locator(".st-key-attention .head .name")).to_have_text(after, timeout=30_000)
+    expect(second.page.locator(".st-key-attention .head .name")).to_have_text(after)
     assert first.problems == second.problems == []
 
 
 def test_hovering_a_cell_shows_its_exact_weight_without_asking_the_server(app: str, visit: Visiting) -> None:
-    visitor = visit(app, "/attention?model=reverse-small&input=4+9+2+11+5")
+    visitor = visit(app)
     page = visitor.page
-    expect(page.locator(".st-key-attention")).to_contain_text("exact values", timeout=30_000)
-    page.wait_for_timeout(1000)
     sent: list[object] = []
     page.on("websocket", lambda socket: socket.on("framesent", lambda frame: sent.append(frame)))
+    attention_ready(visitor.open("/attention?model=reverse-small&input=4+9+2+11+5"))
+    assert sent
+    sent.clear()
     box = page.locator(".st-key-attention .detail canvas").first.bounding_box()
     assert box is not None
     for step in range(10):
@@ -80,9 +82,9 @@ def test_hovering_a_cell_shows_its_exact_weight_without_asking_the_server(app: s
 def test_home_leads_to_attention_with_the_same_input(app: str, visit: Visiting) -> None:
     visitor = visit(app, "/?model=reverse&input=4+9+2")
     page = visitor.page
-    expect(page.get_by_text("Every token is right")).to_be_visible(timeout=30_000)
+    see(page, "Every token is right")
     page.locator(".st-key-diagram").get_by_text("Self-attention").first.click()
-    expect(page.get_by_text("3 of 3 right")).to_be_visible(timeout=30_000)
+    see(page, "3 of 3 right")
     assert "/attention" in page.url
     expect(page.locator(".st-key-input input")).to_have_value("4 9 2")
     assert visitor.problems == []
@@ -99,32 +101,25 @@ def in_both_themes(visitor: Visit, look: Callable[[], None]) -> None:
     assert visitor.problems == []
 
 
-@pytest.mark.parametrize("path", ["/", "/attention"])
-@pytest.mark.parametrize("model", ["reverse-seq2seq", "reverse-decoder", "reverse-mirror"])
-def test_every_architecture_draws_without_a_word_in_the_console(
-    app: str, visit: Visiting, model: str, path: str
-) -> None:
-    visitor = visit(app, f"{path}?model={model}")
-    key = "diagram" if path == "/" else "attention"
-
-    def look() -> None:
-        expect(visitor.page.locator(f".st-key-{key}").locator("svg, canvas").first).to_be_visible(timeout=30_000)
-        expect(visitor.page.get_by_test_id("stException")).to_have_count(0)
-
-    in_both_themes(visitor, look)
-
-
 SCREENS = ["", "embeddings", "positions", "attention", "feed_forward", "residual"]
+PICTURES = {"": "diagram", "attention": "attention"}
+"""Where a picture of ours, drawn by the browser, is."""
 
 
-@pytest.mark.parametrize("screen", SCREENS)
-@pytest.mark.parametrize("model", ["reverse", "reverse-seq2seq"])
+@pytest.mark.parametrize(
+    ("model", "screen"),
+    [
+        *itertools.product(["reverse", "reverse-seq2seq"], SCREENS),
+        *itertools.product(["reverse-decoder", "reverse-mirror"], PICTURES),
+    ],
+)
 def test_every_screen_is_quiet_in_both_themes(app: str, visit: Visiting, model: str, screen: str) -> None:
-    visitor = visit(app, f"/{screen}?model={model}&mask=causal")
+    visitor = visit(app, f"/{screen}?model={model}" + "&mask=causal" * (model == "reverse"))
 
     def look() -> None:
-        last = visitor.page.get_by_text("What to notice" if screen else "How it was trained")
-        expect(last).to_be_visible(timeout=60_000)
+        see(visitor.page, "What to notice" if screen else "How it was trained")
+        if screen in PICTURES:
+            expect(visitor.page.locator(f".st-key-{PICTURES[screen]}").locator("svg, canvas").first).to_be_visible()
         expect(visitor.page.get_by_test_id("stException")).to_have_count(0)
         expect(visitor.page.get_by_test_id("stAlertContentError")).to_have_count(0)
 
@@ -132,8 +127,10 @@ def test_every_screen_is_quiet_in_both_themes(app: str, visit: Visiting, model: 
 
 
 def attention_ready(visitor: Visit) -> None:
-    expect(visitor.page.locator(".st-key-attention")).to_contain_text("exact values", timeout=30_000)
-    visitor.page.wait_for_timeout(500)
+    """Wait until the picture is there and the link names its head, which takes the server another run."""
+    expect(visitor.page.locator(".st-key-attention")).to_contain_text("exact values")
+    visitor.page.wait_for_function("() => new URL(location).searchParams.get('head')")
+    quiet(visitor.page)
 
 
 def point_at(visitor: Visit, query: int, key: int, n: int) -> tuple[float, float]:
@@ -157,21 +154,21 @@ def test_a_click_locks_a_cell_and_cutting_it_changes_the_prediction_and_the_link
     page.mouse.click(*point_at(visitor, 0, 4, 5))
     expect(page.locator(".st-key-attention")).to_contain_text("locked")
     cut = page.get_by_role("button", name="Cut 0 “4” → 4 “5”", exact=True)
-    expect(cut).to_be_visible(timeout=15_000)
+    expect(cut).to_be_visible()
     cut.click()
-    expect(page.get_by_text("4 of 5 are right instead of 5")).to_be_visible(timeout=15_000)
+    see(page, "4 of 5 are right instead of 5")
     expect(page.locator(".st-key-chips")).to_contain_text("0 may not look at 4")
     page.wait_for_function("() => location.search.includes('cut')")
     other = visit(app, page.url.removeprefix(app))  # a fresh browser
-    expect(other.page.get_by_text("4 of 5 are right instead of 5")).to_be_visible(timeout=30_000)
-    expect(other.page.locator(".st-key-attention")).to_contain_text("locked", timeout=30_000)
+    see(other.page, "4 of 5 are right instead of 5")
+    expect(other.page.locator(".st-key-attention")).to_contain_text("locked")
     expect(
         other.page.get_by_role("button", name="Cut 0 “4” → 4 “5”", exact=True).or_(
             other.page.get_by_text("may not look at")
         )
     ).to_be_visible()
     other.page.locator(".st-key-chips button").first.click()
-    expect(other.page.get_by_text("5 of 5 right")).to_be_visible(timeout=15_000)
+    see(other.page, "5 of 5 right")
     assert visitor.problems == other.problems == []
 
 
@@ -182,9 +179,8 @@ def test_hovering_a_token_lights_its_row_and_column_in_the_browser(app: str, vis
     detail = visitor.page.locator(".st-key-attention .detail").first
     before = grid.screenshot(), detail.screenshot()
     visitor.page.locator(".st-key-attention .chip").nth(2).hover()
-    visitor.page.wait_for_timeout(200)
-    assert grid.screenshot() != before[0]
-    assert detail.screenshot() != before[1]
+    until(lambda: grid.screenshot() != before[0], visitor.page)
+    until(lambda: detail.screenshot() != before[1], visitor.page)
     assert visitor.problems == []
 
 
@@ -195,11 +191,11 @@ def test_a_bad_input_is_one_sentence_and_the_picture_stays(app: str, visit: Visi
     box = page.locator(".st-key-input input")
     box.fill("3 <img src=x onerror=alert(1)> 9")
     box.press("Enter")
-    expect(page.get_by_text("is not one; try")).to_be_visible(timeout=15_000)
+    see(page, "is not one; try")
     expect(page.locator(".st-key-attention canvas").first).to_be_visible()
     box.fill("5 6 7")
     box.press("Enter")
-    expect(page.get_by_text("3 of 3 right")).to_be_visible(timeout=15_000)
+    see(page, "3 of 3 right")
     assert visitor.problems == []
 
 
@@ -207,8 +203,8 @@ def test_on_a_phone_a_wide_picture_keeps_its_size_in_a_frame_of_its_own(app: str
     """Squeezed into 390 pixels the cells of the lens lay on each other."""
     page = visit(app, "/residual?model=reverse-small", width=390).page
     chart = page.locator("[class*='st-key-wide_lens_'] canvas, [class*='st-key-wide_lens_'] svg.marks").first
-    expect(chart).to_be_visible(timeout=60_000)
+    expect(chart).to_be_visible()
     box = chart.bounding_box()
     assert box is not None
     assert box["width"] > 450
-    assert page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth") <= 390
+    until(lambda: page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth") <= 390, page)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.conftest import Visit
+from tests.browser.conftest import Visit, see
 from tests.browser.serving import ROOT
 from xformer import edits, load, record
 
@@ -23,18 +23,16 @@ MEGABYTE = 1_000_000
 
 def ruler(page: Page) -> Locator:
     found = page.get_by_role("slider", name="step that is shown").last
-    expect(found).to_be_visible(timeout=60_000)
+    expect(found).to_be_visible()
     return found
 
 
 def at(page: Page, step: int) -> None:
-    expect(ruler(page)).to_have_attribute("aria-valuenow", str(step), timeout=30_000)
+    expect(ruler(page)).to_have_attribute("aria-valuenow", str(step))
 
 
 def in_link(page: Page, name: str, value: str) -> None:
-    page.wait_for_function(
-        "([name, value]) => new URL(location).searchParams.get(name) === value", arg=[name, value], timeout=30_000
-    )
+    page.wait_for_function("([name, value]) => new URL(location).searchParams.get(name) === value", arg=[name, value])
 
 
 def greedy(silenced: bool) -> list[str]:
@@ -71,7 +69,7 @@ def test_the_keyboard_steps_without_the_server_which_follows_when_it_rests(app: 
     page = visitor.page
     at(page, 0)
     in_link(page, "step", "0")
-    expect(page.get_by_text("The row that decided step 0")).to_be_visible(timeout=30_000)
+    see(page, "The row that decided step 0")
     own = greedy(False)
     ruler(page).focus()
     for key, step in (("ArrowRight", 1), ("ArrowRight", 2), ("End", len(own) - 1), ("Home", 0), ("ArrowUp", 1)):
@@ -79,7 +77,7 @@ def test_the_keyboard_steps_without_the_server_which_follows_when_it_rests(app: 
         at(page, step)
         assert f"A says {own[step]}, " in (ruler(page).get_attribute("aria-valuetext") or "")
     in_link(page, "step", "1")
-    expect(page.get_by_text("The row that decided step 1")).to_be_visible(timeout=30_000)
+    see(page, "The row that decided step 1")
     expect(ruler(page)).to_be_focused()  # the rerun left the ruler alone
     page.keyboard.press("p")
     at(page, 5)
@@ -97,13 +95,13 @@ def test_a_deep_link_restores_step_panel_players_and_mode(app: str, visit: Visit
     visitor = visit(app, f"{link}&mode=forced&step=4&panel=lens&pair=AC", "dark")
     page = visitor.page
     at(page, 4)
-    expect(page.get_by_text("What the stream would say if it stopped there")).to_be_visible(timeout=30_000)
+    see(page, "What the stream would say if it stopped there")
     expect(page.locator(".sr .lane .dot")).to_have_count(3)
     in_link(page, "pair", "AC")
     other = visit(app, page.url.removeprefix(app), "dark")
     at(other.page, 4)
     in_link(other.page, "mode", "forced")
-    expect(other.page.get_by_text("What the stream would say if it stopped there")).to_be_visible(timeout=30_000)
+    see(other.page, "What the stream would say if it stopped there")
     assert visitor.problems == other.problems == []
 
 
@@ -114,9 +112,9 @@ def test_find_a_difference_types_an_input_and_goes_to_its_parting(app: str, visi
     expect(page.get_by_role("button", name="They never part")).to_be_disabled()
     page.get_by_role("button", name="Find a difference").click()
     page.get_by_role("button", name="Find", exact=True).click()
-    expect(page.get_by_text("They differ on").first).to_be_visible(timeout=30_000)
+    see(page, "They differ on")
     button = page.get_by_role("button", name=re.compile("First parting"))
-    expect(button).to_be_enabled(timeout=30_000)
+    expect(button).to_be_enabled()
     assert len(page.get_by_label("Input", exact=True).input_value().split()) > 1
     at(page, int((button.text_content() or "").rsplit(" ", 1)[1]))
     assert visitor.problems == []
@@ -128,18 +126,18 @@ def test_a_player_is_changed_in_its_drawer(app: str, visit: Visiting) -> None:
     at(page, 0)
     page.get_by_role("button", name=re.compile("causal mask")).click()
     chosen = page.get_by_test_id("stPopoverBody").get_by_role("radio", name="causal")
-    expect(chosen).to_be_checked(timeout=30_000)
+    expect(chosen).to_be_checked()
     page.get_by_test_id("stPopoverBody").get_by_text("as trained", exact=True).first.click()
     in_link(page, "b", "reverse-small")
-    expect(page.get_by_role("button", name="They never part")).to_be_visible(timeout=30_000)
+    expect(page.get_by_role("button", name="They never part")).to_be_visible()
     assert visitor.problems == []
 
 
 def test_counting_runs_to_its_end_by_itself(app: str, visit: Visiting) -> None:
     visitor = visit(app, f"{LINK}&a=reverse-mirror&b=reverse-mirror~causal&panel=many")
     page = visitor.page
-    page.get_by_role("button", name="Count").click(timeout=60_000)
-    expect(page.get_by_text("1,000 of 1,000")).to_be_visible(timeout=60_000)
+    page.get_by_role("button", name="Count").click()
+    see(page, "1,000 of 1,000")
     expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
     assert visitor.problems == []
 
@@ -151,6 +149,6 @@ def test_four_players_of_32_steps_arrive_in_less_than_a_megabyte(app: str, visit
     received: list[int] = []
     visitor.page.on("websocket", lambda socket: socket.on("framereceived", lambda data: received.append(len(data))))
     visitor.open(f"/compare?input={tokens}&mode=forced&panel=many&{players}")
-    expect(visitor.page.locator(".sr .number")).to_have_count(32, timeout=60_000)
+    expect(visitor.page.locator(".sr .number")).to_have_count(32)
     assert 10_000 < sum(received) < MEGABYTE
     assert visitor.problems == []

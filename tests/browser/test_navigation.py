@@ -69,7 +69,7 @@ def test_on_a_projector_model_input_and_mask_are_in_view(app: str, visit: Visiti
     page.set_viewport_size({"width": 1280, "height": 720})
     for key in ("model", "input" if model == "reverse" else "digit_pad", "mask"):
         box = page.locator(f".st-key-{key}").first
-        expect(box).to_be_in_viewport(ratio=1, timeout=30_000)
+        expect(box).to_be_in_viewport(ratio=1)
     expect(page.locator("h1")).to_be_in_viewport(ratio=1)
     cut = page.locator('[data-testid="stSidebarNavLink"] [data-testid="stMarkdownContainer"]')
     assert (

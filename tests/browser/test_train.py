@@ -8,12 +8,10 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.conftest import Visit
+from tests.browser.conftest import Visit, see
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 Visiting = Callable[..., Visit]
-SOON = 60_000
-"""Milliseconds; a busy machine takes its time to start a process."""
 
 
 def button(page: Page, key: str) -> Locator:
@@ -37,31 +35,43 @@ def picture(page: Page) -> str:
 
 def start(visitor: Visit, preset: str) -> Page:
     page = visitor.page
-    button(page, f"start_{preset}").click(timeout=SOON)
-    expect(page.locator(".tp .step")).to_be_visible(timeout=SOON)
+    button(page, f"start_{preset}").click()
+    expect(page.locator(".tp .step")).to_be_visible()
     return page
 
 
-def test_one_press_and_the_anti_diagonal_appears(app: str, visit: Visiting) -> None:
-    visitor = visit(app, "/train?run=new")
-    page = start(visitor, "reverse-mirror")
-    expect(state(page)).to_contain_text("Finished at step 300 of 300", timeout=2 * SOON)
-    expect(page.locator(".tp .step")).to_have_text("step 300 of 300", timeout=SOON)
+@pytest.fixture(scope="module")
+def trained(app: str) -> dict[str, str]:
+    """The link of a run that one press started and that is finished; trained by whichever test comes first."""
+    return {}
+
+
+@pytest.fixture
+def finished(app: str, visit: Visiting, trained: dict[str, str]) -> Visit:
+    """A visitor who has pressed once, and has seen the film grow to its end; or has the link of somebody who did."""
+    visitor = visit(app, trained.get("link", "/train?run=new"))
+    if not trained:
+        start(visitor, "reverse-mirror")
+    expect(state(visitor.page)).to_contain_text("Finished at step 300 of 300")
+    expect(visitor.page.locator(".tp .step")).to_have_text("step 300 of 300")
+    trained["link"] = visitor.page.url.removeprefix(app)
+    return visitor
+
+
+def test_one_press_and_the_anti_diagonal_appears(finished: Visit) -> None:
+    page = finished.page
     expect(page.locator(".tp .telling")).to_contain_text("best of all heads")
     score = page.locator(".tp .score").inner_text()
     assert float(score.rsplit(" ", 1)[1]) > 0.9, score
     expect(page.locator(".tp .chip.wrong")).to_have_count(0)
-    expect(page.get_by_text("passes 0.5 for the first time")).to_be_visible()
-    assert visitor.problems == []
+    see(page, "passes 0.5 for the first time")
+    assert finished.problems == []
 
 
 def test_a_film_is_played_and_scrubbed_without_the_server_and_its_link_opens_the_step(
-    app: str, visit: Visiting
+    app: str, visit: Visiting, finished: Visit
 ) -> None:
-    visitor = visit(app, "/train?run=new")
-    page = start(visitor, "reverse-mirror")
-    expect(state(page)).to_contain_text("Finished", timeout=2 * SOON)
-    expect(page.locator(".tp .step")).to_have_text("step 300 of 300", timeout=SOON)
+    page = finished.page
     last = picture(page)
     ruler = page.locator(".tp .ruler")
     ruler.focus()
@@ -74,15 +84,15 @@ def test_a_film_is_played_and_scrubbed_without_the_server_and_its_link_opens_the
     assert first_step > 0
     link = re.compile(rf"step={first_step}$")
     expect(page).to_have_url(link)
-    expect(page.get_by_text(f"Fork from step {first_step}")).to_be_visible()
+    see(page, f"Fork from step {first_step}")
     other = visit(app, page.url.removeprefix(app))
-    expect(other.page.locator(".tp .step")).to_have_text(f"step {first_step} of 300", timeout=SOON)
+    expect(other.page.locator(".tp .step")).to_have_text(f"step {first_step} of 300")
     page.locator(".tp").get_by_text("4×").click()
     page.locator(".tp .play").click()
     expect(page.locator(".tp .play")).to_have_text("❚❚ Pause")
-    expect(page.locator(".tp .step")).to_have_text("step 300 of 300", timeout=20_000)
+    expect(page.locator(".tp .step")).to_have_text("step 300 of 300")
     assert picture(page) == last
-    assert visitor.problems == other.problems == []
+    assert finished.problems == other.problems == []
 
 
 def test_pause_step_resume_stop_reload(app: str, visit: Visiting) -> None:
@@ -91,23 +101,23 @@ def test_pause_step_resume_stop_reload(app: str, visit: Visiting) -> None:
     page.set_viewport_size(
         {"width": 1280, "height": 720}
     )  # so low that the row stands beside the header: it is not under it
-    button(page, "run_pause").click(timeout=SOON, position={"x": 20, "y": 4})
-    expect(state(page)).to_contain_text("Paused at step", timeout=SOON)
+    button(page, "run_pause").click(position={"x": 20, "y": 4})
+    expect(state(page)).to_contain_text("Paused at step")
     at = int(re.search(r"step ([\d,]+) of", state(page).inner_text())[1].replace(",", ""))  # type: ignore[index]
     button(page, "run_step").click()
-    expect(state(page)).to_contain_text(f"Paused at step {at + 1:,} of", timeout=SOON)
-    expect(page.locator(".tp .step")).to_have_text(f"step {at + 1:,} of 1,200", timeout=SOON)
+    expect(state(page)).to_contain_text(f"Paused at step {at + 1:,} of")
+    expect(page.locator(".tp .step")).to_have_text(f"step {at + 1:,} of 1,200")
     box = page.locator(".st-key-probe_row input")
     box.fill("5 3 9 1")
     box.press("Enter")
-    expect(page.locator(".tp .lane").first.locator(".word")).to_have_text(["5", "3", "9", "1", "end"], timeout=SOON)
+    expect(page.locator(".tp .lane").first.locator(".word")).to_have_text(["5", "3", "9", "1", "end"])
     page.reload()
-    expect(state(page)).to_contain_text(f"Paused at step {at + 1:,} of", timeout=SOON)
+    expect(state(page)).to_contain_text(f"Paused at step {at + 1:,} of")
     button(page, "run_resume").click()
-    expect(state(page)).to_contain_text("Training on the CPU", timeout=SOON)
+    expect(state(page)).to_contain_text("Training on the CPU")
     expect(button(page, "run_pause")).to_be_enabled()
     button(page, "run_stop").click()
-    expect(state(page)).to_contain_text("Stopped at step", timeout=SOON)
+    expect(state(page)).to_contain_text("Stopped at step")
     expect(button(page, "run_resume")).to_be_visible()
     assert visitor.problems == []
 
@@ -115,25 +125,22 @@ def test_pause_step_resume_stop_reload(app: str, visit: Visiting) -> None:
 def test_a_double_click_starts_one_run(app: str, visit: Visiting) -> None:
     visitor = visit(app, "/train?run=new")
     page = visitor.page
-    button(page, "start_reverse-mirror").dblclick(timeout=SOON)
-    expect(state(page)).to_be_visible(timeout=SOON)
+    button(page, "start_reverse-mirror").dblclick()
+    expect(state(page)).to_be_visible()
     page.wait_for_timeout(1500)
     words = state(page).inner_text()
     assert "comes before it" not in words, words
     assert "come before it" not in words, words
     page.get_by_role("link", name="Runs").click()
-    expect(page.get_by_role("heading", name="Runs")).to_be_visible(timeout=SOON)
+    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
     assert visitor.problems == []
 
 
-def test_a_step_opens_on_another_screen_with_the_same_input(app: str, visit: Visiting) -> None:
-    visitor = visit(app, "/train?run=new")
-    page = start(visitor, "reverse-mirror")
-    expect(state(page)).to_contain_text("Finished", timeout=2 * SOON)
-    expect(page.locator(".tp .step")).to_have_text("step 300 of 300", timeout=SOON)
+def test_a_step_opens_on_another_screen_with_the_same_input(finished: Visit) -> None:
+    page = finished.page
     typed = page.locator(".st-key-probe_row input").input_value()
     button(page, "open_on").click()
     page.locator(".st-key-open_Attention button").click()
-    expect(page).to_have_url(re.compile(r"/attention\?model=[0-9a-f]{8}%40300"), timeout=SOON)
+    expect(page).to_have_url(re.compile(r"/attention\?model=[0-9a-f]{8}%40300"))
     expect(page.locator(".st-key-input input")).to_have_value(typed)
-    assert visitor.problems == []
+    assert finished.problems == []
