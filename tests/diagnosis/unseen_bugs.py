@@ -15,9 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xformer.bugs.written_out import Allowed, Scores, WrittenOut
 from xformer.config import ModelConfig
-from xformer.layers.attention import Attention
+from xformer.layers.attention import Allowed, Attention, Scores
 from xformer.layers.dropout import NO_DROPOUT, Dropout
 from xformer.layers.embedding import TokenEmbedding, Unembedding
 from xformer.layers.feed_forward import FeedForward
@@ -78,62 +77,59 @@ class Nothing(LayerNorm):
         return x
 
 
-class SoftCap(WrittenOut):
+class SoftCap(Attention):
     def score(self, q: Tensor, k: Tensor, v: Tensor) -> Scores:
         return 5 * torch.tanh(super().score(q, k, v) / 5)
 
 
-class CosineScores(WrittenOut):
+class CosineScores(Attention):
     def score(self, q: Tensor, k: Tensor, v: Tensor) -> Scores:
         return F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT * math.sqrt(self.d_head)
 
 
-class OneMoreInTheSum(WrittenOut):
-    def weigh(self, scores: Scores, allowed: Allowed) -> Scores:
+class OneMoreInTheSum(Attention):
+    def softmax(self, scores: Scores, allowed: Allowed) -> Scores:
         most = scores.amax(dim=-1, keepdim=True).clamp(min=0.0)
         exp = (scores - most).exp()
         return exp / (exp.sum(dim=-1, keepdim=True) + (-most).exp())
 
 
-class DroppedAtTheEnd(WrittenOut):
+class DroppedAtTheEnd(Attention):
     def mix(self, pattern: Scores, k: Tensor, v: Tensor) -> Tensor:
         return F.dropout(pattern, 0.1, training=True) @ v
 
 
-class OnlyNear(WrittenOut):
-    def _allowed(self, mask: Mask, scores: Tensor, tape: AnyTape) -> Tensor:
+class OnlyNear(Attention):
+    def allow(self, mask: Mask, scores: Tensor, tape: AnyTape) -> Tensor:
         if mask.is_ordered:
             near = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(-4)
             mask = replace(mask, causal=near if mask.causal is None else mask.causal & near)
-        return super()._allowed(mask, scores, tape)
+        return super().allow(mask, scores, tape)
 
 
-class CentredOverTheBatch(WrittenOut):
+class CentredOverTheBatch(Attention):
     def mix(self, pattern: Scores, k: Tensor, v: Tensor) -> Tensor:
         return super().mix(pattern, k, v - v.mean(dim=0, keepdim=True))
 
 
-class KeysWithoutGradient(WrittenOut):
+class KeysWithoutGradient(Attention):
     def score(self, q: Tensor, k: Tensor, v: Tensor) -> Scores:
         return super().score(q, k.detach(), v)
 
 
 class HeadsInReverse(Attention):
-    def _fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, position_bias: Tensor | None) -> Tensor:
-        return super()._fused(q, k, v, mask, position_bias).flip(1)
-
-    def _equation(self, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
-        return super()._equation(q, k, v, *rest).flip(1)
+    def out(self, z: Tensor) -> Tensor:
+        return super().out(z.flip(1))
 
 
 class FastPathWithoutPadding(Attention):
-    def _fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, position_bias: Tensor | None) -> Tensor:
-        return super()._fused(q, k, v, replace(mask, layout=None), position_bias)
+    def kernel(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, position_bias: Tensor | None) -> Tensor:
+        return super().kernel(q, k, v, replace(mask, layout=None), position_bias)
 
 
-class SharedQueries(WrittenOut):
-    def _project(self, x: Tensor, memory: Tensor | None, cache: Any) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = super()._project(x, memory, cache)
+class SharedQueries(Attention):
+    def project(self, x: Tensor, memory: Tensor | None, cache: Any) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super().project(x, memory, cache)
         return q[:, :1].expand_as(q), k, v
 
 

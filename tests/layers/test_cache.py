@@ -71,13 +71,13 @@ def test_caches_of_two_decodings_are_independent() -> None:
 def test_a_layer_cache_appends_and_a_cross_cache_does_not() -> None:
     k, v = torch.randn(2, 3, 5, 10), torch.randn(2, 3, 5, 7)
     grown, crossed = LayerCache(), LayerCache(is_cross=True)
-    assert not crossed.frozen
+    assert crossed.kept_for_good is None
     for layer in (grown, crossed):
         layer.extend(k[:, :, :2], v[:, :, :2])
-    assert crossed.frozen
-    assert not grown.frozen
+    assert crossed.kept_for_good is not None
+    assert grown.kept_for_good is None
     grown.extend(k[:, :, 2:], v[:, :, 2:])
-    crossed.extend(crossed.nothing(k), crossed.nothing(v))
+    crossed.extend(*crossed.kept_for_good)
     assert grown.k is not None
     assert grown.v is not None
     assert torch.equal(grown.k, k)

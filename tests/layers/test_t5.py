@@ -12,7 +12,7 @@ from torch import Tensor
 import xformer
 from tests.layers.reference import assert_close, assert_same, build, inputs, model_config
 from xformer.analysis.positions import bias_table
-from xformer.bugs.surgery import exchange
+from xformer.bugs.replace_modules import replace_modules
 from xformer.diagnosis.diagnose import diagnose
 from xformer.layers.cache import Cache
 from xformer.layers.position_tables import AddPositions
@@ -173,7 +173,7 @@ class Reversed(AddPositions):
 def test_the_doctor_knows_what_the_bias_should_be(architecture: str) -> None:
     model = build(architecture=architecture, positions="t5").float()
     for wrong, with_weights in ((OneTooFar, True), (Reversed, True), (Reversed, False)):
-        broken = exchange(model, AddPositions, wrong)
+        broken = replace_modules(model, AddPositions, wrong)
         for subject, is_wrong in ((model, False), (broken, True)):
             trace = xformer.record(subject, *inputs(model))
             found = {f.kind for f in diagnose(trace, model=subject if with_weights else None) if f.severity == "error"}

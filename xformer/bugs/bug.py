@@ -30,9 +30,9 @@ class Bug:
     """What to look at in the pattern, the loss or the prediction."""
     rule: str
     """Which models can have it, as the end of "It needs …"."""
-    applies: Callable[[ModelConfig], bool]
     put_into: Callable[[Transformer], Transformer]
     """Makes the copy with the bug; call `broken` instead, which checks first."""
+    applies: Callable[[ModelConfig], bool] = lambda config: True
     shows: Shows = "at once"
     train_changes: tuple[tuple[str, Any], ...] = ()
     """Fields of the `TrainConfig` that the bug changes."""

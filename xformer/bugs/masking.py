@@ -8,32 +8,31 @@ import torch
 from torch import Tensor
 
 from xformer.bugs.bug import Bug
-from xformer.bugs.surgery import exchange
-from xformer.bugs.written_out import Allowed, Scores, WrittenOut
+from xformer.bugs.replace_modules import replace_modules
 from xformer.config import ModelConfig
-from xformer.layers.attention import Attention
+from xformer.layers.attention import Allowed, Attention, Scores
 from xformer.layers.masks import Mask
 from xformer.tape import AnyTape
 
 
-class SeesPadding(WrittenOut):
+class SeesPadding(Attention):
     """Only causality is left of the mask."""
 
-    def _allowed(self, mask: Mask, scores: Tensor, tape: AnyTape) -> Tensor:
-        return super()._allowed(replace(mask, layout=None), scores, tape)
+    def allow(self, mask: Mask, scores: Tensor, tape: AnyTape) -> Tensor:
+        return super().allow(replace(mask, layout=None), scores, tape)
 
 
-class OtherTriangle(WrittenOut):
+class OtherTriangle(Attention):
     """A causal mask of another shape, in those layers that have one; `triangle` says which."""
 
     def triangle(self, causal: Tensor) -> Tensor:
         """What stands in place of the mask [query, key]; key − query counts from the last query at the last key."""
         raise NotImplementedError
 
-    def _allowed(self, mask: Mask, scores: Tensor, tape: AnyTape) -> Tensor:
+    def allow(self, mask: Mask, scores: Tensor, tape: AnyTape) -> Tensor:
         if mask.causal is not None:
             mask = replace(mask, causal=self.triangle(mask.causal))
-        return super()._allowed(mask, scores, tape)
+        return super().allow(mask, scores, tape)
 
 
 class OffByOne(OtherTriangle):
@@ -57,23 +56,23 @@ class UpsideDown(OtherTriangle):
         return torch.ones_like(causal).triu(causal.shape[1] - causal.shape[0])
 
 
-class HiddenByZero(WrittenOut):
+class HiddenByZero(Attention):
     """0 where −∞ should stand: e⁰ = 1 is as much weight as an average key has."""
 
-    def hide(self, scores: Scores, allowed: Allowed) -> Scores:
+    def mask(self, scores: Scores, allowed: Allowed) -> Scores:
         return scores.masked_fill(~allowed, 0.0)
 
-    def weigh(self, scores: Scores, allowed: Allowed) -> Scores:
+    def softmax(self, scores: Scores, allowed: Allowed) -> Scores:
         return scores.softmax(dim=-1)
 
 
-class HiddenTooLate(WrittenOut):
+class HiddenTooLate(Attention):
     """The forbidden weights are struck out after the softmax, when the others have already been divided by them."""
 
-    def hide(self, scores: Scores, allowed: Allowed) -> Scores:
+    def mask(self, scores: Scores, allowed: Allowed) -> Scores:
         return scores
 
-    def weigh(self, scores: Scores, allowed: Allowed) -> Scores:
+    def softmax(self, scores: Scores, allowed: Allowed) -> Scores:
         return scores.softmax(dim=-1).masked_fill(~allowed, 0.0)
 
 
@@ -93,8 +92,8 @@ MASK_BUGS = (
         "A = softmax(S with −∞ at padded keys)",
         "The padded columns are lit; the same sequence gets another prediction in a batch with a longer one.",
         "an encoder, because after a causal mask padding at the end is out of sight anyway",
+        lambda model: replace_modules(model, Attention, SeesPadding),
         lambda config: config.architecture != "decoder" and not (config.architecture == "encoder" and config.causal),
-        lambda model: exchange(model, Attention, SeesPadding),
         shows="with padding",
         decides=("whether a row can be empty",),
     ),
@@ -107,8 +106,8 @@ MASK_BUGS = (
         "allowed: key ≤ query",
         "One lit diagonal above the main one; the training loss falls to nothing, and what it writes alone is nonsense.",
         _NEEDS,
+        lambda model: replace_modules(model, Attention, OffByOne),
         _causal,
-        lambda model: exchange(model, Attention, OffByOne),
         decides=("the shape of the causal mask",),
     ),
     Bug(
@@ -120,8 +119,8 @@ MASK_BUGS = (
         "allowed: key ≤ query",
         "The upper triangle is lit; the training loss falls to nothing, and what it writes alone is nonsense.",
         _NEEDS,
+        lambda model: replace_modules(model, Attention, NoTriangle),
         _causal,
-        lambda model: exchange(model, Attention, NoTriangle),
         decides=("the shape of the causal mask",),
     ),
     Bug(
@@ -133,8 +132,8 @@ MASK_BUGS = (
         "allowed: key ≤ query",
         "Only the upper triangle is lit.",
         _NEEDS,
+        lambda model: replace_modules(model, Attention, UpsideDown),
         _causal,
-        lambda model: exchange(model, Attention, UpsideDown),
         decides=("the shape of the causal mask",),
     ),
     Bug(
@@ -146,8 +145,8 @@ MASK_BUGS = (
         "S[i, j] = −∞ for a forbidden key, so it weighs e^−∞ = 0",
         "The forbidden cells of a row are all lit alike.",
         _NEEDS,
+        lambda model: replace_modules(model, Attention, HiddenByZero),
         _causal,
-        lambda model: exchange(model, Attention, HiddenByZero),
         decides=("how the mask is applied", "what the softmax runs over"),
     ),
     Bug(
@@ -159,8 +158,8 @@ MASK_BUGS = (
         "A = softmax(S with −∞ where not allowed)",
         "Nothing forbidden is seen, but rows sum to less than 1, the first row to least.",
         _NEEDS,
+        lambda model: replace_modules(model, Attention, HiddenTooLate),
         _causal,
-        lambda model: exchange(model, Attention, HiddenTooLate),
         decides=("how the mask is applied", "what the softmax runs over"),
     ),
 )

@@ -2,57 +2,22 @@
 
 from __future__ import annotations
 
-from torch import nn
-
 from xformer.bugs.bug import Bug
-from xformer.bugs.surgery import exchange
-from xformer.config import ModelConfig
-from xformer.layers.residual import RESIDUALS, NoNorm, PostNorm, PreNorm, Sublayer, Vectors
-from xformer.model import Transformer
+from xformer.bugs.replace_modules import replace_modules
+from xformer.layers.residual import PreNorm, Residual, Sublayer, Vectors
 
 
-class PostNormNoResidual(PostNorm):
-    """LayerNorm(f(x))."""
+class NoResidual(Residual):
+    """f(x) in place of x + f(x)."""
 
-    def forward(self, x: Vectors, f: Sublayer) -> Vectors:
-        return self.norm(f(x))
-
-
-class PreNormNoResidual(PreNorm):
-    """f(LayerNorm(x))."""
-
-    def forward(self, x: Vectors, f: Sublayer) -> Vectors:
-        return f(self.norm(x))
+    def add(self, x: Vectors, result: Vectors) -> Vectors:
+        return result
 
 
-class NoNormNoResidual(NoNorm):
-    """f(x)."""
+class Lost(Residual):
+    """x in place of x + f(x): f is computed, and its result thrown away."""
 
-    def forward(self, x: Vectors, f: Sublayer) -> Vectors:
-        return f(x)
-
-
-class PostNormLost(PostNorm):
-    """LayerNorm(x): f is computed, and its result thrown away."""
-
-    def forward(self, x: Vectors, f: Sublayer) -> Vectors:
-        f(x)
-        return self.norm(x)
-
-
-class PreNormLost(PreNorm):
-    """x: f is computed, and its result thrown away."""
-
-    def forward(self, x: Vectors, f: Sublayer) -> Vectors:
-        f(self.norm(x))
-        return x
-
-
-class NoNormLost(NoNorm):
-    """x: f is computed, and its result thrown away."""
-
-    def forward(self, x: Vectors, f: Sublayer) -> Vectors:
-        f(x)
+    def add(self, x: Vectors, result: Vectors) -> Vectors:
         return x
 
 
@@ -61,24 +26,7 @@ class NormalisedStream(PreNorm):
 
     def forward(self, x: Vectors, f: Sublayer) -> Vectors:
         x = self.norm(x)
-        return x + f(x)
-
-
-NO_RESIDUAL: dict[str, type[nn.Module]] = {
-    "post": PostNormNoResidual,
-    "pre": PreNormNoResidual,
-    "none": NoNormNoResidual,
-}
-LOST: dict[str, type[nn.Module]] = {"post": PostNormLost, "pre": PreNormLost, "none": NoNormLost}
-
-
-def _by_norm(model: Transformer, classes: dict[str, type[nn.Module]], path_ends: str = "") -> Transformer:
-    norm = model.config.norm
-    return exchange(model, RESIDUALS[norm], classes[norm], path_ends)
-
-
-def _any(config: ModelConfig) -> bool:
-    return True
+        return self.add(x, f(x))
 
 
 RESIDUAL_BUGS = (
@@ -91,8 +39,7 @@ RESIDUAL_BUGS = (
         "x ← LayerNorm(x + f(x))   (pre-norm: x + f(LayerNorm(x)))",
         "The tokens' vectors become alike layer by layer, and the deeper the model the less it learns.",
         "no more than layers",
-        _any,
-        lambda model: _by_norm(model, NO_RESIDUAL),
+        lambda model: replace_modules(model, Residual, NoResidual),
         decides=("what the residual adds up",),
     ),
     Bug(
@@ -104,8 +51,7 @@ RESIDUAL_BUGS = (
         "x ← LayerNorm(x + f(x))   (pre-norm: x + f(LayerNorm(x)))",
         "The patterns look healthy and change nothing: each position's answer depends on its own token alone.",
         "no more than attention",
-        _any,
-        lambda model: _by_norm(model, LOST, "attn_residual"),
+        lambda model: replace_modules(model, Residual, Lost, "attn_residual"),
         decides=("what the residual adds up",),
     ),
     Bug(
@@ -117,8 +63,8 @@ RESIDUAL_BUGS = (
         "x ← x + f(LayerNorm(x))",
         "It still learns; but the stream's length starts anew at every sublayer, and no untouched path leads through.",
         'norm="pre"',
+        lambda model: replace_modules(model, PreNorm, NormalisedStream),
         lambda config: config.norm == "pre",
-        lambda model: exchange(model, PreNorm, NormalisedStream),
         decides=("what the residual adds up",),
     ),
 )

@@ -6,17 +6,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from xformer.bugs.bug import Bug
-from xformer.bugs.surgery import exchange
-from xformer.bugs.written_out import Scores, WrittenOut
+from xformer.bugs.replace_modules import replace_modules
 from xformer.config import ModelConfig
 from xformer.errors import InputError
-from xformer.layers.attention import Attention
+from xformer.layers.attention import Attention, Scores
 from xformer.layers.cache import LayerCache
 from xformer.layers.masks import Mask
 from xformer.tape import AnyTape
 
 
-class KeysAsValues(WrittenOut):
+class KeysAsValues(Attention):
     """Called as attention(q, v, k): values are compared and keys are mixed."""
 
     def score(self, q: Tensor, k: Tensor, v: Tensor) -> Scores:
@@ -26,7 +25,7 @@ class KeysAsValues(WrittenOut):
         return super().mix(pattern, v, k)
 
 
-class OfEqualLength(WrittenOut):
+class OfEqualLength(Attention):
     """Cross-attention that asks one stream as if it were the other, which only works where both are equally long."""
 
     def _check(self, x: Tensor, memory: Tensor) -> None:
@@ -41,15 +40,15 @@ class OfEqualLength(WrittenOut):
         weights = self.weight_in.split(self.rows)
         biases = (None, None, None) if self.bias_in is None else self.bias_in.split(self.rows)
         q, k, v = (F.linear(x, w, b) for x, w, b in zip(streams, weights, biases, strict=True))
-        return self._split(q), self._split(k), self._split(v)
+        return self.split(q), self.split(k), self.split(v)
 
 
 class AskedByMemory(OfEqualLength):
     """Q and K from the memory, V from the target."""
 
-    def _project(self, x: Tensor, memory: Tensor | None, cache: LayerCache | None) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, memory: Tensor | None, cache: LayerCache | None) -> tuple[Tensor, Tensor, Tensor]:
         if memory is None:
-            return super()._project(x, memory, cache)
+            return super().project(x, memory, cache)
         self._check(x, memory)
         return self._project_from(memory, memory, x)
 
@@ -57,27 +56,27 @@ class AskedByMemory(OfEqualLength):
 class RolesExchanged(OfEqualLength):
     """Q from the memory, K and V from the target."""
 
-    def _project(self, x: Tensor, memory: Tensor | None, cache: LayerCache | None) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, memory: Tensor | None, cache: LayerCache | None) -> tuple[Tensor, Tensor, Tensor]:
         if memory is None:
-            return super()._project(x, memory, cache)
+            return super().project(x, memory, cache)
         self._check(x, memory)
         return self._project_from(memory, x, x)
 
 
-class MemoryLost(WrittenOut):
+class MemoryLost(Attention):
     """The target attends to itself, without any mask: the call with the memory was made and its result not returned."""
 
-    def _project(self, x: Tensor, memory: Tensor | None, cache: LayerCache | None) -> tuple[Tensor, Tensor, Tensor]:
-        return super()._project(x, None, None)
+    def project(self, x: Tensor, memory: Tensor | None, cache: LayerCache | None) -> tuple[Tensor, Tensor, Tensor]:
+        return super().project(x, None, None)
 
-    def _allowed(self, mask: Mask, scores: Tensor, tape: AnyTape) -> Tensor:
-        return super()._allowed(Mask(is_ordered=False), scores, tape)
+    def allow(self, mask: Mask, scores: Tensor, tape: AnyTape) -> Tensor:
+        return super().allow(Mask(is_ordered=False), scores, tape)
 
 
-class SplitByView(WrittenOut):
+class SplitByView(Attention):
     """view(batch, head, pos, width) straight from [batch, pos, head·width], without the transpose."""
 
-    def _split(self, x: Tensor) -> Tensor:
+    def split(self, x: Tensor) -> Tensor:
         batch, n_pos, features = x.shape
         return x.reshape(batch, self.n_heads, n_pos, features // self.n_heads)
 
@@ -102,8 +101,8 @@ ROLE_BUGS = (
         "softmax(Q Kᵀ / √d_head) V",
         "Trained from the start it learns all the same, since the names alone are exchanged; with loaded weights it is lost.",
         "d_value equal to d_head",
+        lambda model: replace_modules(model, Attention, KeysAsValues),
         _square,
-        lambda model: exchange(model, Attention, KeysAsValues),
     ),
     Bug(
         "cross-queries-from-memory",
@@ -114,8 +113,8 @@ ROLE_BUGS = (
         _CROSS,
         "The cross pattern does not change with the target, and nothing of the source but the pattern reaches the output.",
         "an encoder-decoder, and inputs where source and target are equally long",
+        lambda model: replace_modules(model, Attention, AskedByMemory, "cross_attn"),
         _pair,
-        lambda model: exchange(model, Attention, AskedByMemory, "cross_attn"),
         decides=("who asks and who answers in cross-attention",),
     ),
     Bug(
@@ -127,8 +126,8 @@ ROLE_BUGS = (
         _CROSS,
         "Source positions look at target positions, later ones too.",
         "an encoder-decoder, and inputs where source and target are equally long",
+        lambda model: replace_modules(model, Attention, RolesExchanged, "cross_attn"),
         _pair,
-        lambda model: exchange(model, Attention, RolesExchanged, "cross_attn"),
         decides=("who asks and who answers in cross-attention",),
     ),
     Bug(
@@ -140,8 +139,8 @@ ROLE_BUGS = (
         "x + Attention(x, memory, memory)",
         "The cross pattern is [target × target]: the source is never looked at, and later target tokens are.",
         "an encoder-decoder",
+        lambda model: replace_modules(model, Attention, MemoryLost, "cross_attn"),
         _pair,
-        lambda model: exchange(model, Attention, MemoryLost, "cross_attn"),
         decides=("who asks and who answers in cross-attention",),
     ),
     Bug(
@@ -153,7 +152,7 @@ ROLE_BUGS = (
         "q.view(batch, pos, head, d_head).transpose(1, 2)",
         "A pattern's rows and columns are no longer positions; a causal mask hides the wrong things.",
         "at least two heads",
+        lambda model: replace_modules(model, Attention, SplitByView),
         lambda config: config.n_heads > 1,
-        lambda model: exchange(model, Attention, SplitByView),
     ),
 )

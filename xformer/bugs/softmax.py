@@ -7,29 +7,28 @@ import math
 from torch import Tensor
 
 from xformer.bugs.bug import Bug
-from xformer.bugs.surgery import exchange
-from xformer.bugs.written_out import Allowed, Scores, WrittenOut
+from xformer.bugs.replace_modules import replace_modules
 from xformer.config import ModelConfig
-from xformer.layers.attention import Attention
+from xformer.layers.attention import Allowed, Attention, Scores
 
 
-class OverQueries(WrittenOut):
+class OverQueries(Attention):
     """softmax(S, dim=-2). Masked cells are put to 0; a column of nothing but −∞ would be NaN otherwise."""
 
-    def weigh(self, scores: Scores, allowed: Allowed) -> Scores:
+    def softmax(self, scores: Scores, allowed: Allowed) -> Scores:
         hidden = scores.isneginf()
         return scores.masked_fill(hidden.all(dim=-2, keepdim=True), 0.0).softmax(dim=-2).masked_fill(hidden, 0.0)
 
 
-class OverHeads(WrittenOut):
+class OverHeads(Attention):
     """softmax(S, dim=1). Masked cells are put to 0, because the softmax of nothing but −∞ is NaN."""
 
-    def weigh(self, scores: Scores, allowed: Allowed) -> Scores:
+    def softmax(self, scores: Scores, allowed: Allowed) -> Scores:
         hidden = scores.isneginf()
         return scores.masked_fill(hidden, 0.0).softmax(dim=1).masked_fill(hidden, 0.0)
 
 
-class Unscaled(WrittenOut):
+class Unscaled(Attention):
     """S = Q Kᵀ."""
 
     def score(self, q: Tensor, k: Tensor, v: Tensor) -> Scores:
@@ -39,19 +38,15 @@ class Unscaled(WrittenOut):
 class ScaledAfter(Unscaled):
     """A = softmax(Q Kᵀ) / √d_head."""
 
-    def weigh(self, scores: Scores, allowed: Allowed) -> Scores:
-        return super().weigh(scores, allowed) / math.sqrt(self.d_head)
+    def softmax(self, scores: Scores, allowed: Allowed) -> Scores:
+        return super().softmax(scores, allowed) / math.sqrt(self.d_head)
 
 
-class OverNothing(WrittenOut):
+class OverNothing(Attention):
     """softmax(S) as it stands, which is 0/0 for a query whose every key is masked."""
 
-    def weigh(self, scores: Scores, allowed: Allowed) -> Scores:
+    def softmax(self, scores: Scores, allowed: Allowed) -> Scores:
         return scores.softmax(dim=-1)
-
-
-def _any(config: ModelConfig) -> bool:
-    return True
 
 
 def _wide(config: ModelConfig) -> bool:
@@ -70,8 +65,7 @@ SOFTMAX_BUGS = (
         "A[i, j] = exp S[i, j] / Σⱼ exp S[i, j]",
         "Columns sum to 1 and rows do not: with a causal mask the last token of a row is alone in its column.",
         "no more than attention",
-        _any,
-        lambda model: exchange(model, Attention, OverQueries),
+        lambda model: replace_modules(model, Attention, OverQueries),
         decides=("what the softmax runs over",),
     ),
     Bug(
@@ -83,8 +77,8 @@ SOFTMAX_BUGS = (
         "A[h, i, j] = exp S[h, i, j] / Σⱼ exp S[h, i, j]",
         "In every cell the heads' weights sum to 1; a row sums to about the number of keys over the number of heads.",
         "at least two heads",
+        lambda model: replace_modules(model, Attention, OverHeads),
         lambda config: config.n_heads > 1,
-        lambda model: exchange(model, Attention, OverHeads),
         decides=("what the softmax runs over",),
     ),
     Bug(
@@ -96,8 +90,8 @@ SOFTMAX_BUGS = (
         _RIGHT,
         "Every row sums to 1/√d_head, and the pattern is as sharp as without any scale.",
         "d_head above 1",
+        lambda model: replace_modules(model, Attention, ScaledAfter),
         _wide,
-        lambda model: exchange(model, Attention, ScaledAfter),
         decides=("where the scale is",),
     ),
     Bug(
@@ -109,8 +103,8 @@ SOFTMAX_BUGS = (
         _RIGHT,
         "Sharper patterns than meant from the first step on; the softmax saturates and passes little gradient.",
         "d_head above 1",
+        lambda model: replace_modules(model, Attention, Unscaled),
         _wide,
-        lambda model: exchange(model, Attention, Unscaled),
         decides=("where the scale is",),
     ),
     Bug(
@@ -122,8 +116,7 @@ SOFTMAX_BUGS = (
         "A = 0 for a query that may look at nothing",
         "One row of NaN in the first layer; as values they reach every token in the next, because 0 · NaN is NaN.",
         "no more than attention; it shows where a row is empty, as with padding",
-        _any,
-        lambda model: exchange(model, Attention, OverNothing),
+        lambda model: replace_modules(model, Attention, OverNothing),
         shows="with padding",
         decides=("what the softmax runs over", "whether a row can be empty"),
     ),

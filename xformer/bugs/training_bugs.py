@@ -5,17 +5,6 @@ from __future__ import annotations
 import copy
 
 from xformer.bugs.bug import Bug
-from xformer.config import ModelConfig
-from xformer.model import Transformer
-
-
-def _any(config: ModelConfig) -> bool:
-    return True
-
-
-def _copy(model: Transformer) -> Transformer:
-    return copy.deepcopy(model)
-
 
 TRAINING_BUGS = (
     Bug(
@@ -27,8 +16,7 @@ TRAINING_BUGS = (
         "w ← w − η · Adam(g · min(1, c / ‖g‖))",
         "The gradient's length in the curve: what clipping would have cut off. At a high learning rate the loss jumps.",
         "nothing but training",
-        _any,
-        _copy,
+        copy.deepcopy,
         shows="in training",
         train_changes=(("clip_norm", 0.0),),
     ),
@@ -41,8 +29,7 @@ TRAINING_BUGS = (
         "loss = mean over real tokens of −log p(label)",
         "A loss that looks good early: most of it is padding, answered rightly.",
         "nothing but training",
-        _any,
-        _copy,
+        copy.deepcopy,
         shows="in training",
         counts_padding=True,
     ),

@@ -67,10 +67,6 @@ def with_dead_neurons(model: Transformer) -> Transformer:
     return changed
 
 
-def _any(config: ModelConfig) -> bool:
-    return True
-
-
 def _relus(config: ModelConfig) -> bool:
     return config.d_ff > 0 and config.ffn_bias and config.activation == "relu"
 
@@ -85,7 +81,6 @@ WEIGHT_BUGS = (
         "W ~ U(−b, b) with b = √(6 / (fan_in + fan_out))",
         "Rows whose largest weight is far above that of the right model: queries that look at few keys before they learned to.",
         "no more than weights; it is about fresh ones, so a trained model's are drawn anew",
-        _any,
         lambda model: redrawn(model, 1.0),
         shows="when fresh",
         decides=("how the weights are drawn",),
@@ -100,7 +95,6 @@ WEIGHT_BUGS = (
         "W ~ U(−b, b) with b = √(6 / (fan_in + fan_out))",
         "All patterns are uniform to the last digit, and no sublayer adds anything to the stream.",
         "no more than weights; it is about fresh ones, so a trained model's are drawn anew",
-        _any,
         lambda model: redrawn(model, 0.001),
         shows="when fresh",
         decides=("how the weights are drawn",),
@@ -115,8 +109,8 @@ WEIGHT_BUGS = (
         "each head's weights drawn on their own",
         "All thumbnails of a layer are the same picture, before and after training.",
         "at least two heads",
-        lambda config: config.n_heads > 1,
         with_equal_heads,
+        lambda config: config.n_heads > 1,
     ),
     Bug(
         "cloned-layers",
@@ -127,8 +121,8 @@ WEIGHT_BUGS = (
         "each layer's weights drawn on their own",
         "The layers do the same to what they are given; training parts them, since their gradients differ.",
         "at least two layers",
-        lambda config: config.n_layers > 1,
         with_cloned_layers,
+        lambda config: config.n_layers > 1,
         shows="when fresh",
     ),
     Bug(
@@ -140,7 +134,7 @@ WEIGHT_BUGS = (
         "ReLU(x W₁ + b₁), open for about half of all inputs at first",
         "The feed-forward layer adds the same vector to every token, and its weights never change again.",
         'a feed-forward layer with biases and activation="relu"',
-        _relus,
         with_dead_neurons,
+        _relus,
     ),
 )

@@ -1,27 +1,35 @@
-"""Multi-head attention (Vaswani et al. 2017, §3.2), in ways that tests hold equal.
+"""Multi-head attention (Vaswani et al. 2017, §3.2), one replaceable step after the other.
 
-    Attention(Q, K, V) = softmax(Q Kᵀ / √d_head) V                                         (equation 1)
-    MultiHead(X, Y)    = concat(head₁ … headₕ) W_O,   headᵢ = Attention(X W_Qᵢ, Y W_Kᵢ, Y W_Vᵢ)
+    project    Q, K, V = X W_Q, Y W_K, Y W_V       for each head; X asks, and Y (self-attention: X again) answers
+    score      S = Q Kᵀ / √d_head
+    allow      which key each query may look at
+    mask       S = −∞ wherever it may not
+    softmax    A = softmax(S) over the keys
+    mix        Z = A V
+    out        Y = concat(Z₁ … Zₕ) W_O
 
-Watched by a tape, every intermediate of the equations exists and can be changed. Unwatched, one fused kernel does it; and
-where a small model is trained on a CPU, `fused.self_attention`.
+A subclass does a step in its own way; a tape keeps or changes what a step leaves; and where nobody does either, one kernel of
+PyTorch takes the steps from `score` to `mix` at once, equal up to rounding.
 """
 
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from xformer.config import ModelConfig
-from xformer.layers import fused
 from xformer.layers.cache import LayerCache
 from xformer.layers.dropout import NO_DROPOUT, Dropout
 from xformer.layers.masks import NO_MASK, Mask, masked_softmax
 from xformer.tape import SILENT, AnyTape
+
+Scores = Float[Tensor, "batch head query key"]
+Allowed = Bool[Tensor, "batch head query key"]
 
 
 class Attention(nn.Module):
@@ -29,6 +37,12 @@ class Attention(nn.Module):
 
     The rows of `weight_in` are q, k, v one after the other, so that self-attention multiplies once.
     """
+
+    has_kernel: ClassVar[bool] = True
+    """Whether `kernel` computes what the steps do; not in a subclass, unless it brings a kernel of its own."""
+
+    def __init_subclass__(cls) -> None:
+        cls.has_kernel = "kernel" in vars(cls)
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -56,75 +70,62 @@ class Attention(nn.Module):
 
         `angles` turn q and k, `position_bias` is added to the scores (`xformer.positions`); `cache` holds earlier keys.
         """
-        watched = tape.recording or dropout.applies("attention")
-        plain = memory is None and angles is None and position_bias is None and cache is None
-        if plain and not watched and self.d_head == self.d_value and fused.pays_for(x):
-            return self._by_hand(x, mask)
         x = tape("in", x)
-        q, k, v = self._project(x, memory, cache)  # [batch, head, pos, d_head] (v: d_value)
+        q, k, v = self.project(x, memory, cache)
         if angles is not None:
             angles = tape("pos_angles", angles)
             q, k = self.positions.turn(q, angles), self.positions.turn(k, angles)
         if cache is not None:
             k, v = cache.extend(k, v)
-        if watched:
-            z = self._equation(q, k, v, mask, position_bias, tape, dropout)
+        if self.has_kernel and not tape.recording and not dropout.applies("attention"):
+            z = self.kernel(q, k, v, mask, position_bias)
         else:
-            z = self._fused(q, k, v, mask, position_bias)
-        joined = z.transpose(1, 2).flatten(-2)  # [batch, query, head·d_value]
-        return tape("out", F.linear(joined, self.weight_out, self.bias_out))
+            z = self._step_by_step(q, k, v, mask, position_bias, tape, dropout)
+        return tape("out", self.out(z))
 
-    def _by_hand(self, x: Tensor, mask: Mask) -> Float[Tensor, "batch query d_model"]:
-        """The same numbers, with a gradient that is derived by hand."""
-        return fused.self_attention(
-            x,
-            self.weight_in,
-            self.bias_in,
-            self.weight_out,
-            self.bias_out,
-            n_heads=self.n_heads,
-            mask=mask.additive(x.dtype),
-            empty_rows=mask.empty_rows,
-        )
-
-    def _project(self, x: Tensor, memory: Tensor | None, cache: LayerCache | None) -> tuple[Tensor, Tensor, Tensor]:
-        """q from x; k and v from memory (from x where there is none), split into heads."""
-        if memory is None:
-            q, k, v = F.linear(x, self.weight_in, self.bias_in).split(self.rows, dim=-1)  # [batch, pos, head·d_head]
-            return self._split(q), self._split(k), self._split(v)
-        n_q = self.rows[0]
-        b_q, b_kv = (None, None) if self.bias_in is None else (self.bias_in[:n_q], self.bias_in[n_q:])
-        q = self._split(F.linear(x, self.weight_in[:n_q], b_q))
-        if cache is not None and cache.frozen:  # the memory does not grow: its keys and values are computed once
-            return q, cache.nothing(q), cache.nothing(q)
-        k, v = F.linear(memory, self.weight_in[n_q:], b_kv).split(self.rows[1:], dim=-1)
-        return q, self._split(k), self._split(v)
-
-    def _split(self, x: Float[Tensor, "batch pos features"]) -> Float[Tensor, "batch head pos width"]:
-        return x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
-
-    def _equation(
+    def _step_by_step(
         self,
-        q: Float[Tensor, "batch head query d_head"],
-        k: Float[Tensor, "batch head key d_head"],
-        v: Float[Tensor, "batch head key d_value"],
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
         mask: Mask,
-        position_bias: Float[Tensor, "#batch head query key"] | None,
+        position_bias: Tensor | None,
         tape: AnyTape,
         dropout: Dropout,
     ) -> Float[Tensor, "batch head query d_value"]:
-        """Equation 1, step by step."""
         q, k, v = tape("q", q), tape("k", k), tape("v", v)
-        scores = q @ k.transpose(-2, -1) / math.sqrt(self.d_head)  # [batch, head, query, key]
+        scores = self.score(q, k, v)
         if position_bias is not None:
             scores = scores + tape("pos_bias", position_bias)
-        allowed = self._allowed(mask, scores, tape)  # [batch, head, query, key]
-        scores = tape("scores", scores.masked_fill(~allowed, float("-inf")))
-        pattern = tape("pattern", masked_softmax(scores, allowed & ~scores.isneginf()))  # rows sum to 1
-        pattern = dropout("attention", pattern)
-        return tape("z", pattern @ v)  # [batch, head, query, d_value]
+        allowed = self.allow(mask, scores, tape)
+        scores = tape("scores", self.mask(scores, allowed))
+        pattern = tape("pattern", self.softmax(scores, allowed))
+        return tape("z", self.mix(dropout("attention", pattern), k, v))
 
-    def _allowed(self, mask: Mask, scores: Tensor, tape: AnyTape) -> Tensor:
+    # ── the steps ──
+
+    def project(self, x: Tensor, memory: Tensor | None, cache: LayerCache | None) -> tuple[Tensor, Tensor, Tensor]:
+        """q [batch, head, query, d_head] from x; k and v [batch, head, key, …] from memory, or from x where there is none."""
+        if memory is None:
+            q, k, v = F.linear(x, self.weight_in, self.bias_in).split(self.rows, dim=-1)  # [batch, pos, head·d_head]
+            return self.split(q), self.split(k), self.split(v)
+        n_q = self.rows[0]
+        b_q, b_kv = (None, None) if self.bias_in is None else (self.bias_in[:n_q], self.bias_in[n_q:])
+        q = self.split(F.linear(x, self.weight_in[:n_q], b_q))
+        if cache is not None and (kept := cache.kept_for_good) is not None:
+            return q, *kept
+        k, v = F.linear(memory, self.weight_in[n_q:], b_kv).split(self.rows[1:], dim=-1)
+        return q, self.split(k), self.split(v)
+
+    def split(self, x: Float[Tensor, "batch pos features"]) -> Float[Tensor, "batch head pos width"]:
+        """Each head's own share of the features."""
+        return x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+
+    def score(self, q: Tensor, k: Tensor, v: Tensor) -> Scores:
+        """Q Kᵀ / √d_head."""
+        return q @ k.transpose(-2, -1) / math.sqrt(self.d_head)
+
+    def allow(self, mask: Mask, scores: Scores, tape: AnyTape) -> Allowed:
         """The mask as one boolean; causality passes the tape on its own, so that it can be lifted or imposed."""
         allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)  # [query, key]
         if mask.is_ordered:
@@ -132,17 +133,32 @@ class Attention(nn.Module):
         allowed = allowed[None, None] if mask.layout is None else allowed & mask.layout
         return tape("mask", allowed.expand(scores.shape))
 
-    def _fused(
+    def mask(self, scores: Scores, allowed: Allowed) -> Scores:
+        """−∞ wherever a query may not look."""
+        return scores.masked_fill(~allowed, float("-inf"))
+
+    def softmax(self, scores: Scores, allowed: Allowed) -> Scores:
+        """Weights over the keys that sum to 1; zeros for a query that may look at nothing."""
+        return masked_softmax(scores, allowed & ~scores.isneginf())
+
+    def mix(self, pattern: Scores, k: Tensor, v: Tensor) -> Float[Tensor, "batch head query d_value"]:
+        """A V."""
+        return pattern @ v
+
+    def out(self, z: Float[Tensor, "batch head query d_value"]) -> Float[Tensor, "batch query d_model"]:
+        """The heads side by side, mapped back to the width of the stream."""
+        return F.linear(z.transpose(1, 2).flatten(-2), self.weight_out, self.bias_out)
+
+    def kernel(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, position_bias: Tensor | None
     ) -> Float[Tensor, "batch head query d_value"]:
-        """The same numbers from PyTorch's fused kernel, without leaving any intermediate behind."""
+        """From `score` to `mix` in one, leaving nothing behind: 1.2 times as fast a training step of our small models."""
         if position_bias is None and mask.is_plain_causal:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        bias = mask.additive(q.dtype)
-        if position_bias is not None:
-            position_bias = position_bias.to(q.dtype)
-            bias = position_bias if bias is None else bias + position_bias
-        z = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        allowed, bias = mask.allowed_or_empty, position_bias
+        if bias is not None:
+            bias = bias.to(q.dtype) if allowed is None else bias.to(q.dtype).masked_fill(~allowed, float("-inf"))
+        z = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed if bias is None else bias)
         return z if mask.empty_rows is None else z.masked_fill(mask.empty_rows, 0.0)
 
     # Each head's own matrices, as the paper writes them: views of the storage above, readable and writable.

@@ -14,20 +14,16 @@ from torch import Tensor
 
 @dataclass
 class LayerCache:
-    """Keys and values of one attention layer so far. A frozen one (cross-attention) is filled once and only read."""
+    """Keys and values of one attention layer so far. That of cross-attention is filled once and only read."""
 
     k: Float[Tensor, "batch head key d_head"] | None = None
     v: Float[Tensor, "batch head key d_value"] | None = None
     is_cross: bool = False
 
     @property
-    def frozen(self) -> bool:
-        """Whether all keys that there will ever be are here."""
-        return self.is_cross and self.k is not None
-
-    def nothing(self, like: Tensor) -> Tensor:
-        """No new keys."""
-        return like[:, :, :0]
+    def kept_for_good(self) -> tuple[Tensor, Tensor] | None:
+        """All keys and values that there will ever be, where they are here: those of cross-attention."""
+        return None if not self.is_cross or self.k is None or self.v is None else (self.k, self.v)
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Take in the new positions and return all of them."""

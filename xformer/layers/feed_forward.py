@@ -35,20 +35,8 @@ class FeedForward(nn.Module):
         tape: AnyTape = SILENT,
         dropout: Dropout = NO_DROPOUT,
     ) -> Float[Tensor, "batch pos d_model"]:
-        if not tape.recording:
-            return self._unwatched(x, dropout)
         x = tape("in", x)
         pre = tape("pre", F.linear(x, self.weight_in, self.bias_in))  # [batch, pos, d_ff]
         post = tape("post", self.activation(pre))  # [batch, pos, d_ff]
         post = dropout("ffn", post)
         return tape("out", F.linear(post, self.weight_out, self.bias_out))
-
-    def _unwatched(self, x: Float[Tensor, "batch pos d_model"], dropout: Dropout) -> Float[Tensor, "batch pos d_model"]:
-        """The same numbers, but ReLU overwrites its input: the hidden layer is by far the largest tensor of a small model.
-
-        It does so on a matrix, because autograd would have to copy a view that is overwritten.
-        """
-        pre = F.linear(x.flatten(0, 1), self.weight_in, self.bias_in)  # [batch·pos, d_ff]
-        post = pre.relu_() if self.activation is F.relu else self.activation(pre)
-        post = dropout("ffn", post)
-        return F.linear(post, self.weight_out, self.bias_out).view(x.shape)

@@ -73,19 +73,10 @@ class Mask:
             return None
         return ~self.allowed.any(dim=-1, keepdim=True)
 
-    def additive(self, dtype: torch.dtype) -> Float[Tensor, "#batch #head query key"] | None:
-        """0 where looking is allowed and -inf where not, for the fused kernel; empty rows are left all zero."""
-        if self.allowed is None:
-            return None
-        if dtype not in self._additive:
-            allowed = self.allowed if self.empty_rows is None else self.allowed | self.empty_rows
-            bias = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
-            self._additive[dtype] = bias.masked_fill_(~allowed, float("-inf"))
-        return self._additive[dtype]
-
     @cached_property
-    def _additive(self) -> dict[torch.dtype, Tensor]:
-        return {}
+    def allowed_or_empty(self) -> Bool[Tensor, "#batch #head query key"] | None:
+        """`allowed`, and everything to a query that may look at nothing: a kernel's softmax over nothing would be NaN."""
+        return self.allowed if self.allowed is None or self.empty_rows is None else self.allowed | self.empty_rows
 
 
 NO_MASK = Mask()

@@ -19,36 +19,38 @@ Sublayer = Callable[[Tensor], Tensor]
 Vectors = Float[Tensor, "batch pos d_model"]
 
 
-class PostNorm(nn.Module):
+class Residual(nn.Module):
+    """What the three have in common: a sum, and a norm where there is one."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        if config.norm != "none":
+            self.norm = LayerNorm(config.d_model, config.norm_eps)
+
+    def add(self, x: Vectors, result: Vectors) -> Vectors:
+        """The stream with a sublayer's result in it."""
+        return x + result
+
+
+class PostNorm(Residual):
     """LayerNorm(x + f(x))."""
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.norm = LayerNorm(config.d_model, config.norm_eps)
-
     def forward(self, x: Vectors, f: Sublayer) -> Vectors:
-        return self.norm(x + f(x))
+        return self.norm(self.add(x, f(x)))
 
 
-class PreNorm(nn.Module):
+class PreNorm(Residual):
     """x + f(LayerNorm(x))."""
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.norm = LayerNorm(config.d_model, config.norm_eps)
-
     def forward(self, x: Vectors, f: Sublayer) -> Vectors:
-        return x + f(self.norm(x))
+        return self.add(x, f(self.norm(x)))
 
 
-class NoNorm(nn.Module):
+class NoNorm(Residual):
     """x + f(x)."""
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-
     def forward(self, x: Vectors, f: Sublayer) -> Vectors:
-        return x + f(x)
+        return self.add(x, f(x))
 
 
 RESIDUALS = {"post": PostNorm, "pre": PreNorm, "none": NoNorm}

@@ -12,7 +12,7 @@ from xformer.model import Transformer
 Layer = TypeVar("Layer", bound=nn.Module)
 
 
-def exchange(model: Transformer, old: type[Layer], new: type[Layer], path_ends: str = "") -> Transformer:
+def replace_modules(model: Transformer, old: type[Layer], new: type[Layer], path_ends: str = "") -> Transformer:
     """A copy of `model` in which every layer of class `old` whose path ends in `path_ends` is one of class `new`.
 
     The new layer takes over the weights, the mode, and whether gradients are wanted. Where an earlier exchange has been, the
