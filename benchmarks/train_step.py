@@ -17,8 +17,10 @@ from torch import Tensor, nn
 
 from benchmarks.measure import Machine, in_turns, options, ratio, show
 from benchmarks.peers import PlainEncoder, TorchEncoder, TrueHeads
+from xformer.bugs.replace_modules import replace_modules
 from xformer.config import TrainConfig
 from xformer.counting import n_parameters
+from xformer.layers.attention import Attention
 from xformer.model import Transformer
 from xformer.presets import preset
 from xformer.tasks import Batch, Task
@@ -31,6 +33,10 @@ M = TypeVar("M", bound=nn.Module)
 Step = Callable[[], object]
 BATCHES = 16
 LR = 5e-4
+
+
+class StepByStep(Attention):
+    """Attention without its kernel: the equation, one step after the other."""
 
 
 def same_sequences(task: Task, n: int) -> tuple[list[Batch], list[Batch]]:
@@ -122,6 +128,7 @@ def main() -> None:
     variants = {
         "ours, packed": ours(models[0], packed),
         "ours, padded": ours(models[1], padded),
+        "ours, packed, without the kernel": ours(replace_modules(models[0], Attention, StepByStep), packed),
         "nn.TransformerEncoder, heads of 4": peer(of_torch[0], torch_encoder, padded, fused=False),
         "… of 4, fused AdamW": peer(of_torch[1], torch_encoder, padded, fused=True),
         "torch.nn parts, heads of 16": peer(twins[0], true_heads, padded, fused=False),
