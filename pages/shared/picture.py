@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import altair as alt
 import pandas as pd
@@ -29,12 +29,19 @@ Draw = Callable[..., Any]
 """A function of `xformer.viz`: readings and plain values in, a figure out."""
 
 
+class Source(Protocol):
+    """What a picture is of: a reading, or a survey. It knows the call that makes it again."""
+
+    @property
+    def recipe(self) -> Any: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Call:
     """One call of `xformer.viz`, or of `xformer.analysis` for what is a table on the screen."""
 
     draw: Draw
-    readings: tuple[Reading, ...]
+    readings: tuple[Source, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -76,7 +83,7 @@ class Call:
         module = "analysis" if self.draw.__module__.startswith("xformer.analysis") else "viz"
         return f"xformer.{module}.{self.name}({', '.join(said)})"
 
-    def all_readings(self) -> list[Reading]:
+    def all_readings(self) -> list[Source]:
         return [*self.readings, *(value for value in self.options.values() if isinstance(value, Reading))]
 
     def key(self, view: View) -> tuple:
@@ -85,7 +92,7 @@ class Call:
         return view.model, self.name, *(str(reading.recipe) for reading in self.all_readings()), repr(plain)
 
 
-def picture(view: View, name: str, draw: Draw, *readings: Reading, key: str = "", **options: Any) -> Any:
+def picture(view: View, name: str, draw: Draw, *readings: Source, key: str = "", **options: Any) -> Any:
     """Show one picture with its “⋯”; `name` ends its file's name. What comes back is what was clicked, see `shown`."""
     call = Call(draw, readings, options)
     event = shown(view, call, key or name)
@@ -130,7 +137,7 @@ def shown(view: View, call: Call, key: str, **more: Any) -> Any:
 
 def footer(view: View, name: str, calls: Sequence[Call], table: Table | None = None) -> None:
     """The “⋯” of pictures that belong together: the lines that draw them, and the table of them all."""
-    code_and_data(code(calls), table or (lambda: tables(calls)), name, view.model)
+    code_and_data(code(calls), (lambda: tables(calls)) if table is None else table, name, view.model)
 
 
 def code(calls: Sequence[Call]) -> list[str]:
@@ -143,7 +150,7 @@ def code(calls: Sequence[Call]) -> list[str]:
     return [*lines, written[0] if len(written) == 1 else f"[{', '.join(written)}]"]
 
 
-def table(view: View, tabulate: Callable[..., pd.DataFrame], *readings: Reading, **options: Any) -> pd.DataFrame:
+def table(view: View, tabulate: Callable[..., pd.DataFrame], *readings: Source, **options: Any) -> pd.DataFrame:
     """A table of `xformer.analysis`, made once for all that ask for the same; nobody may change it."""
     call = Call(tabulate, readings, options)
     return shared.get(("table", *call.key(view)), call.make)
@@ -170,10 +177,10 @@ def _spec(what: tuple, _call: Call) -> Any:
     return spec
 
 
-def _names(readings: list[Reading]) -> list[str]:
+def _names(readings: list[Source]) -> list[str]:
     """What the code calls them: a model's own run beside a changed one is the original."""
     if len(readings) == 1:
-        return ["r"]
+        return ["r" if isinstance(readings[0], Reading) else "survey"]
     own = [bool(recipe and not recipe.changes and recipe.causal is None) for recipe in (r.recipe for r in readings)]
     if len(readings) == 2 and sum(own) == 1:
         return ["original" if is_own else "changed" for is_own in own]

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+import xformer
+from tests.readings import reading_of
 from tests.training.tiny import ARCHITECTURES, random_model, tiny_model, tiny_task
 from xformer import edits
-from xformer.analysis.neurons import neuron_table, promoted, silenced_one_by_one, speaks_directly, top_neurons
-from xformer.analysis.survey import activity, activity_of, feed_forward_layers, fitting, survey, surveying
+from xformer.analysis.feed_forward import (
+    direct_logit_effect,
+    neurons,
+    promotion,
+    silenced_one_by_one,
+    speaks_directly,
+    top_neurons,
+)
+from xformer.analysis.neuron_survey import exciting_inputs, firing, fitting, survey, surveying
+from xformer.errors import EditError, InputError
 from xformer.interventions import feed_forward_paths
 from xformer.model import Transformer
+from xformer.subjects import BareModel, TaskModel
 from xformer.trace import Trace, record
 
 
@@ -24,15 +37,20 @@ def ran(architecture: str = "encoder", **options: object) -> tuple[Transformer, 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("d_ff", [0, 17])
 def test_every_feed_forward_layer_has_its_path(architecture: str, d_ff: int) -> None:
-    model, _ = ran(architecture, d_ff=d_ff)
-    assert list(feed_forward_layers(model)) == feed_forward_paths(model.config)
+    model, trace = ran(architecture, d_ff=d_ff)
+    run = reading_of(model, trace)
+    assert [site.path for site in run.feed_forward] == feed_forward_paths(model.config)
+    with pytest.raises(EditError, match=r"layers 0 to \d, got 9" if d_ff else "no feed-forward layers, got 9"):
+        top_neurons(run, layer=9, position=0)
 
 
 def test_shares_worked_out_by_hand() -> None:
     """5 neurons, 3 positions: one never fires, one once, one twice, two always; firing at 9 of 15 places."""
     post = torch.tensor([[0.0, 0.0, 0.5, 1.0, 2.0], [0.0, 0.3, 0.0, 1.0, 2.0], [0.0, 0.0, 0.1, 1.0, 2.0]])
-    trace = Trace(random_model("encoder").config, torch.ones(1, 3).long(), None, (), {"encoder.0.ffn.post": post[None]})
-    row = activity_of(trace, ["encoder.0.ffn"]).iloc[0].to_dict()
+    model = random_model("encoder", n_layers=1)
+    kept = {"encoder.0.ffn.post": post[None], "logits": torch.zeros(1, 3, 11)}
+    trace = Trace(model.config, torch.ones(1, 3).long(), None, (), kept)
+    row = firing(reading_of(model, trace)).iloc[0].to_dict()
     assert (row["neurons"], row["dead"], row["over"], row["layer"]) == (5, 1, "this input", "encoder.0.ffn")
     assert row["share_dead"] == pytest.approx(1 / 5)
     assert row["share_ever"] == pytest.approx(4 / 5)
@@ -42,16 +60,17 @@ def test_shares_worked_out_by_hand() -> None:
 def test_a_neuron_made_dead_is_counted_dead() -> None:
     task = tiny_task()
     model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
-    layer = feed_forward_layers(model)["encoder.0.ffn"]
-    assert layer.bias_in is not None
-    before = survey(model, task, 50, 3)
+    assert model.encoder is not None
+    layer = model.encoder.blocks[0].ffn
+    subject = TaskModel(model, task)
+    before = survey(subject, 50, 3)
     with torch.no_grad():
         layer.bias_in[5] = -100.0  # nothing that a normalised stream can say outweighs it
         layer.bias_in[2] = 100.0
-    found = survey(model, task, 50, 3)
+    found = survey(subject, 50, 3)
     assert found.fired["encoder.0.ffn"][5] == 0
     assert found.fired["encoder.0.ffn"][2] == found.n_positions["encoder.0.ffn"]
-    dead = [int(activity(s.fired, s.n_positions, "x")["dead"].item()) for s in (before, found)]
+    dead = [int(firing(counted)["dead"].item()) for counted in (before, found)]
     fifth, second = before.fired["encoder.0.ffn"][[5, 2]].tolist()
     assert dead[1] == dead[0] + (fifth > 0) - (second == 0)
 
@@ -61,8 +80,8 @@ def test_the_survey_is_what_single_runs_say(architecture: str) -> None:
     """Every sampled input once more, alone, without padding, counted in plain loops."""
     task, n = tiny_task(architecture), 23
     model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
-    found = list(surveying(model, task, n, 7, best=3, batch=10))[-1]
-    fired: dict[str, list[int]] = {path: [0] * 8 for path in feed_forward_layers(model)}
+    found = list(surveying(TaskModel(model, task), n, 7, best=3, batch=10))[-1]
+    fired: dict[str, list[int]] = {path: [0] * 8 for path in feed_forward_paths(model.config)}
     peaks: dict[str, list[list[tuple[float, int, int]]]] = {path: [[] for _ in range(8)] for path in fired}
     places = dict.fromkeys(fired, 0)
     for index in range(n):
@@ -91,8 +110,8 @@ def test_the_survey_is_what_single_runs_say(architecture: str) -> None:
 def test_the_survey_does_not_depend_on_its_batches() -> None:
     task = tiny_task()
     model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
-    one, other = (list(surveying(model, task, 30, 2, batch=batch))[-1] for batch in (7, 30))
-    assert one.inputs == other.inputs != survey(model, task, 30, 3).inputs
+    one, other = (list(surveying(TaskModel(model, task), 30, 2, batch=batch))[-1] for batch in (7, 30))
+    assert one.inputs == other.inputs != survey(TaskModel(model, task), 30, 3).inputs
     assert torch.equal(one.fired["encoder.0.ffn"], other.fired["encoder.0.ffn"])
     torch.testing.assert_close(one.peak, other.peak, rtol=0, atol=1e-5)
 
@@ -100,20 +119,48 @@ def test_the_survey_does_not_depend_on_its_batches() -> None:
 def test_a_survey_that_is_stopped_is_that_of_the_first_inputs() -> None:
     task = tiny_task()
     model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
-    steps = list(surveying(model, task, 30, 2, batch=7))
+    subject = TaskModel(model, task)
+    steps = list(surveying(subject, 30, 2, batch=7))
     assert [step.n_inputs for step in steps] == [7, 14, 21, 28, 30]
-    stopped = survey(model, task, 30, 2, first=14)
-    assert (stopped.n_inputs, stopped.inputs) == (14, steps[1].inputs)
+    stopped = survey(subject, 30, 2, first=14)
+    assert (stopped.n_inputs, stopped.n_asked, stopped.inputs) == (14, 30, steps[1].inputs)
     assert stopped.n_positions == steps[1].n_positions
     assert stopped.fired["encoder.0.ffn"].equal(steps[1].fired["encoder.0.ffn"])
 
 
 def test_a_large_model_is_surveyed_over_fewer_inputs() -> None:
     task = tiny_task()
-    small, large = (Transformer(tiny_model(task, d_ff=d_ff)) for d_ff in (8, 80_000))
-    assert fitting(small, task) == 2000
-    assert 16 <= fitting(large, task, work=1e9) < fitting(large, task, work=1e10) < 2000
-    assert fitting(large, task, work=1.0) == 16
+    small, large = (TaskModel(Transformer(tiny_model(task, d_ff=d_ff)), task) for d_ff in (8, 80_000))
+    assert fitting(small) == 2000
+    assert 16 <= fitting(large, work=1e9) < fitting(large, work=1e10) < 2000
+    assert fitting(large, work=1.0) == 16
+
+
+def test_a_survey_knows_how_to_make_it_again_and_what_it_needs(tmp_path: Path) -> None:
+    task = tiny_task()
+    model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
+    xformer.save(xformer.Checkpoint(model, task), tmp_path)
+    found = survey(tmp_path, 30, 2, first=14)
+    again = eval(str(found.recipe), {"xformer": xformer})
+    assert again.fired["encoder.0.ffn"].equal(found.fired["encoder.0.ffn"])
+    assert (again.n_inputs, again.n_asked) == (14, 30)
+    with pytest.raises(InputError, match="'model' has none"):
+        survey(BareModel(model), 30)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("architecture", ["encoder", "encoder-decoder"])
+def test_exciting_inputs_are_those_of_the_survey(architecture: str) -> None:
+    task = tiny_task(architecture)
+    model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
+    found = survey(TaskModel(model, task), 30, 2, best=3)
+    *_, path = found.peak
+    rows = exciting_inputs(found, layer=len(found.peak) - 1, neuron=3).to_dict("records")
+    assert [row["activation"] for row in rows] == [peak for peak in found.peak[path][:, 3].tolist() if peak > 0]
+    for row, place in zip(rows, found.where[path][:, 3].tolist(), strict=False):
+        read = (found.targets or found.inputs)[row["input"]]
+        assert [row["input"], row["position"]] == place
+        assert row["tokens"].split() == [task.vocabulary.labels[token] for token in read]
+        assert row["token"] == row["tokens"].split()[row["position"]]
 
 
 @pytest.mark.usefixtures("float64")
@@ -122,7 +169,7 @@ def test_promoted_tokens_are_finite_differences(architecture: str) -> None:
     """In the last layer without norms the direct path is all there is: nudge each neuron and see the logits move."""
     model, trace = ran(architecture, norm="none")
     path, step = feed_forward_paths(model.config)[-1], 0.25
-    effect = promoted(model, path)
+    effect = direct_logit_effect(reading_of(model, trace), len(feed_forward_paths(model.config)) - 1)
     assert effect.shape == (17, 11)
     for neuron in range(17):
         nudged = trace[f"{path}.post"].clone()
@@ -143,9 +190,10 @@ def test_silencing_in_one_batch_is_silencing_one_at_a_time(architecture: str) ->
     target = torch.randint(1, 10, (1, 5), generator=draw) if architecture == "encoder-decoder" else None
     muted = [edits.scale(f"{last}.out", 0.5)]
     trace = record(model, torch.randint(1, 10, (1, 7), generator=draw), target, edits=muted)
-    neurons = trace[f"{first}.post"][0].sum(dim=0).topk(3).indices.tolist()
-    together = silenced_one_by_one(model, trace, first, neurons)
-    for logits, neuron in zip(together, neurons, strict=True):
+    active = trace[f"{first}.post"][0].sum(dim=0).topk(3).indices.tolist()
+    untouched, *together = silenced_one_by_one(reading_of(model, trace), 0, active)
+    torch.testing.assert_close(untouched, trace.logits[0], rtol=1e-10, atol=1e-12)
+    for logits, neuron in zip(together, active, strict=True):
         alone = record(model, trace.tokens, target, edits=[*muted, edits.ablate_neuron(first, neuron)]).logits[0]
         torch.testing.assert_close(logits, alone, rtol=1e-10, atol=1e-12)
         assert not torch.allclose(logits, trace.logits[0])
@@ -172,7 +220,7 @@ def test_silencing_keeps_the_padding_and_the_mask_of_the_run(architecture: str, 
     whole = record(model, tokens, target, **given)  # pyright: ignore[reportArgumentType]
     lifted = edits.replace(f"{path}.post", whole[f"{path}.post"] + 0.25)  # a value for each of the two inputs
     trace = record(model, tokens, target, edits=[lifted], **given)  # pyright: ignore[reportArgumentType]
-    again = silenced_one_by_one(model, trace, path, [3, 7])
+    again = silenced_one_by_one(reading_of(model, trace), 0, [3, 7])[1:]
     plain = record(model, tokens, target, edits=[lifted, edits.ablate_neuron(path, 3)]).logits[0]
     for logits, neuron in zip(again, [3, 7], strict=True):
         changes = [lifted, edits.ablate_neuron(path, neuron)]
@@ -185,7 +233,7 @@ def test_padding_neither_fires_nor_counts() -> None:
     model, _ = ran("encoder")
     trace = record(model, torch.tensor([[3, 1, 4, 0, 0, 0]]), pad=0)
     alone = record(model, torch.tensor([[3, 1, 4]]))
-    ours, own = (activity_of(run, ["encoder.0.ffn", "encoder.1.ffn"]).to_dict("records") for run in (trace, alone))
+    ours, own = (firing(reading_of(model, run)).to_dict("records") for run in (trace, alone))
     for row, expected in zip(ours, own, strict=True):
         assert row == pytest.approx(expected)
 
@@ -193,22 +241,24 @@ def test_padding_neither_fires_nor_counts() -> None:
 def test_the_table_tells_what_the_model_tells() -> None:
     model, trace = ran("decoder")
     answers = torch.tensor([-100, -100, 3, 1, 4, 1, 5])
-    labels = [f"t{i}" for i in range(11)]
-    table = neuron_table(model, trace, "decoder.1.ffn", 3, labels, answers, n=5, favourites=2)
+    run, before = reading_of(model, trace, answers), reading_of(model, record(model, trace.tokens.flip(1)))
+    table = neurons(run, layer=1, position=3, n=5, favourites=2, before=before)
     post = trace["decoder.1.ffn.post"][0, 3].tolist()
     order = sorted(range(17), key=lambda neuron: -post[neuron])[:5]
-    assert table["neuron"].tolist() == order == top_neurons(trace, "decoder.1.ffn", 3, 5)
+    assert table["neuron"].tolist() == order == top_neurons(run, layer=1, position=3, n=5)
 
     def loss(logits: torch.Tensor) -> float:
         return torch.nn.functional.cross_entropy(logits[0], answers, ignore_index=-100).item()
 
     for row in table.to_dict("records"):
-        assert row["activation"] == post[row["neuron"]]
-        effect = promoted(model, "decoder.1.ffn")[row["neuron"]].tolist()
+        neuron = row["neuron"]
+        assert row["activation"] == post[neuron]
+        assert row["originally"] == before["decoder.1.ffn.post"][0, 3, neuron].item()
+        effect = direct_logit_effect(run, 1)[neuron].tolist()
         ranked = sorted(range(11), key=lambda token: -effect[token])
-        assert row["promotes"] == f"t{ranked[0]} t{ranked[1]}"
-        assert row["suppresses"] == f"t{ranked[-1]} t{ranked[-2]}"
-        silent = record(model, trace.tokens[:1], edits=[edits.ablate_neuron("decoder.1.ffn", row["neuron"])]).logits
+        assert row["promotes"] == f"{ranked[0]} {ranked[1]}"
+        assert row["suppresses"] == f"{ranked[-1]} {ranked[-2]}"
+        silent = record(model, trace.tokens[:1], edits=[edits.ablate_neuron("decoder.1.ffn", neuron)]).logits
         assert row["loss_change"] == pytest.approx(loss(silent) - loss(trace.logits[:1]), abs=1e-5)
         assert row["flips"] == int((silent.argmax(-1) != trace.logits[:1].argmax(-1))[0, 2:].sum())
     assert table["flips"].any()
@@ -216,8 +266,10 @@ def test_the_table_tells_what_the_model_tells() -> None:
 
 def test_an_encoder_of_two_stacks_does_not_speak_directly() -> None:
     model, trace = ran("encoder-decoder")
-    assert not speaks_directly(model, "encoder.0.ffn")
-    assert speaks_directly(model, "decoder.0.ffn")
-    table = neuron_table(model, trace, "encoder.0.ffn", 3, ["t"] * 11, torch.tensor([1, 2, 3, 4, 5]), n=2)
-    assert table["promotes"].isna().all()
+    run = reading_of(model, trace, torch.tensor([1, 2, 3, 4, 5]))
+    assert [speaks_directly(run, layer) for layer in range(4)] == [False, False, True, True]
+    table = neurons(run, layer=0, position=3, n=2)
+    assert not {"promotes", "suppresses"} & set(table.columns)
     assert (table["loss_change"] != 0).any()
+    with pytest.raises(EditError, match="not unembedded"):
+        promotion(run, layer=0, position=3)

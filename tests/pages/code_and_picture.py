@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import altair as alt
@@ -23,7 +24,9 @@ def assert_code_draws_what_is_shown(
     monkeypatch.chdir(ROOT)
     shown: list[dict[str, Any]] = []
     show_chart, show_figure = st.vega_lite_chart, st.plotly_chart
-    monkeypatch.setattr(st, "vega_lite_chart", lambda spec, **more: shown.append(spec) or show_chart(spec, **more))
+    monkeypatch.setattr(  # a copy: Streamlit writes an empty title as a space into what it is given
+        st, "vega_lite_chart", lambda spec, **more: shown.append(deepcopy(spec)) or show_chart(spec, **more)
+    )
     monkeypatch.setattr(
         st, "plotly_chart", lambda figure, **more: shown.append(_numbers(figure)) or show_figure(figure, **more)
     )

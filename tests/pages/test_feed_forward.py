@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import re
+from typing import Any
 
 import pandas as pd
 import pytest
 import torch
 
 import xformer
-from pages.feed_forward import activity as neuron_activity
-from pages.feed_forward.notes import attention_alone, table_notes
+from pages.feed_forward import sample
+from pages.feed_forward.token_neurons import silencing_notes
+from pages.feed_forward.without_neurons import attention_alone
+from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import ROOT, Open
 from tests.pages.test_explore import MODELS, messages, text
-from xformer.analysis import survey
-from xformer.analysis.survey import fitting
+from xformer.analysis import neuron_survey
+from xformer.analysis.neuron_survey import fitting
+from xformer.subjects import TaskModel
 
 PAGE = "pages/feed_forward/page.py"
 
@@ -39,7 +42,7 @@ def test_how_many_fire_is_counted_over_a_sample(open_page: Open, model: str) -> 
     assert messages(app) == []
     checkpoint = xformer.load(ROOT / "checkpoints" / model)
     assert checkpoint.task is not None
-    n = 360 if model == "digits" else fitting(checkpoint.model, checkpoint.task)
+    n = 360 if model == "digits" else fitting(TaskModel(checkpoint.model, checkpoint.task))
     assert f"on {n:,} inputs, and at an average token" in text(app)
     app.segmented_control(key="ff_over").set_value("input").run()
     assert "on this input, and at an average token" in text(app)
@@ -55,10 +58,10 @@ def test_one_token_and_one_neuron_of_every_kind_of_model(open_page: Open, model:
 
 
 def test_a_survey_that_was_stopped_says_so_and_can_go_on(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survey, "MOST_TOKENS", 600)
-    neuron_activity._work.clear()  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setattr(neuron_survey, "MOST_TOKENS_AT_ONCE", 600)
+    sample._work.clear()  # pyright: ignore[reportAttributeAccessIssue]
     app = open_page(PAGE, model="sort")
-    app.session_state[neuron_activity.STOPPED] = {"sort"}
+    app.session_state[sample.STOPPED] = {"sort"}
     app.segmented_control(key="ff_picture").set_value("firing").run()
     assert not app.exception
     assert re.search(r"Stopped after \d+ of 2,000 inputs", text(app))
@@ -89,16 +92,16 @@ def test_a_model_without_neurons_says_so_and_offers_another(open_page: Open) -> 
 
 def test_a_neuron_is_silenced_and_brought_back(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", layer="encoder.1", neuron="17", picture="neuron")
-    app.button(key="silence_neuron").click().run()
+    app.button(key="neuron_switch").click().run()
     assert not app.exception
     assert "With 1 change, " in text(app)
-    app.button(key="silence_neuron").click().run()
+    app.button(key="neuron_switch").click().run()
     assert "With 1 change, " not in text(app)
 
 
 def test_muting_a_layer_changes_the_prediction(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse-seq2seq", layer="decoder.0")
-    app.button(key="mute_layer").click().run()
+    app.button(key="mute_switch").click().run()
     assert not app.exception
     assert "are right instead of 7" in text(app)
 
@@ -146,39 +149,14 @@ CODE += [("firing", {}), ("firing", {"over": "input"})]
 def test_the_code_draws_what_is_shown(
     open_page: Open, picture: str, more: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = open_page(PAGE, model="reverse-small", edits="neuron:encoder.0.ffn.3", picture=picture, **more)
-    monkeypatch.chdir(ROOT)
-    assert not app.exception
-    assert len(app.code) == 1
-    scope: dict = {}
-    exec(app.code[0].value.removesuffix("\nshow(picture)"), scope)
-    drawn = scope["picture"] if isinstance(scope["picture"], list) else [scope["picture"]]
-    if picture == "map":
-        charts = [json.loads(chart.proto.spec) for chart in app.get("plotly_chart")]
-        assert [chart.to_plotly_json()["data"][0]["text"] for chart in drawn] == [
-            chart["data"][0]["text"] for chart in charts
-        ]
-        assert [len(chart.data[0].z) for chart in drawn] == [
-            len(view_of(chart["data"][0]["customdata"])) for chart in charts
-        ]
+    link = {"model": "reverse-small", "edits": "neuron:encoder.0.ffn.3", "picture": picture, **more}
+    app = assert_code_draws_what_is_shown(open_page, monkeypatch, PAGE, link)
+    assert len(app.code) == (2 if picture == "neuron" else 1)
     if picture == "token":
-        assert drawn[0]["neuron"].tolist() == app.dataframe[0].value["neuron"].tolist()
-    on_screen = [json.loads(chart.proto.spec) for chart in app.get("vega_lite_chart")]
-    for chart, spec in zip(drawn[-len(on_screen) :] if on_screen else [], on_screen, strict=True):
-        ours = chart.to_dict()
-        assert ours["height"] == spec["height"]
-        assert encodings(ours) == encodings(spec)
-
-
-def view_of(array: dict) -> range:
-    """As many rows as an array has that was packed for the browser."""
-    return range(int(array["shape"].split(",")[0]))
-
-
-def encodings(spec: dict) -> list:
-    """What is drawn how: scales with their domains, titles, orders. (Streamlit writes an empty title as a space.)"""
-    plain = json.loads(json.dumps(spec).replace('"title": " "', '"title": null'))
-    return [layer["encoding"] for layer in plain.get("layer", [plain])]
+        names: dict[str, Any] = {}
+        exec(app.code[0].value.replace("show(picture)", ""), names)
+        shown = app.dataframe[0].value
+        pd.testing.assert_frame_equal(names["picture"][0][shown.columns], shown)
 
 
 def test_silencing_is_told_only_where_it_is_known() -> None:
@@ -187,12 +165,12 @@ def test_silencing_is_told_only_where_it_is_known() -> None:
             [{"neuron": n, "activation": a, "loss_change": c, "flips": f} for n, (a, c, f) in enumerate(rows)]
         )
 
-    assert "So none of them matters" in table_notes(table((1.0, 0.001, 0)), 2, judged=True)[0]
-    assert "So none" not in table_notes(table((1.0, 0.5, 0)), 2, judged=True)[0]
-    assert "changes 1 answer." in table_notes(table((1.0, 0.5, 1)), 2, judged=True)[0]
-    assert "changes 2 predictions" in table_notes(table((1.0, 0.001, 2)), 2, judged=False)[0]
-    assert table_notes(table((0.0, 0.0, 0)), 2, judged=True) == ["No neuron fires at position 2."]
-    assert table_notes(table((1.0, float("nan"), 0)), 2, judged=True) == []
+    assert "So none of them matters" in silencing_notes(table((1.0, 0.001, 0)), 2, judged=True)[0]
+    assert "So none" not in silencing_notes(table((1.0, 0.5, 0)), 2, judged=True)[0]
+    assert "changes 1 answer." in silencing_notes(table((1.0, 0.5, 1)), 2, judged=True)[0]
+    assert "changes 2 predictions" in silencing_notes(table((1.0, 0.001, 2)), 2, judged=False)[0]
+    assert silencing_notes(table((0.0, 0.0, 0)), 2, judged=True) == ["No neuron fires at position 2."]
+    assert silencing_notes(table((1.0, float("nan"), 0)), 2, judged=True) == []
 
 
 def test_a_model_without_neurons_is_praised_only_where_it_is_right() -> None:

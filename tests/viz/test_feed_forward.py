@@ -8,46 +8,51 @@ import numpy as np
 import pytest
 import torch
 
+from tests.readings import reading_of
 from tests.training.tiny import random_model
-from xformer.analysis.neurons import promoted
-from xformer.analysis.survey import activity_of
+from xformer import viz
+from xformer.analysis.feed_forward import direct_logit_effect, top_neurons
+from xformer.reading import Reading
 from xformer.trace import record
-from xformer.viz.feed_forward import (
-    DEAD,
-    FIRES,
-    RESTS,
-    activation_map,
-    activity_chart,
-    by_mean,
-    neuron_chart,
-    promotion_chart,
-)
+from xformer.viz import feed_forward
+from xformer.viz.feed_forward import DEAD, FIRES, RESTS, by_mean
 
-PATH = "encoder.1.ffn"
+PATH, LAYER = "encoder.1.ffn", 1
 MODEL = random_model("encoder")
 TRACE = record(MODEL, torch.tensor([[1, 2, 3, 4, 3, 2, 1]]))
+RUN, OTHER = reading_of(MODEL, TRACE), reading_of(MODEL, record(MODEL, torch.tensor([[4, 4, 1, 2, 9, 8, 7]])))
 POST = TRACE[f"{PATH}.post"][0].numpy()  # [7, 17]
-TOKENS = [str(token) for token in TRACE.tokens[0].tolist()]
+TOKENS = RUN.tokens
 
 
 def rows(chart: Any) -> list[dict[str, Any]]:
     return [row for data in chart.to_dict()["datasets"].values() for row in data]
 
 
-@pytest.mark.parametrize("is_sorted", [False, True])
-@pytest.mark.parametrize("signed", [False, True])
-def test_the_map_shows_each_activation_under_its_neuron(is_sorted: bool, signed: bool) -> None:
-    order = by_mean(POST) if is_sorted else np.arange(17)
-    figure = activation_map(POST, TOKENS, order, signed=signed, limit=2.5, dark=False, chosen=5)
+@pytest.mark.parametrize("order", ["sorted", "plain"])
+@pytest.mark.parametrize("stage", ["pre", "post"])
+def test_the_map_shows_each_activation_under_its_neuron(order: str, stage: str) -> None:
+    values = TRACE[f"{PATH}.{stage}"][0].numpy()
+    figure = viz.activations(RUN, layer=LAYER, stage=stage, order=order, neuron=5)
     heat = figure.data[0]
     assert heat.z.shape == (7, 17)
     for position in range(7):
         for column in range(17):
             neuron = heat.customdata[position][column]
-            assert heat.z[position][column] == POST[position, neuron]
+            assert heat.z[position][column] == values[position, neuron]
             assert heat.text[position][column] == f"{position} · {TOKENS[position]}"
-    assert (heat.zmin, heat.zmax) == (-2.5 if signed else 0.0, 2.5)
-    assert order[figure.layout.annotations[0].x] == 5
+    limit = float(abs(values).max())
+    assert (heat.zmin, heat.zmax) == pytest.approx((-limit if stage == "pre" else 0.0, limit))
+    ranking = by_mean(POST) if order == "sorted" else np.arange(17)
+    assert list(heat.customdata[0]) == list(ranking)
+    assert ranking[figure.layout.annotations[0].x] == 5
+
+
+def test_a_changed_map_has_the_order_and_the_scale_of_both() -> None:
+    heat = viz.activations(OTHER, layer=LAYER, before=RUN, positions=[2, 3]).data[0]
+    assert list(heat.customdata[0]) == list(by_mean(POST))
+    assert heat.zmax == pytest.approx(max(POST.max(), OTHER[f"{PATH}.post"].max().item()))
+    assert heat.z[1].tolist() == OTHER[f"{PATH}.post"][0, 3].numpy()[by_mean(POST)].tolist()
 
 
 def test_sorting_is_by_the_mean_over_positions() -> None:
@@ -56,39 +61,48 @@ def test_sorting_is_by_the_mean_over_positions() -> None:
     assert sorted(by_mean(POST)) == list(range(17))
 
 
-def test_bars_of_activity_fill_up_to_one() -> None:
-    frame = activity_of(TRACE, ["encoder.0.ffn", PATH])
-    shown = rows(activity_chart(frame, {"encoder.0.ffn": "layer 1", PATH: "layer 2"}, dark=True))
+@pytest.mark.parametrize("before", [None, OTHER])
+def test_bars_of_activity_fill_up_to_one(before: Reading | None) -> None:
+    shown = rows(viz.firing(RUN, before=before, dark=True))
+    runs = {"": RUN} if before is None else {", original": before, ", changed": RUN}
     for name, path in (("layer 1", "encoder.0.ffn"), ("layer 2", PATH)):
-        shares = {row["state"]: row["share"] for row in shown if row["where"] == f"{name} · this input"}
-        fires = TRACE[f"{path}.post"][0].numpy() > 0  # [7, 17]
-        assert sum(shares.values()) == pytest.approx(1)
-        assert shares[FIRES] == pytest.approx(fires.mean())
-        assert shares[DEAD] == pytest.approx(1 - fires.any(axis=0).mean())
-        assert shares[RESTS] == pytest.approx(fires.any(axis=0).mean() - fires.mean())
+        for which, run in runs.items():
+            shares = {row["state"]: row["share"] for row in shown if row["where"] == f"{name} · this input{which}"}
+            fires = run[f"{path}.post"][0].numpy() > 0  # [7, 17]
+            assert sum(shares.values()) == pytest.approx(1)
+            assert shares[FIRES] == pytest.approx(fires.mean())
+            assert shares[DEAD] == pytest.approx(1 - fires.any(axis=0).mean())
+            assert shares[RESTS] == pytest.approx(fires.any(axis=0).mean() - fires.mean())
 
 
-def test_promotion_is_shown_token_by_token_on_a_scale_centred_on_zero() -> None:
-    effect = promoted(MODEL, PATH).numpy()[[4, 11, 2]]
-    labels = [f"t{token}" for token in range(11)]
-    chart = promotion_chart(effect, [4, 11, 2], labels, dark=False)
-    cells = chart.to_dict()["layer"][0]
-    data = chart.to_dict()["datasets"][cells["data"]["name"]]
-    assert [[row["adds"] for row in data if row["neuron"] == f"#{n}"] for n in (4, 11, 2)] == [
-        pytest.approx(line) for line in effect.tolist()
+@pytest.mark.parametrize("most", [40, 4])
+def test_promotion_is_shown_token_by_token_on_a_scale_centred_on_zero(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_forward, "MOST_TOKENS_DRAWN", most)
+    neurons = top_neurons(RUN, layer=LAYER, position=2, n=3)
+    effect = direct_logit_effect(RUN, LAYER)[neurons].numpy() * POST[2, neurons][:, None]  # [3, 11]
+    chart = viz.promotion(RUN, layer=LAYER, position=2, n=3).to_dict()
+    cells = chart["layer"][0]
+    data = chart["datasets"][cells["data"]["name"]]
+    kept = sorted(sorted(range(11), key=lambda token: -abs(effect[:, token]).max())[:most])
+    assert [[row["adds"] for row in data if row["neuron"] == f"#{n}"] for n in neurons] == [
+        pytest.approx(line[kept].tolist()) for line in effect
     ]
+    assert cells["encoding"]["x"]["sort"] == [str(token) for token in kept]
     domain = cells["encoding"]["color"]["scale"]["domain"]
     assert domain[0] == -domain[-1] == pytest.approx(-abs(effect).max())
-    [written] = [rows_ for name, rows_ in chart.to_dict()["datasets"].items() if name != cells["data"]["name"]]
+    [written] = [rows_ for name, rows_ in chart["datasets"].items() if name != cells["data"]["name"]]
     assert {row["neuron"]: row["token"] for row in written} == {
-        f"#{n}": labels[int(line.argmax())] for n, line in zip((4, 11, 2), effect, strict=True)
+        f"#{n}": str(kept[int(line[kept].argmax())]) for n, line in zip(neurons, effect, strict=True)
     }
 
 
-@pytest.mark.parametrize("names", [["original"], ["original", "1 change"]])
-def test_one_neuron_by_position(names: list[str]) -> None:
-    values = {name: POST[:, 3] * (index + 1) for index, name in enumerate(names)}
-    shown = rows(neuron_chart(values, TOKENS, dark=False))
-    for name in names:
-        assert [row["activation"] for row in shown if row["run"] == name] == values[name].tolist()
+@pytest.mark.parametrize("before", [None, OTHER])
+def test_one_neuron_by_position(before: Reading | None) -> None:
+    shown = rows(viz.neuron(RUN, layer=LAYER, neuron=3, before=before))
+    runs = {"this run": RUN} if before is None else {"original": before, "changed": RUN}
+    for name, run in runs.items():
+        ours = [row["activation"] for row in shown if row["run"] == name]
+        assert ours == run[f"{PATH}.post"][0, :, 3].tolist()
     assert shown[2]["place"] == "2 · 3"

@@ -10,8 +10,15 @@ from xformer.lazy import attach
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
+        "activations": "feed_forward",
         "attribution": "logit_attribution",
+        "exciting_inputs": "neuron_survey",
+        "firing": "neuron_survey",
         "lens": "logit_lens",
+        "neuron": "feed_forward",
+        "neurons": "feed_forward",
         "norms": "stream",
+        "promotion": "feed_forward",
+        "survey": "neuron_survey",
     },
 )  # fmt: skip

@@ -1,6 +1,9 @@
-"""Draw neurons: their activations as a map, how many of them fire, and what some of them say.
+"""Draw neurons: their activations as a map, how many of them fire, what some of them promote, and one of them.
 
-activation_map(trace["encoder.0.ffn.post"][0].numpy(), tokens, order, signed=False, limit=2.0, dark=False)
+viz.activations(reading, layer=2)
+viz.firing(reading)
+viz.promotion(reading, layer=2, position=3)
+viz.neuron(reading, layer=2, neuron=17)
 """
 
 from __future__ import annotations
@@ -13,11 +16,20 @@ import pandas as pd
 import plotly.graph_objects as go
 from jaxtyping import Float, Int
 
+from xformer.analysis.feed_forward import activations as activations_table
+from xformer.analysis.feed_forward import feed_forward_site
+from xformer.analysis.feed_forward import neuron as neuron_table
+from xformer.analysis.feed_forward import promotion as promotion_table
+from xformer.analysis.neuron_survey import Survey
+from xformer.analysis.neuron_survey import firing as firing_table
+from xformer.names import layer_title
+from xformer.reading import Reading
 from xformer.viz import theme
+from xformer.viz.residual import written
 
-TALL = 380
+ROWS_HEIGHT = 380
 """Pixels for the rows of a picture, so that it stands on a screen together with what changes it."""
-MOST_NEURONS, MOST_TOKENS = 1024, 40
+MOST_NEURONS_DRAWN, MOST_TOKENS_DRAWN = 1024, 40
 """So many neurons have a column of the map, and so many tokens one of the promotions."""
 FIRES, RESTS, DEAD = "fires at an average position", "silent there, fires elsewhere", "dead: fires nowhere"
 
@@ -27,45 +39,54 @@ def by_mean(values: Float[np.ndarray, "pos neuron"]) -> Int[np.ndarray, " neuron
     return np.argsort(-values.mean(axis=0), kind="stable")
 
 
-def activation_map(
-    values: Float[np.ndarray, "pos neuron"],
-    tokens: Sequence[str],
-    order: Int[np.ndarray, " neuron"],
+def activations(
+    reading: Reading,
     *,
-    signed: bool,
-    limit: float,
-    dark: bool,
-    chosen: int | None = None,
-    first: int = 0,
+    layer: int,
+    stage: str = "post",
+    order: str = "sorted",
+    before: Reading | None = None,
+    positions: Sequence[int] | None = None,
+    neuron: int | None = None,
+    limit: float | None = None,
+    title: str = "",
+    dark: bool = False,
 ) -> go.Figure:
-    """The activations with the neurons from left to right in `order`; drag to zoom into a range of them.
+    """`analysis.activations` as a map, a column for each neuron; drag to zoom into a range of them.
 
-    Colours run from 0 to `limit`, or with `signed` from −`limit` to `limit`; give two maps the same to compare them.
-    `chosen` marks one neuron with a triangle. Only the first `MOST_NEURONS` of `order` are drawn.
-    `first` is the position of the first row.
+    The neurons stand by their mean after the activation function ("sorted", the most active first) or by number ("plain"); in
+    the order and on the scale that a map of the run `before` has too. `limit` is where the colours end. A triangle marks
+    `neuron`. Only the first `MOST_NEURONS_DRAWN` in that order are drawn.
     """
-    is_sorted = not np.array_equal(order, np.arange(values.shape[1]))
-    order = order[:MOST_NEURONS]
-    n_pos, n_neurons = len(values), len(order)
-    places = [f"{position} · {token}" for position, token in enumerate(tokens, first)]
-    stops = theme.diverging(dark) if signed else theme.sequential(dark)
+    path = feed_forward_site(reading, layer).path
+    frame = activations_table(reading, layer=layer, stage=stage, positions=positions)
+    values = frame.drop(columns=["position", "token"]).to_numpy()  # [pos, neuron]
+    runs = [run for run in (before, reading) if run is not None]
+    whole = np.concatenate([run[f"{path}.{stage}"][0].numpy(force=True) for run in runs])
+    limit = theme.signed_limit(whole) if limit is None else limit
+    signed = stage == "pre" or bool((whole < 0).any())
+    is_sorted = order == "sorted"
+    ranking = by_mean(runs[0][f"{path}.post"][0].numpy(force=True)) if is_sorted else np.arange(values.shape[1])
+    ranking = ranking[:MOST_NEURONS_DRAWN]
+    n_pos, n_neurons = len(values), len(ranking)
+    places = _places(frame)
     figure = go.Figure(
         go.Heatmap(
-            z=np.ascontiguousarray(values[:, order], dtype=np.float32),
+            z=np.ascontiguousarray(values[:, ranking], dtype=np.float32),
             x=np.arange(n_neurons),
             y=np.arange(n_pos),
-            customdata=np.broadcast_to(order.astype(np.int32), (n_pos, n_neurons)).copy(),
+            customdata=np.broadcast_to(ranking.astype(np.int32), (n_pos, n_neurons)).copy(),
             text=[[place] * n_neurons for place in places],
             hovertemplate="neuron %{customdata}<br>position %{text}<br>activation %{z:.5f}<extra></extra>",
             zmin=-limit if signed else 0.0,
             zmax=limit,
-            colorscale=theme.plotly_scale(stops),
+            colorscale=theme.plotly_scale(theme.diverging(dark) if signed else theme.sequential(dark)),
             colorbar={"title": {"text": "activation"}, "thickness": 12, "outlinewidth": 0, "tickformat": ".2~f"},
         )
     )
-    if chosen is not None and chosen in order:
+    if neuron is not None and neuron in ranking:
         figure.add_annotation(
-            x=int(np.flatnonzero(order == chosen)[0]), y=0, yref="paper", yanchor="top", yshift=3,
+            x=int(np.flatnonzero(ranking == neuron)[0]), y=0, yref="paper", yanchor="top", yshift=3,
             text="▲", showarrow=False, font={"size": 15, "color": theme.pick(theme.PART_HUES["feed_forward"], dark)},
         )  # fmt: skip
     step = max(1, n_pos // 24)
@@ -76,46 +97,47 @@ def activation_map(
         title="position · token",
         showgrid=False,
     )
-    title = "neurons, the most active on average first" if is_sorted else "neuron"
     ticks = np.linspace(0, n_neurons - 1, 9).round().astype(int)
+    below = "neurons, the most active on average first" if before is None else "neurons, in the order of the original"
     figure.update_xaxes(
-        title=title, showgrid=False, tickvals=ticks, ticktext=[f"#{order[i]}" if is_sorted else str(i) for i in ticks],
-        tickangle=0, ticklabelstandoff=12,
+        title=below if is_sorted else "neuron", showgrid=False, tickvals=ticks,
+        ticktext=[f"#{ranking[tick]}" if is_sorted else str(tick) for tick in ticks], tickangle=0, ticklabelstandoff=12,
     )  # fmt: skip
-    figure.update_layout(height=110 + min(TALL, max(150, 24 * n_pos)), margin={"l": 10, "r": 10, "t": 12, "b": 10})
+    above = 40 if title else 12
+    figure.update_layout(
+        title={"text": title, "y": 0.98, "yanchor": "top"} if title else None,
+        height=98 + above + min(ROWS_HEIGHT, max(150, 24 * n_pos)),
+        margin={"l": 10, "r": 10, "t": above, "b": 10},
+    )
     return figure
 
 
-def activity_chart(frame: pd.DataFrame, titles: dict[str, str], *, dark: bool) -> alt.LayerChart | alt.FacetChart:
-    """An `activity` frame as one bar for each layer and what it was counted over, cut into firing, resting and dead.
-
-    `titles` names the layers.
-    """
+def firing(
+    of: Reading | Survey, *, before: Reading | None = None, dark: bool = False
+) -> alt.LayerChart | alt.FacetChart:
+    """`analysis.firing`, of a run (and the original one `before`) or of a survey: a bar for each layer, cut into the neurons
+    that fire, that rest and that are dead."""
+    runs = {"": of} if before is None else {", original": before, ", changed": of}
+    tables = [firing_table(run).assign(run=name) for name, run in runs.items()]
+    is_pair = len({site.stack for site in of.subject.sites}) > 1
     rows = []
-    for row in frame.to_dict("records"):
-        where = f"{titles[row['layer']]} · {row['over']}"
+    for row in (row for same in zip(*(table.to_dict("records") for table in tables), strict=True) for row in same):
+        where = f"{layer_title(row['layer'], is_pair=is_pair)} · {row['over']}{row['run']}"
         shares = {FIRES: row["share_at_once"], RESTS: row["share_ever"] - row["share_at_once"], DEAD: row["share_dead"]}
-        for order, (state, share) in enumerate(shares.items()):
-            rows.append(
-                {
-                    "where": where,
-                    "state": state,
-                    "share": share,
-                    "order": order,
-                    "dead": row["dead"],
-                    "of": row["neurons"],
-                }
-            )
+        known = {"where": where, "dead": row["dead"], "of": row["neurons"]}
+        rows += [
+            {**known, "state": state, "share": share, "order": order}
+            for order, (state, share) in enumerate(shares.items())
+        ]
     data = pd.DataFrame(rows)
     sort = list(dict.fromkeys(data["where"]))
+    ink, paper = theme.pick(theme.TEXT, dark), theme.pick(theme.BACKGROUND, dark)
     strong = theme.pick(theme.PART_HUES["feed_forward"], dark)
-    faint = theme.resample([theme.pick(theme.BACKGROUND, dark), strong], 4)[1]
-    colours = alt.Scale(domain=[FIRES, RESTS, DEAD], range=[strong, faint, theme.pick(theme.TEXT, dark)])
-    ink = theme.pick(theme.TEXT, dark)
+    colours = alt.Scale(domain=[FIRES, RESTS, DEAD], range=[strong, theme.resample([paper, strong], 4)[1], ink])
     y = alt.Y("where:N", sort=sort, title=None, axis=alt.Axis(labelLimit=320, labelOverlap=False))
     bars = (
         alt.Chart(data)
-        .mark_bar(stroke=theme.pick(theme.BACKGROUND, dark))
+        .mark_bar(stroke=paper)
         .encode(
             alt.X(
                 "share:Q",
@@ -140,83 +162,80 @@ def activity_chart(frame: pd.DataFrame, titles: dict[str, str], *, dark: bool) -
         alt.Chart(said).mark_text(align="left", dx=6, fontSize=12, color=ink).encode(alt.XDatum(1.0), y, text="text:N")
     )
     return alt.layer(bars, names).properties(
-        height=max(16, min(30, TALL // len(sort))) * len(sort) + 90,
+        height=max(16, min(30, ROWS_HEIGHT // len(sort))) * len(sort) + 90,
         padding={"left": 12, "right": 5, "top": 5, "bottom": 5},
     )
 
 
-def promotion_chart(
-    effect: Float[np.ndarray, "neuron vocab"], neurons: Sequence[int], labels: Sequence[str], *, dark: bool
+def promotion(
+    reading: Reading, *, layer: int, position: int, n: int = 10, dark: bool = False
 ) -> alt.LayerChart | alt.FacetChart:
-    """What each of some neurons adds to each logit: one row per neuron, one column per token; the strongest is written.
+    """`analysis.promotion`: a row for each of the most active neurons, a column for each token; the strongest is written.
 
-    Of more than `MOST_TOKENS` tokens those are shown whose logits any of the neurons changes most.
+    Of more than `MOST_TOKENS_DRAWN` tokens those are shown whose logits any of the neurons changes most.
     """
-    limit = theme.signed_limit(effect)
-    if len(labels) > MOST_TOKENS:
-        kept = np.sort(np.argsort(-np.abs(effect).max(axis=0), kind="stable")[:MOST_TOKENS])
-        effect, labels = effect[:, kept], [labels[int(token)] for token in kept]
-    names = [f"#{neuron}" for neuron in neurons]
-    data = pd.DataFrame(
-        {
-            "neuron": np.repeat(names, len(labels)),
-            "token": np.tile(np.asarray(labels, dtype=object), len(names)),
-            "adds": np.asarray(effect, dtype=np.float64).ravel(),
-        }
-    )
+    data = promotion_table(reading, layer=layer, position=position, n=n)
+    limit = theme.signed_limit(data["adds"].to_numpy())
+    labels = list(reading.subject.labels)
+    if len(labels) > MOST_TOKENS_DRAWN:
+        effect = data["adds"].abs().to_numpy().reshape(-1, len(labels))  # [neuron, vocab]
+        kept = np.sort(np.argsort(-effect.max(axis=0), kind="stable")[:MOST_TOKENS_DRAWN])
+        labels = [labels[token] for token in kept]
+        data = data.iloc[[row for row in range(len(data)) if row % effect.shape[1] in set(kept)]]
+    data = data.assign(neuron=[f"#{neuron}" for neuron in data["neuron"]])
+    names = list(dict.fromkeys(data["neuron"]))
     best = data.loc[data.groupby("neuron", sort=False)["adds"].idxmax()]
     stops = theme.diverging(dark)
     inks = [theme.ink(stops[round((value / limit + 1) / 2 * (len(stops) - 1))]) for value in best["adds"]]
+    hover = ["neuron:N", "token:N", alt.Tooltip("adds:Q", title="adds to the logit", format="+.5f")]
     x = alt.X(
-        "token:N",
-        sort=list(labels),
-        title="token whose logit it changes",
-        axis=alt.Axis(labelAngle=-90, labelOverlap=False),
+        "token:N", sort=labels, title="token whose logit it changes", axis=alt.Axis(labelAngle=-90, labelOverlap=False)
     )
     y = alt.Y("neuron:N", sort=names, title=None, axis=alt.Axis(labelOverlap=False))
-    cells = (
-        alt.Chart(data)
-        .mark_rect()
-        .encode(
-            x,
-            y,
-            alt.Color(
-                "adds:Q",
-                scale=alt.Scale(**theme.vega_scale(stops, -limit, limit)),
-                legend=alt.Legend(title="adds to the logit", orient="top", gradientLength=160, format="+.2~f"),
-            ),
-            tooltip=["neuron:N", "token:N", alt.Tooltip("adds:Q", title="adds to the logit", format="+.5f")],
-        )
+    colour = alt.Color(
+        "adds:Q",
+        scale=alt.Scale(**theme.vega_scale(stops, -limit, limit)),
+        legend=alt.Legend(title="adds to the logit", orient="top", gradientLength=160, format="+.2~f"),
     )
-    ink = alt.condition(alt.datum.ink == "#ffffff", alt.value("#ffffff"), alt.value(theme.TEXT[0]))
-    hover = ["neuron:N", "token:N", alt.Tooltip("adds:Q", title="adds to the logit", format="+.5f")]
+    cells = alt.Chart(data).mark_rect().encode(x, y, colour, tooltip=hover)
     top = alt.Chart(best.assign(ink=inks)).mark_text(fontSize=12, fontWeight="bold")
-    top = top.encode(x, y, color=ink, text="token:N", tooltip=hover)
-    return alt.layer(cells, top).properties(height=28 * len(names) + 110)
-
-
-def neuron_chart(
-    values: dict[str, Float[np.ndarray, " pos"]], tokens: Sequence[str], *, dark: bool, first: int = 0
-) -> alt.Chart:
-    """One neuron's activation at each position from `first` on, side by side for each run named in `values`."""
-    places = [f"{position} · {token}" for position, token in enumerate(tokens, first)]
-    data = pd.DataFrame(
-        [
-            {"place": place, "run": name, "activation": float(value)}
-            for name, row in values.items()
-            for place, value in zip(places, row, strict=True)
-        ]
+    return alt.layer(cells, top.encode(x, y, color=written(), text="token:N", tooltip=hover)).properties(
+        height=28 * len(names) + 110
     )
-    strong = theme.pick(theme.PART_HUES["feed_forward"], dark)
-    colours = alt.Scale(domain=list(values), range=[strong, theme.pick(theme.HEAD_HUES[1], dark)][: len(values)])
-    legend = alt.Legend(title=None, orient="top") if len(values) > 1 else None
+
+
+def neuron(
+    reading: Reading,
+    *,
+    layer: int,
+    neuron: int,
+    before: Reading | None = None,
+    positions: Sequence[int] | None = None,
+    dark: bool = False,
+) -> alt.Chart:
+    """`analysis.neuron` as bars, one a position; with the run `before` side by side."""
+    runs = {"this run": reading} if before is None else {"original": before, "changed": reading}
+    tables = [
+        neuron_table(run, layer=layer, neuron=neuron, positions=positions).assign(run=name)
+        for name, run in runs.items()
+    ]
+    places = _places(tables[-1])
+    data = pd.concat([table.assign(place=places) for table in tables])
+    hues = [theme.pick(theme.PART_HUES["feed_forward"], dark), theme.pick(theme.HEAD_HUES[1], dark)]
+    two = len(runs) > 1
     axis = alt.Axis(labelAngle=0 if len(places) <= 8 else -90, labelOverlap=len(places) > 24)
     chart = alt.Chart(data).mark_bar().encode(
         alt.X("place:N", sort=places, title="position · token", axis=axis),
         alt.Y("activation:Q", title="activation"),
-        alt.Color("run:N", scale=colours, legend=legend),
+        alt.Color(
+            "run:N",
+            scale=alt.Scale(domain=list(runs), range=hues[: len(runs)]),
+            legend=alt.Legend(title=None, orient="top") if two else None,
+        ),
         tooltip=["place:N", "run:N", alt.Tooltip("activation:Q", format=".5f")],
     )  # fmt: skip
-    return (chart.encode(xOffset=alt.XOffset("run:N", sort=list(values))) if len(values) > 1 else chart).properties(
-        height=300
-    )
+    return (chart.encode(xOffset=alt.XOffset("run:N", sort=list(runs))) if two else chart).properties(height=300)
+
+
+def _places(table: pd.DataFrame) -> list[str]:
+    return [f"{position} · {token}" for position, token in zip(table["position"], table["token"], strict=True)]

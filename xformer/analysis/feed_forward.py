@@ -1,0 +1,141 @@
+"""What the neurons of a feed-forward layer do in a run: how active they are, what they write, and what is lost without them.
+
+    FFN(x) = act(x W₁ + b₁) W₂ + b₂                                               (Vaswani et al. 2017, §3.3)
+
+What neuron n writes is its row of W₂ (Geva et al. 2021, arXiv:2012.14913: feed-forward layers are key-value memories),
+which through the unembedding favours some tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from xformer import edits
+from xformer.errors import EditError
+from xformer.reading import Reading
+from xformer.site import Site
+from xformer.subjects import own_model
+from xformer.trace import repeat_first
+
+
+def feed_forward_site(reading: Reading, layer: int) -> Site:
+    """The feed-forward layer of that number, from 0. Raises `EditError` where there is none."""
+    sites = reading.feed_forward
+    if not 0 <= layer < len(sites):
+        there = f"feed-forward layers 0 to {len(sites) - 1}" if sites else "no feed-forward layers"
+        raise EditError(f"This model has {there}, got {layer}.")
+    return sites[layer]
+
+
+def activations(
+    reading: Reading, *, layer: int, stage: str = "post", positions: Sequence[int] | None = None
+) -> pd.DataFrame:
+    """One row per position (all, unless `positions` are given): position, token, and a column for each neuron.
+
+    `stage` is "post", after the activation function, or "pre", before it.
+    """
+    site = feed_forward_site(reading, layer)
+    values, tokens = reading[f"{site.path}.{stage}"][0], reading.tokens_of(site.stack)  # [pos, d_ff]
+    shown = list(range(len(values)) if positions is None else positions)
+    table = pd.DataFrame(values[shown].numpy(force=True))
+    table.insert(0, "position", shown)
+    table.insert(1, "token", [tokens[position] for position in shown])
+    return table
+
+
+def neuron(reading: Reading, *, layer: int, neuron: int, positions: Sequence[int] | None = None) -> pd.DataFrame:
+    """One neuron's activation: position, token, activation."""
+    table = activations(reading, layer=layer, positions=positions)
+    return table[["position", "token"]].assign(activation=table[neuron])
+
+
+def top_neurons(reading: Reading, *, layer: int, position: int, n: int = 10) -> list[int]:
+    """The `n` most active neurons at a position, the most active first."""
+    post = reading[f"{feed_forward_site(reading, layer).path}.post"][0, position]  # [d_ff]
+    return post.topk(min(n, len(post))).indices.tolist()
+
+
+def speaks_directly(reading: Reading, layer: int) -> bool:
+    """Whether the layer stands on the stream that is unembedded: an encoder-decoder's encoder does not."""
+    return feed_forward_site(reading, layer).stack == reading.output_stack
+
+
+@torch.no_grad()
+def direct_logit_effect(reading: Reading, layer: int) -> Float[Tensor, "d_ff vocab"]:
+    """W₂ W_U: what one unit of each neuron's activation adds to each logit on the direct path to the unembedding.
+
+    The path is the whole truth in the last layer of a model without norms. Elsewhere it leaves out what later layers make
+    of it, and that every norm in between rescales it.
+    """
+    site, model = feed_forward_site(reading, layer), own_model(reading.subject)
+    written = getattr(model, site.stack).blocks[site.layer].ffn.weight_out.T  # [d_ff, d_model]
+    return written @ model.unembedding.matrix(model.embedding).T
+
+
+def promotion(reading: Reading, *, layer: int, position: int, n: int = 10) -> pd.DataFrame:
+    """What the `n` most active neurons at a position add to each logit there: neuron, token, adds (activation × direct effect).
+
+    Raises `EditError` for a layer whose stream is not unembedded.
+    """
+    if not speaks_directly(reading, layer):
+        raise EditError(f"{feed_forward_site(reading, layer).path} writes to a stream that is not unembedded.")
+    chosen, labels = top_neurons(reading, layer=layer, position=position, n=n), reading.subject.labels
+    post = reading[f"{feed_forward_site(reading, layer).path}.post"][0, position, chosen]  # [neuron]
+    effect = direct_logit_effect(reading, layer)[chosen] * post[:, None]  # [neuron, vocab]
+    return pd.DataFrame(
+        {
+            "neuron": np.repeat(chosen, len(labels)),
+            "token": np.tile(np.asarray(labels, dtype=object), len(chosen)),
+            "adds": effect.flatten().double().numpy(force=True),
+        }
+    )
+
+
+def silenced_one_by_one(reading: Reading, layer: int, neurons: Sequence[int]) -> Float[Tensor, "neuron+1 pos vocab"]:
+    """The logits as the run was, and then with each of `neurons` silenced; the edits, padding and mask of the run stay on.
+
+    They run as one batch, so that they round alike.
+    """
+    name = f"{feed_forward_site(reading, layer).path}.post"
+    post = reading[name][:1].expand(len(neurons) + 1, -1, -1).clone()  # [neuron+1, pos, d_ff]
+    post[torch.arange(1, len(post)), :, list(neurons)] = 0.0
+    changes = [edits.replace(name, post)]
+    model = own_model(reading.subject)
+    return repeat_first(model, reading.trace, len(post), edits=changes, keep=["logits"], fused=True).logits
+
+
+def neurons(
+    reading: Reading,
+    *,
+    layer: int,
+    position: int,
+    n: int = 10,
+    favourites: int = 3,
+    before: Reading | None = None,
+) -> pd.DataFrame:
+    """The `n` most active neurons at a position: neuron, activation, originally (in the run `before`, where one is given), the
+    tokens that each promotes and suppresses (where the layer's stream is unembedded), and what silencing it does, measured by
+    running the model: loss_change, in nats, over the labelled outputs, and flips, how many of their likeliest tokens change.
+    """
+    name, labels = f"{feed_forward_site(reading, layer).path}.post", reading.subject.labels
+    chosen = top_neurons(reading, layer=layer, position=position, n=n)
+    table = pd.DataFrame({"neuron": chosen, "activation": reading[name][0, position, chosen].tolist()})
+    if before is not None:
+        table["originally"] = before[name][0, position, chosen].tolist()
+    if speaks_directly(reading, layer):
+        ranked = direct_logit_effect(reading, layer)[chosen].argsort(descending=True).tolist()  # [neuron, vocab]
+        table["promotes"] = [" ".join(labels[token] for token in order[:favourites]) for order in ranked]
+        table["suppresses"] = [" ".join(labels[token] for token in order[: -favourites - 1 : -1]) for order in ranked]
+    answers = reading.example.labels[0]
+    labelled: Bool[Tensor, " out"] = answers >= 0
+    right = answers[labelled]
+    logits = silenced_one_by_one(reading, layer, chosen)[:, labelled]  # [neuron+1, right, vocab]
+    loss = -logits.log_softmax(dim=-1)[:, torch.arange(len(right)), right].mean(dim=-1)  # [neuron+1]
+    said = logits.argmax(dim=-1)  # [neuron+1, right]
+    return table.assign(loss_change=(loss[1:] - loss[0]).tolist(), flips=(said[1:] != said[0]).sum(dim=-1).tolist())

@@ -1,0 +1,191 @@
+"""How often the neurons of the feed-forward layers fire, and on what: counted over many inputs, or in one run.
+
+    FFN(x) = act(x W₁ + b₁) W₂ + b₂        neuron n fires at a position where act(…)ₙ > 0     (Vaswani et al. 2017, §3.3)
+
+A neuron that fires nowhere on a set of inputs is dead on that set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from xformer.checkpoints import Checkpoint
+from xformer.errors import InputError
+from xformer.reading import Reading, subject_of
+from xformer.site import Site
+from xformer.subjects import TaskModel
+from xformer.trace import record
+
+MOST_TOKENS_AT_ONCE = 4096
+"""Of a batch: so that a step takes a moment and little memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """What the neurons did over many inputs, or over those that were run so far; each dict is by the path of the layer."""
+
+    subject: TaskModel
+    n_inputs: int
+    """How many inputs were run …"""
+    n_asked: int
+    """… of so many that were sampled."""
+    seed: int
+    n_positions: dict[str, int]
+    fired: dict[str, Int[Tensor, " d_ff"]]
+    """At how many positions each neuron fired."""
+    peak: dict[str, Float[Tensor, "best d_ff"]]
+    """The largest activations of each neuron, one per input, largest first …"""
+    where: dict[str, Int[Tensor, "best d_ff 2"]]
+    """… and where: (input, position)."""
+    inputs: tuple[tuple[int, ...], ...]
+    """The tokens that the encoder's or the only stack's layers read."""
+    targets: tuple[tuple[int, ...], ...]
+    """The tokens that an encoder-decoder's decoder read; else empty."""
+    path: str | None = None
+    """Where the model was loaded from, if that is known."""
+
+    @property
+    def recipe(self) -> str | None:
+        """The call that counts it again."""
+        first = "" if self.n_inputs == self.n_asked else f", first={self.n_inputs}"
+        return self.path and f"xformer.analysis.survey({self.path!r}, {self.n_asked}, {self.seed}{first})"
+
+    def read_by(self, site: Site) -> tuple[tuple[int, ...], ...]:
+        """The tokens of every input that a layer reads."""
+        return self.targets if self.targets and site.stack == "decoder" else self.inputs
+
+
+def fitting(subject: TaskModel, work: float = 2e11, most: int = 2000) -> int:
+    """How many inputs of the task a survey may run for so much `work`, in floating-point operations; at least 16."""
+    config, longest = subject.model.config, max(subject.task.longest)
+    token = 2 * sum(parameter.numel() for parameter in subject.model.parameters())
+    token += 4 * longest * config.n_layers * config.n_heads * config.d_head
+    return max(16, min(most, int(work / (token * longest))))
+
+
+def survey(
+    where: str | Path | Checkpoint | TaskModel, n: int = 2000, seed: int = 0, *, best: int = 8, first: int | None = None
+) -> Survey:
+    """Run a model on `n` inputs sampled from its task (the "test" stream, so never trained on) and count what fires.
+
+    The same (n, seed) gives the same inputs. `first` runs only so many of them. Raises `InputError` for a model without a task.
+    """
+    *_, found = surveying(where, n, seed, best=best, first=first)
+    return found
+
+
+def surveying(
+    where: str | Path | Checkpoint | TaskModel,
+    n: int = 2000,
+    seed: int = 0,
+    *,
+    best: int = 8,
+    batch: int | None = None,
+    first: int | None = None,
+) -> Iterator[Survey]:
+    """The same step by step: what was found so far, after each batch of inputs.
+
+    `batch` bounds the memory and the time of a step, and changes nothing else.
+    """
+    subject = subject_of(where)
+    if not isinstance(subject, TaskModel):
+        raise InputError(
+            f"Inputs are sampled from a model's task, as of 'checkpoints/reverse'; {subject.name!r} has none."
+        )
+    task, path = subject.task, str(where) if isinstance(where, str | Path) else None
+    n_asked = min(n, task.rule.unseen or n)
+    sample = task.sample(n_asked, seed=seed)
+    n = n_asked if first is None else min(n_asked, first)
+    batch = max(1, min(250, MOST_TOKENS_AT_ONCE // max(task.longest))) if batch is None else batch
+    pad = task.vocabulary.special.pad
+    inputs = _sequences(sample.tokens, -1 if task.rule.is_image else pad)
+    targets = () if sample.target is None else _sequences(sample.target, pad)
+    sites = [site for site in subject.sites if not site.is_attention]
+    positions = {site.path: 0 for site in sites}
+    fired: dict[str, Tensor] = {}
+    peak: dict[str, Tensor] = {}
+    place: dict[str, Tensor] = {}
+    for start in range(0, n, batch):
+        end = min(start + batch, n)
+        rows = sample.rows(start, end)
+        valid = rows.valid  # [batch, pos], or None: no padding
+        target_valid = None if rows.target is None else rows.target != pad
+        keep = [f"{layer}.post" for layer in positions]
+        trace = record(
+            subject.model, rows.tokens, rows.target, valid=valid, target_valid=target_valid, keep=keep, fused=True
+        )
+        for site in sites:
+            layer = site.path
+            real = target_valid if target_valid is not None and site.stack == "decoder" else valid
+            post = trace[f"{layer}.post"]  # [batch, pos, d_ff]
+            if real is None:
+                real = post.new_ones(post.shape[:2], dtype=torch.bool)
+            post = post.masked_fill(~real[..., None], float("-inf"))
+            positions[layer] += int(real.sum())
+            count = (post > 0).flatten(0, 1).sum(dim=0, dtype=torch.int32)  # [d_ff]
+            top = post.max(dim=1)  # [batch, d_ff]
+            values, row = top.values.topk(min(best, len(post)), dim=0)  # [best, d_ff]
+            found = torch.stack((start + row, top.indices.gather(0, row)), dim=-1)  # [best, d_ff, 2]
+            if layer in peak:  # the best so far and those of this batch
+                values, row = torch.cat((peak[layer], values)).topk(min(best, len(peak[layer]) + len(values)), dim=0)
+                found = torch.cat((place[layer], found)).gather(0, row[..., None].expand(-1, -1, 2))
+            peak[layer], place[layer] = values, found
+            fired[layer] = fired[layer] + count if layer in fired else count
+        counted = dict(positions), dict(fired), dict(peak), dict(place)
+        yield Survey(subject, end, n_asked, seed, *counted, inputs, targets, path)
+
+
+def _sequences(tokens: Int[Tensor, "batch pos"], pad: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(token for token in row if token != pad) for row in tokens.tolist())
+
+
+def firing(of: Reading | Survey) -> pd.DataFrame:
+    """One row per feed-forward layer, of a run (its padding left out) or of a survey.
+
+    Columns: layer, over (what was counted over), neurons, dead (how many fire nowhere), share_dead, share_ever (that fire
+    anywhere), share_at_once (that fire at an average position).
+    """
+    rows = []
+    for site in [site for site in of.subject.sites if not site.is_attention]:
+        if isinstance(of, Survey):
+            over, count, n_positions = f"{of.n_inputs:,} inputs", of.fired[site.path], of.n_positions[site.path]
+        else:
+            post, real = of[f"{site.path}.post"][0], of.trace.real(site.stack)
+            post = post if real is None else post[real]  # [pos, d_ff]
+            over, count, n_positions = "this input", (post > 0).sum(dim=0), len(post)
+        dead = int((count == 0).sum())
+        rows.append(
+            {
+                "layer": site.path,
+                "over": over,
+                "neurons": len(count),
+                "dead": dead,
+                "share_dead": dead / len(count),
+                "share_ever": 1 - dead / len(count),
+                "share_at_once": count.sum().item() / (len(count) * n_positions),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def exciting_inputs(of: Survey, *, layer: int, neuron: int) -> pd.DataFrame:
+    """The inputs of a survey that excite a neuron most, each once, the most exciting first; none where the neuron is dead.
+
+    Columns: input (its number), position, token (what stands there), activation, tokens (all that it reads, of a text).
+    """
+    site = [site for site in of.subject.sites if not site.is_attention][layer]
+    peaks, places = of.peak[site.path][:, neuron].tolist(), of.where[site.path][:, neuron].tolist()
+    rows = []
+    for value, (index, position) in zip(peaks, places, strict=True):
+        if value > 0:
+            names = of.subject.names(torch.tensor(of.read_by(site)[index]))
+            text = "" if of.subject.task.rule.is_image else " ".join(names)
+            rows.append((index, position, names[position], value, text))
+    return pd.DataFrame(rows, columns=["input", "position", "token", "activation", "tokens"])
