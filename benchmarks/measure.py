@@ -23,7 +23,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from xformer.training.allocator import Settled, settle
+from xformer.training.process_tuning import ProcessTuning, tune_process
 
 WARM_UP = 3
 
@@ -43,14 +43,14 @@ def options(about: str | None, *, rounds: int, **more: dict[str, Any]) -> argpar
 class Machine:
     """Where a figure comes from, and how much of the machine was ours while it was taken."""
 
-    settings: Settled
+    settings: ProcessTuning
     wall: float
     busy: float
 
     @classmethod
     def start(cls, threads: int) -> Machine:
         """Settle the process, and start the two clocks."""
-        return cls(settle(threads), time.perf_counter(), time.process_time())
+        return cls(tune_process(threads), time.perf_counter(), time.process_time())
 
     def facts(self) -> dict[str, Any]:
         """The machine in words and numbers, up to now."""

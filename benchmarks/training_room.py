@@ -31,7 +31,7 @@ from benchmarks.measure import Machine, options, show
 from tests.browser.serving import ARGUMENTS
 from xformer.presets import Preset, preset
 from xformer.training import jobs
-from xformer.training.book import Book
+from xformer.training.run_store import RunStore
 
 CLICKS = 5
 WATCH_SECONDS = 3.0
@@ -47,21 +47,21 @@ def main() -> None:
         folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         os.environ["XFORMER_RUNS"] = folder
         browser = stack.enter_context(sync_playwright()).chromium.launch(executable_path=executable, args=ARGUMENTS)
-        book = Book(folder)
+        store = RunStore(folder)
         tables = {
-            "newcomer": newcomer(browser, book),
-            "toggles": toggles(browser, book, arguments.rounds),
-            "watching": watching(browser, book, arguments.rounds // 2),
+            "newcomer": newcomer(browser, store),
+            "toggles": toggles(browser, store, arguments.rounds),
+            "watching": watching(browser, store, arguments.rounds // 2),
         }
-        for entry in book.entries():
-            jobs.stop(book, entry.id)
+        for entry in store.entries():
+            jobs.stop(store, entry.id)
         time.sleep(2.0)
         browser.close()
     for name, rows in tables.items():
         show(name, machine, rows, [], as_json=arguments.json)
 
 
-def newcomer(browser: Browser, book: Book) -> list[dict[str, Any]]:
+def newcomer(browser: Browser, store: RunStore) -> list[dict[str, Any]]:
     """Open the Train screen, press Start, wait for 100 %."""
     rows = []
     with server("app.py") as address:
@@ -73,30 +73,30 @@ def newcomer(browser: Browser, book: Book) -> list[dict[str, Any]]:
             pressed = time.perf_counter()
             run = None
             while time.perf_counter() - opened < 300:
-                entries = book.entries()
+                entries = store.entries()
                 run = entries[0].id if len(entries) > len(rows) else run
-                if run and any(row["held_out_exact_match"] == 1.0 for row in book.rows(run)):
+                if run and any(row["held_out_exact_match"] == 1.0 for row in store.rows(run)):
                     break
                 time.sleep(0.05)
             rows.append(
                 {
                     "visitor": visitor,
-                    "model": book.entry(run or "").preset,
+                    "model": store.entry(run or "").preset,
                     "page open to pressed s": pressed - opened,
                     "page open to 100 % s": time.perf_counter() - opened,
                 }
             )
             page.close()
-            while book.entry(run or "").is_active:
+            while store.entry(run or "").is_active:
                 time.sleep(0.2)
     return rows
 
 
-def toggles(browser: Browser, book: Book, rounds: int) -> list[dict[str, Any]]:
+def toggles(browser: Browser, store: RunStore, rounds: int) -> list[dict[str, Any]]:
     """Clicks with the worker going and standing, in turns."""
     with server("-m", "streamlit", "run", "benchmarks/apps/toggles.py") as address:
-        runs = [jobs.submit(book, long_run()) for _ in range(5)]
-        pid = wait_for_pid(book, runs[0])
+        runs = [jobs.submit(store, long_run()) for _ in range(5)]
+        pid = wait_for_pid(store, runs[0])
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.goto(f"{address}/?screen=attention&model=reverse&panel=change+the+run")
         page.locator(".st-key-strip .strip").wait_for(timeout=60_000)
@@ -111,7 +111,7 @@ def toggles(browser: Browser, book: Book, rounds: int) -> list[dict[str, Any]]:
             times[state] += found if turn >= 0 else []
         os.kill(pid, signal.SIGCONT)
         for run in runs:
-            jobs.stop(book, run)
+            jobs.stop(store, run)
         page.close()
     going, standing = times[signal.SIGCONT], times[signal.SIGSTOP]
     return [
@@ -125,11 +125,11 @@ def toggles(browser: Browser, book: Book, rounds: int) -> list[dict[str, Any]]:
     ]
 
 
-def watching(browser: Browser, book: Book, rounds: int) -> list[dict[str, Any]]:
+def watching(browser: Browser, store: RunStore, rounds: int) -> list[dict[str, Any]]:
     """Processor time a step, watched and unwatched, in turns; and of the plain loop."""
     with server("app.py") as address:
-        run = jobs.submit(book, long_run())
-        pid = wait_for_pid(book, run)
+        run = jobs.submit(store, long_run())
+        pid = wait_for_pid(store, run)
         context = browser.new_context(viewport={"width": 1280, "height": 900})
         costs: dict[str, list[float]] = {"watched": [], "unwatched": []}
         for turn in range(-2, 2 * rounds):
@@ -137,12 +137,12 @@ def watching(browser: Browser, book: Book, rounds: int) -> list[dict[str, Any]]:
             page = context.new_page()
             page.goto(f"{address}/train?run={run}" if name == "watched" else "about:blank")
             time.sleep(2.0)
-            before, step = cpu_seconds(pid), book.entry(run).step
+            before, step = cpu_seconds(pid), store.entry(run).step
             time.sleep(WATCH_SECONDS)
-            cost = (cpu_seconds(pid) - before) / max(1, book.entry(run).step - step)
+            cost = (cpu_seconds(pid) - before) / max(1, store.entry(run).step - step)
             costs[name] += [cost] if turn >= 0 else []
             page.close()
-        jobs.stop(book, run)
+        jobs.stop(store, run)
     watched, unwatched = costs["watched"], costs["unwatched"]
     plain = plain_loop()
     ratio = statistics.median(a / b for a, b in zip(watched, unwatched, strict=True))
@@ -164,9 +164,9 @@ def plain_loop() -> float:
     code = (
         "import itertools, tempfile, time\n"
         "from benchmarks.training_room import long_run\n"
-        "from xformer.training.allocator import settle\n"
+        "from xformer.training.process_tuning import tune_process\n"
         "from xformer.training.loop import train\n"
-        "settle()\n"
+        "tune_process()\n"
         "with tempfile.TemporaryDirectory() as folder:\n"
         "    reports = train(long_run(), out=folder, device='cpu')\n"
         "    first = next(itertools.islice(reports, 5, None)).step\n"
@@ -179,11 +179,11 @@ def plain_loop() -> float:
     return float(done.stdout)
 
 
-def wait_for_pid(book: Book, run: str) -> int:
+def wait_for_pid(store: RunStore, run: str) -> int:
     """The process of a run, once it trains."""
     for _ in range(600):
-        jobs.tend(book)
-        entry = book.entry(run)
+        jobs.reconcile(store)
+        entry = store.entry(run)
         if entry.pid and entry.step > 20:
             return entry.pid
         time.sleep(0.1)

@@ -1,6 +1,6 @@
-"""A folder of runs, and what can happen to it: a cell, a row, a column, a byte of the book, a file or a folder, by a seed.
+"""A folder of runs, and what can happen to it: a cell, a row, a column, a byte of the run store, a file or a folder, by a seed.
 
-    good = good_folder(path)                   # three runs of the book, two folders of the command line
+    good = good_folder(path)                   # three runs of the run store, two folders of the command line
     what = damage(copy, random.Random(7))      # says what it did
 
 `python -m tests.damaged_books 300` tries so many on every command that lists, shows, stops and deletes.
@@ -23,9 +23,9 @@ from pathlib import Path
 from tests.training.tiny import tiny_preset
 from xformer.__main__ import main
 from xformer.places import CARD, FILE, STATE
-from xformer.training.book import FILE as BOOK
-from xformer.training.book import Book
 from xformer.training.loop import train
+from xformer.training.run_store import FILE as BOOK
+from xformer.training.run_store import RunStore
 
 VALUES: tuple[object, ...] = (
     "", "{", "{}", "[]", "null", "3", '"x"', "[" * 50_000, "\x00", "\x1b[2J", "[/b]", b"\xff\x00\xfe", b"", -1, 0, 2**62,
@@ -38,13 +38,13 @@ CONTENTS = (b"", b"{", b"[]", b"\xff" * 99, b"null", b'{"curve": 3}', b'{"step":
 
 def good_folder(path: Path) -> Path:
     """Runs of all kinds, all of them whole."""
-    book = Book(path)
+    store = RunStore(path)
     for number, state in enumerate(("finished", "stopped", "queued")):
-        run = book.add(tiny_preset(seed=number), name=f"run {number}", state=state, owner="here", run=f"{number:08x}")
+        run = store.add(tiny_preset(seed=number), name=f"run {number}", state=state, owner="here", run=f"{number:08x}")
         if state != "queued":
-            rows = [of.row() for of in train(tiny_preset(seed=number), out=book.folder_of(run), device="cpu")]
-            book.put_rows(run, rows)
-            book.change(
+            rows = [of.row() for of in train(tiny_preset(seed=number), out=store.folder_of(run), device="cpu")]
+            store.put_rows(run, rows)
+            store.change(
                 run, step=rows[-1]["step"], seconds=1.0, figures='{"exact_match": 0.5, "loss": 1.0, "samples": 9}'
             )
     list(train(tiny_preset(seed=6), out=path / "plain", device="cpu"))
@@ -60,7 +60,7 @@ def damage(folder: Path, draw: random.Random) -> str:
 
 
 def _tables(folder: Path, draw: random.Random, change: Callable[[sqlite3.Connection], str]) -> str:
-    """A change of the book's tables by SQL, sometimes without the rules that they were made with."""
+    """A change of the run store's tables by SQL, sometimes without the rules that they were made with."""
     db = sqlite3.connect(folder / BOOK, isolation_level=None)
     try:
         if draw.random() < 0.5:
@@ -194,7 +194,7 @@ KINDS = (_cell, _cell, _cell, _row, _row, _shape, _bytes, _bytes, _file, _file, 
 def commands(folder: Path) -> list[list[str]]:
     """What is asked of a damaged folder: everything is listed, shown, told something, and the last one deleted."""
     try:
-        runs = [entry.id for entry in Book(folder).entries()] if (folder / BOOK).exists() else []
+        runs = [entry.id for entry in RunStore(folder).entries()] if (folder / BOOK).exists() else []
     except Exception:  # the command line is asked, and says it in a sentence or ends in a traceback
         runs = []
     names = [*runs[:3], "plain", "half", *sorted(path.name for path in folder.iterdir() if path.name.startswith("new"))]

@@ -28,7 +28,7 @@ PART = (
     "tests/viz/test_training.py",  # altair
     "tests/training/test_metric_files.py",  # tensorboardX
     "tests/pages/test_navigation.py",  # streamlit
-    "tests/pages/test_orders.py",
+    "tests/pages/test_run_commands.py",
     "tests/serving",
 )
 

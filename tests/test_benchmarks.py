@@ -34,7 +34,7 @@ def test_a_benchmark_can_be_imported(name: str) -> None:
 def test_a_benchmark_runs(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     module: Any = importlib.import_module(f"benchmarks.{name}")
     settled = SimpleNamespace(settings="as it is")
-    monkeypatch.setattr("benchmarks.measure.settle", lambda threads: settled)  # its settings outlast a test
+    monkeypatch.setattr("benchmarks.measure.tune_process", lambda threads: settled)  # its settings outlast a test
     monkeypatch.setattr("benchmarks.measure.WARM_UP", 0)
     monkeypatch.setattr(module, "LENGTHS", (4, 8), raising=False)
     monkeypatch.setattr(module, "BATCHES", 2, raising=False)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.training.tiny import tiny_preset
 from xformer.__main__ import main
-from xformer.training.book import Book
+from xformer.training.run_store import RunStore
 
 ROOT = Path(__file__).parents[1]
 TEN_GB = 10 * 1024**3
@@ -46,8 +46,8 @@ print(*sorted({"torch", "pandas", "numpy", "streamlit", "jaxtyping"} & set(sys.m
     ids=" ".join,
 )
 def test_no_torch(arguments: list[str], tmp_path: Path) -> None:
-    run = Book(tmp_path).add(tiny_preset(), state="running")
-    Book(tmp_path).change(run, worker="w")
+    run = RunStore(tmp_path).add(tiny_preset(), state="running")
+    RunStore(tmp_path).change(run, worker="w")
     (tmp_path / "plain" / "snapshots").mkdir(parents=True)
     words = [word.replace("{tmp}", str(tmp_path)).replace("{run}", run) for word in arguments]
     done = subprocess.run([sys.executable, "-c", CODE, *words], capture_output=True, text=True, check=False, cwd=ROOT)

@@ -138,11 +138,11 @@ def test_the_public_names_are_there() -> None:
 
 
 def test_what_needs_no_torch_does_not_wait_for_it() -> None:
-    """Three seconds on a slow machine: the names of the library, the settings, and all that can be asked of the book."""
+    """Three seconds on a slow machine: the names of the library, the settings, and all that can be asked of the run store."""
     code = """
 import sys
 import xformer
-import xformer.config, xformer.presets, xformer.training.book, xformer.training.glance, xformer.training.jobs
+import xformer.config, xformer.presets, xformer.training.run_store, xformer.training.latest_metrics, xformer.training.jobs
 print(*sorted({"torch", "numpy", "pandas", "safetensors"} & set(sys.modules)))
 print(xformer.ModelConfig is xformer.config.ModelConfig, "torch" in sys.modules)
 print(xformer.load.__module__, "torch" in sys.modules)

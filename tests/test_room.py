@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from xformer import room
-from xformer.errors import BookError, InputError, NoRoomError
+from xformer.errors import InputError, NoRoomError, RunStoreError
 from xformer.room import SPARE, Room, disk_used, megabytes, runs_folder, texts_folder
 
 Usage = namedtuple("Usage", "total used free")
@@ -52,7 +52,7 @@ def test_what_does_not_fit_is_refused(runs: Path) -> None:
 
 
 def test_who_catches_a_refusal() -> None:
-    assert issubclass(NoRoomError, BookError)
+    assert issubclass(NoRoomError, RunStoreError)
     assert issubclass(NoRoomError, InputError)
 
 

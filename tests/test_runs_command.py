@@ -10,8 +10,8 @@ import pytest
 from tests.training.tiny import tiny_preset
 from xformer.__main__ import main
 from xformer.training import jobs, queue
-from xformer.training.book import Book
 from xformer.training.loop import train
+from xformer.training.run_store import RunStore
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -23,11 +23,11 @@ def test_both_kinds_are_listed_shown_and_deleted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    folder, book = str(tmp_path), Book(tmp_path)
-    run = book.add(tiny_preset(seed=5), name="[red]mine[/red]", state="finished", figures={"exact_match": 0.375})
-    rows = [progress.row() for progress in train(tiny_preset(seed=5), out=book.folder_of(run), device="cpu")]
-    book.put_rows(run, rows)
-    book.change(run, step=12)
+    folder, store = str(tmp_path), RunStore(tmp_path)
+    run = store.add(tiny_preset(seed=5), name="[red]mine[/red]", state="finished", figures={"exact_match": 0.375})
+    rows = [progress.row() for progress in train(tiny_preset(seed=5), out=store.folder_of(run), device="cpu")]
+    store.put_rows(run, rows)
+    store.change(run, step=12)
     list(train(tiny_preset(seed=6), out=tmp_path / "plain", device="cpu"))
 
     listed = said(capsys, "--folder", folder)
@@ -42,8 +42,8 @@ def test_both_kinds_are_listed_shown_and_deleted(
     assert shown["curve"] == rows
 
     assert f"Deleted {run}" in said(capsys, "delete", run, "--folder", folder)
-    assert [entry.id for entry in book.entries(deleted=True)] == [run]
-    assert book.folder_of(run).exists()  # it can be taken back
+    assert [entry.id for entry in store.entries(deleted=True)] == [run]
+    assert store.folder_of(run).exists()  # it can be taken back
     assert run not in said(capsys, "--folder", folder)
     assert main(["runs", "show", run, "--folder", folder]) == 1
     said(capsys, "delete", "plain", "--folder", folder)
@@ -51,12 +51,12 @@ def test_both_kinds_are_listed_shown_and_deleted(
 
 
 def test_a_run_whose_process_is_gone_is_not_called_running(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    book = Book(tmp_path)
-    run = book.add(tiny_preset(), name="mine", state="running")
-    book.change(run, worker="somebody")
-    book.folder_of(run).mkdir(exist_ok=True)
-    (book.folder_of(run) / jobs.LOCK).touch()  # and nobody holds it
-    assert (book.entry(run).state, json.loads(said(capsys, "show", run, "--folder", str(tmp_path)))["state"]) == (
+    store = RunStore(tmp_path)
+    run = store.add(tiny_preset(), name="mine", state="running")
+    store.change(run, worker="somebody")
+    store.folder_of(run).mkdir(exist_ok=True)
+    (store.folder_of(run) / jobs.LOCK).touch()  # and nobody holds it
+    assert (store.entry(run).state, json.loads(said(capsys, "show", run, "--folder", str(tmp_path)))["state"]) == (
         "running",
         "interrupted",
     )
@@ -72,19 +72,19 @@ def tell(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> t
 def test_orders_go_the_way_of_the_screens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "tend", lambda book: None)  # it would notice that the worker is none
-    book = Book(tmp_path)
-    waiting, at_work = book.add(tiny_preset(), name="waiting"), book.add(tiny_preset(), name="busy", state="running")
-    book.change(at_work, worker="w")
+    monkeypatch.setattr(jobs, "reconcile", lambda store: None)  # it would notice that the worker is none
+    store = RunStore(tmp_path)
+    waiting, at_work = store.add(tiny_preset(), name="waiting"), store.add(tiny_preset(), name="busy", state="running")
+    store.change(at_work, worker="w")
     for order in ("pause", "resume", "stop"):
         assert tell(tmp_path, capsys, order, at_work)[0] == 0
-    with book.database.reading() as db:
+    with store.database.reading() as db:
         told = [
             row["kind"] for row in db.execute("SELECT kind FROM commands WHERE run = ? ORDER BY number", (at_work,))
         ]
     assert told == ["pause", "resume", "stop"]
     assert tell(tmp_path, capsys, "stop", waiting) == (0, f"{waiting} (waiting) is stopped.\n")
-    assert book.entry(waiting).state == "stopped"
+    assert store.entry(waiting).state == "stopped"
     assert tell(tmp_path, capsys, "stop", waiting) == (
         1,
         "xformer: The run “waiting” is stopped: there is nothing to stop.\n",
@@ -99,16 +99,16 @@ def test_resume_queues_a_run_and_has_it_started(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
-    monkeypatch.setattr(jobs, "_spawn", lambda folder, book, run, *_: started.append(run))
+    monkeypatch.setattr(jobs, "_spawn", lambda folder, store, run, *_: started.append(run))
     monkeypatch.setattr(queue, "devices", lambda: ["cpu"])
-    book = Book(tmp_path)
-    run = book.add(tiny_preset(), state="stopped")
+    store = RunStore(tmp_path)
+    run = store.add(tiny_preset(), state="stopped")
     assert tell(tmp_path, capsys, "resume", run)[0] == 0
     assert started == [run]
     monkeypatch.setattr(queue, "devices", list)  # all taken
-    other = book.add(tiny_preset(), name="second", state="stopped")
+    other = store.add(tiny_preset(), name="second", state="stopped")
     assert tell(tmp_path, capsys, "resume", other) == (0, f"{other} (second) goes on, when its turn comes.\n")
-    finished = book.add(tiny_preset(), state="finished")
+    finished = store.add(tiny_preset(), state="finished")
     assert tell(tmp_path, capsys, "resume", finished)[0] == 1
 
 

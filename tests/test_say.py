@@ -14,7 +14,7 @@ import pytest
 from tests.training.tiny import tiny_preset
 from xformer.__main__ import main
 from xformer.cli.say import fit, say_json
-from xformer.training.book import Book
+from xformer.training.run_store import RunStore
 
 ROOT = Path(__file__).parents[1]
 MIRROR = str(ROOT / "checkpoints/reverse-mirror")
@@ -79,11 +79,11 @@ def test_square_brackets_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFix
 def test_no_command_echoes_an_order_to_the_terminal(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    book = Book(tmp_path)
-    run = book.add(tiny_preset(), state="stopped")
+    store = RunStore(tmp_path)
+    run = store.add(tiny_preset(), state="stopped")
     storable = NASTY.replace("\ud800", "")
     # as a text editor would write it: `add` keeps names to one plain line
-    book.change(run, name=f"name{storable}", title="\x1b[2J", message=f"[/b]{storable}")
+    store.change(run, name=f"name{storable}", title="\x1b[2J", message=f"[/b]{storable}")
     (tmp_path / "\x1b[2J[b]" / "snapshots").mkdir(parents=True)
     try:
         main([word.replace("{tmp}", str(tmp_path)).replace("{run}", run) for word in arguments])
@@ -105,8 +105,8 @@ def test_no_command_echoes_an_order_to_the_terminal(
     ],
 )
 def test_a_terminal_that_knows_ascii_alone(arguments: list[str], tmp_path: Path) -> None:
-    book = Book(tmp_path)
-    book.add(tiny_preset(), name="gelöscht – “so”", state="stopped")
+    store = RunStore(tmp_path)
+    store.add(tiny_preset(), name="gelöscht – “so”", state="stopped")
     (tmp_path / "text").write_text("etwas, das man lernen kann. " * 200)
     environment = os.environ | {
         "XFORMER_DATA": str(tmp_path / "data"),

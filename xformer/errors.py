@@ -6,7 +6,7 @@
     ├── EditError         an intervention names something that never happened, or does not fit it
     ├── CheckpointError   a file is not a model that can be trusted
     ├── TrainingError     a run cannot go on
-    ├── BookError         the book of runs cannot be used, or a run is not in the state for what is asked of it
+    ├── RunStoreError     the run store cannot be used, or a run is not in the state for what is asked of it
     └── NoRoomError       what is to be written does not fit into what may be kept here, or on the disk
 
 Each message is one plain sentence that can be shown to a visitor as it is.
@@ -37,9 +37,9 @@ class TrainingError(XformerError):
     """A training run cannot start or cannot go on."""
 
 
-class BookError(XformerError):
-    """The book of runs cannot be used, or what was asked of a run is not possible in its state."""
+class RunStoreError(XformerError):
+    """The run store cannot be used, or what was asked of a run is not possible in its state."""
 
 
-class NoRoomError(BookError, InputError):
+class NoRoomError(RunStoreError, InputError):
     """What is to be written does not fit into what may be kept here, or on the disk; nothing of it was written."""

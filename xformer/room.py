@@ -18,7 +18,7 @@ from xformer.errors import NoRoomError
 DEFAULT_MOST = 4 * 1024**3
 VARIABLE = "XFORMER_MAX_DISK"
 SPARE = 4 * 1024**2
-"""Stays free on the disk, so that the book can still say why a run has stopped."""
+"""Stays free on the disk, so that the run store can still say why a run has stopped."""
 LOOK_SHARE = 0.02
 """Whoever writes again and again spends no more of the time than this on counting the files anew."""
 REPOSITORY = Path(__file__).parents[1]

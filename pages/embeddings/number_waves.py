@@ -77,13 +77,13 @@ def number_waves_panel(view: View, side: str | None) -> None:
 
 
 def _verdict(found: analysis.Spectrum) -> str:
-    orders = f"in {found.n_shuffles} random orders of the same vectors"
+    run_commands = f"in {found.n_shuffles} random orders of the same vectors"
     if found.peaks:
         words = peaks_in_words(found)
-        return f"{words[0].upper()}{words[1:]}; {orders} no frequency holds more than {percent(found.chance, 1)}."
+        return f"{words[0].upper()}{words[1:]}; {run_commands} no frequency holds more than {percent(found.chance, 1)}."
     best = found.shares.max().item()
     chance = percent(found.chance, 1)
-    return f"No frequency stands out clearly: the strongest holds {percent(best, 1)}, and {orders} one held {chance}."
+    return f"No frequency stands out clearly: the strongest holds {percent(best, 1)}, and {run_commands} one held {chance}."
 
 
 def peaks_in_words(found: analysis.Spectrum) -> str:

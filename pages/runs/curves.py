@@ -10,9 +10,9 @@ import streamlit as st
 from pages.shared.ask import seed
 from pages.shared.layout import chart_spec, is_dark
 from pages.shared.runs_table import MOST, colour_slots
-from xformer.training.book import Entry
-from xformer.training.glance import has_no_answer
+from xformer.training.latest_metrics import has_no_answer
 from xformer.training.metric_files import flat
+from xformer.training.run_store import Entry
 from xformer.viz.runs import curves, curves_chart, run_colour
 
 METRICS = {

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import streamlit as st
 
 from pages.runs.curves import labels
-from pages.shared import desk, models, orders, screens
+from pages.shared import models, run_commands, run_store, screens
 from pages.shared.runs_bar import DELETED, attempt
 from pages.shared.runs_table import CHOSEN, choose
 from pages.shared.sidebar import choose_model
-from xformer.training.book import ELSEWHERE, RESUMABLE, Entry
-from xformer.training.glance import has_no_answer
-from xformer.training.mending import DAMAGED
+from xformer.training.latest_metrics import has_no_answer
 from xformer.training.metric_files import event_files, folder_name, metrics_csv
+from xformer.training.repair import DAMAGED
+from xformer.training.run_store import ELSEWHERE, RESUMABLE, Entry
 from xformer.training.transfer import to_file
 from xformer.words import percent
 
@@ -30,7 +30,7 @@ def one_run(entries: Sequence[Entry], every_tag: Sequence[str], who: str) -> Non
         st.session_state["runs_one"] = entries[0].id
     run = st.selectbox("Run", list(by_id), format_func=names.__getitem__, key="runs_one", persist_state="session")
     entry = by_id[run]
-    mine = desk.may_control(entry, who)
+    mine = run_store.may_control(entry, who)
     with st.container(border=True):
         _words(entry, mine, every_tag)
         _facts(entry, mine)
@@ -73,7 +73,7 @@ def _facts(entry: Entry, mine: bool) -> None:
     device = f" on {entry.device}" if entry.device else ""
     if not mine:
         st.caption("Started by someone else: you are looking on.")
-    if entry.private and not desk.is_open():  # there everyone may see everything
+    if entry.private and not run_store.is_open():  # there everyone may see everything
         with st.container(horizontal=True, vertical_alignment="center", key="runs_private"):
             st.caption(":material/lock: Only you see this run.", width="content")
             st.button("Share with everyone here", on_click=_share, args=(entry.id,), key=f"runs_share_{entry.id}")
@@ -142,12 +142,12 @@ def _open_on(entry: Entry) -> None:
 
 
 def _files(entry: Entry, entries: Sequence[Entry], names: dict[str, str]) -> None:
-    book = desk.book()
+    store = run_store.store()
     file = folder_name(entry.name)
     if steps := models.steps_of(entry.id):
         st.download_button(
             f"Weights of step {steps[-1]:,}",
-            lambda: to_file(book, entry.id),
+            lambda: to_file(store, entry.id),
             f"{file}.safetensors",
             "application/octet-stream",
             on_click="ignore",
@@ -160,7 +160,7 @@ def _files(entry: Entry, entries: Sequence[Entry], names: dict[str, str]) -> Non
     called = {f"{names[one.id]} {one.id}": one for one in entries}
     st.download_button(
         f"Metrics, CSV{which}",
-        lambda: metrics_csv({name: book.rows(one.id) for name, one in called.items()}),
+        lambda: metrics_csv({name: store.rows(one.id) for name, one in called.items()}),
         f"{'runs' if together else file}.csv",
         "text/csv",
         on_click="ignore",
@@ -170,7 +170,7 @@ def _files(entry: Entry, entries: Sequence[Entry], names: dict[str, str]) -> Non
     st.download_button(
         f"Metrics for TensorBoard{which}",
         lambda: event_files(
-            {name: book.rows(one.id) for name, one in called.items()},
+            {name: store.rows(one.id) for name, one in called.items()},
             {name: one.created for name, one in called.items()},
         ),
         f"{'runs' if together else file}-tensorboard.zip",
@@ -183,25 +183,25 @@ def _files(entry: Entry, entries: Sequence[Entry], names: dict[str, str]) -> Non
 
 
 def _resume(run: str) -> None:
-    attempt(lambda: orders.resume(run))
+    attempt(lambda: run_commands.resume(run))
 
 
 def _rename(run: str) -> None:
-    if not attempt(lambda: orders.rename(run, st.session_state[f"runs_name_{run}"])):
+    if not attempt(lambda: run_commands.rename(run, st.session_state[f"runs_name_{run}"])):
         st.session_state.pop(f"runs_name_{run}_was", None)  # show what it is called still
 
 
 def _tag(run: str) -> None:
-    if not attempt(lambda: orders.tag(run, st.session_state[f"runs_tags_{run}"])):
+    if not attempt(lambda: run_commands.tag(run, st.session_state[f"runs_tags_{run}"])):
         st.session_state.pop(f"runs_tags_{run}_was", None)
 
 
 def _share(run: str) -> None:
-    attempt(lambda: orders.share(run))
+    attempt(lambda: run_commands.share(run))
 
 
 def _delete(run: str, name: str) -> None:
-    if attempt(lambda: orders.delete(run)):
+    if attempt(lambda: run_commands.delete(run)):
         st.session_state[DELETED] = (run, name)
         choose(*[other for other in st.session_state[CHOSEN] if other != run])
 
@@ -210,7 +210,7 @@ def _again(entry: Entry) -> None:
     """Queue a run with the same settings and choose it too."""
 
     def submit() -> None:
-        run = orders.again(entry.id, entry.name)
+        run = run_commands.again(entry.id, entry.name)
         choose(*st.session_state[CHOSEN], run)
 
     attempt(submit)

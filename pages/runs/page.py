@@ -7,7 +7,7 @@ import streamlit as st
 from pages.runs.curves import curves_panel
 from pages.runs.notes import notes
 from pages.runs.one import TRAIN, one_run
-from pages.shared import desk
+from pages.shared import run_store
 from pages.shared.literal import literal
 from pages.shared.runs_bar import bar, upload
 from pages.shared.runs_table import (
@@ -22,20 +22,20 @@ from pages.shared.runs_table import (
     settings_that_differ,
     table,
 )
-from xformer.errors import BookError
-from xformer.training.book import Entry
-from xformer.training.glance import latest_rows
+from xformer.errors import RunStoreError
+from xformer.training.latest_metrics import latest_rows
+from xformer.training.run_store import Entry
 
 POLL = 2.0
-"""Seconds between two looks at the book while anything is waiting or trained."""
+"""Seconds between two looks at the run store while anything is waiting or trained."""
 
 
 def page() -> None:
-    who = desk.visitor()
+    who = run_store.visitor()
     st.title("Runs :small[:gray[What have I trained?]]", anchor=False)
     try:
-        alive = any(_is_alive(entry) for entry in desk.entries())
-    except BookError as error:
+        alive = any(_is_alive(entry) for entry in run_store.entries())
+    except RunStoreError as error:
         st.error(literal(str(error)))
         return
     st.fragment(_body, run_every=POLL if alive else None)(who, alive)
@@ -48,19 +48,19 @@ def _is_alive(entry: Entry) -> bool:
 def _body(who: str, was_alive: bool) -> None:
     try:
         _runs(who, was_alive)
-    except BookError as error:  # damaged since the page looked
+    except RunStoreError as error:  # damaged since the page looked
         st.error(literal(str(error)))
 
 
 def _runs(who: str, was_alive: bool) -> None:
     bar()
-    book = desk.book()
-    entries = desk.entries()
+    store = run_store.store()
+    entries = run_store.entries()
     if not entries:
         _nothing_yet(who)
         st.query_params.clear()
         return
-    latest = latest_rows(book)
+    latest = latest_rows(store)
     follow_the_link(entries, latest)
     every_setting = settings_that_differ(entries)
     found, by, down = filters(entries, [*ALWAYS, *[name for name in every_setting.columns if name not in ALWAYS]])
@@ -86,12 +86,12 @@ def _runs(who: str, was_alive: bool) -> None:
         link["find"] = st.session_state["runs_text"][:MOST_FIND]
     if chosen:
         curves_at, one_at = st.columns([9, 5], gap="medium")
-        rows = {entry.id: book.rows(entry.id) for entry in chosen[:MOST]}
+        rows = {entry.id: store.rows(entry.id) for entry in chosen[:MOST]}
         with curves_at:
             link |= curves_panel(chosen, rows)
         with one_at:
             one_run(chosen, sorted({tag for entry in entries for tag in entry.tags}), who)
-        if lost := sum(book.n_rows(run) - len(found) for run, found in rows.items()):
+        if lost := sum(store.n_rows(run) - len(found) for run, found in rows.items()):
             words = "1 report of these runs is" if lost == 1 else f"{lost:,} reports of these runs are"
             st.caption(f":material/broken_image: {words} damaged in the book of runs, and left out of the curves.")
         notes(chosen[:MOST], rows, every_setting)

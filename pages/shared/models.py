@@ -12,11 +12,11 @@ from typing import Any
 
 import streamlit as st
 
-from pages.shared import desk
+from pages.shared import run_store
 from pages.shared.byte_cache import kept
 from xformer import Checkpoint, load
 from xformer.checkpoints import FILE
-from xformer.errors import BookError, XformerError
+from xformer.errors import RunStoreError, XformerError
 from xformer.training.card import believed
 from xformer.training.snapshots import snapshot_file, snapshot_steps
 from xformer.training.transfer import card_of
@@ -39,14 +39,14 @@ def shipped() -> tuple[str, ...]:
 def trained() -> dict[str, str]:
     """The runs that have weights to look at, the latest first: their ids and names."""
     try:
-        return {entry.id: entry.name for entry in desk.entries() if has_weights(entry.id)}
-    except BookError:
+        return {entry.id: entry.name for entry in run_store.entries() if has_weights(entry.id)}
+    except RunStoreError:
         return {}
 
 
 def has_weights(run: str) -> bool:
     """Whether there is anything of a run to look at yet."""
-    folder = desk.book().folder_of(run)
+    folder = run_store.store().folder_of(run)
     try:
         return (folder / FILE).exists() or bool(snapshot_steps(folder))
     except OSError:  # a folder that may not be read
@@ -55,10 +55,10 @@ def has_weights(run: str) -> bool:
 
 def steps_of(run: str) -> list[int]:
     """The steps of a run that can be looked at, in order."""
-    folder = desk.book().folder_of(run)
+    folder = run_store.store().folder_of(run)
     steps = snapshot_steps(folder)
     if not steps and (folder / FILE).exists():
-        return [desk.book().entry(run).step]
+        return [run_store.store().entry(run).step]
     return steps
 
 
@@ -77,8 +77,8 @@ def resolved(name: str) -> str | None:
         return None
     run, step = asked
     try:
-        steps = [] if desk.entry(run).deleted is not None else steps_of(run)
-    except BookError:
+        steps = [] if run_store.entry(run).deleted is not None else steps_of(run)
+    except RunStoreError:
         return None
     if not steps or step not in (None, *steps):
         return None
@@ -92,8 +92,8 @@ def why_not(name: str) -> str | None:
         return None
     run, step = asked
     try:
-        entry, steps = desk.entry(run), steps_of(run)
-    except BookError as error:
+        entry, steps = run_store.entry(run), steps_of(run)
+    except RunStoreError as error:
         return str(error)
     if entry.deleted is not None:
         return f"The run “{entry.name}” was deleted."
@@ -108,7 +108,7 @@ def path_of(name: str) -> Path:
     if asked is None:
         return FOLDER / name
     run, step = asked
-    folder = desk.book().folder_of(run)
+    folder = run_store.store().folder_of(run)
     file = snapshot_file(folder, step or 0)
     return file if step is not None and file.exists() else folder
 
@@ -118,7 +118,7 @@ def shown_path(name: str) -> str:
     path = path_of(name)
     if path.is_relative_to(ROOT):
         return str(path.relative_to(ROOT))
-    folder = desk.book().folder
+    folder = run_store.store().folder
     return str(RUNS / path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
 
 
@@ -129,15 +129,15 @@ def checkpoint(name: str) -> Checkpoint:
 
 
 def card(name: str) -> dict[str, Any]:
-    """How a model was trained; of a run's step what the book has on it by now: it may be renamed, or scored, at any time."""
+    """How a model was trained; of a run's step what the store has on it by now: it may be renamed, or scored, at any time."""
     asked = run_and_step(name)
     if asked is None:
         return believed(checkpoint(name).card)
     try:
-        entry = desk.entry(asked[0])
+        entry = run_store.entry(asked[0])
         step = entry.step if asked[1] is None else asked[1]
-        rows = [row for row in desk.book().rows(entry.id) if row["step"] <= step]
-    except BookError:
+        rows = [row for row in run_store.store().rows(entry.id) if row["step"] <= step]
+    except RunStoreError:
         return {}
     found = card_of(entry, rows, step) | {"about": f"Step {step:,} of the run “{entry.name}”. {entry.about}".rstrip()}
     if rows and "figures" not in found:  # as it was last reported up to that step
@@ -153,8 +153,8 @@ def title_of(name: str) -> str:
     if asked is None:
         return name
     try:
-        return f"{desk.entry(asked[0]).name}, step {asked[1]:,}"
-    except BookError:
+        return f"{run_store.entry(asked[0]).name}, step {asked[1]:,}"
+    except RunStoreError:
         return name
 
 
@@ -162,7 +162,7 @@ def usable(name: str) -> str | None:
     """Why a model cannot be shown to the visitor, as one sentence; None when it can."""
     try:
         if (asked := run_and_step(name)) is not None:
-            desk.entry(asked[0])
+            run_store.entry(asked[0])
         return (
             None
             if checkpoint(name).task is not None

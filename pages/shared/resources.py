@@ -11,7 +11,7 @@ from functools import partial
 import streamlit as st
 import torch
 
-from pages.shared import desk
+from pages.shared import run_store
 from pages.shared.byte_cache import budget, shared
 from pages.shared.models import checkpoint, shipped, shown_path, usable
 from pages.shared.patience import Step
@@ -48,7 +48,7 @@ def warm_up() -> bool:
             source = task.vocabulary.read(task.rule.default) if task.rule.missing else task.draw(0)
             with suppress(InputError):  # it may be too large for what this server allows
                 decoded(name, tuple(source))  # the first run of a model is slower than all later ones
-    desk.keep()
+    run_store.start_reconciler()
     gc.collect()
     gc.freeze()
     return True

@@ -6,26 +6,26 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from pages.shared import desk, orders
+from pages.shared import run_commands, run_store
 from pages.shared.literal import literal
 from pages.shared.runs_table import CHOSEN, choose
-from xformer.errors import BookError, XformerError
-from xformer.training.transfer import Taken
+from xformer.errors import RunStoreError, XformerError
+from xformer.training.transfer import ImportResult
 
 MAX_MEGABYTES = 64
 """The largest file that is taken; the model with the most parameters that a server trains by default takes 80."""
 SAID, WRONG, DELETED = "runs_said", "runs_wrong", "runs_deleted"
 
 
-def upload(who: str, then: Callable[[Taken], None], *, key: str) -> None:
-    """A place to drop a file of weights, which goes into the book; `then` is called with where it has come to be.
+def upload(who: str, then: Callable[[ImportResult], None], *, key: str) -> None:
+    """A place to drop a file of weights, which goes into the run store; `then` is called with where it has come to be.
 
     What came of it, or why the file is refused, is said below, once.
     """
     if not who:
-        st.caption(orders.NOBODY)
+        st.caption(run_commands.NOBODY)
         return
-    if not desk.is_open():
+    if not run_store.is_open():
         st.caption("Only you will see it, until you share it with everyone here.")
     number = st.session_state.setdefault(f"{key}_number", 0)  # another number empties the box
     st.file_uploader(
@@ -42,13 +42,13 @@ def upload(who: str, then: Callable[[Taken], None], *, key: str) -> None:
         st.success(literal(said), icon=":material/check:")
 
 
-def _take(then: Callable[[Taken], None], key: str) -> None:
+def _take(then: Callable[[ImportResult], None], key: str) -> None:
     file = st.session_state[f"{key}_{st.session_state[f'{key}_number']}"]
     if file is None:
         return
     st.session_state[f"{key}_number"] += 1
     try:
-        taken = orders.take_file(file.getvalue(), file.name)
+        taken = run_commands.take_file(file.getvalue(), file.name)
     except (XformerError, OSError) as error:
         st.session_state[f"{key}_{WRONG}"] = f"The file was not taken. {error}"
         return
@@ -75,17 +75,17 @@ def bar() -> None:
 
 
 def attempt(what: Callable[[], object]) -> bool:
-    """Do something to the book in a callback; False where it refuses, and the bar then says why."""
+    """Do something to the run store in a callback; False where it refuses, and the bar then says why."""
     try:
         what()
-    except (BookError, XformerError) as error:
+    except (RunStoreError, XformerError) as error:
         st.session_state[WRONG] = str(error)
         return False
     return True
 
 
 def _undo(run: str) -> None:
-    if attempt(lambda: orders.undelete(run)):
+    if attempt(lambda: run_commands.undelete(run)):
         choose(*st.session_state.get(CHOSEN, []), run)
     _forget()
 

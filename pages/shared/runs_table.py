@@ -9,15 +9,15 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from pages.shared import desk
+from pages.shared import run_store
 from pages.shared.ask import not_here, seed
 from pages.shared.layout import is_dark
 from pages.shared.literal import literal
 from pages.shared.typed import typed
 from xformer.errors import InputError
-from xformer.training.book import MOVES, Entry
-from xformer.training.mending import DAMAGED
 from xformer.training.overview import differing, overview
+from xformer.training.repair import DAMAGED
+from xformer.training.run_store import MOVES, Entry
 from xformer.viz import theme
 from xformer.viz.runs import dot, run_colour
 
@@ -162,7 +162,7 @@ def table(
     dark = is_dark()
     lines.insert(0, "●", [dot(run_colour(slots[run], dark) if run in slots else None) for run in lines.index])
     lines["state"] = [[state] for state in lines["state"]]
-    if not desk.is_open():
+    if not run_store.is_open():
         mine = {entry.id: "only you" if entry.private else "you" for entry in entries if who and entry.owner == who}
         owners = {entry.id: mine.get(entry.id, "others") for entry in entries}
         lines.insert(2, "owner", [owners[run] for run in lines.index])

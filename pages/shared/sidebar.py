@@ -6,7 +6,7 @@ import random
 
 import streamlit as st
 
-from pages.shared import desk, models, resources
+from pages.shared import models, resources, run_store
 from pages.shared.image_input import ask_image
 from pages.shared.link import carry
 from pages.shared.literal import literal
@@ -15,7 +15,7 @@ from pages.shared.runs_bar import upload
 from pages.shared.typed import typed
 from xformer.errors import InputError
 from xformer.tasks import Task
-from xformer.training.transfer import Taken
+from xformer.training.transfer import ImportResult
 
 MOST_TYPED = 20_000
 """Characters of an input: more than any model here reads, and what a window of a text is taken from."""
@@ -40,7 +40,7 @@ def ask_model() -> str:
         help="It runs live, on every change. What you train on the Train screen is in this list too.",
     )
     model = f"{chosen}@{_ask_step(chosen)}" if chosen in runs else chosen
-    who = desk.visitor()  # outside of the popover: what is in a closed one is not in the browser
+    who = run_store.visitor()  # outside of the popover: what is in a closed one is not in the browser
     with st.popover("Open a file", icon=":material/upload_file:", type="tertiary", key="open_file"):
         upload(who, _choose_taken, key="sidebar_upload")
     return model
@@ -53,7 +53,7 @@ def _shown(name: str, runs: dict[str, str]) -> str:
     return f"▸ {runs[name]}" + (f" · {name[:4]}" if list(runs.values()).count(runs[name]) > 1 else "")
 
 
-def _choose_taken(taken: Taken) -> None:
+def _choose_taken(taken: ImportResult) -> None:
     choose_model(f"{taken.run}@{taken.step}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.shared import desk, orders, screens
+from pages.shared import run_commands, run_store, screens
 from pages.shared.literal import literal
 from pages.shared.sidebar import choose_model
 from pages.train.fields import TRAIN, TRAINING
@@ -15,7 +15,7 @@ from xformer import load
 from xformer.checkpoints import FILE, to_bytes
 from xformer.errors import ConfigError, XformerError
 from xformer.presets import Preset
-from xformer.training.book import ELSEWHERE, Entry
+from xformer.training.run_store import ELSEWHERE, Entry
 
 
 def afterwards(entry: Entry, settings: Preset, step: int | None, probe: str, who: str) -> None:
@@ -43,7 +43,7 @@ def afterwards(entry: Entry, settings: Preset, step: int | None, probe: str, who
                 help="The same settings and the same seed: on a CPU the same run, bit for bit.",
                 key="run_again",
             )
-        folder = desk.book().folder_of(entry.id)
+        folder = run_store.store().folder_of(entry.id)
         if (folder / FILE).exists():
             st.download_button(
                 "Model",
@@ -81,7 +81,7 @@ def _fork(entry: Entry, settings: Preset, step: int, who: str) -> None:
         st.session_state["train_ticket_used"] = ticket
         name = f"{entry.name}, from step {step:,}"[:80]
         try:
-            run = orders.fork(entry.id, step, changed, name)
+            run = run_commands.fork(entry.id, step, changed, name)
         except (XformerError, OSError) as error:
             complain(error)
         else:
@@ -98,7 +98,7 @@ def _again(entry: Entry, ticket: int) -> None:
     st.session_state["train_ticket_used"] = ticket
     name = f"{entry.name} again"[:80]
     try:
-        run = orders.again(entry.id, name)
+        run = run_commands.again(entry.id, name)
     except (XformerError, OSError) as error:
         complain(error)
     else:

@@ -15,7 +15,7 @@ from pages.shared.script import script
 from pages.train.film import Film, head_names
 from xformer.tasks import Task
 from xformer.tasks.task import Example
-from xformer.training.book import Entry
+from xformer.training.run_store import Entry
 from xformer.training.snapshots import snapshot_file
 from xformer.viz.training import (
     Curves,
@@ -85,10 +85,10 @@ def code_and_csv(entry: Entry, rows: list[dict[str, Any]], film: Film, example: 
     """The code for the curves and for the picture of the shown step, and their numbers as files."""
     lines = [
         "import os, torch, xformer",
-        "from xformer.training.book import Book",
+        "from xformer.training.run_store import RunStore",
         "from xformer.viz.training import LOSS, curve_chart, metrics_frame",
         'runs = os.environ.get("XFORMER_RUNS", "checkpoints/runs")  # where this app keeps what it trains',
-        f'rows = Book(runs).rows("{entry.id}")',
+        f'rows = RunStore(runs).rows("{entry.id}")',
         f"curves = curve_chart(metrics_frame(rows), LOSS, steps={entry.train.get('steps', 1)}, dark=False)",
     ]
     if step is None:

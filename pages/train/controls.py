@@ -7,18 +7,18 @@ from typing import Literal
 
 import streamlit as st
 
-from pages.shared import desk, orders
+from pages.shared import run_commands, run_store
 from pages.train.state import BADGES, scored
 from pages.train.visit import NEW, complain, show_run
 from xformer.errors import XformerError
 from xformer.presets import Preset
-from xformer.training.book import Entry
+from xformer.training.run_store import Entry
 from xformer.training.schedule import learning_rate
 
 
 def controls(entry: Entry, settings: Preset, who: str) -> None:
     """The row of buttons of a run; whoever may not control it is told so."""
-    mine = desk.may_control(entry, who)
+    mine = run_store.may_control(entry, who)
     words, colour, icon = BADGES[entry.state]
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="run_row"):
         st.title("Train", anchor=False, width="content")
@@ -38,16 +38,16 @@ def _commands(entry: Entry) -> None:
         _button(
             "Pause",
             "pause",
-            lambda: orders.send(run, "pause"),
+            lambda: run_commands.send(run, "pause"),
             disabled=entry.pid is None or scored(entry) is not None,
         )
     if entry.state == "paused":
-        _button("Step", "skip_next", lambda: orders.send(run, "step"), disabled=not entry.is_active)
+        _button("Step", "skip_next", lambda: run_commands.send(run, "step"), disabled=not entry.is_active)
     if entry.state in ("paused", "stopped", "failed", "interrupted"):
-        _button("Resume", "play_arrow", lambda: orders.resume(run), type="primary")
+        _button("Resume", "play_arrow", lambda: run_commands.resume(run), type="primary")
     if entry.state in ("queued", "running", "paused"):
         words = "Stop" if scored(entry) is None else "End scoring"
-        _button(words, "stop", lambda: orders.stop(run), key="run_stop")
+        _button(words, "stop", lambda: run_commands.stop(run), key="run_stop")
 
 
 def _button(
@@ -86,4 +86,4 @@ def _rate(entry: Entry, settings: Preset) -> None:
         share = now / peak if peak else 0.0
         if peak:
             st.caption(f"With this peak it would be {new * share:.3g} now. What was trained so far stays.")
-        _button("Use it from the next step on", "check", lambda: orders.change_rate(entry.id, float(new)))
+        _button("Use it from the next step on", "check", lambda: run_commands.change_rate(entry.id, float(new)))

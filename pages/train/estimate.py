@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 import streamlit as st
 import torch
 
-from pages.shared import desk, models
+from pages.shared import models, run_store
 from pages.shared.literal import literal
 from xformer.counting import n_parameters
-from xformer.errors import BookError, XformerError
+from xformer.errors import RunStoreError, XformerError
 from xformer.presets import PRESETS, Preset
 from xformer.tasks import Task
-from xformer.training.book import ELSEWHERE, Entry
 from xformer.training.loop import Run, Stopped
+from xformer.training.run_store import ELSEWHERE, Entry
 from xformer.training.transfer import TAG
 
 STEPS = 3
@@ -39,10 +39,10 @@ class Expected:
 
 
 def known_runs() -> list[Entry]:
-    """All runs, to learn from how long they took; none where the book cannot be read, which the screen has said already."""
+    """All runs, to learn from how long they took; none where the store cannot be read, which the screen has said already."""
     try:
-        return desk.book().entries()
-    except BookError:
+        return run_store.store().entries()
+    except RunStoreError:
         return []
 
 

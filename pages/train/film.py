@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from pages.components.training_player import Rest, training_player
-from pages.shared import desk
+from pages.shared import run_store
 from pages.shared.byte_cache import budget, shared
 from pages.train.visit import film_key, told
 from xformer import Transformer, load
@@ -20,7 +20,7 @@ from xformer.memory import check_fits
 from xformer.site import Site
 from xformer.tasks import Task
 from xformer.tasks.task import Example
-from xformer.training.book import Entry
+from xformer.training.run_store import Entry
 from xformer.training.snapshots import snapshot_file, snapshot_steps
 from xformer.viz.attention import layer_title
 from xformer.viz.film import FilmLayer, Frame, pack_film, plane
@@ -72,7 +72,7 @@ def develop(entry: Entry, task: Task, example: Example, wanted: int | None) -> F
 
     The step that is wanted comes first, then the others: coarse, then fine.
     """
-    folder = desk.book().folder_of(entry.id)
+    folder = run_store.store().folder_of(entry.id)
     album = _album(entry.id, example.source)
     steps = snapshot_steps(folder)
     cells = sum(frame_cells(frame) for frame in list(album.frames.values())[:1])

@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from pages.components.training_player import resting
-from pages.shared import desk
+from pages.shared import run_store
 from pages.shared.layout import what_to_notice
 from pages.shared.literal import literal
 from pages.train.afterwards import afterwards
@@ -21,12 +21,12 @@ from pages.train.state import far_along, looking_back, state_words
 from pages.train.text import BITS, sample_panel, with_bits
 from pages.train.tiles import tiles
 from pages.train.visit import NEW, film_key, share, show_complaint, show_run
-from xformer.errors import BookError, ConfigError, InputError
+from xformer.errors import ConfigError, InputError, RunStoreError
 from xformer.presets import Preset
 from xformer.tasks import Task
 from xformer.tasks.task import Example
-from xformer.training.book import Entry
-from xformer.training.mending import DAMAGED
+from xformer.training.repair import DAMAGED
+from xformer.training.run_store import Entry
 from xformer.viz.training import ACCURACY, GRADIENT, LOSS, RATE, metrics_frame
 
 TICK = 0.8
@@ -61,11 +61,11 @@ def _cannot_be_read(why: str) -> None:
 
 def _live(run: str, who: str, moves: bool) -> None:
     try:
-        entry = desk.entry(run)
+        entry = run_store.entry(run)
         settings = entry.settings()
         if entry.state == DAMAGED:
-            raise BookError(entry.message)
-    except (BookError, ConfigError) as error:
+            raise RunStoreError(entry.message)
+    except (RunStoreError, ConfigError) as error:
         st.error(literal(str(error)))
         return
     if st.session_state.get("train_run") not in (run, None):
@@ -166,7 +166,7 @@ def _rows(entry: Entry) -> list[dict[str, Any]]:
     kept = st.session_state.get("train_rows")
     if kept is None or kept[0] != entry.id or (kept[1] and kept[1][-1].get("step", 0) > entry.step):
         kept = (entry.id, [])
-    kept[1].extend(desk.book().rows(entry.id, kept[1][-1]["step"] if kept[1] else -1))
+    kept[1].extend(run_store.store().rows(entry.id, kept[1][-1]["step"] if kept[1] else -1))
     st.session_state["train_rows"] = kept
     return kept[1]
 

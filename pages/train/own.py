@@ -7,7 +7,7 @@ from dataclasses import replace
 import pandas as pd
 import streamlit as st
 
-from pages.shared import desk, orders
+from pages.shared import run_commands, run_store
 from pages.shared.literal import literal
 from pages.train import fields
 from pages.train import form as form_of
@@ -20,8 +20,8 @@ from xformer.presets import PRESETS, Preset
 from xformer.room import megabytes
 from xformer.task_limits import TASK_LIMITS
 from xformer.training import queue
-from xformer.training.needs import disk_needed, memory_needed
 from xformer.training.own_text import with_text
+from xformer.training.resource_needs import disk_needed, memory_needed
 
 FORM = "own"
 FRAMES = 40
@@ -41,7 +41,7 @@ def start(settings: Preset, device: str, name: str, ticket: int) -> None:
         return
     st.session_state["train_ticket_used"] = ticket
     try:
-        run = orders.start(settings, name=name, device=device)
+        run = run_commands.start(settings, name=name, device=device)
     except (XformerError, OSError) as error:
         complain(error)
         return
@@ -127,7 +127,7 @@ def _checked(base: Preset) -> Preset | None:
     """What the form says, or None and a sentence on what is wrong."""
     try:
         settings = form_of.settings(base, FORM)
-        desk.limits().check_size(settings)
+        run_store.limits().check_size(settings)
     except ConfigError as error:
         st.error(literal(str(error)), icon=":material/edit:")
     except XformerError as error:

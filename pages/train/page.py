@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.shared import desk
+from pages.shared import run_store
 from pages.train.live import run_view
 from pages.train.setup import setup
 from pages.train.visit import NEW, share, show_complaint, shown_run
 
 
 def page() -> None:
-    who = desk.visitor()
+    who = run_store.visitor()
     entry = shown_run(who)
     if entry is not None:  # with the name of the screen in the run's own row: the room is for pictures
         run_view(entry, who)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.shared import desk
+from pages.shared import run_store
 from pages.train.estimate import duration, expected_at_once, known_runs
 from pages.train.own import change, fill, own, start, watchable
 from xformer.counting import n_parameters
@@ -12,7 +12,7 @@ from xformer.presets import PRESETS, Preset
 from xformer.sources import credit
 from xformer.task_limits import TASK_LIMITS
 from xformer.training import queue
-from xformer.training.book import Entry
+from xformer.training.run_store import Entry
 
 FIRST = ("reverse-small", "reverse-mirror", "reverse-seq2seq", "induction", "digits")
 """What a newcomer sees: quick, and each with another picture to watch for. The very first has the large button."""
@@ -26,7 +26,7 @@ def setup(who: str) -> None:
     ticket = st.session_state["train_ticket"] = st.session_state.get("train_ticket", 0) + 1
     if "train_form" not in st.session_state:
         fill(FIRST[0])
-    if not desk.is_open():
+    if not run_store.is_open():
         st.caption(":material/group: Everyone on this server can watch what you train, and look at its weights.")
     entries, gpu = known_runs(), len(queue.devices()) > 1
     with st.container(border=True, gap="small", key="presets_first"):

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from pages.shared import desk
+from pages.shared import run_store
 from pages.train.estimate import duration
 from xformer.presets import Preset
 from xformer.tasks.rules import RULES
 from xformer.training import queue
-from xformer.training.book import ELSEWHERE, Entry
+from xformer.training.run_store import ELSEWHERE, Entry
 from xformer.training.scoring import SCORING
 from xformer.words import percent
 
@@ -37,9 +37,9 @@ def state_words(entry: Entry, settings: Preset, who: str) -> str:
             if entry.state == "stopped"
             else " Resume goes on from the last state it kept."
         )
-    if entry.private and not desk.is_open():
+    if entry.private and not run_store.is_open():
         words += " Only you see it, until you share it on the Runs screen."
-    if not desk.may_control(entry, who):
+    if not run_store.may_control(entry, who):
         words += " It was started by someone else: you are looking on."
     return words
 
@@ -76,7 +76,7 @@ def _where(entry: Entry, settings: Preset) -> str:
     steps = settings.train.steps
     far = f"step {entry.step:,} of {steps:,}"
     if entry.state == "queued":
-        place = queue.place(entry.id, desk.book().entries(), queue.devices())
+        place = queue.place(entry.id, run_store.store().entries(), queue.devices())
         ahead = "it is next" if place == 0 else f"{place} {'run comes' if place == 1 else 'runs come'} before it"
         return f"Waiting for its turn: {ahead}."
     if entry.state == "running" and entry.pid is None:

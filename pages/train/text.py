@@ -8,13 +8,13 @@ import pandas as pd
 import streamlit as st
 import torch
 
-from pages.shared import desk
+from pages.shared import run_store
 from xformer import load
 from xformer.continuation import go_on
 from xformer.decoding import Sampling
 from xformer.errors import XformerError
 from xformer.tasks.task import Example
-from xformer.training.book import Entry
+from xformer.training.run_store import Entry
 from xformer.training.snapshots import snapshot_file
 from xformer.viz.training import BLUE, Curves
 
@@ -33,7 +33,7 @@ def sample_panel(entry: Entry, alphabet: str, example: Example, step: int | None
         return
     prompt = tuple((example.stream if example.target is None else example.tokens)[0].tolist())
     try:
-        written = snapshot_file(desk.book().folder_of(entry.id), step).stat().st_mtime_ns
+        written = snapshot_file(run_store.store().folder_of(entry.id), step).stat().st_mtime_ns
         said = _said(entry.id, step, written, prompt)
     except (XformerError, OSError):  # removed just now, by a run that goes on from an earlier step
         return
@@ -44,7 +44,7 @@ def sample_panel(entry: Entry, alphabet: str, example: Example, step: int | None
 
 @st.cache_data(max_entries=256, show_spinner=False)
 def _said(run: str, step: int, written: int, prompt: tuple[int, ...]) -> tuple[int, ...]:
-    model = load(snapshot_file(desk.book().folder_of(run), step)).model
+    model = load(snapshot_file(run_store.store().folder_of(run), step)).model
     draw = torch.Generator().manual_seed(0)
     sampling = Sampling(temperature=TEMPERATURE)
     return tuple(one.token for one in go_on(model, prompt, LENGTH, sampling=sampling, generator=draw))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from pages.shared import desk, orders
+from pages.shared import run_commands, run_store
 from pages.shared.literal import literal
 from xformer.alphabet import PYTHON, SHAKESPEARE
 from xformer.errors import XformerError
@@ -41,7 +41,7 @@ def text_choice(preset: Preset, then: Callable[[Preset], None]) -> None:
             return
         st.session_state[NUMBER] += 1  # another number empties the box
         try:
-            name = orders.keep_text(file.getvalue())
+            name = run_commands.keep_text(file.getvalue())
         except (XformerError, OSError) as error:
             st.session_state[WRONG] = f"The file was not taken. {error}"
             return
@@ -54,7 +54,7 @@ def text_choice(preset: Preset, then: Callable[[Preset], None]) -> None:
 
     def download() -> None:
         try:
-            orders.download_shakespeare()
+            run_commands.download_shakespeare()
         except (XformerError, OSError) as error:
             st.session_state[WRONG] = str(error)
         else:
@@ -68,7 +68,7 @@ def text_choice(preset: Preset, then: Callable[[Preset], None]) -> None:
         on_change=chosen,
         help="The last 10 % of it are held out: training never reads them.",
     )
-    if not desk.is_open():
+    if not run_store.is_open():
         st.caption(
             ":material/group: A text that you give is yours alone until you train on it: then everyone on this server sees "
             "the run, and passages of the text with it."

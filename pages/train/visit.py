@@ -7,11 +7,11 @@ import re
 import streamlit as st
 
 from pages.components.training_player import put_at
-from pages.shared import desk
+from pages.shared import run_store
 from pages.shared.ask import not_here
 from pages.shared.literal import literal
-from xformer.errors import BookError
-from xformer.training.book import Entry
+from xformer.errors import RunStoreError
+from xformer.training.run_store import Entry
 
 NEW = "new"
 """What the link says, and the session holds, where a run is set up."""
@@ -29,8 +29,8 @@ def shown_run(who: str) -> Entry | None:
     if chosen in (None, NEW):
         return None
     try:
-        entry = desk.entry(chosen)
-    except BookError as error:
+        entry = run_store.entry(chosen)
+    except RunStoreError as error:
         st.warning(literal(str(error)))
         entry = None
     if entry is None or entry.deleted is not None:
@@ -86,8 +86,8 @@ def show_complaint() -> None:
 
 def _entries() -> list[Entry]:
     try:
-        return desk.entries()
-    except BookError as error:
+        return run_store.entries()
+    except RunStoreError as error:
         st.warning(literal(str(error)))
         return []
 
@@ -99,9 +99,9 @@ def _follow_the_link(asked: str) -> None:
         return
     try:
         if not re.fullmatch(r"[0-9a-f]{8}", asked, re.ASCII):
-            raise BookError
-        desk.entry(asked)
-    except BookError:
+            raise RunStoreError
+        run_store.entry(asked)
+    except RunStoreError:
         not_here("run")
         return
     st.session_state["train_run"] = asked

@@ -12,7 +12,7 @@ from xformer.checkpoints import Checkpoint, to_bytes
 from xformer.config import TaskConfig
 from xformer.tasks import Task
 from xformer.training import jobs
-from xformer.training.book import Book, Entry
+from xformer.training.run_store import Entry, RunStore
 
 MOST_MORE = 1500 * MB
 """So much more memory may the server hold afterwards: its caches have a limit of 1 GB, and torch keeps some."""
@@ -36,7 +36,7 @@ def memory(ground: Ground, sizes: tuple[tuple[int, int], ...], draw: random.Rand
         for n_layers, n_heads in sizes:
             visitor.open("runs")
             visitor.upload("runs_import", f"bomb-{n_layers}-{n_heads}.safetensors", bomb(n_layers, n_heads))
-            mine = [entry for entry in Book(ground.folder / "runs").entries() if entry.owner == visitor.cookie]
+            mine = [entry for entry in RunStore(ground.folder / "runs").entries() if entry.owner == visitor.cookie]
             for entry in mine[:1]:
                 for page in ("attention", "", "residual", "compare"):
                     visitor.open(page, f"model={entry.id}@{entry.step}&input={' '.join('1' * 79)}")
@@ -66,31 +66,31 @@ def disk(ground: Ground, texts: int, draw: random.Random) -> Iterator[str]:
 
 def runs(ground: Ground, n: int, draw: random.Random) -> Iterator[str]:
     """Start as many runs as one can, with ever new cookies and with none: the limit of the address holds, nobody gets any."""
-    book = Book(ground.folder / "runs")
+    store = RunStore(ground.folder / "runs")
     try:
         for number in range(n):
             cookie = "" if number % 4 == 0 else None
             with Visitor(ground.base, cookie=cookie) as visitor:
                 visitor.open("train")
                 visitor.press("start_induction")
-            if any(entry.owner == "" for entry in book.entries()):
+            if any(entry.owner == "" for entry in store.entries()):
                 raise FindingError("there is a run that belongs to nobody")
-            if (found := len(_under_way(book))) > BY_ADDRESS:
+            if (found := len(_under_way(store))) > BY_ADDRESS:
                 raise FindingError(f"{found} runs are under way from one address, and {BY_ADDRESS} are allowed")
             yield "nobody's was refused" if cookie == "" else f"{found} under way"
         with Visitor(ground.base, headers={"X-Forwarded-For": "203.0.113.7"}) as visitor:  # as a proxy here says it
             visitor.open("train")
             visitor.press("start_induction")
-            if not any(entry.owner == visitor.cookie for entry in book.entries()):
+            if not any(entry.owner == visitor.cookie for entry in store.entries()):
                 raise FindingError("the limit of one address holds for another one too")
         yield "another address may"
     finally:
-        for entry in _under_way(book):
-            jobs.stop(book, entry.id)
+        for entry in _under_way(store):
+            jobs.stop(store, entry.id)
 
 
-def _under_way(book: Book) -> list[Entry]:
-    return [entry for entry in book.entries() if entry.is_active or entry.state == "queued"]
+def _under_way(store: RunStore) -> list[Entry]:
+    return [entry for entry in store.entries() if entry.is_active or entry.state == "queued"]
 
 
 def _unfold(visitor: Visitor, key: str) -> None:

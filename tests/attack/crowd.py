@@ -11,7 +11,7 @@ from tests.attack.damaged import originals
 from tests.attack.ground import Ground
 from tests.attack.visitor import FindingError, Visitor
 from xformer.checkpoints import Checkpoint, from_bytes, to_bytes
-from xformer.training.book import Book
+from xformer.training.run_store import RunStore
 
 
 def attempts(ground: Ground, visitors: int, rounds: int, draw: random.Random) -> Iterator[str]:
@@ -79,8 +79,8 @@ class _One(threading.Thread):
         visitor.upload(
             "runs_import", f"{self._canary()}.safetensors", to_bytes(Checkpoint(good.model, good.task, card))
         )
-        book = Book(self.ground.folder / "runs")
-        [entry] = [entry for entry in book.entries() if entry.owner == visitor.cookie]
+        store = RunStore(self.ground.folder / "runs")
+        [entry] = [entry for entry in store.entries() if entry.owner == visitor.cookie]
         if entry.name != canary or not entry.private:
             raise FindingError(f"the import came to be {entry.name!r}, private {entry.private}")
         for stranger in ("", secrets.token_hex(16)):

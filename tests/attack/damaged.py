@@ -19,8 +19,8 @@ from xformer import load, record
 from xformer.checkpoints import from_bytes
 from xformer.errors import XformerError
 from xformer.trace_file import load_trace, save_trace
-from xformer.training.book import Book
 from xformer.training.loop import train
+from xformer.training.run_store import RunStore
 from xformer.training.transfer import from_file, to_file
 
 ODD: tuple[Any, ...] = (
@@ -33,16 +33,16 @@ ODD: tuple[Any, ...] = (
 def originals() -> dict[str, bytes]:
     """A checkpoint, a run as a file, and a trace, of a model that takes a moment to read."""
     with tempfile.TemporaryDirectory() as folder:
-        book = Book(folder)
-        run = book.add(tiny_preset(), name="good", state="finished")
-        rows = [progress.row() for progress in train(tiny_preset(), out=book.folder_of(run), device="cpu")]
-        book.put_rows(run, rows)
-        book.change(run, step=12)
-        model = load(book.folder_of(run)).model
+        store = RunStore(folder)
+        run = store.add(tiny_preset(), name="good", state="finished")
+        rows = [progress.row() for progress in train(tiny_preset(), out=store.folder_of(run), device="cpu")]
+        store.put_rows(run, rows)
+        store.change(run, step=12)
+        model = load(store.folder_of(run)).model
         save_trace(record(model, torch.tensor([[1, 2, 3]])), Path(folder) / "trace.safetensors")
         return {
-            "checkpoint": (book.folder_of(run) / "model.safetensors").read_bytes(),
-            "import": to_file(book, run),
+            "checkpoint": (store.folder_of(run) / "model.safetensors").read_bytes(),
+            "import": to_file(store, run),
             "trace": (Path(folder) / "trace.safetensors").read_bytes(),
         }
 
@@ -128,14 +128,14 @@ def _reader(kind: str, folder: Path) -> Callable[[bytes], object]:
         return from_bytes
     if kind == "trace":
         return lambda content: load_trace(_file(folder, content))
-    book = Book(folder / "runs")
+    store = RunStore(folder / "runs")
 
     def take(content: bytes) -> None:
-        taken = from_file(book, content, owner="me", file_name="a\ud800=1.safetensors")
+        taken = from_file(store, content, owner="me", file_name="a\ud800=1.safetensors")
         if taken.is_new:
-            entry = book.entry(taken.run)
+            entry = store.entry(taken.run)
             f"{entry.name}{entry.title}{entry.about}{entry.message}".encode()  # can be shown
-            to_file(book, taken.run)
+            to_file(store, taken.run)
             entry.settings()
 
     return take

@@ -13,7 +13,7 @@ from playwright.sync_api import Locator, Page, expect
 from tests.browser.conftest import Visit, drawn, see, until
 from tests.pages.test_runs import add, with_weights
 from xformer.training import jobs
-from xformer.training.book import Book
+from xformer.training.run_store import RunStore
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 Visiting = Callable[..., Visit]
@@ -21,18 +21,18 @@ ROW = 36
 
 
 @pytest.fixture
-def book(app_runs: Path) -> Book:
-    """The book of the server, empty."""
-    book = Book(app_runs)
-    for entry in book.entries():
-        jobs.stop(book, entry.id)
-    while any(entry.is_active for entry in book.entries()):
-        jobs.tend(book)
+def store(app_runs: Path) -> RunStore:
+    """The run store of the server, empty."""
+    store = RunStore(app_runs)
+    for entry in store.entries():
+        jobs.stop(store, entry.id)
+    while any(entry.is_active for entry in store.entries()):
+        jobs.reconcile(store)
         time.sleep(0.05)
-    for entry in [*book.entries(), *book.entries(deleted=True)]:
-        book.change(entry.id, deleted=1.0)
-    jobs.empty_bin(book)
-    return book
+    for entry in [*store.entries(), *store.entries(deleted=True)]:
+        store.change(entry.id, deleted=1.0)
+    jobs.empty_bin(store)
+    return store
 
 
 def tick(page: Page, row: int) -> None:
@@ -54,9 +54,9 @@ def chosen(page: Page, runs: list[str]) -> None:
 
 
 def test_ticking_a_row_lays_its_curve_over_and_the_link_brings_it_to_others(
-    book: Book, app: str, visit: Visiting
+    store: RunStore, app: str, visit: Visiting
 ) -> None:
-    one, two = add(book, "one", last=0.5, peak_lr=1e-4), add(book, "two", last=1.0)
+    one, two = add(store, "one", last=0.5, peak_lr=1e-4), add(store, "two", last=1.0)
     visitor = visit(app, f"/runs?runs={one}", "dark")
     page = visitor.page
     expect(curve(page)).to_be_visible()
@@ -73,8 +73,8 @@ def test_ticking_a_row_lays_its_curve_over_and_the_link_brings_it_to_others(
     assert visitor.problems == other.problems == []
 
 
-def test_a_run_is_deleted_taken_back_and_opened_on_another_screen(book: Book, app: str, visit: Visiting) -> None:
-    run = with_weights(book, "mine")
+def test_a_run_is_deleted_taken_back_and_opened_on_another_screen(store: RunStore, app: str, visit: Visiting) -> None:
+    run = with_weights(store, "mine")
     visitor = visit(app, f"/runs?runs={run}")
     page = visitor.page
     page.get_by_role("button", name="Delete").click()
@@ -89,9 +89,9 @@ def test_a_run_is_deleted_taken_back_and_opened_on_another_screen(book: Book, ap
 
 
 def test_a_downloaded_file_comes_back_through_import_and_a_bad_one_is_refused(
-    book: Book, app: str, visit: Visiting, tmp_path: Path
+    store: RunStore, app: str, visit: Visiting, tmp_path: Path
 ) -> None:
-    run = with_weights(book, "mine")
+    run = with_weights(store, "mine")
     visitor = visit(app, f"/runs?runs={run}")
     page = visitor.page
     page.get_by_text("Download", exact=True).click()
@@ -106,7 +106,7 @@ def test_a_downloaded_file_comes_back_through_import_and_a_bad_one_is_refused(
     page.get_by_text("Import", exact=True).click()
     page.locator("input[type=file]").set_input_files(file)
     page.wait_for_function("() => new URL(location).searchParams.get('runs')")
-    [entry] = book.entries()
+    [entry] = store.entries()
     assert (entry.name, entry.tags, entry.id == run) == ("mine", ("imported",), False)
     see(page, "1 run · 1 chosen")
     bad = tmp_path / "bad.safetensors"

@@ -28,7 +28,7 @@ WAYS = {
 
 
 def calls(zygote: Zygote, way: str, every: int, draw: random.Random) -> Iterator[Trial]:
-    """Each call of a worker on the files of the book and of its run, every `every`-th from a random one on."""
+    """Each call of a worker on the files of the run store and of its run, every `every`-th from a random one on."""
     names = calls_of_a_worker(zygote)
     for at in range(1 + draw.randrange(every), len(names) + 1, every):
         yield Trial(f"{way} at call {at}: {names[at - 1]}", partial(_refuse, zygote, way, at))
@@ -73,7 +73,7 @@ def full_disks(zygote: Zygote, n: int, draw: random.Random) -> Iterator[Trial]:
 
 def _fill(zygote: Zygote, kilobytes: int) -> None:
     with fresh(zygote) as ground:
-        folder = ground.book.folder
+        folder = ground.store.folder
         folder.mkdir()
         mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "none", str(folder)]
         if (tried := subprocess.run(mount, capture_output=True, text=True)).returncode:
@@ -86,7 +86,7 @@ def _fill(zygote: Zygote, kilobytes: int) -> None:
 
 def _on_a_small_disk(zygote: Zygote, ground: Ground, folder: Path) -> None:
     run = None
-    with suppress(XformerError):  # it may be too small for the book itself
+    with suppress(XformerError):  # it may be too small for the run store itself
         run = ground.submit(LONG)
     if run is not None:
         with suppress(XformerError, OSError, ValueError):

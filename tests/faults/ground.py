@@ -1,4 +1,4 @@
-"""Where a fault is tried: a book with a tiny run, what such a run ends in when nothing disturbs it, and the comparison."""
+"""Where a fault is tried: a run store with a tiny run, what such a run ends in when nothing disturbs it, and the comparison."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE, load
 from xformer.presets import Preset
 from xformer.training import jobs
-from xformer.training.book import Book, Entry
+from xformer.training.run_store import Entry, RunStore
 from xformer.training.snapshots import STATE, read_state, snapshot_steps
 
 TIMES = ("seconds", "tokens_per_second")
@@ -32,27 +32,27 @@ PATIENCE = 60.0
 
 
 class Ground:
-    """A fresh book in a folder of its own, and the runs in it."""
+    """A fresh run store in a folder of its own, and the runs in it."""
 
     def __init__(self, zygote: Zygote, folder: Path) -> None:
         self.zygote, self.folder = zygote, folder
-        self.book = Book(folder / "book")
-        aside(self.book.folder).mkdir(parents=True)
+        self.store = RunStore(folder / "book")
+        aside(self.store.folder).mkdir(parents=True)
 
     def submit(self, settings: Preset, fault: Fault = NONE, **how: Any) -> str:
         """A new run, whose worker meets a fault."""
         with self.workers(fault):
-            return jobs.submit(self.book, settings, **how)
+            return jobs.submit(self.store, settings, **how)
 
     def resume(self, run: str, fault: Fault = NONE) -> None:
         """The button; the worker meets a fault."""
         with self.workers(fault):
-            jobs.resume(self.book, run)
+            jobs.resume(self.store, run)
 
-    def tend(self) -> None:
+    def reconcile(self) -> None:
         """What a server does every second."""
         with self.workers():
-            jobs.tend(self.book)
+            jobs.reconcile(self.store)
 
     @contextmanager
     def workers(self, fault: Fault = NONE) -> Iterator[None]:
@@ -66,19 +66,19 @@ class Ground:
 
     def pid(self, run: str) -> int:
         """The process of a run, by its lock: known from the moment it is started."""
-        return int((self.book.folder_of(run) / jobs.LOCK).read_text())
+        return int((self.store.folder_of(run) / jobs.LOCK).read_text())
 
     def kill(self, run: str) -> None:
         """kill -9"""
         end(self.pid(run))
 
-    def wait(self, run: str, what: str, holds: Callable[[Entry], bool], *, tend: bool = True) -> Entry:
+    def wait(self, run: str, what: str, holds: Callable[[Entry], bool], *, reconcile: bool = True) -> Entry:
         """Wait until something holds of a run, tending as a server would."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            if tend:
-                self.tend()
-            entry = self.book.entry(run)
+            if reconcile:
+                self.reconcile()
+            entry = self.store.entry(run)
             if holds(entry):
                 return entry
             if time.monotonic() > deadline:
@@ -106,7 +106,7 @@ class Ground:
 
     def resume_to_the_end(self, run: str) -> None:
         """Let a run go on, and compare what it ends in."""
-        if self.book.entry(run).state != "finished":
+        if self.store.entry(run).state != "finished":
             self.resume(run)
             entry = self.wait(
                 run, "the end of a resumed run", lambda entry: not entry.is_active and entry.state != "queued"
@@ -114,12 +114,12 @@ class Ground:
             assert entry.state == "finished", f"resumed, the run is {entry.state}: {entry.message}"
 
     def assert_whole(self, run: str, *, is_at_work: bool = False) -> None:
-        """Every file can be read, and the book too. Half-written files are there only while no worker has come since."""
-        with self.book.database.reading() as db:
+        """Every file can be read, and the run store too. Half-written files are there only while no worker has come since."""
+        with self.store.database.reading() as db:
             assert db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
-        folder = self.book.folder_of(run)
-        self.book.entries()
-        self.book.rows(run)
+        folder = self.store.folder_of(run)
+        self.store.entries()
+        self.store.rows(run)
         for path in folder.rglob("*"):
             if path.is_dir() or (path.suffix == ".part" and is_at_work):
                 continue
@@ -134,17 +134,17 @@ class Ground:
 
     def outcome(self, run: str) -> dict[str, Any]:
         """All that a finished run leaves, but for times."""
-        entry = self.book.entry(run)
+        entry = self.store.entry(run)
         assert entry.state == "finished", f"{entry.state}: {entry.message}"
-        folder = self.book.folder_of(run)
+        folder = self.store.folder_of(run)
         checkpoint = load(folder)
         found: dict[str, Any] = {"weights": weights_of(folder / FILE), "step": entry.step, "train": entry.train}
         found["figures"], found["card's figures"] = entry.figures, checkpoint.card["figures"]
-        found["rows"] = untimed(self.book.rows(run))
+        found["rows"] = untimed(self.store.rows(run))
         found["curve"] = untimed(checkpoint.card["curve"])
         for step in snapshot_steps(folder):
             found[f"snapshot {step}"] = weights_of(folder / "snapshots" / f"{step:06d}.safetensors")
-        last = aside(self.book.folder) / f"{run}-last-state.safetensors"
+        last = aside(self.store.folder) / f"{run}-last-state.safetensors"
         state = read_state_file(last)
         found |= {f"optimiser's {name}": value for name, value in state[0].items()}
         values = {name: value for name, value in state[1].items() if name != "seconds"}
@@ -163,9 +163,9 @@ class Ground:
             assert is_same(found[name], theirs), f"{name} differs from the undisturbed run"
 
 
-def aside(book: Path) -> Path:
-    """A folder beside a book for what the campaign keeps."""
-    return book.parent / "aside"
+def aside(store: Path) -> Path:
+    """A folder beside a run store for what the campaign keeps."""
+    return store.parent / "aside"
 
 
 def weights_of(file: Path) -> dict[str, torch.Tensor]:
@@ -208,7 +208,7 @@ def undisturbed(zygote: Zygote, settings: Preset) -> dict[str, Any]:
 
 @contextmanager
 def fresh(zygote: Zygote, folder: Path | None = None) -> Iterator[Ground]:
-    """A book that nobody has written in; gone afterwards, with all processes, unless something has failed."""
+    """A run store that nobody has written in; gone afterwards, with all processes, unless something has failed."""
     memory = Path("/dev/shm")
     where = (
         Path(tempfile.mkdtemp(prefix="xformer-fault-", dir=memory if memory.is_dir() else None))
@@ -228,7 +228,7 @@ def fresh(zygote: Zygote, folder: Path | None = None) -> Iterator[Ground]:
             end(pid)
 
 
-def change_settings(book: Book, run: str, **train: Any) -> None:
-    """Edit the recipe of a run in the book, as somebody with a text editor would."""
-    entry = book.entry(run)
-    book.change(run, train=json.dumps(entry.train | train))
+def change_settings(store: RunStore, run: str, **train: Any) -> None:
+    """Edit the recipe of a run in the run store, as somebody with a text editor would."""
+    entry = store.entry(run)
+    store.change(run, train=json.dumps(entry.train | train))

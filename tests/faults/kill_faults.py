@@ -54,14 +54,14 @@ def _term(zygote: Zygote, step: int) -> None:
     with fresh(zygote) as ground:
         run = ground.submit(LONG, SLOW)
         pid = ground.pid(run)
-        ground.wait(run, f"step {step}", lambda entry: entry.step >= step or not entry.is_active, tend=False)
+        ground.wait(run, f"step {step}", lambda entry: entry.step >= step or not entry.is_active, reconcile=False)
         os.kill(pid, signal.SIGTERM)
         ground.wait_until_gone(pid)
-        entry = ground.wait_for_rest(run) if ground.book.entry(run).is_active else ground.book.entry(run)
+        entry = ground.wait_for_rest(run) if ground.store.entry(run).is_active else ground.store.entry(run)
         assert entry.state in ("interrupted", "finished"), entry.state
         ground.assert_whole(run)
         if entry.state == "interrupted":
-            assert read_state(ground.book.folder_of(run)).values["step"] == entry.step >= step
+            assert read_state(ground.store.folder_of(run)).values["step"] == entry.step >= step
         ground.resume_to_the_end(run)
         ground.assert_like_undisturbed(run, undisturbed(zygote, LONG))
 

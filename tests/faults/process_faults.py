@@ -15,9 +15,9 @@ from tests.faults.trial import Trial
 from tests.faults.zygote import NONE, Fault, Zygote
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import load
-from xformer.errors import BookError
+from xformer.errors import RunStoreError
 from xformer.training import jobs
-from xformer.training.mending import DAMAGED
+from xformer.training.repair import DAMAGED
 from xformer.training.snapshots import STATE, read_state, snapshot_file, snapshot_steps
 
 HANGING = {
@@ -48,12 +48,12 @@ def in_turn(names: list[str], n: int, draw: random.Random) -> Iterator[str]:
 def _stop(zygote: Zygote, fault: Fault, moment: float) -> None:
     with fresh(zygote) as ground:
         run = ground.submit(LONG, fault)
-        zygote.start("tend", folder=str(ground.book.folder), seconds=600.0)
+        zygote.start("reconcile", folder=str(ground.store.folder), seconds=600.0)
         pid = ground.pid(run)
         time.sleep(moment)
-        jobs.stop(ground.book, run)
+        jobs.stop(ground.store, run)
         told = time.monotonic()
-        entry = ground.wait(run, "an end", lambda entry: not entry.is_active, tend=False)
+        entry = ground.wait(run, "an end", lambda entry: not entry.is_active, reconcile=False)
         took = time.monotonic() - told
         assert entry.state == "stopped" or (entry.state, entry.step) == ("finished", 160), entry.state
         assert took < SECONDS, f"a stop took {took:.1f} s"
@@ -72,10 +72,10 @@ def tabs(zygote: Zygote, n: int, draw: random.Random) -> Iterator[Trial]:
 
 def press_at_once(ground: Ground, n: int, **how: object) -> list[dict[str, str]]:
     """What each of several tabs was told."""
-    results = [aside(ground.book.folder) / f"said-{number}" for number in range(n)]
+    results = [aside(ground.store.folder) / f"said-{number}" for number in range(n)]
     at = time.monotonic() + 0.3
     pids = [
-        ground.zygote.start("press", NONE, folder=str(ground.book.folder), at=at, result=str(result), **how)
+        ground.zygote.start("press", NONE, folder=str(ground.store.folder), at=at, result=str(result), **how)
         for result in results
     ]
     for pid in pids:
@@ -86,7 +86,7 @@ def press_at_once(ground: Ground, n: int, **how: object) -> list[dict[str, str]]
 def _start_at_once(zygote: Zygote) -> None:
     with fresh(zygote) as ground:
         said = press_at_once(ground, 4, button="start", owner="ada", waiting=2)
-        entries = {entry.id for entry in ground.book.entries()}
+        entries = {entry.id for entry in ground.store.entries()}
         answers = [answer["answer"] for answer in said if "answer" in answer]
         # a tiny run may be over before the last tab is heard
         assert len(answers) >= 2
@@ -120,21 +120,21 @@ def pauses(zygote: Zygote, n: int, draw: random.Random) -> Iterator[Trial]:
 def _pause(zygote: Zygote, what: str, moment: float) -> None:
     with fresh(zygote) as ground:
         run = ground.submit(LONG, SLOW)
-        ground.book.send(run, "pause")
-        ground.wait(run, "a pause", lambda entry: entry.state == "paused", tend=False)
+        ground.store.send(run, "pause")
+        ground.wait(run, "a pause", lambda entry: entry.state == "paused", reconcile=False)
         other = ground.submit(SHORT)
         time.sleep(moment)
         if what == "kill":
             ground.kill(run)
-        elif what == "step" and ground.book.entry(run).is_active:
+        elif what == "step" and ground.store.entry(run).is_active:
             try:
-                ground.book.send(run, "step")
-            except BookError:  # it has left in this very moment
-                assert not ground.book.entry(run).is_active
+                ground.store.send(run, "step")
+            except RunStoreError:  # it has left in this very moment
+                assert not ground.store.entry(run).is_active
         else:
             ground.resume(run)
         ground.wait(other, "the end of the other one", lambda entry: entry.state == "finished")
-        entry = ground.book.entry(run)
+        entry = ground.store.entry(run)
         assert entry.state in ("paused", "queued", "running", "interrupted", "finished"), entry.state
         if entry.is_active or entry.state == "queued":
             ground.wait(run, "rest", lambda entry: entry.state in ("paused", "finished", "interrupted"))
@@ -144,7 +144,7 @@ def _pause(zygote: Zygote, what: str, moment: float) -> None:
 
 
 def rates(zygote: Zygote, n: int, draw: random.Random) -> Iterator[Trial]:
-    """A learning rate chosen while it runs, and a kill some time later: the settings in the book tell the whole run."""
+    """A learning rate chosen while it runs, and a kill some time later: the settings in the run store tell the whole run."""
     for _ in range(n):
         moments = draw.uniform(0.1, 0.6), draw.uniform(0, 0.6)
         yield Trial(f"a new learning rate, and a kill {moments[1]:.2f} s later", partial(_rate, zygote, moments))
@@ -154,13 +154,13 @@ def _rate(zygote: Zygote, moments: tuple[float, float]) -> None:
     with fresh(zygote) as ground:
         run = ground.submit(LONG, SLOW)
         time.sleep(moments[0])
-        ground.book.send(run, "rate", 0.02)
+        ground.store.send(run, "rate", 0.02)
         ground.wait(run, "a new rate", lambda entry: bool(entry.train["lr_changes"]))
         time.sleep(moments[1])
         ground.kill(run)
         assert ground.wait_for_rest(run).state in ("interrupted", "finished")
         ground.resume_to_the_end(run)
-        replayed = ground.submit(ground.book.entry(run).settings())
+        replayed = ground.submit(ground.store.entry(run).settings())
         ground.wait(replayed, "the end", lambda entry: entry.state == "finished")
         ground.assert_like_undisturbed(run, ground.outcome(replayed))
 
@@ -181,22 +181,24 @@ BACKWARDS = Fault(mischief={"clock_backwards": {}})
 def _clock(zygote: Zygote, moment: float) -> None:
     with fresh(zygote) as ground:
         run = ground.submit(LONG, BACKWARDS)
-        zygote.start("tend", BACKWARDS, folder=str(ground.book.folder), seconds=600.0)
+        zygote.start("reconcile", BACKWARDS, folder=str(ground.store.folder), seconds=600.0)
         time.sleep(moment)
         ground.kill(run)
-        entry = ground.wait(run, "rest", lambda entry: not entry.is_active, tend=False)
+        entry = ground.wait(run, "rest", lambda entry: not entry.is_active, reconcile=False)
         if entry.state != "finished":
             ground.resume(run, BACKWARDS)
-        ground.wait(run, "the end", lambda entry: entry.state == "finished", tend=False)
+        ground.wait(run, "the end", lambda entry: entry.state == "finished", reconcile=False)
         ground.assert_like_undisturbed(run, undisturbed(zygote, LONG))
 
 
 def _clock_and_stop(zygote: Zygote) -> None:
     with fresh(zygote) as ground:
         run = ground.submit(LONG, Fault(mischief={"hang_at": {"step": 20}}))
-        zygote.start("tend", Fault(mischief={"clock_an_hour_back": {}}), folder=str(ground.book.folder), seconds=600.0)
-        jobs.stop(ground.book, run)
-        assert ground.wait(run, "a stop", lambda entry: not entry.is_active, tend=False).state == "stopped"
+        zygote.start(
+            "reconcile", Fault(mischief={"clock_an_hour_back": {}}), folder=str(ground.store.folder), seconds=600.0
+        )
+        jobs.stop(ground.store, run)
+        assert ground.wait(run, "a stop", lambda entry: not entry.is_active, reconcile=False).state == "stopped"
         ground.resume_to_the_end(run)
         ground.assert_like_undisturbed(run, undisturbed(zygote, LONG))
 
@@ -224,7 +226,7 @@ def _huge_rate(zygote: Zygote) -> None:
         entry = ground.wait_for_rest(run)
         assert entry.state == "failed"
         assert "try a smaller one, for example" in entry.message
-        folder = ground.book.folder_of(run)
+        folder = ground.store.folder_of(run)
         ground.assert_whole(run)
         assert bool(read_state(folder).tensors["weights"].isfinite().all())
         load(snapshot_file(folder, snapshot_steps(folder)[-1]))  # refuses weights that are no numbers
@@ -257,16 +259,16 @@ def _edit(
     with fresh(zygote) as ground:
         run = ground.submit(LONG, SLOW)
         ground.wait(run, "some steps", lambda entry: entry.step > 20)
-        jobs.stop(ground.book, run)
+        jobs.stop(ground.store, run)
         ground.wait_for_rest(run)
-        file = ground.book.folder_of(run) / STATE
-        settings, content = ground.book.entry(run).train, file.read_bytes()
-        change_settings(ground.book, run, **(train or {}))
+        file = ground.store.folder_of(run) / STATE
+        settings, content = ground.store.entry(run).train, file.read_bytes()
+        change_settings(ground.store, run, **(train or {}))
         file.write_bytes(state(content))
-        if ground.book.entry(run).state != DAMAGED:  # else it is refused before it is started
+        if ground.store.entry(run).state != DAMAGED:  # else it is refused before it is started
             ground.resume(run)
         assert ground.wait_for_rest(run).state in ("failed", DAMAGED)
-        ground.book.change(run, train=json.dumps(settings))
+        ground.store.change(run, train=json.dumps(settings))
         file.write_bytes(content)
         ground.resume_to_the_end(run)
         ground.assert_like_undisturbed(run, undisturbed(zygote, LONG))

@@ -31,7 +31,7 @@ def presses(zygote: Zygote, way: str, every: int, draw: random.Random) -> Iterat
 def _press(zygote: Zygote, way: str, at: int) -> None:
     with fresh(zygote) as ground:
         said = press(ground, Fault(calls=(at, at, WAYS[way])), button="start")
-        entries = ground.book.entries()
+        entries = ground.store.entries()
         assert len(entries) <= 1, "one press, two runs"
         if "answer" in said:
             assert [entry.id for entry in entries] == [said["answer"]], "said to be written down, and is not"
@@ -62,8 +62,8 @@ def calls_of_a_start(zygote: Zygote) -> list[str]:
 
 def press(ground: Ground, fault: Fault = NONE, **how: Any) -> dict[str, Any]:
     """A button pressed in a process of its own; what it said, nothing where it was killed."""
-    result = aside(ground.book.folder) / "said"
-    pid = ground.zygote.start("press", fault, folder=str(ground.book.folder), at=0.0, result=str(result), **how)
+    result = aside(ground.store.folder) / "said"
+    pid = ground.zygote.start("press", fault, folder=str(ground.store.folder), at=0.0, result=str(result), **how)
     ground.wait_until_gone(pid)
     return json.loads(result.read_text()) if result.exists() else {}
 
@@ -77,17 +77,17 @@ def restarts(zygote: Zygote, n: int, draw: random.Random) -> Iterator[Trial]:
 
 def _restart(zygote: Zygote, moments: tuple[float, float]) -> None:
     with fresh(zygote) as ground:
-        server = zygote.start("tend", folder=str(ground.book.folder), seconds=600.0)
+        server = zygote.start("reconcile", folder=str(ground.store.folder), seconds=600.0)
         first, second = ground.submit(LONG, SLOW), ground.submit(LONG, SLOW)
         worker = ground.pid(first)
         time.sleep(moments[0])
         end(server)
         ground.wait_until_gone(server)
         time.sleep(moments[1])
-        assert ground.book.entry(first).state == "finished" or ground.pid(first) == worker
-        zygote.start("tend", folder=str(ground.book.folder), seconds=600.0)
+        assert ground.store.entry(first).state == "finished" or ground.pid(first) == worker
+        zygote.start("reconcile", folder=str(ground.store.folder), seconds=600.0)
         for run in (first, second):
-            ground.wait(run, "the end", lambda entry: entry.state == "finished", tend=False)
+            ground.wait(run, "the end", lambda entry: entry.state == "finished", reconcile=False)
             ground.assert_whole(run)
             ground.assert_like_undisturbed(run, undisturbed(zygote, LONG))
-            assert not liveness.is_held(ground.book.folder_of(run) / LOCK) or ground.pid(run) in zygote.alive()
+            assert not liveness.is_held(ground.store.folder_of(run) / LOCK) or ground.pid(run) in zygote.alive()

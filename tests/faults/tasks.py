@@ -15,17 +15,17 @@ from tests.faults import ground
 from tests.faults.zygote import spawn_by
 from xformer.errors import XformerError
 from xformer.training import jobs, loop, worker
-from xformer.training.book import Book
 from xformer.training.limits import Limits
+from xformer.training.run_store import RunStore
 from xformer.training.snapshots import STATE
 
 LAST_STATE = "last-state.safetensors"
 
 
 def train(lock: int, *, address: str, folder: str, run: str, token: str, log: str) -> int:
-    """Be the worker of a run. The last state, which a finished run has no use for, is kept beside the book to be compared."""
+    """Be the worker of a run. The last state, which a finished run has no use for, is kept beside the store to be compared."""
     jobs._spawn = spawn_by(address)
-    worker.step_back = lambda: "as it was"  # the machine may be busy
+    worker.lower_priority = lambda: "as it was"  # the machine may be busy
     remove_state = loop.remove_state
 
     def keep_and_remove(out: Path) -> None:
@@ -37,13 +37,13 @@ def train(lock: int, *, address: str, folder: str, run: str, token: str, log: st
     return worker.main([run, "--folder", folder, "--token", token, "--lock", str(lock)])
 
 
-def tend(*, address: str, folder: str, seconds: float) -> int:
-    """Be a server: tend the book in a loop."""
+def reconcile(*, address: str, folder: str, seconds: float) -> int:
+    """Be a server: tend the run store in a loop."""
     jobs._spawn = spawn_by(address)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         with suppress(XformerError, OSError):  # as the server's own loop
-            jobs.tend(Book(folder))
+            jobs.reconcile(RunStore(folder))
         time.sleep(0.05)
     return 0
 
@@ -51,19 +51,19 @@ def tend(*, address: str, folder: str, seconds: float) -> int:
 def press(*, address: str, folder: str, button: str, at: float, result: str, **arguments: Any) -> int:
     """Be a tab: press a button at a moment, and write down what came of it."""
     jobs._spawn = spawn_by(address)
-    book = Book(folder)
+    store = RunStore(folder)
     while time.monotonic() < at:
         time.sleep(0)
     try:
         if button == "start":
             limits = Limits(waiting=arguments["waiting"]) if "waiting" in arguments else None
-            answer = jobs.submit(book, ground.SHORT, owner=arguments.get("owner", ""), limits=limits)
+            answer = jobs.submit(store, ground.SHORT, owner=arguments.get("owner", ""), limits=limits)
         elif button == "resume":
-            answer = jobs.resume(book, arguments["run"])
+            answer = jobs.resume(store, arguments["run"])
         elif button == "fork":
-            answer = jobs.fork(book, arguments["run"], arguments["step"], ground.SHORT)
+            answer = jobs.fork(store, arguments["run"], arguments["step"], ground.SHORT)
         else:
-            answer = jobs.tend(book)
+            answer = jobs.reconcile(store)
         said = {"answer": answer}
     except XformerError as error:
         said = {"error": str(error)}
@@ -72,4 +72,4 @@ def press(*, address: str, folder: str, button: str, at: float, result: str, **a
     return 0
 
 
-TASKS: dict[str, Callable[..., int]] = {"worker": train, "tend": tend, "press": press}
+TASKS: dict[str, Callable[..., int]] = {"worker": train, "reconcile": reconcile, "press": press}

@@ -31,7 +31,7 @@ class Fault:
     """What goes wrong in a process: calls on a folder (see `disk.arm`), and mischief by name with its arguments."""
 
     calls: tuple[int, int, int] | None = None
-    """First, last, error; the folder is the book's."""
+    """First, last, error; the folder is the run store's."""
     log: str = os.devnull
     """Where the calls are written down."""
     mischief: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -109,9 +109,9 @@ def spawn_by(address: str, fault: Fault = NONE) -> Callable[..., None]:
     """In place of `jobs._spawn`: a worker from the zygote, with what goes wrong in it."""
     from xformer.training import jobs, liveness
 
-    def spawn(folder: Path, book: Any, run: str, token: str, lock: int) -> None:
+    def spawn(folder: Path, store: Any, run: str, token: str, lock: int) -> None:
         pid = start(
-            address, "worker", fault, lock, folder=str(book.folder), run=run, token=token, log=str(folder / jobs.LOG)
+            address, "worker", fault, lock, folder=str(store.folder), run=run, token=token, log=str(folder / jobs.LOG)
         )
         liveness.sign(lock, pid)
 
@@ -122,10 +122,10 @@ def serve(address: str) -> None:
     """Fork whatever is asked for, as long as the process that started this one is there."""
     from tests.faults.ground import SHORT
     from tests.faults.tasks import TASKS
-    from xformer.training.allocator import settle
     from xformer.training.loop import train
+    from xformer.training.process_tuning import tune_process
 
-    settle()
+    tune_process()
     list(train(SHORT))  # once here, so that what torch imports on first use is there in every process
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them, so they leave no zombies
     forked: list[int] = []

@@ -1,4 +1,4 @@
-"""Lightning's loop around our models: the same numbers as ours, and a run in the book that the app can show."""
+"""Lightning's loop around our models: the same numbers as ours, and a run in the run store that the app can show."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 
 from tests.training.tiny import ARCHITECTURES, tiny_preset
 from xformer.checkpoints import load
-from xformer.errors import BookError, ConfigError
+from xformer.errors import ConfigError, RunStoreError
 from xformer.model import Transformer
 from xformer.presets import Preset
 from xformer.tasks import Task
 from xformer.training import jobs, liveness
-from xformer.training.book import Book
 from xformer.training.loop import train
+from xformer.training.run_store import RunStore
 from xformer.training.snapshots import snapshot_file, snapshot_steps
 
 lightning = pytest.importorskip("lightning", reason="lightning is not installed: its integration was NOT tested")
@@ -51,8 +51,8 @@ def test_lightning_follows_our_own_loop(tmp_path: Path, architecture: str) -> No
     module = LitTransformer(preset)
     snapshots = AttentionSnapshots(module.task, folder=tmp_path, every=10, held_out=preset.train.held_out)
     fit(module, preset, snapshots)
-    [entry] = Book(tmp_path).entries()
-    theirs, ours = Book(tmp_path).rows(entry.id), [report.row() for report in train(preset)]
+    [entry] = RunStore(tmp_path).entries()
+    theirs, ours = RunStore(tmp_path).rows(entry.id), [report.row() for report in train(preset)]
     assert [row["step"] for row in theirs] == [row["step"] for row in ours] == [*range(10, 71, 10)]
     for one, other in zip(theirs, ours, strict=True):
         # float32 sums in another order, through 70 updates
@@ -83,31 +83,31 @@ class Anybody(lightning.LightningModule):
 
 
 class Watcher(lightning.Callback):
-    """Looks at the book while Lightning trains, as the app would."""
+    """Looks at the run store while Lightning trains, as the app would."""
 
-    def __init__(self, book: Book) -> None:
-        self.book, self.seen = book, []
+    def __init__(self, store: RunStore) -> None:
+        self.store, self.seen = store, []
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        jobs.tend(self.book)
-        [entry] = self.book.entries()
-        held = liveness.is_held(self.book.folder_of(entry.id) / jobs.LOCK)
-        self.seen.append((entry.state, held, snapshot_steps(self.book.folder_of(entry.id))[-1]))
+        jobs.reconcile(self.store)
+        [entry] = self.store.entries()
+        held = liveness.is_held(self.store.folder_of(entry.id) / jobs.LOCK)
+        self.seen.append((entry.state, held, snapshot_steps(self.store.folder_of(entry.id))[-1]))
 
 
 def test_any_module_leaves_a_run_that_can_be_watched(tmp_path: Path) -> None:
-    preset, book = tiny_preset(), Book(tmp_path)
-    module, watcher = Anybody(preset), Watcher(Book(tmp_path))
+    preset, store = tiny_preset(), RunStore(tmp_path)
+    module, watcher = Anybody(preset), Watcher(RunStore(tmp_path))
     fit(module, preset, AttentionSnapshots(module.task, folder=tmp_path, name="theirs", every=5), watcher, steps=12)
     assert [state for state, _, _ in watcher.seen] == ["running"] * 12
     assert all(held for _, held, _ in watcher.seen)
     assert [step for _, _, step in watcher.seen] == [0] * 4 + [5] * 5 + [10] * 3
-    [entry] = book.entries()
-    folder = book.folder_of(entry.id)
+    [entry] = store.entries()
+    folder = store.folder_of(entry.id)
     assert (entry.state, entry.step, entry.name, entry.worker) == ("finished", 12, "theirs", None)
     assert entry.figures["samples"] == 2000
     assert snapshot_steps(folder) == [0, 5, 10, 12]
-    assert [row["learning_rate"] for row in book.rows(entry.id)][:2] == [0.01, 0.01]
+    assert [row["learning_rate"] for row in store.rows(entry.id)][:2] == [0.01, 0.01]
     final, last = load(folder), load(snapshot_file(folder, 12))
     for mine, kept, latest in zip(
         module.inner["net"].parameters(), final.model.parameters(), last.model.parameters(), strict=True
@@ -119,33 +119,33 @@ def test_any_module_leaves_a_run_that_can_be_watched(tmp_path: Path) -> None:
 
 
 def test_a_failure_is_written_down_and_not_resumed_here(tmp_path: Path) -> None:
-    preset, book = tiny_preset(), Book(tmp_path)
+    preset, store = tiny_preset(), RunStore(tmp_path)
     module = Anybody(preset, fail_at=7)
     with pytest.raises(ZeroDivisionError):
         fit(module, preset, AttentionSnapshots(module.task, folder=tmp_path, every=5), steps=12)
-    [entry] = book.entries()
+    [entry] = store.entries()
     assert (entry.state, entry.worker, entry.message) == (
         "failed",
         None,
         "Lightning's loop ended with ZeroDivisionError.",
     )
-    with pytest.raises(BookError, match="was trained by another program; go on with it there"):
-        jobs.resume(book, entry.id)
-    assert book.entry(entry.id).state == "failed"
+    with pytest.raises(RunStoreError, match="was trained by another program; go on with it there"):
+        jobs.resume(store, entry.id)
+    assert store.entry(entry.id).state == "failed"
 
 
 def test_the_app_can_stop_it(tmp_path: Path) -> None:
-    preset, book = tiny_preset(), Book(tmp_path)
+    preset, store = tiny_preset(), RunStore(tmp_path)
     module = Anybody(preset)
 
     class Stop(lightning.Callback):
         def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
             if trainer.global_step == 6:
-                jobs.stop(book, book.entries()[0].id)
+                jobs.stop(store, store.entries()[0].id)
 
     trainer = fit(module, preset, AttentionSnapshots(module.task, folder=tmp_path, every=5), Stop(), steps=30)
     assert trainer.global_step == 10
-    [entry] = book.entries()
+    [entry] = store.entries()
     assert (entry.state, entry.step) == ("finished", 10)
 
 
@@ -155,7 +155,7 @@ def test_a_module_without_one_of_our_models_is_refused(tmp_path: Path) -> None:
     module.inner["other"] = Transformer(preset.model)
     with pytest.raises(ConfigError, match=r"exactly one xformer\.Transformer, got 2"):
         fit(module, preset, AttentionSnapshots(module.task, folder=tmp_path), steps=3)
-    assert not Book(tmp_path).entries()
+    assert not RunStore(tmp_path).entries()
 
 
 def test_without_room_the_run_says_so_and_lightning_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +163,7 @@ def test_without_room_the_run_says_so_and_lightning_goes_on(tmp_path: Path, monk
     monkeypatch.setenv("XFORMER_MAX_DISK", "1")
     module = LitTransformer(preset)
     fit(module, preset, AttentionSnapshots(module.task, folder=tmp_path, every=10))
-    [entry] = Book(tmp_path).entries()
+    [entry] = RunStore(tmp_path).entries()
     assert entry.state == "finished"
     assert entry.message.startswith("A snapshot of step 20 takes 0.1 MB. Runs and texts on this server take")
     assert not list((tmp_path / entry.id).glob("snapshots/*"))

@@ -16,7 +16,7 @@ from tests.training.at_work import add, train
 from xformer import Checkpoint, Transformer, save
 from xformer.presets import preset
 from xformer.tasks import Task, texts
-from xformer.training.book import Book
+from xformer.training.run_store import RunStore
 
 HOME = None
 SCREENS = (
@@ -210,9 +210,9 @@ def test_a_run_of_a_text_shows_bits_and_what_it_says(
     chosen = preset("characters")
     model = chosen.model.replace(n_layers=1, d_model=16, n_heads=2, d_head=0, d_value=0, d_ff=8)
     recipe = chosen.train.replace(steps=6, log_every=3, snapshot_every=3, held_out=4, batch_size=3)
-    book = Book(runs)
-    run = add(book, type(chosen)("own", "Own", "For a test.", model, chosen.task, recipe))
-    entry = train(book, run, monkeypatch)
+    store = RunStore(runs)
+    run = add(store, type(chosen)("own", "Own", "For a test.", model, chosen.task, recipe))
+    entry = train(store, run, monkeypatch)
     assert entry.state == "finished"
     app = open_page("pages/train/page.py", run=run)
     assert not app.exception

@@ -24,7 +24,7 @@ from xformer.decoding import Sampling
 from xformer.errors import InputError
 from xformer.tasks import Task
 from xformer.tasks.batch import IGNORED
-from xformer.training.book import Book
+from xformer.training.run_store import RunStore
 from xformer.training.transfer import from_file
 
 COMPARE = "pages/compare/page.py"
@@ -120,7 +120,7 @@ def test_the_ruler_says_what_the_models_say(open_page: Open) -> None:
 
 
 def test_a_run_that_is_looked_at_plays_against_an_earlier_step(open_page: Open, runs: Path) -> None:
-    run = with_weights(Book(runs), "![x](http://evil/x.png)")
+    run = with_weights(RunStore(runs), "![x](http://evil/x.png)")
     app = open_page(COMPARE, model=run)
     assert not app.exception
     last, early = in_link(app, "a"), in_link(app, "b")
@@ -213,7 +213,7 @@ def test_players_that_take_long_say_how_far_they_are_and_can_be_stopped(
 def test_many_heads_and_long_inputs_are_summarised(open_page: Open, runs: Path) -> None:
     model = ModelConfig(architecture="encoder", vocab_size=20, d_model=24, n_layers=2, n_heads=12, d_ff=8, max_len=130)
     task = Task(TaskConfig(name="reverse", architecture="encoder", min_len=3, max_len=128))
-    [run] = [from_file(Book(runs), to_bytes(Checkpoint(Transformer(model), task, {"name": "big"})), owner="").run]
+    [run] = [from_file(RunStore(runs), to_bytes(Checkpoint(Transformer(model), task, {"name": "big"})), owner="").run]
     source = " ".join(str(1 + place % 19) for place in range(128))
     for panel, n_cells in (("rows", 12 * 43), ("attention", 32 * 32)):
         app = open_page(COMPARE, a=run, b=f"{run}~causal", input=source, panel=panel)
@@ -439,7 +439,7 @@ def test_a_player_against_itself_claims_no_difference(open_page: Open) -> None:
 def test_models_of_different_seeds_are_not_patched(open_page: Open, runs: Path) -> None:
     task = load(ROOT / "checkpoints/reverse-small")
     other = Checkpoint(Transformer(task.model.config), task.task, {"name": "apart"})
-    [run] = [from_file(Book(runs), to_bytes(other), owner="").run]
+    [run] = [from_file(RunStore(runs), to_bytes(other), owner="").run]
     app = open_page(COMPARE, a="reverse-small", b=run, input=INPUT, panel="patching")
     assert not app.exception
     assert "were trained apart" in words(app)

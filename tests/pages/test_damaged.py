@@ -1,4 +1,4 @@
-"""One damaged run, report, card or book: the screens say so, and show everything else."""
+"""One damaged run, report, card or run store: the screens say so, and show everything else."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import pytest
 from tests.pages.conftest import Open, plain
 from tests.pages.test_runs import table, with_weights, words
 from xformer.training import jobs
-from xformer.training.book import Book
 from xformer.training.card import believed
+from xformer.training.run_store import RunStore
 
 RUNS, TRAIN = "pages/runs/page.py", "pages/train/page.py"
 
 
 @pytest.fixture(autouse=True)
 def _no_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "tend", lambda book: None)
+    monkeypatch.setattr(jobs, "reconcile", lambda store: None)
 
 
-def hurt(book: Book, run: str, statement: str) -> None:
-    """Change the book as a hand or a failing disk would."""
-    with book.database.writing() as db:
+def hurt(store: RunStore, run: str, statement: str) -> None:
+    """Change the run store as a hand or a failing disk would."""
+    with store.database.writing() as db:
         db.execute(statement.replace("RUN", f"'{run}'"))
 
 
@@ -37,9 +37,9 @@ def hurt(book: Book, run: str, statement: str) -> None:
     ],
 )
 def test_runs_shows_the_others(open_page: Open, runs: Path, statement: str) -> None:
-    book = Book(runs)
-    sound, run = with_weights(book, "sound"), with_weights(book, "hurt")
-    hurt(book, run, statement)
+    store = RunStore(runs)
+    sound, run = with_weights(store, "sound"), with_weights(store, "hurt")
+    hurt(store, run, statement)
     app = open_page(RUNS, runs=f"{run},{sound}")
     assert not app.exception
     assert list(table(app)["name"]) == ["hurt", "sound"]
@@ -50,9 +50,9 @@ def test_runs_shows_the_others(open_page: Open, runs: Path, statement: str) -> N
 
 
 def test_train_says_it_and_leads_on(open_page: Open, runs: Path) -> None:
-    book = Book(runs)
-    run = with_weights(book, "hurt")
-    hurt(book, run, "UPDATE runs SET train = '{}' WHERE id = RUN")
+    store = RunStore(runs)
+    run = with_weights(store, "hurt")
+    hurt(store, run, "UPDATE runs SET train = '{}' WHERE id = RUN")
     app = open_page(TRAIN)  # the visitor's latest run
     assert not app.exception
     assert "This run cannot be read" in app.error[0].value
@@ -63,9 +63,9 @@ def test_train_says_it_and_leads_on(open_page: Open, runs: Path) -> None:
 
 @pytest.mark.parametrize("figures", ['{"exact_match": "much", "samples": 3}', "{", '{"loss": 1.0}'])
 def test_home_says_nothing_of_figures_that_are_none(open_page: Open, runs: Path, figures: str) -> None:
-    book = Book(runs)
-    run = with_weights(book, "hurt")
-    book.change(run, figures=figures)
+    store = RunStore(runs)
+    run = with_weights(store, "hurt")
+    store.change(run, figures=figures)
     app = open_page("pages/home/page.py", model=run, more="training")
     assert not app.exception
     assert not any("much" in str(metric.value) for metric in app.metric)

@@ -9,7 +9,7 @@ from streamlit.testing.v1 import AppTest
 
 from tests.pages.conftest import Open
 from tests.pages.test_runs import add, with_weights
-from xformer.training.book import Book
+from xformer.training.run_store import RunStore
 from xformer.training.snapshots import snapshot_file
 from xformer.training.transfer import to_file
 from xformer.words import percent
@@ -23,7 +23,7 @@ def sentences(app: AppTest) -> list[str]:
 
 
 def test_a_link_opens_a_step_of_a_run_on_every_kind_of_screen(open_page: Open, runs: Path) -> None:
-    run = with_weights(Book(runs), "mine")
+    run = with_weights(RunStore(runs), "mine")
     for page in (None, ATTENTION):
         app = open_page(page, model=f"{run}@8", input="3 5 2")
         assert not app.exception
@@ -34,8 +34,8 @@ def test_a_link_opens_a_step_of_a_run_on_every_kind_of_screen(open_page: Open, r
 
 
 def test_a_run_alone_is_its_latest_step_and_stands_in_the_list_by_its_name(open_page: Open, runs: Path) -> None:
-    book = Book(runs)
-    run, twin = with_weights(book, "mine"), with_weights(book, "mine")
+    store = RunStore(runs)
+    run, twin = with_weights(store, "mine"), with_weights(store, "mine")
     app = open_page(ATTENTION, model=run)
     assert app.sidebar.select_slider(key="model_step").value == 12
     options = app.sidebar.selectbox(key="model").options
@@ -44,15 +44,15 @@ def test_a_run_alone_is_its_latest_step_and_stands_in_the_list_by_its_name(open_
 
 
 def test_home_shows_what_was_reported_at_that_step(open_page: Open, runs: Path) -> None:
-    book = Book(runs)
-    run = with_weights(book, "mine")
-    row = next(row for row in book.rows(run) if row["step"] == 5)
+    store = RunStore(runs)
+    run = with_weights(store, "mine")
+    row = next(row for row in store.rows(run) if row["step"] == 5)
     app = open_page(model=f"{run}@8", more="training")
     tiles = {element.label: element.value for element in app.metric}
     assert tiles["Exact match at step 5"] == percent(row["held_out_exact_match"])
     assert tiles["Training steps"] == "8"
-    book.change(run, figures='{"loss": 1, "token_accuracy": 1, "exact_match": 0.125, "samples": 7, "seed": 3}')
-    book.rename(run, "yours")
+    store.change(run, figures='{"loss": 1, "token_accuracy": 1, "exact_match": 0.125, "samples": 7, "seed": 3}')
+    store.rename(run, "yours")
     app = open_page(model=f"{run}@12", more="training")
     tiles = {element.label: element.value for element in app.metric}
     assert (tiles["Exact match"], tiles["On unseen inputs"]) == ("12.50%", "7")
@@ -65,9 +65,9 @@ def test_home_shows_what_was_reported_at_that_step(open_page: Open, runs: Path) 
 def test_what_cannot_be_opened_is_one_sentence(open_page: Open, runs: Path) -> None:
     from pages.shared import models
 
-    book = Book(runs)
-    run, empty, gone = with_weights(book, "mine"), add(book, "too early", state="stopped"), with_weights(book, "old")
-    book.delete(gone)
+    store = RunStore(runs)
+    run, empty, gone = with_weights(store, "mine"), add(store, "too early", state="stopped"), with_weights(store, "old")
+    store.delete(gone)
     for link, words in (
         ("deadbeef@4", "There is no run 'deadbeef'; it may have been deleted. The usual model is shown."),
         (f"{empty}@4", "The run “too early” is stopped and has no weights to look at yet. The usual model is shown."),
@@ -92,9 +92,9 @@ def test_what_cannot_be_opened_is_one_sentence(open_page: Open, runs: Path) -> N
 def test_a_damaged_snapshot_is_one_sentence_and_others_can_be_chosen(
     open_page: Open, runs: Path, content: bytes | None
 ) -> None:
-    book = Book(runs)
-    run = with_weights(book, "mine")
-    file = snapshot_file(book.folder_of(run), 8)
+    store = RunStore(runs)
+    run = with_weights(store, "mine")
+    file = snapshot_file(store.folder_of(run), 8)
     file.write_bytes(file.read_bytes()[:-100] if content is None else content)
     app = open_page(ATTENTION, model=f"{run}@8")
     assert not app.exception
@@ -106,10 +106,10 @@ def test_a_damaged_snapshot_is_one_sentence_and_others_can_be_chosen(
 
 
 def test_a_run_that_is_deleted_while_it_is_looked_at_gives_way_aloud(open_page: Open, runs: Path) -> None:
-    book = Book(runs)
-    run = with_weights(book, "mine")
+    store = RunStore(runs)
+    run = with_weights(store, "mine")
     app = open_page(ATTENTION, model=run)
-    book.delete(run)
+    store.delete(run)
     app.run()
     assert not app.exception
     assert sentences(app) == ["The run “mine” was deleted. The usual model is shown."]
@@ -118,21 +118,21 @@ def test_a_run_that_is_deleted_while_it_is_looked_at_gives_way_aloud(open_page: 
 
 
 def test_a_file_opened_in_the_sidebar_is_the_model_that_runs(open_page: Open, runs: Path, tmp_path: Path) -> None:
-    elsewhere = Book(tmp_path / "elsewhere")
+    elsewhere = RunStore(tmp_path / "elsewhere")
     content = to_file(elsewhere, with_weights(elsewhere, "a gift"), 8)
     app = open_page(ATTENTION)
     box = app.sidebar.get("file_uploader")[0]
     box.upload("gift.safetensors", content, "application/octet-stream").run()
     assert not app.exception
-    [entry] = Book(runs).entries()
+    [entry] = RunStore(runs).entries()
     assert app.query_params["model"] == f"{entry.id}@8"
     assert [element.value.replace("\\", "") for element in app.success] == ["“a gift”, step 8, is among your runs now."]
 
 
 def test_a_name_is_never_markdown(open_page: Open, runs: Path) -> None:
-    book = Book(runs)
-    run = with_weights(book, "![x](http://evil/x.png)")
-    book.delete(run)
+    store = RunStore(runs)
+    run = with_weights(store, "![x](http://evil/x.png)")
+    store.delete(run)
     app = open_page(ATTENTION, model=run)
     assert r"\!\[x\]\(http\:" in app.warning[0].value
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import streamlit as st
 
-from pages.shared import desk
+from pages.shared import run_store
 
 
 @pytest.fixture
@@ -21,18 +21,18 @@ def context(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_on_ones_own_machine_everything_is_allowed(context: SimpleNamespace) -> None:
-    assert desk.is_open()
-    assert desk.visitor() == desk.HERE
+    assert run_store.is_open()
+    assert run_store.visitor() == run_store.HERE
 
 
 def test_behind_a_proxy_it_is_no_longer_ones_own_machine(context: SimpleNamespace) -> None:
     context.headers["X-Forwarded-For"] = "203.0.113.9"
-    assert not desk.is_open()
+    assert not run_store.is_open()
 
 
 def test_a_frame_in_a_foreign_page_only_looks_on(context: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     context.is_embedded = True
     monkeypatch.setenv("XFORMER_OPEN", "1")
-    assert not desk.is_open()
+    assert not run_store.is_open()
     context.cookies["xformer_visitor"] = "0" * 32
-    assert desk.visitor() == ""
+    assert run_store.visitor() == ""

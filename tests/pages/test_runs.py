@@ -15,19 +15,19 @@ from pages.shared.literal import literal
 from tests.pages.conftest import Open
 from tests.training.tiny import tiny_preset
 from xformer.presets import PRESETS
-from xformer.training.book import Book
 from xformer.training.loop import train
 from xformer.training.overview import differing
+from xformer.training.run_store import RunStore
 from xformer.training.transfer import to_file
 
 RUNS = "pages/runs/page.py"
 
 
 def add(
-    book: Book, name: str, *, state: str = "finished", owner: str = "here", last: float = 0.5, **recipe: Any
+    store: RunStore, name: str, *, state: str = "finished", owner: str = "here", last: float = 0.5, **recipe: Any
 ) -> str:
     """A run with two reports, as if it had been trained; no weights."""
-    run = book.add(tiny_preset(**recipe), name=name, owner=owner, state=state)
+    run = store.add(tiny_preset(**recipe), name=name, owner=owner, state=state)
     numbers = dict.fromkeys(
         ("loss", "held_out_loss", "held_out_token_accuracy", "gradient_norm", "learning_rate"), 0.25
     )
@@ -35,15 +35,15 @@ def add(
         {"step": step, "steps": 12, "seconds": step / 10, "held_out_exact_match": last * step / 12, **numbers}
         for step in (6, 12)
     ]
-    book.put_rows(run, rows)
-    book.change(run, step=12, seconds=1.2)
+    store.put_rows(run, rows)
+    store.change(run, step=12, seconds=1.2)
     return run
 
 
-def with_weights(book: Book, name: str) -> str:
-    run = book.add(tiny_preset(), name=name, owner="here", state="finished")
-    book.put_rows(run, [progress.row() for progress in train(tiny_preset(), out=book.folder_of(run), device="cpu")])
-    book.change(run, step=12)
+def with_weights(store: RunStore, name: str) -> str:
+    run = store.add(tiny_preset(), name=name, owner="here", state="finished")
+    store.put_rows(run, [progress.row() for progress in train(tiny_preset(), out=store.folder_of(run), device="cpu")])
+    store.change(run, step=12)
     return run
 
 
@@ -72,13 +72,13 @@ def test_an_empty_book_says_what_to_do(open_page: Open, runs: Path) -> None:
     assert "Nothing has been trained here yet" in [element.value for element in app.subheader]
     assert app.button(key="runs_first").label == "Train the first one"
     assert len(app.dataframe) == 0
-    assert not runs.exists()  # looking makes no book
+    assert not runs.exists()  # looking makes no run store
 
 
 def test_the_table_has_every_run_and_only_the_settings_that_differ(open_page: Open, runs: Path) -> None:
-    book = Book(runs)
-    add(book, "slow", peak_lr=1e-4)
-    add(book, "fast", peak_lr=1e-2, last=1.0)
+    store = RunStore(runs)
+    add(store, "slow", peak_lr=1e-4)
+    add(store, "fast", peak_lr=1e-2, last=1.0)
     app = open_page(RUNS)
     assert not app.exception
     found = table(app)
@@ -91,9 +91,9 @@ def test_the_table_has_every_run_and_only_the_settings_that_differ(open_page: Op
 
 
 def test_a_link_restores_choice_order_and_filter(open_page: Open, runs: Path) -> None:
-    book = Book(runs)
-    low, high, other = add(book, "zz low", last=0.25), add(book, "zz high", last=0.75), add(book, "other")
-    book.tag(low, ["lecture"])
+    store = RunStore(runs)
+    low, high, other = add(store, "zz low", last=0.25), add(store, "zz high", last=0.75), add(store, "other")
+    store.tag(low, ["lecture"])
     app = open_page(RUNS, runs=f"{low},{other}", sort="exact match", order="up", find="ZZ", x="seconds", smooth="0.6")
     assert not app.exception
     assert table(app)["name"].tolist() == ["zz low", "zz high"]
@@ -111,8 +111,8 @@ def test_a_link_restores_choice_order_and_filter(open_page: Open, runs: Path) ->
     "link", [{"runs": "ffffffff"}, {"runs": "../x"}, {"sort": "gas"}, {"state": "gas"}, {"tag": "gas"}, {"x": "gas"}]
 )
 def test_what_a_link_asks_in_vain_is_said_in_one_sentence(open_page: Open, runs: Path, link: dict[str, str]) -> None:
-    book = Book(runs)
-    run = add(book, "one")
+    store = RunStore(runs)
+    run = add(store, "one")
     app = open_page(RUNS, **({"runs": run} | link))
     assert not app.exception
     assert [element.value.count("not here") for element in app.warning] == [1]
@@ -122,7 +122,7 @@ def test_what_a_link_asks_in_vain_is_said_in_one_sentence(open_page: Open, runs:
 def test_a_filter_that_nothing_fits_leaves_the_screen_and_a_way_back(
     open_page: Open, runs: Path, link: dict[str, str]
 ) -> None:
-    run = add(Book(runs), "only")
+    run = add(RunStore(runs), "only")
     app = open_page(RUNS, **({"runs": run} | link))
     assert not app.exception
     assert "No run is like that." in words(app)
@@ -135,8 +135,8 @@ def test_a_filter_that_nothing_fits_leaves_the_screen_and_a_way_back(
 
 
 def test_the_curves_are_the_rows_of_the_chosen_runs(open_page: Open, runs: Path) -> None:
-    book = Book(runs)
-    one, two = add(book, "same name", last=0.5), add(book, "same name", last=1.0)
+    store = RunStore(runs)
+    one, two = add(store, "same name", last=0.5), add(store, "same name", last=1.0)
     app = open_page(RUNS, runs=f"{one},{two}", curves="held_out_exact_match")
     assert not app.exception
     [spec] = charts(app)
@@ -149,55 +149,55 @@ def test_the_curves_are_the_rows_of_the_chosen_runs(open_page: Open, runs: Path)
     assert "The two have the same settings, and the losses of all 2 reports that they share are equal" in words(app)
 
 
-def noticed(book: Book) -> str:
-    entries = book.entries()
-    return " ".join(_notes(entries, {entry.id: book.rows(entry.id) for entry in entries}, differing(entries)))
+def noticed(store: RunStore) -> str:
+    entries = store.entries()
+    return " ".join(_notes(entries, {entry.id: store.rows(entry.id) for entry in entries}, differing(entries)))
 
 
-def rewrite(book: Book, run: str, **values: Any) -> None:
-    book.put_rows(run, [row | values for row in book.rows(run)])
+def rewrite(store: RunStore, run: str, **values: Any) -> None:
+    store.put_rows(run, [row | values for row in store.rows(run)])
 
 
 def test_equal_settings_are_no_word_where_the_curves_differ_or_the_beginnings_did(runs: Path) -> None:
-    book = Book(runs)
-    add(book, "one")
-    other = add(book, "other")
-    assert "equal to the last digit" in noticed(book)
-    rewrite(book, other, loss=0.26)
-    assert "same settings" not in noticed(book)
-    rewrite(book, other, loss=0.25)
-    book.change(other, parent="0123abcd@5")
-    assert "same settings" not in noticed(book)
+    store = RunStore(runs)
+    add(store, "one")
+    other = add(store, "other")
+    assert "equal to the last digit" in noticed(store)
+    rewrite(store, other, loss=0.26)
+    assert "same settings" not in noticed(store)
+    rewrite(store, other, loss=0.25)
+    store.change(other, parent="0123abcd@5")
+    assert "same settings" not in noticed(store)
 
 
 def test_a_difference_is_put_down_to_a_setting_only_where_the_setting_can_make_it(runs: Path) -> None:
-    book = Book(runs)
-    add(book, "one", log_every=5)
-    other = add(book, "other", log_every=6)
-    assert "`log_every` is 6" in noticed(book)
-    assert "comes from it" not in noticed(book)
-    book.delete(other)
-    faster = add(book, "faster", peak_lr=0.5)
-    assert "comes from it" in noticed(book)
-    book.change(faster, device="cuda:0")
-    assert "comes from it" not in noticed(book)
+    store = RunStore(runs)
+    add(store, "one", log_every=5)
+    other = add(store, "other", log_every=6)
+    assert "`log_every` is 6" in noticed(store)
+    assert "comes from it" not in noticed(store)
+    store.delete(other)
+    faster = add(store, "faster", peak_lr=0.5)
+    assert "comes from it" in noticed(store)
+    store.change(faster, device="cuda:0")
+    assert "comes from it" not in noticed(store)
 
 
 def test_a_fall_is_for_a_moment_only_where_it_came_back(runs: Path) -> None:
-    book = Book(runs)
-    run = add(book, "one", last=1.0)
-    row = book.rows(run)[-1]
-    book.put_rows(run, [row | {"step": 18, "held_out_exact_match": 0.5}])
-    assert "falls to 50.0% at step 18, and does not come back" in noticed(book)
-    book.put_rows(run, [row | {"step": 24}])
-    assert "falls to 50.0% at step 18, and is back at step 24" in noticed(book)
+    store = RunStore(runs)
+    run = add(store, "one", last=1.0)
+    row = store.rows(run)[-1]
+    store.put_rows(run, [row | {"step": 18, "held_out_exact_match": 0.5}])
+    assert "falls to 50.0% at step 18, and does not come back" in noticed(store)
+    store.put_rows(run, [row | {"step": 24}])
+    assert "falls to 50.0% at step 18, and is back at step 24" in noticed(store)
 
 
 def test_a_text_has_no_exact_match_in_table_curves_and_notes(open_page: Open, runs: Path) -> None:
-    book = Book(runs)
-    run = add(book, "a text", last=1.0)
-    book.change(run, task=json.dumps(PRESETS["characters"].task.to_json()))
-    assert "99%" not in noticed(book)
+    store = RunStore(runs)
+    run = add(store, "a text", last=1.0)
+    store.change(run, task=json.dumps(PRESETS["characters"].task.to_json()))
+    assert "99%" not in noticed(store)
     app = open_page(RUNS, runs=run)
     assert not app.exception
     assert table(app)["exact match"].isna().all()
@@ -205,33 +205,33 @@ def test_a_text_has_no_exact_match_in_table_curves_and_notes(open_page: Open, ru
 
 
 def test_renaming_and_tags_reach_the_book(open_page: Open, runs: Path) -> None:
-    book = Book(runs)
-    run = add(book, "one")
+    store = RunStore(runs)
+    run = add(store, "one")
     app = open_page(RUNS, runs=run)
     app.text_input(key=f"runs_name_{run}").set_value("two\n  words").run()
-    assert book.entry(run).name == "two words"
+    assert store.entry(run).name == "two words"
     assert app.text_input(key=f"runs_name_{run}").value == "two words"
     app.text_input(key=f"runs_name_{run}").set_value("   ").run()
     assert [element.value for element in app.warning] == [
         r"A run needs a name with at least one letter\, got none\; for example “first try”\."
     ]
-    assert book.entry(run).name == app.text_input(key=f"runs_name_{run}").value == "two words"
-    book.tag(run, ["lecture"])
+    assert store.entry(run).name == app.text_input(key=f"runs_name_{run}").value == "two words"
+    store.tag(run, ["lecture"])
     app.run()
     app.multiselect(key=f"runs_tags_{run}").set_value([]).run()
-    assert book.entry(run).tags == ()
+    assert store.entry(run).tags == ()
 
 
 def test_a_deleted_run_can_be_taken_back(open_page: Open, runs: Path) -> None:
-    book = Book(runs)
-    one, two = add(book, "one"), add(book, "![x](http://evil/x.png)")
+    store = RunStore(runs)
+    one, two = add(store, "one"), add(store, "![x](http://evil/x.png)")
     app = open_page(RUNS, runs=f"{two},{one}")
     app.button(key=f"runs_delete_{two}").click().run()
-    assert [entry.id for entry in book.entries()] == [one]
+    assert [entry.id for entry in store.entries()] == [one]
     assert table(app)["name"].tolist() == ["one"]
     assert f"Deleted “{literal('![x](http://evil/x.png)')}”" in words(app)
     app.button(key="runs_undo").click().run()
-    assert [entry.id for entry in book.entries()] == [two, one]
+    assert [entry.id for entry in store.entries()] == [two, one]
     assert app.query_params["runs"] == f"{one},{two}"
     assert not app.exception
 
@@ -240,9 +240,9 @@ def test_others_runs_are_looked_at_and_not_touched(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XFORMER_OPEN", "0")
-    monkeypatch.setattr("pages.shared.desk.who", lambda: "b" * 32)
-    book = Book(runs)
-    run = add(book, "theirs", owner="a" * 32, state="stopped")
+    monkeypatch.setattr("pages.shared.run_store.who", lambda: "b" * 32)
+    store = RunStore(runs)
+    run = add(store, "theirs", owner="a" * 32, state="stopped")
     app = open_page(RUNS, runs=run)
     assert not app.exception
     assert table(app)["owner"].tolist() == ["others"]
@@ -253,8 +253,8 @@ def test_others_runs_are_looked_at_and_not_touched(
 
 
 def test_open_on_another_screen_takes_the_step_along(open_page: Open, runs: Path) -> None:
-    book = Book(runs)
-    run = with_weights(book, "one")
+    store = RunStore(runs)
+    run = with_weights(store, "one")
     app = open_page(RUNS, runs=run)
     app.select_slider(key=f"runs_step_{run}").set_value(8).run()
     app.button(key=f"runs_open_Home_{run}").click().run()
@@ -264,12 +264,12 @@ def test_open_on_another_screen_takes_the_step_along(open_page: Open, runs: Path
 
 
 def test_a_file_is_imported_chosen_and_not_taken_twice(open_page: Open, runs: Path, tmp_path: Path) -> None:
-    elsewhere = Book(tmp_path / "elsewhere")
+    elsewhere = RunStore(tmp_path / "elsewhere")
     content = to_file(elsewhere, with_weights(elsewhere, "a gift"))
     app = open_page(RUNS)
     app.file_uploader(key="runs_import_0").upload("gift.safetensors", content, "application/octet-stream").run()
     assert not app.exception
-    [entry] = Book(runs).entries()
+    [entry] = RunStore(runs).entries()
     assert (entry.name, entry.tags, entry.owner) == ("a gift", ("imported",), "here")
     assert table(app)["name"].tolist() == ["a gift"]
     assert app.query_params["runs"] == entry.id
@@ -281,5 +281,5 @@ def test_a_file_is_imported_chosen_and_not_taken_twice(open_page: Open, runs: Pa
     assert [element.value for element in app.error] == [
         r"The file was not taken\. The file is no safetensors file\: it has only 5 bytes\."
     ]
-    assert len(Book(runs).entries()) == 1
+    assert len(RunStore(runs).entries()) == 1
     assert not app.exception

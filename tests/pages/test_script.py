@@ -11,7 +11,7 @@ import pytest
 from pages.shared.script import script
 from tests.pages.conftest import ROOT, Open
 from tests.pages.test_runs import with_weights
-from xformer.training.book import Book
+from xformer.training.run_store import RunStore
 
 
 def test_the_last_expression_is_shown_and_what_prints_is_left_alone() -> None:
@@ -38,7 +38,7 @@ def test_the_code_of_a_screen_shows_something_when_it_is_run(open_page: Open, tm
 def test_the_code_of_a_run_names_no_folder_of_the_server_and_runs_beside_the_runs(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = with_weights(Book(runs), "mine")
+    run = with_weights(RunStore(runs), "mine")
     [code, *_] = [element.value for element in open_page("pages/residual/page.py", model=f"{run}@8").code]
     assert str(runs.parent) not in code
     assert "folder of runs" in code

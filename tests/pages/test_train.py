@@ -21,8 +21,8 @@ from tests.pages.conftest import ROOT, Open, plain
 from tests.training.tiny import ARCHITECTURES, tiny_preset
 from xformer.presets import PRESETS
 from xformer.training import jobs, liveness
-from xformer.training.book import ELSEWHERE, Book
 from xformer.training.loop import train
+from xformer.training.run_store import ELSEWHERE, RunStore
 from xformer.training.snapshots import snapshot_steps
 from xformer.training.transfer import TAG
 from xformer.words import percent
@@ -38,12 +38,12 @@ def _no_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def finished(runs: Path, architecture: str = "encoder", state: str = "finished", **how: Any) -> str:
-    """A run of a tiny model that has been trained, as the book and its folder have it."""
-    book, preset = Book(runs), tiny_preset(architecture, model={"n_layers": 2})
-    run = book.add(preset, owner=how.pop("owner", "here"), name=how.pop("name", "Tiny"), state=state)
-    rows = [progress.row() for progress in train(preset, out=book.folder_of(run), device="cpu")]
-    book.put_rows(run, rows)
-    book.change(run, step=12, seconds=0.5, **how)
+    """A run of a tiny model that has been trained, as the run store and its folder have it."""
+    store, preset = RunStore(runs), tiny_preset(architecture, model={"n_layers": 2})
+    run = store.add(preset, owner=how.pop("owner", "here"), name=how.pop("name", "Tiny"), state=state)
+    rows = [progress.row() for progress in train(preset, out=store.folder_of(run), device="cpu")]
+    store.put_rows(run, rows)
+    store.change(run, step=12, seconds=0.5, **how)
     return run
 
 
@@ -93,13 +93,13 @@ def test_one_press_starts_one_run_and_shows_it(open_page: Open, runs: Path) -> N
     app = open_page(PAGE)
     app.button(key="start_reverse-small").click().run()
     assert not app.exception
-    (entry,) = Book(runs).entries()
+    (entry,) = RunStore(runs).entries()
     assert (entry.state, entry.preset, entry.owner) == ("queued", "reverse-small", "here")
     assert entry.settings().model == PRESETS["reverse-small"].model
     assert app.query_params["run"] == entry.id
     assert "Waiting for its turn: it is next." in said(app)
     app.run()
-    assert len(Book(runs).entries()) == 1
+    assert len(RunStore(runs).entries()) == 1
 
 
 def test_a_press_that_comes_twice_starts_one_run(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,11 +113,11 @@ def test_a_press_that_comes_twice_starts_one_run(runs: Path, monkeypatch: pytest
     monkeypatch.syspath_prepend(str(ROOT))
     app = AppTest.from_function(presses).run()
     assert not app.exception
-    assert len(Book(runs).entries()) == 2
+    assert len(RunStore(runs).entries()) == 2
 
 
 def test_a_second_run_says_how_many_come_before_it(open_page: Open, runs: Path) -> None:
-    jobs.submit(Book(runs), tiny_preset(), owner="here")
+    jobs.submit(RunStore(runs), tiny_preset(), owner="here")
     app = open_page(PAGE, run="new")
     app.button(key="start_reverse-mirror").click().run()
     assert "1 run comes before it" in said(app)
@@ -171,31 +171,31 @@ def test_a_preset_is_changed_first_in_the_form(open_page: Open, runs: Path) -> N
     assert not app.exception
     assert "Beginning from **Induction" in words(app)
     app.button(key="start_own").click().run()
-    (entry,) = Book(runs).entries()
+    (entry,) = RunStore(runs).entries()
     assert (entry.preset, entry.settings().train) == ("induction", watchable(PRESETS["induction"]).train)
 
 
 def test_a_list_of_presets_goes_by_runs_here_then_by_the_shipped_models() -> None:
-    book, preset = Book(tempfile.mkdtemp()), PRESETS["reverse-small"]
+    store, preset = RunStore(tempfile.mkdtemp()), PRESETS["reverse-small"]
     twice = replace(preset, name="another", train=preset.train.replace(steps=2 * preset.train.steps))
     assert expected_at_once(preset, [], gpu=False).seconds == shipped_training()["reverse-small"][0]
     of_its_size = expected_at_once(twice, [], gpu=False)
     assert of_its_size.seconds == pytest.approx(2 * shipped_training()["reverse-small"][0])
     assert "reverse-small" in of_its_size.why
     assert expected_at_once(preset, [], gpu=True).seconds is None
-    book.change(book.add(preset, state="stopped"), device="cpu", step=70, seconds=9.0)
-    assert expected_at_once(preset, book.entries(), gpu=False).seconds == pytest.approx(90.0)
+    store.change(store.add(preset, state="stopped"), device="cpu", step=70, seconds=9.0)
+    assert expected_at_once(preset, store.entries(), gpu=False).seconds == pytest.approx(90.0)
 
 
 def test_a_time_is_expected_from_a_run_here_on_such_a_device_or_not_at_all() -> None:
-    book = Book(tempfile.mkdtemp())
+    store = RunStore(tempfile.mkdtemp())
     preset = tiny_preset(steps=1000)
     for how in ({"device": "cuda:0"}, {"wanted": ELSEWHERE}, {"tags": json.dumps([TAG])}):
-        book.change(book.add(preset, state="finished"), **({"device": "cpu", "step": 100, "seconds": 9.0} | how))
-    assert expected(preset, book.entries(), gpu=True).seconds == pytest.approx(90.0)
-    assert "just now" in expected(preset, book.entries(), gpu=False).why
-    book.change(book.add(preset, state="stopped"), device="cpu", step=100, seconds=2.0)
-    here = expected(preset, book.entries(), gpu=False)
+        store.change(store.add(preset, state="finished"), **({"device": "cpu", "step": 100, "seconds": 9.0} | how))
+    assert expected(preset, store.entries(), gpu=True).seconds == pytest.approx(90.0)
+    assert "just now" in expected(preset, store.entries(), gpu=False).why
+    store.change(store.add(preset, state="stopped"), device="cpu", step=100, seconds=2.0)
+    here = expected(preset, store.entries(), gpu=False)
     assert (here.seconds, here.sentence()) == (
         pytest.approx(20.0),
         "about 20 s, as an earlier run of this model went on this CPU",
@@ -208,7 +208,7 @@ def test_own_settings_are_trained_under_the_name_that_was_given(open_page: Open,
     app = app.selectbox(key="own_device").set_value("cpu").run()
     app = app.text_input(key="own_name").set_value("three *layers*").run()
     app.button(key="start_own").click().run()
-    (entry,) = Book(runs).entries()
+    (entry,) = RunStore(runs).entries()
     assert (entry.name, entry.preset, entry.wanted) == ("three *layers*", "own", "cpu")
     assert entry.settings().model.n_layers == 3
 
@@ -249,10 +249,10 @@ def test_the_code_under_the_pictures_runs(open_page: Open, runs: Path, monkeypat
 
 def test_a_link_opens_a_run_at_a_step_and_says_what_is_not_here(open_page: Open, runs: Path) -> None:
     run = finished(runs)
-    assert snapshot_steps(Book(runs).folder_of(run)) == [0, 4, 8, 12]
+    assert snapshot_steps(RunStore(runs).folder_of(run)) == [0, 4, 8, 12]
     app = open_page(PAGE, run=run, step="8")
     assert "weights of step 8;" in words(app)
-    row = max((row for row in Book(runs).rows(run) if row["step"] <= 8), key=lambda row: row["step"])
+    row = max((row for row in RunStore(runs).rows(run) if row["step"] <= 8), key=lambda row: row["step"])
     assert said(app).startswith(
         f"You look at step 8, with {percent(row['held_out_exact_match'], 1)} exact match as reported at step {row['step']}. "
         "The run itself: Finished at step 12"
@@ -317,7 +317,7 @@ def test_each_state_is_told_and_offers_what_can_be_done(
 def test_a_run_that_is_scored_says_how_far_and_lets_one_end_it(open_page: Open, runs: Path) -> None:
     how = {"live": json.dumps({"scoring": [500, 2000, 10.0]}), "worker": "x", "pid": 1}
     run = finished(runs, state="running", **how)
-    lock = liveness.take(Book(runs).folder_of(run) / jobs.LOCK)  # as its process would
+    lock = liveness.take(RunStore(runs).folder_of(run) / jobs.LOCK)  # as its process would
     assert lock is not None
     app = open_page(PAGE, run=run)
     assert not app.exception
@@ -325,7 +325,7 @@ def test_a_run_that_is_scored_says_how_far_and_lets_one_end_it(open_page: Open, 
     assert app.button(key="run_stop").label == "End scoring"
     assert app.button(key="run_pause").disabled
     app.button(key="run_stop").click().run()
-    with Book(runs).database.reading() as db:
+    with RunStore(runs).database.reading() as db:
         assert [row["kind"] for row in db.execute("SELECT kind FROM commands")] == ["stop"]
     os.close(lock)
 
@@ -333,14 +333,14 @@ def test_a_run_that_is_scored_says_how_far_and_lets_one_end_it(open_page: Open, 
 def test_resume_puts_a_stopped_run_back_into_the_queue(open_page: Open, runs: Path) -> None:
     run = finished(runs, state="stopped")
     open_page(PAGE, run=run).button(key="run_resume").click().run()
-    assert Book(runs).entry(run).state == "queued"
+    assert RunStore(runs).entry(run).state == "queued"
 
 
 def test_a_run_of_someone_else_can_be_watched_but_not_told(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XFORMER_OPEN", "0")
-    monkeypatch.setattr("pages.shared.desk.who", lambda: "1" * 32)
+    monkeypatch.setattr("pages.shared.run_store.who", lambda: "1" * 32)
     app = open_page(PAGE, run=finished(runs, state="stopped", owner="0" * 32))
     assert not app.exception
     assert "started by someone else: you are looking on" in said(app)
@@ -353,15 +353,15 @@ def test_a_fork_begins_at_the_shown_step_with_other_settings(open_page: Open, ru
     app = number(app, "Steps").set_value(30).run()
     app.button(key="fork_start").click().run()
     assert not app.exception
-    fork = Book(runs).entries()[0]
+    fork = RunStore(runs).entries()[0]
     assert (fork.parent, fork.settings().train.steps) == (f"{run}@8", 30)
-    assert fork.settings().model == Book(runs).entry(run).settings().model
+    assert fork.settings().model == RunStore(runs).entry(run).settings().model
 
 
 def test_training_the_same_again_has_the_same_settings(open_page: Open, runs: Path) -> None:
     run = finished(runs)
     open_page(PAGE, run=run).button(key="run_again").click().run()
-    again, first = Book(runs).entries()
+    again, first = RunStore(runs).entries()
     assert (again.id != first.id, again.settings()) == (True, first.settings())
 
 
@@ -372,7 +372,7 @@ def test_a_name_that_looks_like_markdown_is_shown_as_it_is(open_page: Open, runs
 
 def test_a_book_that_was_edited_into_nonsense_says_so(open_page: Open, runs: Path) -> None:
     run = finished(runs)
-    Book(runs).change(run, model=json.dumps({"d_model": "wide"}))
+    RunStore(runs).change(run, model=json.dumps({"d_model": "wide"}))
     app = open_page(PAGE, run=run)
     assert not app.exception
     assert "cannot be read" in plain(app.error[0].value)
@@ -406,9 +406,9 @@ def test_films_are_kept_within_the_memory_that_visitors_share(open_page: Open, r
 
 
 def test_a_worker_that_was_killed_is_not_shown_as_training(open_page: Open, runs: Path) -> None:
-    """Nobody has written it into the book yet; on a full disk nobody can."""
+    """Nobody has written it into the run store yet; on a full disk nobody can."""
     run = finished(runs, state="running", worker="w", device="cpu", pid=1)
-    lock = liveness.take(Book(runs).folder_of(run) / jobs.LOCK)
+    lock = liveness.take(RunStore(runs).folder_of(run) / jobs.LOCK)
     assert lock is not None
     liveness.sign(lock, 2**22 + 1, "The disk is full; what was kept before is whole.")
     app = open_page(PAGE, run=run)
@@ -436,4 +436,4 @@ def test_settings_that_take_too_much_memory_cannot_be_started(open_page: Open, m
     assert app.button(key="start_own").disabled
     app.button(key=f"start_{FIRST[0]}").click().run()
     assert "of memory, and this server allows 104.9 MB" in words(app)
-    assert Book(os.environ["XFORMER_RUNS"]).entries() == []
+    assert RunStore(os.environ["XFORMER_RUNS"]).entries() == []

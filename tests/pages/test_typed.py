@@ -12,7 +12,7 @@ from tests.pages.conftest import Open, plain
 from tests.pages.test_runs import RUNS, add
 from tests.pages.test_train import finished
 from xformer.errors import InputError
-from xformer.training.book import Book
+from xformer.training.run_store import RunStore
 
 LEARN = "pages/first_principles/page.py"
 
@@ -60,11 +60,11 @@ def test_a_name_for_settings_of_ones_own_is_not_cut(
     app.text_input(key="own_name").set_value("n" * 100).run()
     app.button(key="start_own").click().run()
     assert said(app) == ["Up to 80 characters are read here, got 100; take a part of it."]
-    assert Book(runs).entries() == []
+    assert RunStore(runs).entries() == []
 
 
 def test_a_run_that_was_found_stays_found(open_page: Open, runs: Path) -> None:
-    add(Book(runs), "one")
+    add(RunStore(runs), "one")
     app = open_page(RUNS)
     app.text_input(key="runs_text").set_value("x" * 81).run()
     assert app.dataframe[0].value["name"].tolist() == ["one"]

@@ -13,16 +13,16 @@ import pytest
 
 from tests.training.tiny import tiny_preset
 from xformer.presets import Preset
-from xformer.training import jobs, liveness, loop, obedience, worker
-from xformer.training.book import Book, Entry, entry_of, move
+from xformer.training import command_loop, jobs, liveness, loop, worker
+from xformer.training.run_store import Entry, RunStore, entry_of, move
 
 PRESET = tiny_preset(steps=20, log_every=5, snapshot_every=10, model={"dropout": 0.2}, weight_decay=0.1)
 Happening = Callable[[], Any]
 
 
-def claim(book: Book, run: str, device: str = "cpu") -> str:
+def claim(store: RunStore, run: str, device: str = "cpu") -> str:
     """What the server does before it starts a process; returns the token."""
-    with book.database.writing() as db:
+    with store.database.writing() as db:
         move(db, entry_of(db, run), "running", device=device, worker="token", pid=None)
     return "token"
 
@@ -45,11 +45,11 @@ def happenings(
 
     with monkeypatch.context() as patch:
         patch.setattr(loop.Run, "_train_step", step)
-        patch.setattr(obedience, "LOOK_SECONDS", 0.0)
-        patch.setattr(obedience, "WRITE_SECONDS", 0.0)
-        patch.setattr(obedience, "ROOM_SECONDS", 0.0)
-        patch.setattr(obedience, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
-        patch.setattr(worker, "step_back", lambda: "as it was")
+        patch.setattr(command_loop, "LOOK_SECONDS", 0.0)
+        patch.setattr(command_loop, "WRITE_SECONDS", 0.0)
+        patch.setattr(command_loop, "ROOM_SECONDS", 0.0)
+        patch.setattr(command_loop, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+        patch.setattr(worker, "lower_priority", lambda: "as it was")
         patch.setattr(worker.signal, "signal", lambda *_: None)
         patch.setattr(worker, "SAMPLES", 20)
         patch.setattr("os.fsync", lambda descriptor: None)
@@ -57,27 +57,27 @@ def happenings(
     assert not waiting, "the worker did not wait as often as the test thought"
 
 
-def train(book: Book, run: str, monkeypatch: pytest.MonkeyPatch, **what: Any) -> Entry:
-    """Have a queued run trained here, and return what the book says then."""
+def train(store: RunStore, run: str, monkeypatch: pytest.MonkeyPatch, **what: Any) -> Entry:
+    """Have a queued run trained here, and return what the run store says then."""
     # Held as its process would hold it: else the keeper of an app that another test has opened takes the run for dead.
-    lock = liveness.take(book.folder_of(run) / jobs.LOCK)
+    lock = liveness.take(store.folder_of(run) / jobs.LOCK)
     try:
         with happenings(monkeypatch, **what):
-            worker.work(book, run, claim(book, run))
+            worker.work(store, run, claim(store, run))
     finally:
         if lock is not None:
             os.close(lock)
-    return book.entry(run)
+    return store.entry(run)
 
 
-def resume_here(book: Book, run: str, monkeypatch: pytest.MonkeyPatch, **what: Any) -> Entry:
+def resume_here(store: RunStore, run: str, monkeypatch: pytest.MonkeyPatch, **what: Any) -> Entry:
     """Press Resume, and have the run trained here."""
     with monkeypatch.context() as patch:
-        patch.setattr(jobs, "tend", lambda _: None)
-        jobs.resume(book, run)
-    return train(book, run, monkeypatch, **what)
+        patch.setattr(jobs, "reconcile", lambda _: None)
+        jobs.resume(store, run)
+    return train(store, run, monkeypatch, **what)
 
 
-def add(book: Book, settings: Preset = PRESET, **how: Any) -> str:
+def add(store: RunStore, settings: Preset = PRESET, **how: Any) -> str:
     """A run that waits."""
-    return book.add(settings, **how)
+    return store.add(settings, **how)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from xformer.training.book import Book
+from xformer.training.run_store import RunStore
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Iterator[Book]:
-    """A book without runs, held open all along: the last one to close it would write its log back each time."""
-    book = Book(tmp_path / "runs")
-    held_open = book.database.connect()
-    yield book
+def store(tmp_path: Path) -> Iterator[RunStore]:
+    """A run store without runs, held open all along: the last one to close it would write its log back each time."""
+    store = RunStore(tmp_path / "runs")
+    held_open = store.database.connect()
+    yield store
     held_open.close()

@@ -1,4 +1,4 @@
-"""The file behind the book: transactions from several processes, and files that are none of ours."""
+"""The file behind the run store: transactions from several processes, and files that are none of ours."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.training.tiny import tiny_preset
-from xformer.errors import BookError
-from xformer.training.book import Book
+from xformer.errors import RunStoreError
 from xformer.training.database import VERSION, Database
+from xformer.training.run_store import RunStore
 
 FORK = multiprocessing.get_context("fork")
 
@@ -113,7 +113,9 @@ def test_a_book_from_another_version_is_left_alone(database: Database) -> None:
     db.close()
     before = database.file.read_bytes()
     for access in (database.reading, database.writing):
-        with pytest.raises(BookError, match=r"runs\.sqlite\) is of version 7, and this program reads 2; move it away"):
+        with pytest.raises(
+            RunStoreError, match=r"runs\.sqlite\) is of version 7, and this program reads 2; move it away"
+        ):
             access().__enter__()
     assert database.file.read_bytes() == before
 
@@ -124,14 +126,14 @@ def test_a_book_from_another_version_is_left_alone(database: Database) -> None:
 def test_a_file_that_is_no_book_is_one_sentence(database: Database, content: bytes) -> None:
     database.file.parent.mkdir()
     database.file.write_bytes(content)
-    with pytest.raises(BookError, match=r"^The book of runs \(runs\.sqlite\) cannot be used: .*\.$"):
+    with pytest.raises(RunStoreError, match=r"^The book of runs \(runs\.sqlite\) cannot be used: .*\.$"):
         database.reading().__enter__()
     assert database.file.read_bytes() == content
 
 
 def test_a_folder_where_a_file_should_be(database: Database) -> None:
     database.file.mkdir(parents=True)
-    with pytest.raises(BookError, match="cannot be used: unable to open database file"):
+    with pytest.raises(RunStoreError, match="cannot be used: unable to open database file"):
         database.reading().__enter__()
 
 
@@ -140,14 +142,14 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.Monkey
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(os, "mkdir", refuse)
-    with pytest.raises(BookError, match=r"cannot be used: .*Read-only file system"):
+    with pytest.raises(RunStoreError, match=r"cannot be used: .*Read-only file system"):
         Database(tmp_path / "deep" / "runs.sqlite").reading().__enter__()
 
 
 def test_a_full_disk_is_named_as_what_it_is(database: Database) -> None:
     """SQLite ends the transaction by itself, so that there is nothing left to roll back."""
     n_commands(database)
-    with pytest.raises(BookError, match="database or disk is full"), database.writing() as db:  # noqa: PT012
+    with pytest.raises(RunStoreError, match="database or disk is full"), database.writing() as db:  # noqa: PT012
         db.execute("PRAGMA max_page_count = 1")
         for number in range(10_000):
             put(db, str(number))
@@ -155,12 +157,12 @@ def test_a_full_disk_is_named_as_what_it_is(database: Database) -> None:
 
 
 def test_a_book_of_version_1_is_brought_up_to_date_and_keeps_its_runs(tmp_path: Path) -> None:
-    book = Book(tmp_path)
-    run = book.add(tiny_preset(), name="old")
-    with sqlite3.connect(book.database.file) as db:
+    store = RunStore(tmp_path)
+    run = store.add(tiny_preset(), name="old")
+    with sqlite3.connect(store.database.file) as db:
         db.execute("ALTER TABLE runs DROP COLUMN private")
         db.execute("PRAGMA user_version = 1")
     db.close()
-    assert [(entry.id, entry.name, entry.private) for entry in book.entries()] == [(run, "old", 0)]
-    book.change(run, private=1)
-    assert book.entry(run).private
+    assert [(entry.id, entry.name, entry.private) for entry in store.entries()] == [(run, "old", 0)]
+    store.change(run, private=1)
+    assert store.entry(run).private

@@ -13,13 +13,13 @@ import pytest
 from tests.training.test_queue import entry
 from tests.training.tiny import tiny_preset
 from xformer.counting import n_parameters
-from xformer.errors import BookError, ConfigError, NoRoomError
+from xformer.errors import ConfigError, NoRoomError, RunStoreError
 from xformer.presets import PRESETS, Preset
 from xformer.room import SPARE, disk_used
 from xformer.training import limits
 from xformer.training.limits import Limits, promised
 from xformer.training.loop import train
-from xformer.training.needs import disk_needed
+from xformer.training.resource_needs import disk_needed
 from xformer.training.snapshots import STATE
 
 Usage = namedtuple("Usage", "total used free")
@@ -33,7 +33,7 @@ def test_what_is_within_the_limits_passes(tmp_path: Path) -> None:
 def test_one_persons_runs(tmp_path: Path, state: str) -> None:
     worker = None if state == "queued" else "w"
     mine = [entry(number, "ada", state=state, worker=worker) for number in range(2)]
-    with pytest.raises(BookError, match="You have 2 runs waiting or in training, and 2 are allowed; stop one"):
+    with pytest.raises(RunStoreError, match="You have 2 runs waiting or in training, and 2 are allowed; stop one"):
         Limits(waiting=2).check(tiny_preset(), "ada", mine, tmp_path)
     Limits(waiting=2).check(tiny_preset(), "bob", mine, tmp_path)
 
@@ -45,7 +45,7 @@ def test_runs_without_a_process_do_not_count(tmp_path: Path, state: str) -> None
 
 def test_everybodys_runs_together(tmp_path: Path) -> None:
     entries = [entry(number, f"person {number}") for number in range(3)]
-    with pytest.raises(BookError, match="3 runs are waiting on this server already; try again when"):
+    with pytest.raises(RunStoreError, match="3 runs are waiting on this server already; try again when"):
         Limits(waiting_in_all=3).check(tiny_preset(), "ada", entries, tmp_path)
 
 
@@ -61,7 +61,7 @@ def test_everybodys_runs_together(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_run_asks_for_itself(tmp_path: Path, limit: dict[str, int], sentence: str) -> None:
-    with pytest.raises(BookError, match=sentence):
+    with pytest.raises(RunStoreError, match=sentence):
         Limits(**limit).check(tiny_preset(), "ada", [], tmp_path)
     Limits(**{name: value + 10_000 for name, value in limit.items()}).check(tiny_preset(), "ada", [], tmp_path)
 
@@ -70,7 +70,7 @@ def test_the_folder_of_all_runs(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "weights").write_bytes(bytes(3_000_000))
     with pytest.raises(
-        BookError,
+        RunStoreError,
         match=r"This run takes 0\.\d MB\. Runs and texts on this server take 3\.0 MB already, and 3\.0 MB are",
     ):
         Limits(disk=3_050_000).check(tiny_preset(), "ada", [], tmp_path)
@@ -96,7 +96,7 @@ def settings_of(preset: Preset) -> dict[str, Any]:
 
 def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 10**9 - SPARE - 2000, SPARE + 2000))
-    with pytest.raises(BookError, match=r"This run takes 0\.\d MB, and 0\.1 MB are free on the disk\."):
+    with pytest.raises(RunStoreError, match=r"This run takes 0\.\d MB, and 0\.1 MB are free on the disk\."):
         Limits().check(tiny_preset(), "ada", [], tmp_path)
 
 
@@ -107,17 +107,17 @@ def test_a_run_of_very_much_memory_is_refused_before_it_is_made(tmp_path: Path) 
     """All other limits let it pass."""
     preset = tiny_preset(**LARGE)
     with pytest.raises(
-        BookError, match=r"This run takes about [\d.]+ GB of memory, and this server allows 4\.3 GB; choose"
+        RunStoreError, match=r"This run takes about [\d.]+ GB of memory, and this server allows 4\.3 GB; choose"
     ):
         Limits().check(preset, "ada", [], tmp_path)
-    with pytest.raises(BookError, match=r"and this server allows 314\.6 MB; choose"):
+    with pytest.raises(RunStoreError, match=r"and this server allows 314\.6 MB; choose"):
         Limits(run_memory=300).check_size(tiny_preset(held_out=60_000))
     Limits(run_memory=300).check_size(tiny_preset())
 
 
 def test_the_memory_of_the_machine_is_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "machine_bytes", lambda: 10**8)
-    with pytest.raises(BookError, match=r"and this server allows 100\.0 MB"):
+    with pytest.raises(RunStoreError, match=r"and this server allows 100\.0 MB"):
         Limits().check_size(tiny_preset())
 
 
@@ -134,7 +134,7 @@ def test_a_run_of_this_process_needs_the_memory_that_is_free(tmp_path: Path, mon
 def test_reports_that_no_state_could_hold_are_refused() -> None:
     many = tiny_preset(steps=200_000, log_every=1, model={"n_layers": 10, "n_heads": 8, "d_head": 1, "d_value": 1})
     with pytest.raises(
-        BookError, match=r"The reports of this run take about \d+\.\d MB, and 50\.0 MB can be kept; report more"
+        RunStoreError, match=r"The reports of this run take about \d+\.\d MB, and 50\.0 MB can be kept; report more"
     ):
         Limits().check_size(many)
     Limits().check_size(replace(many, train=many.train.replace(log_every=100)))

@@ -1,4 +1,4 @@
-"""The files for other tools hold the numbers of the book: read back with a framing and a checksum written here anew."""
+"""The files for other tools hold the numbers of the run store: read back with a framing and a checksum written here anew."""
 
 from __future__ import annotations
 

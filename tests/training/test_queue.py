@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from xformer.training import queue
-from xformer.training.book import Entry
+from xformer.training.run_store import Entry
 
 ONE, TWO = ["cpu"], ["cuda:0", "cpu"]
 

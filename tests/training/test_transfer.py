@@ -12,27 +12,27 @@ import torch
 
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import Checkpoint, from_bytes, load, to_bytes
-from xformer.errors import BookError, CheckpointError
+from xformer.errors import CheckpointError, RunStoreError
 from xformer.model import Transformer
 from xformer.tasks import Task
 from xformer.training import transfer
-from xformer.training.book import Book
 from xformer.training.card import read_card
 from xformer.training.limits import Limits
 from xformer.training.loop import train
+from xformer.training.run_store import RunStore
 from xformer.training.snapshots import snapshot_file, snapshot_steps
 from xformer.training.transfer import card_of, from_file, to_file
 
 
-def trained(folder: Path, architecture: str = "encoder", **settings: Any) -> tuple[Book, str]:
-    """A book with one finished run of 12 steps in it, reports at 5, 10, 12."""
-    book, preset = Book(folder), tiny_preset(architecture, **settings)
-    run = book.add(preset, owner="ann", name="first try", state="finished")
-    rows = [progress.row() for progress in train(preset, out=book.folder_of(run), device="cpu")]
-    book.put_rows(run, rows)
+def trained(folder: Path, architecture: str = "encoder", **settings: Any) -> tuple[RunStore, str]:
+    """A run store with one finished run of 12 steps in it, reports at 5, 10, 12."""
+    store, preset = RunStore(folder), tiny_preset(architecture, **settings)
+    run = store.add(preset, owner="ann", name="first try", state="finished")
+    rows = [progress.row() for progress in train(preset, out=store.folder_of(run), device="cpu")]
+    store.put_rows(run, rows)
     figures = {"loss": 1.5, "token_accuracy": 0.5, "exact_match": 0.25, "samples": 8, "seed": 1}
-    book.change(run, step=12, seconds=rows[-1]["seconds"], figures=json.dumps(figures), device="cpu")
-    return book, run
+    store.change(run, step=12, seconds=rows[-1]["seconds"], figures=json.dumps(figures), device="cpu")
+    return store, run
 
 
 def file_of(card: dict[str, Any], architecture: str = "encoder") -> bytes:
@@ -52,18 +52,18 @@ def row(step: int, **changes: Any) -> dict[str, Any]:
 def test_a_run_comes_back_from_its_file_with_weights_settings_curve_and_figures(
     tmp_path: Path, architecture: str
 ) -> None:
-    book, run = trained(tmp_path / "here", architecture)
-    other = Book(tmp_path / "there")
-    taken = from_file(other, to_file(book, run), owner="ben")
+    store, run = trained(tmp_path / "here", architecture)
+    other = RunStore(tmp_path / "there")
+    taken = from_file(other, to_file(store, run), owner="ben")
     assert (taken.name, taken.step, taken.is_new) == ("first try", 12, True)
-    before, after = book.entry(run), other.entry(taken.run)
+    before, after = store.entry(run), other.entry(taken.run)
     for name in ("name", "preset", "title", "about", "model", "task", "train", "step", "figures", "device"):
         assert getattr(after, name) == getattr(before, name), name
     assert after.seconds == pytest.approx(before.seconds, abs=0.01)
     assert (after.owner, after.tags, after.state, after.worker) == ("ben", ("imported",), "finished", None)
-    assert other.rows(taken.run) == book.rows(run)
+    assert other.rows(taken.run) == store.rows(run)
     assert snapshot_steps(other.folder_of(taken.run)) == [12]
-    mine = load(book.folder_of(run)).model.state_dict()
+    mine = load(store.folder_of(run)).model.state_dict()
     for file in (snapshot_file(other.folder_of(taken.run), 12), other.folder_of(taken.run)):
         for name, weights in load(file).model.state_dict().items():
             assert torch.equal(weights, mine[name])
@@ -71,62 +71,62 @@ def test_a_run_comes_back_from_its_file_with_weights_settings_curve_and_figures(
 
 
 def test_a_file_of_an_earlier_step_ends_there(tmp_path: Path) -> None:
-    book, run = trained(tmp_path)
-    found = from_bytes(to_file(book, run, 8))
+    store, run = trained(tmp_path)
+    found = from_bytes(to_file(store, run, 8))
     assert found.card["step"] == 8
     assert [row["step"] for row in found.card["curve"]] == [5]
     assert "figures" not in found.card
-    expected = load(snapshot_file(book.folder_of(run), 8)).model.state_dict()
+    expected = load(snapshot_file(store.folder_of(run), 8)).model.state_dict()
     assert all(torch.equal(value, expected[name]) for name, value in found.model.state_dict().items())
-    with pytest.raises(BookError, match="no weights of step 7"):
-        to_file(book, run, 7)
+    with pytest.raises(RunStoreError, match="no weights of step 7"):
+        to_file(store, run, 7)
 
 
 def test_a_long_curve_is_thinned_until_it_fits_and_keeps_its_last_row(tmp_path: Path) -> None:
-    book, run = trained(tmp_path)
-    entry = dataclasses.replace(book.entry(run), step=3000)
+    store, run = trained(tmp_path)
+    entry = dataclasses.replace(store.entry(run), step=3000)
     assert [found["step"] for found in card_of(entry, [row(i) for i in range(1, 1201)], 3000)["curve"]] == [
         *range(3, 1201, 3)
     ]
     heavy = [row(i, scores={"encoder.0.attn": [0.123456789] * 300}) for i in range(1, 501)]
-    book.put_rows(run, heavy)
-    book.change(run, step=12)
+    store.put_rows(run, heavy)
+    store.change(run, step=12)
     card = card_of(entry, heavy, 3000)
     assert card["curve"][-1]["step"] == 500
     assert 50 < len(card["curve"]) < 500
-    assert from_bytes(to_bytes(Checkpoint(load(book.folder_of(run)).model, None, card))).card["curve"] == card["curve"]
+    assert from_bytes(to_bytes(Checkpoint(load(store.folder_of(run)).model, None, card))).card["curve"] == card["curve"]
 
 
 def test_what_is_here_already_is_not_taken_twice(tmp_path: Path) -> None:
-    book, run = trained(tmp_path)
-    content = to_file(book, run)
-    taken = from_file(book, content, owner="ben")
+    store, run = trained(tmp_path)
+    content = to_file(store, run)
+    taken = from_file(store, content, owner="ben")
     assert (taken.run, taken.is_new) == (run, False)
-    assert from_file(book, to_file(book, run, 4), owner="ben").run == run
-    assert len(book.entries()) == 1
-    other = from_file(book, file_of({"step": 12}), owner="ben")  # the same shape and step, other weights
+    assert from_file(store, to_file(store, run, 4), owner="ben").run == run
+    assert len(store.entries()) == 1
+    other = from_file(store, file_of({"step": 12}), owner="ben")  # the same shape and step, other weights
     assert other.is_new
-    assert from_file(book, file_of({"step": 12, "title": "again"}), owner="ben").run == other.run
-    book.delete(other.run)
-    assert from_file(book, file_of({"step": 12}), owner="ben").is_new
+    assert from_file(store, file_of({"step": 12, "title": "again"}), owner="ben").run == other.run
+    store.delete(other.run)
+    assert from_file(store, file_of({"step": 12}), owner="ben").is_new
 
 
 def test_a_card_that_says_nothing_is_enough(tmp_path: Path) -> None:
-    book = Book(tmp_path)
-    taken = from_file(book, file_of({}), owner="ben", file_name="../x/mine.safetensors")
-    entry = book.entry(taken.run)
-    assert (entry.name, entry.step, entry.figures, entry.message, book.rows(taken.run)) == ("mine", 0, {}, "", [])
+    store = RunStore(tmp_path)
+    taken = from_file(store, file_of({}), owner="ben", file_name="../x/mine.safetensors")
+    entry = store.entry(taken.run)
+    assert (entry.name, entry.step, entry.figures, entry.message, store.rows(taken.run)) == ("mine", 0, {}, "", [])
     assert entry.settings().train.steps == 1
 
 
 def test_words_of_a_stranger_become_one_plain_line(tmp_path: Path) -> None:
-    book = Book(tmp_path)
+    store = RunStore(tmp_path)
     card = {"name": "a\n\x1b[31m" + "b" * 500, "about": ["no text"], "title": 3, "seconds": True, "device": "toaster"}
-    entry = book.entry(from_file(book, file_of(card | {"step": "9"}), owner="ben").run)
+    entry = store.entry(from_file(store, file_of(card | {"step": "9"}), owner="ben").run)
     assert entry.name == "a [31m" + "b" * 74
     assert (entry.about, entry.title, entry.seconds, entry.device, entry.step) == ("", entry.name, 0.0, None, 0)
-    written = json.loads((book.folder_of(entry.id) / "card.json").read_text())
-    assert written == load(book.folder_of(entry.id)).card
+    written = json.loads((store.folder_of(entry.id) / "card.json").read_text())
+    assert written == load(store.folder_of(entry.id)).card
     assert written["name"] == entry.name
 
 
@@ -149,10 +149,10 @@ def test_words_of_a_stranger_become_one_plain_line(tmp_path: Path) -> None:
     ],
 )
 def test_a_curve_that_cannot_be_is_left_out_aloud(curve: Any, words: str) -> None:
-    story = read_card({"step": 12, "curve": curve, "name": "x"})
-    assert (story.rows, story.step, story.name) == ([], 12, "x")
-    assert story.left_out.startswith("Left out of the imported file: its curve (")
-    assert words in story.left_out
+    card = read_card({"step": 12, "curve": curve, "name": "x"})
+    assert (card.rows, card.step, card.name) == ([], 12, "x")
+    assert card.left_out.startswith("Left out of the imported file: its curve (")
+    assert words in card.left_out
 
 
 def test_of_a_curve_only_what_is_known_is_kept() -> None:
@@ -166,14 +166,14 @@ def test_of_a_curve_only_what_is_known_is_kept() -> None:
 
 
 def test_settings_and_figures_that_cannot_be_are_left_out() -> None:
-    story = read_card({"step": 12, "train": {"steps": 0}, "figures": {"exact_match": 2}})
-    assert story.train.steps == 12
-    assert story.figures == {}
-    assert "its training settings (steps must be from 1" in story.left_out
+    card = read_card({"step": 12, "train": {"steps": 0}, "figures": {"exact_match": 2}})
+    assert card.train.steps == 12
+    assert card.figures == {}
+    assert "its training settings (steps must be from 1" in card.left_out
 
 
 def test_a_refusal_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
-    book = Book(tmp_path)
+    store = RunStore(tmp_path)
     preset = tiny_preset()
     no_task = to_bytes(Checkpoint(Transformer(preset.model, torch.Generator().manual_seed(1))))
     small, full = Limits(parameters=10), Limits(disk=10)
@@ -184,10 +184,10 @@ def test_a_refusal_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
         (file_of({}), small, "parameters, and this server allows 10"),
         (file_of({}), full, r"takes 0\.1 MB\. Runs and texts on this server take .* already, and 0\.1 MB are allowed"),
     ):
-        with pytest.raises((CheckpointError, BookError), match=words) as refusal:
-            from_file(book, content, owner="ben", limits=limits)
+        with pytest.raises((CheckpointError, RunStoreError), match=words) as refusal:
+            from_file(store, content, owner="ben", limits=limits)
         assert "\n" not in str(refusal.value)
-    assert book.entries() == []
+    assert store.entries() == []
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == []
 
 
@@ -195,13 +195,13 @@ def test_a_refusal_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
 def test_when_the_disk_refuses_there_is_neither_a_row_nor_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
-    book = Book(tmp_path)
+    store = RunStore(tmp_path)
 
     def refuse(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(transfer, fails, refuse)
-    with pytest.raises(BookError, match=r"The file could not be kept here|cannot be used"):
-        from_file(book, file_of({}), owner="ben")
-    assert book.entries() == []
+    with pytest.raises(RunStoreError, match=r"The file could not be kept here|cannot be used"):
+        from_file(store, file_of({}), owner="ben")
+    assert store.entries() == []
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == []

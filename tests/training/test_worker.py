@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from tests.training.at_work import PRESET, add, claim, happenings, resume_here, train
-from tests.training.test_obedience import assert_same_run, undisturbed
+from tests.training.test_command_loop import assert_same_run, undisturbed
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE, load
-from xformer.errors import BookError
-from xformer.training import jobs, loop, obedience, worker
-from xformer.training.book import Book, Entry, entry_of, move
+from xformer.errors import RunStoreError
+from xformer.training import command_loop, jobs, loop, worker
+from xformer.training.run_store import Entry, RunStore, entry_of, move
 from xformer.training.snapshots import STATE, read_state, snapshot_file, snapshot_steps
 
 
@@ -30,50 +30,50 @@ def failing_with(error: BaseException) -> Any:
     return fail
 
 
-def assert_goes_on(book: Book, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def assert_goes_on(store: RunStore, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Resumed, it ends like a run that nothing happened to."""
-    entry = resume_here(book, run, monkeypatch)
+    entry = resume_here(store, run, monkeypatch)
     assert entry.state == "finished", entry.message
-    assert_same_run(book, run, undisturbed(book, monkeypatch, entry))
+    assert_same_run(store, run, undisturbed(store, monkeypatch, entry))
 
 
-def test_a_run_from_its_start_to_its_end(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = add(book)
-    entry = train(book, run, monkeypatch)
+def test_a_run_from_its_start_to_its_end(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = add(store)
+    entry = train(store, run, monkeypatch)
     assert (entry.state, entry.step, entry.worker, entry.pid, entry.message) == ("finished", 20, None, None, "")
     assert set(entry.live) == {"loss", "gradient_norm", "learning_rate", "steps_per_second"}
-    assert [row["step"] for row in book.rows(run)] == [5, 10, 15, 20]
-    assert entry.seconds == book.rows(run)[-1]["seconds"]
-    assert entry.figures == load(book.folder_of(run)).card["figures"]
+    assert [row["step"] for row in store.rows(run)] == [5, 10, 15, 20]
+    assert entry.seconds == store.rows(run)[-1]["seconds"]
+    assert entry.figures == load(store.folder_of(run)).card["figures"]
     assert entry.figures["samples"] == 20
-    assert snapshot_steps(book.folder_of(run)) == [0, 10, 20]
+    assert snapshot_steps(store.folder_of(run)) == [0, 10, 20]
 
 
-def test_the_same_settings_give_the_same_run_again(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, other = add(book), add(book)
+def test_the_same_settings_give_the_same_run_again(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = add(store), add(store)
     for run in (one, other):
-        train(book, run, monkeypatch)
-    assert_same_run(book, one, other)
+        train(store, run, monkeypatch)
+    assert_same_run(store, one, other)
 
 
-def test_a_worker_that_was_not_given_the_run_leaves_it_alone(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = add(book)
+def test_a_worker_that_was_not_given_the_run_leaves_it_alone(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = add(store)
     with happenings(monkeypatch):
-        worker.work(book, run, "a token from elsewhere")
-        assert book.entry(run).state == "queued"
-        claim(book, run)
-        worker.work(book, run, "a token from elsewhere")
-    assert (book.entry(run).state, book.entry(run).worker) == ("running", "token")
-    assert not book.folder_of(run).exists()
+        worker.work(store, run, "a token from elsewhere")
+        assert store.entry(run).state == "queued"
+        claim(store, run)
+        worker.work(store, run, "a token from elsewhere")
+    assert (store.entry(run).state, store.entry(run).worker) == ("running", "token")
+    assert not store.folder_of(run).exists()
 
 
 def test_a_worker_that_is_quicker_than_the_transaction_it_was_started_in(
-    book: Book, monkeypatch: pytest.MonkeyPatch
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, begun = add(book), threading.Event()
+    run, begun = add(store), threading.Event()
 
     def start_slowly() -> None:
-        with book.database.writing() as db:
+        with store.database.writing() as db:
             move(db, entry_of(db, run), "running", device="cpu", worker="token", pid=None)
             begun.set()
             time.sleep(0.2)
@@ -82,16 +82,16 @@ def test_a_worker_that_is_quicker_than_the_transaction_it_was_started_in(
     with happenings(monkeypatch):
         starter.start()
         begun.wait()
-        worker.work(book, run, "token")
+        worker.work(store, run, "token")
     starter.join()
-    assert book.entry(run).state == "finished"
+    assert store.entry(run).state == "finished"
 
 
-def test_leaving_a_run_that_is_another_processs(book: Book) -> None:
-    run = add(book)
-    claim(book, run)
-    worker.leave(book, run, "a token from elsewhere", "finished", "")
-    assert book.entry(run).state == "running"
+def test_leaving_a_run_that_is_another_processs(store: RunStore) -> None:
+    run = add(store)
+    claim(store, run)
+    worker.leave(store, run, "a token from elsewhere", "finished", "")
+    assert store.entry(run).state == "running"
 
 
 ERRORS = [
@@ -110,120 +110,120 @@ ERRORS = [
     (RuntimeError("shapes do not fit"), "It failed for a reason of its own (RuntimeError)."),
     (KeyError("surprise"), "It failed for a reason of its own (KeyError)."),
     (AssertionError(), "It failed for a reason of its own (AssertionError)."),
-    (BookError("The book of runs is odd."), "The book of runs is odd."),
+    (RunStoreError("The book of runs is odd."), "The book of runs is odd."),
 ]
 
 
 @pytest.mark.parametrize(("error", "message"), ERRORS, ids=lambda value: type(value).__name__)
 def test_whatever_goes_wrong_is_said_in_a_sentence(
-    book: Book, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
 ) -> None:
-    run = add(book)
-    entry = train(book, run, monkeypatch, at={12: failing_with(error)})
+    run = add(store)
+    entry = train(store, run, monkeypatch, at={12: failing_with(error)})
     assert (entry.state, entry.worker) == ("failed", None)
     assert entry.message.startswith(message)
     assert "\n" not in entry.message
-    assert read_state(book.folder_of(run)).values["step"] == 10
-    assert_goes_on(book, run, monkeypatch)
+    assert read_state(store.folder_of(run)).values["step"] == 10
+    assert_goes_on(store, run, monkeypatch)
 
 
 def test_a_huge_learning_rate_is_a_sentence_and_its_figures_are_kept(
-    book: Book, monkeypatch: pytest.MonkeyPatch
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = add(book, tiny_preset(steps=200, lr_changes=((8, 1e9),), log_every=1, snapshot_every=1, clip_norm=0.0))
+    run = add(store, tiny_preset(steps=200, lr_changes=((8, 1e9),), log_every=1, snapshot_every=1, clip_norm=0.0))
     with happenings(monkeypatch), monkeypatch.context() as patch:
-        patch.setattr(obedience, "WRITE_SECONDS", 1e9)  # all of it happens before the next writing is due
-        worker.work(book, run, claim(book, run))
-    entry = book.entry(run)
+        patch.setattr(command_loop, "WRITE_SECONDS", 1e9)  # all of it happens before the next writing is due
+        worker.work(store, run, claim(store, run))
+    entry = store.entry(run)
     assert entry.state == "failed"
     assert "the run stops; try a smaller one, for example" in entry.message
     assert f"at step {entry.step}, at a learning rate of" in entry.message
     assert 8 <= entry.step < 200
-    assert [row["step"] for row in book.rows(run)] == list(range(1, entry.step))  # up to the last finite ones
-    last = snapshot_steps(book.folder_of(run))[-1]
+    assert [row["step"] for row in store.rows(run)] == list(range(1, entry.step))  # up to the last finite ones
+    last = snapshot_steps(store.folder_of(run))[-1]
     assert last >= 0
-    load(snapshot_file(book.folder_of(run), last))  # which refuses weights that are no numbers
-    assert bool(read_state(book.folder_of(run)).tensors["weights"].isfinite().all())
-    json.dumps([entry.live, book.rows(run)], allow_nan=False)
+    load(snapshot_file(store.folder_of(run), last))  # which refuses weights that are no numbers
+    assert bool(read_state(store.folder_of(run)).tensors["weights"].isfinite().all())
+    json.dumps([entry.live, store.rows(run)], allow_nan=False)
 
 
-def test_a_run_that_was_killed_between_its_end_and_saying_so(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, finish = add(book), worker._finish
+def test_a_run_that_was_killed_between_its_end_and_saying_so(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, finish = add(store), worker._finish
     monkeypatch.setattr(worker, "_finish", lambda *_: failing_with(SystemExit())())
-    monkeypatch.setattr(worker.Obedience, "flush", lambda _: None)  # and before it could write its last figures down
+    monkeypatch.setattr(worker.CommandLoop, "flush", lambda _: None)  # and before it could write its last figures down
     with pytest.raises(SystemExit):
-        train(book, run, monkeypatch)
+        train(store, run, monkeypatch)
     monkeypatch.undo()
-    assert book.rows(run) == []
-    assert (book.folder_of(run) / FILE).exists()
+    assert store.rows(run) == []
+    assert (store.folder_of(run) / FILE).exists()
     monkeypatch.setattr(worker, "_finish", finish)
-    book.change(run, worker=None, state="interrupted")
-    entry = resume_here(book, run, monkeypatch)
+    store.change(run, worker=None, state="interrupted")
+    entry = resume_here(store, run, monkeypatch)
     assert (entry.state, entry.step) == ("finished", 20)
     assert entry.seconds > 0
-    assert_same_run(book, run, undisturbed(book, monkeypatch, entry))
+    assert_same_run(store, run, undisturbed(store, monkeypatch, entry))
 
 
-def test_what_a_killed_process_had_half_written_is_removed(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = add(book)
-    folder = book.folder_of(run)
+def test_what_a_killed_process_had_half_written_is_removed(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = add(store)
+    folder = store.folder_of(run)
     (folder / "snapshots").mkdir(parents=True)
     halves = [folder / ".state.safetensors.abc.part", folder / "snapshots" / ".000010.safetensors.abc.part"]
     for half in halves:
         half.write_bytes(b"half")
-    assert train(book, run, monkeypatch).state == "finished"
+    assert train(store, run, monkeypatch).state == "finished"
     assert not any(half.exists() for half in halves)
 
 
 def test_later_snapshots_and_rows_go_when_a_run_goes_on_from_an_earlier_step(
-    book: Book, monkeypatch: pytest.MonkeyPatch
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = add(book)
+    run = add(store)
     with pytest.raises(SystemExit):
-        train(book, run, monkeypatch, at={16: failing_with(SystemExit())})
-    loop.write_snapshot(book.folder_of(run), 15, load(snapshot_file(book.folder_of(run), 10)))
-    assert [row["step"] for row in book.rows(run)] == [5, 10, 15]
-    book.change(run, worker=None, state="interrupted")
+        train(store, run, monkeypatch, at={16: failing_with(SystemExit())})
+    loop.write_snapshot(store.folder_of(run), 15, load(snapshot_file(store.folder_of(run), 10)))
+    assert [row["step"] for row in store.rows(run)] == [5, 10, 15]
+    store.change(run, worker=None, state="interrupted")
     seen: list[Entry] = []
 
     def look() -> None:
-        seen.append(book.entry(run))
-        assert snapshot_steps(book.folder_of(run)) == [0, 10]
-        assert [row["step"] for row in book.rows(run)] == [5, 10]
+        seen.append(store.entry(run))
+        assert snapshot_steps(store.folder_of(run)) == [0, 10]
+        assert [row["step"] for row in store.rows(run)] == [5, 10]
 
     assert (
-        resume_here(book, run, monkeypatch, at={10: look}).state == "finished"
+        resume_here(store, run, monkeypatch, at={10: look}).state == "finished"
     )  # a look that finds more fails the run
     assert seen[0].step == 10
 
 
-def test_a_fork_begins_with_the_weights_of_its_snapshot(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
-    parent = add(book)
-    train(book, parent, monkeypatch)
-    monkeypatch.setattr(jobs, "tend", lambda _: None)
+def test_a_fork_begins_with_the_weights_of_its_snapshot(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    parent = add(store)
+    train(store, parent, monkeypatch)
+    monkeypatch.setattr(jobs, "reconcile", lambda _: None)
     other = tiny_preset(steps=10, peak_lr=1e-4, seed=3, snapshot_every=10, model={"dropout": 0.2})
-    forks = [jobs.fork(book, parent, 10, other, owner="bob") for _ in range(2)]
+    forks = [jobs.fork(store, parent, 10, other, owner="bob") for _ in range(2)]
     for run in forks:
-        entry = train(book, run, monkeypatch)
+        entry = train(store, run, monkeypatch)
         assert (entry.state, entry.parent, entry.owner) == ("finished", f"{parent}@10", "bob")
-        first, source = (load(snapshot_file(book.folder_of(r), s)).model for r, s in ((run, 0), (parent, 10)))
+        first, source = (load(snapshot_file(store.folder_of(r), s)).model for r, s in ((run, 0), (parent, 10)))
         assert all(torch.equal(a, b) for a, b in zip(first.parameters(), source.parameters(), strict=True))
-    assert_same_run(book, *forks)
+    assert_same_run(store, *forks)
 
 
 def test_a_fork_that_was_stopped_goes_on_and_one_without_its_weights_does_not_begin(
-    book: Book, monkeypatch: pytest.MonkeyPatch
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parent = add(book)
-    train(book, parent, monkeypatch)
-    monkeypatch.setattr(jobs, "tend", lambda _: None)
-    whole, stopped, robbed = (jobs.fork(book, parent, 10, PRESET) for _ in range(3))
-    train(book, whole, monkeypatch)
-    assert train(book, stopped, monkeypatch, at={7: lambda: book.send(stopped, "stop")}).state == "stopped"
-    assert resume_here(book, stopped, monkeypatch).state == "finished"
-    assert_same_run(book, stopped, whole)
-    (book.folder_of(robbed) / jobs.START).unlink()
-    entry = train(book, robbed, monkeypatch)
+    parent = add(store)
+    train(store, parent, monkeypatch)
+    monkeypatch.setattr(jobs, "reconcile", lambda _: None)
+    whole, stopped, robbed = (jobs.fork(store, parent, 10, PRESET) for _ in range(3))
+    train(store, whole, monkeypatch)
+    assert train(store, stopped, monkeypatch, at={7: lambda: store.send(stopped, "stop")}).state == "stopped"
+    assert resume_here(store, stopped, monkeypatch).state == "finished"
+    assert_same_run(store, stopped, whole)
+    (store.folder_of(robbed) / jobs.START).unlink()
+    entry = train(store, robbed, monkeypatch)
     assert entry.state == "failed"
     assert entry.message == f"The weights of {parent}@10 that this run begins with are missing; fork it once more."
 
@@ -236,55 +236,55 @@ def test_a_fork_that_was_stopped_goes_on_and_one_without_its_weights_does_not_be
     ],
 )
 def test_settings_edited_by_hand_are_refused_and_put_right_go_on(
-    book: Book, monkeypatch: pytest.MonkeyPatch, train_settings: dict[str, Any], message: str
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, train_settings: dict[str, Any], message: str
 ) -> None:
-    run = add(book)
-    stopped = train(book, run, monkeypatch, at={12: lambda: book.send(run, "stop")})
-    state = (book.folder_of(run) / STATE).read_bytes()
-    book.change(run, train=json.dumps(stopped.train | train_settings))
-    entry = resume_here(book, run, monkeypatch)
+    run = add(store)
+    stopped = train(store, run, monkeypatch, at={12: lambda: store.send(run, "stop")})
+    state = (store.folder_of(run) / STATE).read_bytes()
+    store.change(run, train=json.dumps(stopped.train | train_settings))
+    entry = resume_here(store, run, monkeypatch)
     assert entry.state == "failed"
     assert message in entry.message
-    assert (book.folder_of(run) / STATE).read_bytes() == state
-    book.change(run, train=json.dumps(stopped.train))
-    assert_goes_on(book, run, monkeypatch)
+    assert (store.folder_of(run) / STATE).read_bytes() == state
+    store.change(run, train=json.dumps(stopped.train))
+    assert_goes_on(store, run, monkeypatch)
 
 
 @pytest.mark.parametrize(
     ("train_settings", "message"), [({"steps": 0}, "steps must be from 1 to"), ({"nonsense": 1}, "nonsense")]
 )
 def test_settings_that_are_none_are_refused_at_once_and_put_right_go_on(
-    book: Book, monkeypatch: pytest.MonkeyPatch, train_settings: dict[str, Any], message: str
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, train_settings: dict[str, Any], message: str
 ) -> None:
-    run = add(book)
-    stopped = train(book, run, monkeypatch, at={12: lambda: book.send(run, "stop")})
-    book.change(run, train=json.dumps(stopped.train | train_settings))
-    with pytest.raises(BookError, match=f"cannot go on. .*{message}"):
-        jobs.resume(book, run)
-    book.change(run, train=json.dumps(stopped.train))
-    assert_goes_on(book, run, monkeypatch)
+    run = add(store)
+    stopped = train(store, run, monkeypatch, at={12: lambda: store.send(run, "stop")})
+    store.change(run, train=json.dumps(stopped.train | train_settings))
+    with pytest.raises(RunStoreError, match=f"cannot go on. .*{message}"):
+        jobs.resume(store, run)
+    store.change(run, train=json.dumps(stopped.train))
+    assert_goes_on(store, run, monkeypatch)
 
 
-def test_a_rate_edited_ahead_of_the_step_is_obeyed(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = add(book)
-    stopped = train(book, run, monkeypatch, at={12: lambda: book.send(run, "stop")})
-    book.change(run, train=json.dumps(stopped.train | {"lr_changes": [[15, 0.01]]}))
-    assert_goes_on(book, run, monkeypatch)
-    assert book.entry(run).train["lr_changes"] == [[15, 0.01]]
+def test_a_rate_edited_ahead_of_the_step_is_obeyed(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = add(store)
+    stopped = train(store, run, monkeypatch, at={12: lambda: store.send(run, "stop")})
+    store.change(run, train=json.dumps(stopped.train | {"lr_changes": [[15, 0.01]]}))
+    assert_goes_on(store, run, monkeypatch)
+    assert store.entry(run).train["lr_changes"] == [[15, 0.01]]
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"\xff" * 100])
-def test_a_state_edited_by_hand_is_a_sentence(book: Book, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    run = add(book)
-    train(book, run, monkeypatch, at={12: lambda: book.send(run, "stop")})
-    state = book.folder_of(run) / STATE
+def test_a_state_edited_by_hand_is_a_sentence(store: RunStore, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    run = add(store)
+    train(store, run, monkeypatch, at={12: lambda: store.send(run, "stop")})
+    state = store.folder_of(run) / STATE
     whole = state.read_bytes()
     state.write_bytes(content)
-    entry = resume_here(book, run, monkeypatch)
+    entry = resume_here(store, run, monkeypatch)
     assert entry.state == "failed"
     assert "cannot be resumed: " in entry.message
     state.write_bytes(whole)
-    assert_goes_on(book, run, monkeypatch)
+    assert_goes_on(store, run, monkeypatch)
 
 
 class Gpu:
@@ -296,52 +296,56 @@ class Gpu:
 
 @pytest.mark.parametrize(("error", "why"), [Gpu.OUT_OF_MEMORY, Gpu.LOST])
 def test_a_gpu_that_fails_in_the_middle_leaves_the_run_to_the_processor(
-    book: Book, monkeypatch: pytest.MonkeyPatch, error: Exception, why: str
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, error: Exception, why: str
 ) -> None:
-    run = add(book, device="cuda:0")
+    run = add(store, device="cuda:0")
     with happenings(monkeypatch, at={12: failing_with(error)}):
         monkeypatch.setattr(worker, "choose_device", lambda _: torch.device("cpu"))  # in place of a GPU
-        worker.work(book, run, claim(book, run, "cuda:0"))
-    entry = book.entry(run)
+        worker.work(store, run, claim(store, run, "cuda:0"))
+    entry = store.entry(run)
     assert (entry.state, entry.wanted, entry.worker) == ("queued", "cpu", None)
     message = f"The GPU (cuda:0) {why}, so this run goes on on the processor from the last state it kept."
     assert entry.message == message
     seen = []
-    entry = train(book, run, monkeypatch, at={10: lambda: seen.append(book.entry(run).step)})
+    entry = train(store, run, monkeypatch, at={10: lambda: seen.append(store.entry(run).step)})
     assert seen == [10]  # not from its beginning
     assert (entry.state, entry.message) == ("finished", message)
-    assert_same_run(book, run, undisturbed(book, monkeypatch, entry))
+    assert_same_run(store, run, undisturbed(store, monkeypatch, entry))
 
 
-def test_a_gpu_that_is_gone_when_the_worker_comes(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_is_gone_when_the_worker_comes(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not torch.cuda.is_available() or torch.cuda.device_count() < 9
-    run = add(book, device="cuda:9")
+    run = add(store, device="cuda:9")
     with happenings(monkeypatch):
-        worker.work(book, run, claim(book, run, "cuda:9"))
-    entry = book.entry(run)
+        worker.work(store, run, claim(store, run, "cuda:9"))
+    entry = store.entry(run)
     assert (entry.state, entry.wanted) == ("queued", "cpu")
     assert (
         entry.message == "The GPU (cuda:9) was lost, so this run goes on on the processor from the last state it kept."
     )
-    assert train(book, run, monkeypatch).state == "finished"
+    assert train(store, run, monkeypatch).state == "finished"
 
 
-def test_a_stop_that_arrives_while_the_gpu_fails_is_not_forgotten(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = add(book, device="cuda:0")
+def test_a_stop_that_arrives_while_the_gpu_fails_is_not_forgotten(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = add(store, device="cuda:0")
 
     def lose() -> None:
-        book.send(run, "stop")
+        store.send(run, "stop")
         raise Gpu.LOST[0]
 
     with happenings(monkeypatch, at={12: lose}):
         monkeypatch.setattr(worker, "choose_device", lambda _: torch.device("cpu"))
-        worker.work(book, run, claim(book, run, "cuda:0"))
-    assert book.entry(run).state == "stopped"
+        worker.work(store, run, claim(store, run, "cuda:0"))
+    assert store.entry(run).state == "stopped"
 
 
-def test_a_run_that_asked_for_a_gpu_and_got_the_processor_says_so(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = add(book, device="cuda:1")
-    entry = train(book, run, monkeypatch)
+def test_a_run_that_asked_for_a_gpu_and_got_the_processor_says_so(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = add(store, device="cuda:1")
+    entry = train(store, run, monkeypatch)
     assert entry.state == "finished"
     assert entry.message == "The GPU that was asked for (cuda:1) is not there: trained on the processor."
 
@@ -349,8 +353,8 @@ def test_a_run_that_asked_for_a_gpu_and_got_the_processor_says_so(book: Book, mo
 def test_the_command_line_ends_when_the_book_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    book = Book(tmp_path)
-    add(book)
-    monkeypatch.setattr(worker, "settle", lambda: None)  # which outlasts a test
+    store = RunStore(tmp_path)
+    add(store)
+    monkeypatch.setattr(worker, "tune_process", lambda: None)  # which outlasts a test
     assert worker.main(["nonsense", "--folder", str(tmp_path), "--token", "x", "--lock", "0"]) == 1
     assert capfd.readouterr().err == "There is no run 'nonsense'; it may have been deleted.\n"

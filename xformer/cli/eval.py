@@ -18,7 +18,7 @@ def run(options: Namespace) -> None:
     check_samples("--samples", options.samples, 1)
     check_seed(options.seed)
     from xformer.checkpoints import load  # only now: what was typed may be wrong
-    from xformer.training.figures import measure, put_figures_on_card
+    from xformer.training.final_score import measure, put_figures_on_card
 
     checkpoint = load(options.dir)
     if checkpoint.task is None:

@@ -1,4 +1,4 @@
-"""The runs of the command line: folders with a model or the state of an interrupted run, which no book knows."""
+"""The runs of the command line: folders with a model or the state of an interrupted run, which no run store knows."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from xformer.errors import InputError, XformerError
 from xformer.places import FILE, STATE
-from xformer.training.mending import DAMAGED, is_number
-from xformer.training.unfinished import what_is_in
+from xformer.training.file_metadata import read_metadata
+from xformer.training.repair import DAMAGED, is_number
 from xformer.words import percent
 
 
@@ -55,6 +55,6 @@ def found_in(folder: Path) -> Iterator[Found]:
         if not path.is_dir() or not any((path / name).exists() for name in (FILE, STATE, "snapshots")):
             continue
         try:
-            yield Found(path, what_is_in(path))
+            yield Found(path, read_metadata(path))
         except (XformerError, OSError) as error:
             yield Found(path, trouble=str(error))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from xformer.cli import orders
+from xformer.cli import run_commands
 from xformer.cli.folders import Found, found_in
 from xformer.cli.say import complain, say, say_json, say_table
-from xformer.errors import BookError, InputError
-from xformer.training.book import Book, Entry
-from xformer.training.glance import exact_match, latest_rows
-from xformer.training.jobs import as_it_is
+from xformer.errors import InputError, RunStoreError
+from xformer.training.jobs import with_process_state
+from xformer.training.latest_metrics import exact_match, latest_rows
 from xformer.training.run_card import card_of
+from xformer.training.run_store import Entry, RunStore
 from xformer.words import percent
 
 COLUMNS = ("run", "name", "preset", "seed", "step", "state", "exact match", "seconds")
@@ -20,24 +20,24 @@ MOST_NAMED = 20
 
 
 def run(options: Namespace) -> int:
-    """Do what was asked; a book that cannot be read is said so, and hides no folder."""
+    """Do what was asked; a run store that cannot be read is said so, and hides no folder."""
     folder, trouble = Path(options.folder), ""
-    book, entries, thrown_away = Book(folder), {}, set()
-    if book.database.file.exists():  # else looking would make one
+    store, entries, thrown_away = RunStore(folder), {}, set()
+    if store.database.file.exists():  # else looking would make one
         try:
-            entries = {entry.id: as_it_is(book, entry) for entry in reversed(book.entries())}
-            thrown_away = {entry.id for entry in book.entries(deleted=True)}
-        except BookError as error:
+            entries = {entry.id: with_process_state(store, entry) for entry in reversed(store.entries())}
+            thrown_away = {entry.id for entry in store.entries(deleted=True)}
+        except RunStoreError as error:
             trouble = str(error)
     found = {one.name: one for one in found_in(folder) if one.name not in {*entries, *thrown_away}}
     if options.action == "list":
-        return _list(found, entries, book, trouble)
+        return _list(found, entries, store, trouble)
     if options.run in entries:
-        _one_of_the_book(options.action, entries[options.run], book)
+        _one_of_the_book(options.action, entries[options.run], store)
     elif options.run in found:
         _one_of_the_folders(options.action, found[options.run])
     elif trouble:
-        raise BookError(trouble)
+        raise RunStoreError(trouble)
     else:
         there = [*found, *entries]
         more = f" and {len(there) - MOST_NAMED} more" if len(there) > MOST_NAMED else ""
@@ -47,14 +47,14 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def _one_of_the_book(action: str, entry: Entry, book: Book) -> None:
+def _one_of_the_book(action: str, entry: Entry, store: RunStore) -> None:
     if action != "show":
-        say(orders.tell(action, entry, book))
+        say(run_commands.tell(action, entry, store))
         return
-    rows = book.rows(entry.id)
+    rows = store.rows(entry.id)
     words = {"id": entry.id, "tags": entry.tags, "state": entry.state, "model": entry.model, "task": entry.task}
     words |= {"message": entry.message} if entry.message else {}
-    words |= {"damaged_rows": n} if (n := book.n_rows(entry.id) - len(rows)) else {}
+    words |= {"damaged_rows": n} if (n := store.n_rows(entry.id) - len(rows)) else {}
     say_json(words | card_of(entry, rows, entry.step), indent=2)
 
 
@@ -73,11 +73,11 @@ def _one_of_the_folders(action: str, found: Found) -> None:
         )
 
 
-def _list(found: dict[str, Found], entries: dict[str, Entry], book: Book, trouble: str) -> int:
+def _list(found: dict[str, Found], entries: dict[str, Entry], store: RunStore, trouble: str) -> int:
     lines = [one.line() for one in found.values()]
     try:
-        latest = latest_rows(book) if entries else {}
-    except BookError as error:
+        latest = latest_rows(store) if entries else {}
+    except RunStoreError as error:
         latest, trouble = {}, str(error)
     for name, entry in entries.items():
         share = exact_match(entry, latest.get(name, {}))
@@ -88,7 +88,7 @@ def _list(found: dict[str, Found], entries: dict[str, Entry], book: Book, troubl
         say_table(COLUMNS, lines)
     elif not trouble:
         start = "python -m xformer train --preset reverse --out …"
-        say(f"Nothing has been trained in {book.folder} yet; start with: {start}")
+        say(f"Nothing has been trained in {store.folder} yet; start with: {start}")
     if trouble:
         complain(trouble)
     return int(bool(trouble))

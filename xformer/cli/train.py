@@ -58,10 +58,10 @@ def _train(chosen: Preset, options: Namespace) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Column
 
-    from xformer.training.allocator import settle
     from xformer.training.loop import train
+    from xformer.training.process_tuning import tune_process
 
-    settle()
+    tune_process()
     say(f"{chosen.title}: {n_parameters(chosen.model):,} parameters, {chosen.train.steps:,} steps")
     cropped = Column(no_wrap=True, overflow="crop", ratio=1)  # an ellipsis is no ASCII
     columns = (
@@ -87,7 +87,7 @@ def _train(chosen: Preset, options: Namespace) -> None:
 
 
 def _score(chosen: Preset, options: Namespace) -> None:
-    from xformer.training.figures import put_figures_on_card
+    from xformer.training.final_score import put_figures_on_card
 
     figures = put_figures_on_card(options.out, options.score, edge_cases=True)
     say(f"{_how_good(figures, chosen)} on {figures['samples']:,} unseen inputs")

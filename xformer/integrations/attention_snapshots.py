@@ -1,4 +1,4 @@
-"""A Lightning callback that writes a run into the book: the app shows it live, and every screen can look at its steps."""
+"""A Lightning callback that writes a run into the run store: the app shows it live, and every screen can look at its steps."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from xformer.room import Room
 from xformer.tasks import Task, score
 from xformer.trace import record
 from xformer.training import liveness
-from xformer.training.book import ELSEWHERE, Book, entry_of, insert_rows, move, set_columns
 from xformer.training.curve import fitting
-from xformer.training.figures import put_figures_on_card
+from xformer.training.final_score import put_figures_on_card
 from xformer.training.jobs import LOCK
 from xformer.training.progress import Progress
+from xformer.training.run_store import ELSEWHERE, RunStore, entry_of, insert_rows, move, set_columns
 from xformer.training.snapshots import write_snapshot
 
 
@@ -52,8 +52,8 @@ class AttentionSnapshots(lightning.Callback):
         if every < 1:
             raise ConfigError(f"every must be 1 step or more, got {every}; for example 20.")
         self.task, self.name, self.owner, self.every, self.seed = task, name, owner, every, seed
-        self.book = Book(folder)
-        self.room = Room(self.book.folder)
+        self.store = RunStore(folder)
+        self.room = Room(self.store.folder)
         self.held_out = task.sample(held_out, seed=seed, purpose="held-out")
         self.probe = task.probe(seed)
         self.run = self.token = ""
@@ -72,11 +72,11 @@ class AttentionSnapshots(lightning.Callback):
         train = TrainConfig(steps=steps, log_every=self.every, snapshot_every=self.every, seed=self.seed)
         about = "Trained by PyTorch Lightning: optimiser and schedule are the module's own."
         settings = Preset("lightning", self.name, about, model.config, self.task.config, train)
-        self.run = self.book.add(settings, name=self.name, owner=self.owner, device=ELSEWHERE, state="stopped")
-        self.lock = liveness.take(self.book.folder_of(self.run) / LOCK)  # dropped with this process, whatever ends it
+        self.run = self.store.add(settings, name=self.name, owner=self.owner, device=ELSEWHERE, state="stopped")
+        self.lock = liveness.take(self.store.folder_of(self.run) / LOCK)  # dropped with this process, whatever ends it
         self.token, self.rows, self.losses, self.step = secrets.token_hex(8), [], [], 0
         self.began = time.perf_counter()
-        with self.book.database.writing() as db:
+        with self.store.database.writing() as db:
             move(db, entry_of(db, self.run), "queued")
             move(db, entry_of(db, self.run), "running", worker=self.token, device=ELSEWHERE, pid=os.getpid())
         self._keep_snapshot(model)
@@ -114,11 +114,11 @@ class AttentionSnapshots(lightning.Callback):
         if trainer.global_step != self.step:
             self.step = trainer.global_step
             self._report(trainer, model)
-        folder = self.book.folder_of(self.run)
+        folder = self.store.folder_of(self.run)
         card = {
             "preset": "lightning",
             "title": self.name,
-            "about": self.book.entry(self.run).about,
+            "about": self.store.entry(self.run).about,
             "seed": self.seed,
             "step": self.step,
             "device": pl_module.device.type,
@@ -167,7 +167,7 @@ class AttentionSnapshots(lightning.Callback):
         live = {name: row[name] for name in ("loss", "gradient_norm", "learning_rate")} | {"steps_per_second": speed}
         self.rows, self.losses = [*self.rows, row], []
         self._keep_snapshot(model)
-        with self.book.database.writing() as db:
+        with self.store.database.writing() as db:
             insert_rows(db, self.run, [row])
             set_columns(db, self.run, step=self.step, seconds=seconds, live=json.dumps(live))
 
@@ -177,14 +177,14 @@ class AttentionSnapshots(lightning.Callback):
             room = sum(parameter.nbytes for parameter in model.parameters())
             self.room.check(room, f"A snapshot of step {self.step:,}")
         except NoRoomError as error:
-            self.book.change(self.run, message=str(error))
+            self.store.change(self.run, message=str(error))
             return
-        write_snapshot(self.book.folder_of(self.run), self.step, Checkpoint(model, self.task))
+        write_snapshot(self.store.folder_of(self.run), self.step, Checkpoint(model, self.task))
         self.room.wrote(room)
 
     def _obey(self, trainer: lightning.Trainer) -> None:
         """The one command that can be obeyed from here is stop."""
-        with self.book.database.writing() as db:
+        with self.store.database.writing() as db:
             told = {row["kind"] for row in db.execute("SELECT kind FROM commands WHERE run = ?", (self.run,))}
             db.execute("DELETE FROM commands WHERE run = ?", (self.run,))
             if told - {"stop"}:
@@ -194,7 +194,7 @@ class AttentionSnapshots(lightning.Callback):
 
     def _leave(self, state: str, **values: Any) -> None:
         """Write down that the run has ended, and let its lock go."""
-        with self.book.database.writing() as db:
+        with self.store.database.writing() as db:
             move(db, entry_of(db, self.run), state, worker=None, pid=None, **values)
         if self.lock is not None:
             os.close(self.lock)

@@ -1,7 +1,7 @@
 """The card of a file from anyone: what it says about the training, believed only where kind, size and order are right.
 
 The weights are checked by `xformer.checkpoints`. A card is words and numbers that anybody can have typed, and both end up on
-a screen; what is wrong in it is left out, and `Story.left_out` says so in one sentence.
+a screen; what is wrong in it is left out, and `ImportedCard.left_out` says so in one sentence.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EDGES = ("loss", "token_accuracy", "exact_match", "samples")
 
 
 @dataclass(frozen=True)
-class Story:
+class ImportedCard:
     """How a model was trained, as far as its card can be believed."""
 
     name: str
@@ -55,7 +55,7 @@ class Story:
     """Whether the training settings are those of the card."""
 
 
-def read_card(card: dict[str, Any]) -> Story:
+def read_card(card: dict[str, Any]) -> ImportedCard:
     """The checked contents of a card."""
     problems, has_recipe = [], True
     step = _whole(card.get("step"), MAX_STEPS)
@@ -71,7 +71,7 @@ def read_card(card: dict[str, Any]) -> Story:
     except CheckpointError as error:
         rows = []
         problems.append(f"its curve ({str(error).rstrip('.')})")
-    return Story(
+    return ImportedCard(
         name=one_line(card.get("name"), 80) or title,
         title=title,
         about=one_line(card.get("about"), 400),
@@ -89,11 +89,11 @@ def read_card(card: dict[str, Any]) -> Story:
 
 def believed(card: dict[str, Any]) -> dict[str, Any]:
     """What a screen may say of a model from its card: only what is of the right kind and size, and nothing made up."""
-    story = read_card(card)
-    words = {name: getattr(story, name) for name in ("name", "title", "about", "preset")}
-    kept = words | {"step": story.step, "seconds": story.seconds, "device": story.device or "cpu"}
-    if story.has_recipe:
-        kept |= {"train": story.train.to_json(), "seed": story.train.seed}
+    read = read_card(card)
+    words = {name: getattr(read, name) for name in ("name", "title", "about", "preset")}
+    kept = words | {"step": read.step, "seconds": read.seconds, "device": read.device or "cpu"}
+    if read.has_recipe:
+        kept |= {"train": read.train.to_json(), "seed": read.train.seed}
         if type(card.get("seed")) is int:
             kept["seed"] = card["seed"]
     for name in ("figures", "reported"):

@@ -1,4 +1,4 @@
-"""The file behind the book of runs: its tables, and transactions on it from any process or thread.
+"""The file behind the run store: its tables, and transactions on it from any process or thread.
 
 Every access opens its own connection: SQLite's are bound to a thread, and a page's threads come and go. The write-ahead log
 lets pages read while a worker writes; each commit is atomic, and at worst the last moments before a power cut are missing.
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from xformer.errors import BookError
+from xformer.errors import RunStoreError
 
 VERSION = 2
 TABLES = """
@@ -59,18 +59,18 @@ CREATE TABLE commands (
 CREATE INDEX commands_of ON commands (run, number);
 """
 SINCE_1 = "ALTER TABLE runs ADD COLUMN private INTEGER NOT NULL DEFAULT 0"
-"""What a book of version 1 lacks."""
+"""What a run store of version 1 lacks."""
 
 
 class Database:
-    """One SQLite file, made on first use. Raises `BookError` with one sentence when it cannot be read or written."""
+    """One SQLite file, made on first use. Raises `RunStoreError` with one sentence when it cannot be read or written."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection for looking; sees one state of the book throughout."""
+        """A connection for looking; sees one state of the run store throughout."""
         with self._connection() as db:
             db.execute("BEGIN")
             yield db
@@ -98,9 +98,11 @@ class Database:
             finally:
                 db.close()
         except UnicodeDecodeError as error:  # SQLite's own message, of a table whose name is damaged
-            raise BookError(f"The book of runs ({self.file.name}) cannot be used: its tables are damaged.") from error
+            raise RunStoreError(
+                f"The book of runs ({self.file.name}) cannot be used: its tables are damaged."
+            ) from error
         except (sqlite3.Error, OSError) as error:
-            raise BookError(f"The book of runs ({self.file.name}) cannot be used: {error}.") from error
+            raise RunStoreError(f"The book of runs ({self.file.name}) cannot be used: {error}.") from error
 
     def connect(self) -> sqlite3.Connection:
         """An open connection, the tables there. Keep one open in a process that writes often: the last one to close
@@ -117,7 +119,7 @@ class Database:
             if found < VERSION:
                 found = self._create(db)
             if found != VERSION:
-                raise BookError(
+                raise RunStoreError(
                     f"The book of runs ({self.file.name}) is of version {found}, and this program reads {VERSION}; "
                     "move it away to start a new one."
                 )

@@ -1,7 +1,7 @@
-"""From the book to processes: start the next run, notice the dead, and what a person may ask of a run.
+"""From the run store to processes: start the next run, notice the dead, and what a person may ask of a run.
 
-Anybody may call `tend` at any time, from any process: a server every second, a page, a worker that has finished. What has to be
-done at once is done in one transaction of the book, and a lock file says whether a run has a process (see `liveness`).
+Anybody may call `reconcile` at any time, from any process: a server every second, a page, a worker that has finished. What has
+to be done at once is done in one transaction of the store, and a lock file says whether a run has a process (see `liveness`).
 
 Nothing here needs torch until a run is made or started: `python -m xformer runs stop` answers at once.
 """
@@ -23,16 +23,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xformer.errors import BookError, ConfigError, XformerError
+from xformer.errors import ConfigError, RunStoreError, XformerError
 from xformer.places import snapshot_file
 from xformer.presets import Preset
 from xformer.training import liveness, queue
-from xformer.training.book import (
+from xformer.training.limits import Limits
+from xformer.training.repair import DAMAGED, where
+from xformer.training.run_store import (
     ELSEWHERE,
     MOVES,
     RESUMABLE,
-    Book,
     Entry,
+    RunStore,
     all_entries,
     change_peak,
     entry_of,
@@ -40,8 +42,6 @@ from xformer.training.book import (
     new_id,
     put_command,
 )
-from xformer.training.limits import Limits
-from xformer.training.mending import DAMAGED, where
 
 if TYPE_CHECKING:
     from xformer.checkpoints import Checkpoint
@@ -50,17 +50,17 @@ LOCK = "worker.lock"
 LOG = "worker.log"
 START = "start.safetensors"
 """The weights that a forked run begins with."""
-PATIENCE = 3.0
+STOP_SECONDS = 3.0
 """Seconds that a worker has to obey a stop before it is killed; what it kept last is whole."""
-LAST_MOMENTS = 0.5
+KILL_SECONDS = 0.5
 """Seconds that a killed process may take to be gone."""
 HALTED = "Its process is halted by a signal and takes no step until it is continued; Stop ends it."
-BIN_SECONDS = 3600.0
+UNDELETE_SECONDS = 3600.0
 """How long a deleted run can be taken back."""
 
 
 def submit(
-    book: Book,
+    store: RunStore,
     settings: Preset,
     *,
     owner: str = "",
@@ -72,7 +72,7 @@ def submit(
     private: bool = False,
     also: Callable[[Sequence[Entry]], None] = lambda entries: None,
 ) -> str:
-    """Put a run into the queue and return its id. Raises `ConfigError` or `BookError` when it may not be trained here.
+    """Put a run into the queue and return its id. Raises `ConfigError` or `RunStoreError` when it may not be trained here.
 
     `also` sees all entries in the very transaction that adds this one, and may raise too.
     """
@@ -82,32 +82,32 @@ def submit(
     Task(settings.task).check_fits(settings.model)
     known = ["auto", "cuda", *queue.devices()]
     if device not in known:
-        raise BookError(f"The device must be one of {', '.join(known)}, got {device!r:.40}.")
+        raise RunStoreError(f"The device must be one of {', '.join(known)}, got {device!r:.40}.")
     run = new_id()
     how: dict[str, Any] = {"owner": owner, "name": name, "device": device, "parent": parent, "run": run}
 
     def check(entries: Sequence[Entry]) -> None:
         if limits is not None:
-            limits.check_again(settings, owner, entries, book.folder)
+            limits.check_again(settings, owner, entries, store.folder)
         also(entries)
 
     try:
         if limits is not None:
-            limits.check(settings, owner, book.entries(), book.folder)
+            limits.check(settings, owner, store.entries(), store.folder)
         if start is not None:  # its first weights are there before it can get its turn
-            save(Checkpoint(start.model, start.task), book.folder_of(run) / START)
-        book.add(settings, **how, private=private, check=check)
+            save(Checkpoint(start.model, start.task), store.folder_of(run) / START)
+        store.add(settings, **how, private=private, check=check)
     except BaseException as error:
-        shutil.rmtree(book.folder_of(run), ignore_errors=True)
+        shutil.rmtree(store.folder_of(run), ignore_errors=True)
         if isinstance(error, OSError):
-            raise BookError(f"The run could not be written down: {error.strerror or error}.") from error
+            raise RunStoreError(f"The run could not be written down: {error.strerror or error}.") from error
         raise
     with suppress(XformerError, OSError):  # it waits now, and whoever tends next will start it
-        tend(book)
+        reconcile(store)
     return run
 
 
-def fork(book: Book, run: str, step: int, settings: Preset, **how: Any) -> str:
+def fork(store: RunStore, run: str, step: int, settings: Preset, **how: Any) -> str:
     """A new run that begins with the weights of a snapshot of another one; its optimiser and its data begin anew.
 
     `how` goes to `submit`. Raises `ConfigError` where the settings ask for another shape of model.
@@ -115,16 +115,16 @@ def fork(book: Book, run: str, step: int, settings: Preset, **how: Any) -> str:
     from xformer.checkpoints import load
     from xformer.tasks import Task
 
-    snapshot = load(snapshot_file(book.folder_of(run), step))
+    snapshot = load(snapshot_file(store.folder_of(run), step))
     if snapshot.config != settings.model:
         raise ConfigError("A fork keeps the model's settings, got others; change only how it is trained.")
     Task(settings.task).check_fits(settings.model)
-    return submit(book, settings, parent=f"{run}@{step}", start=snapshot, **how)
+    return submit(store, settings, parent=f"{run}@{step}", start=snapshot, **how)
 
 
-def stop(book: Book, run: str) -> None:
+def stop(store: RunStore, run: str) -> None:
     """Stop a run, or take it out of the queue. It can be resumed. Nothing happens to one that stands still already."""
-    with book.database.writing() as db:
+    with store.database.writing() as db:
         entry = entry_of(db, run)
         if entry.is_active:
             put_command(db, run, "stop")
@@ -132,68 +132,68 @@ def stop(book: Book, run: str) -> None:
             move(db, entry, "stopped")
 
 
-def resume(book: Book, run: str) -> None:
+def resume(store: RunStore, run: str) -> None:
     """Let a run go on: a paused worker at once, any other when its turn comes.
 
     Of two who press at the same time, the second finds it going on already, which is no error.
     """
-    before = book.entry(run)
-    if before.is_active and not as_it_is(book, before).is_active:  # it would be told, and nobody would hear
-        _bury(book, before)
-    with book.database.writing() as db:
+    before = store.entry(run)
+    if before.is_active and not with_process_state(store, before).is_active:  # it would be told, and nobody would hear
+        _mark_dead(store, before)
+    with store.database.writing() as db:
         entry = entry_of(db, run)
         if entry.deleted is not None:
-            raise BookError(f"The run “{entry.name}” was deleted; take it back before you resume it.")
+            raise RunStoreError(f"The run “{entry.name}” was deleted; take it back before you resume it.")
         if entry.is_active:
             put_command(db, run, "resume")
         elif entry.state == DAMAGED:
-            raise BookError(f"The run “{entry.name}” cannot go on. {entry.message}")
+            raise RunStoreError(f"The run “{entry.name}” cannot go on. {entry.message}")
         elif entry.wanted == ELSEWHERE:
-            raise BookError(f"The run “{entry.name}” was trained by another program; go on with it there.")
+            raise RunStoreError(f"The run “{entry.name}” was trained by another program; go on with it there.")
         elif entry.state in RESUMABLE:
             move(db, entry, "queued", message="")
         elif entry.state != "queued":
-            raise BookError(f"The run “{entry.name}” is {entry.state}: there is nothing left to resume.")
+            raise RunStoreError(f"The run “{entry.name}” is {entry.state}: there is nothing left to resume.")
     with suppress(XformerError, OSError):
-        tend(book)
+        reconcile(store)
 
 
-def change_rate(book: Book, run: str, peak: float) -> None:
+def change_rate(store: RunStore, run: str, peak: float) -> None:
     """Give a run another peak of its learning rate: by its worker before the next step, or for when it goes on."""
-    with book.database.writing() as db:
+    with store.database.writing() as db:
         entry = entry_of(db, run)
         if entry.is_active:
             put_command(db, run, "rate", peak)
         elif "queued" not in (entry.state, *MOVES[entry.state]):
-            raise BookError(f"The run “{entry.name}” is {entry.state}: it takes no more steps.")
+            raise RunStoreError(f"The run “{entry.name}” is {entry.state}: it takes no more steps.")
         else:
             change_peak(db, run, entry.step, peak)
 
 
-def tend(book: Book) -> None:
+def reconcile(store: RunStore) -> None:
     """Notice workers that died, kill those that do not obey, start what is next, and empty the bin."""
-    entries = book.entries()
+    entries = store.entries()
     for entry in entries:
         if entry.is_active:
-            with suppress(BookError, OSError):  # what is wrong with one run keeps no other one waiting
-                _bury(book, entry)
-    if not any(entry.state == "queued" for entry in book.entries()):
+            with suppress(RunStoreError, OSError):  # what is wrong with one run keeps no other one waiting
+                _mark_dead(store, entry)
+    if not any(entry.state == "queued" for entry in store.entries()):
         return
     available = queue.devices()
     for device in available:
-        _start_next(book, device, available)
+        _start_next(store, device, available)
 
 
-def _bury(book: Book, entry: Entry) -> None:
+def _mark_dead(store: RunStore, entry: Entry) -> None:
     """Write down that a run's process is gone; kill one that was told to stop long ago."""
-    file = book.folder_of(entry.id) / LOCK
+    file = store.folder_of(entry.id) / LOCK
     lock = liveness.take(file)
-    if lock is None and _kill_if_deaf(book, entry, file):
-        lock = liveness.take_within(file, LAST_MOMENTS)
+    if lock is None and _kill_unresponsive(store, entry, file):
+        lock = liveness.take_within(file, KILL_SECONDS)
     if lock is None:
         return
     try:
-        with book.database.writing() as db:
+        with store.database.writing() as db:
             now = entry_of(db, entry.id)
             if now.worker == entry.worker and now.is_active:
                 state, message = _how_it_ended(db, now, file)
@@ -204,7 +204,7 @@ def _bury(book: Book, entry: Entry) -> None:
 
 
 def _how_it_ended(db: sqlite3.Connection, entry: Entry, file: Path) -> tuple[str, str]:
-    """The state of a run whose process has ended without the book knowing, and what there is to say about it."""
+    """The state of a run whose process has ended without the run store knowing, and what there is to say about it."""
     told = db.execute("SELECT 1 FROM commands WHERE run = ? AND kind = 'stop'", (entry.id,)).fetchone()
     how = liveness.last_words(file)
     if not how:
@@ -216,15 +216,15 @@ def _how_it_ended(db: sqlite3.Connection, entry: Entry, file: Path) -> tuple[str
     return "stopped" if told else "interrupted", f"{how} Resume goes on from the last state it kept."
 
 
-def as_it_is(book: Book, entry: Entry) -> Entry:
-    """An entry as its process stands at this moment: the book may say so later only, or never while the disk is full."""
-    file = book.folder_of(entry.id) / LOCK
+def with_process_state(store: RunStore, entry: Entry) -> Entry:
+    """An entry as its process stands at this moment: the run store may say so later only, or never while the disk is full."""
+    file = store.folder_of(entry.id) / LOCK
     if not entry.is_active or not file.is_file():
         return entry
     if liveness.is_held(file):
         pid = liveness.holder(file)
         return replace(entry, message=HALTED) if pid is not None and liveness.is_halted(pid) else entry
-    with book.database.reading() as db:
+    with store.database.reading() as db:
         now = entry_of(db, entry.id)
         if now.worker != entry.worker:  # it has said so meanwhile
             return now
@@ -232,15 +232,15 @@ def as_it_is(book: Book, entry: Entry) -> Entry:
     return replace(now, state=state, message=message, worker=None, pid=None)
 
 
-def _kill_if_deaf(book: Book, entry: Entry, file: Path) -> bool:
+def _kill_unresponsive(store: RunStore, entry: Entry, file: Path) -> bool:
     """Kill the process of a run that was told to stop long ago, also one that hangs before it has begun; say whether."""
-    with book.database.reading() as db:
+    with store.database.reading() as db:
         told = db.execute(
             "SELECT min(sent) AS sent FROM commands WHERE run = ? AND kind = 'stop'", (entry.id,)
         ).fetchone()
         is_the_same = entry_of(db, entry.id).worker == entry.worker
     pid = liveness.holder(file)
-    if not is_the_same or told["sent"] is None or time.monotonic() - told["sent"] < PATIENCE or pid is None:
+    if not is_the_same or told["sent"] is None or time.monotonic() - told["sent"] < STOP_SECONDS or pid is None:
         return False
     try:
         os.kill(pid, signal.SIGKILL)
@@ -249,17 +249,17 @@ def _kill_if_deaf(book: Book, entry: Entry, file: Path) -> bool:
     return True
 
 
-def _start_next(book: Book, device: str, available: Sequence[str]) -> None:
+def _start_next(store: RunStore, device: str, available: Sequence[str]) -> None:
     """Give a free device to the next run."""
-    if not queue.next_for(device, book.entries(), available):
+    if not queue.next_for(device, store.entries(), available):
         return
-    with book.database.writing() as db:
+    with store.database.writing() as db:
         entries = all_entries(db)
         for entry in queue.next_for(device, entries, available):
-            if why := _unusable(book.folder_of(entry.id)):
+            if why := _unusable(store.folder_of(entry.id)):
                 move(db, entry, "stopped", message=f"Its folder cannot be used: {why}.")
                 continue
-            lock = liveness.take(book.folder_of(entry.id) / LOCK)
+            lock = liveness.take(store.folder_of(entry.id) / LOCK)
             if lock is None:  # its last process is just leaving
                 continue
             try:
@@ -267,7 +267,7 @@ def _start_next(book: Book, device: str, available: Sequence[str]) -> None:
                 turn = 1 + max(other.turn for other in entries)
                 move(db, entry, "running", device=device, turn=turn, worker=token, pid=None)
                 db.execute("DELETE FROM commands WHERE run = ?", (entry.id,))
-                _spawn(book.folder_of(entry.id), book, entry.id, token, lock)
+                _spawn(store.folder_of(entry.id), store, entry.id, token, lock)
             finally:
                 os.close(lock)
             return
@@ -281,9 +281,9 @@ def _unusable(folder: Path) -> str:
     return f"{taken[0]} is no file" if taken else ""
 
 
-def _spawn(folder: Path, book: Book, run: str, token: str, lock: int) -> None:
+def _spawn(folder: Path, store: RunStore, run: str, token: str, lock: int) -> None:
     """Start the worker of a run, detached: it outlives whoever started it, and inherits the lock."""
-    command = [sys.executable, "-m", "xformer.training.worker", run, "--folder", str(book.folder.resolve())]
+    command = [sys.executable, "-m", "xformer.training.worker", run, "--folder", str(store.folder.resolve())]
     with open(folder / LOG, "ab") as log:
         process = subprocess.Popen(
             [*command, "--token", token, "--lock", str(lock)],
@@ -298,17 +298,17 @@ def _spawn(folder: Path, book: Book, run: str, token: str, lock: int) -> None:
     liveness.sign(lock, process.pid)
 
 
-def empty_bin(book: Book, older_than: float = BIN_SECONDS) -> None:
+def empty_bin(store: RunStore, older_than: float = UNDELETE_SECONDS) -> None:
     """Remove for good what was thrown away some time ago."""
-    for entry in book.entries(deleted=True):
-        with book.database.writing() as db:
+    for entry in store.entries(deleted=True):
+        with store.database.writing() as db:
             condition, of = where(entry.id)
             expired = db.execute(
                 f"SELECT 1 FROM runs WHERE {condition} AND deleted < ?", (of, time.time() - older_than)
             )
             if expired.fetchone() is None:  # too early, or somebody has taken it back meanwhile
                 continue
-            shutil.rmtree(book.folder_of(entry.id), ignore_errors=True)
+            shutil.rmtree(store.folder_of(entry.id), ignore_errors=True)
             db.execute(f"DELETE FROM runs WHERE {condition}", (of,))
             for table in ("metrics", "commands"):
                 db.execute(f"DELETE FROM {table} WHERE run = ?", (entry.id,))

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Self
 
 from xformer.counting import n_parameters
-from xformer.errors import BookError, ConfigError
+from xformer.errors import ConfigError, RunStoreError
 from xformer.memory import free_bytes, machine_bytes
 from xformer.presets import Preset
 from xformer.room import DEFAULT_MOST, Room, disk_used, megabytes
-from xformer.training.book import Entry
-from xformer.training.needs import disk_needed, memory_needed, metrics_needed
+from xformer.training.resource_needs import disk_needed, memory_needed, metrics_needed
+from xformer.training.run_store import Entry
 
 MOST_METRICS = 50 * 10**6
 """The state of a run holds its metrics too, and is read whole when it goes on."""
@@ -56,7 +56,7 @@ class Limits:
         return cls(**changed)
 
     def check(self, settings: Preset, owner: str, entries: Sequence[Entry], folder: Path) -> None:
-        """Raise `BookError` with one plain sentence when a run may not be added to those there are."""
+        """Raise `RunStoreError` with one plain sentence when a run may not be added to those there are."""
         self.check_size(settings)
         self.check_again(settings, owner, entries, folder)
 
@@ -66,16 +66,16 @@ class Limits:
         self.check_disk(settings, entries, folder)
 
     def check_waiting(self, owner: str, entries: Sequence[Entry]) -> None:
-        """Raise `BookError` when this person, or all together, have as many runs under way as are allowed."""
+        """Raise `RunStoreError` when this person, or all together, have as many runs under way as are allowed."""
         under_way = [entry for entry in entries if entry.state == "queued" or entry.is_active]
         mine = sum(entry.owner == owner for entry in under_way)
         if mine >= self.waiting:
-            raise BookError(
+            raise RunStoreError(
                 f"You have {mine} runs waiting or in training, and {self.waiting} are allowed; "
                 "stop one, or wait until one is finished."
             )
         if len(under_way) >= self.waiting_in_all:
-            raise BookError(
+            raise RunStoreError(
                 f"{len(under_way)} runs are waiting on this server already; try again when some are finished."
             )
 
@@ -84,7 +84,7 @@ class Limits:
         Room(folder, self.disk).check(disk_needed(settings), "This run", promised=promised(entries, folder))
 
     def check_size(self, settings: Preset) -> None:
-        """Raise `BookError` when the run itself asks for too much."""
+        """Raise `RunStoreError` when the run itself asks for too much."""
         n, cells = n_parameters(settings.model), settings.train.batch_size * settings.task.max_len
         for what, asked, most in (
             ("parameters", n, self.parameters),
@@ -92,15 +92,15 @@ class Limits:
             ("tokens per step (batch size × longest input)", cells, self.cells),
         ):
             if asked > most:
-                raise BookError(f"This run has {asked:,} {what}, and this server allows {most:,}; choose fewer.")
+                raise RunStoreError(f"This run has {asked:,} {what}, and this server allows {most:,}; choose fewer.")
         if (lines := metrics_needed(settings)) > MOST_METRICS:
-            raise BookError(
+            raise RunStoreError(
                 f"The reports of this run take about {megabytes(lines)}, and {megabytes(MOST_METRICS)} can be kept; report "
                 "more rarely, or choose fewer heads."
             )
         needed, most = memory_needed(settings), min(self.run_memory * 1024**2, machine_bytes())
         if needed > most:
-            raise BookError(
+            raise RunStoreError(
                 f"This run takes about {megabytes(needed)} of memory, and this server allows {megabytes(most)}; choose a "
                 "smaller batch, shorter inputs, or a smaller model."
             )

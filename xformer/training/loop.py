@@ -32,9 +32,9 @@ from xformer.training.curve import fitting
 from xformer.training.device import choose_device
 from xformer.training.evaluate import score_batches
 from xformer.training.limits import check_memory
-from xformer.training.needs import weights_on_disk
 from xformer.training.optimiser import FlatAdamW
 from xformer.training.progress import Progress
+from xformer.training.resource_needs import weights_on_disk
 from xformer.training.schedule import learning_rate, with_peak
 from xformer.training.snapshots import (
     STATE,

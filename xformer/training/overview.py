@@ -1,6 +1,6 @@
 """All runs at a glance: one line per run, how well it does, and only those settings in which the runs differ.
 
-table = overview(entries, latest_rows(book))       # one line per run
+table = overview(entries, latest_rows(run store))       # one line per run
 settings = differing([entry for entry in entries])  # one column per setting that is not the same in all of them
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from xformer.training.book import Entry
-from xformer.training.glance import Row, exact_match
+from xformer.training.latest_metrics import Row, exact_match
+from xformer.training.run_store import Entry
 
 COLUMNS = ("name", "state", "step", "steps", "exact match", "loss", "seconds", "device", "tags", "created")
 TASK_NAMES = {"name": "task", "min_len": "shortest", "max_len": "longest", "end_token": "end token"}

@@ -1,15 +1,15 @@
-"""What the book knows of a run, as the card of a file."""
+"""What the run store knows of a run, as the card of a file."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from xformer.training.book import Entry
 from xformer.training.curve import fitting
+from xformer.training.run_store import Entry
 
 
 def card_of(entry: Entry, rows: list[dict[str, Any]], step: int) -> dict[str, Any]:
-    """What the book knows of a run up to a step, as the card of a file; the curve thinned until it fits."""
+    """What the run store knows of a run up to a step, as the card of a file; the curve thinned until it fits."""
     rows = [row for row in rows if row["step"] <= step]
     latest = rows[-1] if rows else {}
     return {

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import time
 
-from xformer.errors import BookError
-from xformer.training.book import Book, Entry, entry_of, set_columns
-from xformer.training.obedience import Obedience
+from xformer.errors import RunStoreError
+from xformer.training.command_loop import CommandLoop
+from xformer.training.run_store import Entry, RunStore, entry_of, set_columns
 
 SCORING = "scoring"
 """Under this name the live figures of a run hold examples done, asked for, and seconds."""
@@ -20,10 +20,10 @@ WRITE_SECONDS = 0.25
 
 
 class Scoring:
-    """Stands between `evaluate` and the book; see `Watch`."""
+    """Stands between `evaluate` and the run store; see `Watch`."""
 
-    def __init__(self, book: Book, entry: Entry, obedience: Obedience) -> None:
-        self.book, self.entry, self.obedience = book, entry, obedience
+    def __init__(self, store: RunStore, entry: Entry, command_loop: CommandLoop) -> None:
+        self.store, self.entry, self.command_loop = store, entry, command_loop
         self.began, self.written = time.monotonic(), 0.0
         self.ended = ""
         """Why it was ended early, as a sentence; nothing where it was not."""
@@ -33,19 +33,19 @@ class Scoring:
         if now - self.written >= WRITE_SECONDS:
             self.written = now
             is_told = self._write_down(done, samples, now - self.began)
-            if is_told or self.obedience.interrupted:
+            if is_told or self.command_loop.interrupted:
                 self.ended = "Its scoring was ended early."
         if done < samples and now - self.began >= MOST_SECONDS:
             self.ended = f"Its scoring was ended after {MOST_SECONDS:.0f} s."
         return not self.ended
 
     def _write_down(self, done: int, samples: int, seconds: float) -> bool:
-        """Say how far it is; whether it was told to stop. Raises `BookError` when it is this process's run no longer."""
+        """Say how far it is; whether it was told to stop. Raises `RunStoreError` when it is this process's run no longer."""
         run = self.entry.id
-        with self.book.database.writing() as db:
+        with self.store.database.writing() as db:
             entry = entry_of(db, run)
             if entry.worker != self.entry.worker:
-                raise BookError(f"The run “{entry.name}” has been given to another process.")
+                raise RunStoreError(f"The run “{entry.name}” has been given to another process.")
             set_columns(db, run, live=json.dumps(entry.live | {SCORING: [done, samples, seconds]}))
             found = db.execute("SELECT 1 FROM commands WHERE run = ? AND kind = 'stop'", (run,)).fetchone()
         return found is not None

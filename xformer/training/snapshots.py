@@ -20,7 +20,7 @@ from xformer.errors import CheckpointError, TrainingError
 from xformer.files import write_atomically
 from xformer.places import STATE, snapshot_file, snapshot_steps
 from xformer.safe_header import parse_header, strict_json
-from xformer.training.unfinished import MAX_STATE_HEADER
+from xformer.training.file_metadata import MAX_STATE_HEADER
 
 MOST_ODD = 5
 """Snapshots at steps that are no multiple of `snapshot_every`."""

@@ -1,7 +1,7 @@
-"""A run as one file, to keep or to give away, and such a file from anyone taken into the book.
+"""A run as one file, to keep or to give away, and such a file from anyone taken into the run store.
 
-content = to_file(book, run)                        # a safetensors file: weights, settings, curve, figures
-taken = from_file(book, content, owner="me")        # taken.run is in the book, finished, tagged “imported”
+content = to_file(run store, run)                        # a safetensors file: weights, settings, curve, figures
+taken = from_file(run store, content, owner="me")        # taken.run is in the run store, finished, tagged “imported”
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import Any
 
 from xformer.checkpoints import FILE, Checkpoint, from_bytes, load, save, to_bytes
 from xformer.counting import n_parameters
-from xformer.errors import BookError, CheckpointError
+from xformer.errors import CheckpointError, RunStoreError
 from xformer.room import Room
-from xformer.training.book import Book, Entry, insert_rows, insert_run
-from xformer.training.card import Story, one_line, read_card
+from xformer.training.card import ImportedCard, one_line, read_card
 from xformer.training.curve import fitting
 from xformer.training.limits import Limits, promised
 from xformer.training.run_card import card_of
+from xformer.training.run_store import Entry, RunStore, insert_rows, insert_run
 from xformer.training.snapshots import snapshot_file, snapshot_steps, write_snapshot
 
 TAG = "imported"
 
 
 @dataclass(frozen=True)
-class Taken:
+class ImportResult:
     """Where a file has come to be: a step of a run, which was there already unless `is_new`."""
 
     run: str
@@ -39,12 +39,12 @@ class Taken:
     is_new: bool
 
 
-def to_file(book: Book, run: str, step: int | None = None) -> bytes:
+def to_file(store: RunStore, run: str, step: int | None = None) -> bytes:
     """A run at a step (its latest, unless given) as one safetensors file that `from_file` and `xformer.load` read.
 
-    Raises `BookError` or `CheckpointError` where there are no weights of that step.
+    Raises `RunStoreError` or `CheckpointError` where there are no weights of that step.
     """
-    entry, folder = book.entry(run), book.folder_of(run)
+    entry, folder = store.entry(run), store.folder_of(run)
     steps = snapshot_steps(folder)
     if step is None:
         step = steps[-1] if steps else entry.step
@@ -52,14 +52,14 @@ def to_file(book: Book, run: str, step: int | None = None) -> bytes:
     if not file.exists():
         file = folder / FILE
         if step != entry.step or not file.exists():
-            raise BookError(f"The run “{entry.name}” has no weights of step {step:,} yet.")
+            raise RunStoreError(f"The run “{entry.name}” has no weights of step {step:,} yet.")
     checkpoint = load(file)
-    card = card_of(entry, book.rows(run), step)
+    card = card_of(entry, store.rows(run), step)
     return to_bytes(Checkpoint(checkpoint.model, checkpoint.task, card))
 
 
 def from_file(
-    book: Book,
+    store: RunStore,
     content: bytes,
     *,
     owner: str,
@@ -67,42 +67,46 @@ def from_file(
     limits: Limits | None = None,
     private: bool = False,
     sees: Callable[[Entry], bool] = lambda entry: True,
-) -> Taken:
-    """Take a file from anyone into the book: a finished run with the weights of its one step.
+) -> ImportResult:
+    """Take a file from anyone into the run store: a finished run with the weights of its one step.
 
-    Weights that are in the book already, in a run that the owner `sees`, are not taken a second time. Raises `CheckpointError`
-    or `BookError` with one sentence when the file is refused; then nothing of it is left.
+    Weights that are in the store already, in a run that the owner `sees`, are not taken a second time. Raises `CheckpointError`
+    or `RunStoreError` with one sentence when the file is refused; then nothing of it is left.
     """
     checkpoint = from_bytes(content)
     if checkpoint.task is None:
         raise CheckpointError("The file names no task, so no screen would know what to let its model read.")
-    n, story = n_parameters(checkpoint.config), read_card(checkpoint.card)
+    n, card = n_parameters(checkpoint.config), read_card(checkpoint.card)
     limits = limits or Limits()
     if n > limits.parameters:
-        raise BookError(f"The model in the file has {n:,} parameters, and this server allows {limits.parameters:,}.")
+        raise RunStoreError(
+            f"The model in the file has {n:,} parameters, and this server allows {limits.parameters:,}."
+        )
     clean = Checkpoint(checkpoint.model, checkpoint.task)
     weights = to_bytes(clean)
-    if (there := _same(filter(sees, book.entries()), book, clean, weights, story.step)) is not None:
+    if (there := _same(filter(sees, store.entries()), store, clean, weights, card.step)) is not None:
         return there
-    Room(book.folder, limits.disk).check(2 * len(content), "This model", promised=promised(book.entries(), book.folder))
+    Room(store.folder, limits.disk).check(
+        2 * len(content), "This model", promised=promised(store.entries(), store.folder)
+    )
     run = secrets.token_hex(4)
-    name = story.name or one_line(Path(file_name).stem, 80) or "imported"
-    folder = book.folder_of(run)
-    try:  # the files first: what is in the book is whole
-        write_snapshot(folder, story.step, clean)
-        save(Checkpoint(clean.model, clean.task, _clean_card(story, name)), folder)
-        _write_down(book, run, name, owner, clean, story, private)
+    name = card.name or one_line(Path(file_name).stem, 80) or "imported"
+    folder = store.folder_of(run)
+    try:  # the files first: what is in the run store is whole
+        write_snapshot(folder, card.step, clean)
+        save(Checkpoint(clean.model, clean.task, _clean_card(card, name)), folder)
+        _write_down(store, run, name, owner, clean, card, private)
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
-        raise BookError(f"The file could not be kept here: {error.strerror or 'the disk refuses'}.") from error
+        raise RunStoreError(f"The file could not be kept here: {error.strerror or 'the disk refuses'}.") from error
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    return Taken(run, name, story.step, is_new=True)
+    return ImportResult(run, name, card.step, is_new=True)
 
 
 def _write_down(
-    book: Book, run: str, name: str, owner: str, checkpoint: Checkpoint, story: Story, private: bool
+    store: RunStore, run: str, name: str, owner: str, checkpoint: Checkpoint, card: ImportedCard, private: bool
 ) -> None:
     """The row of the run and its metrics, all of it or nothing."""
     assert checkpoint.task is not None
@@ -111,54 +115,56 @@ def _write_down(
         "name": name,
         "owner": owner,
         "tags": json.dumps([TAG]),
-        "preset": story.preset,
-        "title": story.title or name,
-        "about": story.about,
+        "preset": card.preset,
+        "title": card.title or name,
+        "about": card.about,
         "model": json.dumps(checkpoint.config.to_json()),
         "task": json.dumps(checkpoint.task.config.to_json()),
-        "train": json.dumps(story.train.to_json()),
+        "train": json.dumps(card.train.to_json()),
         "wanted": "auto",
         "state": "finished",
-        "device": story.device,
-        "step": story.step,
-        "seconds": story.seconds,
-        "message": story.left_out,
-        "figures": json.dumps(story.figures),
+        "device": card.device,
+        "step": card.step,
+        "seconds": card.seconds,
+        "message": card.left_out,
+        "figures": json.dumps(card.figures),
         "created": time.time(),
         "private": int(private),
     }
-    with book.database.writing() as db:
+    with store.database.writing() as db:
         insert_run(db, values)
-        insert_rows(db, run, story.rows)
+        insert_rows(db, run, card.rows)
 
 
-def _clean_card(story: Story, name: str) -> dict[str, Any]:
+def _clean_card(card: ImportedCard, name: str) -> dict[str, Any]:
     return {
         "name": name,
-        "preset": story.preset,
-        "title": story.title,
-        "about": story.about,
-        "seed": story.train.seed,
-        "step": story.step,
-        "train": story.train.to_json(),
-        "device": story.device or "cpu",
-        "seconds": story.seconds,
-        "curve": fitting(story.rows),
-        **({"figures": story.figures} if story.figures else {}),
+        "preset": card.preset,
+        "title": card.title,
+        "about": card.about,
+        "seed": card.train.seed,
+        "step": card.step,
+        "train": card.train.to_json(),
+        "device": card.device or "cpu",
+        "seconds": card.seconds,
+        "curve": fitting(card.rows),
+        **({"figures": card.figures} if card.figures else {}),
     }
 
 
-def _same(entries: Iterable[Entry], book: Book, checkpoint: Checkpoint, weights: bytes, step: int) -> Taken | None:
+def _same(
+    entries: Iterable[Entry], store: RunStore, checkpoint: Checkpoint, weights: bytes, step: int
+) -> ImportResult | None:
     """The run among `entries` that has these very weights at this step; None when there is none."""
     assert checkpoint.task is not None
     settings = checkpoint.config.to_json(), checkpoint.task.config.to_json()
     for entry in entries:
-        file = snapshot_file(book.folder_of(entry.id), step)
+        file = snapshot_file(store.folder_of(entry.id), step)
         try:
             if (entry.model, entry.task) != settings or file.stat().st_size != len(weights):
                 continue
             if _numbers(file.read_bytes()) == _numbers(weights):
-                return Taken(entry.id, entry.name, step, is_new=False)
+                return ImportResult(entry.id, entry.name, step, is_new=False)
         except OSError:  # not there, or going just now
             continue
     return None

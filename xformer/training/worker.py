@@ -1,6 +1,6 @@
-"""The process that trains one run of the book: `python -m xformer.training.worker RUN …`, started by `jobs`.
+"""The process that trains one run of the run store: `python -m xformer.training.worker RUN …`, started by `jobs`.
 
-It obeys the commands that the book holds for it between two steps, writes down a few times a second how far it is, and ends
+It obeys the commands that the store holds for it between two steps, writes down a few times a second how far it is, and ends
 with the run in a state that says why. Whatever kills it, what it saved last is whole, and resuming goes on from there.
 """
 
@@ -20,19 +20,18 @@ from typing import Any
 import torch
 
 from xformer.checkpoints import FILE, load
-from xformer.errors import BookError, ConfigError, NoRoomError, TrainingError, XformerError
+from xformer.errors import ConfigError, NoRoomError, RunStoreError, TrainingError, XformerError
 from xformer.room import Room
 from xformer.tasks import Task
 from xformer.training import liveness
-from xformer.training.allocator import settle
-from xformer.training.book import Book, Entry, change_peak, entry_of, insert_rows, move, set_columns
+from xformer.training.command_loop import CommandLoop
 from xformer.training.device import choose_device
-from xformer.training.figures import put_figures_on_card
-from xformer.training.jobs import START, tend
+from xformer.training.final_score import put_figures_on_card
+from xformer.training.jobs import START, reconcile
 from xformer.training.limits import check_memory
 from xformer.training.loop import Run, Stopped
-from xformer.training.obedience import Obedience
-from xformer.training.priority import step_back
+from xformer.training.process_tuning import lower_priority, tune_process
+from xformer.training.run_store import Entry, RunStore, change_peak, entry_of, insert_rows, move, set_columns
 from xformer.training.scoring import SCORING, Scoring
 from xformer.training.snapshots import STATE, forget_after, forget_unfinished
 
@@ -57,14 +56,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--token", required=True, help="says that this process was given the run")
     parser.add_argument("--lock", type=int, required=True, help="the open lock file; held until this process ends")
     options = parser.parse_args(arguments)
-    settle()
-    book = Book(options.folder)
-    open_all_along = book.database.connect()  # else each of its writes would copy the log back into the file
+    tune_process()
+    store = RunStore(options.folder)
+    open_all_along = store.database.connect()  # else each of its writes would copy the log back into the file
     try:
-        work(book, options.run, options.token, options.lock)
-        tend(book)  # this run has left its device; the lock goes with the process
-    except BookError as error:
-        with suppress(OSError):  # the disk that has no room for the book may have none for this
+        work(store, options.run, options.token, options.lock)
+        reconcile(store)  # this run has left its device; the lock goes with the process
+    except RunStoreError as error:
+        with suppress(OSError):  # the disk that has no room for the run store may have none for this
             print(error, file=sys.stderr)
         return 1
     finally:
@@ -72,26 +71,26 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def work(book: Book, run: str, token: str, lock: int | None = None) -> None:
-    """Train the run, if this process is the one that was given it. What the book does not take is left in the lock file."""
-    with book.database.writing() as db:  # waits for the transaction in which this process was started
+def work(store: RunStore, run: str, token: str, lock: int | None = None) -> None:
+    """Train the run, if this process is the one that was given it. What the store does not take is left in the lock file."""
+    with store.database.writing() as db:  # waits for the transaction in which this process was started
         entry = entry_of(db, run)
     if entry.worker != token:
         return
     if entry.device == "cpu":
-        step_back()
-    obedience = Obedience(book, entry)
-    signal.signal(signal.SIGTERM, lambda _number, _frame: obedience.interrupt())
+        lower_priority()
+    command_loop = CommandLoop(store, entry)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: command_loop.interrupt())
     try:
-        state, message = _train(book, entry, obedience)
+        state, message = _train(store, entry, command_loop)
     except (torch.OutOfMemoryError, torch.AcceleratorError, GpuGoneError) as error:
-        state, message = _without_gpu(book, entry, error)
+        state, message = _without_gpu(store, entry, error)
     except NoRoomError as error:
         state, message = "failed", f"{error}{GOES_ON}"
     except XformerError as error:
         state, message = "failed", str(error)
     except MemoryError:
-        state, message = "failed", _too_big(book, entry)
+        state, message = "failed", _too_big(store, entry)
     except OSError as error:
         _log()
         state = "failed"
@@ -102,18 +101,20 @@ def work(book: Book, run: str, token: str, lock: int | None = None) -> None:
         _log()
         no_memory = isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
         state = "failed"
-        message = _too_big(book, entry) if no_memory else f"It failed for a reason of its own ({type(error).__name__})."
+        message = (
+            _too_big(store, entry) if no_memory else f"It failed for a reason of its own ({type(error).__name__})."
+        )
     try:
-        leave(book, run, token, state, message, **obedience.position())
-    except BookError as error:
+        leave(store, run, token, state, message, **command_loop.position())
+    except RunStoreError as error:
         if lock is not None:
             liveness.sign(lock, os.getpid(), message.removesuffix(GOES_ON) or str(error))
         raise
 
 
-def leave(book: Book, run: str, token: str, state: str, message: str, **position: Any) -> None:
+def leave(store: RunStore, run: str, token: str, state: str, message: str, **position: Any) -> None:
     """Write down that this process has the run no longer, why, and at which step it left it: together, or not at all."""
-    with book.database.writing() as db:
+    with store.database.writing() as db:
         entry = entry_of(db, run)
         if entry.worker != token:
             return
@@ -134,18 +135,18 @@ def leave(book: Book, run: str, token: str, state: str, message: str, **position
         db.execute("DELETE FROM commands WHERE run = ?", (run,))
 
 
-def _train(book: Book, entry: Entry, obedience: Obedience) -> tuple[str, str]:
+def _train(store: RunStore, entry: Entry, command_loop: CommandLoop) -> tuple[str, str]:
     """Train, and say in which state the run is afterwards. Raises what stops it."""
-    folder = book.folder_of(entry.id)
+    folder = store.folder_of(entry.id)
     settings = entry.settings()
     forget_unfinished(folder)
     if (folder / FILE).exists() and not (folder / STATE).exists():
-        return _finish_again(book, entry, folder, obedience)
+        return _finish_again(store, entry, folder, command_loop)
     task = Task(settings.task)
     task.check_fits(settings.model)
-    device = _device(book, entry)
+    device = _device(store, entry)
     check_memory(settings, device.type)
-    run = Run(settings, task, device, folder, Room(book.folder))
+    run = Run(settings, task, device, folder, Room(store.folder))
     if (folder / STATE).exists():
         run.restore()
     elif (folder / START).exists():
@@ -153,67 +154,67 @@ def _train(book: Book, entry: Entry, obedience: Obedience) -> tuple[str, str]:
     elif entry.parent is not None and "@" in entry.parent:
         raise TrainingError(f"The weights of {entry.parent} that this run begins with are missing; fork it once more.")
     forget_after(folder, run.step)
-    with book.database.writing() as db:
+    with store.database.writing() as db:
         db.execute("DELETE FROM metrics WHERE run = ? AND step > ?", (entry.id, run.step))
         insert_rows(db, entry.id, run.rows)
         set_columns(db, entry.id, step=run.step, seconds=run.seconds, live="{}")
-    obedience.drives(run)
+    command_loop.drives(run)
     try:
-        for progress in run.reports(between=obedience.between):
-            obedience.report(progress.row())
+        for progress in run.reports(between=command_loop.between):
+            command_loop.report(progress.row())
     except Stopped:
         message = ""
         try:
             run.keep_snapshot()
         except NoRoomError as error:
             message = f"No snapshot of this step was kept. {error}"
-        obedience.flush()
-        return obedience.reason, message
+        command_loop.flush()
+        return command_loop.reason, message
     except (TrainingError, NoRoomError):
-        obedience.flush()  # the figures show how it came to this
+        command_loop.flush()  # the figures show how it came to this
         raise
-    obedience.flush()
-    return _finish(book, entry, folder, obedience)
+    command_loop.flush()
+    return _finish(store, entry, folder, command_loop)
 
 
-def _device(book: Book, entry: Entry) -> torch.device:
+def _device(store: RunStore, entry: Entry) -> torch.device:
     """The device of a run; where it asked for a GPU and got the processor, the run says so. Raises `GpuGoneError`."""
     try:
         device = choose_device(entry.device or "cpu")
     except ConfigError as error:
         raise GpuGoneError(str(error)) from error
     if device.type == "cpu" and entry.wanted.startswith("cuda"):
-        book.change(
+        store.change(
             entry.id, message=f"The GPU that was asked for ({entry.wanted}) is not there: trained on the processor."
         )
     return device
 
 
-def _finish_again(book: Book, entry: Entry, folder: Path, obedience: Obedience) -> tuple[str, str]:
+def _finish_again(store: RunStore, entry: Entry, folder: Path, command_loop: CommandLoop) -> tuple[str, str]:
     """A run that had come to its end, and was killed before it could say so."""
     card = load(folder).card
-    with book.database.writing() as db:
+    with store.database.writing() as db:
         insert_rows(db, entry.id, card["curve"])
         set_columns(db, entry.id, step=card["step"], seconds=card["seconds"], pid=os.getpid())
-    return _finish(book, entry, folder, obedience)
+    return _finish(store, entry, folder, command_loop)
 
 
-def _finish(book: Book, entry: Entry, folder: Path, obedience: Obedience) -> tuple[str, str]:
-    scoring = Scoring(book, entry, obedience)
+def _finish(store: RunStore, entry: Entry, folder: Path, command_loop: CommandLoop) -> tuple[str, str]:
+    scoring = Scoring(store, entry, command_loop)
     figures = put_figures_on_card(folder, SAMPLES, scoring)
-    live = {name: value for name, value in book.entry(entry.id).live.items() if name != SCORING}
-    book.change(entry.id, figures=json.dumps(figures), live=json.dumps(live))
+    live = {name: value for name, value in store.entry(entry.id).live.items() if name != SCORING}
+    store.change(entry.id, figures=json.dumps(figures), live=json.dumps(live))
     return "finished", scoring.ended if figures["samples"] < SAMPLES else ""
 
 
-def _without_gpu(book: Book, entry: Entry, error: Exception) -> tuple[str, str]:
+def _without_gpu(store: RunStore, entry: Entry, error: Exception) -> tuple[str, str]:
     """A run that lost its GPU waits for the processor."""
     _log()
     if entry.device == "cpu" and isinstance(error, torch.OutOfMemoryError):
-        return "failed", _too_big(book, entry)
+        return "failed", _too_big(store, entry)
     if entry.device == "cpu":
         return "failed", f"It failed for a reason of its own ({type(error).__name__})."
-    book.change(entry.id, wanted="cpu")
+    store.change(entry.id, wanted="cpu")
     why = "ran out of memory" if isinstance(error, torch.OutOfMemoryError) else "was lost"
     return (
         "queued",
@@ -227,13 +228,13 @@ def _log() -> None:
         traceback.print_exc()
 
 
-def _too_big(book: Book, entry: Entry) -> str:
+def _too_big(store: RunStore, entry: Entry) -> str:
     try:
         batch = entry.settings().train.batch_size
     except ConfigError:
         batch = 1
     return (
-        f"It ran out of memory at step {book.entry(entry.id).step}; try a smaller batch "
+        f"It ran out of memory at step {store.entry(entry.id).step}; try a smaller batch "
         f"(it was {batch}, try {max(1, batch // 4)}) or a smaller model."
     )
 

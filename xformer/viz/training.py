@@ -1,6 +1,6 @@
 """Draw a training run: curves against its steps, with the step that is looked at, and when something first held.
 
-    frame = metrics_frame(book.rows(run))
+    frame = metrics_frame(run store.rows(run))
     curve_chart(frame, LOSS, steps=700, dark=False)
 
 Frames are wide, one row per step, so that a growing run only sends numbers: what the chart looks like does not depend on them.

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 import streamlit as st
 
-from xformer.errors import BookError
-from xformer.training.book import Entry
+from xformer.errors import RunStoreError
+from xformer.training.run_store import Entry
 
 HERE = "this machine"
 _runs: dict[str, str] = {}
@@ -46,7 +46,7 @@ def network(address: str | None) -> str:
 
 
 def check(place: str) -> Callable[[Sequence[Entry]], None]:
-    """What raises `BookError` when as many runs from there are under way, among all entries, as are allowed."""
+    """What raises `RunStoreError` when as many runs from there are under way, among all entries, as are allowed."""
 
     def check(entries: Sequence[Entry]) -> None:
         under_way = {entry.id for entry in entries if entry.state == "queued" or entry.is_active}
@@ -54,7 +54,7 @@ def check(place: str) -> Callable[[Sequence[Entry]], None]:
             _runs.pop(run, None)
         n, most = sum(_runs.get(run) == place for run in under_way), most_waiting()
         if n >= most:
-            raise BookError(
+            raise RunStoreError(
                 f"{n} runs from your address are waiting or in training, and {most} are allowed; "
                 "try again when some are finished."
             )

@@ -1,7 +1,7 @@
 """What each answer asks of the browser: load nothing from elsewhere, guess no types, and be framed only where that is meant.
 
 A page may stand in a frame of this server's own pages. A picture for slides, `?embed=true`, may stand in anybody's; there the
-visitor has no rights, only a view (see `desk`). XFORMER_FRAMES lists who else may frame whole pages:
+visitor has no rights, only a view (see `run_store`). XFORMER_FRAMES lists who else may frame whole pages:
 `XFORMER_FRAMES=https://slides.school.example`.
 """
 

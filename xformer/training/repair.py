@@ -1,4 +1,4 @@
-"""Reading what is written in the book after anything may have happened to it: a disk that failed, a hand that edited it.
+"""Reading what is written in the run store after anything may have happened to it: a disk that failed, a hand that edited it.
 
 Each cell is read as what it must be. One that is not is replaced by a value that says nothing, and named: `mended` gives the
 cells of a run and a sentence on what was wrong with them. Where too little is left to train it, or to tell how it was trained,
@@ -34,7 +34,7 @@ FIGURES = ("step", "steps", "loss", "learning_rate", "gradient_norm", "seconds",
 """What must be a number in a row of metrics, where it is there."""
 
 
-def mended(cells: Mapping[str, Any], states: Mapping[str, Any]) -> dict[str, Any]:
+def repaired(cells: Mapping[str, Any], states: Mapping[str, Any]) -> dict[str, Any]:
     """The cells of a run, each of which is what it must be; what was wrong stands at the end of its message."""
     wrong: list[str] = []
     values = {name: _cell(name, value, wrong) for name, value in cells.items()}
@@ -190,7 +190,7 @@ def _problem(kind: type[Config], text: Any) -> str:
 
 @lru_cache(maxsize=4096)
 def _problem_of(kind: type[Config], text: str) -> str:
-    """Why settings cannot be read; empty where they can. Kept: the book is read every second, and they seldom change."""
+    """Why settings cannot be read; empty where they can. Kept: the run store is read every second, and they seldom change."""
     try:
         kind.from_json(_json(text))
     except ConfigError as error:

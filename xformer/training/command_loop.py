@@ -11,10 +11,10 @@ import os
 import time
 from typing import Any
 
-from xformer.errors import BookError, NoRoomError
+from xformer.errors import NoRoomError, RunStoreError
 from xformer.training import queue
-from xformer.training.book import Book, Entry, change_peak, entry_of, insert_rows, move, set_columns
 from xformer.training.loop import Run, Stopped
+from xformer.training.run_store import Entry, RunStore, change_peak, entry_of, insert_rows, move, set_columns
 from xformer.training.schedule import learning_rate
 
 LOOK_SECONDS = 0.1
@@ -31,11 +31,11 @@ IDLE_SECONDS = 600.0
 """A paused run keeps its process so long; then it saves, ends, and needs a new one to go on."""
 
 
-class Obedience:
-    """Stands between a run and the book."""
+class CommandLoop:
+    """Stands between a run and the run store."""
 
-    def __init__(self, book: Book, entry: Entry) -> None:
-        self.book, self.entry = book, entry
+    def __init__(self, store: RunStore, entry: Entry) -> None:
+        self.store, self.entry = store, entry
         self.run: Run | None = None
         self.reason = "stopped"
         """The state that a stopped run is in."""
@@ -55,7 +55,7 @@ class Obedience:
         """From now on this is the run that is meant."""
         self.run, self.written_step, self.written = run, run.step, time.monotonic()
         self.save_at = self.written + SAVE_SECONDS
-        self.book.change(self.entry.id, pid=os.getpid())
+        self.store.change(self.entry.id, pid=os.getpid())
 
     def interrupt(self) -> None:
         """The system asks the process to end: stop before the next step."""
@@ -84,12 +84,12 @@ class Obedience:
             self._save_state()
 
     def flush(self) -> None:
-        """Write down the metrics and where the run stands. Raises `BookError` when it is this process's run no longer."""
-        with self.book.database.writing() as db:
+        """Write down the metrics and where the run stands. Raises `RunStoreError` when it is this process's run no longer."""
+        with self.store.database.writing() as db:
             self._write_down(db)
 
     def position(self) -> dict[str, Any]:
-        """Where the run stands, as columns of the book; nothing before there is a run."""
+        """Where the run stands, as columns of the run store; nothing before there is a run."""
         return {} if self.run is None else {"step": self.run.step, "seconds": self.run.seconds}
 
     def _write_down(self, db: Any) -> None:
@@ -97,7 +97,7 @@ class Obedience:
         run = self.run
         assert run is not None
         if entry_of(db, self.entry.id).worker != self.entry.worker:
-            raise BookError(f"The run “{self.entry.name}” has been given to another process.")
+            raise RunStoreError(f"The run “{self.entry.name}” has been given to another process.")
         now = time.monotonic()
         if run.step > self.written_step:
             self.steps_per_second = (run.step - self.written_step) / max(1e-9, now - self.written)
@@ -117,16 +117,16 @@ class Obedience:
     def _obey(self) -> None:
         run = self.run
         assert run is not None
-        with self.book.database.reading() as db:
+        with self.store.database.reading() as db:
             waiting = db.execute("SELECT 1 FROM commands WHERE run = ? LIMIT 1", (self.entry.id,)).fetchone()
         if waiting is None:
             return
-        with self.book.database.writing() as db:
+        with self.store.database.writing() as db:
             self._write_down(db)
             found = db.execute("SELECT * FROM commands WHERE run = ? ORDER BY number", (self.entry.id,)).fetchall()
             for command in found:
                 self._carry_out(db, run, command["kind"], command["value"])
-            # A stop stays in the book until the run has stopped: should this process hang, it says why it was killed.
+            # A stop stays in the run store until the run has stopped: should this process hang, it says why it was killed.
             db.execute("DELETE FROM commands WHERE run = ? AND kind != 'stop'", (self.entry.id,))
         if any(command["kind"] == "stop" for command in found):
             self.reason = "stopped"
@@ -163,7 +163,7 @@ class Obedience:
             self._save_state()
         except NoRoomError as error:  # it waits all the same: what it has done stands in memory
             self.full = str(error)
-            self.book.change(self.entry.id, message=self.full)
+            self.store.change(self.entry.id, message=self.full)
         self.flush()
         while self.paused and not self.steps_allowed:
             if self.interrupted:
@@ -194,7 +194,7 @@ class Obedience:
     def _should_make_room(self) -> bool:
         """Whether somebody waits for the device, or nobody has come back for long, and no command is under way."""
         self.looked_around = time.monotonic()
-        entries = self.book.entries()
+        entries = self.store.entries()
         device = self.entry.device or queue.CPU
         others = [entry for entry in entries if entry.id != self.entry.id]
         wanted = queue.next_for(device, others, queue.devices())

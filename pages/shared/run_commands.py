@@ -1,22 +1,22 @@
 """What may be ordered of runs: every order of every screen goes through here, and is refused here where it is not allowed.
 
 A button that is disabled or not drawn is a courtesy; what a browser sends is not bound to it. So each function asks by itself
-who the visitor is, and raises `BookError` with one plain sentence for an order that is not theirs to give.
+who the visitor is, and raises `RunStoreError` with one plain sentence for an order that is not theirs to give.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from pages.shared import desk
+from pages.shared import run_store
 from pages.shared.serving import address
 from pages.shared.typed import typed
-from xformer.errors import BookError
+from xformer.errors import RunStoreError
 from xformer.presets import Preset
 from xformer.tasks import texts
 from xformer.training import jobs
-from xformer.training.book import ELSEWHERE, Entry
-from xformer.training.transfer import Taken, from_file
+from xformer.training.run_store import ELSEWHERE, Entry
+from xformer.training.transfer import ImportResult, from_file
 
 MOST_NAME = 80
 NOBODY = (
@@ -27,80 +27,82 @@ NOBODY = (
 
 def start(settings: Preset, *, name: str = "", device: str = "auto") -> str:
     """Put a run of the visitor's into the queue and return its id."""
-    return _submitted(jobs.submit, desk.book(), settings, name=typed(name, MOST_NAME), device=device)
+    return _submitted(jobs.submit, run_store.store(), settings, name=typed(name, MOST_NAME), device=device)
 
 
 def again(run: str, name: str) -> str:
     """A run of the visitor's with the settings of one that they see; of a private one a private one."""
-    entry = desk.entry(run)
+    entry = run_store.entry(run)
     settings = entry.settings()
-    return _submitted(jobs.submit, desk.book(), settings, name=name, device=entry.wanted, private=bool(entry.private))
+    return _submitted(
+        jobs.submit, run_store.store(), settings, name=name, device=entry.wanted, private=bool(entry.private)
+    )
 
 
 def fork(run: str, step: int, settings: Preset, name: str) -> str:
     """A run of the visitor's that begins with the weights of one that they see; of a private one a private one."""
-    entry = desk.entry(run)
+    entry = run_store.entry(run)
     device = "auto" if entry.wanted == ELSEWHERE else entry.wanted
     how: dict[str, Any] = {"name": name, "device": device, "private": bool(entry.private)}
-    return _submitted(jobs.fork, desk.book(), run, step, settings, **how)
+    return _submitted(jobs.fork, run_store.store(), run, step, settings, **how)
 
 
 def send(run: str, kind: str) -> None:
     """Tell the worker of a run to "pause", or to take one "step"."""
-    desk.book().send(_own(run).id, kind)
+    run_store.store().send(_own(run).id, kind)
 
 
 def resume(run: str) -> None:
     """Let a run go on."""
-    jobs.resume(desk.book(), _own(run).id)
+    jobs.resume(run_store.store(), _own(run).id)
 
 
 def stop(run: str) -> None:
     """Stop a run, or take it out of the queue."""
-    jobs.stop(desk.book(), _own(run).id)
+    jobs.stop(run_store.store(), _own(run).id)
 
 
 def change_rate(run: str, peak: float) -> None:
     """Give a run another peak of its learning rate."""
-    jobs.change_rate(desk.book(), _own(run).id, peak)
+    jobs.change_rate(run_store.store(), _own(run).id, peak)
 
 
 def rename(run: str, name: str) -> None:
     """Give a run another name."""
-    desk.book().rename(_own(run).id, typed(name, MOST_NAME))
+    run_store.store().rename(_own(run).id, typed(name, MOST_NAME))
 
 
 def tag(run: str, tags: list[str]) -> None:
     """Give a run other tags."""
-    desk.book().tag(_own(run).id, tags)
+    run_store.store().tag(_own(run).id, tags)
 
 
 def share(run: str) -> None:
     """Have everyone on this server see a private run."""
-    desk.book().share(_own(run).id)
+    run_store.store().share(_own(run).id)
 
 
 def delete(run: str) -> None:
     """Throw a run away."""
-    desk.book().delete(_own(run).id)
+    run_store.store().delete(_own(run).id)
 
 
 def undelete(run: str) -> None:
     """Take a run back that was thrown away."""
-    desk.book().undelete(_own(run).id)
+    run_store.store().undelete(_own(run).id)
 
 
-def take_file(content: bytes, file_name: str) -> Taken:
-    """Take a file into the book. On a server for several people it is the visitor's alone until they share it."""
+def take_file(content: bytes, file_name: str) -> ImportResult:
+    """Take a file into the run store. On a server for several people it is the visitor's alone until they share it."""
     owner = _somebody()
     return from_file(
-        desk.book(),
+        run_store.store(),
         content,
         owner=owner,
         file_name=file_name,
-        limits=desk.limits(),
-        private=not desk.is_open(),
-        sees=desk.may_see,
+        limits=run_store.limits(),
+        private=not run_store.is_open(),
+        sees=run_store.may_see,
     )
 
 
@@ -117,22 +119,22 @@ def download_shakespeare() -> None:
 
 
 def _somebody() -> str:
-    if not (who := desk.who()):
-        raise BookError(NOBODY)
+    if not (who := run_store.who()):
+        raise RunStoreError(NOBODY)
     return who
 
 
 def _own(run: str) -> Entry:
     """A run that the visitor may order about."""
-    who, entry = _somebody(), desk.entry(run)
-    if not desk.may_control(entry, who):
-        raise BookError(f"The run “{entry.name}” was started by someone else, so only they can do that.")
+    who, entry = _somebody(), run_store.entry(run)
+    if not run_store.may_control(entry, who):
+        raise RunStoreError(f"The run “{entry.name}” was started by someone else, so only they can do that.")
     return entry
 
 
 def _submitted(how: Any, *arguments: Any, **more: Any) -> str:
     """Start a run for the visitor, counted for them and for the address that they ask from."""
     owner, place = _somebody(), address.of_visitor()
-    run = how(*arguments, owner=owner, limits=desk.limits(), also=address.check(place), **more)
+    run = how(*arguments, owner=owner, limits=run_store.limits(), also=address.check(place), **more)
     address.note(place, run)
     return run

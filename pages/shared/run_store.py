@@ -1,10 +1,10 @@
-"""The desk that every screen about training goes to: the book of runs, who is asking, and what they may do.
+"""The runs as a visitor may see them: the run store, who is asking, and what they may do.
 
 On a server for this machine alone, whoever opens it may do everything (open mode). On a server for several people, which one
 behind a proxy is too, each browser has a number of its own in a cookie: who started a run controls it, all others look on.
 XFORMER_OPEN=0 or 1 chooses otherwise. Whoever sees a page in a frame of somebody's slides only looks on.
 
-A page reads runs through here, so that a private one is there for its owner alone; what it may order stands in `orders`.
+A page reads runs through here, so that a private one is there for its owner alone; what it may order stands in `run_commands`.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from pages.shared.serving.hosts import is_forwarded, is_local_only
 from xformer.errors import ConfigError, XformerError
 from xformer.room import runs_folder
 from xformer.training import jobs
-from xformer.training.book import Book, Entry, no_such_run
 from xformer.training.limits import Limits
+from xformer.training.run_store import Entry, RunStore, no_such_run
 
 _NUMBER = "visitor_number"
 HERE = "here"
 """Who everybody is in open mode."""
-TEND_SECONDS = 1.0
+RECONCILE_SECONDS = 1.0
 EMPTY_BIN_SECONDS = 60.0
-_one_keeper = threading.Lock()
+_one_reconciler = threading.Lock()
 
 
-def book() -> Book:
-    """The book of all runs that are trained here."""
-    return Book(runs_folder())
+def store() -> RunStore:
+    """The run store of all runs that are trained here."""
+    return RunStore(runs_folder())
 
 
 def limits() -> Limits:
@@ -93,38 +93,38 @@ def may_see(entry: Entry) -> bool:
 def entries(*, deleted: bool = False) -> list[Entry]:
     """The runs that the visitor may look at, the latest first, as their processes stand at this moment.
 
-    Raises `BookError` where the book cannot be read.
+    Raises `RunStoreError` where the run store cannot be read.
     """
-    return [jobs.as_it_is(book(), entry) for entry in book().entries(deleted=deleted) if may_see(entry)]
+    return [jobs.with_process_state(store(), entry) for entry in store().entries(deleted=deleted) if may_see(entry)]
 
 
 def entry(run: str) -> Entry:
     """One run, as its process stands at this moment.
 
-    Raises `BookError`, with the same words for one that is not there and one that may not be seen.
+    Raises `RunStoreError`, with the same words for one that is not there and one that may not be seen.
     """
-    found = book().entry(run)
+    found = store().entry(run)
     if not may_see(found):
         raise no_such_run(run)
-    return jobs.as_it_is(book(), found)
+    return jobs.with_process_state(store(), found)
 
 
-def keep() -> None:
+def start_reconciler() -> None:
     """Look after the queue for as long as the server runs; only the first call does something."""
-    if _one_keeper.acquire(blocking=False):  # held for good: one keeper a server
-        threading.Thread(target=_tend_for_ever, name="keeper of the queue", daemon=True).start()
+    if _one_reconciler.acquire(blocking=False):  # held for good: one a server
+        threading.Thread(target=_reconcile_for_ever, name="reconciler", daemon=True).start()
 
 
-def _tend_for_ever() -> None:
+def _reconcile_for_ever() -> None:
     emptied = time.monotonic()
     while True:
         shared.sweep()  # what a visitor's model took is given back, also when nobody comes after
         try:
-            if book().database.file.exists():
-                jobs.tend(book())
+            if store().database.file.exists():
+                jobs.reconcile(store())
                 if time.monotonic() - emptied > EMPTY_BIN_SECONDS:
                     emptied = time.monotonic()
-                    jobs.empty_bin(book())
+                    jobs.empty_bin(store())
         except (XformerError, OSError):  # a full disk, a folder that may not be written: the pages say so, it may pass
             pass
-        time.sleep(TEND_SECONDS)
+        time.sleep(RECONCILE_SECONDS)

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pages.shared import desk, orders
+from pages.shared import run_commands, run_store
 from pages.shared.serving import address
 from pages.train.estimate import expected_at_once
 from tests.pages.conftest import Open, plain
 from tests.pages.test_runs import RUNS, add, with_weights
 from tests.training.tiny import tiny_preset
-from xformer.errors import BookError
-from xformer.training.book import Book, Entry
+from xformer.errors import RunStoreError
+from xformer.training.run_store import Entry, RunStore
 from xformer.training.transfer import to_file
 
 TRAIN = "pages/train/page.py"
@@ -31,78 +31,82 @@ def be(monkeypatch: pytest.MonkeyPatch) -> Be:
     monkeypatch.setattr("xformer.training.queue.next_for", lambda *_: [])
 
     def be(who: str) -> None:
-        monkeypatch.setattr(desk, "who", lambda: who)
+        monkeypatch.setattr(run_store, "who", lambda: who)
 
     return be
 
 
-def of(book: Book) -> list[Entry]:
-    """All that the book knows, what was thrown away too."""
-    return [*book.entries(), *book.entries(deleted=True)]
+def of(store: RunStore) -> list[Entry]:
+    """All that the run store knows, what was thrown away too."""
+    return [*store.entries(), *store.entries(deleted=True)]
 
 
 ON_A_RUN: dict[str, Callable[[str], Any]] = {
-    "pause": lambda run: orders.send(run, "pause"),
-    "step": lambda run: orders.send(run, "step"),
-    "resume": orders.resume,
-    "stop": orders.stop,
-    "change_rate": lambda run: orders.change_rate(run, 0.1),
-    "rename": lambda run: orders.rename(run, "ha"),
-    "tag": lambda run: orders.tag(run, ["ha"]),
-    "share": orders.share,
-    "delete": orders.delete,
-    "undelete": orders.undelete,
+    "pause": lambda run: run_commands.send(run, "pause"),
+    "step": lambda run: run_commands.send(run, "step"),
+    "resume": run_commands.resume,
+    "stop": run_commands.stop,
+    "change_rate": lambda run: run_commands.change_rate(run, 0.1),
+    "rename": lambda run: run_commands.rename(run, "ha"),
+    "tag": lambda run: run_commands.tag(run, ["ha"]),
+    "share": run_commands.share,
+    "delete": run_commands.delete,
+    "undelete": run_commands.undelete,
 }
 NEW: dict[str, Callable[[str], Any]] = {
-    "start": lambda run: orders.start(tiny_preset()),
-    "again": lambda run: orders.again(run, "ha"),
-    "fork": lambda run: orders.fork(run, 12, tiny_preset(), "ha"),
-    "take_file": lambda run: orders.take_file(b"", "a.safetensors"),
-    "keep_text": lambda run: orders.keep_text(b"a" * 2000),
-    "download_shakespeare": lambda run: orders.download_shakespeare(),
+    "start": lambda run: run_commands.start(tiny_preset()),
+    "again": lambda run: run_commands.again(run, "ha"),
+    "fork": lambda run: run_commands.fork(run, 12, tiny_preset(), "ha"),
+    "take_file": lambda run: run_commands.take_file(b"", "a.safetensors"),
+    "keep_text": lambda run: run_commands.keep_text(b"a" * 2000),
+    "download_shakespeare": lambda run: run_commands.download_shakespeare(),
 }
 
 
 def test_every_order_is_listed_here() -> None:
-    public = {name for name, thing in vars(orders).items() if callable(thing) and thing.__module__ == orders.__name__}
+    public = {
+        name
+        for name, thing in vars(run_commands).items()
+        if callable(thing) and thing.__module__ == run_commands.__name__
+    }
     assert {name for name in public if not name.startswith("_")} == {*ON_A_RUN, *NEW} - {"pause", "step"} | {"send"}
 
 
 @pytest.mark.parametrize("order", [*ON_A_RUN, *NEW])
 def test_nobody_gives_no_order(order: str, be: Be, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XFORMER_DATA", str(tmp_path / "data"))
-    book = Book(runs)
-    run = add(book, "one", owner="", state="stopped")
-    before = of(book)
+    store = RunStore(runs)
+    run = add(store, "one", owner="", state="stopped")
+    before = of(store)
     be("")
-    with pytest.raises(BookError, match="Nothing can belong to you here"):
+    with pytest.raises(RunStoreError, match="Nothing can belong to you here"):
         (ON_A_RUN | NEW)[order](run)
-    assert of(book) == before
+    assert of(store) == before
     assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize("order", ON_A_RUN)
 def test_nobody_orders_somebody_elses_run_about(order: str, be: Be, runs: Path) -> None:
-    book = Book(runs)
-    run = add(book, "one", owner=THEIRS, state="stopped")
-    before = of(book)
+    store = RunStore(runs)
+    run = add(store, "one", owner=THEIRS, state="stopped")
+    before = of(store)
     be(MINE)
-    with pytest.raises(BookError, match="“one” was started by someone else"):
+    with pytest.raises(RunStoreError, match="“one” was started by someone else"):
         ON_A_RUN[order](run)
-    assert of(book) == before
+    assert of(store) == before
 
 
 @pytest.mark.parametrize("order", [*ON_A_RUN, "again", "fork"])
 def test_a_private_run_of_somebody_else_is_no_run_at_all(order: str, be: Be, runs: Path) -> None:
-    book = Book(runs)
-    run = with_weights(book, "secret")
-    book.change(run, owner=THEIRS, private=1)
+    store = RunStore(runs)
+    run = with_weights(store, "secret")
+    store.change(run, owner=THEIRS, private=1)
     be(MINE)
     for name in (run, "0123abcd"):
-        with pytest.raises(BookError) as refused:
+        with pytest.raises(RunStoreError) as refused:
             (ON_A_RUN | NEW)[order](name)
         assert str(refused.value) == f"There is no run '{name}'; it may have been deleted."
-    assert [entry.name for entry in of(book)] == ["secret"]
+    assert [entry.name for entry in of(store)] == ["secret"]
 
 
 def warned(app: AppTest) -> str:
@@ -129,21 +133,21 @@ def press(app: AppTest, key: str) -> AppTest:
 def test_a_forged_press_without_a_cookie_starts_and_deletes_nothing(
     open_page: Open, be: Be, runs: Path, page: str, key: str, link: bool
 ) -> None:
-    book = Book(runs)
-    run = with_weights(book, "one")
+    store = RunStore(runs)
+    run = with_weights(store, "one")
     be("")
     app = open_page(page, **({("run" if page == TRAIN else "runs"): run} if link else {}))
     assert not app.exception
     assert app.button(key=f"{key}{run}" if key.endswith("_") else key).disabled
-    before = of(book)
+    before = of(store)
     app = press(app, f"{key}{run}" if key.endswith("_") else key)
     assert not app.exception
-    assert of(book) == before
+    assert of(store) == before
 
 
 def test_forged_words_in_a_disabled_box_change_nothing(open_page: Open, be: Be, runs: Path) -> None:
-    book = Book(runs)
-    run = add(book, "theirs", owner=THEIRS)
+    store = RunStore(runs)
+    run = add(store, "theirs", owner=THEIRS)
     be(MINE)
     app = open_page(RUNS, runs=run)
     name = app.text_input(key=f"runs_name_{run}")
@@ -152,30 +156,30 @@ def test_forged_words_in_a_disabled_box_change_nothing(open_page: Open, be: Be, 
     name.set_value("mine now").run()
     assert not app.exception
     press(app, f"runs_delete_{run}")
-    assert [entry.name for entry in book.entries()] == ["theirs"]
+    assert [entry.name for entry in store.entries()] == ["theirs"]
 
 
 def test_a_cookie_is_asked_for_where_there_is_none(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XFORMER_OPEN", "0")
-    monkeypatch.setattr(desk, "visitor_number", lambda key: "c" * 32)  # what the browser answers
+    monkeypatch.setattr(run_store, "visitor_number", lambda key: "c" * 32)  # what the browser answers
     monkeypatch.setattr("xformer.training.queue.next_for", lambda *_: [])
     app = press(open_page(TRAIN), "start_reverse-small")
     assert warned(app) == ""
-    assert [entry.owner for entry in Book(runs).entries()] == ["c" * 32]
+    assert [entry.owner for entry in RunStore(runs).entries()] == ["c" * 32]
 
 
 def test_an_imported_run_is_its_owners_alone_until_it_is_shared(
     open_page: Open, be: Be, runs: Path, tmp_path: Path
 ) -> None:
-    elsewhere = Book(tmp_path / "elsewhere")
+    elsewhere = RunStore(tmp_path / "elsewhere")
     content = to_file(elsewhere, with_weights(elsewhere, "a gift"))
     be(MINE)
     app = open_page(RUNS)
     assert "Only you will see it" in plain([caption.value for caption in app.caption])
     app.file_uploader(key="runs_import_0").upload("gift.safetensors", content, "application/octet-stream").run()
-    [entry] = Book(runs).entries()
+    [entry] = RunStore(runs).entries()
     assert (entry.owner, entry.private) == (MINE, 1)
     assert app.dataframe[0].value["name"].tolist() == ["a gift"]
 
@@ -196,7 +200,7 @@ def test_an_imported_run_is_its_owners_alone_until_it_is_shared(
             assert "a gift" not in str(app)
         assert said[0] == said[1]
     other.file_uploader(key="runs_import_0").upload("gift.safetensors", content, "application/octet-stream").run()
-    assert len(Book(runs).entries()) == 2  # not: “these weights are here already”
+    assert len(RunStore(runs).entries()) == 2  # not: “these weights are here already”
 
     be(MINE)
     assert "Only you see it" in plain(open_page(TRAIN, run=entry.id).get("progress")[0].proto.text)
@@ -212,36 +216,36 @@ def test_on_ones_own_machine_nothing_is_said_to_be_private(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XFORMER_OPEN", "1")
-    run = add(Book(runs), "one")
-    Book(runs).change(run, private=1)
+    run = add(RunStore(runs), "one")
+    RunStore(runs).change(run, private=1)
     app = open_page(RUNS, runs=run)
     assert not [button for button in app.button if str(button.key).startswith("runs_share")]
     assert "only" not in " ".join(caption.value for caption in app.caption).lower()
 
 
 def test_how_long_a_private_run_took_is_told_to_nobody(runs: Path) -> None:
-    book = Book(runs)
-    run = add(book, "secret")
-    book.change(run, step=200, seconds=7.0)
-    seconds = expected_at_once(tiny_preset(), book.entries(), gpu=False).seconds
-    book.change(run, private=1)
+    store = RunStore(runs)
+    run = add(store, "secret")
+    store.change(run, step=200, seconds=7.0)
+    seconds = expected_at_once(tiny_preset(), store.entries(), gpu=False).seconds
+    store.change(run, private=1)
     assert seconds == tiny_preset().train.steps * 7.0 / 200
-    assert expected_at_once(tiny_preset(), book.entries(), gpu=False).seconds != seconds
+    assert expected_at_once(tiny_preset(), store.entries(), gpu=False).seconds != seconds
 
 
 def test_what_begins_with_a_private_run_is_private_too(be: Be, runs: Path) -> None:
-    book = Book(runs)
-    run = with_weights(book, "secret")
-    book.change(run, owner=MINE, private=1)
+    store = RunStore(runs)
+    run = with_weights(store, "secret")
+    store.change(run, owner=MINE, private=1)
     be(MINE)
-    fork, again = orders.fork(run, 12, tiny_preset(), "fork"), orders.again(run, "again")
-    assert [book.entry(new).private for new in (fork, again)] == [1, 1]
+    fork, again = run_commands.fork(run, 12, tiny_preset(), "fork"), run_commands.again(run, "again")
+    assert [store.entry(new).private for new in (fork, again)] == [1, 1]
 
 
 def test_on_ones_own_machine_a_file_is_everyones(runs: Path, tmp_path: Path) -> None:
-    elsewhere = Book(tmp_path / "elsewhere")
-    taken = orders.take_file(to_file(elsewhere, with_weights(elsewhere, "a gift")), "gift.safetensors")
-    assert not Book(runs).entry(taken.run).private
+    elsewhere = RunStore(tmp_path / "elsewhere")
+    taken = run_commands.take_file(to_file(elsewhere, with_weights(elsewhere, "a gift")), "gift.safetensors")
+    assert not RunStore(runs).entry(taken.run).private
 
 
 def test_throwing_the_cookie_away_brings_no_more_runs(be: Be, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,17 +254,17 @@ def test_throwing_the_cookie_away_brings_no_more_runs(be: Be, runs: Path, monkey
     monkeypatch.setattr(address, "of_visitor", lambda: "203.0.113.9")
     for number in range(3):
         be(f"{number:032x}")
-        orders.start(tiny_preset())
+        run_commands.start(tiny_preset())
     be(f"{9:032x}")
-    with pytest.raises(BookError, match="3 runs from your address are waiting or in training, and 3 are allowed"):
-        orders.start(tiny_preset())
+    with pytest.raises(RunStoreError, match="3 runs from your address are waiting or in training, and 3 are allowed"):
+        run_commands.start(tiny_preset())
     monkeypatch.setattr(address, "of_visitor", lambda: "203.0.113.10")
-    stopped = orders.start(tiny_preset())
+    stopped = run_commands.start(tiny_preset())
     monkeypatch.setattr(address, "of_visitor", lambda: "203.0.113.9")
     be(f"{0:032x}")
-    orders.stop(next(entry.id for entry in Book(runs).entries() if entry.owner == f"{0:032x}"))
+    run_commands.stop(next(entry.id for entry in RunStore(runs).entries() if entry.owner == f"{0:032x}"))
     assert stopped
-    orders.start(tiny_preset())  # one has ended, so there is room
+    run_commands.start(tiny_preset())  # one has ended, so there is room
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,13 @@ memory      A training step frees what it allocated, glibc hands it back to the 
             by page, zeroed: thousands of page faults a step. Told to keep it, malloc asks the kernel once.
 denormals   Numbers below 10⁻³⁸ take a processor a hundred times as long as others, and count for nothing: make them zero.
 threads     The products of a small model are over before a second thread has been woken.
+priority    Whoever looks at a page comes first: the process takes only the time that nobody else wants.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 from dataclasses import dataclass
 
 import torch
@@ -21,8 +23,8 @@ _TOP_PAD = (-2, 64 << 20)
 
 
 @dataclass(frozen=True)
-class Settled:
-    """What `settle` did."""
+class ProcessTuning:
+    """What `tune_process` did."""
 
     keeps_memory: bool
     flushes_denormals: bool
@@ -35,7 +37,7 @@ class Settled:
         return ", ".join(parts)
 
 
-def settle(threads: int | None = 1) -> Settled:
+def tune_process(threads: int | None = 1) -> ProcessTuning:
     """Make this process fit for training small models; `threads=None` leaves their number as it is.
 
     Call it first thing, from the thread that will train: denormals are a setting of a thread. What this system does not
@@ -43,7 +45,7 @@ def settle(threads: int | None = 1) -> Settled:
     """
     if threads is not None:
         torch.set_num_threads(threads)
-    return Settled(
+    return ProcessTuning(
         keeps_memory=keep_memory(), flushes_denormals=torch.set_flush_denormal(True), threads=torch.get_num_threads()
     )
 
@@ -56,3 +58,13 @@ def keep_memory() -> bool:
         return all(libc.mallopt(*option) == 1 for option in (_MMAP_THRESHOLD, _TRIM_THRESHOLD, _TOP_PAD))
     except (AttributeError, OSError, TypeError):
         return False
+
+
+def lower_priority() -> str:
+    """Give this process the lowest priority that the system offers to everyone; returns which one it was."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        return "idle"
+    except (AttributeError, OSError):  # not Linux, or not allowed in this container
+        os.nice(19)
+        return "nice"

@@ -1,6 +1,6 @@
 """How well each run does, in one figure: what a list of runs shows, on a screen or in a terminal.
 
-share = exact_match(entry, latest_rows(book).get(entry.id, {}))
+share = exact_match(entry, latest_rows(run store).get(entry.id, {}))
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from xformer.task_limits import TASK_LIMITS
-from xformer.training.book import Book, Entry
-from xformer.training.mending import metrics_row
+from xformer.training.repair import metrics_row
+from xformer.training.run_store import Entry, RunStore
 
 Row = Mapping[str, Any]
 
 
-def latest_rows(book: Book) -> dict[str, dict[str, Any]]:
+def latest_rows(store: RunStore) -> dict[str, dict[str, Any]]:
     """The last metrics that can be read of each run that has any."""
     query = (
         "SELECT id, step_of AS step, (SELECT row FROM metrics WHERE run = id AND step = step_of) AS row FROM "
         "(SELECT id, (SELECT max(step) FROM metrics WHERE run = id) AS step_of FROM runs)"
     )
-    with book.database.reading() as db:
+    with store.database.reading() as db:
         found = {line["id"]: (line["step"], line["row"]) for line in db.execute(query) if line["row"] is not None}
-    latest = {run: metrics_row(*last) or next(reversed(book.rows(run)), {}) for run, last in found.items()}
+    latest = {run: metrics_row(*last) or next(reversed(store.rows(run)), {}) for run, last in found.items()}
     return {run: row for run, row in latest.items() if row}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.training.tiny import tiny_preset
 from xformer.presets import PRESETS, Preset
-from xformer.training.needs import PROCESS, memory_needed, metrics_needed
+from xformer.training.resource_needs import PROCESS, memory_needed, metrics_needed
 
 LONG = {"min_len": 150, "max_len": 200}
 WINDOWS = {"min_len": 1000, "max_len": 1000}

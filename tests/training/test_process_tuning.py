@@ -14,7 +14,7 @@ from xformer.training import allocator
 # In a process of its own: these settings outlast a test.
 SETTLE = """
 import json, torch
-from xformer.training.allocator import settle
+from xformer.training.process_tuning import tune_process
 
 settled = settle(threads=1)
 tiny = float(torch.tensor([1e-40]) * 1.0)

@@ -1,9 +1,9 @@
-"""The book of runs: what was asked for, how far it is, what was measured, and what people have told a run to do.
+"""The run store: what was asked for, how far it is, what was measured, and what people have told a run to do.
 
-book = Book("checkpoints/runs")
-run = book.add(preset("reverse"), owner="me")
-book.rows(run, after=200)            # the metrics since step 200
-book.send(run, "pause")              # a command that the worker obeys
+run store = Book("checkpoints/runs")
+run = run store.add(preset("reverse"), owner="me")
+run store.rows(run, after=200)            # the metrics since step 200
+run store.send(run, "pause")              # a command that the worker obeys
 
 Weights are not in it: they are in the folder of each run. Pages only read, and send commands; a run's worker writes.
 """
@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from xformer.config import ModelConfig, TaskConfig, TrainConfig
-from xformer.errors import BookError, ConfigError
+from xformer.errors import ConfigError, RunStoreError
 from xformer.presets import Preset
 from xformer.training.database import Database
-from xformer.training.mending import mended, metrics_row, where
+from xformer.training.repair import metrics_row, repaired, where
 from xformer.training.schedule import with_peak
 
 FILE = "runs.sqlite"
@@ -46,7 +46,7 @@ COMMANDS = ("pause", "resume", "step", "stop", "rate")
 
 @dataclass(frozen=True)
 class Entry:
-    """One run as the book has it; configurations as the plain JSON values that were written down."""
+    """One run as the run store has it; configurations as the plain JSON values that were written down."""
 
     number: int
     id: str
@@ -84,7 +84,7 @@ class Entry:
         return self.worker is not None
 
     def settings(self) -> Preset:
-        """What is to be trained. Raises `ConfigError` where the book was edited into something that is none."""
+        """What is to be trained. Raises `ConfigError` where the run store was edited into something that is none."""
         return Preset(
             self.preset,
             self.title,
@@ -95,7 +95,7 @@ class Entry:
         )
 
 
-class Book:
+class RunStore:
     """All runs in one folder, in which each also has a folder of its own."""
 
     def __init__(self, folder: str | Path) -> None:
@@ -149,7 +149,7 @@ class Book:
         return run
 
     def entry(self, run: str) -> Entry:
-        """One run. Raises `BookError` when there is none of that id."""
+        """One run. Raises `RunStoreError` when there is none of that id."""
         with self.database.reading() as db:
             return entry_of(db, run)
 
@@ -162,7 +162,9 @@ class Book:
             found = [
                 _entry(row) for row in db.execute(f"SELECT * FROM runs WHERE deleted IS {which} ORDER BY number DESC")
             ]
-        return list({entry.id: entry for entry in reversed(found)}.values())[::-1]  # a damaged book can name one twice
+        return list({entry.id: entry for entry in reversed(found)}.values())[
+            ::-1
+        ]  # a damaged run store can name one twice
 
     def rows(self, run: str, after: int = -1) -> list[dict[str, Any]]:
         """The metrics of a run past a step, one dictionary a report; rows that somebody has edited into none are left out."""
@@ -176,20 +178,20 @@ class Book:
             return db.execute("SELECT count(*) FROM metrics WHERE run = ?", (run,)).fetchone()[0]
 
     def send(self, run: str, kind: str, value: float | None = None) -> None:
-        """Tell the worker of a run something. Raises `BookError` where there is no worker that could obey."""
+        """Tell the worker of a run something. Raises `RunStoreError` where there is no worker that could obey."""
         if kind not in COMMANDS:
-            raise BookError(f"A command is one of {', '.join(COMMANDS)}, got {kind!r}.")
+            raise RunStoreError(f"A command is one of {', '.join(COMMANDS)}, got {kind!r}.")
         with self.database.writing() as db:
             entry = entry_of(db, run)
             if not entry.is_active:
-                raise BookError(f"The run “{entry.name}” is {entry.state}, so it cannot be told to {kind}.")
+                raise RunStoreError(f"The run “{entry.name}” is {entry.state}, so it cannot be told to {kind}.")
             put_command(db, run, kind, value)
 
     def rename(self, run: str, name: str) -> None:
         """Give a run another name."""
         name = plain(name)
         if not name:
-            raise BookError("A run needs a name with at least one letter, got none; for example “first try”.")
+            raise RunStoreError("A run needs a name with at least one letter, got none; for example “first try”.")
         self.change(run, name=name)
 
     def tag(self, run: str, tags: Sequence[str]) -> None:
@@ -198,11 +200,11 @@ class Book:
         self.change(run, tags=json.dumps(kept))
 
     def delete(self, run: str) -> None:
-        """Throw a run away; `undelete` brings it back. Raises `BookError` while it is being trained."""
+        """Throw a run away; `undelete` brings it back. Raises `RunStoreError` while it is being trained."""
         with self.database.writing() as db:
             entry = entry_of(db, run)
             if entry.is_active:
-                raise BookError(f"The run “{entry.name}” is {entry.state}; stop it before you delete it.")
+                raise RunStoreError(f"The run “{entry.name}” is {entry.state}; stop it before you delete it.")
             state = "stopped" if entry.state == "queued" else entry.state
             set_columns(db, run, deleted=time.time(), **({} if state == entry.state else {"state": state}))
 
@@ -215,7 +217,7 @@ class Book:
         self.change(run, deleted=None)
 
     def change(self, run: str, **values: Any) -> None:
-        """Set columns of a run. Raises `BookError` when there is none of that id."""
+        """Set columns of a run. Raises `RunStoreError` when there is none of that id."""
         with self.database.writing() as db:
             entry_of(db, run)
             set_columns(db, run, **values)
@@ -227,7 +229,7 @@ class Book:
 
 
 def entry_of(db: sqlite3.Connection, run: str) -> Entry:
-    """One run within a transaction. Raises `BookError` when there is none of that id."""
+    """One run within a transaction. Raises `RunStoreError` when there is none of that id."""
     condition, value = where(run)
     row = db.execute(f"SELECT * FROM runs WHERE {condition}", (value,)).fetchone()
     if row is None:
@@ -235,9 +237,9 @@ def entry_of(db: sqlite3.Connection, run: str) -> Entry:
     return _entry(row)
 
 
-def no_such_run(run: str) -> BookError:
+def no_such_run(run: str) -> RunStoreError:
     """What is said of a run that is not there."""
-    return BookError(f"There is no run {run!r:.60}; it may have been deleted.")
+    return RunStoreError(f"There is no run {run!r:.60}; it may have been deleted.")
 
 
 def all_entries(db: sqlite3.Connection) -> list[Entry]:
@@ -246,9 +248,9 @@ def all_entries(db: sqlite3.Connection) -> list[Entry]:
 
 
 def move(db: sqlite3.Connection, entry: Entry, state: str, **values: Any) -> None:
-    """Take a run to another state, within a transaction. Raises `BookError` for a move that is none of `MOVES`."""
+    """Take a run to another state, within a transaction. Raises `RunStoreError` for a move that is none of `MOVES`."""
     if state not in MOVES.get(entry.state, ()):
-        raise BookError(f"The run “{entry.name}” is {entry.state}, so it cannot become {state}.")
+        raise RunStoreError(f"The run “{entry.name}” is {entry.state}, so it cannot become {state}.")
     set_columns(db, entry.id, state=state, **values)
 
 
@@ -289,7 +291,7 @@ def insert_rows(db: sqlite3.Connection, run: str, rows: Iterable[dict[str, Any]]
 
 
 def new_id() -> str:
-    """What a run is called in the book, in links, and as a folder."""
+    """What a run is called in the run store, in links, and as a folder."""
     return secrets.token_hex(4)
 
 
@@ -310,4 +312,4 @@ NAMES = tuple(field.name for field in fields(Entry))
 def _entry(row: sqlite3.Row) -> Entry:
     """A run as far as its row can be read; columns that are none of this program's are left alone."""
     there = row.keys()
-    return Entry(**mended({name: row[name] if name in there else None for name in NAMES}, MOVES))
+    return Entry(**repaired({name: row[name] if name in there else None for name in NAMES}, MOVES))

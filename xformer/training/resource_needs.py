@@ -63,7 +63,7 @@ def metrics_needed(settings: Preset) -> int:
 def disk_needed(settings: Preset) -> int:
     """About how many bytes the files of a run will take: snapshots, weights with the optimiser's two moments, metrics.
 
-    The metrics are written twice, into the book and into the state.
+    The metrics are written twice, into the run store and into the state.
     """
     every, train = settings.train.snapshot_every, settings.train
     n_snapshots = 2 + (train.steps // every if every else 0)

@@ -18,7 +18,7 @@ MAX_STATE_HEADER = 100_000_000
 MAX_BYTES = 2**40
 
 
-def what_is_in(folder: Path) -> dict[str, Any]:
+def read_metadata(folder: Path) -> dict[str, Any]:
     """The card of the model in a folder, or the values of the state that it was interrupted in.
 
     Raises `CheckpointError` with one plain sentence where the file is not whole.

@@ -1,0 +1,152 @@
+"""A run store that something has happened to: what is damaged says so, and everything else is read as before."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from tests.training.test_run_store import edit
+from tests.training.tiny import tiny_preset
+from xformer.training import jobs, queue
+from xformer.training.latest_metrics import exact_match, latest_rows
+from xformer.training.overview import differing, overview
+from xformer.training.repair import DAMAGED, metrics_row
+from xformer.training.run_store import RunStore
+
+GARBLED = ["banana", b"\xff\x00", -1, 1.5, 10**18, math.inf, "{", "[1]", "\x1b[2J"]
+
+
+@pytest.fixture
+def sound(store: RunStore) -> str:
+    """A run that nothing happens to, the oldest."""
+    run = store.add(tiny_preset(), name="sound", state="finished", figures={"exact_match": 0.5})
+    store.put_rows(run, [{"step": 4, "loss": 0.5, "held_out_exact_match": 0.25}])
+    return run
+
+
+@pytest.mark.parametrize("value", GARBLED, ids=range(len(GARBLED)))
+@pytest.mark.parametrize(
+    "column",
+    ["name", "owner", "tags", "preset", "title", "about", "model", "task", "train", "wanted", "parent", "state", "device",
+     "turn", "worker", "pid", "step", "seconds", "live", "message", "figures", "created"],
+)  # fmt: skip
+def test_one_garbled_cell_costs_nobody_anything(store: RunStore, sound: str, column: str, value: Any) -> None:
+    run = store.add(tiny_preset(), name="hurt", state="stopped")
+    edit(store, run, **{column: value})
+    hurt, whole = store.entries()
+    assert (hurt.id, whole.id, whole.state) == (run, sound, "finished")
+    assert list(overview([hurt, whole], latest_rows(store)).index) == [run, sound]
+    told_apart = differing([hurt, whole])
+    queue.in_turn(store.entries())
+    jobs.reconcile(store)
+    if column in ("model", "task", "train", "state"):
+        assert hurt.state == DAMAGED
+        assert f"damaged ({column}" in hurt.message
+        assert told_apart.empty, "one run alone differs from none"
+    assert all(math.isfinite(number) for number in (hurt.step, hurt.seconds, hurt.turn, hurt.created))
+    jobs.stop(store, run)
+    if hurt.worker is None:
+        store.delete(run)
+        assert [entry.id for entry in store.entries()] == [sound]
+
+
+def test_a_damaged_run_is_never_started_nor_said_to_be_trained(store: RunStore, sound: str) -> None:
+    run = store.add(tiny_preset())
+    edit(store, run, train="{}", worker="somebody", state="running")
+    jobs.reconcile(store)
+    entry = store.entry(run)
+    assert (entry.state, entry.is_active, entry.train) == (DAMAGED, False, {})
+    assert (
+        entry.message
+        == "Its entry in the book of runs is damaged (train). TrainConfig needs the field 'steps', which is missing."
+    )
+
+
+@pytest.mark.parametrize("name", ["..", "", "/etc", "a/b", "\x1b[2J", "x" * 200])
+def test_an_id_leads_nowhere_else(store: RunStore, sound: str, name: str) -> None:
+    """Else what is thrown away in the end would be the folder of all runs, or another one."""
+    store.folder_of(sound).mkdir()
+    edit(store, store.add(tiny_preset(), state="stopped"), id=name)
+    [hurt] = [entry for entry in store.entries() if entry.id != sound]
+    assert hurt.id == f"number-{hurt.number}"
+    assert store.entry(hurt.id) == hurt
+    store.delete(hurt.id)
+    jobs.empty_bin(store, older_than=-60)
+    assert store.entries(deleted=True) == []
+    assert store.folder_of(sound).is_dir()
+    assert [entry.id for entry in store.entries()] == [sound]
+
+
+def test_columns_of_another_program_are_left_alone(store: RunStore, sound: str) -> None:
+    with store.database.writing() as db:
+        db.execute("ALTER TABLE runs ADD COLUMN colour TEXT DEFAULT 'red'")
+    assert store.entry(sound).state == "finished"
+    assert store.entry(store.add(tiny_preset())).state == "queued"
+
+
+def test_text_that_is_none_does_not_hide_the_other_runs(store: RunStore, sound: str) -> None:
+    run = store.add(tiny_preset())
+    with store.database.writing() as db:
+        db.execute("UPDATE runs SET name = CAST(x'ff61fe' AS TEXT) WHERE id = ?", (run,))
+    assert [entry.id for entry in store.entries()] == [run, sound]
+
+
+def test_a_row_that_is_no_json_hides_no_other(store: RunStore, sound: str) -> None:
+    other = store.add(tiny_preset())
+    store.put_rows(other, [{"step": step, "loss": 1.0, "held_out_exact_match": step / 10} for step in (1, 2, 3)])
+    with store.database.writing() as db:
+        db.execute("UPDATE metrics SET row = '{' WHERE run = ? AND step = 3", (other,))
+    latest = latest_rows(store)
+    assert (latest[other]["step"], latest[sound]["step"]) == (2, 4)
+    assert exact_match(store.entry(other), latest[other]) == 0.2
+    assert [row["step"] for row in store.rows(other)] == [1, 2]
+    assert (store.n_rows(other), store.n_rows(sound)) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("[]", None),
+        ('{"step": 4}', None),
+        ('{"step": "3"}', None),
+        ('{"step": 3, "loss": "low", "note": 7, "scores": {"a": [null]}, "best_head_score": true}', {"step": 3}),
+        ('{"step": 3, "loss": NaN, "scores": {"a": [0.5]}}', {"step": 3, "loss": math.nan, "scores": {"a": [0.5]}}),
+    ],
+)
+def test_what_is_left_of_a_row(text: str, kept: dict[str, Any] | None) -> None:
+    found = metrics_row(3, text)
+    assert json.dumps(found) == json.dumps(kept)
+
+
+@pytest.mark.parametrize("name", ["", "worker.lock", "worker.log"])
+def test_a_folder_that_cannot_be_trained_in_keeps_no_other_run_waiting(
+    store: RunStore, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    monkeypatch.setattr(jobs, "_spawn", lambda folder, store, run, *_: started.append(run))
+    monkeypatch.setattr(queue, "devices", lambda: ["cpu"])
+    hurt, other = store.add(tiny_preset()), store.add(tiny_preset())
+    if name:
+        (store.folder_of(hurt) / name).mkdir(parents=True)
+    else:
+        store.folder_of(hurt).write_text("")
+    jobs.reconcile(store)
+    assert started == [other]
+    assert store.entry(hurt).state == "stopped"
+    assert store.entry(hurt).message.startswith("Its folder cannot be used: ")
+
+
+def test_a_dead_run_whose_lock_cannot_be_looked_at_keeps_no_other_run_waiting(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    monkeypatch.setattr(jobs, "_spawn", lambda folder, store, run, *_: started.append(run))
+    monkeypatch.setattr(queue, "devices", lambda: ["cpu"])
+    hurt, other = store.add(tiny_preset(), state="running"), store.add(tiny_preset())
+    edit(store, hurt, worker="w", device="cuda:0")
+    (store.folder_of(hurt) / "worker.lock").mkdir(parents=True)
+    jobs.reconcile(store)
+    assert started == [other]

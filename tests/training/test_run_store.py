@@ -1,0 +1,214 @@
+"""The run store: what may become what, what is kept, and pages of it that somebody has edited by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.training.tiny import tiny_preset
+from xformer.errors import ConfigError, RunStoreError
+from xformer.training.run_store import COMMANDS, MOVES, RESUMABLE, RunStore, entry_of, move, plain, set_columns
+
+PRESET = tiny_preset(lr_changes=((3, 0.5),))
+
+
+def edit(store: RunStore, run: str, **cells: Any) -> None:
+    """Change cells as a text editor would."""
+    with store.database.writing() as db:
+        set_columns(db, run, **cells)
+
+
+def test_looking_at_a_book_that_is_not_there_makes_none(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "nowhere")
+    assert store.entries() == store.entries(deleted=True) == []
+    assert not store.folder.exists()
+
+
+def test_what_is_written_down_is_read_again(store: RunStore) -> None:
+    run = store.add(PRESET, owner="ada", name=" first\n try ", device="cpu", parent="a@3", figures={"exact_match": 1.0})
+    entry = store.entry(run)
+    assert (entry.id, entry.owner, entry.name, entry.wanted, entry.parent) == (run, "ada", "first try", "cpu", "a@3")
+    assert entry.figures == {"exact_match": 1.0}
+    assert (entry.state, entry.worker, entry.step, entry.tags, entry.live, entry.message) == (
+        "queued",
+        None,
+        0,
+        (),
+        {},
+        "",
+    )
+    assert entry.settings() == PRESET
+    assert not entry.is_active
+    assert store.entry(store.add(PRESET)).name == PRESET.title
+
+
+def test_the_latest_comes_first_whatever_the_clock_says(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([3000.0, 2000.0, 1000.0])
+    monkeypatch.setattr("time.time", lambda: next(clock))
+    runs = [store.add(PRESET) for _ in range(3)]
+    assert [entry.id for entry in store.entries()] == runs[::-1]
+
+
+def test_a_check_that_refuses_leaves_nothing(store: RunStore) -> None:
+    seen = []
+
+    def check(entries: Any) -> None:
+        seen.append(len(entries))
+        if len(entries) == 2:
+            raise RunStoreError("enough")
+
+    store.delete(store.add(PRESET))  # which does not count
+    for _ in range(2):
+        store.add(PRESET, check=check)
+    with pytest.raises(RunStoreError, match="enough"):
+        store.add(PRESET, check=check)
+    assert seen == [0, 1, 2]
+    assert len(store.entries()) == 2
+
+
+ALLOWED = {
+    ("queued", "running"), ("queued", "stopped"),
+    ("running", "paused"), ("running", "queued"), ("running", "stopped"), ("running", "finished"), ("running", "failed"),
+    ("running", "interrupted"),
+    ("paused", "running"), ("paused", "queued"), ("paused", "stopped"), ("paused", "finished"), ("paused", "failed"),
+    ("paused", "interrupted"),
+    ("stopped", "queued"), ("interrupted", "queued"), ("failed", "queued"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("before", MOVES)
+@pytest.mark.parametrize("after", MOVES)
+def test_every_move(store: RunStore, before: str, after: str) -> None:
+    run = store.add(PRESET, name="mine", state=before)
+    with store.database.writing() as db:
+        if (before, after) in ALLOWED:
+            move(db, entry_of(db, run), after, message="why")
+        else:
+            with pytest.raises(RunStoreError, match=f"The run “mine” is {before}, so it cannot become {after}"):
+                move(db, entry_of(db, run), after, message="why")
+    entry = store.entry(run)
+    assert (entry.state, entry.message) == ((after, "why") if (before, after) in ALLOWED else (before, ""))
+
+
+def test_what_can_be_resumed() -> None:
+    assert {"paused", "stopped", "interrupted", "failed"} < set(RESUMABLE)
+    assert not {"queued", "finished"} & set(RESUMABLE)
+
+
+def test_there_is_no_such_run(store: RunStore) -> None:
+    for ask in (
+        store.entry,
+        store.delete,
+        store.undelete,
+        lambda run: store.send(run, "stop"),
+        lambda run: store.rename(run, "x"),
+    ):
+        with pytest.raises(RunStoreError, match="There is no run 'nonsense'; it may have been deleted"):
+            ask("nonsense")
+
+
+@pytest.mark.parametrize("state", ["queued", "paused", "stopped", "finished", "failed", "interrupted"])
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_commands_need_a_worker(store: RunStore, state: str, kind: str) -> None:
+    run = store.add(PRESET, name="mine", state=state)
+    with pytest.raises(RunStoreError, match=f"The run “mine” is {state}, so it cannot be told to {kind}"):
+        store.send(run, kind, 0.1)
+
+
+def test_commands_are_kept_in_order(store: RunStore) -> None:
+    run = store.add(PRESET, state="running")
+    edit(store, run, worker="w")
+    for kind, value in (("rate", 0.25), ("pause", None), ("step", None), ("stop", None)):
+        store.send(run, kind, value)
+    with pytest.raises(RunStoreError, match="A command is one of pause, resume, step, stop, rate, got 'explode'"):
+        store.send(run, "explode")
+    with store.database.reading() as db:
+        found = [(row["kind"], row["value"]) for row in db.execute("SELECT * FROM commands ORDER BY number")]
+    assert found == [("rate", 0.25), ("pause", None), ("step", None), ("stop", None)]
+
+
+def test_rows_since_a_step(store: RunStore) -> None:
+    run, other = store.add(PRESET), store.add(PRESET)
+    store.put_rows(run, [{"step": step, "loss": 1 / step} for step in (5, 10, 20, 15)])
+    store.put_rows(other, [{"step": 7}])
+    assert [row["step"] for row in store.rows(run)] == [5, 10, 15, 20]
+    assert [row["step"] for row in store.rows(run, after=10)] == [15, 20]
+    store.put_rows(run, [{"step": 10, "loss": 7.0}])  # come to once more, after a resume
+    assert store.rows(run, after=5)[0] == {"step": 10, "loss": 7.0}
+
+
+def test_names_and_tags(store: RunStore) -> None:
+    run = store.add(PRESET)
+    store.rename(run, "  a\x00 name\u202e of\n two lines \ud800 ")
+    assert store.entry(run).name == "a name of two lines ?"
+    with pytest.raises(RunStoreError, match="A run needs a name with at least one letter"):
+        store.rename(run, " \n\t")
+    store.tag(run, ["one", " two ", "one", "", *map(str, range(20))])
+    assert store.entry(run).tags == ("one", "two", *map(str, range(10)))
+    assert len(plain("x" * 500)) == 80
+    assert store.entry(store.add(PRESET, name="\ud800")).name == "?"
+
+
+def test_deleting_and_taking_back(store: RunStore) -> None:
+    run = store.add(PRESET)
+    store.delete(run)
+    assert store.entries() == []
+    assert [entry.state for entry in store.entries(deleted=True)] == [
+        "stopped"
+    ]  # taken back, it does not start by itself
+    store.undelete(run)
+    assert [entry.id for entry in store.entries()] == [run]
+    edit(store, run, worker="w", state="running")
+    with pytest.raises(RunStoreError, match="is running; stop it before you delete it"):
+        store.delete(run)
+
+
+DAMAGED = ["", "{", "null", "[]", "3", '"text"', "[" * 100_000, '{"a": }', "\x00"]
+
+
+@pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
+def test_pages_edited_into_nonsense_are_empty_and_cannot_be_trained(store: RunStore, content: str) -> None:
+    run = store.add(PRESET)
+    edit(store, run, **dict.fromkeys(("model", "task", "train", "live", "figures", "tags"), content))
+    entry = store.entries()[0]
+    assert entry.model == entry.task == entry.train == entry.live == entry.figures == {}
+    assert entry.tags == ()
+    with pytest.raises(ConfigError) as caught:
+        entry.settings()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"steps": -1},
+        {"peak_lr": math.nan},
+        {"unknown": 1},
+        {"lr_changes": [[5, 1], [2, 1]]},
+        {"lr_changes": 7},
+        {"steps": "x"},
+    ],
+)
+def test_settings_edited_into_impossible_ones(store: RunStore, settings: dict[str, Any]) -> None:
+    run = store.add(PRESET)
+    edit(store, run, train=json.dumps(PRESET.train.to_json() | settings))
+    with pytest.raises(ConfigError):
+        store.entry(run).settings()
+
+
+def test_damaged_rows_are_left_out(store: RunStore) -> None:
+    run = store.add(PRESET)
+    store.put_rows(run, [{"step": step} for step in (1, 2, 3)])
+    with store.database.writing() as db:
+        db.execute("UPDATE metrics SET row = '{' WHERE step = 2")
+    assert [row["step"] for row in store.rows(run)] == [1, 3]
+
+
+def test_a_state_that_is_none_goes_nowhere(store: RunStore) -> None:
+    run = store.add(PRESET, state="banana")
+    with pytest.raises(RunStoreError, match="is damaged, so it cannot become queued"), store.database.writing() as db:
+        move(db, entry_of(db, run), "queued")
