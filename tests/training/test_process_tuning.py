@@ -9,14 +9,14 @@ import sys
 
 import pytest
 
-from xformer.training import allocator
+from xformer.training import process_tuning
 
 # In a process of its own: these settings outlast a test.
 SETTLE = """
 import json, torch
 from xformer.training.process_tuning import tune_process
 
-settled = settle(threads=1)
+settled = tune_process(threads=1)
 tiny = float(torch.tensor([1e-40]) * 1.0)
 print(json.dumps([vars(settled), str(settled), torch.get_num_threads(), tiny]))
 """
@@ -40,4 +40,4 @@ def test_elsewhere_nothing_happens(library: object, monkeypatch: pytest.MonkeyPa
         return library
 
     monkeypatch.setattr(ctypes, "CDLL", load)
-    assert allocator.keep_memory() is False
+    assert process_tuning.keep_memory() is False

@@ -109,4 +109,4 @@ def _limits(field: FieldInfo) -> str:
     words = {name: f"{end:,}" if isinstance(end, int) else f"{end:g}" for name, end in ends.items()}
     if "lt" in words:
         return f"at least {words['ge']} and below {words['lt']}"
-    return f"from {words['ge']} to {words['le']}"
+    return f"from {words['ge']} to {words['le']}" if words else "valid"

@@ -9,6 +9,8 @@ from pydantic import model_validator
 from xformer.config.base import Config, setting
 from xformer.errors import ConfigError
 
+_CHANGES = "pairs (step, peak) in the order of their steps, from step 1 on, with peaks from 0 to 1e+12"
+
 
 # fmt: off
 class TrainConfig(Config, frozen=True):
@@ -42,7 +44,8 @@ class TrainConfig(Config, frozen=True):
                                            0, rule="0 (never) or more")] = 100
     target: Annotated[float, setting("Stop at exact match", "Stop early once it is reached; 0 never does.", 0, 1)] = 0.0
     lr_changes: Annotated[tuple[tuple[int, float], ...],
-                          setting("Changes of the peak", "New peaks chosen while it ran, as (step, peak).", example=())] = ()
+                          setting("Changes of the peak", "New peaks chosen while it ran, as (step, peak).",
+                                  example=((200, 0.001),), rule=_CHANGES)] = ()
     # fmt: on
     # From its step on, a change makes the schedule that of a run with this `peak_lr`. It belongs to the settings, so that the
     # same settings give the same run again.
@@ -51,8 +54,5 @@ class TrainConfig(Config, frozen=True):
     def _check_changes(self) -> Self:
         steps = [step for step, _ in self.lr_changes]
         if steps != sorted(steps) or not all(step >= 1 and 0 <= lr <= 1e12 for step, lr in self.lr_changes):
-            raise ConfigError(
-                f"lr_changes must be pairs (step, peak) in the order of their steps, from step 1 on, with peaks from 0 to "
-                f"1e+12, got {self.lr_changes}; for example ((200, 0.001),)."
-            )
+            raise ConfigError(f"lr_changes must be {_CHANGES}, got {self.lr_changes}; for example ((200, 0.001),).")
         return self
