@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -258,7 +258,7 @@ class Task:
 
     def for_architecture(self, architecture: str, *, end_token: bool = False) -> Task:
         """The same task laid out for another architecture."""
-        return Task(replace(self.config, architecture=architecture, end_token=end_token))
+        return Task(self.config.replace(architecture=architecture, end_token=end_token))
 
     def _of_sizes(self, *sizes: int) -> tuple[Stream, Stream | None]:
         """The streams of sources of these sizes, made of the first symbol alone."""
