@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.analysis.duel import contender_of
 from tests.layers.reference import ARCHITECTURES, build
 from xformer import memory
-from xformer.analysis.answers import portions
 from xformer.analysis.images import read_test_images
-from xformer.analysis.players import Player
+from xformer.analysis.predictions import portions
 from xformer.counting import n_parameters
 from xformer.errors import InputError
 from xformer.memory import check_fits, free_bytes, peak_bytes, rows_that_fit, trace_bytes
@@ -72,9 +72,9 @@ def test_test_images_in_parts_are_read_as_those_in_one(monkeypatch: pytest.Monke
 def test_many_inputs_of_a_very_wide_model_are_asked_in_small_portions() -> None:
     chosen = preset("reverse")
     task = Task(chosen.task)
-    usual = Player("usual", Transformer(chosen.model).eval(), task)
+    usual = contender_of("usual", Transformer(chosen.model).eval(), task)
     config = chosen.model.replace(n_layers=1, d_model=1, n_heads=1, d_head=1, d_value=1, d_ff=131_072)
-    wide = Player("wide", Transformer(config).eval(), task)
+    wide = contender_of("wide", Transformer(config).eval(), task)
     assert len(portions(task, 500, [usual])) == len(portions(task, 500)) == 1
     few = portions(task, 500, [usual, wide])
     assert [row for rows in few for row in rows] == list(range(500))

@@ -21,11 +21,11 @@ from xformer.edits import AnyEdit
 from xformer.errors import InputError
 from xformer.model import Transformer
 
-MOST = 10_000
+MOST_TOKENS = 10_000
 """Tokens in one go."""
 
 
-def go_on(
+def continue_text(
     model: Transformer,
     prompt: Int[Tensor, "1 pos"] | Sequence[int],
     n: int,
@@ -43,27 +43,20 @@ def go_on(
     config = model.config
     if config.architecture == "encoder":
         raise InputError("An encoder answers all at once, so it cannot go on with a text; take a decoder.")
-    if not 0 <= n <= MOST:
-        raise InputError(f"A model goes on for 0 to {MOST:,} tokens, got {n}; for example 100.")
+    if not 0 <= n <= MOST_TOKENS:
+        raise InputError(f"A model goes on for 0 to {MOST_TOKENS:,} tokens, got {n}; for example 100.")
     tokens = [int(token) for token in (prompt[0] if isinstance(prompt, Tensor) else prompt)]
     if not tokens:
         raise InputError("There is nothing to go on from: give at least one token.")
-    return _windows(model, tokens, n, sampling, tuple(edits), generator)
 
+    def windows(said: int = 0) -> Iterator[Step]:
+        while said < n:
+            window = tokens[-config.max_len :]
+            for step in decode(model, window, sampling=sampling, max_steps=n - said, edits=edits, generator=generator):
+                tokens.append(step.token)
+                yield replace(step, position=said)
+                said += 1
+                if step.token == config.end_token:
+                    return
 
-def _windows(
-    model: Transformer,
-    tokens: list[int],
-    n: int,
-    sampling: Sampling,
-    edits: tuple[AnyEdit, ...],
-    generator: torch.Generator | None,
-) -> Iterator[Step]:
-    config, said = model.config, 0
-    while said < n:
-        window = tokens[-config.max_len :]
-        for step in decode(model, window, sampling=sampling, max_steps=n - said, edits=edits, generator=generator):
-            yield replace(step, position=said)
-            tokens, said = [*tokens, step.token], said + 1
-            if step.token == config.end_token:
-                return
+    return windows()

@@ -117,105 +117,96 @@ def decode(
     if wrong := [token for token in forced or () if not 0 <= token < n_tokens]:
         raise InputError(f"This model's tokens are 0 to {n_tokens - 1}, got {wrong[0]} to be said.")
     tokens = tokens.to(model.device)
-    if model.config.architecture == "encoder":
-        return _positions(model, tokens, sampling, forced, max_steps, tuple(edits), generator)
-    return _tokens(model, tokens, sampling, forced, max_steps, tuple(edits), generator)
+    choose = _Choice(sampling, forced, max_steps, generator)
+    work = _positions if model.config.architecture == "encoder" else _tokens
+    return work(model, tokens, choose, tuple(edits))
 
 
-def _positions(
-    model: Transformer,
-    tokens: Tensor,
-    sampling: Sampling,
-    forced: Sequence[int] | None,
-    max_steps: int | None,
-    edits: tuple[AnyEdit, ...],
-    generator: torch.Generator | None,
-) -> Iterator[Step]:
+@dataclass(frozen=True, eq=False)
+class _Choice:
+    """How tokens are chosen, and how many."""
+
+    sampling: Sampling
+    forced: Sequence[int] | None
+    max_steps: int | None
+    generator: torch.Generator | None
+
+    def n_steps(self, limit: int) -> int:
+        """As many as are asked for, and no more than `limit`."""
+        asked = (self.max_steps, None if self.forced is None else len(self.forced))
+        return min([limit, *(n for n in asked if n is not None)])
+
+    def step(self, logits: Float[Tensor, " vocab"], position: int, run: Callable[[], Trace]) -> Step:
+        if bool(logits.isnan().any() | logits.isposinf().any()):
+            raise InputError("The logits hold NaN or infinity, so no token is the likeliest; take the last edit away.")
+        q = self.sampling.distribution(logits)
+        predicted = self.sampling.choose(q, self.generator)
+        return Step(
+            position=position,
+            token=predicted if self.forced is None else int(self.forced[position]),
+            predicted=predicted,
+            probabilities=logits.softmax(dim=-1),
+            drawn_from=q,
+            run=run,
+        )
+
+
+def _positions(model: Transformer, tokens: Tensor, choose: _Choice, edits: tuple[AnyEdit, ...]) -> Iterator[Step]:
     def run() -> Trace:
         return record(model, tokens, edits=edits)
 
     logits = record(model, tokens, edits=edits, keep=("logits",)).logits
-    n_out = (
-        1 if model.config.image else tokens.shape[1]
-    )  # an image's class is said at its class token, which comes first
-    n_steps = n_out if forced is None else min(len(forced), n_out)
-    for position in range(n_steps if max_steps is None else min(n_steps, max_steps)):
-        yield _step(logits[0, position], position, sampling, forced, generator, run)
+    # an image's class is said at its class token, which comes first
+    for position in range(choose.n_steps(1 if model.config.image else tokens.shape[1])):
+        yield choose.step(logits[0, position], position, run)
 
 
-def _tokens(
-    model: Transformer,
-    prompt: Tensor,
-    sampling: Sampling,
-    forced: Sequence[int] | None,
-    max_steps: int | None,
-    edits: tuple[AnyEdit, ...],
-    generator: torch.Generator | None,
-) -> Iterator[Step]:
-    config = model.config
-    is_pair = config.architecture == "encoder-decoder"
-    if is_pair and config.start_token is None:
-        raise InputError("This encoder-decoder has no start token, so there is nothing to begin an answer with.")
-    read = prompt.new_full((1, 1), config.start_token or 0) if is_pair else prompt  # what the decoder has read so far
-    limit = config.max_len - read.shape[1] + 1
+def _tokens(model: Transformer, prompt: Tensor, choose: _Choice, edits: tuple[AnyEdit, ...]) -> Iterator[Step]:
+    read = first_read(model, prompt)
+    limit = model.config.max_len - read.shape[1] + 1
     if limit < 1:
-        raise InputError(f"This model reads at most {config.max_len} tokens, got {read.shape[1]}.")
-    n_steps = min(limit if max_steps is None else max_steps, limit if forced is None else len(forced), limit)
-    next_logits = _reader(model, prompt, edits)
-    for position in range(n_steps):
-        so_far = read
+        raise InputError(f"This model reads at most {model.config.max_len} tokens, got {read.shape[1]}.")
+    next_logits = reader(model, prompt, edits)
+    for position in range(choose.n_steps(limit)):
 
-        def run(so_far: Tensor = so_far) -> Trace:
-            inputs = (prompt, so_far) if is_pair else (so_far,)
-            return record(model, *inputs, edits=edits)
+        def run(so_far: Tensor = read) -> Trace:
+            return record(model, *_inputs(model, prompt, so_far), edits=edits)
 
-        step = _step(next_logits(read), position, sampling, forced, generator, run)
+        step = choose.step(next_logits(read)[0], position, run)
         yield step
-        if forced is None and step.token == config.end_token:
+        if choose.forced is None and step.token == model.config.end_token:
             return
         read = torch.cat((read, read.new_tensor([[step.token]])), dim=1)
 
 
-def _reader(
-    model: Transformer, prompt: Tensor, edits: tuple[AnyEdit, ...]
-) -> Callable[[Tensor], Float[Tensor, " vocab"]]:
-    """What gives the next logits once the decoder has read some tokens; it remembers, so that only new ones cost."""
-    is_pair = model.config.architecture == "encoder-decoder"
+def first_read(model: Transformer, prompt: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch read"]:
+    """What a decoder has read before it says anything: the prompt, or a start token where an encoder reads that."""
+    if model.config.architecture == "decoder":
+        return prompt
+    if model.config.start_token is None:
+        raise InputError("This encoder-decoder has no start token, so there is nothing to begin an answer with.")
+    return prompt.new_full((len(prompt), 1), model.config.start_token)
+
+
+def reader(
+    model: Transformer, prompt: Int[Tensor, "batch pos"], edits: Sequence[AnyEdit] = ()
+) -> Callable[[Tensor], Float[Tensor, "batch vocab"]]:
+    """What gives the next logits once a decoder has read some tokens; it remembers them, so that only new ones cost.
+
+    Under `edits` every call is a whole run, because an edit may change any earlier position.
+    """
     if edits:
-
-        def whole(read: Tensor) -> Tensor:
-            inputs = (prompt, read) if is_pair else (read,)
-            return record(model, *inputs, edits=edits, keep=("logits",)).logits[0, -1]
-
-        return whole
+        return lambda read: record(model, *_inputs(model, prompt, read), edits=edits, keep=("logits",)).logits[:, -1]
     cache = Cache.empty(model.config.n_layers)
     with torch.no_grad():
-        memory = model.encode(prompt) if is_pair else None
+        memory = model.encode(prompt) if model.config.architecture == "encoder-decoder" else None
 
     @torch.no_grad()
     def cached(read: Tensor) -> Tensor:
-        return model.extend(read[:, cache.length :], cache, memory)[0, -1]
+        return model.extend(read[:, cache.length :], cache, memory)[:, -1]
 
     return cached
 
 
-def _step(
-    logits: Float[Tensor, " vocab"],
-    position: int,
-    sampling: Sampling,
-    forced: Sequence[int] | None,
-    generator: torch.Generator | None,
-    run: Callable[[], Trace],
-) -> Step:
-    if bool(logits.isnan().any() | logits.isposinf().any()):
-        raise InputError("The logits hold NaN or infinity, so no token is the likeliest; take the last edit away.")
-    q = sampling.distribution(logits)
-    predicted = sampling.choose(q, generator)
-    return Step(
-        position=position,
-        token=predicted if forced is None else int(forced[position]),
-        predicted=predicted,
-        probabilities=logits.softmax(dim=-1),
-        drawn_from=q,
-        run=run,
-    )
+def _inputs(model: Transformer, prompt: Tensor, read: Tensor) -> tuple[Tensor, ...]:
+    return (prompt, read) if model.config.architecture == "encoder-decoder" else (read,)

@@ -18,14 +18,13 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from xformer.decoding import first_read, reader
 from xformer.edits import AnyEdit
 from xformer.errors import InputError
-from xformer.layers.cache import Cache
 from xformer.model import Transformer
 from xformer.tasks.batch import IGNORED, Batch
-from xformer.trace import record
 
-SAME = 1e-4
+SAME_LOGITS = 1e-4
 """Logits this close, as a share of the largest, differ by rounding alone: products of other shapes add up in another order."""
 
 
@@ -49,24 +48,14 @@ def greedy(
 
     Raises `InputError` for an encoder.
     """
-    config = model.config
-    if config.architecture == "encoder":
+    if model.config.architecture == "encoder":
         raise InputError("An encoder answers all at once, so there is nothing to decode; take a decoder.")
-    is_pair = config.architecture == "encoder-decoder"
-    if is_pair and config.start_token is None:
-        raise InputError("This encoder-decoder has no start token, so there is nothing to begin an answer with.")
-    read = prompt.new_full((len(prompt), 1), config.start_token or 0) if is_pair else prompt
-    begin, cache = read.shape[1], Cache.empty(config.n_layers)
     was_training = model.training
     model.eval()
-    memory = model.encode(prompt) if is_pair and not edits else None
+    read, next_logits = first_read(model, prompt), reader(model, prompt, edits)
+    begin = read.shape[1]
     for _ in range(n):
-        if edits:
-            inputs = (prompt, read) if is_pair else (read,)
-            logits = record(model, *inputs, edits=edits, keep=("logits",)).logits
-        else:
-            logits = model.extend(read[:, cache.length :], cache, memory)
-        read = torch.cat((read, logits[:, -1:].argmax(dim=-1)), dim=1)
+        read = torch.cat((read, next_logits(read).argmax(dim=-1, keepdim=True)), dim=1)
     model.train(was_training)
     return read[:, begin:]
 
@@ -118,15 +107,24 @@ def reads_ahead(model: Transformer, batch: Batch, *, places: int | None = None) 
     labelled = batch.labels != IGNORED
     whole = batch.logits(model)  # [batch, out, vocab]
     scale = float(whole[labelled].abs().max())
-    for question in questions(batch):
-        first = question.prompt.shape[1] - 1 if batch.target is None else 0
-        each = range(first, first + question.answer.shape[1] - 1)  # after the last one nothing comes
-        for place in each[:: 1 if places is None else max(1, -(-len(each) // places))]:
-            rows = question.rows
-            if batch.target is None:
-                cut = model(batch.tokens[rows, : place + 1])
-            else:
-                cut = model(question.prompt, batch.target[rows, : place + 1])
-            if float((cut[:, -1] - whole[rows, place]).abs().max()) > SAME * scale:
-                return True
+    for rows, place, read in prefixes(batch, places):
+        if float((model(*read)[:, -1] - whole[rows, place]).abs().max()) > SAME_LOGITS * scale:
+            return True
     return False
+
+
+def prefixes(
+    batch: Batch, places: int | None = None
+) -> Iterator[tuple[Int[Tensor, " row"], int, tuple[Int[Tensor, "row pos"], ...]]]:
+    """For each labelled output of a decoder its rows, its place, and what the model reads where nothing stands after that.
+
+    With `places` no more of each answer, evenly spread.
+    """
+    for question in questions(batch):
+        rows, first = question.rows, question.prompt.shape[1] - 1 if batch.target is None else 0
+        each = range(first, first + question.answer.shape[1])
+        for place in each[:: 1 if places is None else max(1, -(-len(each) // places))]:
+            if batch.target is None:
+                yield rows, place, (batch.tokens[rows, : place + 1],)
+            else:
+                yield rows, place, (question.prompt, batch.target[rows, : place + 1])

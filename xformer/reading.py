@@ -59,8 +59,8 @@ class Reading:
     trace: Trace
     has_right_answer: bool = True
     """Whether anything that the model says here is right or wrong."""
-    recipe: Recipe | None = None
-    """How to read it again, where that can be written down."""
+    recipe: Recipe | str | None = None
+    """How to read it again, where that can be written down: as plain values, or as the code that does it."""
 
     def __getitem__(self, name: str) -> Tensor:
         """An activation by its name; see `Trace`."""
@@ -128,6 +128,11 @@ class Reading:
         return self.trace.read_by(stack)[0].tolist()
 
     @cached_property
+    def asked(self) -> tuple[int, ...]:
+        """The positions of the outputs that are asked for."""
+        return tuple((self.example.labels[0] != IGNORED).nonzero()[:, 0].tolist())
+
+    @cached_property
     def answer(self) -> tuple[int, ...]:
         """The token that stands at each output that is asked for."""
         return tuple(self._answer.tolist())
@@ -187,7 +192,7 @@ class Reading:
 
     @property
     def _logits_asked(self) -> Float[Tensor, "asked vocab"]:
-        return self.logits[0, (self.example.labels[0] != IGNORED).to(self.logits.device)]
+        return self.logits[0, list(self.asked)]
 
     @property
     def _answer(self) -> Int[Tensor, " asked"]:

@@ -1,82 +1,63 @@
-"""Where the players looked when they decided a step: a layer's whole patterns with their difference, or every head's row."""
+"""Where two players looked when they decided a step: a layer's whole patterns and their difference."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-from pages.compare.code import footer
-from pages.compare.match import Match
-from pages.shared.ask import seed
-from pages.shared.layout import chart_spec, is_dark
+from pages.compare.comparison import Comparison
+from pages.shared.ask import choose
 from pages.shared.literal import literal
-from pages.shared.notebook import heads_from_1
-from xformer.analysis.deciding import MEAN, Moment, cells, look, rows_of, unlike
-from xformer.site import Site
-from xformer.viz.attention import layer_title
-from xformer.viz.deciding import difference_map, look_chart, weight_map
+from pages.shared.picture import Call, footer, shown, table
+from xformer import analysis, viz
+from xformer.analysis.decision import MEAN, deciding_layers, why_incomparable
+from xformer.names import layer_title
+from xformer.reading import Reading
 
 ONE_LINE = 24
 """Characters of a title over one of three pictures; a longer name is given by its letter, so that they stand level."""
-MOST_BLOCKS, MOST_KEYS = 32, 48
-"""Rows and columns of a pattern, and keys of a row, that are drawn one by one; longer ones are drawn in blocks."""
-MOST_HEADS = 16
-"""Rows that are drawn of all; of more heads those that tell most."""
-TELLING = 12
-SAME = 1e-5
+MAX_BLOCKS = 32
+"""Rows and columns of a pattern that are drawn one by one; longer ones are drawn in blocks."""
+ROUNDING = 1e-5
 """Differences of weights below this are float32's rounding."""
 
 
-def patterns_panel(match: Match, step: int, one: Moment, other: Moment) -> dict[str, str]:
-    """Draw where `one` and `other` looked, whole patterns of a layer; returns what the link keeps."""
-    if reason := unlike(one, other):
+def patterns_panel(comparison: Comparison, step: int, two: Sequence[Reading]) -> dict[str, str]:
+    """Draw where both looked, whole patterns of a layer; returns what the link keeps."""
+    if reason := why_incomparable(*two):
         st.info(f"{literal(reason)} “each head” shows each player’s own.", icon=":material/compare_arrows:")
         return {}
-    paths = list(one.attention_layers())
-    is_pair = one.trace.target is not None
-    seed("layer", paths, paths[-1], key="compare_layer")
+    one = two[0]
+    layers = {path: layer_title(path, is_pair=one.is_pair) for path in deciding_layers(one)}
+    look: dict[str, Any] = {"label_visibility": "collapsed", "width": "content"}
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
-        path = st.segmented_control(
-            "Layer",
-            paths,
-            label_visibility="collapsed",
-            format_func=lambda name: layer_title(name, is_pair=is_pair),
-            required=True,
-            key="compare_layer",
-            persist_state="session",
-            width="content",
-        )
-        assert path is not None  # required, and one of them is set before it is drawn
-        n_heads = one.trace[f"{path}.pattern"].shape[1]
-        heads = ["mean", *map(str, range(1, n_heads + 1))] if n_heads > 1 else ["1"]
-        seed("head", heads, heads[0], key="compare_head")
-        asked = st.segmented_control(
-            "Head",
-            heads,
-            label_visibility="collapsed",
-            format_func=lambda head: "mean of heads" if head == "mean" else head,
-            required=True,
-            key="compare_head",
-            persist_state="session",
-            width="content",
-        )
-    assert asked is not None  # required, and one of them is set before it is drawn
+        path = choose("layer", layers, list(layers)[-1], "Layer", key="compare_layer", **look)
+        n_heads = one[f"{path}.pattern"].shape[1]
+        numbers = {str(head): str(head) for head in range(1, n_heads + 1)}
+        heads = {"mean": "mean of heads"} | numbers if n_heads > 1 else numbers
+        asked = choose("head", heads, next(iter(heads)), "Head", key="compare_head", **look)
     head = MEAN if asked == "mean" else int(asked) - 1
-    frame = _cells(match, step, one, other, path, head)
-    dark = is_dark()
-    pictures = {
-        one.name: lambda: weight_map(frame, "one", dark=dark),
-        other.name: lambda: weight_map(frame, "other", dark=dark),
-        f"Difference: {_letter(other)} − {_letter(one)}": lambda: difference_map(frame, dark=dark),
+    options = {
+        "layer": [site.path for site in one.attention].index(path),
+        "head": head,
+        "max_blocks": MAX_BLOCKS,
     }
-    about = ("compare cells", match.order, *match.names, step, one.name, other.name, path, head, dark)
-    for index, (place, (name, draw)) in enumerate(zip(st.columns(3, gap="small"), pictures.items(), strict=True)):
-        place.markdown(f"**{literal(name if len(name) <= ONE_LINE else name.split(' ')[0])}**")
-        spec = chart_spec((*about, name), draw)
-        place.vega_lite_chart(spec, theme="streamlit", width="stretch", key=f"compare_cells_{index}")
-    st.caption(_told(frame, one, other, match.unit))
+    names = [reading.subject.name for reading in two]
+    titles = {
+        "one": names[0] if len(names[0]) <= ONE_LINE else names[0][0],
+        "other": names[1] if len(names[1]) <= ONE_LINE else names[1][0],
+        "difference": f"Difference: {names[1][0]} − {names[0][0]}",
+    }
+    calls = [Call(viz.pattern_difference, (two,), {**options, "show": show}) for show in titles]
+    for place, call, title in zip(st.columns(3, gap="small"), calls, titles.values(), strict=True):
+        with place:
+            st.markdown(f"**{literal(title)}**")
+            shown(comparison, call, f"compare_cells_{call.options['show']}")
+    frame = table(comparison, analysis.pattern_difference, two, **options)
+    st.caption(_summary(frame, names[0][0], names[1][0], comparison.unit))
     which = "the mean of its heads" if head == MEAN else f"head {head + 1}"
     size = frame["key_end"].iloc[0] - frame["key"].iloc[0] + 1
     blocks = (
@@ -86,89 +67,18 @@ def patterns_panel(match: Match, step: int, one: Moment, other: Moment) -> dict[
         else ""
     )
     st.caption(
-        f"Who looks at whom in {layer_title(path, is_pair=is_pair)}, {which}: the row with ▶ decided {match.unit} {step}. In "
+        f"Who looks at whom in {layers[path]}, {which}: the row with ▶ decided {comparison.unit} {step}. In "
         f"the difference, blue is where the second looks more, orange where it looks less. Grey cells are masked.{blocks}"
     )
-    a, b = (match.names.index(at.name) for at in (one, other))
-    lines = [
-        "from xformer.analysis.deciding import cells, moment",
-        "from xformer.viz.deciding import pattern_maps",
-        f"frame = cells(moment(plays[{a}], {step}), moment(plays[{b}], {step}), {path!r}, {head}, most={MOST_BLOCKS})",
-        f"pattern_maps(frame, {one.name!r}, {other.name!r}, dark=False)",
-    ]
-    footer(match, lines, frame, "patterns")
+    footer(comparison, "patterns", calls, frame)
     return {"layer": path, "head": asked}
 
 
-def rows_panel(match: Match, step: int, one: Moment, other: Moment, everyone: Sequence[Moment]) -> None:
-    """The row that decided, in every layer and head of every player; of many heads those in which `one` and `other` differ."""
-    dark = is_dark()
-    frames = {at.name: _look(match, at, step) for at in everyone}
-    n_heads = max(len(frame.groupby(["layer", "head"])) for frame in frames.values())
-    comparable = unlike(one, other) is None
-    if is_many := n_heads > MOST_HEADS:
-        pair = (frames[one.name], frames[other.name])
-        frames = {name: rows_of(frame, *pair, comparable=comparable) for name, frame in frames.items()}
-    st.markdown(_rows_told(match, step, one, other, is_many=is_many, comparable=comparable))
-    groups = list(dict.fromkeys(_group(path) for frame in frames.values() for path in frame["layer"]))
-    for group in groups:
-        places = [place for _ in range(0, len(everyone), 2) for place in st.columns(2, gap="medium")]
-        for index, (place, (name, frame)) in enumerate(zip(places, frames.items(), strict=False)):
-            part = frame.loc[[_group(path) == group for path in frame["layer"]]]
-            if part.empty:
-                place.caption(f"{literal(name)} has no {group} here.")
-                continue
-            title = name if len(groups) == 1 else f"{name}: {group}"
-            place.markdown(f"**{literal(title)}**")
-
-            def draw(part: pd.DataFrame = part) -> object:
-                return look_chart(part, dark=dark)
-
-            spec = chart_spec(("compare look", match.order, step, title, group, one.name, other.name, dark), draw)
-            place.vega_lite_chart(spec, theme="streamlit", width="stretch", key=f"compare_look_{group}_{index}")
-    table = pd.concat([frame.assign(player=name) for name, frame in frames.items()])
-    indices = [match.names.index(name) for name in frames]
-    a, b = (match.names.index(at.name) for at in (one, other))
-    lines = [
-        "import altair as alt",
-        "from xformer.analysis.deciding import look, moment, most_apart, rows_of",
-        "from xformer.viz.deciding import look_chart",
-        f"frames = {{players[i].name: look(moment(plays[i], {step}), most={MOST_KEYS}) for i in {indices}}}",
-    ]
-    if is_many:
-        lines += [
-            f"pair = frames[players[{a}].name], frames[players[{b}].name]",
-            f"frames = {{name: rows_of(frame, *pair, comparable={comparable}, n={TELLING}) for name, frame in frames.items()}}",
-        ]
-    endings = tuple({_ending(group) for group in groups})
-    lines += [
-        f"parts = [(name, frame[frame['layer'].str.endswith(kind)]) for kind in {endings!r} for name, frame in frames.items()]",
-        "alt.vconcat(*[look_chart(part, dark=False, title=name) for name, part in parts if len(part)])",
-    ]
-    footer(match, lines, heads_from_1(table, no_head="mean"), "rows")
-
-
-def _rows_told(match: Match, step: int, one: Moment, other: Moment, *, is_many: bool, comparable: bool) -> str:
-    """What the rows are, and which of them where not all are drawn."""
-    what = f"**The row that decided {match.unit} {step}**"
-    if not is_many:
-        return f"{what}, in every layer and head."
-    which = (
-        f"in which {_letter(one)} and {_letter(other)} differ most"
-        if comparable
-        else "that look at one key most of all"
-    )
-    return (
-        f"{what}, in the {TELLING} heads {which}; the CSV has the same rows, “where they looked” every layer and head."
-    )
-
-
-def _told(frame: pd.DataFrame, one: Moment, other: Moment, unit: str) -> str:
+def _summary(frame: pd.DataFrame, a: str, b: str, unit: str) -> str:
     """The largest difference of two patterns, in words."""
     largest = frame.loc[frame["difference"].abs().idxmax()]
-    if abs(largest["difference"]) < SAME:
-        both = f"{_letter(one)} and {_letter(other)}"
-        return f"{both} look alike here, to within {SAME:g}: any difference is in what they do with it."
+    if abs(largest["difference"]) < ROUNDING:
+        return f"{a} and {b} look alike here, to within {ROUNDING:g}: any difference is in what they do with it."
     row = frame.loc[frame["decides"]]
     here = row.loc[row["difference"].abs().idxmax()]
     is_pooled = largest["query"] != largest["query_end"]
@@ -184,43 +94,3 @@ def _span(row: pd.Series, at: str) -> str:
     """A position, or the block of positions from its first to its last."""
     first, last = row.to_dict()[at], row.to_dict()[f"{at}_end"]
     return str(first) if first == last else f"{first}–{last}"
-
-
-def _letter(at: Moment) -> str:
-    return at.name.split(" ")[0]
-
-
-def _group(path: str) -> str:
-    """Layers of one kind look at the same tokens and share a picture."""
-    return Site.parse(path).does
-
-
-def _ending(group: str) -> str:
-    return {"cross-attention": "cross_attn", "self-attention": "self_attn"}.get(group, "attn")
-
-
-def _cells(match: Match, step: int, one: Moment, other: Moment, path: str, head: int) -> pd.DataFrame:
-    return _cached_cells(match.order, match.names, step, one.name, other.name, path, head, (one, other))
-
-
-@st.cache_data(max_entries=64, show_spinner=False)
-def _cached_cells(
-    order: str,
-    names: tuple[str, ...],
-    step: int,
-    one: str,
-    other: str,
-    path: str,
-    head: int,
-    _moments: tuple[Moment, Moment],
-) -> pd.DataFrame:
-    return cells(*_moments, path, head, most=MOST_BLOCKS)
-
-
-def _look(match: Match, at: Moment, step: int) -> pd.DataFrame:
-    return _cached_look(match.order, match.names, at.name, step, at)
-
-
-@st.cache_data(max_entries=128, show_spinner=False)
-def _cached_look(order: str, names: tuple[str, ...], name: str, step: int, _at: Moment) -> pd.DataFrame:
-    return look(_at, most=MOST_KEYS)

@@ -4,80 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pandas as pd
 import streamlit as st
 
-from pages.compare.code import footer
-from pages.compare.match import Match
-from pages.shared.layout import chart_spec, is_dark
+from pages.compare.comparison import Comparison
 from pages.shared.literal import literal
-from xformer.analysis.deciding import Moment, lens_at, lens_parting
+from pages.shared.picture import Call, footer, shown, table
+from xformer import analysis, viz
+from xformer.analysis.decision import lens_divergence
 from xformer.errors import InputError
-from xformer.viz.deciding import lens_lanes
+from xformer.reading import Reading
 
 
-def lens_panel(match: Match, step: int, one: Moment, other: Moment, everyone: Sequence[Moment]) -> None:
-    """Draw the lens of everyone at the position that decided a step; the rule is where `one` and `other` part."""
-    frames = {at.name: lens_frame(match, step, at) for at in everyone}
-    sentence, parting = lens_sentence(match, step, one, other)
+def lens_panel(comparison: Comparison, step: int, readings: Sequence[Reading], two: tuple[int, int]) -> None:
+    """Draw the lens of everyone at the position that decided a step; the rule is where the `two` part."""
+    sentence, parts = lens_sentence(comparison, step, [readings[at] for at in two])
     st.markdown(sentence)
-    known = "✓ marks the right token, the" if any("right" in frame for frame in frames.values()) else "The"
-    line = "; below the line the two differ to the end" if parting is not None else ""
+    known = "✓ marks the right token, the" if readings[0].has_right_answer else "The"
+    line = "; below the line the two differ to the end" if parts else ""
     st.caption(
         "What the stream would say if it stopped there, from the embedding down to the output (the logit lens). "
         f"{known} colour how sure it is{line}."
     )
-    shapes: dict[tuple[str, ...], dict[str, pd.DataFrame]] = {}
-    for name, frame in frames.items():
-        shapes.setdefault(tuple(frame["point"]), {})[name] = frame
-    dark = is_dark()
+    shapes: dict[tuple[str, ...], list[Reading]] = {}
+    for reading in readings:
+        points = tuple(table(comparison, analysis.decision_lens, [reading])["point"])
+        shapes.setdefault(points, []).append(reading)
+    calls = []
     widths = [len(group) + 1 for group in shapes.values()]  # the names of the points take the room of a player
-    for index, (place, group) in enumerate(zip(st.columns(widths, gap="medium"), shapes.values(), strict=True)):
-        rule = parting if {one.name, other.name} <= set(group) else None
-
-        def draw(group: dict[str, pd.DataFrame] = group, rule: tuple[int, str] | None = rule) -> object:
-            return lens_lanes({name.split(" ")[0]: frame for name, frame in group.items()}, rule, dark=dark)
-
-        spec = chart_spec(("compare lens", match.order, step, tuple(group), one.name, other.name, dark), draw)
-        place.vega_lite_chart(spec, theme="streamlit", width="stretch", key=f"compare_lens_{index}")
-    shown = next(iter(shapes.values()))
-    indices = [match.names.index(name) for name in shown]
-    both = {one.name, other.name} <= set(shown)
-    lines = [
-        "from xformer.analysis.deciding import lens_at, lens_parting, moment",
-        "from xformer.viz.deciding import lens_lanes",
-        f"frames = {{players[i].name.split(' ')[0]: lens_at(moment(plays[i], {step})) for i in {indices}}}",
-        f"rule = lens_parting(frames[{one.name.split(' ')[0]!r}], frames[{other.name.split(' ')[0]!r}])"
-        if both
-        else "rule = None",
-        "lens_lanes(frames, rule, dark=False)",
-    ]
-    footer(match, lines, pd.concat([frame.assign(player=name) for name, frame in frames.items()]), "lens")
+    for place, group in zip(st.columns(widths, gap="medium"), shapes.values(), strict=True):
+        pair = tuple(group.index(readings[at]) for at in two if readings[at] in group)
+        calls.append(Call(viz.decision_lens, (group,), {"pair": pair} if parts and len(pair) == 2 else {}))
+        with place:
+            shown(comparison, calls[-1], f"compare_lens_{len(calls) - 1}")
+    footer(comparison, "lens", calls, lambda: table(comparison, analysis.decision_lens, readings))
 
 
-def lens_frame(match: Match, step: int, at: Moment) -> pd.DataFrame:
-    """The lens of one player at the position that decided a step."""
-    return _lens(match.order, match.names, at.name, step, at)
-
-
-def lens_sentence(match: Match, step: int, one: Moment, other: Moment) -> tuple[str, tuple[int, str] | None]:
-    """Where the two part in the lens, in words and as `lens_parting` says it."""
-    a, b = (at.name.split(" ")[0] for at in (one, other))
-    left, right = lens_frame(match, step, one), lens_frame(match, step, other)
+def lens_sentence(comparison: Comparison, step: int, two: Sequence[Reading]) -> tuple[str, bool]:
+    """Where the two part in the lens, in words, and whether they do."""
+    a, b = (reading.subject.name[0] for reading in two)
+    both = table(comparison, analysis.decision_lens, two)
     try:
-        parting = lens_parting(left, right)
+        divergence = lens_divergence(both)
     except InputError as error:
-        return literal(str(error)), None
-    if parting is None:
-        return f"In the lens {a} and {b} end in the same likeliest token at {match.unit} {step}.", None
-    depth, point = parting
+        return literal(str(error)), False
+    if divergence is None:
+        return f"In the lens {a} and {b} end in the same likeliest token at {comparison.unit} {step}.", False
+    depth, point = divergence
+    said = [literal(str(token)) for token in both.loc[both["depth"] == depth, "token"]]
     return (
-        f"At {match.unit} {step} the likeliest tokens of {a} and {b} differ to the end from **{point}** on: "
-        f"{literal(str(left['token'].iloc[depth]))} against {literal(str(right['token'].iloc[depth]))}.",
-        parting,
+        f"At {comparison.unit} {step} the likeliest tokens of {a} and {b} differ to the end from **{point}** on: "
+        f"{said[0]} against {said[1]}.",
+        True,
     )
-
-
-@st.cache_data(max_entries=128, show_spinner=False)
-def _lens(order: str, names: tuple[str, ...], name: str, step: int, _at: Moment) -> pd.DataFrame:
-    return lens_at(_at)

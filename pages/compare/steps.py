@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from pages.compare.code import footer
-from pages.compare.match import Match
-from pages.compare.notes import frames
+from pages.compare.comparison import Comparison
+from pages.shared.picture import Call, footer, table
+from xformer import analysis, viz
 
 
-def steps_panel(match: Match, step: int) -> None:
+def steps_panel(comparison: Comparison, step: int) -> None:
     """The ruler above has drawn it all; here is where it comes from."""
-    steps, _ = frames(match)
-    lines = [
-        "import altair as alt",
-        "from xformer.analysis.parting import first_parting, pair_frame, step_frame, top_frame",
-        "from xformer.viz.decoding import pairs_chart, steps_chart, top_chart",
-        "parting = first_parting(plays)",
-        "entropy = steps_chart(step_frame(plays), 'entropy', parting, dark=False)",
-        "kl = pairs_chart(pair_frame(plays), 'kl', parting, dark=False)",
-        f"bars = top_chart(top_frame(plays, 5, [{step}]), dark=False)",
-        "alt.vconcat(entropy, kl, bars).resolve_scale(color='independent', shape='independent', strokeDash='independent')",
+    rollouts = comparison.rollouts()
+    calls = [
+        Call(viz.predictions_by_step, (rollouts,), {"what": "entropy"}),
+        Call(viz.divergence_by_step, (rollouts,)),
+        Call(viz.likeliest_tokens, (rollouts,), {"step": step}),
     ]
-    footer(match, lines, steps, "steps")
+    footer(comparison, "steps", calls, table(comparison, analysis.predictions_by_step, rollouts))

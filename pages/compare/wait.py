@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.compare.match import Match, Progress
+from pages.compare.comparison import Comparison, Progress
+from pages.compare.state import progress, state
 from pages.shared.background_job import TICK, Job
 from pages.shared.literal import literal
 
-JOB = "compare_playing"
 AT_ONCE = 1.5
 """Seconds that a page may take before it says how far it is."""
 
 
-def wait_for_plays(match: Match) -> bool:
+def wait_for_rollouts(comparison: Comparison) -> bool:
     """Whether all players have said what they say; until then how far they are, and why where they cannot."""
-    about = f"{match.order}|{match.names}"
-    job = st.session_state.get(JOB)
-    if not isinstance(job, Job) or job.about != about:
-        job = st.session_state[JOB] = Job(match.playing(), about)
+    job = state().job("rollouts", comparison.about)
+    if job is None:
+        job = state().begin("rollouts", comparison.about, comparison.rolling_out())
         job.advance(AT_ONCE)
     if job.problem:
         st.error(literal(job.problem), icon=":material/error:")
@@ -35,16 +34,6 @@ def _bar(job: Job[Progress], ticks: bool) -> None:
         job.advance()
         if not job.is_running:
             st.rerun()
-    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="compare_wait"):
-        if job.cancelled:
-            st.markdown("Stopped before all players had an answer.", width="content")
-            st.button("Go on", icon=":material/play_arrow:", key="compare_wait_on", on_click=_resume, args=(job,))
-            return
-        report = job.latest
-        share = 0.0 if report is None else report.done / report.total
-        st.progress(share, f"The players read and answer: {share:.0%}", width=420)
-        st.button("Cancel", key="compare_wait_cancel", on_click=job.cancel)
-
-
-def _resume(job: Job[Progress]) -> None:
-    job.cancelled = False
+    share = 0.0 if job.latest is None else job.latest.done / job.latest.total
+    stopped = "Stopped before all players had an answer."
+    progress(job, "compare_wait", share, f"The players read and answer: {share:.0%}", stopped)

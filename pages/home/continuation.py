@@ -67,7 +67,9 @@ def _story(view: View) -> None:
         if st.button("Again", icon=":material/refresh:", key="story_again", help="Another draw."):
             st.session_state["story_seed"] = st.session_state.get("story_seed", 0) + 1
     with patience("It writes") as step:
-        said = resources.told(view.model, view.source, n, temperature, st.session_state.get("story_seed", 0), step=step)
+        said = resources.continuation(
+            view.model, view.source, n, temperature, st.session_state.get("story_seed", 0), step=step
+        )
     st.code(_plain(view, (*_read(view), *said)), language=None, wrap_lines=True)
     config = view.task.config
     st.caption(

@@ -56,5 +56,9 @@ class Job(Generic[R]):
                 return
 
     def cancel(self) -> None:
-        """Stop for good; what was found so far stays."""
+        """Stop; what was found so far stays."""
         self.cancelled = True
+
+    def resume(self) -> None:
+        """Go on after all."""
+        self.cancelled = False

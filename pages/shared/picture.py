@@ -2,8 +2,8 @@
 
     picture(view, "norms", viz.norms, reading, before=original, what="added")
 
-The call's arguments are readings (or what else knows its `recipe`, a survey) and plain values. The table is that of
-`xformer.analysis` under the same name.
+The call's arguments are readings (or what else knows its `recipe`, a survey, a rollout), alone or in lists, and plain values.
+The table is that of `xformer.analysis` under the same name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pages.shared.layout import is_dark, run_title
 from pages.shared.notebook import Table, code_and_data, heads_from_1
 from pages.shared.view import ORIGINAL, View
 from xformer import analysis
-from xformer.reading import Reading
+from xformer.reading import Reading, Recipe
 
 Draw = Callable[..., Any]
 """A function of `xformer.viz`: readings and plain values in, a figure out."""
@@ -36,12 +36,19 @@ class Source(Protocol):
     def recipe(self) -> Any: ...
 
 
+class Shown(Protocol):
+    """What is looked at: the files of its pictures are named after the model."""
+
+    @property
+    def model(self) -> str: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Call:
     """One call of `xformer.viz`, or of `xformer.analysis` for what is a table on the screen."""
 
     draw: Draw
-    readings: tuple[Source, ...]
+    readings: tuple[Any, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -76,19 +83,25 @@ class Call:
         """The call as code; `names` are those of its readings."""
 
         def value(of: Any) -> str:
+            if isinstance(of, list | tuple) and _known(of):
+                return f"[{', '.join(value(one) for one in of)}]"
             return names.get(id(of)) or repr(of)
 
         said = [value(reading) for reading in self.readings]
-        said += [f"{name}={value(of)}" for name, of in self.arguments.items() if not _is_usual(self.draw, name, of)]
+        said += [
+            f"{name}={value(of)}"
+            for name, of in self.arguments.items()
+            if not (isinstance(of, pd.DataFrame) or _is_usual(self.draw, name, of))
+        ]
         module = "analysis" if self.draw.__module__.startswith("xformer.analysis") else "viz"
         return f"xformer.{module}.{self.name}({', '.join(said)})"
 
     def all_readings(self) -> list[Source]:
-        return [*self.readings, *(value for value in self.options.values() if isinstance(value, Reading))]
+        return _known([*self.readings, *self.options.values()])
 
-    def key(self, view: View) -> tuple:
-        """Plain values by which a cache knows it."""
-        plain = {name: value for name, value in self.arguments.items() if not isinstance(value, Reading)}
+    def key(self, view: Shown) -> tuple:
+        """Plain values by which a cache knows it; a table that was made before follows from them."""
+        plain = {name: of for name, of in self.arguments.items() if not (_known([of]) or isinstance(of, pd.DataFrame))}
         return view.model, self.name, *(str(reading.recipe) for reading in self.all_readings()), repr(plain)
 
 
@@ -125,7 +138,7 @@ def of_each_run(
     footer(view, name, calls)
 
 
-def shown(view: View, call: Call, key: str, **more: Any) -> Any:
+def shown(view: Shown, call: Call, key: str, **more: Any) -> Any:
     """Show a picture, Altair's or Plotly's, drawn once for all that see the same; `more` goes to Streamlit's chart."""
     spec = _spec(call.key(view), call)
     if not isinstance(spec, dict):
@@ -135,7 +148,7 @@ def shown(view: View, call: Call, key: str, **more: Any) -> Any:
     return st.vega_lite_chart(spec, **{"theme": "streamlit", "width": width, "key": key, **more})
 
 
-def footer(view: View, name: str, calls: Sequence[Call], table: Table | None = None) -> None:
+def footer(view: Shown, name: str, calls: Sequence[Call], table: Table | None = None) -> None:
     """The “⋯” of pictures that belong together: the lines that draw them, and the table of them all."""
     code_and_data(code(calls), (lambda: tables(calls)) if table is None else table, name, view.model)
 
@@ -150,7 +163,7 @@ def code(calls: Sequence[Call]) -> list[str]:
     return [*lines, written[0] if len(written) == 1 else f"[{', '.join(written)}]"]
 
 
-def table(view: View, tabulate: Callable[..., pd.DataFrame], *readings: Source, **options: Any) -> pd.DataFrame:
+def table(view: Shown, tabulate: Callable[..., pd.DataFrame], *readings: Any, **options: Any) -> pd.DataFrame:
     """A table of `xformer.analysis`, made once for all that ask for the same; nobody may change it."""
     call = Call(tabulate, readings, options)
     return shared.get(("table", *call.key(view)), call.make)
@@ -177,11 +190,18 @@ def _spec(what: tuple, _call: Call) -> Any:
     return spec
 
 
+def _known(values: Sequence[Any]) -> list[Source]:
+    """What knows its recipe, among values and in lists among them."""
+    nested = [_known(value) if isinstance(value, list | tuple) else [value] for value in values]
+    return [one for values in nested for one in values if hasattr(one, "recipe")]
+
+
 def _names(readings: list[Source]) -> list[str]:
     """What the code calls them: a model's own run beside a changed one is the original."""
     if len(readings) == 1:
-        return ["r" if isinstance(readings[0], Reading) else "survey"]
-    own = [bool(recipe and not recipe.changes and recipe.causal is None) for recipe in (r.recipe for r in readings)]
+        return ["r" if isinstance(readings[0], Reading) else type(readings[0]).__name__.lower()]
+    recipes = [reading.recipe for reading in readings]
+    own = [isinstance(one, Recipe) and not one.changes and one.causal is None for one in recipes]
     if len(readings) == 2 and sum(own) == 1:
         return ["original" if is_own else "changed" for is_own in own]
     return [f"r{index}" for index in range(1, len(readings) + 1)]

@@ -16,7 +16,7 @@ from pages.shared.byte_cache import budget, shared
 from pages.shared.models import checkpoint, shipped, shown_path, usable
 from pages.shared.patience import Step
 from xformer import Checkpoint, decoding, edits
-from xformer.continuation import go_on
+from xformer.continuation import continue_text
 from xformer.decoding import Sampling, decode
 from xformer.edits import AnyEdit
 from xformer.errors import InputError
@@ -28,7 +28,7 @@ from xformer.tasks.task import Example
 
 MASKS = ("as trained", "causal", "full")
 """The masks that a run can have; the first is the model's own."""
-GOES_ON = 32
+CONTINUATION_LENGTH = 32
 """How many tokens of a continuation are shown as a strip."""
 
 
@@ -81,20 +81,24 @@ def decoded(
 ) -> tuple[tuple[int, float], ...]:
     """What the model says on its own, greedily, under a mask and interventions: each token with its probability.
 
-    A model that goes on with a text says `GOES_ON` tokens. `step(done, of)` is told how far it is.
+    A model that goes on with a text says `CONTINUATION_LENGTH` tokens. `step(done, of)` is told how far it is.
     """
 
     def make() -> tuple[tuple[int, float], ...]:
         chosen, example, changed = _prepare(name, source, mask, changes)
         assert chosen.task is not None
         if chosen.task.rule.is_open_ended:
-            return _all(go_on(chosen.model, _prompt(example), GOES_ON, edits=changed), GOES_ON, step)
+            return _all(
+                continue_text(chosen.model, _prompt(example), CONTINUATION_LENGTH, edits=changed),
+                CONTINUATION_LENGTH,
+                step,
+            )
         return _all(decode(chosen.model, example.tokens, edits=changed), len(example.answer), step)
 
     return shared.get(("said", name, source, mask, changes), make)
 
 
-def told(
+def continuation(
     name: str, source: tuple[int, ...], n: int, temperature: float, seed: int, *, step: Step | None = None
 ) -> tuple[int, ...]:
     """The n tokens that a model goes on with after a text, drawn at a temperature (0: the likeliest each time)."""
@@ -102,7 +106,9 @@ def told(
     def make() -> tuple[tuple[int, float], ...]:
         chosen, example, _ = _prepare(name, source, MASKS[0], "")
         draw = torch.Generator().manual_seed(seed)
-        steps = go_on(chosen.model, _prompt(example), n, sampling=Sampling(temperature=temperature), generator=draw)
+        steps = continue_text(
+            chosen.model, _prompt(example), n, sampling=Sampling(temperature=temperature), generator=draw
+        )
         return _all(steps, n, step)
 
     return tuple(token for token, _ in shared.get(("continued", name, source, n, temperature, seed), make))

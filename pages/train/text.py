@@ -10,7 +10,7 @@ import torch
 
 from pages.shared import run_store
 from xformer import load
-from xformer.continuation import go_on
+from xformer.continuation import continue_text
 from xformer.decoding import Sampling
 from xformer.errors import XformerError
 from xformer.tasks.task import Example
@@ -47,4 +47,4 @@ def _said(run: str, step: int, written: int, prompt: tuple[int, ...]) -> tuple[i
     model = load(snapshot_file(run_store.store().folder_of(run), step)).model
     draw = torch.Generator().manual_seed(0)
     sampling = Sampling(temperature=TEMPERATURE)
-    return tuple(one.token for one in go_on(model, prompt, LENGTH, sampling=sampling, generator=draw))
+    return tuple(one.token for one in continue_text(model, prompt, LENGTH, sampling=sampling, generator=draw))

@@ -1,4 +1,4 @@
-"""What the tests of the Compare screen's library share: random players of prime sizes, and one plain greedy loop."""
+"""What the tests of the Compare screen's library share: random contenders of prime sizes, and one plain greedy loop."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import torch
 
 import xformer
 from tests.training.tiny import random_model, tiny_task
-from xformer.analysis.players import Player
-from xformer.tasks.task import Example
+from xformer.analysis.contender import Contender
+from xformer.edits import AnyEdit
+from xformer.model import Transformer
+from xformer.subjects import TaskModel
+from xformer.tasks import Task
 
 SHIPPED = ("reverse-small", "reverse-decoder", "reverse-seq2seq", "reverse-mirror")
 CHECKPOINTS = Path(xformer.__file__).parents[1] / "checkpoints"
@@ -25,30 +28,35 @@ LAST = {
 """A layer of each shipped model that it cannot do without."""
 
 
-def random_player(name: str, architecture: str, *, seed: int = 0, model: dict[str, Any] | None = None, **options: Any):
-    """A model of random weights as a player of a tiny reversal; it is wrong most of the time."""
+def contender_of(name: str, model: Transformer, task: Task, edits: Sequence[AnyEdit] = (), **options: Any) -> Contender:
+    """A contender out of its parts."""
+    return Contender(TaskModel(model, task, name), tuple(edits), **options)
+
+
+def random_contender(
+    name: str, architecture: str, *, seed: int = 0, model: dict[str, Any] | None = None, **options: Any
+):
+    """A model of random weights as a contender of a tiny reversal; it is wrong most of the time."""
     task = tiny_task(architecture)
     special = task.vocabulary.special
     sizes = {"vocab_size": len(task.vocabulary), "start_token": special.start, "end_token": special.end, "max_len": 17}
-    return Player(name, random_model(architecture, seed=seed, **(sizes | (model or {}))), task, **options)
+    return contender_of(name, random_model(architecture, seed=seed, **(sizes | (model or {}))), task, **options)
 
 
-def shipped(name: str, called: str = "", **options: Any) -> Player:
+def shipped(name: str, called: str = "", **options: Any) -> Contender:
     checkpoint = xformer.load(CHECKPOINTS / name)
     assert checkpoint.task is not None
-    return Player(called or name, checkpoint.model, checkpoint.task, **options)
+    return contender_of(called or name, checkpoint.model, checkpoint.task, **options)
 
 
-def example_for(player: Player, source: Sequence[int] = SOURCE) -> Example:
-    return player.task.example(list(source))
-
-
-def greedy(player: Player, source: Sequence[int], answer: Sequence[int] | None = None) -> tuple[list[int], list[Any]]:
+def greedy(
+    contender: Contender, source: Sequence[int], answer: Sequence[int] | None = None
+) -> tuple[list[int], list[Any]]:
     """Token by token, each from one whole forward pass of the bare model over all that has been read: tokens, probabilities.
 
     With `answer` that is what is read, whatever is said. No decoding, no cache, no tape.
     """
-    model, task = player.model, player.task
+    model, task = contender.model, contender.task
     example = task.example(list(source))
     right = [token for token in example.labels[0].tolist() if token >= 0]
     said, beliefs, read = [], [], []

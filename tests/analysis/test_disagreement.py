@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import pytest
 
-from tests.analysis.duel import LAST, SHIPPED, example_for, random_player, shipped
+from tests.analysis.duel import LAST, SHIPPED, contender_of, random_contender, shipped
 from tests.analysis.test_agreement import sources_of
 from tests.training.tiny import ARCHITECTURES
 from xformer import edits
 from xformer.analysis import disagreement as module
+from xformer.analysis.contender import Contender
 from xformer.analysis.disagreement import Disagreement, search
-from xformer.analysis.parting import first_parting
-from xformer.analysis.players import Player, play
+from xformer.analysis.divergence import first_divergence
+from xformer.analysis.token_rollout import roll_out
 from xformer.errors import InputError
 
 
-def walked(players: list[Player], n: int, seed: int) -> list[Disagreement]:
-    """Every input on which the forced plays part, in the order they are drawn."""
+def walked(contenders: list[Contender], n: int, seed: int) -> list[Disagreement]:
+    """Every input on which the forced rollouts part, in the order they are drawn."""
     found = []
-    for source in sources_of(players[0], n, seed):
-        plays = [play(player, player.task.example(source), forced=True) for player in players]
-        step = first_parting(plays)
+    for source in sources_of(contenders[0], n, seed):
+        rollouts = [roll_out(contender, source, forced=True) for contender in contenders]
+        step = first_divergence(rollouts)
         if step is None:
             continue
-        said = [one.labels[one.said[step]] for one in plays]
-        p = [one.probability(step) for one in plays]
+        said = [one.labels[one.predicted[step]] for one in rollouts]
+        p = [one.probability(step) for one in rollouts]
         confidence = max(min(p[a], p[b]) for a in range(len(said)) for b in range(len(said)) if said[a] != said[b])
-        free = all(right for one in plays for right in one.right[:step])
-        right = plays[0].labels[plays[0].answer[step]]
+        free = all(right for one in rollouts for right in one.right[:step])
+        right = rollouts[0].labels[rollouts[0].answer[step]]
         found.append(Disagreement(tuple(source), step, tuple(said), tuple(p), right, confidence, free))
     return found
 
@@ -36,36 +37,36 @@ def same(one: Disagreement | None, other: Disagreement) -> bool:
     assert one is not None
     assert one.probability == pytest.approx(other.probability, abs=2e-5)
     assert one.confidence == pytest.approx(other.confidence, abs=2e-5)
-    return (one.source, one.step, one.said, one.right, one.in_free_running) == (
-        other.source, other.step, other.said, other.right, other.in_free_running
+    return (one.source, one.step, one.predicted, one.right, one.in_free_running) == (
+        other.source, other.step, other.predicted, other.right, other.in_free_running
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("n_players", [2, 3])
 def test_it_finds_what_a_plain_walk_finds(architecture: str, n_players: int) -> None:
-    players = [random_player(f"seed {seed}", architecture, seed=seed) for seed in range(n_players)]
-    found = walked(players, 37, 4)
+    contenders = [random_contender(f"seed {seed}", architecture, seed=seed) for seed in range(n_players)]
+    found = walked(contenders, 37, 4)
     assert len(found) > 10
-    *_, first = search(players, "first", within=37, seed=4)
+    *_, first = search(contenders, "first", within=37, seed=4)
     assert same(first.found, found[0])
-    *_, sure = search(players, "most confident", within=37, seed=4)
+    *_, sure = search(contenders, "most confident", within=37, seed=4)
     assert same(sure.found, max(found, key=lambda one: one.confidence))
     assert sure.n_found == len(found)
-    *_, short = search(players, "shortest", within=37, seed=4)
+    *_, short = search(contenders, "shortest", within=37, seed=4)
     assert same(short.found, min(found, key=lambda one: len(one.source)))
     assert all(report.is_final for report in (first, sure, short))
 
 
 def test_it_parts_players_where_they_part_when_one_of_them_would_see_ahead() -> None:
-    players = [
-        random_player("own", "decoder"),
-        random_player("lifted", "decoder", seed=1, edits=(edits.set_causal(False),)),
+    contenders = [
+        random_contender("own", "decoder"),
+        random_contender("lifted", "decoder", seed=1, edits=(edits.set_causal(False),)),
     ]
-    found = walked(players, 37, 4)
-    *_, first = search(players, "first", within=37, seed=4)
+    found = walked(contenders, 37, 4)
+    *_, first = search(contenders, "first", within=37, seed=4)
     assert same(first.found, found[0])
-    *_, sure = search(players, "most confident", within=37, seed=4)
+    *_, sure = search(contenders, "most confident", within=37, seed=4)
     assert (sure.n_found, sure.looked) == (len(found), 37)
 
 
@@ -74,17 +75,17 @@ def test_the_input_it_finds_parts_the_players(name: str) -> None:
     whole, cut = shipped(name), shipped(name, "cut", edits=(edits.ablate_head(LAST[name], 0),))
     *_, last = search([whole, cut], "most confident", within=300)
     assert last.found is not None
-    plays = [play(player, example_for(whole, last.found.source), forced=True) for player in (whole, cut)]
-    assert first_parting(plays) == last.found.step
+    rollouts = [roll_out(contender, last.found.source, forced=True) for contender in (whole, cut)]
+    assert first_divergence(rollouts) == last.found.step
     if last.found.in_free_running:
-        free = [play(player, example_for(whole, last.found.source)) for player in (whole, cut)]
-        assert first_parting(free) == last.found.step
+        free = [roll_out(contender, last.found.source) for contender in (whole, cut)]
+        assert first_divergence(free) == last.found.step
 
 
 def test_none_found_says_so_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHUNK", 7)
-    one = random_player("one", "decoder")
-    reports = list(search([one, Player("twin", one.model, one.task)], within=23))
+    one = random_contender("one", "decoder")
+    reports = list(search([one, contender_of("twin", one.model, one.task)], within=23))
     assert [report.looked for report in reports] == [7, 14, 21, 23]
     assert [report.sentence for report in reports] == [
         "None found in 7 inputs so far.", "None found in 14 inputs so far.", "None found in 21 inputs so far.",
@@ -96,17 +97,17 @@ def test_none_found_says_so_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_first_ends_the_search_and_the_best_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHUNK", 7)
-    players = [random_player(f"seed {seed}", "encoder", seed=seed) for seed in range(2)]
-    assert [report.looked for report in search(players, "first", within=70)] == [7]
-    assert [report.looked for report in search(players, "most confident", within=70)][-1] == 70
-    *_, short = search(players, "shortest", within=700)
+    contenders = [random_contender(f"seed {seed}", "encoder", seed=seed) for seed in range(2)]
+    assert [report.looked for report in search(contenders, "first", within=70)] == [7]
+    assert [report.looked for report in search(contenders, "most confident", within=70)][-1] == 70
+    *_, short = search(contenders, "shortest", within=700)
     assert short.found is not None
     assert len(short.found.source) == 2  # as short as this task's inputs get
     assert short.looked < 700
 
 
 def test_what_cannot_be_searched_is_told_why() -> None:
-    one, other = (random_player(f"seed {seed}", "encoder", seed=seed) for seed in range(2))
+    one, other = (random_contender(f"seed {seed}", "encoder", seed=seed) for seed in range(2))
     with pytest.raises(InputError, match="takes two players"):
         next(search([one]))
     with pytest.raises(InputError, match="first, shortest, most confident, got 'best'"):

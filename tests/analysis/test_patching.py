@@ -4,32 +4,42 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
 
-from tests.analysis.duel import LAST, SHIPPED, example_for, random_player, shipped
+from tests.analysis.duel import LAST, SHIPPED, SOURCE, contender_of, random_contender, shipped
 from tests.training.tiny import ARCHITECTURES
 from xformer import edits
-from xformer.analysis.deciding import Moment, moment
-from xformer.analysis.parting import first_parting
-from xformer.analysis.patching import KIN, kinship, parts, patched_logits, patching, patching_both_ways, unpatchable
-from xformer.analysis.players import Player, play
+from xformer.analysis.divergence import first_divergence
+from xformer.analysis.patching import KIN, deciding_logits, kinship, parts, patched_logits, patching, why_unpatchable
+from xformer.analysis.token_rollout import roll_out
 from xformer.errors import InputError
+from xformer.reading import Reading
+from xformer.subjects import TaskModel
 from xformer.trace import record
 
 
-def duel(architecture: str, **model: Any) -> tuple[Moment, Moment]:
+def one_way(source: Reading, into: Reading, *, everywhere: bool = False) -> pd.DataFrame:
+    """The copies out of `source` alone."""
+    frame = patching([source, into], everywhere=everywhere)
+    return frame[frame["source"] == source.subject.name].reset_index(drop=True)
+
+
+def duel(architecture: str, **model: Any) -> tuple[Reading, Reading]:
     """A random model and the same one without positions and with a head silenced, at the first step where they part."""
     stack = "encoder" if architecture == "encoder" else "decoder"
     layer = f"{stack}.0.self_attn" if architecture == "encoder-decoder" else f"{stack}.0.attn"
     for seed in range(20):
-        whole = random_player("whole", architecture, seed=seed, model=model)
-        changed = Player("changed", whole.model, whole.task, (edits.zero_positions(), edits.ablate_head(layer, 1)))
-        plays = [play(player, example_for(whole), forced=True) for player in (whole, changed)]
-        step = first_parting(plays)
+        whole = random_contender("whole", architecture, seed=seed, model=model)
+        changed = contender_of(
+            "changed", whole.model, whole.task, (edits.zero_positions(), edits.ablate_head(layer, 1))
+        )
+        rollouts = [roll_out(contender, SOURCE, forced=True) for contender in (whole, changed)]
+        step = first_divergence(rollouts)
         if step is not None:
-            return moment(plays[0], step), moment(plays[1], step)
+            return rollouts[0][step], rollouts[1][step]
     raise AssertionError("none of these models minds")
 
 
@@ -39,13 +49,13 @@ def test_everything_copied_is_the_other_run_bit_for_bit(architecture: str, norm:
     for source, into in (duel(architecture, norm=norm), duel(architecture, norm=norm)[::-1]):
         everything = parts(source, everywhere=True)
         whole = patched_logits(into, [part.patch(source, everywhere=True) for part in everything])
-        assert torch.equal(whole, source.logits)
+        assert torch.equal(whole, deciding_logits(source))
         streams = [part for part in everything if part.component == "residual"]
         assert torch.equal(
-            patched_logits(into, [part.patch(source, everywhere=True) for part in streams]), source.logits
+            patched_logits(into, [part.patch(source, everywhere=True) for part in streams]), deciding_logits(source)
         )
-        assert not torch.allclose(into.logits, source.logits, atol=0.1)
-        for frame in (patching(source, into, everywhere=True), patching(source, into)):
+        assert not torch.allclose(deciding_logits(into), deciding_logits(source), atol=0.1)
+        for frame in (one_way(source, into, everywhere=True), one_way(source, into)):
             last = frame[
                 (frame["component"] == "residual") & (frame["layer"] == 2) & ~frame["part"].str.contains("encoder")
             ]
@@ -57,45 +67,46 @@ def test_everything_copied_is_the_other_run_bit_for_bit(architecture: str, norm:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_run_on_another_input_is_copied_bit_for_bit_too(architecture: str) -> None:
-    player = random_player("one", architecture)
-    other = Player("other", player.model, player.task)
-    a = moment(play(player, player.task.example([3, 7, 1, 4, 2]), forced=True), 1)
-    b = moment(play(other, player.task.example([5, 7, 2, 6, 6]), forced=True), 1)
-    assert not torch.equal(a.logits, b.logits)
+    contender = random_contender("one", architecture)
+    other = contender_of("other", contender.model, contender.task)
+    a = roll_out(contender, [3, 7, 1, 4, 2], forced=True)[1]
+    b = roll_out(other, [5, 7, 2, 6, 6], forced=True)[1]
+    assert not torch.equal(deciding_logits(a), deciding_logits(b))
     for everywhere in (False, True):
         copies = [part.patch(a, everywhere=everywhere) for part in parts(a, everywhere=everywhere)]
-        assert torch.equal(patched_logits(b, copies), a.logits)
+        assert torch.equal(patched_logits(b, copies), deciding_logits(a))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_one_row_worked_out_by_hand(architecture: str) -> None:
     """The logit differences of every row from tensors put together here, without `patch_from`."""
     source, into = duel(architecture)
-    a, b = int(source.logits.argmax()), int(into.logits.argmax())
+    a, b = int(deciding_logits(source).argmax()), int(deciding_logits(into).argmax())
 
     def difference(logits: Tensor) -> float:
         return logits[a].item() - logits[b].item()
 
-    goal, start = difference(source.logits), difference(into.logits)
-    frame = patching(source, into).set_index("part")
+    goal, start = difference(deciding_logits(source)), difference(deciding_logits(into))
+    frame = one_way(source, into).set_index("part")
     rows = parts(source)
     assert sorted(frame.index) == sorted(part.title for part in rows)
     for part in rows:
         value = into.trace[part.name].clone()
-        at: tuple[Any, ...] = (0, into.position) if not part.head else (0, part.head - 1, into.position)
+        at: tuple[Any, ...] = (0, into.asked[-1]) if not part.head else (0, part.head - 1, into.asked[-1])
         value[at] = source.trace[part.name][at]
         # in the changed run's own order: its edits, then the copy
+        assert isinstance(into.subject, TaskModel)
         run = record(
-            into.play.player.model,
+            into.subject.model,
             into.trace.tokens,
             into.trace.target,
             edits=[*into.trace.edits, edits.replace(part.name, value)],
         )
-        logits = run.logits[0, into.position]
+        logits = run.logits[0, into.asked[-1]]
         row = frame.loc[part.title]
         assert row["difference"] == difference(logits)
         assert row["restored"] == pytest.approx((difference(logits) - start) / (goal - start), abs=1e-12)
-        assert row["says"] == into.play.labels[int(logits.argmax())]
+        assert row["says"] == into.subject.labels[int(logits.argmax())]
         assert row["turns"] == (int(logits.argmax()) == a)
     assert (frame["restored"].abs() > 0.01).sum() > 3
     assert frame["restored"].abs().is_monotonic_decreasing
@@ -103,20 +114,19 @@ def test_one_row_worked_out_by_hand(architecture: str) -> None:
 
 def test_both_ways_are_the_two_ways() -> None:
     one, other = duel("encoder")
-    both = patching_both_ways(one, other)
+    both = patching([one, other])
     n = len(both) // 2
-    assert both.iloc[:n].equals(patching(one, other))
-    assert both.iloc[n:].reset_index(drop=True).equals(patching(other, one))
     assert both["into"].tolist() == ["changed"] * n + ["whole"] * n
+    assert both.iloc[n:].reset_index(drop=True).equals(one_way(other, one))
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_silenced_head_carries_the_answer_of_a_shipped_model(name: str) -> None:
     whole, cut = shipped(name), shipped(name, "cut", edits=(edits.ablate_head(LAST[name], 0),))
-    plays = [play(player, example_for(whole, [3, 7, 12, 9, 1, 5])) for player in (whole, cut)]
-    step = first_parting(plays)
+    rollouts = [roll_out(contender, [3, 7, 12, 9, 1, 5]) for contender in (whole, cut)]
+    step = first_divergence(rollouts)
     assert step is not None
-    frame = patching(moment(plays[0], step), moment(plays[1], step))
+    frame = one_way(rollouts[0][step], rollouts[1][step])
     layer = int(LAST[name].split(".")[1]) + 1
     head = frame[
         (frame["layer"] == layer) & (frame["head"] == 1) & (~frame["part"].str.fullmatch(r"decoder 1 · head 1"))
@@ -143,36 +153,35 @@ def test_an_encoders_own_stream_counts_only_where_all_positions_are_copied() -> 
 def test_what_cannot_be_copied_says_why() -> None:
     one, other = duel("encoder")
     decoder, _ = duel("decoder")
-    wide = random_player("wide", "encoder", model={"d_model": 19})
-    broad = moment(play(wide, example_for(wide)), one.step)
-    deep = random_player("deep", "encoder", model={"n_layers": 3})
-    deeper = moment(play(deep, example_for(deep)), one.step)
-    longer = moment(play(one.play.player, one.play.player.task.example([1, 2, 3, 4, 5, 6])), one.step)
-    assert unpatchable(one, other) is None
+    [step] = one.asked
+    wide = random_contender("wide", "encoder", model={"d_model": 19})
+    deep = random_contender("deep", "encoder", model={"n_layers": 3})
+    assert isinstance(one.subject, TaskModel)
+    twin = contender_of("twin", one.subject.model, one.subject.task)
+    broad, deeper, same = (roll_out(contender, SOURCE)[step] for contender in (wide, deep, twin))
+    longer = roll_out(contender_of("whole", twin.model, twin.task), [1, 2, 3, 4, 5, 6])[step]
+    assert why_unpatchable(one, other) is None
     for into, why in (
         (decoder, "different tokens"),
         (broad, r"is \[1, 5, 13\] in whole and \[1, 5, 19\] in wide"),
         (deeper, r"none in whole|in whole and"),
         (longer, r"\[1, 5, 13\] in whole and \[1, 6, 13\]"),
+        (same, "Both runs say"),
     ):
         with pytest.raises(InputError, match=why):
-            patching(one, into)
-    twin = moment(play(Player("twin", one.play.player.model, one.play.player.task), one.play.example), one.step)
-    with pytest.raises(InputError, match="Both runs say"):
-        patching(one, twin)
+            patching([one, into])
 
 
 def test_nothing_is_copied_between_models_that_were_trained_apart() -> None:
-    one, other = (random_player(f"seed {seed}", "encoder", seed=seed) for seed in (1, 2))
+    one, other = (random_contender(f"seed {seed}", "encoder", seed=seed) for seed in (1, 2))
     assert abs(kinship(one.model, other.model)) < KIN / 2
-    moments = [moment(play(player, example_for(player)), 0) for player in (one, other)]
     with pytest.raises(InputError, match="trained apart"):
-        patching(*moments)
+        patching([roll_out(contender, SOURCE)[0] for contender in (one, other)])
 
 
 def test_a_model_that_another_was_trained_from_is_kin() -> None:
-    one = random_player("one", "encoder")
-    other = random_player("other", "encoder")
+    one = random_contender("one", "encoder")
+    other = random_contender("other", "encoder")
     other.model.load_state_dict({name: 1.1 * value + 0.01 for name, value in one.model.state_dict().items()})
     assert kinship(one.model, one.model) == 1.0
     assert kinship(one.model, other.model) > 0.9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import pytest
 import torch
 from streamlit.testing.v1 import AppTest
 
-from pages.compare.match import Match
-from pages.compare.seat import Seat, names_of, read_seat
-from pages.components.step_ruler import ruler_data
+from pages.compare.choice import Choice, read_choice
+from pages.compare.comparison import Comparison, names_of
 from pages.shared.background_job import Job
+from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import ROOT, Open
 from tests.pages.test_runs import with_weights
 from xformer import Checkpoint, Transformer, load
@@ -85,10 +86,10 @@ def test_each_pair_opens_at_its_first_parting_in_each_panel(open_page: Open, kin
     assert not app.error
     assert (in_link(app, "a"), in_link(app, "b")) == (a, b)
     sent = ruler(app)
-    said = [[sent["labels"][token] for token in player["said"]] for player in sent["players"]]
+    said = [[sent["labels"][token] for token in player["predicted"]] for player in sent["players"]]
     partings = [step for step, (x, y) in enumerate(zip(*said, strict=False)) if x != y]
-    assert sent["parting"] == (partings[0] if partings else None)
-    assert sent["told"] == (partings[0] if partings else 0)
+    assert sent["divergence"] == (partings[0] if partings else None)
+    assert sent["start"] == (partings[0] if partings else 0)
     assert "What to notice" in words(app)
     assert [player["name"][0] for player in sent["players"]] == ["A", "B"]
 
@@ -111,11 +112,11 @@ def test_the_ruler_says_what_the_models_say(open_page: Open) -> None:
             read.append(int(logits.argmax()))
             wrote.append((read[-1], logits.softmax(-1).max().item()))
     own = small.task.vocabulary.labels
-    assert [labels[token] for token in encoder["said"]] == [own[token] for token in p.argmax(-1).tolist()]
+    assert [labels[token] for token in encoder["predicted"]] == [own[token] for token in p.argmax(-1).tolist()]
     assert encoder["probability"] == pytest.approx(p.max(-1).values.tolist(), abs=2e-6)
     assert long.task is not None
     theirs = long.task.vocabulary.labels
-    assert [labels[token] for token in decoder["said"]] == [theirs[token] for token, _ in wrote]
+    assert [labels[token] for token in decoder["predicted"]] == [theirs[token] for token, _ in wrote]
     assert decoder["probability"] == pytest.approx([q for _, q in wrote], abs=1e-5)
 
 
@@ -180,7 +181,7 @@ def test_a_bad_input_is_told_in_a_sentence_and_the_last_good_one_stays(open_page
 
 def test_players_that_cannot_share_an_input_say_so(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "pages.compare.match.symbols_of",
+        "pages.compare.together.symbols_of",
         lambda task: ("a", "b") if task.config.name == "sort" else ("1", "2"),
     )
     app = open_page(COMPARE, a="reverse", b="sort")
@@ -271,7 +272,7 @@ def test_a_search_types_in_what_it_finds(open_page: Open) -> None:
     assert not app.exception
     assert "They differ on" in words(app)
     assert len(ruler(app)["reads"]) > 1
-    assert ruler(app)["parting"] is not None
+    assert ruler(app)["divergence"] is not None
 
 
 def test_a_search_that_finds_nothing_says_how_far_it_looked(open_page: Open) -> None:
@@ -305,41 +306,48 @@ def test_counting_over_many_inputs_goes_on_until_it_is_done_or_cancelled(open_pa
 
 @pytest.mark.parametrize(
     ("kind", "panel"),
-    [("mask", panel) for panel in PANELS]
-    + [("decoder at a temperature", "steps"), ("encoder-decoder", "rows"), ("token replaced", "attention")]
+    [("mask", panel) for panel in ("attention", "rows", "lens", "patching")]
+    + [("encoder-decoder", "rows"), ("token replaced", "attention")]
     + [("mixed architectures", "rows"), ("mixed architectures", "lens"), ("text", "lens")],
 )
-def test_the_code_under_each_picture_runs_and_shows_it(
+def test_the_code_at_each_picture_draws_it(
     open_page: Open, monkeypatch: pytest.MonkeyPatch, kind: str, panel: str
 ) -> None:
     a, b = PAIRS[kind]
-    app = open_page(COMPARE, a=a, b=b, panel=panel, **({} if kind == "text" else {"input": INPUT}))
-    if panel == "many":
-        app.button(key="compare_count").click().run()
-    found = codes(app)
-    assert len(found) == (3 if panel == "many" else 1)
+    link = {"a": a, "b": b, "panel": panel, **({} if kind == "text" else {"input": INPUT})}
+    app = assert_code_draws_what_is_shown(open_page, monkeypatch, COMPARE, link)
+    assert len(codes(app)) == 1
+
+
+@pytest.mark.parametrize("kind", ["mask", "decoder at a temperature"])
+def test_the_code_of_the_ruler_says_what_it_says(open_page: Open, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    a, b = PAIRS[kind]
+    app = open_page(COMPARE, a=a, b=b, input=INPUT)
     monkeypatch.chdir(ROOT)
-    for code in found:
-        *lines, last = code.replace("samples=1000", "samples=20").split("\n")
-        scope: dict[str, Any] = {}
-        exec("\n".join(lines), scope)
-        assert last == "show(picture)"
-        assert hasattr(scope["picture"], "to_dict")
-        sent = {player["name"]: player["said"] for player in ruler(app)["players"]}
-        for play in scope.get("plays", []):
-            labels = [play.labels[token] for token in play.said]
-            assert labels == [ruler(app)["labels"][token] for token in sent[play.player.name]]
-
-
-def test_the_code_of_patterns_draws_each_on_its_own_scale(open_page: Open) -> None:
-    """As the screen does: both patterns from 0 to 1, their difference from −1 to 1."""
-    app = open_page(COMPARE, a="reverse-small", b="reverse-small~causal", input=INPUT, panel="attention")
     [code] = codes(app)
     scope: dict[str, Any] = {}
-    exec(code.removesuffix("show(picture)"), scope)
-    spec = scope["picture"].to_dict()
-    assert spec["resolve"] == {"scale": {"color": "independent"}}
-    assert [domains(part) for part in spec["hconcat"]] == [{(0, 1)}, {(0, 1)}, {(-1, 1)}]
+    exec(code.replace("show(picture)", ""), scope)
+    assert len(scope["picture"]) == 3
+    said = [[ruler(app)["labels"][token] for token in player["predicted"]] for player in ruler(app)["players"]]
+    again = [scope["r1"], scope["r2"]]
+    assert [[one.labels[token] for token in one.predicted] for one in again] == said
+
+
+def test_the_code_of_a_count_counts_again(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = PAIRS["mask"]
+    app = open_page(COMPARE, a=a, b=b, input=INPUT, panel="many")
+    app.button(key="compare_count").click().run()
+    monkeypatch.chdir(ROOT)
+    assert len(codes(app)) == 3
+    for code in codes(app):
+        scope: dict[str, Any] = {}
+        exec(re.sub(r"samples=\d+", "samples=20", code).replace("show(picture)", ""), scope)
+        assert scope["picture"] is not None
+
+
+def test_patterns_are_drawn_each_on_its_own_scale(open_page: Open) -> None:
+    """Both patterns from 0 to 1, their difference from −1 to 1."""
+    app = open_page(COMPARE, a="reverse-small", b="reverse-small~causal", input=INPUT, panel="attention")
     shown = [json.loads(chart.proto.spec) for chart in app.get("vega_lite_chart")]
     assert [domains(spec) for spec in shown] == [{(0, 1)}, {(0, 1)}, {(-1, 1)}]
 
@@ -424,7 +432,7 @@ def test_a_text_is_neither_right_nor_wrong(open_page: Open, mode: str) -> None:
     for player in ruler(app)["players"]:
         assert not player["has_right_answer"]
         assert len(player["answer"]) == (0 if mode == "free" else 24)
-        assert len(player["said"]) == (32 if mode == "free" else 24)
+        assert len(player["predicted"]) == (32 if mode == "free" else 24)
 
 
 def test_a_player_against_itself_claims_no_difference(open_page: Open) -> None:
@@ -447,7 +455,7 @@ def test_models_of_different_seeds_are_not_patched(open_page: Open, runs: Path) 
 
 
 def test_a_seat_reads_what_it_writes() -> None:
-    seat = Seat(
+    choice = Choice(
         "reverse",
         "causal",
         ("silence:encoder.1.attn.2", "positions:off"),
@@ -455,34 +463,37 @@ def test_a_seat_reads_what_it_writes() -> None:
         11,
     )
     assert (
-        seat.text == "reverse~causal~silence:encoder.1.attn.2,positions:off~temperature-0.75~top_k-3~top_p-0.5~seed-11"
+        choice.text
+        == "reverse~causal~silence:encoder.1.attn.2,positions:off~temperature-0.75~top_k-3~top_p-0.5~seed-11"
     )
-    assert read_seat(seat.text) == seat
-    assert read_seat("reverse").text == "reverse"
+    assert read_choice(choice.text) == choice
+    assert read_choice("reverse").text == "reverse"
     with pytest.raises(InputError, match="There is no model"):
-        read_seat("")
+        read_choice("")
 
 
 def test_players_are_called_by_what_tells_them_apart() -> None:
-    own, masked, other = Seat("reverse"), Seat("reverse", "causal"), Seat("sort")
+    own, masked, other = Choice("reverse"), Choice("reverse", "causal"), Choice("sort")
     assert names_of([own, masked]) == ("A · as trained", "B · causal mask")
     assert names_of([own, other, masked]) == ("A · reverse", "B · sort", "C · reverse, causal mask")
     assert len(set(names_of([own, own, own, own]))) == 4
 
 
 def test_a_player_alone_reads_its_replaced_token() -> None:
-    match = Match((Seat("reverse-small"), Seat("reverse-small", changes=("token:1.5",))), (3, 7, 12), False)
-    own, changed = match.plays()
+    comparison = Comparison(
+        (Choice("reverse-small"), Choice("reverse-small", changes=("token:1.5",))), (3, 7, 12), False
+    )
+    own, changed = comparison.rollouts()
     assert (own.example.source, changed.example.source) == ((3, 7, 12), (3, 5, 12))
-    assert own.said[1] == 7
-    assert changed.said[1] == 5
+    assert own.predicted[1] == 7
+    assert changed.predicted[1] == 5
 
 
 def test_four_players_of_32_steps_take_less_than_a_megabyte() -> None:
-    seats = tuple(Seat("reverse-decoder", sampling=Sampling(temperature=3.0), seed=seed) for seed in range(4))
-    match = Match(seats, tuple(1 + i % 19 for i in range(31)), True)
-    data = ruler_data(match.plays())
-    assert [len(player["said"]) for player in data["players"]] == [32] * 4
+    choices = tuple(Choice("reverse-decoder", sampling=Sampling(temperature=3.0), seed=seed) for seed in range(4))
+    comparison = Comparison(choices, tuple(1 + i % 19 for i in range(31)), True)
+    data = comparison.data()
+    assert [len(player["predicted"]) for player in data["players"]] == [32] * 4
     assert len(json.dumps(data)) < 100_000
 
 

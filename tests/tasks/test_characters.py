@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 import torch
 
+from tests.analysis.duel import contender_of
 from tests.training.tiny import tiny_model
 from xformer.analysis.disagreement import search
-from xformer.analysis.players import Player, play
+from xformer.analysis.token_rollout import roll_out
 from xformer.config import TaskConfig
-from xformer.continuation import MOST, go_on
+from xformer.continuation import MOST_TOKENS, continue_text
 from xformer.decoding import Sampling
 from xformer.errors import ConfigError, InputError
 from xformer.model import Transformer
@@ -318,7 +319,7 @@ def test_going_on_past_the_window_is_a_plain_loop_over_the_last_tokens(length: i
         with torch.no_grad():
             logits = model(torch.tensor([tokens[-7:]]))[0, -1]
         tokens.append(int(logits.argmax()))
-    steps = list(go_on(model, prompt, 20))
+    steps = list(continue_text(model, prompt, 20))
     assert [step.token for step in steps] == tokens[length:]
     assert [step.position for step in steps] == list(range(20))
     assert len(set(tokens[length:])) > 2  # it says something, so that a wrong window would show
@@ -338,7 +339,7 @@ def test_an_encoder_decoder_goes_on_in_windows() -> None:
             with torch.no_grad():
                 target.append(int(model(source, torch.tensor([target]))[0, -1].argmax()))
         tokens, said_so_far = tokens + target[1:], said_so_far + target[1:]
-    assert [step.token for step in go_on(model, [3, 1, 4, 1, 5, 9, 2], 13)] == said_so_far[:13]
+    assert [step.token for step in continue_text(model, [3, 1, 4, 1, 5, 9, 2], 13)] == said_so_far[:13]
 
 
 def test_going_on_is_bounded_and_drawn_from_its_generator() -> None:
@@ -347,15 +348,16 @@ def test_going_on_is_bounded_and_drawn_from_its_generator() -> None:
     def draw(seed: int) -> list[int]:
         generator = torch.Generator().manual_seed(seed)
         return [
-            step.token for step in go_on(model, [1, 2], 30, sampling=Sampling(temperature=2.0), generator=generator)
+            step.token
+            for step in continue_text(model, [1, 2], 30, sampling=Sampling(temperature=2.0), generator=generator)
         ]
 
     assert draw(1) == draw(1) != draw(2)
-    for n in (-1, MOST + 1):
+    for n in (-1, MOST_TOKENS + 1):
         with pytest.raises(InputError, match=f"goes on for 0 to 10,000 tokens, got {n}"):
-            go_on(model, [1], n)
+            continue_text(model, [1], n)
     with pytest.raises(InputError, match="at least one token"):
-        go_on(model, [], 3)
+        continue_text(model, [], 3)
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
@@ -397,14 +399,14 @@ def test_the_loss_on_a_text_against_a_plain_loop(name: str) -> None:
 def test_where_two_models_differ_is_found_again_when_its_text_is_typed(architecture: str) -> None:
     task, one = random_characters(architecture)
     other = Transformer(one.config, torch.Generator().manual_seed(6)).eval()
-    players = [Player("one", one, task), Player("other", other, task)]
-    for found in search(players, want="most confident", within=40, seed=2):
+    contenders = [contender_of("one", one, task), contender_of("other", other, task)]
+    for found in search(contenders, want="most confident", within=40, seed=2):
         best = found.found
         assert best is not None
-        plays = [play(player, task.example(list(best.source), max_len=7), forced=True) for player in players]
+        rollouts = [roll_out(contender, best.source, forced=True) for contender in contenders]
         labels = task.vocabulary.labels
-        assert tuple(labels[one.said[best.step]] for one in plays) == best.said
-        assert labels[plays[0].answer[best.step]] == best.right
+        assert tuple(labels[one.predicted[best.step]] for one in rollouts) == best.predicted
+        assert labels[rollouts[0].answer[best.step]] == best.right
 
 
 def test_two_models_that_part_after_the_last_typed_character_do_not_differ() -> None:
@@ -414,7 +416,7 @@ def test_two_models_that_part_after_the_last_typed_character_do_not_differ() -> 
     assert other.decoder is not None
     with torch.no_grad():
         dict(other.named_parameters())["decoder.positions.table.table"][6] *= -9.0  # at the last place alone
-    players = [Player("one", one, task), Player("other", other, task)]
+    contenders = [contender_of("one", one, task), contender_of("other", other, task)]
     batch = task.sample(40, seed=2)
     assert not torch.equal(batch.logits(one)[:, 6].argmax(-1), batch.logits(other)[:, 6].argmax(-1))
-    assert [found.found for found in search(players, within=40, seed=2)] == [None]
+    assert [found.found for found in search(contenders, within=40, seed=2)] == [None]

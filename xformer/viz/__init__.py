@@ -10,12 +10,21 @@ from xformer.lazy import attach
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
+        "accuracy": "counting_agreement",
         "activations": "feed_forward",
         "attribution": "residual",
+        "confusion": "counting_agreement",
+        "decision_lens": "decision",
+        "decision_rows": "decision",
+        "divergence_by_step": "divergence",
         "firing": "feed_forward",
         "lens": "logit_lens",
+        "likeliest_tokens": "divergence",
         "neuron": "feed_forward",
         "norms": "residual",
+        "patching": "activation_patching",
+        "pattern_difference": "decision",
+        "predictions_by_step": "divergence",
         "promotion": "feed_forward",
     },
 )  # fmt: skip

@@ -8,8 +8,8 @@ class Controls {
     this.next = make("button", "small", "›"); this.next.type = "button"; this.next.title = "one step on (→)";
     this.back.setAttribute("aria-label", "one step back"); this.next.setAttribute("aria-label", "one step on");
     this.step = make("span", "step");
-    this.toParting = make("button", "part", "⚑ First parting"); this.toParting.type = "button";
-    this.toParting.title = "go to the first step that they answer differently (P)";
+    this.toDivergence = make("button", "part", "⚑ First parting"); this.toDivergence.type = "button";
+    this.toDivergence.title = "go to the first step that they answer differently (P)";
     this.speeds = make("div", "seg");
     this.speeds.setAttribute("role", "group"); this.speeds.setAttribute("aria-label", "speed");
     this.speedButtons = SPEEDS.map(([words], index) => {
@@ -20,7 +20,7 @@ class Controls {
       return node;
     });
     this.verdict = make("span", "verdict");
-    bar.append(this.button, this.back, this.next, this.step, this.toParting, this.speeds, this.verdict);
+    bar.append(this.button, this.back, this.next, this.step, this.toDivergence, this.speeds, this.verdict);
 
     this.scroller = make("div", "scroller");
     this.sheet = make("div", "sheet");
@@ -43,7 +43,7 @@ class Controls {
     this.button.addEventListener("click", () => (this.playing ? this.pause(true) : this.play()));
     this.back.addEventListener("click", () => this.go(this.at - 1));
     this.next.addEventListener("click", () => this.go(this.at + 1));
-    this.toParting.addEventListener("click", () => { if (this.data.parting !== null) this.go(this.data.parting); });
+    this.toDivergence.addEventListener("click", () => { if (this.data.divergence !== null) this.go(this.data.divergence); });
     this.sheet.addEventListener("pointerdown", (event) => {
       if (event.button !== 0 || event.clientX - this.sheet.getBoundingClientRect().left < this.name) return;
       this.dragging = event.target === this.ruler || this.ruler.contains(event.target);
@@ -63,7 +63,7 @@ class Controls {
     const moves = { ArrowLeft: this.at - 1, ArrowDown: this.at - 1, ArrowRight: this.at + 1, ArrowUp: this.at + 1,
       PageDown: this.at - 5, PageUp: this.at + 5, Home: 0, End: this.last };
     if (event.key in moves) this.go(moves[event.key]);
-    else if (event.key.toLowerCase() === "p" && this.data.parting !== null) this.go(this.data.parting);
+    else if (event.key.toLowerCase() === "p" && this.data.divergence !== null) this.go(this.data.divergence);
     else if (event.key === " " && !onButton) { if (this.playing) this.pause(true); else this.play(); }
     else return;
     event.preventDefault();
@@ -76,10 +76,10 @@ class Controls {
     this.button.disabled = this.last < 1;
     this.back.disabled = at === 0; this.next.disabled = at === this.last;
     this.step.textContent = `${data.is_decoder ? "step" : "position"} ${at} of ${this.last}`;
-    this.toParting.disabled = data.parting === null;
-    this.toParting.textContent = data.parting === null ? "⚑ They never part" : `⚑ First parting: ${data.parting}`;
+    this.toDivergence.disabled = data.divergence === null;
+    this.toDivergence.textContent = data.divergence === null ? "⚑ They never part" : `⚑ First parting: ${data.divergence}`;
     this.speedButtons.forEach((node, index) => node.setAttribute("aria-pressed", String(index === this.speed)));
-    const said = new Set(data.players.filter((p) => at < p.said.length).map((p) => data.labels[p.said[at]]));
+    const said = new Set(data.players.filter((p) => at < p.predicted.length).map((p) => data.labels[p.predicted[at]]));
     this.verdict.textContent = said.size > 1 ? "≠ different tokens" : "= the same token";
     this.verdict.classList.toggle("differs", said.size > 1);
   }

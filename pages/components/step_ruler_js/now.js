@@ -13,10 +13,10 @@ class Now {
   tokensNow() { // those that somebody finds likely, says, or that are right; likeliest first
     const { data, at } = this, best = new Map(), keep = new Set();
     for (const player of data.players) {
-      if (at >= player.said.length) continue;
+      if (at >= player.predicted.length) continue;
       player.top[at].forEach((token, i) => best.set(token, Math.max(best.get(token) ?? 0, player.top_probability[at][i])));
-      best.set(player.said[at], Math.max(best.get(player.said[at]) ?? 0, player.probability[at]));
-      keep.add(player.said[at]);
+      best.set(player.predicted[at], Math.max(best.get(player.predicted[at]) ?? 0, player.probability[at]));
+      keep.add(player.predicted[at]);
       if (at >= player.answer.length) continue;
       best.set(player.answer[at], Math.max(best.get(player.answer[at]) ?? 0, player.answer_probability[at]));
       keep.add(player.answer[at]);
@@ -31,7 +31,7 @@ class Now {
     const { at } = this, place = player.top[at].indexOf(token);
     if (place >= 0) return [player.top_probability[at][place], false];
     if (at < player.answer.length && token === player.answer[at]) return [player.answer_probability[at], false];
-    if (token === player.said[at]) return [player.probability[at], false];
+    if (token === player.predicted[at]) return [player.probability[at], false];
     return [player.top_probability[at].at(-1) ?? 0, true];
   }
 
@@ -39,13 +39,13 @@ class Now {
     const { data, at } = this, tokens = this.tokensNow();
     const rows = tokens.map((token) => {
       const row = make("div", "row");
-      const right = data.players.some((player) => at < player.said.length && judged(player, at) && player.answer[at] === token);
+      const right = data.players.some((player) => at < player.predicted.length && judged(player, at) && player.answer[at] === token);
       row.append(make("div", "what", `${data.labels[token]}${right ? " ✓" : ""}`));
       const bars = make("div", "bars");
       data.players.forEach((player, index) => {
         const line = make("div", "line");
-        if (at < player.said.length) {
-          const [p, isBound] = this.probabilityOf(player, token), says = player.said[at] === token;
+        if (at < player.predicted.length) {
+          const [p, isBound] = this.probabilityOf(player, token), says = player.predicted[at] === token;
           const bar = make("span", "fill"), value = make("span", "value", isBound ? (p < LEAST ? "" : `≤ ${fixed(p)}`) : p < LEAST && !says ? "" : fixed(p));
           bar.style.width = `${isBound ? 0 : 64 * p}%`;
           bar.style.background = this.hue(index);
@@ -74,9 +74,9 @@ class Now {
       drawn: "the chance that this was drawn, after temperature and the like", entropy: "how undecided it is, in bits: 0 for certain, 1 for a coin's toss" };
     table.append(this.rowOf("th", heads, titles));
     data.players.forEach((player, index) => {
-      const there = at < player.said.length, sure = there && judged(player, at), right = sure && isRight(player, at);
+      const there = at < player.predicted.length, sure = there && judged(player, at), right = sure && isRight(player, at);
       const optional = (given, value) => (given ? [value === undefined ? "–" : fixed(value)] : []);
-      const cells = there ? [`${data.labels[player.said[at]]}${sure ? (right ? " ✓" : " ✗") : ""}`, fixed(player.probability[at]), ...optional(answers, player.answer_probability[at]),
+      const cells = there ? [`${data.labels[player.predicted[at]]}${sure ? (right ? " ✓" : " ✗") : ""}`, fixed(player.probability[at]), ...optional(answers, player.answer_probability[at]),
         ...optional(data.is_sampled, player.drawn[at]), fixed(player.entropy[at])] : ["ended", ...heads.slice(2).map(() => "–")];
       const row = this.rowOf("td", [player.name, ...cells]), dot = make("span", "dot");
       dot.style.background = this.hue(index);

@@ -40,7 +40,7 @@ class StepRuler {
     this.root.remove();
   }
 
-  get steps() { return Math.max(...this.data.players.map((player) => player.said.length)); }
+  get steps() { return Math.max(...this.data.players.map((player) => player.predicted.length)); }
   get last() { return this.steps - 1; }
 
   update(data) {
@@ -50,7 +50,7 @@ class StepRuler {
     if (this.order !== data.order) { // Python says where to go: a link, other players, another input
       this.order = data.order;
       this.pause(false);
-      this.at = Math.max(0, Math.min(data.told, this.last));
+      this.at = Math.max(0, Math.min(data.start, this.last));
       clearTimeout(this.resting);
     }
     this.readTheme();
@@ -113,8 +113,8 @@ class StepRuler {
     clearTimeout(this.resting);
     if (this.playing && SPEEDS[this.speed][1] < 3 * REST) return;
     this.resting = setTimeout(() => {
-      if (this.told === `${this.order}|${this.at}`) return;
-      this.told = `${this.order}|${this.at}`;
+      if (this.sent === `${this.order}|${this.at}`) return;
+      this.sent = `${this.order}|${this.at}`;
       this.send({ step: this.at, order: this.order });
     }, REST);
   }

@@ -3,7 +3,7 @@
 const WIDE_NAME = 176, NARROW_NAME = 74; // pixels of the column of names: on a narrow screen their letters stand for them
 const NARROW = 560;
 const judged = (player, step) => player.has_right_answer && step < player.answer.length;
-const isRight = (player, step) => player.said[step] === player.answer[step];
+const isRight = (player, step) => player.predicted[step] === player.answer[step];
 
 class Timeline {
   get name() { return this.width < NARROW ? NARROW_NAME : WIDE_NAME; }
@@ -28,7 +28,7 @@ class Timeline {
       return chip;
     })));
     data.players.forEach((player, index) => {
-      const chips = player.said.map((token, step) => {
+      const chips = player.predicted.map((token, step) => {
         const known = judged(player, step), right = isRight(player, step), p = player.probability[step];
         const chip = this.chip(labels[token], known ? (right ? "right" : "wrong") : "said"), bar = make("span", "bar");
         if (known) chip.append(make("span", "sign", right ? "✓" : "✗"));
@@ -47,7 +47,7 @@ class Timeline {
     this.ruler.style.width = `${this.steps * this.cell}px`;
     this.ruler.replaceChildren(make("span", "rail"));
     for (let step = 0; step < this.steps; step++) {
-      const tick = make("span", step === data.parting ? "tick parts" : "tick");
+      const tick = make("span", step === data.divergence ? "tick parts" : "tick");
       tick.style.left = `${(step + 0.5) * this.cell}px`;
       this.ruler.append(tick);
     }
@@ -83,13 +83,13 @@ class Timeline {
   }
 
   drawParting() {
-    const { parting } = this.data;
-    this.flag.hidden = this.rule.hidden = parting === null;
-    if (parting !== null) {
-      const x = this.name + parting * this.cell;
+    const { divergence } = this.data;
+    this.flag.hidden = this.rule.hidden = divergence === null;
+    if (divergence !== null) {
+      const x = this.name + divergence * this.cell;
       this.rule.style.left = `${x}px`;
       this.flag.textContent = "they part here";
-      const late = parting > this.steps / 2 && parting * this.cell > 120;
+      const late = divergence > this.steps / 2 && divergence * this.cell > 120;
       this.flag.className = late ? "flag late" : "flag";
       this.flag.style.left = late ? "auto" : `${x}px`;
       this.flag.style.right = late ? `calc(100% - ${x}px)` : "auto";
@@ -108,11 +108,11 @@ class Timeline {
     this.cursor.style.left = `${x}px`;
     this.cursor.style.width = `${this.cell}px`;
     this.handle.style.left = `${(at + 0.5) * this.cell}px`;
-    const says = data.players.map((player) => at >= player.said.length ? `${letter(player.name)} has ended`
-      : `${letter(player.name)} says ${data.labels[player.said[at]]}, ${judged(player, at) ? (isRight(player, at) ? "right, " : "wrong, ") : ""}probability ${player.probability[at].toFixed(2)}`);
+    const says = data.players.map((player) => at >= player.predicted.length ? `${letter(player.name)} has ended`
+      : `${letter(player.name)} says ${data.labels[player.predicted[at]]}, ${judged(player, at) ? (isRight(player, at) ? "right, " : "wrong, ") : ""}probability ${player.probability[at].toFixed(2)}`);
     this.ruler.setAttribute("aria-valuemax", String(this.last));
     this.ruler.setAttribute("aria-valuenow", String(at));
-    this.ruler.setAttribute("aria-valuetext", `step ${at} of ${this.last}${at === data.parting ? ", they part here" : ""}: ${says.join("; ")}`);
+    this.ruler.setAttribute("aria-valuetext", `step ${at} of ${this.last}${at === data.divergence ? ", they part here" : ""}: ${says.join("; ")}`);
     const room = this.scroller;
     if (x - NAME < room.scrollLeft) room.scrollLeft = x - NAME;
     else if (x + this.cell > room.scrollLeft + room.clientWidth) room.scrollLeft = x + this.cell - room.clientWidth;

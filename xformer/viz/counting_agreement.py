@@ -1,19 +1,22 @@
 """Draw how often players are right: shares with their intervals by position or length, and who says what for what.
 
-share_chart(agreement.by_position(), "position", "token", dark=False)
-confusion_chart(agreement.confusion(), "original", labels, dark=False)
+counted = xformer.analysis.agreement(contenders)
+viz.accuracy(counted, "position", "token")
+viz.confusion(counted, "original")
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import altair as alt
 import pandas as pd
 
+from xformer.analysis.counting_agreement import Agreement
+from xformer.analysis.counting_agreement import accuracy as accuracy_table
+from xformer.analysis.counting_agreement import confusion as confusion_table
 from xformer.viz import theme
-from xformer.viz.decoding import WIDTHS, player_hues
+from xformer.viz.divergence import WIDTHS, Drawing, player_hues, short_names
 
 _TITLES = {
     ("position", "token"): "token right",
@@ -23,28 +26,29 @@ _TITLES = {
 }
 
 
-def share_chart(
-    frame: pd.DataFrame,
-    group: Literal["position", "length"],
-    measure: Literal["token", "exact"],
+def accuracy(
+    counted: Agreement,
+    by: Literal["position", "length"] = "position",
+    measure: Literal["token", "exact"] = "token",
     *,
-    dark: bool,
     height: int = 280,
-) -> alt.LayerChart | alt.FacetChart:
-    """One line per player from 0 to 1 of a `by_position` or `by_length` table, with its 95 % interval as a band."""
+    dark: bool = False,
+) -> Drawing:
+    """One line per player from 0 to 1, with its 95 % interval as a band."""
+    names = short_names(counted.players)
+    frame = accuracy_table(counted, by)
+    frame["player"] = [names[name] for name in frame["player"]]
     data = frame[frame["measure"] == measure]
     players = list(dict.fromkeys(data["player"]))
     data = data.assign(width=[0.5 * WIDTHS[players.index(player) % len(WIDTHS)] for player in data["player"]])
-    title = "position in the answer" if group == "position" else "length of the answer"
-    x = alt.X(
-        f"{group}:Q", title=title, axis=alt.Axis(tickMinStep=1, format="d"), scale=alt.Scale(nice=False, padding=12)
-    )
+    title = "position in the answer" if by == "position" else "length of the answer"
+    x = alt.X(f"{by}:Q", title=title, axis=alt.Axis(tickMinStep=1, format="d"), scale=alt.Scale(nice=False, padding=12))
     scale = alt.Scale(domain=[0, 1])
-    name = _TITLES[group, measure]
+    name = _TITLES[by, measure]
     base = alt.Chart(data).encode(x, player_hues(players, dark))
     hover = [
         "player:N",
-        alt.Tooltip(f"{group}:Q", title=title),
+        alt.Tooltip(f"{by}:Q", title=title),
         alt.Tooltip("share:Q", title=name, format=".6f"),
         alt.Tooltip("low:Q", title="95 % from", format=".6f"),
         alt.Tooltip("high:Q", title="to", format=".6f"),
@@ -62,21 +66,19 @@ def share_chart(
     ).properties(height=height + 15 * len(players))
 
 
-def confusion_chart(
-    frame: pd.DataFrame, player: str, labels: Sequence[str], *, dark: bool, title: str = ""
-) -> alt.LayerChart | alt.FacetChart:
-    """What one player of a `confusion` table says for each right token: shares of a row, which sum to 1; empty: never.
+def confusion(counted: Agreement, player: str, *, title: str = "", dark: bool = False) -> Drawing:
+    """What one player says for each right token: shares of a row, which sum to 1; empty: never.
 
-    `labels` give the order of the tokens. The right ones lie on the diagonal, which is outlined.
+    The right ones lie on the diagonal, which is outlined.
     """
-    data = frame[frame["player"] == player]
-    came_up = set(data["right"]) | set(data["said"])
-    order = [label for label in labels if label in came_up]
+    data = confusion_table(counted, player)
+    came_up = set(data["right"]) | set(data["predicted"])
+    order = [label for label in counted.labels if label in came_up]
     stops = theme.sequential(dark)
     crowded = len(order) > 30
     base = alt.Chart(data).encode(
         alt.X(
-            "said:N",
+            "predicted:N",
             sort=order,
             scale=alt.Scale(domain=order),
             title="said token",
@@ -92,15 +94,15 @@ def confusion_chart(
         tooltip=[
             "player:N",
             alt.Tooltip("right:N", title="right token"),
-            alt.Tooltip("said:N", title="said token"),
+            alt.Tooltip("predicted:N", title="said token"),
             alt.Tooltip("count:Q", title="times"),
             alt.Tooltip("share:Q", title="share of the row", format=".6f"),
         ],
     )
     diagonal = (
-        alt.Chart(pd.DataFrame({"said": order, "right": order}))
+        alt.Chart(pd.DataFrame({"predicted": order, "right": order}))
         .mark_rect(filled=False, stroke=theme.pick(theme.RIGHT.colour, dark), strokeWidth=1.5)
-        .encode(alt.X("said:N", sort=order), alt.Y("right:N", sort=order))
+        .encode(alt.X("predicted:N", sort=order), alt.Y("right:N", sort=order))
     )
     cells = base.mark_rect().encode(
         alt.Color(

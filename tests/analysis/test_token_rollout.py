@@ -1,4 +1,4 @@
-"""What a player says, against a plain loop over the bare model, and what belongs to whom."""
+"""What a contender says, against a plain loop over the bare model, and what belongs to whom."""
 
 from __future__ import annotations
 
@@ -7,11 +7,22 @@ import math
 import pytest
 import torch
 
-from tests.analysis.duel import LAST, SHIPPED, SOURCE, example_for, greedy, random_player, shipped
+import xformer
+from tests.analysis.duel import (
+    CHECKPOINTS,
+    LAST,
+    SHIPPED,
+    SOURCE,
+    contender_of,
+    greedy,
+    random_contender,
+    shipped,
+)
 from tests.training.tiny import ARCHITECTURES
 from xformer import edits
-from xformer.analysis import players
-from xformer.analysis.players import EdgesSoFar, Player, joint_labels, play, to_joint
+from xformer.analysis import token_rollout
+from xformer.analysis.contender import Contender, EdgesSoFar, joint_labels, looks_back_only, to_joint
+from xformer.analysis.token_rollout import CONTINUATION_LENGTH, roll_out
 from xformer.decoding import Sampling
 from xformer.errors import EditError, InputError
 from xformer.trace import record
@@ -23,12 +34,12 @@ ROUNDING = 2e-5
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("seed", range(5))
 def test_a_play_is_argmax_after_argmax(architecture: str, seed: int) -> None:
-    player = random_player("random", architecture, seed=seed)
-    example = example_for(player)
+    contender = random_contender("random", architecture, seed=seed)
+    example = contender.frame(SOURCE)
     for answer in (None, [token for token in example.labels[0].tolist() if token >= 0]):
-        said, beliefs = greedy(player, SOURCE, answer)
-        result = play(player, example, forced=answer is not None)
-        assert list(result.said) == said
+        said, beliefs = greedy(contender, SOURCE, answer)
+        result = roll_out(contender, SOURCE, forced=answer is not None)
+        assert list(result.predicted) == said
         assert list(result.read) == (said if answer is None else answer)
         torch.testing.assert_close(result.probabilities, torch.stack(beliefs), rtol=0, atol=ROUNDING)
         assert result.drawn_from.argmax(-1).tolist() == said
@@ -37,26 +48,26 @@ def test_a_play_is_argmax_after_argmax(architecture: str, seed: int) -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_trained_model_is_right_and_says_how_it_ended(name: str) -> None:
-    player = shipped(name)
+    contender = shipped(name)
     for source in ([1, 2, 3], [5, 5, 5, 5], list(range(1, 16))):
         for forced in (False, True):
-            result = play(player, player.task.example(source), forced=forced)
-            expected = source[::-1] + ([] if player.task.vocabulary.special.end is None else [20])
-            assert list(result.said) == expected == list(result.answer)
+            result = roll_out(contender, source, forced=forced)
+            expected = source[::-1] + ([] if contender.task.vocabulary.special.end is None else [20])
+            assert list(result.predicted) == expected == list(result.answer)
             assert result.right == (True,) * len(expected)
             assert result.is_exact
-            stops = not forced and player.model.config.architecture != "encoder"
+            stops = not forced and contender.model.config.architecture != "encoder"
             assert result.ended == ("end token" if stops else "length of the right answer")
 
 
 def test_it_ends_early_at_its_own_end_token_but_never_runs_past_the_right_answer() -> None:
     lengths, endings = set(), set()
     for seed in range(40):
-        result = play(player := random_player("random", "decoder", seed=seed), example_for(player))
+        result = roll_out(contender := random_contender("random", "decoder", seed=seed), SOURCE)
         lengths.add(len(result))
         endings.add(result.ended)
-        assert (result.ended == "end token") == (result.said[-1] == player.model.config.end_token)
-        assert player.model.config.end_token not in result.said[:-1]
+        assert (result.ended == "end token") == (result.predicted[-1] == contender.model.config.end_token)
+        assert contender.model.config.end_token not in result.predicted[:-1]
         assert not result.is_exact
     assert max(lengths) == len(SOURCE) + 1
     assert min(lengths) < len(SOURCE)
@@ -65,13 +76,16 @@ def test_it_ends_early_at_its_own_end_token_but_never_runs_past_the_right_answer
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_trace_of_a_step_ends_in_what_was_believed(architecture: str) -> None:
-    player = random_player("random", architecture, edits=(edits.zero_positions(),))
+    contender = random_contender("random", architecture, edits=(edits.zero_positions(),))
     for forced in (False, True):
-        result = play(player, example_for(player), forced=forced)
+        result = roll_out(contender, SOURCE, forced=forced)
         for step in range(len(result)):
-            trace = result.trace(step)
-            p = trace.logits[0, result.positions[step]].softmax(-1)
+            reading = result[step]
+            [p] = reading.probabilities
             torch.testing.assert_close(p, result.probabilities[step], rtol=0, atol=ROUNDING)
+            assert reading.predicted == result.predicted[step : step + 1]
+            assert reading.answer == result.answer[step : step + 1]
+            trace = reading.trace
             if architecture != "encoder":
                 read = trace.tokens if architecture == "decoder" else trace.target
                 assert read is not None
@@ -80,58 +94,59 @@ def test_the_trace_of_a_step_ends_in_what_was_believed(architecture: str) -> Non
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_entropy_is_that_of_torch(architecture: str) -> None:
-    player = random_player("random", architecture)
-    result = play(player, example_for(player))
+    contender = random_contender("random", architecture)
+    result = roll_out(contender, SOURCE)
     expected = torch.distributions.Categorical(result.probabilities.double()).entropy() / math.log(2)
     # Categorical normalises the float32 probabilities first: their sum is off by less than 1e-6
     torch.testing.assert_close(result.entropy(), expected, rtol=0, atol=1e-5)
 
 
 def test_certainty_has_no_entropy_and_no_idea_has_the_most() -> None:
-    player = random_player("random", "encoder")
+    contender = random_contender("random", "encoder")
     with torch.no_grad():
-        player.model.unembedding.weight.zero_()  # pyright: ignore[reportOptionalMemberAccess]
-        player.model.unembedding.bias.zero_()  # pyright: ignore[reportOptionalMemberAccess]
-        flat = play(player, example_for(player)).entropy()
+        contender.model.unembedding.weight.zero_()  # pyright: ignore[reportOptionalMemberAccess]
+        contender.model.unembedding.bias.zero_()  # pyright: ignore[reportOptionalMemberAccess]
+        flat = roll_out(contender, SOURCE).entropy()
         torch.testing.assert_close(flat, torch.full((5,), 3.0, dtype=torch.float64))  # log₂ of 8 tokens
-        player.model.unembedding.bias[3] = 1000.0  # pyright: ignore[reportOptionalSubscript]
-    assert play(player, example_for(player)).entropy().tolist() == [0.0] * 5
+        contender.model.unembedding.bias[3] = 1000.0  # pyright: ignore[reportOptionalSubscript]
+    assert roll_out(contender, SOURCE).entropy().tolist() == [0.0] * 5
 
 
 def test_the_same_seed_draws_the_same_tokens_whoever_draws_beside_it() -> None:
     hot = Sampling(temperature=2.0)
-    plays = {}
+    rollouts = {}
     for seed in range(20):
-        player = random_player("random", "encoder-decoder", sampling=hot, seed=0)
-        player = Player("random", player.model, player.task, sampling=hot, seed=seed)
+        contender = random_contender("random", "encoder-decoder", sampling=hot, seed=0)
+        contender = contender_of("random", contender.model, contender.task, sampling=hot, seed=seed)
         before = torch.get_rng_state()
-        first, second = (play(player, example_for(player)) for _ in range(2))
+        first, second = (roll_out(contender, SOURCE) for _ in range(2))
         assert torch.equal(before, torch.get_rng_state())
-        assert first.said == second.said
-        assert all(first.drawn_from[step, token] > 0 for step, token in enumerate(first.said))
-        plays[first.said] = seed
-    assert len(plays) > 5
+        assert first.predicted == second.predicted
+        assert all(first.drawn_from[step, token] > 0 for step, token in enumerate(first.predicted))
+        rollouts[first.predicted] = seed
+    assert len(rollouts) > 5
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
 def test_an_edge_of_a_position_that_is_still_to_come_waits_for_it(architecture: str) -> None:
     layer = "decoder.0.attn" if architecture == "decoder" else "decoder.0.self_attn"
     late = 9 if architecture == "decoder" else 4
-    player = random_player(
+    contender = random_contender(
         "random", architecture, edits=(edits.mask_edges(layer, [(late, key) for key in range(2, late + 1)]),)
     )
-    example = example_for(player)
-    whole = record(player.model, example.stream, example.target, edits=player.edits)
-    plain = record(player.model, example.stream, example.target)
-    result = play(player, example, forced=True)
-    for step, position in enumerate(result.positions):
-        p = whole.logits[0, position].softmax(-1)
+    example = contender.frame(SOURCE)
+    whole = record(contender.model, example.stream, example.target, edits=contender.edits)
+    plain = record(contender.model, example.stream, example.target)
+    result = roll_out(contender, SOURCE, forced=True)
+    first = example.tokens.shape[1] - 1 if example.target is None else 0
+    for step in range(len(result)):
+        p = whole.logits[0, first + step].softmax(-1)
         torch.testing.assert_close(result.probabilities[step], p, rtol=0, atol=ROUNDING)
     assert not torch.allclose(whole.logits[0, late], plain.logits[0, late], atol=1e-2), "the edge should matter"
-    assert play(player, example).said  # free-running too
-    beyond = Player("beyond", player.model, player.task, (edits.mask_edges(layer, [(16, 0)]),))
+    assert roll_out(contender, SOURCE).predicted  # free-running too
+    beyond = contender_of("beyond", contender.model, contender.task, (edits.mask_edges(layer, [(16, 0)]),))
     with pytest.raises(EditError, match="no edge"):
-        play(beyond, example)
+        roll_out(beyond, SOURCE)
 
 
 def test_edges_that_are_there_are_cut_as_ever() -> None:
@@ -142,46 +157,57 @@ def test_edges_that_are_there_are_cut_as_ever() -> None:
 
 
 def test_the_likeliest_tokens_come_first() -> None:
-    player = random_player("random", "encoder")
-    result = play(player, example_for(player))
+    contender = random_contender("random", "encoder")
+    result = roll_out(contender, SOURCE)
     top = result.top(2, 3)
     assert [token for token, _ in top] == result.probabilities[2].argsort(descending=True)[:3].tolist()
     assert [p for _, p in top] == result.probabilities[2].sort(descending=True).values[:3].tolist()
     assert len(result.top(2, 99)) == 8
 
 
-def test_one_example_serves_players_of_every_architecture() -> None:
-    example = example_for(random_player("x", "decoder"))
-    for architecture in ARCHITECTURES:
-        player = random_player("x", architecture)
-        assert play(player, example).said == play(player, example_for(player)).said
-    players = [random_player(a, a) for a in ARCHITECTURES]
-    labels = joint_labels(players)
+def test_contenders_of_every_architecture_meet_by_their_labels() -> None:
+    contenders = [random_contender(a, a) for a in ARCHITECTURES]
+    labels = joint_labels(contenders)
     assert sorted(labels) == sorted({"pad", "end", "start", *"1234567"})
-    for player in players:
-        assert tuple(labels[i] for i in to_joint(player, labels)) == player.task.vocabulary.labels
+    for contender in contenders:
+        assert tuple(labels[i] for i in to_joint(contender, labels)) == contender.task.vocabulary.labels
+
+
+def test_a_contender_is_loaded_with_its_changes_and_says_how() -> None:
+    where = str(CHECKPOINTS / "reverse-decoder")
+    sampling = Sampling(temperature=2.0, top_k=5)
+    changes = "silence:decoder.1.attn.0,token:1.9"
+    loaded = Contender.load(where, "cut", causal=False, changes=changes, sampling=sampling, seed=3)
+    assert loaded.edits == (edits.set_causal(False), edits.ablate_head("decoder.1.attn", 0))
+    assert (loaded.name, loaded.sampling, loaded.seed) == ("cut", sampling, 3)
+    assert loaded.frame([3, 7, 12]).source == (3, 9, 12)
+    rollout = roll_out(loaded, [3, 7, 12], forced=True)
+    again = eval(rollout[2].recipe, {"xformer": xformer})
+    assert torch.equal(again.logits, rollout[2].logits)
+    assert (again.asked, again.answer, again.subject.name) == (rollout[2].asked, rollout[2].answer, "cut")
+    assert Contender.load(where, "own").recipe == f"xformer.analysis.Contender.load({where!r}, 'own')"
+    assert roll_out(random_contender("nowhere", "encoder"), SOURCE)[0].recipe is None
 
 
 def test_an_ablated_player_is_not_the_original() -> None:
     whole = shipped("reverse-decoder")
     cut = shipped("reverse-decoder", "cut", edits=(edits.ablate_head(LAST["reverse-decoder"], 0),))
-    example = example_for(whole, [3, 7, 12, 9, 1, 5])
-    assert play(whole, example).is_exact
-    assert not play(cut, example).is_exact
+    assert roll_out(whole, [3, 7, 12, 9, 1, 5]).is_exact
+    assert not roll_out(cut, [3, 7, 12, 9, 1, 5]).is_exact
 
 
 def test_what_cannot_play_is_told_why() -> None:
-    player = random_player("random", "encoder")
+    contender = random_contender("random", "encoder")
     with pytest.raises(InputError, match="needs a name"):
-        Player("", player.model, player.task)
+        contender_of("", contender.model, contender.task)
     with pytest.raises(InputError, match="reads at most 17"):
-        play(player, player.task.example([1] * 18))
+        roll_out(contender, [1] * 18)
     with pytest.raises(InputError, match="takes the steps 0 to 4, got 5"):
-        play(player, example_for(player)).trace(5)
+        roll_out(contender, SOURCE)[5]
     with pytest.raises(InputError, match="takes the steps 0 to 4, got -1"):
-        play(player, example_for(player)).top(-1)
+        roll_out(contender, SOURCE).top(-1)
     with pytest.raises(InputError, match="being trained"):
-        Player("busy", player.model.train(), player.task)
+        contender_of("busy", contender.model.train(), contender.task)
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
@@ -190,10 +216,10 @@ def test_forced_under_changes_one_run_says_what_step_by_step_does(
 ) -> None:
     layer = "decoder.0.attn" if architecture == "decoder" else "decoder.0.self_attn"
     changes = (edits.ablate_head(layer, 0), edits.zero_positions(), edits.mask_edges(layer, [(3, 1)]))
-    player = random_player("changed", architecture, edits=changes)
-    at_once = play(player, example_for(player), forced=True)
-    monkeypatch.setattr(players, "looks_back_only", lambda player: False)
-    step_by_step = play(player, example_for(player), forced=True)
+    contender = random_contender("changed", architecture, edits=changes)
+    at_once = roll_out(contender, SOURCE, forced=True)
+    monkeypatch.setattr(token_rollout, "looks_back_only", lambda contender: False)
+    step_by_step = roll_out(contender, SOURCE, forced=True)
     torch.testing.assert_close(at_once.probabilities, step_by_step.probabilities, rtol=0, atol=ROUNDING)
     assert at_once.read == step_by_step.read
     for one, other in zip(at_once.steps, step_by_step.steps, strict=True):
@@ -202,23 +228,23 @@ def test_forced_under_changes_one_run_says_what_step_by_step_does(
 
 def test_a_lifted_mask_is_played_step_by_step() -> None:
     """One run over the whole answer would show each position the answer that it has to say."""
-    assert not players.looks_back_only(random_player("open", "decoder", edits=(edits.set_causal(False),)))
-    assert not players.looks_back_only(random_player("edge", "decoder", edits=(edits.unmask_edges("*", [(0, 1)]),)))
-    assert players.looks_back_only(random_player("own", "decoder", edits=(edits.set_causal(True),)))
+    assert not looks_back_only(random_contender("open", "decoder", edits=(edits.set_causal(False),)))
+    assert not looks_back_only(random_contender("edge", "decoder", edits=(edits.unmask_edges("*", [(0, 1)]),)))
+    assert looks_back_only(random_contender("own", "decoder", edits=(edits.set_causal(True),)))
 
 
 def test_a_text_is_gone_on_with_and_neither_right_nor_wrong() -> None:
-    player = shipped("characters")
-    example = player.task.example(player.task.vocabulary.read("The list of "))
-    after, along = play(player, example), play(player, example, forced=True)
+    contender = shipped("characters")
+    text = contender.task.vocabulary.read("The list of ")
+    after, along = roll_out(contender, text), roll_out(contender, text, forced=True)
     assert (len(after), after.answer, after.right, after.ended) == (
-        players.GOES_ON,
+        CONTINUATION_LENGTH,
         (),
         (),
         "tokens that were asked for",
     )
-    assert after.positions[:2] == (11, 12)
+    assert [after[step].asked for step in (0, 1)] == [(11,), (12,)]
     assert (len(along), len(along.answer), along.right) == (11, 11, ())
     assert not along.is_exact
     assert not any(one.has_right_answer for one in (after, along))
-    torch.testing.assert_close(after.trace(3).logits[0, -1].softmax(-1), after.probabilities[3], rtol=0, atol=ROUNDING)
+    torch.testing.assert_close(after[3].probabilities[0], after.probabilities[3], rtol=0, atol=ROUNDING)

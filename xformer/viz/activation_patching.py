@@ -1,27 +1,40 @@
 """Draw what carries a difference: how much of it each copied activation restores.
 
-patching_chart(patching(source, into), dark=False)
+viz.patching([one, other], out_of=0)
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import altair as alt
 import pandas as pd
 
+from xformer.analysis.activation_patching import patching as patching_table
+from xformer.reading import Reading
 from xformer.viz import theme
+from xformer.viz.divergence import Drawing, short_names
 
 
-def patching_chart(
-    frame: pd.DataFrame, *, dark: bool, most: int = 20, title: str = ""
-) -> alt.LayerChart | alt.FacetChart:
-    """The `most` telling rows of a `patching` frame of one direction as bars; 0 leaves the run as it was, 1 is the other's.
+def patching(
+    readings: Sequence[Reading],
+    *,
+    everywhere: bool = False,
+    out_of: int = 0,
+    max_parts: int = 20,
+    table: pd.DataFrame | None = None,
+    dark: bool = False,
+) -> Drawing:
+    """The `max_parts` parts of one reading that tell most as bars; 0 leaves the other run as it was, 1 is this one's.
 
-    Heads have their own hues, the other parts those of their kind; ⇒ marks a copy that turns the answer, and to what.
+    Heads have their own hues, the other parts those of their kind; ⇒ marks a copy that turns the answer, and to what. `table`
+    is that of `analysis.patching` where it has been made already.
     """
-    if (n := frame.groupby(["source", "into"]).ngroups) != 1:
-        raise ValueError(f"These bars show one direction, received {n}; take the rows of one pair (source, into).")
-    source, into = frame["source"].iloc[0], frame["into"].iloc[0]
-    shown = frame.head(most)
+    table = patching_table(readings, everywhere=everywhere) if table is None else table
+    whole = [reading.subject.name for reading in (readings[out_of], readings[1 - out_of])]
+    names = short_names(whole)
+    source, into = (names[name] for name in whole)
+    shown = table.loc[table["source"] == whole[0]].head(max_parts)
     data = shown.assign(
         hue=[_hue(row, dark) for row in shown.to_dict("records")],
         text=[
@@ -60,7 +73,7 @@ def patching_chart(
         base.mark_bar().encode(alt.Color("hue:N", scale=None)),
         base.transform_filter("datum.restored >= 0").mark_text(align="left", dx=5, **number).encode(text="text:N"),
         base.transform_filter("datum.restored < 0").mark_text(align="right", dx=-5, **number).encode(text="text:N"),
-    ).properties(height=24 * len(data) + 110, title=title)
+    ).properties(height=24 * len(data) + 144, title=f"Out of {source}, into {into}")
 
 
 def _hue(row: dict[str, object], dark: bool) -> str:

@@ -1,8 +1,8 @@
-"""Draw plays side by side: the likeliest tokens at a step, and how sure, right and far apart the players are at every step.
+"""Draw rollouts side by side: the likeliest tokens at a step, and how sure, right and far apart the players are at every step.
 
-    top_chart(top_frame(plays, steps=[3]), dark=False)
-    steps_chart(step_frame(plays), "entropy", first_parting(plays), dark=False)
-    pairs_chart(pair_frame(plays), "kl", first_parting(plays), dark=False)
+    viz.likeliest_tokens(rollouts, 3)
+    viz.predictions_by_step(rollouts, "entropy")
+    viz.divergence_by_step(rollouts, "kl")
 
 Players keep their order and their hue in every chart. Where players agree their lines lie on one another, so the first is
 drawn widest and the last thinnest: all of them stay visible.
@@ -16,6 +16,11 @@ from typing import Any, Literal
 import altair as alt
 import pandas as pd
 
+from xformer.analysis.divergence import divergence_by_step as divergence_table
+from xformer.analysis.divergence import first_divergence
+from xformer.analysis.divergence import likeliest_tokens as tokens_table
+from xformer.analysis.divergence import predictions_by_step as predictions_table
+from xformer.analysis.token_rollout import Rollout
 from xformer.viz import theme
 
 SAYS = "◀ says"
@@ -40,26 +45,26 @@ PAIRS: dict[str, str] = {
 Drawing = alt.LayerChart | alt.FacetChart
 
 
-def top_chart(frame: pd.DataFrame, *, dark: bool, drawn: bool = False, title: str = "") -> Drawing:
-    """The bars of one step of a `top_frame`, all players on one scale from 0 to 1.
+def likeliest_tokens(
+    rollouts: Sequence[Rollout], step: int, k: int = 5, *, drawn: bool = False, title: str = "", dark: bool = False
+) -> Drawing:
+    """Bars of the tokens at one step, all players on one scale from 0 to 1.
 
     The right token carries ✓, and each player's own choice is pointed at. `drawn` shows what was drawn from, after
     temperature and the like, instead of what the model believes.
     """
-    steps = sorted(set(frame["step"].tolist()))
-    if len(steps) != 1:
-        raise ValueError(f"These bars show one step, received {len(steps)}; take the rows of one, for example step 0.")
+    frame = tokens_table(rollouts, step, k)
     players = list(dict.fromkeys(frame["player"]))
     what = "drawn" if drawn else "probability"
     rows = frame.to_dict("records")
     right = {row["token"] for row in rows if row["right"]}
-    kept = right | {row["token"] for row in rows if row["said"] or row[what] >= LEAST}
+    kept = right | {row["token"] for row in rows if row["predicted"] or row[what] >= LEAST}
     data = pd.DataFrame(
         [
             row
             | {
                 "place": f"{row['token']} {theme.RIGHT.mark}" if row["token"] in right else row["token"],
-                "shown": _shown(row[what], row["said"]),
+                "shown": _shown(row[what], row["predicted"]),
                 "verdict": theme.RIGHT.word if row["right"] else theme.WRONG.word,
             }
             for row in rows
@@ -82,7 +87,7 @@ def top_chart(frame: pd.DataFrame, *, dark: bool, drawn: bool = False, title: st
             alt.Tooltip("verdict:N", title="which is"),
             alt.Tooltip("probability:Q", title="model's probability", format=".6f"),
             alt.Tooltip("drawn:Q", title="chance to be drawn", format=".6f"),
-            alt.Tooltip("said:N", title="said"),
+            alt.Tooltip("predicted:N", title="said"),
         ],
     )
     bars = base.mark_bar().encode(player_hues(players, dark))
@@ -92,20 +97,20 @@ def top_chart(frame: pd.DataFrame, *, dark: bool, drawn: bool = False, title: st
     )
 
 
-def steps_chart(
-    frame: pd.DataFrame,
-    what: Literal["probability", "answer_probability", "drawn", "entropy"],
-    parting: int | None,
+def predictions_by_step(
+    rollouts: Sequence[Rollout],
+    what: Literal["probability", "answer_probability", "drawn", "entropy"] = "probability",
     *,
-    dark: bool,
     height: int = 290,
+    dark: bool = False,
 ) -> Drawing:
-    """One line per player of a `step_frame`; each point is right (●) or wrong (✚).
+    """One line per player; each point is right (●) or wrong (✚).
 
-    A rule marks the first parting; steps are grey where the players no longer read the same.
+    A rule marks where they part first; steps are grey where the players no longer read the same.
     """
+    frame = predictions_table(rollouts)
     players = list(dict.fromkeys(frame["player"]))
-    places = step_labels(frame)
+    places = _step_labels(frame)
     data = frame.assign(
         place=[places[step] for step in frame["step"].tolist()],
         verdict=[theme.RIGHT.word if right else theme.WRONG.word for right in frame["right"]],
@@ -135,21 +140,21 @@ def steps_chart(
     width = alt.StrokeWidth("width:Q", scale=None, legend=None)
     points = base.mark_point(filled=True, opacity=1, strokeWidth=1, stroke=theme.pick(theme.BACKGROUND, dark))
     return alt.layer(
-        *_backdrop(frame, places, parting, dark),
+        *_backdrop(frame, places, first_divergence(rollouts), dark),
         base.mark_line(opacity=0.9).encode(player_hues(players, dark), width),
         points.encode(player_hues(players, dark), shape, alt.Size("size:Q", scale=None, legend=None), tooltip=hover),
     ).properties(height=height + _LINE * (len(players) + 1) // 2)
 
 
-def pairs_chart(
-    frame: pd.DataFrame,
-    what: Literal["kl", "kl_back", "total_variation"],
-    parting: int | None,
+def divergence_by_step(
+    rollouts: Sequence[Rollout],
+    what: Literal["kl", "kl_back", "total_variation"] = "kl",
     *,
-    dark: bool,
     height: int = 290,
+    dark: bool = False,
 ) -> Drawing:
-    """How far apart the beliefs of each pair of a `pair_frame` are at every step. An infinite divergence leaves a gap."""
+    """How far apart the beliefs of each pair are at every step. An infinite divergence leaves a gap."""
+    frame = divergence_table(rollouts)
     pairs = list(dict.fromkeys(frame["pair"]))
     places = {step: str(step) for step in sorted(set(frame["step"].tolist()))}
     data = frame.assign(
@@ -177,13 +182,13 @@ def pairs_chart(
     ]
     dash = alt.StrokeDash("pair:N", scale=alt.Scale(domain=pairs, range=list(_DASHES)), **look)
     return alt.layer(
-        *_backdrop(frame, places, parting, dark),
+        *_backdrop(frame, places, first_divergence(rollouts), dark),
         base.mark_line(strokeWidth=2.5).encode(dash),
         base.mark_point(size=80, filled=True, opacity=1).encode(tooltip=hover),
     ).properties(height=height + _LINE * (1 + (len(pairs) + 1) // 2))
 
 
-def step_labels(frame: pd.DataFrame) -> dict[int, str]:
+def _step_labels(frame: pd.DataFrame) -> dict[int, str]:
     """Each step with its right token, "3 · 12"; without it where the players' right answers differ."""
     answers: dict[int, set[str]] = {}
     for step, answer in zip(frame["step"].tolist(), frame["answer"].tolist(), strict=True):
@@ -202,10 +207,16 @@ def player_hues(players: Sequence[str], dark: bool) -> alt.Color:
     )
 
 
-def _shown(p: float, said: bool) -> str:
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """The first word of each name where that tells them apart, "A" of "A · causal mask"; else the whole."""
+    short = [name.split(" ")[0] for name in names]
+    return dict(zip(names, short if len(set(short)) == len(names) else names, strict=True))
+
+
+def _shown(p: float, is_predicted: bool) -> str:
     """The number beside a bar; nothing beside one too short to be seen."""
     number = f"{p:.3f}" if p >= LEAST else "< 0.001"
-    return f"{number}  {SAYS}" if said else number if p >= LEAST else ""
+    return f"{number}  {SAYS}" if is_predicted else number if p >= LEAST else ""
 
 
 def _steps(places: dict[int, str], title: str) -> alt.X:
@@ -217,8 +228,8 @@ def _steps(places: dict[int, str], title: str) -> alt.X:
     return alt.X("place:O", sort=list(places.values()), title=title, axis=axis, scale=alt.Scale(type="band"))
 
 
-def _backdrop(frame: pd.DataFrame, places: dict[int, str], parting: int | None, dark: bool) -> list[alt.Chart]:
-    """Grey where contexts differ, and the rule at the first parting."""
+def _backdrop(frame: pd.DataFrame, places: dict[int, str], divergence: int | None, dark: bool) -> list[alt.Chart]:
+    """Grey where contexts differ, and the rule at the first divergence."""
     layers: list[Any] = []
     x = alt.X("place:O", sort=list(places.values()))
     others = {step for step, same in zip(frame["step"], frame["same_context"], strict=True) if not same}
@@ -228,10 +239,10 @@ def _backdrop(frame: pd.DataFrame, places: dict[int, str], parting: int | None, 
             .mark_rect(color=theme.pick(theme.MASKED, dark), opacity=0.45)
             .encode(x, tooltip=alt.Tooltip("note:N", title="here"))
         )
-    if parting is not None and parting in places:
+    if divergence is not None and divergence in places:
         ink = theme.pick(theme.TEXT, dark)
-        late = list(places).index(parting) > len(places) / 2  # the note stays inside the chart
-        here = alt.Chart(pd.DataFrame({"place": [places[parting]], "note": ["they part here"]})).encode(x)
+        late = list(places).index(divergence) > len(places) / 2  # the note stays inside the chart
+        here = alt.Chart(pd.DataFrame({"place": [places[divergence]], "note": ["they part here"]})).encode(x)
         text = here.mark_text(
             color=ink, fontSize=12, fontWeight="bold", baseline="bottom", align="right" if late else "left"
         )

@@ -1,0 +1,197 @@
+"""How a step was decided: the rows and differences are those of the runs, and what cannot be compared says so."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+import torch
+
+from tests.analysis.duel import LAST, SHIPPED, SOURCE, contender_of, random_contender, shipped
+from tests.training.tiny import ARCHITECTURES
+from xformer import edits
+from xformer.analysis import decision
+from xformer.analysis.contender import Contender
+from xformer.analysis.decision import (
+    MEAN,
+    clearest_heads,
+    deciding_layers,
+    decision_lens,
+    decision_rows,
+    lens_divergence,
+    pattern,
+    pattern_difference,
+    why_incomparable,
+)
+from xformer.analysis.divergence import first_divergence
+from xformer.analysis.token_rollout import roll_out
+from xformer.errors import EditError, InputError
+from xformer.names import layer_title
+from xformer.reading import Reading
+
+
+def step_of(contender: Contender, step: int = 2) -> Reading:
+    return roll_out(contender, SOURCE, forced=True)[step]
+
+
+def two_readings(architecture: str, step: int = 2) -> tuple[Reading, Reading]:
+    one, other = (step_of(random_contender(f"seed {seed}", architecture, seed=seed), step) for seed in (0, 1))
+    return one, other
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_rows_are_those_of_the_deciding_position(architecture: str) -> None:
+    reading, other = two_readings(architecture)
+    [position] = reading.asked
+    frame = decision_rows([reading])
+    stack = "encoder" if architecture == "encoder" else "decoder"
+    kinds = ("self_attn", "cross_attn") if architecture == "encoder-decoder" else ("attn",)
+    expected = [f"{stack}.{layer}.{kind}" for layer in range(2) for kind in kinds]
+    assert list(dict.fromkeys(frame["layer"])) == expected
+    for path in expected:
+        weights, mask = reading[f"{path}.pattern"][0], reading[f"{path}.mask"][0]
+        for head in range(3):
+            rows = frame[(frame["layer"] == path) & (frame["head"] == head)]
+            assert rows["weight"].tolist() == weights[head, position].tolist()
+            assert rows["allowed"].tolist() == mask[head, position].tolist()
+            tokens = (
+                reading.trace.tokens if architecture != "encoder-decoder" or "cross" in path else reading.trace.target
+            )
+            assert tokens is not None
+            assert rows["token"].tolist() == [reading.subject.labels[token] for token in tokens[0].tolist()]
+            assert rows["weight"].sum() == pytest.approx(1, abs=1e-6)
+        mean = frame[(frame["layer"] == path) & (frame["head"] == MEAN)]
+        by_hand = [sum(weights[head, position, key].item() for head in range(3)) / 3 for key in range(len(mean))]
+        assert mean["weight"].tolist() == pytest.approx(by_hand, abs=1e-12)
+    both = decision_rows([reading, other])
+    assert both[both["player"] == "seed 1"].reset_index(drop=True).equals(decision_rows([other]))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_of_many_heads_those_are_kept_in_which_the_pair_differs_most(
+    architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings = two_readings(architecture)
+    whole = dict(list(decision_rows(readings).groupby("player")))
+    apart = {}
+    for (path, head), rows in whole["seed 0"].groupby(["layer", "head"]):
+        theirs = whole["seed 1"].query("layer == @path and head == @head")
+        apart[path, head] = sum(abs(a - b) for a, b in zip(rows["weight"], theirs["weight"], strict=True)) / 2
+    expected = sorted((cell for cell in apart if cell[1] != MEAN), key=lambda cell: -apart[cell])[:3]
+    monkeypatch.setattr(decision, "ALL_ROWS", 1)
+    for _, frame in decision_rows(readings, n_heads=3).groupby("player"):
+        assert list(dict.fromkeys(zip(frame["layer"], frame["head"], strict=True))) == expected
+    sharpest = whole["seed 0"].query("head >= 0").groupby(["layer", "head"])["weight"].max().sort_values().index[::-1]
+    assert clearest_heads(whole["seed 0"], None, 3) == sharpest[:3].tolist()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_differences_are_second_less_first(architecture: str) -> None:
+    one, other = two_readings(architecture)
+    layers = [site.path for site in one.attention]
+    for path in deciding_layers(one):
+        for head in (0, 2, MEAN):
+            frame = pattern_difference([one, other], layers.index(path), head)
+            a, b = pattern(one, path, head), pattern(other, path, head)
+            assert len(frame) == a.numel()
+            assert frame["difference"].abs().max() > 0.01
+            keys = one.tokens_of("encoder" if "cross" in path or architecture == "encoder" else "decoder")
+            for row in frame.to_dict("records"):
+                cell = row["query"], row["key"]
+                assert row["one"] == pytest.approx(a[cell].item(), abs=1e-9)
+                assert row["difference"] == pytest.approx((b[cell] - a[cell]).item(), abs=1e-6)
+                assert row["decides"] == ((row["query"],) == one.asked)
+                assert row["one_allowed"] == bool(one[f"{path}.mask"][0, 0][cell])
+                assert row["key_token"] == keys[row["key"]]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_against_itself_nothing_differs(architecture: str) -> None:
+    contender = random_contender("one", architecture)
+    one, other = step_of(contender), step_of(contender_of("twin", contender.model, contender.task))
+    assert pattern_difference([one, other], 0)["difference"].abs().max() == 0.0
+    assert lens_divergence(decision_lens([one, other])) is None
+
+
+def test_tokens_that_differ_are_both_named() -> None:
+    contender = random_contender("one", "encoder")
+    a, b = (roll_out(contender, source)[0] for source in ([1, 2, 3], [1, 7, 3]))
+    assert pattern_difference([a, b], 0)["key_token"].tolist()[:3] == ["1", "2 / 7", "3"]
+
+
+def test_what_cannot_be_laid_side_by_side_says_why() -> None:
+    encoder, other = two_readings("encoder")
+    decoder, _ = two_readings("decoder")
+    first = random_contender("seed 0", "encoder")
+    wide = step_of(random_contender("five heads", "encoder", model={"n_heads": 5}))
+    longer = roll_out(first, [1, 2, 3, 4, 5, 6])[2]
+    assert why_incomparable(encoder, other) is None
+    for one, two, why in (
+        (
+            encoder,
+            decoder,
+            r"seed 0 decides in encoder\.0\.attn, encoder\.1\.attn and seed 0 in decoder\.0\.attn, decoder\.1\.attn, so "
+            r"there is no map of differences; compare two models of the same architecture",
+        ),
+        (encoder, wide, r"3 heads of 5 × 5 and five heads 5 heads of 5 × 5"),
+        (encoder, longer, r"3 heads of 5 × 5 and seed 0 3 heads of 6 × 6"),
+        (encoder, step_of(first, 3), r"at position 2 and seed 0 at 3"),
+    ):
+        assert why_incomparable(one, two)
+        with pytest.raises(InputError, match=why):
+            pattern_difference([one, two], 0)
+    with pytest.raises(EditError, match="has heads 0 to 2 and -1 for their mean, got 3"):
+        pattern_difference([encoder, other], 0, 3)
+
+
+def frame_of(name: str, *tokens: str) -> pd.DataFrame:
+    columns = {"depth": range(len(tokens)), "point": [f"p{i}" for i in range(len(tokens))], "token": tokens}
+    return pd.DataFrame(columns | {"player": "".join(tokens) + name})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [("abc", "abc", None), ("abc", "abd", (2, "p2")), ("abc", "dbe", (2, "p2")), ("abc", "def", (0, "p0")),
+     ("abc", "axd", (1, "p1")), ("abc", "dec", None)],
+)  # fmt: skip
+def test_lenses_part_where_they_differ_for_good(one: str, other: str, expected: tuple[int, str] | None) -> None:
+    assert lens_divergence(pd.concat([frame_of("one", *one), frame_of("other", *other)])) == expected
+
+
+def test_lenses_of_other_depths_cannot_be_compared() -> None:
+    with pytest.raises(InputError, match="pass 2 and 3 points"):
+        lens_divergence(pd.concat([frame_of("one", *"ab"), frame_of("other", *"abc")]))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_lens_ends_in_what_was_said_and_parts_at_the_silenced_layer(name: str) -> None:
+    whole, cut = shipped(name), shipped(name, "cut", edits=(edits.ablate_head(LAST[name], 0),))
+    rollouts = [roll_out(contender, [3, 7, 12, 9, 1, 5]) for contender in (whole, cut)]
+    step = first_divergence(rollouts)
+    assert step is not None
+    frames = []
+    for rollout in rollouts:
+        reading = rollout[step]
+        frames.append(frame := decision_lens([reading]))
+        assert frame["token"].iloc[-1] == rollout.labels[rollout.predicted[step]]
+        assert frame["probability"].iloc[-1] == pytest.approx(rollout.probability(step), abs=1e-5)
+        assert tuple(set(frame["position"])) == reading.asked
+        assert frame["right"].iloc[-1] == rollout.right[step]
+    parted = lens_divergence(pd.concat(frames))
+    assert parted is not None
+    is_pair = "seq2seq" in name
+    point = layer_title(LAST[name], is_pair=is_pair) + ("" if is_pair else " · attention")
+    earliest = frames[0]["point"].tolist().index(point)
+    assert parted[0] >= earliest  # before the silenced head the two are the same
+    assert frames[0]["token"][:earliest].tolist() == frames[1]["token"][:earliest].tolist()
+
+
+def test_where_nobody_knows_what_is_right_the_lens_does_not_say_so() -> None:
+    contender = shipped("characters")
+    rollout = roll_out(contender, contender.task.vocabulary.read("The list of "), forced=True)
+    assert "right" not in decision_lens([rollout[2]])
+
+
+def test_a_step_reads_all_that_stands_before_it() -> None:
+    reading, _ = two_readings("decoder", 3)
+    assert reading.asked == (len(SOURCE) + 3,)
+    assert torch.equal(reading.logits[0, reading.asked[-1]], reading.logits[0, -1])

@@ -1,0 +1,264 @@
+"""The charts of a comparison show the numbers of their frames, on fixed scales, told apart by more than colour."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.analysis.duel import SOURCE, contender_of, random_contender
+from tests.viz.test_theme import SEEN, as_seen, nearest
+from xformer import analysis, edits, viz
+from xformer.analysis.decision import lens_divergence
+from xformer.analysis.divergence import first_divergence
+from xformer.analysis.token_rollout import roll_out
+from xformer.decoding import Sampling
+from xformer.edits import zero_positions
+from xformer.interventions import parse
+from xformer.viz import theme
+from xformer.viz.decision import DECIDES
+from xformer.viz.divergence import SAYS, short_names
+
+DARK = pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+CONTENDERS = [random_contender(f"seed {seed}", "decoder", seed=seed) for seed in (2, 3)]
+CONTENDERS.append(
+    contender_of('hot "one"', CONTENDERS[0].model, CONTENDERS[0].task, sampling=Sampling(temperature=3.0))
+)
+ROLLOUTS = [roll_out(contender, SOURCE) for contender in CONTENDERS]
+STEP, LEAST = first_divergence(ROLLOUTS[:2]), 0.15
+assert STEP is not None
+READINGS = [one[STEP] for one in ROLLOUTS[:2]]
+CHANGED = contender_of("changed", CONTENDERS[0].model, CONTENDERS[0].task, (zero_positions(),))
+TWINS = [ROLLOUTS[0], roll_out(CHANGED, SOURCE)]
+CHANGES_AT = first_divergence(TWINS)
+assert CHANGES_AT is not None
+PATCHED = [one[CHANGES_AT] for one in TWINS]
+COUNTED = analysis.agreement(CONTENDERS[:2], samples=50)
+
+
+def rows(chart: Any) -> list[dict[str, Any]]:
+    """Every row of every data set of a chart, as the browser gets it."""
+    return [row for data in chart.to_dict()["datasets"].values() for row in data]
+
+
+def found(value: Any, key: str) -> list[Any]:
+    """Every value of a key, wherever it stands in a specification."""
+    if isinstance(value, dict):
+        return ([value[key]] if key in value else []) + [hit for inner in value.values() for hit in found(inner, key)]
+    return [hit for inner in value for hit in found(inner, key)] if isinstance(value, list) else []
+
+
+def every_chart(dark: bool) -> list[Any]:
+    return [
+        viz.likeliest_tokens(ROLLOUTS, STEP, 4, dark=dark),
+        viz.likeliest_tokens(ROLLOUTS, STEP, 4, dark=dark, drawn=True),
+        *(viz.predictions_by_step(ROLLOUTS, what, dark=dark) for what in ("probability", "entropy", "drawn")),
+        *(viz.divergence_by_step(ROLLOUTS, what, dark=dark) for what in ("kl", "total_variation")),
+        *(viz.pattern_difference(READINGS, 1, 2, show=show, dark=dark) for show in ("one", "difference")),
+        viz.decision_rows(READINGS, dark=dark),
+        viz.decision_lens(READINGS, pair=(0, 1), dark=dark),
+        viz.patching(PATCHED, dark=dark),
+        viz.accuracy(COUNTED, "position", "token", dark=dark),
+        viz.accuracy(COUNTED, "length", "exact", dark=dark),
+        viz.confusion(COUNTED, "seed 2", dark=dark),
+    ]
+
+
+@DARK
+def test_every_chart_names_its_axes_and_tells_its_numbers(dark: bool) -> None:
+    for chart in every_chart(dark):
+        spec = chart.to_dict()  # validated against Vega-Lite's schema
+        for axis in ("x", "y"):
+            titles = [channel.get("title") for channel in found(spec, axis) if isinstance(channel, dict)]
+            assert any(titles), f"{axis} has no title"
+        assert found(spec, "tooltip")
+        assert len(str(spec)) < 400_000
+
+
+@DARK
+def test_bars_are_the_probabilities_of_all_players_on_one_scale(dark: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xformer.viz.divergence.LEAST", LEAST)  # so high that a token of these contenders is left out
+    frame = analysis.likeliest_tokens(ROLLOUTS, STEP, 4)
+    chart = viz.likeliest_tokens(ROLLOUTS, STEP, 4, dark=dark)
+    shown = {(row["player"], row["token"]): row for row in rows(chart)}
+    assert 0 < len({token for _, token in shown}) < frame["token"].nunique()
+    for row in frame.to_dict("records"):
+        others = frame[frame["token"] == row["token"]]
+        if not (others["predicted"].any() or others["right"].any() or others["probability"].max() >= LEAST):
+            assert (row["player"], row["token"]) not in shown
+            continue
+        bar = shown[row["player"], row["token"]]
+        assert bar["probability"] == row["probability"]
+        assert (SAYS in bar["shown"]) == row["predicted"]
+        assert bar["place"].endswith(theme.RIGHT.mark) == row["right"]
+    assert [row["player"] for row in shown.values() if SAYS in row["shown"]]
+    spec = chart.to_dict()
+    scale = spec["layer"][0]["encoding"]["color"]["scale"]
+    assert scale == {"domain": [p.name for p in CONTENDERS], "range": theme.player_hues(3, dark)}
+    assert spec["layer"][0]["encoding"]["x"]["scale"]["domain"][0] == 0
+
+
+@DARK
+@pytest.mark.parametrize("what", ["probability", "answer_probability", "drawn", "entropy"])
+def test_lines_are_the_frame_with_the_parting_marked(dark: bool, what: Any) -> None:
+    frame = analysis.predictions_by_step(ROLLOUTS)
+    chart = viz.predictions_by_step(ROLLOUTS, what, dark=dark)
+    shown = {(row["player"], row["step"]): row for row in rows(chart) if "player" in row}
+    assert len(shown) == len(frame)
+    for row in frame.to_dict("records"):
+        point = shown[row["player"], row["step"]]
+        assert point[what] == row[what]
+        assert point["place"] == f"{row['step']} · {row['answer']}"
+        assert point["verdict"] == ("right" if row["right"] else "wrong")
+    notes = [row for row in rows(chart) if row.get("note") == "they part here"]
+    assert [note["place"] for note in notes] == [shown["seed 2", STEP]["place"]]
+    grey = {row["place"] for row in rows(chart) if row.get("note") == "they have read different tokens"}
+    assert grey == {row["place"] for row in shown.values() if not row["same_context"]}
+    assert grey
+    spec = chart.to_dict()
+    if what != "entropy":
+        assert [scale["domain"] for scale in found(spec, "scale") if scale and scale.get("domain") == [0, 1]]
+    widths = list(dict.fromkeys((row["player"], row["width"]) for row in shown.values()))
+    assert [name for name, _ in widths] == [contender.name for contender in CONTENDERS]  # drawn in this order, …
+    assert [width for _, width in widths] == [9.0, 5.5, 3.0]  # … so that equal lines do not hide one another
+    alone = rows(viz.predictions_by_step(ROLLOUTS[:1], what, dark=dark))
+    assert not [row for row in alone if row.get("note") == "they part here"]
+
+
+def test_an_infinite_divergence_is_a_gap() -> None:
+    """An encoder of this task can never say "end", which a decoder can."""
+    rollouts = [roll_out(random_contender(kind, kind), SOURCE, forced=True) for kind in ("encoder", "decoder")]
+    for what, is_gap in (("kl", False), ("kl_back", True)):
+        chart = viz.divergence_by_step(rollouts, what)
+        shown = [row["shown"] for row in rows(chart) if "pair" in row]
+        assert len(shown) == len(SOURCE)
+        assert all((value is None) == is_gap for value in shown)
+        assert "Infinity" not in chart.to_json()
+
+
+@DARK
+def test_maps_have_fixed_scales_and_masked_cells_are_grey(dark: bool) -> None:
+    charts = {
+        show: viz.pattern_difference(READINGS, 0, 1, show=show, dark=dark) for show in ("one", "other", "difference")
+    }
+    for show, chart in charts.items():
+        seen, hidden = chart.to_dict()["layer"]
+        scale = seen["encoding"]["color"]["scale"]
+        domain = (-1, 1) if show == "difference" else (0, 1)
+        assert (scale["domain"][0], scale["domain"][-1]) == domain
+        assert scale["domain"][len(scale["domain"]) // 2] == pytest.approx(sum(domain) / 2)
+        assert seen["encoding"]["color"]["field"] == show
+        assert hidden["mark"]["color"] == theme.pick(theme.MASKED, dark)
+    frame = analysis.pattern_difference(READINGS, 0, 1)
+    cut = [row for row in rows(charts["difference"]) if row["row"].startswith(DECIDES)]
+    assert [row["difference"] for row in cut] == frame[frame["decides"]]["difference"].tolist()
+    assert len({row["row"] for row in cut}) == 1
+
+
+def test_rows_over_other_tokens_are_not_mixed() -> None:
+    reading = roll_out(random_contender("pair", "encoder-decoder"), SOURCE, forced=True)[2]
+    frame = analysis.decision_rows([reading])
+    with pytest.raises(ValueError, match="one by one"):
+        viz.decision_rows([reading])
+    cross = frame[frame["layer"].str.endswith("cross_attn")]
+    shown = rows(viz.decision_rows([reading], does="cross-attention"))
+    assert [row["weight"] for row in shown] == cross["weight"].tolist()
+    assert {row["row"] for row in shown} >= {"decoder 1 · cross · head 1", "decoder 2 · cross · mean"}
+
+
+def test_rows_are_those_of_one_player() -> None:
+    for index, reading in enumerate(READINGS):
+        expected = analysis.decision_rows([reading])["weight"].tolist()
+        assert [row["weight"] for row in rows(viz.decision_rows(READINGS, show=index))] == expected
+
+
+@DARK
+def test_lanes_say_the_likeliest_tokens_and_where_they_part(dark: bool) -> None:
+    frame = analysis.decision_lens(READINGS)
+    parted = lens_divergence(frame)
+    assert parted is not None
+    chart = viz.decision_lens(READINGS, pair=(0, 1), dark=dark)
+    shown = {(row["player"], row["depth"]): row for row in rows(chart) if "player" in row}
+    assert len(shown) == len(frame)
+    for row in frame.to_dict("records"):
+        says = f"{row['token']} ✓" if row["right"] else row["token"]
+        assert shown[row["player"], row["depth"]]["says"] == says
+        assert shown[row["player"], row["depth"]]["probability"] == row["probability"]
+    assert [row["point"] for row in rows(chart) if "note" in row] == [parted[1]]
+    assert not [row for row in rows(viz.decision_lens(READINGS, dark=dark)) if "note" in row]
+
+
+def test_names_are_short_where_that_tells_them_apart() -> None:
+    assert short_names(["A · as trained", "B · causal mask"]) == {"A · as trained": "A", "B · causal mask": "B"}
+    assert short_names(["seed 1", "seed 2"]) == {"seed 1": "seed 1", "seed 2": "seed 2"}
+
+
+@DARK
+def test_patches_are_sorted_bars_in_the_hues_of_their_heads(dark: bool) -> None:
+    both = analysis.patching(PATCHED)
+    frame = both[both["source"] == PATCHED[0].subject.name]
+    shown = [row for row in rows(viz.patching(PATCHED, max_parts=7, dark=dark)) if "part" in row]
+    assert [row["restored"] for row in shown] == frame["restored"].head(7).tolist()
+    for row in shown:
+        if row["head"]:
+            assert row["hue"] == theme.head_hue(row["head"] - 1, dark)
+        assert ("⇒" in row["text"]) == row["turns"]
+    assert any(row["turns"] for row in shown)
+    there = [row for row in rows(viz.patching(PATCHED, out_of=1, table=both, dark=dark)) if "part" in row]
+    assert {row["source"] for row in there} == {PATCHED[1].subject.name}
+
+
+@DARK
+def test_shares_carry_their_intervals(dark: bool) -> None:
+    table = analysis.accuracy(COUNTED, "position")
+    shown = rows(viz.accuracy(COUNTED, "position", "exact", dark=dark))
+    expected = table[table["measure"] == "exact"]
+    assert [(row["low"], row["share"], row["high"]) for row in shown] == list(
+        zip(expected["low"], expected["share"], expected["high"], strict=True)
+    )
+    band = viz.accuracy(COUNTED, "position", "exact", dark=dark).to_dict()["layer"][0]
+    assert (band["mark"]["type"], band["encoding"]["y"]["field"], band["encoding"]["y2"]["field"]) == (
+        "area",
+        "low",
+        "high",
+    )
+    assert band["encoding"]["y"]["scale"]["domain"] == [0, 1]
+
+
+def test_confusions_are_those_of_one_player_in_the_order_of_the_tokens() -> None:
+    table = analysis.confusion(COUNTED)
+    chart = viz.confusion(COUNTED, "seed 3")
+    shown = [row for row in rows(chart) if "count" in row]
+    expected = table[table["player"] == "seed 3"]
+    assert [row["count"] for row in shown] == expected["count"].tolist()
+    order = chart.to_dict()["layer"][0]["encoding"]["x"]["scale"]["domain"]
+    assert order == [label for label in COUNTED.labels if label in set(expected["right"]) | set(expected["predicted"])]
+
+
+def test_right_tokens_that_differ_between_players_are_left_out_of_the_axis() -> None:
+    one = CONTENDERS[0]
+    other = replace(one, subject=replace(one.subject, name="other"), interventions=parse("token:0.6", one.model.config))
+    rollouts = [roll_out(contender, SOURCE, forced=True) for contender in (one, other)]
+    shown = {row["step"]: row["place"] for row in rows(viz.predictions_by_step(rollouts)) if "step" in row}
+    assert [shown[step] for step in (3, 4)] == [f"3 · {SOURCE[1]}", "4"]
+
+
+def test_edited_players_are_drawn_like_any_other() -> None:
+    cut = contender_of("cut", CONTENDERS[0].model, CONTENDERS[0].task, (edits.ablate_head("decoder.0.attn", 1),))
+    drawn = rows(viz.predictions_by_step([ROLLOUTS[0], roll_out(cut, SOURCE)], "entropy", dark=True))
+    assert {row["player"] for row in drawn if "player" in row} == {"seed 2", "cut"}
+
+
+@DARK
+@pytest.mark.parametrize("how", list(SEEN))
+def test_players_are_told_apart_from_each_other_and_from_the_first_heads(dark: bool, how: str) -> None:
+    contenders, heads = theme.player_hues(4, dark), theme.head_hues(4, dark)
+    assert nearest(contenders, how) >= 0.12
+    apart = [as_seen(contender, how) - as_seen(head, how) for contender in contenders for head in heads]
+    assert min((difference @ difference) ** 0.5 for difference in apart) >= 0.075
+    assert all(theme.contrast(contender, theme.pick(theme.BACKGROUND, dark)) >= 3 for contender in contenders)
+
+
+def test_players_start_over_after_four() -> None:
+    assert theme.player_hues(5, True)[4] == theme.player_hues(1, True)[0] == theme.PLAYER_HUES[0][1]

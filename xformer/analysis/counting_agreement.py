@@ -1,0 +1,175 @@
+"""How often players are right, and how often they agree, over many sampled inputs: counted chunk by chunk, with intervals.
+
+The intervals are Wilson's (1927, JASA 22:209–212), of 95 %.
+
+Every answer is the likeliest token given the right answer so far and nothing of what follows, so that a player's exact
+match is that of its greedy decoding, also where a change lets it see ahead. The trials of an interval are taken as
+independent. Inputs are; the tokens of one answer are not, so that the interval of a token accuracy over whole answers
+(`accuracy` over all and by length, `same_answers`) is somewhat too narrow.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from typing import Any, Literal
+
+import pandas as pd
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from xformer.analysis.contender import Contender, check_names, joint_labels
+from xformer.analysis.predictions import NO_TOKEN, Predictions, predictions
+from xformer.errors import InputError
+
+CHUNK = 500
+"""Inputs between two reports: those of `evaluate`, batch by batch, so that the figures are the same."""
+
+Cell = tuple[Any, ...]
+"""What is counted: (kind, player, measure, where), of kind "all", "position", "length" or "pair"; or (player, right, predicted)
+as indices of the joint labels."""
+
+
+@lru_cache(maxsize=4096)  # a millisecond each
+def wilson(hits: int, trials: int) -> tuple[float, float]:
+    """The ends of the 95 % interval; 0 and 1 where nothing was tried. Raises `ValueError` for more hits than trials."""
+    if trials == 0:
+        return 0.0, 1.0
+    from scipy.stats import binomtest  # only now: importing it takes a second
+
+    interval = binomtest(hits, trials).proportion_ci(method="wilson")
+    return float(interval.low), float(interval.high)
+
+
+@dataclass(frozen=True, eq=False)
+class Agreement:
+    """What has been counted so far. Measures: "token" one token right, "exact" a whole answer."""
+
+    done: int
+    samples: int
+    players: tuple[str, ...]
+    labels: tuple[str, ...]
+    hits: dict[Cell, int]
+    trials: dict[Cell, int]
+    confusions: dict[Cell, int]
+    recipe: str = ""
+    """The call that counts so many again, where that can be written down."""
+
+    @property
+    def is_final(self) -> bool:
+        return self.done == self.samples
+
+
+def accuracy(counted: Agreement, by: Literal["all", "position", "length"] = "all") -> pd.DataFrame:
+    """How often each player is right, a row per player and measure: player, measure, share, low, high, hits, trials.
+
+    By "position", for each token of the answer from 0 (a column of that name); "exact" is the share that is right up to there.
+    By "length", for each length of the right answer, its end token not counted.
+    """
+    table = _table(counted, by, by)
+    return table.drop(columns="all") if by == "all" else table
+
+
+def same_answers(counted: Agreement) -> pd.DataFrame:
+    """How often two players say the same, a row per pair and measure: one, other, measure, share to trials."""
+    return _table(counted, "pair", "other").rename(columns={"player": "one"})
+
+
+def confusion(counted: Agreement, player: str | None = None) -> pd.DataFrame:
+    """A row for each token predicted for a right one: player, right, predicted, count, share (of that right token)."""
+    cells = sorted(counted.confusions.items(), key=lambda item: (counted.players.index(item[0][0]), *item[0][1:]))
+    rows = [
+        (name, counted.labels[right], counted.labels[predicted], count)
+        for (name, right, predicted), count in cells
+        if player in (None, name)
+    ]
+    table = pd.DataFrame(rows, columns=["player", "right", "predicted", "count"])
+    return table.assign(share=table["count"] / table.groupby(["player", "right"])["count"].transform("sum"))
+
+
+def _table(counted: Agreement, kind: str, group: str) -> pd.DataFrame:
+    """The counts of one kind as shares with their intervals, players in their own order."""
+    keys = sorted((key for key in counted.trials if key[0] == kind), key=lambda key: counted.players.index(key[1]))
+    rows = []
+    for key in keys:
+        _, player, measure, where = key
+        hits, trials = counted.hits[key], counted.trials[key]
+        rows.append((player, where, measure, hits / trials, *wilson(hits, trials), hits, trials))
+    return pd.DataFrame(rows, columns=["player", group, "measure", "share", "low", "high", "hits", "trials"])
+
+
+def agreement(contenders: Sequence[Contender], *, samples: int = 5000, seed: int = 0) -> Agreement:
+    """Count over `samples` fresh inputs of the first one's task.
+
+    Raises `InputError` when contenders share a name or were made for different tokens.
+    """
+    *_, last = count_agreement(contenders, samples=samples, seed=seed)
+    return last
+
+
+def count_agreement(contenders: Sequence[Contender], *, samples: int = 5000, seed: int = 0) -> Iterator[Agreement]:
+    """The same with a report per 500 inputs, or fewer long ones.
+
+    Closing the iterator stops the counting; nothing is left behind.
+    """
+    check_names(contenders)
+    if samples < 1:
+        raise InputError(f"At least one input must be sampled, got {samples}; for example 5000.")
+    names, labels = tuple(contender.name for contender in contenders), joint_labels(contenders)
+    recipes = ", ".join(contender.recipe for contender in contenders)
+    end = labels.index("end") if "end" in labels else NO_TOKEN
+    hits: Counter[Cell] = Counter()
+    trials: Counter[Cell] = Counter()
+    confusions: Counter[Cell] = Counter()
+    for done, chunk in predictions(contenders, samples, seed=seed, chunk=CHUNK):
+        for name, one in zip(names, chunk, strict=True):
+            _count(name, one, end, hits, trials)
+            pair = one.right * len(labels) + one.predicted  # [input, place]
+            counts = pair[one.right != NO_TOKEN].bincount(minlength=len(labels) ** 2)
+            confusions.update(
+                {(name, *divmod(i, len(labels))): int(counts[i]) for i in counts.nonzero()[:, 0].tolist()}
+            )
+        for (a, one), (b, other) in combinations(zip(names, chunk, strict=True), 2):
+            _count_pair((a, b), one, other, hits, trials)
+        recipe = f"xformer.analysis.agreement([{recipes}], samples={done}, seed={seed})"
+        yield Agreement(done, samples, names, labels, dict(hits), dict(trials), dict(confusions), recipe)
+
+
+def _count(name: str, one: Predictions, end: int, hits: Counter[Cell], trials: Counter[Cell]) -> None:
+    """Add one contender's answers to the counts, over all, by position and by length."""
+    there = one.right != NO_TOKEN  # [input, place]
+    right = (one.predicted == one.right) & there
+    exact = (right | ~there).all(dim=1)  # [input]
+    _add(("all", name, "token", 0), right[there], hits, trials)
+    _add(("all", name, "exact", 0), exact, hits, trials)
+    so_far = (right | ~there).cummin(dim=1).values
+    for place in range(there.shape[1]):
+        cells = there[:, place]
+        _add(("position", name, "token", place), right[cells, place], hits, trials)
+        _add(("position", name, "exact", place), so_far[cells, place], hits, trials)
+    length = (there & (one.right != end)).sum(dim=1)  # [input]
+    for n in length.unique().tolist():
+        rows = length == n
+        _add(("length", name, "token", n), right[rows][there[rows]], hits, trials)
+        _add(("length", name, "exact", n), exact[rows], hits, trials)
+
+
+def _count_pair(
+    names: tuple[str, str], one: Predictions, other: Predictions, hits: Counter[Cell], trials: Counter[Cell]
+) -> None:
+    """Add how often two players say the same, over the tokens that both say."""
+    width = min(one.predicted.shape[1], other.predicted.shape[1])
+    a, b = one.predicted[:, :width], other.predicted[:, :width]
+    there = (a != NO_TOKEN) & (b != NO_TOKEN)  # [input, place]
+    _add(("pair", names[0], "token", names[1]), (a == b)[there], hits, trials)
+    _add(("pair", names[0], "exact", names[1]), ((a == b) | ~there).all(dim=1), hits, trials)
+
+
+def _add(key: Cell, outcome: Bool[Tensor, " trial"], hits: Counter[Cell], trials: Counter[Cell]) -> None:
+    if outcome.numel():
+        hits[key] += int(torch.count_nonzero(outcome))
+        trials[key] += outcome.numel()

@@ -1,0 +1,220 @@
+"""How a step was decided: where each model looked from the position that decided it, and what its layers would have said.
+
+    one, other = rollouts[0][3], rollouts[1][3]                 # the readings that decided step 3
+    decision_rows([one, other])                                 # weights [layer, head, key] of the row that decided
+    pattern_difference([one, other], 1, head=2)                  # two whole patterns and  other − one
+    lens_divergence(decision_lens([one, other]))                # from which point on the likeliest tokens differ for good
+
+The deciding position of a reading is the last output that it asks for. Patterns are compared only where their shapes agree;
+where they do not, `why_incomparable` says so in a sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from xformer.analysis.coarse import any_allowed, any_allowed_cells, blocks, pooled, pooled_keys
+from xformer.analysis.logit_lens import lens
+from xformer.errors import EditError, InputError
+from xformer.reading import Reading
+from xformer.site import Site
+
+MEAN = -1
+"""In a column `head`: the mean of the layer's heads."""
+ALL_ROWS = 16
+"""Up to so many heads and means are all shown."""
+
+
+def deciding_layers(reading: Reading) -> tuple[str, ...]:
+    """The attention layers that the deciding position passes: those of the stack that speaks."""
+    return tuple(site.path for site in reading.sites if site.stack == reading.output_stack)
+
+
+def decision_rows(
+    readings: Sequence[Reading],
+    *,
+    pair: tuple[int, int] = (0, 1),
+    n_heads: int | None = None,
+    max_keys: int | None = None,
+) -> pd.DataFrame:
+    """Where each one looked: a row for each player, attention layer, head (and the mean) and key.
+
+    Columns: player, layer (path), head (from 0; −1 the mean), key, key_end, token, weight, allowed. With `max_keys`, longer
+    rows are of at most so many blocks of keys, from `key` to `key_end`, whose weights are added up. With `n_heads`, of more
+    than `ALL_ROWS` heads and means only so many heads are kept: those in which the `pair` differs most where its patterns can
+    be compared, else each one's sharpest.
+    """
+    frames = [_rows(reading, max_keys) for reading in readings]
+    if n_heads is not None and max(frame.groupby(["layer", "head"]).ngroups for frame in frames) > ALL_ROWS:
+        one, other = pair
+        found = None
+        if why_incomparable(readings[one], readings[other]) is None:
+            found = clearest_heads(frames[one], frames[other], n_heads)
+        frames = [
+            _only(frame, found if found and len(frame) == len(frames[one]) else clearest_heads(frame, None, n_heads))
+            for frame in frames
+        ]
+    return pd.concat(frames, ignore_index=True)
+
+
+def clearest_heads(one: pd.DataFrame, other: pd.DataFrame | None, n: int) -> list[tuple[str, int]]:
+    """The n heads (layer, head) whose rows are furthest apart in two tables of one player, by half the summed differences.
+
+    Of one table alone: those whose largest weight is largest. The means of layers are left out.
+    """
+    value = one["weight"] if other is None else (one["weight"] - other["weight"]).abs() / 2
+    heads = one.assign(value=value).loc[one["head"] != MEAN].groupby(["layer", "head"], sort=False)["value"]
+    scores = heads.max() if other is None else heads.sum()
+    return scores.sort_values(ascending=False, kind="stable").index[:n].tolist()
+
+
+def pattern_difference(
+    readings: Sequence[Reading], layer: int, head: int = MEAN, max_blocks: int | None = None
+) -> pd.DataFrame:
+    """Two whole patterns of an attention layer cell by cell: query, query_end, key, key_end, query_token,
+    key_token, one, other, difference = other − one, one_allowed, other_allowed, decides (whether this row decided the step).
+
+    With `max_blocks`, larger patterns are of at most so many blocks a side (see `coarse`), from `query` to `query_end` and so
+    on. Raises `InputError` where the shapes do not agree.
+    """
+    one, other = readings
+    if reason := why_incomparable(one, other):
+        raise InputError(reason)
+    site = one.attention[layer]
+    path = site.path
+    queries, keys = (
+        [a if a == b else f"{a} / {b}" for a, b in zip(one.tokens_of(stack), other.tokens_of(stack), strict=True)]
+        for stack in (site.query_stack, site.key_stack)
+    )
+    rows, columns = blocks(len(queries), max_blocks), blocks(len(keys), max_blocks)
+    a, b = (pooled(pattern(reading, path, head).double(), max_blocks) for reading in readings)  # [query, key]
+    may = [any_allowed_cells(_allowed(reading, path, head), max_blocks).flatten().tolist() for reading in readings]
+    return pd.DataFrame(
+        {
+            "query": [first for first, _ in rows for _ in columns],
+            "query_end": [last for _, last in rows for _ in columns],
+            "key": [first for first, _ in columns] * len(rows),
+            "key_end": [last for _, last in columns] * len(rows),
+            "query_token": [_span(queries, *row) for row in rows for _ in columns],
+            "key_token": [_span(keys, *column) for column in columns] * len(rows),
+            "one": a.flatten().tolist(),
+            "other": b.flatten().tolist(),
+            "difference": (b - a).flatten().tolist(),
+            "one_allowed": may[0],
+            "other_allowed": may[1],
+            "decides": [first <= one.asked[-1] <= last for first, last in rows for _ in columns],
+        }
+    )
+
+
+def pattern(reading: Reading, path: str, head: int = MEAN) -> Float[Tensor, "query key"]:
+    """The weights of one head, or the mean of the layer's heads."""
+    heads = reading[f"{path}.pattern"][0]
+    if head == MEAN:
+        return heads.mean(dim=0)
+    if not 0 <= head < len(heads):
+        raise EditError(f"{path} has heads 0 to {len(heads) - 1} and {MEAN} for their mean, got {head}.")
+    return heads[head]
+
+
+def why_incomparable(one: Reading, other: Reading) -> str | None:
+    """Why two patterns cannot be laid over each other, in one sentence; None where they can."""
+    names = one.subject.name, other.subject.name
+    layers = deciding_layers(one), deciding_layers(other)
+    if layers[0] != layers[1]:
+        said = [f"{name} decides in {', '.join(paths)}" for name, paths in zip(names, layers, strict=True)]
+        return (
+            f"{said[0]} and {said[1].replace(' decides', '', 1)}, so there is no map of differences; "
+            "compare two models of the same architecture and number of layers."
+        )
+    for path in layers[0]:
+        shapes = [tuple(reading[f"{path}.pattern"].shape[1:]) for reading in (one, other)]
+        if shapes[0] != shapes[1]:
+            said = [f"{n_heads} heads of {n_query} × {n_key}" for n_heads, n_query, n_key in shapes]
+            return (
+                f"In {path} {names[0]} has {said[0]} and {names[1]} {said[1]}, so there is no map of differences; "
+                "compare models with the same number of heads on inputs of one length."
+            )
+    if one.asked[-1] != other.asked[-1]:
+        return (
+            f"{names[0]} decides at position {one.asked[-1]} and {names[1]} at {other.asked[-1]}, so there is no map of "
+            "differences; compare the same step."
+        )
+    return None
+
+
+def lens_divergence(table: pd.DataFrame) -> tuple[int, str] | None:
+    """The depth and point of a `decision_lens` of two from which on their likeliest tokens differ to the end; None if they
+    agree at the end.
+
+    Raises `InputError` where the two do not pass the same points.
+    """
+    one, other = (frame for _, frame in table.groupby("player", sort=False))
+    if one["point"].tolist() != other["point"].tolist():
+        raise InputError(
+            f"The two models pass {len(one)} and {len(other)} points, so their layers cannot be laid side by side; "
+            "compare two of the same architecture and number of layers."
+        )
+    differs = (one["token"].to_numpy() != other["token"].to_numpy()).tolist()
+    if not differs[-1]:
+        return None
+    depth = len(differs) - next((i for i, d in enumerate(reversed(differs)) if not d), len(differs))
+    return depth, one["point"].iloc[depth]
+
+
+def _rows(reading: Reading, max_keys: int | None) -> pd.DataFrame:
+    """The rows of one player."""
+    frames = []
+    for path in deciding_layers(reading):
+        weights = reading[f"{path}.pattern"][0, :, reading.asked[-1]].double()  # [head, key]
+        mask = reading[f"{path}.mask"][0, :, reading.asked[-1]]  # [head, key]
+        weights = pooled_keys(torch.cat((weights, weights.mean(dim=0, keepdim=True))), max_keys)
+        mask = any_allowed(torch.cat((mask, mask.any(dim=0, keepdim=True))), max_keys)
+        heads = [*range(len(weights) - 1), MEAN]
+        texts = reading.tokens_of(Site.parse(path).key_stack)
+        spans = blocks(len(texts), max_keys)
+        columns = {
+            "player": reading.subject.name,
+            "layer": path,
+            "head": [head for head in heads for _ in spans],
+            "key": [first for first, _ in spans] * len(heads),
+            "key_end": [last for _, last in spans] * len(heads),
+            "token": [_span(texts, *span) for span in spans] * len(heads),
+            "weight": weights.flatten().tolist(),
+            "allowed": mask.flatten().tolist(),
+        }
+        frames.append(pd.DataFrame(columns))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _only(frame: pd.DataFrame, heads: Sequence[tuple[str, int]]) -> pd.DataFrame:
+    """The rows of some heads, in their order."""
+    by_head = dict(list(frame.groupby(["layer", "head"], sort=False)))
+    return pd.concat([by_head[head] for head in heads if head in by_head])
+
+
+def _allowed(reading: Reading, path: str, head: int) -> Bool[Tensor, "query key"]:
+    """What the mask lets through; for the mean, what it lets through in some head."""
+    mask = reading[f"{path}.mask"][0]  # [head, query, key]
+    return mask.any(dim=0) if head == MEAN else mask[head]
+
+
+def _span(texts: Sequence[str], first: int, last: int) -> str:
+    """The text of a position, or of the ends of a block of several."""
+    return texts[first] if first == last else f"{texts[first]} … {texts[last]}"
+
+
+def decision_lens(readings: Sequence[Reading]) -> pd.DataFrame:
+    """What each point of the stream would say at the deciding position: a `lens` with the column player.
+
+    Where nobody knows what is right, the columns answer, answer_probability and right are left out.
+    """
+    frames = [lens(reading).assign(player=reading.subject.name) for reading in readings]
+    if not all(reading.has_right_answer for reading in readings):
+        frames = [frame.drop(columns=["answer", "answer_probability", "right"]) for frame in frames]
+    return pd.concat(frames, ignore_index=True)

@@ -1,0 +1,251 @@
+"""What a contender says to one input, step by step: a list of readings, each made when it is looked at.
+
+    step s      p_s = softmax(logits at the deciding position)      token_s chosen from p_s by the sampling rule
+    entropy     H(p) = −Σ p log₂ p, in bits                         (Shannon 1948, §6)
+
+An encoder's steps are the positions that have a right answer. A decoder's are the tokens it writes: free-running it goes on
+with what it chose, forced it goes on with the right answer. They end at its end token (free-running only) or once as many
+tokens are said as the right answer has, its end token included: nothing runs on for ever.
+
+A text has no right answer. Free-running, a decoder continues it by `CONTINUATION_LENGTH` tokens; forced, it is led along the
+text, and what stands there is its `answer` without being right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from xformer.analysis.contender import Contender, looks_back_only, while_it_grows
+from xformer.continuation import continue_text
+from xformer.decoding import Step, decode
+from xformer.edits import AnyEdit, SetEdges
+from xformer.errors import InputError
+from xformer.reading import Reading
+from xformer.tasks.batch import IGNORED
+from xformer.tasks.task import Example
+from xformer.trace import Trace, record
+
+Ending = Literal["end token", "length of the right answer", "tokens that were asked for"]
+CONTINUATION_LENGTH = 32
+"""How many tokens a decoder writes after a text."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rollout:
+    """Everything that one contender says to one input. `rollout[3]` is the reading that decided step 3."""
+
+    contender: Contender
+    source: tuple[int, ...]
+    """The input, before tokens are replaced for this contender alone."""
+    example: Example
+    forced: bool
+    answer: tuple[int, ...]
+    """The right token at each step, beyond the steps taken too; of a text what stands there, none after its end."""
+    steps: tuple[Step, ...] = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[Reading]:
+        return (self[step] for step in range(len(self)))
+
+    def __getitem__(self, step: int) -> Reading:
+        """One forward pass over all that was read when this step was decided, on the record; it asks for this step alone."""
+        taken = self.steps[self._checked(step)]
+        trace = taken.trace()
+        labels = trace.tokens.new_full(trace.logits.shape[:2], IGNORED)
+        labels[0, -1 if self.contender.writes else taken.position] = (
+            *self.answer,
+            *self.predicted[len(self.answer) :],
+        )[step]
+        example = replace(self.example, stream=trace.tokens, target=trace.target, labels=labels)
+        recipe = f"{self.recipe}[{step}]" if self.recipe else None
+        return Reading(self.contender.subject, example, trace, self.has_right_answer, recipe)
+
+    @property
+    def name(self) -> str:
+        return self.contender.name
+
+    @property
+    def recipe(self) -> str:
+        """The call that makes it again, where that can be written down."""
+        if not self.contender.recipe:
+            return ""
+        source, forced = list(self.source), ", forced=True" if self.forced else ""
+        return f"xformer.analysis.roll_out({self.contender.recipe}, {source}{forced})"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The text of each token."""
+        return self.contender.subject.labels
+
+    @property
+    def predicted(self) -> tuple[int, ...]:
+        """The token that the contender chose at each step."""
+        return tuple(step.predicted for step in self.steps)
+
+    @property
+    def read(self) -> tuple[int, ...]:
+        """The token it went on with: what it chose, or when forced the right one."""
+        return self.answer[: len(self)] if self.forced else self.predicted
+
+    @cached_property
+    def probabilities(self) -> Float[Tensor, "step vocab"]:
+        """What the model believes."""
+        return torch.stack([step.probabilities for step in self.steps])
+
+    @cached_property
+    def drawn_from(self) -> Float[Tensor, "step vocab"]:
+        """What the token was drawn from, after temperature, top-k and top-p."""
+        return torch.stack([step.drawn_from for step in self.steps])
+
+    @property
+    def ended(self) -> Ending:
+        """What ended it."""
+        if self.contender.writes and not self.forced and self.predicted[-1] == self.contender.model.config.end_token:
+            return "end token"
+        return "length of the right answer" if self.answer else "tokens that were asked for"
+
+    @property
+    def has_right_answer(self) -> bool:
+        """Whether somebody knows what is right: a text may go on in many ways."""
+        return self.contender.subject.has_right_answer(self.example)
+
+    @property
+    def right(self) -> tuple[bool, ...]:
+        """Whether each step said the right token; empty where there is no right answer."""
+        if not self.has_right_answer:
+            return ()
+        return tuple(token == right for token, right in zip(self.predicted, self.answer, strict=False))
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the whole answer is right."""
+        return self.has_right_answer and self.predicted == self.answer
+
+    def probability(self, step: int) -> float:
+        """What the model gives the token that it chose."""
+        return self.probabilities[self._checked(step), self.predicted[step]].item()
+
+    def top(self, step: int, k: int = 5) -> list[tuple[int, float]]:
+        """The k likeliest tokens with their probabilities, likeliest first."""
+        best = self.probabilities[self._checked(step)].topk(min(k, self.probabilities.shape[1]))
+        return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+
+    def entropy(self) -> Float[Tensor, " step"]:
+        """How undecided each step was, in bits: 0 for certain, log₂(vocab) for no idea."""
+        p = self.probabilities.double()
+        return -torch.special.xlogy(p, p).sum(dim=-1) / torch.tensor(2.0, dtype=p.dtype).log()
+
+    def _checked(self, step: int) -> int:
+        if not 0 <= step < len(self):
+            raise InputError(f"{self.name} takes the steps 0 to {len(self) - 1}, got {step}.")
+        return step
+
+
+def roll_out(contender: Contender, source: Sequence[int], *, forced: bool = False) -> Rollout:
+    """Let a contender say its answer to an input; `forced` feeds it the right answer instead of its own words.
+
+    Raises `InputError` when it is too long for the model, `EditError` when an edit does not fit.
+    """
+    work = rolling_out(contender, source, forced=forced)
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            return done.value
+
+
+@torch.no_grad()
+def rolling_out(
+    contender: Contender, source: Sequence[int], *, forced: bool = False
+) -> Generator[tuple[int, int], None, Rollout]:
+    """The same one step at a time: yields how many steps are done and the most that there can be, and returns the rollout."""
+    example = contender.frame(source)
+    answer = tuple(token for token in example.labels[0].tolist() if token != IGNORED)
+    n_steps = len(answer)
+    if contender.task.rule.is_open_ended and example.target is None and not forced:
+        answer, n_steps = (), CONTINUATION_LENGTH
+        work = _after_text(contender, example)
+    elif not contender.writes:
+        work = _positions(contender, example)
+    elif forced and looks_back_only(contender):
+        work = _along(contender, example, answer)
+    else:
+        work = _tokens(contender, example, answer, forced)
+    steps: list[Step] = []
+    for step in work:
+        steps.append(step)
+        yield len(steps), n_steps
+    return Rollout(contender, tuple(source), example, forced, answer, tuple(steps))
+
+
+def _positions(contender: Contender, example: Example) -> Iterator[Step]:
+    """An encoder's steps: what it says wherever there is a right answer."""
+    steps = decode(
+        contender.model,
+        example.tokens,
+        sampling=contender.sampling,
+        edits=contender.edits,
+        generator=contender.generator(),
+    )
+    labelled = [int(label) != IGNORED for label in example.labels[0]]
+    return (step for step in steps if labelled[step.position])
+
+
+def _tokens(contender: Contender, example: Example, answer: tuple[int, ...], forced: bool) -> Iterator[Step]:
+    """A decoder's steps: the tokens it writes, each decided at the last position it has read."""
+    return decode(
+        contender.model,
+        example.tokens,
+        sampling=contender.sampling,
+        forced=answer if forced else None,
+        max_steps=len(answer),
+        edits=_growing(contender, example),
+        generator=contender.generator(),
+    )
+
+
+def _after_text(contender: Contender, example: Example) -> Iterator[Step]:
+    """What a decoder says after the whole of a text."""
+    return continue_text(
+        contender.model,
+        example.stream,
+        CONTINUATION_LENGTH,
+        sampling=contender.sampling,
+        edits=_growing(contender, example),
+        generator=contender.generator(),
+    )
+
+
+def _along(contender: Contender, example: Example, answer: tuple[int, ...]) -> Iterator[Step]:
+    """A forced decoder's steps out of one run over all of the answer: where no position sees a later one, that is the same."""
+    model, sampling, edits = contender.model, contender.sampling, contender.edits
+    grows = example.stream if example.target is None else example.target
+    first = 0 if example.target is not None else example.tokens.shape[1] - 1
+    logits = record(model, example.stream, example.target, edits=edits, keep=("logits",)).logits[0, first:]
+    generator = contender.generator()
+    for index, token in enumerate(answer):
+        q = sampling.distribution(logits[index])
+
+        def run(read: Tensor = grows[:, : first + index + 1]) -> Trace:
+            inputs = (read,) if example.target is None else (example.stream, read)
+            return record(model, *inputs, edits=_growing(contender, example))
+
+        yield Step(index, token, sampling.choose(q, generator), logits[index].softmax(dim=-1), q, run)
+
+
+def _growing(contender: Contender, example: Example) -> tuple[AnyEdit, ...]:
+    """The edits of a contender for a decoder that still grows."""
+    if not any(isinstance(edit, SetEdges) for edit in contender.edits):
+        return contender.edits
+    # An edge that not even the whole answer has is a mistake: this run says so.
+    record(contender.model, example.stream, example.target, edits=contender.edits, keep=("logits",))
+    return while_it_grows(contender.edits)

@@ -1,0 +1,206 @@
+"""Draw how a step was decided: two patterns and their signed difference, the rows that decided, and the lens of each player.
+
+viz.pattern_difference([one, other], 1, head=2)                  # second − first; show="one" and "other" are the patterns
+viz.decision_rows([one, other], show=1)                          # where the second one looked
+viz.decision_lens([one, other], pair=(0, 1))                     # with a rule where they part for good
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import altair as alt
+import pandas as pd
+
+from xformer.analysis.decision import MEAN, lens_divergence
+from xformer.analysis.decision import decision_lens as lens_table
+from xformer.analysis.decision import decision_rows as rows_table
+from xformer.analysis.decision import pattern_difference as difference_table
+from xformer.reading import Reading
+from xformer.site import Site
+from xformer.viz import theme
+from xformer.viz.attention import layer_title
+from xformer.viz.divergence import Drawing, short_names
+from xformer.viz.residual import written
+
+DECIDES = "▶"
+_CELL, _AROUND, _TITLE = 22, 225, 34
+"""Pixels of a row, and of what is around the rows."""
+_CROWDED = 30
+"""Up to so many rows or columns each has its label."""
+
+
+def pattern_difference(
+    readings: Sequence[Reading],
+    layer: int,
+    head: int = MEAN,
+    max_blocks: int | None = None,
+    *,
+    show: Literal["difference", "one", "other"] = "difference",
+    title: str = "",
+    dark: bool = False,
+) -> Drawing:
+    """Second less first of two patterns, centred on 0: blue where the second looks more, orange where it looks less.
+
+    Or one of the two on the fixed scale from 0 to 1. Masked cells, in the difference those masked for both, are grey.
+    """
+    frame = difference_table(readings, layer, head, max_blocks)
+    is_signed = show == "difference"
+    may_look = frame["one_allowed"] | frame["other_allowed"] if is_signed else frame[f"{show}_allowed"]
+    places = _places(frame, "query", "query_token")
+    queries = [f"{DECIDES} {at}" if decides else at for at, decides in zip(places, frame["decides"], strict=True)]
+    n = len(dict.fromkeys(queries))
+    data = frame.assign(row=queries, key=_places(frame, "key", "key_token"), allowed=may_look)
+    hover = [
+        alt.Tooltip("row:N", title="query"),
+        "key:N",
+        alt.Tooltip("one:Q", title="first", format=".6f"),
+        alt.Tooltip("other:Q", title="second", format=".6f"),
+        alt.Tooltip("difference:Q", title="second − first", format="+.6f"),
+        alt.Tooltip("allowed:N", title="may look"),
+    ]
+    x, y = "key: what it looks at", f"query, {DECIDES} decides" if n > 6 else "query"
+    return _heatmap(data, "difference" if is_signed else show, (x, y), hover, is_signed, title, dark)
+
+
+def decision_rows(
+    readings: Sequence[Reading],
+    *,
+    pair: tuple[int, int] = (0, 1),
+    n_heads: int | None = None,
+    max_keys: int | None = None,
+    show: int = 0,
+    does: str | None = None,
+    title: str = "",
+    dark: bool = False,
+) -> Drawing:
+    """Where the deciding position of reading `show` looked: a row per layer and head, a column per key.
+
+    Layers whose keys are not the same tokens belong in charts of their own: `does` ("cross-attention", see `Site.does`) names
+    those that are drawn.
+    """
+    frame = rows_table(readings, pair=pair, n_heads=n_heads, max_keys=max_keys)
+    frame = frame.loc[frame["player"] == readings[show].subject.name]
+    frame = frame.loc[[does in (None, Site.parse(path).does) for path in frame["layer"]]]
+    data = frame.assign(
+        row=[_row_title(path, head) for path, head in zip(frame["layer"], frame["head"], strict=True)],
+        key=_places(frame, "key", "token"),
+    )
+    if data["key"].nunique() != frame["key"].nunique():
+        raise ValueError("These layers look at different tokens; draw self-attention and cross-attention one by one.")
+    hover = ["row:N", "key:N", alt.Tooltip("weight:Q", format=".6f")]
+    return _heatmap(
+        data, "weight", ("key: what the deciding position looks at", "layer · head"), hover, False, title, dark
+    )
+
+
+def decision_lens(
+    readings: Sequence[Reading], *, pair: tuple[int, int] | None = None, title: str = "", dark: bool = False
+) -> Drawing:
+    """One lane a player, from the embedding down to the output: the likeliest token and its probability.
+
+    With a `pair`, a rule stands above the point from which on the tokens of those two differ to the end.
+    """
+    data = lens_table(readings)
+    divergence = None if pair is None else lens_divergence(lens_table([readings[at] for at in pair]))
+    names = short_names([reading.subject.name for reading in readings])
+    data["player"] = [names[name] for name in data["player"]]
+    points = list(dict.fromkeys(data.sort_values("depth", kind="stable")["point"]))
+    stops = theme.sequential(dark)
+    is_known = "right" in data
+    right = data["right"].fillna(False).astype(bool).tolist() if is_known else [False] * len(data)
+    data = data.assign(
+        says=[f"{t} {theme.RIGHT.mark}" if ok else t for t, ok in zip(data["token"], right, strict=True)],
+        share=[f"{p:.2f}" for p in data["probability"]],
+        ink=[theme.ink(stops[round(p * (len(stops) - 1))]) for p in data["probability"]],
+        verdict=[theme.RIGHT.word if ok else theme.WRONG.word for ok in right],
+    )
+    answers = [
+        alt.Tooltip("verdict:N", title="which is"),
+        alt.Tooltip("answer:N", title="right token"),
+        alt.Tooltip("answer_probability:Q", title="probability of that", format=".6f"),
+    ]
+    y = alt.Y("point:N", sort=points, title="after …", axis=alt.Axis(labelLimit=240, labelOverlap=False))
+    axis = alt.Axis(labelAngle=0, orient="top", labelFontSize=13, labelLimit=220, labelOverlap=False)
+    base = alt.Chart(data).encode(
+        alt.X("player:N", sort=list(names.values()), title="player", axis=axis),
+        y,
+        tooltip=[
+            "player:N",
+            alt.Tooltip("point:N", title="after"),
+            alt.Tooltip("token:N", title="likeliest token"),
+            alt.Tooltip("probability:Q", format=".6f"),
+            *(answers if is_known else ()),
+        ],
+    )
+    scale = alt.Scale(**theme.vega_scale(stops, 0, 1))
+    layers: list[Any] = [
+        base.mark_rect(stroke=theme.pick(theme.BACKGROUND, dark), strokeWidth=2).encode(
+            alt.Color(
+                "probability:Q",
+                scale=scale,
+                legend=alt.Legend(title="probability", orient="bottom", gradientLength=140, format=".1f"),
+            )
+        ),
+        base.mark_text(fontSize=15, fontWeight="bold", dy=-6).encode(color=written(), text="says:N"),
+        base.mark_text(fontSize=11, dy=11).encode(color=written(), text="share:N"),
+    ]
+    if divergence is not None:
+        here = alt.Chart(pd.DataFrame({"point": [divergence[1]], "note": ["from here on they differ"]}))
+        layers.append(
+            here.mark_rule(color=theme.pick(theme.WRONG.colour, dark), strokeWidth=4).encode(
+                alt.Y("point:N", sort=points, bandPosition=0), tooltip=alt.Tooltip("note:N", title="lens")
+            )
+        )
+    return alt.layer(*layers).properties(height=42 * len(points) + _AROUND - 50 + (_TITLE if title else 0), title=title)
+
+
+def _heatmap(
+    data: pd.DataFrame,
+    field: str,
+    titles: tuple[str, str],
+    hover: list[Any],
+    is_signed: bool,
+    title: str,
+    dark: bool,
+) -> Drawing:
+    """Cells of the columns `row` and `key` on a fixed scale; those that are not `allowed` are grey."""
+    rows, keys = (list(dict.fromkeys(data[name])) for name in ("row", "key"))
+    base = alt.Chart(data).encode(
+        alt.X("key:N", sort=keys, title=titles[0], axis=_axis(-90, len(keys))),
+        alt.Y("row:N", sort=rows, title=titles[1], axis=_axis(0, len(rows))),
+        tooltip=hover,
+    )
+    stops, low = (theme.diverging(dark), -1) if is_signed else (theme.sequential(dark), 0)
+    scale = alt.Scale(**theme.vega_scale(stops, low, 1))
+    legend = alt.Legend(
+        title="difference" if is_signed else "weight",
+        orient="bottom",
+        gradientLength=140,
+        format="+.1f" if is_signed else ".1f",
+    )
+    seen = (
+        base.transform_filter("datum.allowed").mark_rect().encode(alt.Color(f"{field}:Q", scale=scale, legend=legend))
+    )
+    hidden = base.transform_filter("!datum.allowed").mark_rect(color=theme.pick(theme.MASKED, dark))
+    height = _CELL * len(rows) + _AROUND + (_TITLE if title else 0)
+    return alt.layer(seen, hidden).properties(height=height, title=title)
+
+
+def _places(frame: pd.DataFrame, at: str, token: str) -> list[str]:
+    """What a position is called, "3 · 12", or a block of them, "0–10"."""
+    ends = frame[f"{at}_end"] if f"{at}_end" in frame else frame[at]
+    return [
+        f"{first} · {text}" if first == last else f"{first}–{last}"
+        for first, last, text in zip(frame[at], ends, frame[token], strict=True)
+    ]
+
+
+def _row_title(path: str, head: int) -> str:
+    where = layer_title(path, is_pair=Site.parse(path).kind != "attn")
+    return f"{where} · mean" if head < 0 else f"{where} · head {head + 1}"
+
+
+def _axis(angle: int, n: int) -> alt.Axis:
+    return alt.Axis(labelAngle=angle, labelOverlap=n > _CROWDED, labelFontSize=11, labelLimit=180)
