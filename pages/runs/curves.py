@@ -7,9 +7,9 @@ from typing import Any
 
 import streamlit as st
 
+from pages.runs.state import MAX_DRAWN, runs_state
 from pages.shared.ask import seed
 from pages.shared.layout import chart_spec, is_dark
-from pages.shared.runs_table import MOST, colour_slots
 from xformer.training.latest_metrics import has_no_answer
 from xformer.training.metric_files import flat
 from xformer.training.run_store import Entry
@@ -41,7 +41,7 @@ def labels(entries: Sequence[Entry]) -> dict[str, str]:
 
 def curves_panel(entries: Sequence[Entry], rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, str]:
     """Draw the curves of the chosen runs; what the link must say to draw them again."""
-    entries = entries[:MOST]
+    entries = entries[:MAX_DRAWN]
     metrics = _ask_metrics()
     seed("x", list(AXES), "step", key="runs_x", called="horizontal axis")
     seed("scale", list(SCALES), "log", key="runs_scale", called="scale")
@@ -68,7 +68,7 @@ def curves_panel(entries: Sequence[Entry], rows: Mapping[str, Sequence[Mapping[s
         width=150,
         help="How much of the average before each new report keeps. The raw curve stays behind, faint.",
     )
-    names, slots, dark = labels(entries), colour_slots(), is_dark()
+    names, slots, dark = labels(entries), runs_state().colour_slots(), is_dark()
     colours = {names[entry.id]: run_colour(slots.get(entry.id, 0), dark) for entry in entries}
     found = {names[entry.id]: [_drawn(entry, flat(row)) for row in rows[entry.id]] for entry in entries}
     state = tuple(

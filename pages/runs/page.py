@@ -5,23 +5,15 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.runs.curves import curves_panel
+from pages.runs.filters import ALWAYS, filters, follow_the_link
+from pages.runs.messages import messages
 from pages.runs.notes import notes
-from pages.runs.one import TRAIN, one_run
+from pages.runs.selected_run import TRAIN, selected_run
+from pages.runs.state import MAX_DRAWN, runs_state
+from pages.runs.table import settings_that_differ, table
 from pages.shared import run_store
 from pages.shared.literal import literal
-from pages.shared.runs_bar import bar, upload
-from pages.shared.runs_table import (
-    ALWAYS,
-    CHOSEN,
-    DOWN,
-    MOST,
-    MOST_FIND,
-    choose,
-    filters,
-    follow_the_link,
-    settings_that_differ,
-    table,
-)
+from pages.shared.upload import upload
 from xformer.errors import RunStoreError
 from xformer.training.latest_metrics import latest_rows
 from xformer.training.run_store import Entry
@@ -53,8 +45,8 @@ def _body(who: str, was_alive: bool) -> None:
 
 
 def _runs(who: str, was_alive: bool) -> None:
-    bar()
-    store = run_store.store()
+    messages()
+    store, state = run_store.store(), runs_state()
     entries = run_store.entries()
     if not entries:
         _nothing_yet(who)
@@ -63,38 +55,29 @@ def _runs(who: str, was_alive: bool) -> None:
     latest = latest_rows(store)
     follow_the_link(entries, latest)
     every_setting = settings_that_differ(entries)
-    found, by, down = filters(entries, [*ALWAYS, *[name for name in every_setting.columns if name not in ALWAYS]])
-    settings = settings_that_differ(found)
-    table(found, latest, settings, by, down, who)
+    shown = filters(entries, [*ALWAYS, *[name for name in every_setting.columns if name not in ALWAYS]])
+    settings = settings_that_differ(shown.entries)
+    table(shown, latest, settings, who)
     by_id = {entry.id: entry for entry in entries}
-    st.session_state[CHOSEN] = [run for run in st.session_state[CHOSEN] if run in by_id]
-    chosen = [by_id[run] for run in st.session_state[CHOSEN]]
+    state.chosen = [run for run in state.chosen if run in by_id]
+    chosen = [by_id[run] for run in state.chosen]
     said_at, import_at = st.columns([5, 1], vertical_alignment="center")
     with said_at:
-        _caption(len(entries), found, chosen, len(settings.columns.drop("steps", errors="ignore")))
+        _caption(len(entries), shown.entries, chosen, len(settings.columns.drop("steps", errors="ignore")))
     with import_at:
         _import(who)
-    link = {
-        "runs": ",".join(st.session_state[CHOSEN]),
-        "sort": by,
-        "order": "down" if st.session_state["runs_order"] == DOWN else "up",
-    }
-    for name, key in (("state", "runs_states"), ("tag", "runs_tags")):
-        if st.session_state[key]:
-            link[name] = ",".join(st.session_state[key])
-    if st.session_state["runs_text"]:
-        link["find"] = st.session_state["runs_text"][:MOST_FIND]
+    link = {"runs": ",".join(state.chosen)} | shown.link
     if chosen:
         curves_at, one_at = st.columns([9, 5], gap="medium")
-        rows = {entry.id: store.rows(entry.id) for entry in chosen[:MOST]}
+        rows = {entry.id: store.rows(entry.id) for entry in chosen[:MAX_DRAWN]}
         with curves_at:
             link |= curves_panel(chosen, rows)
         with one_at:
-            one_run(chosen, sorted({tag for entry in entries for tag in entry.tags}), who)
+            selected_run(chosen, sorted({tag for entry in entries for tag in entry.tags}), who)
         if lost := sum(store.n_rows(run) - len(found) for run, found in rows.items()):
             words = "1 report of these runs is" if lost == 1 else f"{lost:,} reports of these runs are"
             st.caption(f":material/broken_image: {words} damaged in the book of runs, and left out of the curves.")
-        notes(chosen[:MOST], rows, every_setting)
+        notes(chosen[:MAX_DRAWN], rows, every_setting)
     if st.query_params.to_dict() != link:
         st.query_params.from_dict(link)
     if was_alive and not any(map(_is_alive, entries)):
@@ -110,14 +93,14 @@ def _caption(n: int, found: list[Entry], chosen: list[Entry], n_settings: int) -
     words.append(f"{len(chosen)} chosen" if chosen else "tick the boxes on the left to see curves")
     if hidden:
         words.append(f"{hidden} of them hidden by the filter")
-    if len(chosen) > MOST:
-        words.append(f"the first {MOST} are drawn")
+    if len(chosen) > MAX_DRAWN:
+        words.append(f"the first {MAX_DRAWN} are drawn")
     st.caption(" · ".join(words) + ".")
 
 
 def _import(who: str) -> None:
     with st.popover("Import", icon=":material/upload_file:", key="runs_import_open"):
-        upload(who, lambda taken: choose(*st.session_state.get(CHOSEN, []), taken.run), key="runs_import")
+        upload(who, lambda result: runs_state().choose(*runs_state().chosen, result.run), key="runs_import")
 
 
 def _nothing_yet(who: str) -> None:

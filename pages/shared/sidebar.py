@@ -11,8 +11,8 @@ from pages.shared.image_input import ask_image
 from pages.shared.link import carry
 from pages.shared.literal import literal
 from pages.shared.resources import check_memory
-from pages.shared.runs_bar import upload
 from pages.shared.typed import typed
+from pages.shared.upload import upload
 from xformer.errors import InputError
 from xformer.tasks import Task
 from xformer.training.transfer import ImportResult

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import streamlit as st
 
 from pages.shared import run_commands, run_store
+from pages.shared.file_box import file_box
 from pages.shared.literal import literal
 from xformer.alphabet import PYTHON, SHAKESPEARE
 from xformer.errors import XformerError
@@ -14,7 +15,7 @@ from xformer.presets import Preset
 from xformer.tasks import texts
 from xformer.training.own_text import with_text
 
-SAID, WRONG, NUMBER, GIVEN = "text_said", "text_wrong", "text_number", "text_given"
+PROBLEM, GIVEN = "text_problem", "text_given"
 
 
 def text_choice(preset: Preset, then: Callable[[Preset], None]) -> None:
@@ -30,33 +31,26 @@ def text_choice(preset: Preset, then: Callable[[Preset], None]) -> None:
         try:
             then(with_text(preset, name))
         except XformerError as error:
-            st.session_state[WRONG] = str(error)
+            st.session_state[PROBLEM] = str(error)
 
     def chosen() -> None:
         follow(st.session_state["text"])
 
-    def take() -> None:
-        file = st.session_state[f"text_file_{st.session_state[NUMBER]}"]
-        if file is None:
-            return
-        st.session_state[NUMBER] += 1  # another number empties the box
-        try:
-            name = run_commands.keep_text(file.getvalue())
-        except (XformerError, OSError) as error:
-            st.session_state[WRONG] = f"The file was not taken. {error}"
-            return
+    def take(content: bytes, _: str) -> str:
+        name = run_commands.keep_text(content)
         if name not in given:
             given.append(name)
         follow(name)
-        if WRONG not in st.session_state:  # one message: it can be learned, or why not
-            text = texts.read(name)
-            st.session_state[SAID] = f"{len(text):,} characters, {len(set(text)):,} of them different."
+        if PROBLEM in st.session_state:  # one message: it can be learned, or why not
+            return ""
+        text = texts.read(name)
+        return f"{len(text):,} characters, {len(set(text)):,} of them different."
 
     def download() -> None:
         try:
             run_commands.download_shakespeare()
         except (XformerError, OSError) as error:
-            st.session_state[WRONG] = str(error)
+            st.session_state[PROBLEM] = str(error)
         else:
             follow(SHAKESPEARE)
 
@@ -73,19 +67,12 @@ def text_choice(preset: Preset, then: Callable[[Preset], None]) -> None:
             ":material/group: A text that you give is yours alone until you train on it: then everyone on this server sees "
             "the run, and passages of the text with it."
         )
-    number = st.session_state.setdefault(NUMBER, 0)
-    st.file_uploader(
-        f"A text of your own: UTF-8, up to {texts.MOST_BYTES // 1024**2} MB",
-        type=["txt", "md", "csv", "py", "json", "html", "xml"],
-        max_upload_size=texts.MOST_BYTES // 1024**2,
-        key=f"text_file_{number}",
-        on_change=take,
-    )
+    most = texts.MOST_BYTES // 1024**2
+    kinds = ["txt", "md", "csv", "py", "json", "html", "xml"]
+    file_box(f"A text of your own: UTF-8, up to {most} MB", kinds, most, take, key="text_file")
     if not texts.is_here(SHAKESPEARE):
         st.button(
             "Download tiny Shakespeare (1.1 MB)", icon=":material/download:", on_click=download, key="text_download"
         )
-    if wrong := st.session_state.pop(WRONG, ""):
+    if wrong := st.session_state.pop(PROBLEM, ""):
         st.error(literal(wrong), icon=":material/error:")
-    if said := st.session_state.pop(SAID, ""):
-        st.success(literal(said), icon=":material/check:")

@@ -1,9 +1,9 @@
 """The run store: what was asked for, how far it is, what was measured, and what people have told a run to do.
 
-run store = Book("checkpoints/runs")
-run = run store.add(preset("reverse"), owner="me")
-run store.rows(run, after=200)            # the metrics since step 200
-run store.send(run, "pause")              # a command that the worker obeys
+store = RunStore("checkpoints/runs")
+run = store.add(preset("reverse"), owner="me")
+store.rows(run, after=200)            # the metrics since step 200
+store.send(run, "pause")              # a command that the worker obeys
 
 Weights are not in it: they are in the folder of each run. Pages only read, and send commands; a run's worker writes.
 """
