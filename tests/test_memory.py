@@ -43,8 +43,8 @@ def test_a_small_file_with_many_heads_is_told_in_gigabytes() -> None:
     assert 4 * n_parameters(config) < 1_000_000
     assert 0.7e9 < trace_bytes(config, 80) < 1.5e9
     with pytest.raises(InputError, match=r"takes about [\d.]+ [GM]B of memory \(16,384 heads × 80² cells\)"):
-        check_fits(config, 80, most=500_000_000)
-    check_fits(config, 8, most=500_000_000)
+        check_fits(config, 80, allowed_bytes=500_000_000)
+    check_fits(config, 8, allowed_bytes=500_000_000)
     assert peak_bytes(config, 80) > trace_bytes(config, 80)
 
 

@@ -12,15 +12,16 @@ from pathlib import Path
 
 from xformer.config import ModelConfig
 from xformer.errors import InputError
+from xformer.room import megabytes
 
-FLOAT = 4
-"""Bytes of a number."""
-AT_ONCE = 256 * 1024**2
+BYTES_PER_FLOAT = 4
+LAYER_BYTES = 256 * 1024**2
 """What a pass over many inputs may take while one layer is computed."""
-UNKNOWN = 2**62
+UNKNOWN_BYTES = 2**62
+"""Stands for a size that the system does not tell: more than any machine has."""
 CONTAINER = Path("/sys/fs/cgroup")
 """Where a container finds what it may take; there is nothing of it outside of one."""
-AT_WORK = 4
+SCRATCH_MATRICES = 4
 """How many more matrices of one layer's size stand beside the kept ones while that layer is computed."""
 
 
@@ -33,42 +34,43 @@ def trace_bytes(config: ModelConfig, source: int, target: int | None = None, *, 
             * config.n_layers
             * (_layer(config, length, length) + (_attention(config, length, memory) if memory else 0))
         )
-        total += batch * FLOAT * 3 * length * config.d_model
-    return total + batch * FLOAT * (target or source) * config.vocab_size
+        total += batch * BYTES_PER_FLOAT * 3 * length * config.d_model
+    return total + batch * BYTES_PER_FLOAT * (target or source) * config.vocab_size
 
 
 def peak_bytes(config: ModelConfig, source: int, target: int | None = None, *, batch: int = 1) -> int:
     """The same with what is needed on the way, at the widest place."""
     widest = max(length * max(length, memory) for length, memory in _stacks(config, source, target))
-    return trace_bytes(config, source, target, batch=batch) + batch * AT_WORK * FLOAT * config.n_heads * widest
+    return (
+        trace_bytes(config, source, target, batch=batch)
+        + batch * SCRATCH_MATRICES * BYTES_PER_FLOAT * config.n_heads * widest
+    )
 
 
-def check_fits(config: ModelConfig, source: int, target: int | None = None, *, batch: int = 1, most: int) -> None:
-    """Raise `InputError` with one plain sentence where a recorded run would take more than `most` bytes."""
+def check_fits(
+    config: ModelConfig, source: int, target: int | None = None, *, batch: int = 1, allowed_bytes: int
+) -> None:
+    """Raise `InputError` with one plain sentence where a recorded run would take more than `allowed_bytes`."""
     needed = peak_bytes(config, source, target, batch=batch)
-    if needed > most:
+    if needed > allowed_bytes:
         heads = config.n_layers * config.n_heads
         raise InputError(
-            f"Looking into this run takes about {_said(needed)} of memory ({heads:,} heads × {source:,}² cells), and "
-            f"{_said(most)} are allowed here; type a shorter input."
+            f"Looking into this run takes about {megabytes(needed)} of memory ({heads:,} heads × {source:,}² cells), and "
+            f"{megabytes(allowed_bytes)} are allowed here; type a shorter input."
         )
-
-
-def _said(n: int) -> str:
-    return f"{n / 1e9:.1f} GB" if n >= 1e9 else f"{n / 1e6:.1f} MB"
 
 
 def rows_that_fit(config: ModelConfig, length: int) -> int:
     """How many inputs of that length may be read at once without recording anything: one at least."""
-    row = FLOAT * length * (8 * config.d_model + 2 * config.d_ff + config.vocab_size)
-    row += FLOAT * config.n_heads * length * (2 * (config.d_head + config.d_value) + length)
-    return max(1, AT_ONCE // row)
+    row = BYTES_PER_FLOAT * length * (8 * config.d_model + 2 * config.d_ff + config.vocab_size)
+    row += BYTES_PER_FLOAT * config.n_heads * length * (2 * (config.d_head + config.d_value) + length)
+    return max(1, LAYER_BYTES // row)
 
 
 def free_bytes() -> int:
     """The memory that is free on this machine, or in its container; a very large number where the system does not tell."""
     used = _number(CONTAINER / "memory.current")
-    left = UNKNOWN if used is None else max(0, _container_bytes() - used + _given_back_at_once())
+    left = UNKNOWN_BYTES if used is None else max(0, _container_bytes() - used + _reclaimable_bytes())
     return min(left, _machine("MemAvailable:", "SC_AVPHYS_PAGES"))
 
 
@@ -84,14 +86,14 @@ def _machine(name: str, pages: str) -> int:
                 return int(line.split()[1]) * 1024
         return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, AttributeError):
-        return UNKNOWN
+        return UNKNOWN_BYTES
 
 
 def _container_bytes() -> int:
-    return _number(CONTAINER / "memory.max") or UNKNOWN
+    return _number(CONTAINER / "memory.max") or UNKNOWN_BYTES
 
 
-def _given_back_at_once() -> int:
+def _reclaimable_bytes() -> int:
     """Of what a container takes, the files that are only kept in memory to be read again sooner."""
     with suppress(OSError, ValueError):
         for line in (CONTAINER / "memory.stat").read_text().splitlines():
@@ -117,11 +119,11 @@ def _stacks(config: ModelConfig, source: int, target: int | None) -> list[tuple[
 
 def _layer(config: ModelConfig, query: int, key: int) -> int:
     stream = 7 * query * config.d_model  # resid_pre, resid_mid, resid_post, what the sublayers read and give
-    return FLOAT * (stream + 2 * query * config.d_ff) + _attention(config, query, key)
+    return BYTES_PER_FLOAT * (stream + 2 * query * config.d_ff) + _attention(config, query, key)
 
 
 def _attention(config: ModelConfig, query: int, key: int) -> int:
     vectors = config.n_heads * (query * (config.d_head + config.d_value) + key * (config.d_head + config.d_value))
     vectors += 3 * query * config.d_model
     matrices = 3 if config.position_kind.acts_on == "scores" else 2  # scores and pattern, and their bias
-    return FLOAT * (vectors + matrices * config.n_heads * query * key) + 2 * query * key
+    return BYTES_PER_FLOAT * (vectors + matrices * config.n_heads * query * key) + 2 * query * key

@@ -67,7 +67,7 @@ class Transformer(nn.Module):
     ) -> Float[Tensor, "batch out vocab"]:
         """One score for every token at every position.
 
-        Padding is told by `valid` (true where there is a token), by the token id `pad`, or by a `layout`. `mask` further
+        Padding is named by `valid` (true where there is a token), by the token id `pad`, or by a `layout`. `mask` further
         limits who sees whom in self-attention (an encoder-decoder's decoder). `generator` feeds dropout, which applies in
         `train()` mode only and never on a tape.
 
@@ -102,7 +102,7 @@ class Transformer(nn.Module):
         layout = self._layout(source, None, None, layout)
         embedding = self.source_embedding or self.embedding
         at = tape.at("encoder")
-        return self.encoder(embedding(source), layout, given=BlockInputs(dropout=dropout), tape=at, layer_tape=at)
+        return self.encoder(embedding(source), layout, context=BlockInputs(dropout=dropout), tape=at, layer_tape=at)
 
     def extend(
         self,
@@ -122,7 +122,7 @@ class Transformer(nn.Module):
             )
         self._check(tokens, cache.length)
         layout = Layout.plain(tokens.shape[1], tokens.device, start=cache.length)
-        x = self.decoder(self.embedding(tokens), layout, given=BlockInputs(memory=memory), cache=cache)
+        x = self.decoder(self.embedding(tokens), layout, context=BlockInputs(memory=memory), cache=cache)
         return self.unembedding(x, self.embedding)
 
     def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
@@ -136,9 +136,9 @@ class Transformer(nn.Module):
     ) -> Float[Tensor, "batch pos vocab"]:
         name, stack = ("encoder", self.encoder) if self.encoder is not None else ("decoder", self.decoder)
         assert stack is not None
-        given = BlockInputs(dropout=dropout)
+        context = BlockInputs(dropout=dropout)
         embed = self.embedding(tokens)  # [batch, pos, d_model]
-        x = stack(embed, layout, given=given, drawn=mask, tape=tape, layer_tape=tape.at(name))
+        x = stack(embed, layout, context=context, drawn=mask, tape=tape, layer_tape=tape.at(name))
         return tape("logits", self.unembedding(x, self.embedding))
 
     def _target(
@@ -154,9 +154,9 @@ class Transformer(nn.Module):
         assert self.decoder is not None
         padded = layout.padded or source_layout.padded
         cross = Mask(layout=layout_mask(layout, source_layout), rows_may_be_empty=padded, is_ordered=False)
-        given = BlockInputs(memory=memory, cross_mask=cross, dropout=dropout)
+        context = BlockInputs(memory=memory, cross_mask=cross, dropout=dropout)
         at = tape.at("decoder")
-        x = self.decoder(self.embedding(target), layout, given=given, drawn=mask, tape=at, layer_tape=at)
+        x = self.decoder(self.embedding(target), layout, context=context, drawn=mask, tape=at, layer_tape=at)
         return tape("logits", self.unembedding(x, self.embedding))
 
     def _layout(self, tokens: Tensor, pad: int | None, valid: Tensor | None, layout: Layout | None) -> Layout:

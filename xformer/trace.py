@@ -127,11 +127,11 @@ def record(
     Raises `EditError` when an edit or a glob matches nothing, `InputError` when the tokens do not fit the model.
     """
     tape = Tape(edits, keep, fused=fused)
-    given = {"pad": pad, "valid": valid, "target_valid": target_valid, "mask": mask}
-    model(tokens, target, **given, tape=tape)
-    if tape.never_matched():  # parts without a tape told no names, and the error lists them all
+    options = {"pad": pad, "valid": valid, "target_valid": target_valid, "mask": mask}
+    model(tokens, target, **options, tape=tape)
+    if tape.never_matched():  # parts without a tape named nothing, and the error lists them all
         everything = Tape()
-        model(tokens, target, **given, tape=everything)
+        model(tokens, target, **options, tape=everything)
         tape.names = everything.names
     tape.check_all_fired()
     if pad is not None:  # as the model reads it: what is said outright goes first

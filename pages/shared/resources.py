@@ -136,7 +136,7 @@ def _prepare(name: str, source: tuple[int, ...], mask: str, changes: str) -> tup
     interventions = parse(changes, chosen.config)
     example = chosen.task.example(list(changed_source(interventions, source)), max_len=chosen.config.max_len)
     target = None if example.target is None else example.target.shape[1]
-    check_fits(chosen.config, example.stream.shape[1], target, most=budget())
+    check_fits(chosen.config, example.stream.shape[1], target, allowed_bytes=budget())
     return chosen, example, [*mask_edits(mask), *all_edits(interventions)]
 
 

@@ -58,7 +58,7 @@ class Film:
 def check_size(config: ModelConfig, example: Example) -> None:
     """Raise `InputError` where a film of that input is more than may be looked at, or than a browser can be sent."""
     source, target = example.stream.shape[1], None if example.target is None else example.target.shape[1]
-    check_fits(config, source, target, most=budget())
+    check_fits(config, source, target, allowed_bytes=budget())
     heads, tokens = config.n_layers * config.n_heads, max(source, target or 0)
     if heads * tokens**2 > MOST_CELLS:
         raise InputError(

@@ -104,4 +104,4 @@ def test_an_examination_finds_a_healthy_model_healthy_and_a_silent_layer_silent(
     inputs = examination(chosen.model, task)
     assert inputs.valid.shape == (24, 17)
     broken = record(fresh, inputs.tokens, edits=[edits.scale("encoder.1.attn.out", 0.0)])
-    assert "adds-nothing" in [finding.kind for finding in diagnose(broken)]
+    assert "adds-nothing" in [finding.kind for finding in diagnose(broken).findings]

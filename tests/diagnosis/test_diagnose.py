@@ -123,7 +123,7 @@ def test_no_false_alarm_on_single_inputs_however_short(name: str) -> None:
             with suppress(InputError):  # a sum needs two numbers, a picture all its pixels
                 examples.append(task.example(shorter))
         for example in examples:
-            assert diagnose(xformer.record(model, example.stream, example.target)) == []
+            assert diagnose(xformer.record(model, example.stream, example.target)).findings == []
 
 
 CHOICES = [(a, norm, p) for (a, p), norm in itertools.product(FITTING, ("pre", "post", "none"))]
@@ -142,10 +142,10 @@ def test_no_false_alarm_on_any_fresh_architecture(architecture: str, norm: str, 
         )  # fmt: skip
         model = xformer.Transformer(config, torch.Generator().manual_seed(5)).eval()
         inputs = examination(config)
-        found = diagnose(inputs.record(model)) + diagnose(inputs.record(model), model=model)
+        found = diagnose(inputs.record(model)).findings + diagnose(inputs.record(model), model=model).findings
         for tokens in ([[3]], [[3, 5]], [[3, 3, 3, 3]], [[1, 2, 3, 4, 5, 6, 7]]):
             given = torch.tensor(tokens)
-            found += diagnose(xformer.record(model, given, given[:, :5] if "-" in architecture else None))
+            found += diagnose(xformer.record(model, given, given[:, :5] if "-" in architecture else None)).findings
         # Without norm, tiny embeddings make uniform patterns indeed: a note, no alarm.
         assert [finding for finding in found if finding.severity != "note"] == []
 
@@ -157,7 +157,7 @@ def of(bug: str, architecture: str = "encoder", **options: object) -> list[Findi
     model = xformer.Transformer(config, torch.Generator().manual_seed(3)).eval()
     inputs = examination(config)
     trace = inputs.record(BUGS[bug].broken(model))
-    return diagnose(trace, valid=inputs.valid, target_valid=inputs.target_valid)
+    return diagnose(trace, valid=inputs.valid, target_valid=inputs.target_valid).findings
 
 
 def test_the_numbers_are_what_was_measured() -> None:
@@ -180,33 +180,35 @@ def test_a_wrong_axis_and_a_late_scale_together_are_two_findings() -> None:
     tokens = torch.arange(1, 12)[None]
     scores = xformer.record(model, tokens)["encoder.0.attn.scores"]
     both = edits.replace("encoder.0.attn.pattern", scores.softmax(dim=-2) / 4)  # d_head is 16
-    found = {finding.kind for finding in diagnose(xformer.record(model, tokens, edits=[both]))}
+    found = {finding.kind for finding in diagnose(xformer.record(model, tokens, edits=[both])).findings}
     assert {"softmax-over-queries", "scaled-after-softmax"} <= found
 
 
 def test_another_factor_is_a_wrong_scale_and_other_rows_are_rows_that_do_not_sum_to_one() -> None:
     model, tokens = fresh("reverse"), torch.arange(1, 12)[None]
-    found = diagnose(xformer.record(model, tokens, edits=[edits.scale("encoder.2.attn.scores", 0.5)]))
+    found = diagnose(xformer.record(model, tokens, edits=[edits.scale("encoder.2.attn.scores", 0.5)])).findings
     assert [(finding.kind, finding.where) for finding in found] == [("wrong-scale", ("encoder.2.attn",))]
     assert found[0].numbers["factor"] == pytest.approx(0.125, rel=1e-5)  # half of 1/√16
-    found = diagnose(xformer.record(model, tokens, edits=[edits.scale("encoder.2.attn.pattern", 0.9, heads=[1])]))
+    found = diagnose(
+        xformer.record(model, tokens, edits=[edits.scale("encoder.2.attn.pattern", 0.9, heads=[1])])
+    ).findings
     assert [finding.kind for finding in found] == ["rows-not-one"]
 
 
 def test_a_mask_lifted_on_purpose_is_no_leak_when_one_says_so() -> None:
     model, tokens = fresh("reverse-decoder"), torch.arange(1, 12)[None]
     trace = xformer.record(model, tokens, edits=[edits.set_causal(False)])
-    assert [finding.kind for finding in diagnose(trace)] == ["causal-ignored"]
-    assert diagnose(trace, causal=False) == []
+    assert [finding.kind for finding in diagnose(trace).findings] == ["causal-ignored"]
+    assert diagnose(trace, causal=False).findings == []
     encoder = xformer.record(fresh("reverse"), tokens)
-    assert [finding.kind for finding in diagnose(encoder, causal=True)] == ["causal-ignored"]
+    assert [finding.kind for finding in diagnose(encoder, causal=True).findings] == ["causal-ignored"]
 
 
 def test_the_first_number_that_is_none_is_named() -> None:
     model, tokens = fresh("reverse"), torch.arange(1, 12)[None]
     trace = xformer.record(model, tokens)
     trace.activations["encoder.1.ffn.post"] = torch.full_like(trace["encoder.1.ffn.post"], float("nan"))
-    found = diagnose(trace)
+    found = diagnose(trace).findings
     assert [(finding.kind, finding.where) for finding in found] == [("not-finite", ("encoder.1.ffn.post",))]
 
 
@@ -217,7 +219,7 @@ def test_order_blindness_is_seen_in_a_second_run() -> None:
 
     def found(model: xformer.Transformer) -> list[tuple[str, str]]:
         rolled = xformer.record(model, tokens.roll(1, dims=1))
-        return [(f.kind, f.severity) for f in diagnose(xformer.record(model, tokens), rolled=rolled)]
+        return [(f.kind, f.severity) for f in diagnose(xformer.record(model, tokens), rolled=rolled).findings]
 
     assert found(blind) == [("no-positions", "note")]
     assert found(fresh("reverse")) == []
@@ -240,10 +242,10 @@ def test_a_softmax_that_is_frozen_before_anything_is_learned() -> None:
         assert model.encoder is not None
         model.encoder.blocks[1].attn.weight_in[:128].mul_(10)  # pyright: ignore[reportOptionalMemberAccess]
     trace = inputs.record(model)
-    found = diagnose(trace, valid=inputs.valid)
+    found = diagnose(trace, valid=inputs.valid).findings
     assert [(finding.kind, finding.where) for finding in found] == [("saturated-at-start", ("encoder.1.attn",))]
     assert found[0].numbers["limit"] == pytest.approx(math.sqrt(2 * math.log(13)))
-    assert diagnose(trace, valid=inputs.valid, weights_fresh=False) == []
+    assert diagnose(trace, valid=inputs.valid, weights_fresh=False).findings == []
 
 
 def test_weight_ratios_follow_their_distribution() -> None:
@@ -292,8 +294,8 @@ def test_what_is_not_cut_by_a_view_is_not_called_so(name: str) -> None:
     trace = inputs.record(model)
     path = trace.attention_layers()[0]
     trace.activations[f"{path}.v"] = trace[f"{path}.v"].roll(1, dims=2).abs()
-    assert "split-by-view" not in {finding.kind for finding in diagnose(trace)}
-    assert "wrong-projection" in {finding.kind for finding in diagnose(trace)}
+    assert "split-by-view" not in {finding.kind for finding in diagnose(trace).findings}
+    assert "wrong-projection" in {finding.kind for finding in diagnose(trace).findings}
 
 
 def test_padding_is_the_pad_tokens_at_the_ends() -> None:
@@ -308,7 +310,7 @@ def test_what_cannot_be_diagnosed_is_said() -> None:
     with pytest.raises(InputError, match="valid must be boolean"):
         diagnose(xformer.record(model, tokens), valid=torch.ones(1, 5).bool())
     only = xformer.record(model, tokens, keep=["*.pattern"])
-    assert diagnose(only) == []  # checks whose activations were not kept say nothing
+    assert diagnose(only).findings == []  # checks whose activations were not kept say nothing
     assert too_few_rows(only)
     assert not too_few_rows(examination(model.config).record(model))
 

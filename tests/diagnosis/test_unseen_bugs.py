@@ -32,7 +32,7 @@ def test_it_is_found_with_the_model_at_hand_and_where_it_shows_in_a_trace_too(un
     assert not [finding for finding in check_up(model).findings if finding.severity == "error"]
     broken, inputs = unseen.put_into(model), examination(model.config)
     assert [finding for finding in check_up(broken).findings if finding.severity == "error"]
-    found = diagnose(inputs.record(broken), valid=inputs.valid, target_valid=inputs.target_valid)
+    found = diagnose(inputs.record(broken), valid=inputs.valid, target_valid=inputs.target_valid).findings
     if unseen.name in BY_A_TRACE:
         assert [finding for finding in found if finding.severity == "error"]
     assert (unseen.name in BY_A_TRACE) != (unseen.name in MISSED_BY_A_TRACE)

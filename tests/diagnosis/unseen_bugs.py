@@ -302,7 +302,7 @@ def outcomes() -> dict[str, dict[str, list[str]]]:
                 continue
             broken = unseen.put_into(model)
             inputs = examination(model.config, task)
-            alone = diagnose(inputs.record(broken), valid=inputs.valid, target_valid=inputs.target_valid)
+            alone = diagnose(inputs.record(broken), valid=inputs.valid, target_valid=inputs.target_valid).findings
             both = check_up(broken, task).findings
             for how, findings in (("trace", alone), ("model", both)):
                 kinds = [finding.kind for finding in findings if finding.severity != "note"]

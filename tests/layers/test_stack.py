@@ -49,7 +49,7 @@ def test_a_stack_equals_pytorchs_encoder(norm: str, final_norm: bool, causal: bo
     masks = {"src_key_padding_mask": ~valid}
     if causal:
         masks["mask"] = torch.ones(11, 11, dtype=torch.bool).triu(1)
-    actual = stack(x, Layout.from_valid(valid), given=BlockInputs())
+    actual = stack(x, Layout.from_valid(valid), context=BlockInputs())
     expected = torch.func.functional_call(theirs, named_stack(stack), (x,), masks, strict=True)
     assert_same(actual[valid], expected[valid], [x, *stack.parameters()], WHOLE_MODEL)
 

@@ -176,5 +176,9 @@ def test_the_doctor_knows_what_the_bias_should_be(architecture: str) -> None:
         broken = replace_modules(model, AddPositions, wrong)
         for subject, is_wrong in ((model, False), (broken, True)):
             trace = xformer.record(subject, *inputs(model))
-            found = {f.kind for f in diagnose(trace, model=subject if with_weights else None) if f.severity == "error"}
+            found = {
+                f.kind
+                for f in diagnose(trace, model=subject if with_weights else None).findings
+                if f.severity == "error"
+            }
             assert found == ({"wrong-turn"} if is_wrong else set()), wrong

@@ -38,14 +38,14 @@ def _examined(path: str) -> tuple[Report, str]:
     if not Path(path).exists():
         raise InputError(f"There is nothing at {path[:200]!r}; give a checkpoint folder, or a file that trace wrote.")
     from xformer.checkpoints import load
-    from xformer.diagnosis.diagnose import diagnosis, too_few_rows
+    from xformer.diagnosis.diagnose import diagnose, too_few_rows
     from xformer.diagnosis.model import check_up  # only now: what was typed may be wrong
     from xformer.trace_file import is_trace, load_trace
 
     if Path(path).is_file() and is_trace(path):
         recorded = load_trace(path)
         few = " (Its tokens are too few to tell where queries, keys and values come from.)"
-        return diagnosis(recorded), few if too_few_rows(recorded) else ""
+        return diagnose(recorded), few if too_few_rows(recorded) else ""
     checkpoint = load(path)
     return check_up(checkpoint.model, checkpoint.task), ""
 

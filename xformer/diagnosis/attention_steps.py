@@ -20,28 +20,27 @@ def projections(case: Case) -> Iterator[Look]:
     """q, k and v, turned back where positions have turned them."""
     config = case.trace.config
     widths = [config.n_heads * width for width in (config.d_head, config.d_head, config.d_value)]
-    for layer in case.layers:
-        if not case.have(layer.path, "in", "q", "k", "v"):
-            continue
+    for layer, _ in case.attention("in", "q", "k", "v"):
         for index, (name, stream) in enumerate(case.rows_into(layer)):
             made, slack = case[f"{layer.path}.{name}"], 1.0
             if stream is None:
                 continue
-            if name != "v" and case.have(layer.path, "pos_angles"):
+            if name != "v" and case.has(layer.path, "pos_angles"):
                 made, slack = unturned(case, layer, made), 4.0  # a pair shares its rounding, and turns twice
             start = sum(widths[:index])
-            found = affine(
-                case,
+            yield Look(
                 layer.path,
-                stream,
-                joined(made),
-                "weight_in",
-                "bias_in",
-                slice(start, start + widths[index]),
-                slack,
+                affine(
+                    case,
+                    layer.path,
+                    stream,
+                    joined(made),
+                    "weight_in",
+                    "bias_in",
+                    slice(start, start + widths[index]),
+                    slack,
+                ),
             )
-            if found is not None:
-                yield Look(layer.path, found)
 
 
 def unturned(case: Case, layer: Layer, made: Tensor) -> Tensor:
@@ -52,10 +51,8 @@ def unturned(case: Case, layer: Layer, made: Tensor) -> Tensor:
 
 def roles(case: Case) -> Iterator[Look]:
     """No two of q, k and v are one and the same: then one matrix does the work of two."""
-    for layer in case.layers:
-        if not case.have(layer.path, "q", "k", "v"):
-            continue
-        q, k, v = (case[f"{layer.path}.{name}"].double() for name in "qkv")
+    for layer, activations in case.attention("q", "k", "v"):
+        q, k, v = (activation.double() for activation in activations)
         twice = [
             f"{a} and {b} are the same numbers: one projection plays both roles."
             for a, one, b, two in (("q", q, "k", k), ("q", q, "v", v), ("k", k, "v", v))
@@ -66,12 +63,9 @@ def roles(case: Case) -> Iterator[Look]:
 
 def scores(case: Case) -> Iterator[Look]:
     """q·k/√d_head plus the bias wherever the mask allows, −∞ wherever it does not."""
-    for layer in case.layers:
-        if not case.have(layer.path, "q", "k", "scores"):
-            continue
-        made, q, k = (case[f"{layer.path}.{name}"] for name in ("scores", "q", "k"))
-        bias = case[f"{layer.path}.pos_bias"] if case.have(layer.path, "pos_bias") else None
-        allowed = case[f"{layer.path}.mask"] if case.have(layer.path, "mask") else ~made.isneginf()
+    for layer, (q, k, made) in case.attention("q", "k", "scores"):
+        bias = case[f"{layer.path}.pos_bias"] if case.has(layer.path, "pos_bias") else None
+        allowed = case[f"{layer.path}.mask"] if case.has(layer.path, "mask") else ~made.isneginf()
         if allowed.shape != made.shape or q.shape[:3] != made.shape[:3] or k.shape[-2] != made.shape[-1]:
             yield Look(layer.path, float("inf"))
         elif bool((made.isneginf() != ~allowed).any()):
@@ -90,10 +84,7 @@ def _allowed_scores(made: Tensor, q: Tensor, k: Tensor, bias: Tensor | None, all
 
 def masks(case: Case) -> Iterator[Look]:
     """True exactly where causality, padding and a mask that was drawn let a token look."""
-    for layer in case.layers:
-        if not case.have(layer.path, "mask"):
-            continue
-        mask = case[f"{layer.path}.mask"]
+    for layer, (mask,) in case.attention("mask"):
         n_query, n_key = layer.queries.shape[1], layer.keys.shape[1]
         if mask.shape[-2:] != (n_query, n_key):
             yield Look(layer.path, float("inf"), "The mask is not between this layer’s queries and keys.")
@@ -117,30 +108,23 @@ def masks(case: Case) -> Iterator[Look]:
 
 def patterns(case: Case) -> Iterator[Look]:
     """softmax over the keys; a query that may look at nothing gets zeros."""
-    for layer in case.layers:
-        if not case.have(layer.path, "scores"):
-            continue
-        made, given = case[f"{layer.path}.pattern"], case[f"{layer.path}.scores"].double()
-        empty = given.isneginf().all(dim=-1, keepdim=True)
-        given = given.masked_fill(empty, 0.0)
-        expected = given.softmax(dim=-1).masked_fill(empty, 0.0)
-        below = (given.amax(dim=-1, keepdim=True) - given).nan_to_num(posinf=0.0)  # what the exponential is given
+    for layer, (made, scores) in case.attention("pattern", "scores"):
+        empty = scores.isneginf().all(dim=-1, keepdim=True)
+        scores = scores.double().masked_fill(empty, 0.0)
+        expected = scores.softmax(dim=-1).masked_fill(empty, 0.0)
+        below = (scores.amax(dim=-1, keepdim=True) - scores).nan_to_num(
+            posinf=0.0
+        )  # the exponential is of its negative
         yield Look(layer.path, excess(made, expected, unit(made) * (below + made.shape[-1] + 2 * FEW) * expected))
 
 
 def mixes(case: Case) -> Iterator[Look]:
     """z = A V."""
-    for layer in case.layers:
-        if case.have(layer.path, "v", "z"):
-            pattern, v, z = (case[f"{layer.path}.{name}"] for name in ("pattern", "v", "z"))
-            yield Look(layer.path, of_product(z, pattern, v))
+    for layer, (pattern, v, z) in case.attention("pattern", "v", "z"):
+        yield Look(layer.path, of_product(z, pattern, v))
 
 
 def outputs(case: Case) -> Iterator[Look]:
     """out = concat(z₁ … zₕ) W_O + b."""
-    for layer in case.layers:
-        if case.have(layer.path, "z", "out"):
-            z, out = case[f"{layer.path}.z"], case[f"{layer.path}.out"]
-            found = affine(case, layer.path, joined(z), out, "weight_out", "bias_out")
-            if found is not None:
-                yield Look(layer.path, found)
+    for layer, (z, out) in case.attention("z", "out"):
+        yield Look(layer.path, affine(case, layer.path, joined(z), out, "weight_out", "bias_out"))

@@ -2,7 +2,7 @@
 
 These are equalities between two runs. They are compared in double precision, where rounding leaves about 10⁻¹³ of a score and
 any dependence that should not be there leaves far more than the limit of 10⁻⁸; where the code of a model insists on single
-precision, 10⁻⁴. What a fast path does is compared with the watched run in the model's own precision.
+precision, 10⁻⁴. What a fast path does is compared with the recorded run in the model's own precision.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from xformer.diagnosis.case import Finding, relative
+from xformer.diagnosis.case import Finding, error, relative
 from xformer.diagnosis.inputs import Examination
 from xformer.layers.cache import Cache
 from xformer.model import Transformer
@@ -30,7 +30,7 @@ little; a gradient that is cut anywhere is off by its share of the whole."""
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class Examined:
     """The model, its inputs, and how far apart equal runs may be."""
 
     model: Transformer
@@ -40,7 +40,7 @@ class Subject:
     limit: float
 
     def logits(self, inputs: Examination) -> Tensor:
-        """Unwatched, as it is trained and used."""
+        """Not recorded, as it is trained and used."""
         return inputs.run(self.model)
 
     @property
@@ -58,11 +58,11 @@ class Behaviour:
 
     kind: str
     rule: str
-    apart: Callable[[Subject], Differences]
+    apart: Callable[[Examined], Differences]
     limit: float | None = None
 
 
-def future(of: Subject) -> Differences:
+def future(of: Examined) -> Differences:
     """Another token changes no score before it."""
     config, inputs = of.model.config, of.inputs
     if not config.causal:
@@ -76,7 +76,7 @@ def future(of: Subject) -> Differences:
             yield relative((after - before)[:, :at][seen], before[:, :at][seen])
 
 
-def padding(of: Subject) -> Differences:
+def padding(of: Examined) -> Differences:
     """What stands in padded cells changes no score of a token."""
     if of.model.config.image or (of.inputs.valid.all() and of.out_valid.all()):
         return
@@ -84,7 +84,7 @@ def padding(of: Subject) -> Differences:
     yield relative((after - before)[of.out_valid], before[of.out_valid])
 
 
-def alone(of: Subject) -> Differences:
+def alone(of: Examined) -> Differences:
     """An input in a padded batch scores as it does alone, be the padding behind it or before it."""
     if of.model.config.image:
         whole = of.logits(of.inputs)
@@ -99,7 +99,7 @@ def alone(of: Subject) -> Differences:
         yield relative(before[i][moved_valid[i]] - expected, expected)
 
 
-def neighbours(of: Subject) -> Differences:
+def neighbours(of: Examined) -> Differences:
     """The rows of a batch in another order score the same, in that order."""
     order = torch.arange(len(of.inputs.tokens)).flip(0)
     whole, turned = of.logits(of.inputs), of.logits(of.inputs.rows(order))
@@ -107,7 +107,7 @@ def neighbours(of: Subject) -> Differences:
     yield relative((turned - whole[order])[valid], whole)
 
 
-def order(of: Subject) -> Differences:
+def order(of: Examined) -> Differences:
     """Without positions and without a mask, tokens in another order score the same, in that order."""
     config = of.model.config
     if config.position_kind.acts_on != "nothing" or config.architecture != "encoder" or config.causal or config.image:
@@ -118,19 +118,19 @@ def order(of: Subject) -> Differences:
         yield relative(rolled.roll(-1, dims=1) - there, there)
 
 
-def again(of: Subject) -> Differences:
+def again(of: Examined) -> Differences:
     """A second run is the first: nothing is drawn, and nothing is left behind."""
     first, _, second = of.logits(of.inputs), of.logits(of.inputs.row(0)), of.logits(of.inputs)
     yield relative((second - first)[of.out_valid], first[of.out_valid])
 
 
-def unwatched(of: Subject) -> Differences:
+def unrecorded(of: Examined) -> Differences:
     """The run that is trained is the run that is shown, in the model's own precision."""
-    fast, watched = of.inputs.run(of.plain), of.inputs.record(of.plain).logits
-    yield relative((fast - watched)[of.out_valid], watched[of.out_valid])
+    fast, recorded = of.inputs.run(of.plain), of.inputs.record(of.plain).logits
+    yield relative((fast - recorded)[of.out_valid], recorded[of.out_valid])
 
 
-def cached(of: Subject) -> Differences:
+def cached(of: Examined) -> Differences:
     """Decoding token by token from a cache gives the scores of the whole run."""
     config = of.model.config
     if config.architecture == "encoder" or not config.position_kind.keeps_keys:
@@ -144,7 +144,7 @@ def cached(of: Subject) -> Differences:
     yield relative(torch.cat(steps, dim=1) - whole, whole)
 
 
-def gradients(of: Subject) -> Differences:
+def gradients(of: Examined) -> Differences:
     """The gradient is the slope: along a random direction for each weight, against a difference of two runs."""
     if of.limit != DOUBLE:
         return
@@ -178,7 +178,7 @@ BEHAVIOURS = (
     Behaviour("differs-alone", "an input scores the same alone and in a padded batch, padded behind or before", alone),
     Behaviour("mixes-the-batch", "the rows of a batch in another order score the same", neighbours),
     Behaviour("order-in-a-set", "without positions, tokens in another order score the same", order),
-    Behaviour("differs-unwatched", "the unwatched run, which is trained, is the watched one", unwatched, SINGLE),
+    Behaviour("differs-unwatched", "the unwatched run, which is trained, is the watched one", unrecorded, SINGLE),
     Behaviour("differs-from-cache", "token by token from a cache scores as the whole run does", cached),
     Behaviour("gradient-is-no-slope", "the gradient of all weights is the slope of the scores", gradients, SLOPE),
 )
@@ -188,7 +188,7 @@ BEHAVIOURS = (
 def check_behaviours(model: Transformer, inputs: Examination) -> tuple[list[Finding], dict[str, int]]:
     """One finding for each behaviour that is not as it should be, and how many pairs of runs were compared for each."""
     few = max(ROWS, MOST_TOKENS // inputs.tokens.shape[1])
-    subject, found, looked = _subject(model, inputs.rows(torch.arange(min(few, len(inputs.tokens))))), [], {}
+    subject, found, looked = _examined(model, inputs.rows(torch.arange(min(few, len(inputs.tokens))))), [], {}
     for behaviour in BEHAVIOURS:
         differences = list(behaviour.apart(subject))
         looked[behaviour.kind] = len(differences)
@@ -198,14 +198,14 @@ def check_behaviours(model: Transformer, inputs: Examination) -> tuple[list[Find
             sentence = (
                 f"Right is: {behaviour.rule}. Here runs that should be equal differ by {worst:.2g} of the scores."
             )
-            found.append(Finding(behaviour.kind, ("logits",), "error", sentence, {"apart": worst, "limit": limit}))
+            found.append(error(behaviour.kind, "logits", sentence, {"apart": worst, "limit": limit}))
     return found, looked
 
 
-def _subject(model: Transformer, inputs: Examination) -> Subject:
+def _examined(model: Transformer, inputs: Examination) -> Examined:
     double = copy.deepcopy(model).double().eval()
     try:
         inputs.row(0).run(double)
     except RuntimeError:  # somewhere its code makes a float32 of its own
-        return Subject(model, model, inputs, SINGLE)
-    return Subject(double, model, inputs, DOUBLE)
+        return Examined(model, model, inputs, SINGLE)
+    return Examined(double, model, inputs, DOUBLE)

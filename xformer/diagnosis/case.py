@@ -30,12 +30,17 @@ class Finding:
     """What was measured at the first place, and what it should be."""
 
 
+def error(kind: str, where: str, sentence: str, numbers: Mapping[str, float] | None = None) -> Finding:
+    """A mistake at one place."""
+    return Finding(kind, (where,), "error", sentence, dict(numbers or {}))
+
+
 @dataclass(frozen=True)
 class Look:
-    """One place where something was looked at. An `excess` above 1 is more than rounding explains."""
+    """One place where something was looked at. An `excess` above 1 is more than rounding explains; None: it cannot be told."""
 
     place: str
-    excess: float
+    excess: float | None
     why: str = ""
 
 
@@ -52,7 +57,7 @@ class Layer:
 
 
 @dataclass(frozen=True, eq=False)
-class Sub:
+class Sublayer:
     """One sublayer: where its output is, and the stream before and after it."""
 
     path: str
@@ -70,7 +75,7 @@ class Case:
     valid: Bool[Tensor, "batch pos"]
     target_valid: Bool[Tensor, "batch target"] | None
     causal: bool | None = None
-    """Overrules the configuration for the stack that speaks, e.g. False where the mask has been lifted on purpose."""
+    """Overrules the configuration for the stack whose output is read, e.g. False where the mask has been lifted on purpose."""
     fresh: bool | None = None
     weights: Mapping[str, Tensor] | None = None
     """The model's own, by their names in it, where the model is at hand."""
@@ -81,17 +86,25 @@ class Case:
     def __getitem__(self, name: str) -> Tensor:
         return self.trace[name]
 
-    def have(self, path: str, *names: str) -> bool:
+    def has(self, path: str, *names: str) -> bool:
         """Whether the trace kept all of these activations of a layer."""
         return all(f"{path}.{name}" in self.trace for name in names)
 
+    def attention(self, *names: str) -> Iterator[tuple[Layer, list[Tensor]]]:
+        """The attention layers of which all of these activations were kept, with them."""
+        for layer in self.layers:
+            if self.has(layer.path, *names):
+                yield layer, [self[f"{layer.path}.{name}"] for name in names]
+
+    def feed_forward(self, *names: str) -> Iterator[tuple[str, list[Tensor]]]:
+        """The paths of the feed-forward layers of which all of these activations were kept, with them."""
+        for block in self.blocks:
+            if self.has(f"{block}.ffn", *names):
+                yield f"{block}.ffn", [self[f"{block}.ffn.{name}"] for name in names]
+
     def weight(self, name: str) -> Tensor | None:
         """A weight by the path of its layer in a trace, "encoder.0.attn.weight_in"; None where it is not known."""
-        return (
-            None
-            if self.weights is None
-            else self.weights.get(re.sub(r"^(encoder|decoder)\.(?=\d)", r"\1.blocks.", name))
-        )
+        return (self.weights or {}).get(re.sub(r"^(encoder|decoder)\.(?=\d)", r"\1.blocks.", name))
 
     def norm_weights(self, name: str) -> tuple[Tensor | None, Tensor | None]:
         """γ and β of a normalisation."""
@@ -99,7 +112,7 @@ class Case:
 
     @cached_property
     def stacks(self) -> list[Place]:
-        """The stacks, the one that speaks last."""
+        """The stacks, the one that makes the logits last."""
         trace, config = self.trace, self.trace.config
         if config.architecture != "encoder-decoder":
             return [Place(config.architecture, "", "embedding.token", trace.tokens, self.valid)]
@@ -115,8 +128,8 @@ class Case:
         config, found = self.trace.config, []
         valid = {"encoder": self.valid, "decoder": self.valid if self.target_valid is None else self.target_valid}
         for site in self.trace.sites():
-            speaks = site.stack == "decoder" or config.architecture == "encoder"
-            causal = not site.is_cross and speaks and bool(config.causal if self.causal is None else self.causal)
+            is_output = site.stack == "decoder" or config.architecture == "encoder"
+            causal = not site.is_cross and is_output and bool(config.causal if self.causal is None else self.causal)
             found.append(Layer(site.path, site.is_cross, causal, valid[site.query_stack], valid[site.key_stack]))
         return found
 
@@ -126,7 +139,7 @@ class Case:
         return list(dict.fromkeys(layer.path.rpartition(".")[0] for layer in self.layers))
 
     @cached_property
-    def subs(self) -> list[Sub]:
+    def sublayers(self) -> list[Sublayer]:
         """The sublayers that were kept whole, in order."""
         found = []
         for block in self.blocks:
@@ -139,8 +152,8 @@ class Case:
                 ]
             for part, before, after in chain:
                 names = (before, f"{part}.in", f"{part}.out", after)
-                if self.have(block, *names):
-                    found.append(Sub(f"{block}.{part}", *(self[f"{block}.{name}"] for name in names)))
+                if self.has(block, *names):
+                    found.append(Sublayer(f"{block}.{part}", *(self[f"{block}.{name}"] for name in names)))
         return found
 
     @cached_property
@@ -153,7 +166,7 @@ class Case:
 
     def rows_into(self, layer: Layer) -> Iterator[tuple[str, Tensor | None]]:
         """For each of q, k, v, the stream it should be made from."""
-        x = self[f"{layer.path}.in"] if self.have(layer.path, "in") else None
+        x = self[f"{layer.path}.in"] if self.has(layer.path, "in") else None
         other = self.memory if layer.is_cross else x
         yield from (("q", x), ("k", other), ("v", other))
 
@@ -205,6 +218,3 @@ def cells(layer: Layer, pattern: Tensor) -> Bool[Tensor, "batch 1 query key"] | 
     if pattern.shape[-2:] != (layer.queries.shape[1], layer.keys.shape[1]):
         return None
     return (layer.queries[:, :, None] & layer.keys[:, None, :])[:, None]
-
-
-__all__ = ["Case", "Finding", "Layer", "Look", "Severity", "Sub", "cells", "centred", "relative", "tokens_that_count"]

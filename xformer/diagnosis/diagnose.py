@@ -1,7 +1,7 @@
 """Diagnosis: what is wrong with a transformer, from a trace of one run alone, with the reason and the numbers.
 
-    diagnose(record(model, tokens)) -> []            for a right model, fresh or trained
-    diagnose(record(broken, tokens))[0].kind         the bug's name in `xformer.bugs`, where that has it
+    diagnose(record(model, tokens)).findings            [] for a right model, fresh or trained
+    diagnose(record(broken, tokens)).findings[0].kind   the bug's name in `xformer.bugs`, where that has it
 
 Each check stands with its derivation in a file of this room: first the mistakes that have a name, then every step computed
 again (`identities`). Most are identities that a right run fulfils but for rounding,
@@ -12,6 +12,7 @@ the limit follows from the distribution that is written there.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pandas as pd
 import torch
@@ -32,7 +33,7 @@ from xformer.errors import InputError
 from xformer.model import Transformer
 from xformer.trace import Trace
 
-__all__ = ["Finding", "diagnose", "diagnosis", "findings_frame", "too_few_rows"]
+__all__ = ["Finding", "diagnose", "findings_frame", "too_few_rows"]
 
 CHECKS = (
     check_softmax,
@@ -71,15 +72,16 @@ def diagnose(
     weights_fresh: bool | None = None,
     rolled: Trace | None = None,
     model: Transformer | None = None,
-) -> list[Finding]:
-    """What is wrong with the run, errors first, one finding for each kind with all the places it was found at.
+) -> Report:
+    """What is wrong with the run, errors first, one finding for each kind with all the places it was found at; and what was
+    looked at, and what was not.
 
     `valid` says which tokens are no padding; without it the trace says so, and where that does not, runs of the
     configuration's padding token at the ends of a row are padding. `causal` overrules the configuration where a mask was
     lifted or imposed on purpose. `weights_fresh` says whether the weights are as drawn; without it, that is read off the
-    first norm. `rolled` is a second run, of
-    tokens.roll(1, dims=1), for an encoder whose sense of order is in doubt. A check whose activations were not kept, or whose
-    rows are too few to tell, says nothing; a padded batch of different inputs tells most.
+    first norm. `rolled` is a second run, of tokens.roll(1, dims=1), for an encoder whose sense of order is in doubt. A check
+    whose activations were not kept, or whose rows are too few to tell, says nothing; a padded batch of different inputs tells
+    most.
 
     With `model`, each step is computed again with its weights; without it, with any weights that fit.
 
@@ -87,29 +89,6 @@ def diagnose(
 
     Raises `InputError` when `valid` does not fit the tokens or the trace has no attention pattern.
     """
-    return diagnosis(
-        trace,
-        valid=valid,
-        target_valid=target_valid,
-        causal=causal,
-        weights_fresh=weights_fresh,
-        rolled=rolled,
-        model=model,
-    ).findings
-
-
-@torch.no_grad()
-def diagnosis(
-    trace: Trace,
-    *,
-    valid: Bool[Tensor, "batch pos"] | None = None,
-    target_valid: Bool[Tensor, "batch target"] | None = None,
-    causal: bool | None = None,
-    weights_fresh: bool | None = None,
-    rolled: Trace | None = None,
-    model: Transformer | None = None,
-) -> Report:
-    """`diagnose`, with what was looked at and what was not."""
     if not trace.attention_layers():
         raise InputError("A diagnosis needs the attention patterns; record with keep=('*',), which is the default.")
     pad = trace.config.pad_token
@@ -117,8 +96,8 @@ def diagnosis(
         valid = torch.ones(len(trace.tokens), trace.config.max_len, dtype=torch.bool, device=trace.tokens.device)
     else:
         valid = _fit(trace.valid if valid is None else valid, trace.tokens, "valid", pad)
-    told = trace.target_valid if target_valid is None else target_valid
-    target_valid = None if trace.target is None else _fit(told, trace.target, "target_valid", pad)
+    kept = trace.target_valid if target_valid is None else target_valid
+    target_valid = None if trace.target is None else _fit(kept, trace.target, "target_valid", pad)
     case = Case(trace, valid, target_valid, causal, weights_fresh, None if model is None else model.state_dict())
     if broken := list(check_finite(case)):
         return Report(broken, {}, model is not None)
@@ -177,10 +156,6 @@ def _by_kind(found: list[Finding]) -> list[Finding]:
     """One finding a kind: the first one, with all the places."""
     kinds: dict[str, Finding] = {}
     for finding in found:
-        if finding.kind in kinds:
-            earlier = kinds[finding.kind]
-            where = tuple(dict.fromkeys((*earlier.where, *finding.where)))
-            kinds[finding.kind] = Finding(earlier.kind, where, earlier.severity, earlier.sentence, earlier.numbers)
-        else:
-            kinds[finding.kind] = finding
+        earlier = kinds.setdefault(finding.kind, finding)
+        kinds[finding.kind] = replace(earlier, where=tuple(dict.fromkeys((*earlier.where, *finding.where))))
     return list(kinds.values())

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from xformer.diagnosis.case import Case, Finding, relative
+from xformer.diagnosis.case import Case, Finding, error, relative
 from xformer.trace import Trace
 
 NEAR = 1e-5
@@ -25,18 +25,17 @@ def check_finite(case: Case) -> Iterator[Finding]:
             continue
         share = bad.double().mean().item()
         path, _, what = name.rpartition(".")
-        if what == "pattern" and case.have(path, "scores"):
+        if what == "pattern" and case.has(path, "scores"):
             empty = case[f"{path}.scores"].isneginf().all(dim=-1)  # [batch, head, query]
             if bool(empty[bad.any(dim=-1)].all()):
-                yield Finding(
+                yield error(
                     "softmax-of-nothing",
-                    (name,),
-                    "error",
+                    name,
                     "NaN first appears here, in rows whose every score is −∞: the softmax of nothing is 0/0.",
                     {"share": share},
                 )
                 return
-        yield Finding("not-finite", (name,), "error", "NaN or infinity first appears here.", {"share": share})
+        yield error("not-finite", name, "NaN or infinity first appears here.", {"share": share})
         return
 
 
@@ -56,7 +55,7 @@ def check_positions(case: Case) -> Iterator[Finding]:
             and relative(case[first] - case[embed], case[embed]) < NEAR
         ):
             sentence = f"The first layer gets the embeddings as they are: no {kind.name} positions have been added."
-            yield Finding("no-positions", (first,), "error", sentence)
+            yield error("no-positions", first, sentence)
     for layer in case.layers:
         name, inside = kind.activation, kind.acts_on in ("queries and keys", "scores")
         if not inside or layer.is_cross or case[f"{layer.path}.pattern"].shape[-1] < 2:
@@ -65,7 +64,7 @@ def check_positions(case: Case) -> Iterator[Finding]:
             sentence = (
                 f"The configuration says positions={kind.name!r}, and nothing in this attention knows a position."
             )
-            yield Finding("no-positions", (layer.path,), "error", sentence)
+            yield error("no-positions", layer.path, sentence)
 
 
 def check_order(case: Case, rolled: Trace) -> Iterator[Finding]:
@@ -98,10 +97,9 @@ def check_logits(case: Case) -> Iterator[Finding]:
     logits = case["logits"].double()
     sums = logits.sum(dim=-1)
     if bool((logits >= 0).all()) and bool(((sums - 1).abs() < 1e-4).all()):
-        yield Finding(
+        yield error(
             "softmax-before-loss",
-            ("logits",),
-            "error",
+            "logits",
             "What should be scores are probabilities already: a loss that takes the softmax itself cannot come near 0.",
             {"sum": sums.mean().item(), "least": logits.min().item()},
         )

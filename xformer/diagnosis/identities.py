@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from xformer.diagnosis.attention_steps import masks, mixes, outputs, patterns, projections, roles, scores
-from xformer.diagnosis.case import Case, Finding, Look
+from xformer.diagnosis.case import Case, Finding, Look, error
 from xformer.diagnosis.positions import positions, turns
 from xformer.diagnosis.stream_steps import (
     activations,
@@ -67,17 +67,11 @@ def check_identities(case: Case) -> tuple[list[Finding], dict[str, int]]:
     """One finding for each identity and place where it is broken, and in how many places each was looked at."""
     found, looked = [], {}
     for identity in IDENTITIES:
-        looks = list(identity.looks(case))
-        looked[identity.kind] = len(looks)
-        for look in looks:
-            if look.excess > 1:
-                found.append(
-                    Finding(
-                        identity.kind,
-                        (look.place,),
-                        "error",
-                        f"Right is: {identity.equation}. {look.why or 'That does not hold here.'}",
-                        {} if look.excess == float("inf") else {"off_by_times_rounding": look.excess},
-                    )
-                )
+        excesses = [(look, look.excess) for look in identity.looks(case) if look.excess is not None]
+        looked[identity.kind] = len(excesses)
+        for look, excess in excesses:
+            if excess > 1:
+                sentence = f"Right is: {identity.equation}. {look.why or 'That does not hold here.'}"
+                numbers = {} if excess == float("inf") else {"off_by_times_rounding": excess}
+                found.append(error(identity.kind, look.place, sentence, numbers))
     return found, looked

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.diagnosis.case import Case, Finding, Layer, cells
+from xformer.diagnosis.case import Case, Finding, Layer, cells, error
 from xformer.words import percent
 
-NOTHING = 1e-8
+LEAK = 1e-8
+"""Weight above this has leaked through a mask."""
 
 
 def check_future(case: Case) -> Iterator[Finding]:
@@ -32,15 +33,14 @@ def check_future(case: Case) -> Iterator[Finding]:
         later = _total(weight, offset > 0)
         numbers = {
             "weight_on_later_tokens": later / max(1.0, float(layer.queries.sum()) * pattern.shape[1]),
-            "weight_on_the_next": _total(weight, offset == 1) / max(NOTHING, later),
+            "weight_on_the_next": _total(weight, offset == 1) / max(LEAK, later),
         }
-        if later > NOTHING:
+        if later > LEAK:
             yield _leak(case, layer, weight, offset, numbers)
-        elif not case.trace.config.see_self and _total(weight, offset == 0) > NOTHING:
-            yield Finding(
+        elif not case.trace.config.see_self and _total(weight, offset == 0) > LEAK:
+            yield error(
                 "sees-itself",
-                (layer.path,),
-                "error",
+                layer.path,
                 "The configuration says see_self=False, and tokens look at themselves.",
                 numbers,
             )
@@ -48,15 +48,15 @@ def check_future(case: Case) -> Iterator[Finding]:
 
 def _leak(case: Case, layer: Layer, weight: Tensor, offset: Tensor, numbers: dict[str, float]) -> Finding:
     share = f"{percent(numbers['weight_on_later_tokens'], 1)} of the attention"
-    if _total(weight, offset < 0) <= NOTHING and _total(weight, offset > 0) > NOTHING:
+    if _total(weight, offset < 0) <= LEAK and _total(weight, offset > 0) > LEAK:
         kind, why = "causal-upside-down", "no token looks at an earlier one: the mask is upside down"
-    elif _total(weight, offset > 1) <= NOTHING:
+    elif _total(weight, offset > 1) <= LEAK:
         kind, why = "causal-off-by-one", "all of it to the very next token: the triangle is one diagonal too wide"
     elif _scores_are_zero(case, layer, (offset > 0)[None, None]):
         kind, why = "masked-with-zero", "all those scores are exactly 0: they were masked with 0 instead of −∞"
     else:
         kind, why = "causal-ignored", "no causal mask is in force"
-    return Finding(kind, (layer.path,), "error", f"{share} goes to later tokens in a causal layer; {why}.", numbers)
+    return error(kind, layer.path, f"{share} goes to later tokens in a causal layer; {why}.", numbers)
 
 
 def check_padding(case: Case) -> Iterator[Finding]:
@@ -68,13 +68,12 @@ def check_padding(case: Case) -> Iterator[Finding]:
         padded = ~layer.keys[:, None, None, :] & layer.queries[:, None, :, None]  # [batch, 1, query, key]
         weight = pattern.masked_fill(~padded, 0.0).sum(dim=-1)  # [batch, head, query]
         lost = weight.max().item()
-        if lost <= NOTHING:
+        if lost <= LEAK:
             continue
         zero = _scores_are_zero(case, layer, padded)
-        yield Finding(
+        yield error(
             "masked-with-zero" if zero else "no-padding-mask",
-            (layer.path,),
-            "error",
+            layer.path,
             f"Tokens give up to {percent(lost, 1)} of their attention to padding"
             + ("; all those scores are exactly 0: they were masked with 0 instead of −∞." if zero else "."),
             {"most_weight_on_padding": lost},
@@ -82,10 +81,8 @@ def check_padding(case: Case) -> Iterator[Finding]:
 
 
 def _scores_are_zero(case: Case, layer: Layer, where: Tensor) -> bool:
-    if not case.have(layer.path, "scores"):
-        return False
-    scores = case[f"{layer.path}.scores"]
-    return bool((scores[where.expand(scores.shape)] == 0).all())
+    name = f"{layer.path}.scores"
+    return name in case and bool((case[name][where.expand(case[name].shape)] == 0).all())
 
 
 def _total(weight: Tensor, where: Tensor) -> float:

@@ -9,7 +9,7 @@ from torch import Tensor
 from xformer.config import ModelConfig
 from xformer.diagnosis.behaviour import check_behaviours
 from xformer.diagnosis.case import Finding
-from xformer.diagnosis.diagnose import diagnosis
+from xformer.diagnosis.diagnose import diagnose
 from xformer.diagnosis.inputs import Examination
 from xformer.diagnosis.report import Report
 from xformer.layers.layout import Layout
@@ -60,7 +60,7 @@ def check_up(model: Transformer, task: Task | None = None, *, seed: int = 0) -> 
     """The same with what was looked at. Where the run itself shows an error, what the model does besides is left out: it could
     only repeat that in other words."""
     inputs = examination(model.config, task, seed=seed)
-    report = diagnosis(inputs.record(model), valid=inputs.valid, target_valid=inputs.target_valid, model=model)
+    report = diagnose(inputs.record(model), valid=inputs.valid, target_valid=inputs.target_valid, model=model)
     if any(finding.severity == "error" for finding in report.findings):
         return report
     found, pairs = check_behaviours(model, inputs)

@@ -53,7 +53,7 @@ def turns(case: Case) -> Iterator[Look]:
         if layer.is_cross or layer.queries.shape != layer.keys.shape:
             continue
         index, _ = positions_of(layer.queries)
-        if case.have(layer.path, "pos_angles"):
+        if case.has(layer.path, "pos_angles"):
             made, expected = case[f"{layer.path}.pos_angles"], config.position_kind.angles(config, index)
             if expected is None:
                 yield Look(
@@ -63,7 +63,7 @@ def turns(case: Case) -> Iterator[Look]:
                 here = layer.queries[..., None].expand_as(expected)
                 made = made.expand(expected.shape) if made.shape[-2:] == expected.shape[-2:] else made
                 yield _compared(layer.path, made, expected, here)
-        if case.have(layer.path, "pos_bias"):
+        if case.has(layer.path, "pos_bias"):
             yield from _bias(case, layer, index)
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.diagnosis.case import Case, Finding, Layer, centred, relative
+from xformer.diagnosis.case import Case, Finding, Layer, centred, error, relative
 
 NEAR = 1e-2
 FLAT = 1e-5
@@ -29,24 +29,20 @@ EQUAL = 1e-5
 
 def check_projections(case: Case) -> Iterator[Finding]:
     """split-by-view · cross-queries-from-memory · cross-roles-swapped · forgotten-return · wrong-stream."""
-    for layer in case.layers:
-        if not case.have(layer.path, "in", "q", "k", "v"):
-            continue
+    for layer, (stream, *heads) in case.attention("in", "q", "k", "v"):
         if layer.is_cross:
             yield from _cross(case, layer)
         else:
-            stream = case[f"{layer.path}.in"]
-            made = {name: case[f"{layer.path}.{name}"] for name in "qkv"}
-            if case.have(layer.path, "pos_angles"):
+            made = dict(zip("qkv", heads, strict=True))
+            if case.has(layer.path, "pos_angles"):
                 angles = case[f"{layer.path}.pos_angles"].double()
                 made |= {name: case.trace.config.position_kind.turn(made[name].double(), -angles) for name in "qk"}
             outside = {name: outside_of(stream, joined(heads)) for name, heads in made.items()}
             wrong = [name for name, share in outside.items() if share is not None and share > NEAR]
             if wrong and all(_is_cut_by_view(stream, made[name]) for name in wrong):
-                yield Finding(
+                yield error(
                     "split-by-view",
-                    (layer.path,),
-                    "error",
+                    layer.path,
                     "The heads are cut out across positions, as by a view without the transpose: put back together in that "
                     "order, queries, keys and values are made from their positions’ vectors.",
                     {f"outside_{name}": share for name, share in outside.items() if share is not None},
@@ -65,9 +61,9 @@ def _cross(case: Case, layer: Layer) -> Iterator[Finding]:
     if memory is None:
         return
     made = {name: _source(joined(case[f"{layer.path}.{name}"]), target, memory) for name in ("q", "k", "v")}
-    told = {name: stream for name, stream in made.items() if stream is not None}
+    known = {name: stream for name, stream in made.items() if stream is not None}
     right = {"q": "target", "k": "memory", "v": "memory"}
-    if all(stream == right[name] for name, stream in told.items()):
+    if all(stream == right[name] for name, stream in known.items()):
         return
     kinds = {
         ("memory", "memory", "target"): ("cross-queries-from-memory", "The memory asks itself, and the target answers"),
@@ -75,19 +71,17 @@ def _cross(case: Case, layer: Layer) -> Iterator[Finding]:
         ("target", "target", "target"): ("forgotten-return", "The target asks itself, and the memory is never used"),
     }
     kind, what = kinds.get(
-        (told.get("q", ""), told.get("k", ""), told.get("v", "")), ("wrong-stream", "Cross-attention is mixed up")
+        (known.get("q", ""), known.get("k", ""), known.get("v", "")), ("wrong-stream", "Cross-attention is mixed up")
     )
-    if "neither" in told.values():
-        lost = [name for name, stream in told.items() if stream == "neither"]
+    if "neither" in known.values():
+        lost = [name for name, stream in known.items() if stream == "neither"]
         if not all(_is_cut(case[f"{layer.path}.{name}"], target, memory) for name in lost):
             return  # made from no row of either stream, for no reason that has a name: `identities` says so
         kind, what = "split-by-view", "The heads are cut out across positions, as by a view without the transpose"
     from_where = ", ".join(
-        f"{name} from {stream if stream == 'neither' else 'the ' + stream}" for name, stream in told.items()
+        f"{name} from {stream if stream == 'neither' else 'the ' + stream}" for name, stream in known.items()
     )
-    yield Finding(
-        kind, (layer.path,), "error", f"{what}: {from_where} (right: q from the target, k and v from the memory)."
-    )
+    yield error(kind, layer.path, f"{what}: {from_where} (right: q from the target, k and v from the memory).")
 
 
 def _is_cut(heads: Tensor, target: Tensor, memory: Tensor) -> bool:
@@ -96,12 +90,10 @@ def _is_cut(heads: Tensor, target: Tensor, memory: Tensor) -> bool:
 
 def _source(made: Tensor, target: Tensor, memory: Tensor) -> str | None:
     """ "target", "memory", "neither", or None where the trace does not settle it."""
-    shares = {}
-    for name, stream in (("target", target), ("memory", memory)):
-        if stream.shape[:2] != made.shape[:2]:
-            shares[name] = 1.0  # it has not even the length
-        else:
-            shares[name] = outside_of(stream, made)
+    shares = {  # 1 where a stream has not even the length
+        name: outside_of(stream, made) if stream.shape[:2] == made.shape[:2] else 1.0
+        for name, stream in (("target", target), ("memory", memory))
+    }
     if shares["target"] is None or shares["memory"] is None:
         return next((name for name, share in shares.items() if share is None and 1.0 in shares.values()), None)
     name = min(shares, key=lambda stream: shares[stream] or 0.0)
@@ -113,8 +105,8 @@ def _source(made: Tensor, target: Tensor, memory: Tensor) -> str | None:
 def check_clones(case: Case) -> Iterator[Finding]:
     """cloned-layers: two layers of a stack with the same weights."""
     stacks: dict[tuple[str, str], list[Layer]] = {}
-    for layer in case.layers:
-        if case.have(layer.path, "in", "v") and not layer.is_cross:
+    for layer, _ in case.attention("in", "v"):
+        if not layer.is_cross:
             stack, _, part = layer.path.split(".", 2)
             stacks.setdefault((stack, part), []).append(layer)
     for layers in stacks.values():

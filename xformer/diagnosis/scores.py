@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.diagnosis.case import Case, Finding, Layer, relative
+from xformer.diagnosis.case import Case, Finding, Layer, error, relative
 
 NEAR = 1e-3
 ENOUGH = 3
@@ -24,28 +24,25 @@ ENOUGH = 3
 
 def check_scores(case: Case) -> Iterator[Finding]:
     """no-scale · wrong-scale · keys-values-swapped."""
-    for layer in case.layers:
-        if case.have(layer.path, "q", "k", "v", "scores", "z"):
-            yield from _layer(case, layer)
+    for layer, activations in case.attention("q", "k", "v", "scores", "pattern", "z"):
+        yield from _layer(case, layer, *(activation.double() for activation in activations))
 
 
-def _layer(case: Case, layer: Layer) -> Iterator[Finding]:
+def _layer(
+    case: Case, layer: Layer, q: Tensor, k: Tensor, v: Tensor, scores: Tensor, pattern: Tensor, z: Tensor
+) -> Iterator[Finding]:
     config = case.trace.config
-    q, k, v, scores, pattern, z = (
-        case[f"{layer.path}.{name}"].double() for name in ("q", "k", "v", "scores", "pattern", "z")
-    )
     finite = scores.isfinite() & (scores != 0)  # a score of exactly 0 is one that was masked wrongly
-    if case.have(layer.path, "pos_bias"):
+    if case.has(layer.path, "pos_bias"):
         scores = scores - case[f"{layer.path}.pos_bias"].double()
     right = 1 / math.sqrt(config.d_head)
     dots, measured = (q @ k.mT)[finite], scores[finite]
     if len(measured) < ENOUGH or dots.norm() == 0 or relative(measured - right * dots, measured) <= NEAR:
         return
     if config.d_head == config.d_value and _mixes_keys(q, k, v, scores, pattern, z, finite, right):
-        yield Finding(
+        yield error(
             "keys-values-swapped",
-            (layer.path,),
-            "error",
+            layer.path,
             "The scores are q·v/√d_head and the pattern mixes the keys: keys and values are swapped.",
             {"misfit_of_q_k": relative(measured - right * dots, measured)},
         )
@@ -56,19 +53,17 @@ def _layer(case: Case, layer: Layer) -> Iterator[Finding]:
     numbers = {"factor": factor, "one_over_root_d_head": right, "score_std": measured.std().item()}
     if abs(factor - 1) <= NEAR:
         if not _scaled_after(layer, pattern, right):
-            yield Finding(
+            yield error(
                 "no-scale",
-                (layer.path,),
-                "error",
+                layer.path,
                 f"The scores are q·k as it is, {math.sqrt(config.d_head):.3g} times what they should be: they are not "
                 "divided by √d_head.",
                 numbers,
             )
         return
-    yield Finding(
+    yield error(
         "wrong-scale",
-        (layer.path,),
-        "error",
+        layer.path,
         f"The scores are {factor:.4g} · q·k, and the factor should be 1/√d_head = {right:.4g}.",
         numbers,
     )

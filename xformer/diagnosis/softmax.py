@@ -16,14 +16,14 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.diagnosis.case import Case, Finding, Layer
+from xformer.diagnosis.case import Case, Finding, Layer, error
 
 
 def check_softmax(case: Case) -> Iterator[Finding]:
     """softmax-over-queries · softmax-over-heads · scaled-after-softmax · masked-after-softmax · rows-not-one."""
     for layer in case.layers:
         pattern = case[f"{layer.path}.pattern"]  # [batch, head, query, key]
-        allowed = case[f"{layer.path}.mask"] if case.have(layer.path, "mask") else torch.ones_like(pattern).bool()
+        allowed = case[f"{layer.path}.mask"] if case.has(layer.path, "mask") else torch.ones_like(pattern).bool()
         if allowed.shape == pattern.shape:
             yield from _layer(case, layer, pattern, allowed)
 
@@ -44,10 +44,9 @@ def _layer(case: Case, layer: Layer, pattern: Tensor, allowed: Tensor) -> Iterat
         return
     if columns_are_one or _all(columns, scale, pattern, pattern.shape[-2]):
         found = columns.mean().item()
-        yield Finding(
+        yield error(
             "softmax-over-queries",
-            (layer.path,),
-            "error",
+            layer.path,
             f"The weights of a key over all queries sum to {found:.3g}, and a query's weights do not sum to 1: the softmax "
             "runs along the queries instead of the keys.",
             {**sums, "column_sum": found},
@@ -57,40 +56,36 @@ def _layer(case: Case, layer: Layer, pattern: Tensor, allowed: Tensor) -> Iterat
         return
     over_heads = pattern.sum(dim=1)[allowed.any(dim=1)].double()
     if pattern.shape[1] > 1 and _all(over_heads, 1.0, pattern, pattern.shape[1]):
-        yield Finding(
+        yield error(
             "softmax-over-heads",
-            (layer.path,),
-            "error",
+            layer.path,
             "In each cell the weights of all heads sum to 1, and a query's weights do not: the softmax runs along the heads.",
             sums,
         )
         return
-    if case.have(layer.path, "scores"):
+    if case.has(layer.path, "scores"):
         whole = case[f"{layer.path}.scores"].softmax(dim=-1)
         if torch.allclose(whole[allowed], pattern[allowed], rtol=1e-4, atol=1e-7):
-            yield Finding(
+            yield error(
                 "masked-after-softmax",
-                (layer.path,),
-                "error",
+                layer.path,
                 "The weights are a softmax over keys that may not be looked at, with those struck out afterwards: a query's "
                 f"weights sum to as little as {rows.min().item():.3g}.",
                 sums,
             )
             return
-    yield Finding(
+    yield error(
         "rows-not-one",
-        (layer.path,),
-        "error",
+        layer.path,
         f"A query's weights sum to {rows.min().item():.3g} to {rows.max().item():.3g} instead of 1.",
         sums,
     )
 
 
 def _scaled_after(layer: Layer, found: float, scale: float) -> Finding:
-    return Finding(
+    return error(
         "scaled-after-softmax",
-        (layer.path,),
-        "error",
+        layer.path,
         f"The weights sum to {found:.3g} = 1/√d_head instead of 1: the scale is applied after the softmax.",
         {"sum": found, "one_over_root_d_head": scale},
     )

@@ -16,54 +16,56 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.diagnosis.case import Case, Finding, Sub, centred, relative
+from xformer.diagnosis.case import Case, Finding, Sublayer, centred, error, relative
 
 NEAR = 1e-3
-NOTHING = 1e-6
+NO_ADDITION = 1e-6
+"""A sublayer whose result is a smaller share of the stream adds nothing."""
 ALIKE = 1e-4
 
 
 def check_residual(case: Case) -> Iterator[Finding]:
     """no-residual · lost-output · residual-after-norm · no-norm · stream-unexplained."""
     norm, eps = case.trace.config.norm, case.trace.config.norm_eps
-    for sub in case.subs:
-        if sub.before.shape[0] * sub.before.shape[1] < 3:
+    for sublayer in case.sublayers:
+        if sublayer.before.shape[0] * sublayer.before.shape[1] < 3:
             continue
 
-        def fits(made: Tensor, sub: Sub = sub) -> bool:
+        def fits(made: Tensor, sublayer: Sublayer = sublayer) -> bool:
             if norm == "post":
-                return misfit_of_norm(made, sub.after, eps) <= NEAR
-            return relative(sub.after - made, sub.after) <= NEAR
+                return misfit_of_norm(made, sublayer.after, eps) <= NEAR
+            return relative(sublayer.after - made, sublayer.after) <= NEAR
 
-        if fits(sub.before + sub.out):
+        if fits(sublayer.before + sublayer.out):
             continue
-        numbers = {"added_to_stream": relative(sub.out, sub.before)}
-        if fits(sub.out):
+        numbers = {"added_to_stream": relative(sublayer.out, sublayer.before)}
+        if fits(sublayer.out):
+            kind = "no-residual"
             what = "is the sublayer's result alone, not added to what was there: the residual connection is missing."
-            yield Finding("no-residual", (sub.path,), "error", f"The stream after it {what}", numbers)
-        elif fits(sub.before):
+        elif fits(sublayer.before):
+            kind = "lost-output"
             what = "is what it was before: the sublayer's result is computed and lost."
-            yield Finding("lost-output", (sub.path,), "error", f"The stream after it {what}", numbers)
-        elif norm == "pre" and fits(sub.inside + sub.out):
+        elif norm == "pre" and fits(sublayer.inside + sublayer.out):
+            kind = "residual-after-norm"
             what = "goes on from the normalised vectors instead of those before the norm."
-            yield Finding("residual-after-norm", (sub.path,), "error", f"The stream after it {what}", numbers)
-        elif norm == "post" and relative(sub.after - sub.before - sub.out, sub.after) <= NEAR:
+        elif norm == "post" and relative(sublayer.after - sublayer.before - sublayer.out, sublayer.after) <= NEAR:
+            kind = "no-norm"
             what = 'is the bare sum, though the configuration says norm="post".'
-            yield Finding("no-norm", (sub.path,), "error", f"The stream after it {what}", numbers)
         else:
+            kind = "stream-unexplained"
             what = "is not what the configuration makes of the stream before and the sublayer's result."
-            yield Finding("stream-unexplained", (sub.path,), "error", f"The stream after it {what}", numbers)
+        yield error(kind, sublayer.path, f"The stream after it {what}", numbers)
 
 
 def check_additions(case: Case) -> Iterator[Finding]:
     """adds-nothing (a sublayer whose result is 0) · constant-stream (all tokens have one vector: rank collapse)."""
-    for sub in case.subs:
-        share = relative(sub.out, sub.before)
-        looks = f"{sub.path}.pattern" not in case or bool(case[f"{sub.path}.pattern"].any())
-        if share < NOTHING and looks:  # a token that may see nothing, itself included, adds nothing rightly
+    for sublayer in case.sublayers:
+        share = relative(sublayer.out, sublayer.before)
+        looks = f"{sublayer.path}.pattern" not in case or bool(case[f"{sublayer.path}.pattern"].any())
+        if share < NO_ADDITION and looks:  # a token that may see nothing, itself included, adds nothing rightly
             yield Finding(
                 "adds-nothing",
-                (sub.path,),
+                (sublayer.path,),
                 "warning",
                 "The sublayer puts out nothing: what it adds is below a millionth of the stream.",
                 {"added_to_stream": share},

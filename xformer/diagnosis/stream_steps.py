@@ -44,9 +44,7 @@ def _patches(case: Case, at: Place, embed: Tensor) -> Iterator[Look]:
     side = config.image // config.patch
     grid = at.tokens.view(len(at.tokens), side, config.patch, side, config.patch)
     pixels = grid.transpose(2, 3).flatten(3).flatten(1, 2).double() / MAX_INK  # [batch, patch, inside]
-    found = affine(case, "embedding", pixels.to(embed.dtype), embed[:, 1:], "weight", "bias")
-    if found is not None:
-        yield Look(f"{at.prefix}embed", found)
+    yield Look(f"{at.prefix}embed", affine(case, "embedding", pixels.to(embed.dtype), embed[:, 1:], "weight", "bias"))
     yield Look(f"{at.prefix}embed", excess(embed[:, :1], embed[:1, :1].double().expand_as(embed[:, :1]), embed[:, :1]))
 
 
@@ -86,60 +84,48 @@ def between_layers(case: Case) -> Iterator[Look]:
 def inputs(case: Case) -> Iterator[Look]:
     """What a sublayer reads: the stream itself, or with pre-norm the stream normalised."""
     config = case.trace.config
-    for sub in case.subs:
+    for sublayer in case.sublayers:
         if config.norm != "pre":
-            yield Look(sub.path, of_sum(sub.inside, sub.before))
+            yield Look(sublayer.path, of_sum(sublayer.inside, sublayer.before))
             continue
-        gain, shift = case.norm_weights(f"{sub.path}_residual.norm")
-        found = of_norm(sub.inside, sub.before, config.norm_eps, gain, shift)
-        if found is not None:
-            yield Look(sub.path, found)
+        gain, shift = case.norm_weights(f"{sublayer.path}_residual.norm")
+        yield Look(sublayer.path, of_norm(sublayer.inside, sublayer.before, config.norm_eps, gain, shift))
 
 
 def sums(case: Case) -> Iterator[Look]:
     """What a sublayer leaves: the sum, with post-norm normalised."""
     config = case.trace.config
-    for sub in case.subs:
+    for sublayer in case.sublayers:
         if config.norm != "post":
-            yield Look(sub.path, of_sum(sub.after, sub.before, sub.out))
+            yield Look(sublayer.path, of_sum(sublayer.after, sublayer.before, sublayer.out))
             continue
-        if sub.before.shape != sub.out.shape:
-            yield Look(sub.path, float("inf"))
+        if sublayer.before.shape != sublayer.out.shape:
+            yield Look(sublayer.path, float("inf"))
             continue
-        gain, shift = case.norm_weights(f"{sub.path}_residual.norm")
-        found = of_norm(sub.after, sub.before.double() + sub.out.double(), config.norm_eps, gain, shift)
-        if found is not None:
-            yield Look(sub.path, found)
+        gain, shift = case.norm_weights(f"{sublayer.path}_residual.norm")
+        yield Look(
+            sublayer.path,
+            of_norm(sublayer.after, sublayer.before.double() + sublayer.out.double(), config.norm_eps, gain, shift),
+        )
 
 
 def hidden(case: Case) -> Iterator[Look]:
     """pre = in W₁ + b₁."""
-    for block in case.blocks:
-        if case.have(f"{block}.ffn", "in", "pre"):
-            found = affine(
-                case, f"{block}.ffn", case[f"{block}.ffn.in"], case[f"{block}.ffn.pre"], "weight_in", "bias_in"
-            )
-            if found is not None:
-                yield Look(f"{block}.ffn", found)
+    for path, (x, pre) in case.feed_forward("in", "pre"):
+        yield Look(path, affine(case, path, x, pre, "weight_in", "bias_in"))
 
 
 def activations(case: Case) -> Iterator[Look]:
     """post = ReLU(pre), exactly; or GELU(pre), whose error function is good to a few units of rounding of pre."""
     act = {"relu": F.relu, "gelu": F.gelu}[case.trace.config.activation]
-    for block in case.blocks:
-        if case.have(f"{block}.ffn", "pre", "post"):
-            pre, post = case[f"{block}.ffn.pre"], case[f"{block}.ffn.post"]
-            yield Look(f"{block}.ffn", excess(post, act(pre.double()), FEW * unit(post) * pre.double().abs()))
+    for path, (pre, post) in case.feed_forward("pre", "post"):
+        yield Look(path, excess(post, act(pre.double()), FEW * unit(post) * pre.double().abs()))
 
 
 def second(case: Case) -> Iterator[Look]:
     """out = post W₂ + b₂."""
-    for block in case.blocks:
-        if case.have(f"{block}.ffn", "post", "out"):
-            x, y = case[f"{block}.ffn.post"], case[f"{block}.ffn.out"]
-            found = affine(case, f"{block}.ffn", x, y, "weight_out", "bias_out")
-            if found is not None:
-                yield Look(f"{block}.ffn", found)
+    for path, (post, out) in case.feed_forward("post", "out"):
+        yield Look(path, affine(case, path, post, out, "weight_out", "bias_out"))
 
 
 def final_norms(case: Case) -> Iterator[Look]:
@@ -152,9 +138,7 @@ def final_norms(case: Case) -> Iterator[Look]:
                 yield Look(name, float("inf"), "The configuration has no final norm, and here is one.")
                 continue
             gain, shift = case.norm_weights(f"{at.stack}.norm")
-            found = of_norm(case[name], case[last], config.norm_eps, gain, shift)
-            if found is not None:
-                yield Look(name, found)
+            yield Look(name, of_norm(case[name], case[last], config.norm_eps, gain, shift))
         elif last in case and config.final_norm:
             after = _after(case, at.stack)
             share = None if after is None else outside_of(case[last], after)
@@ -165,11 +149,11 @@ def final_norms(case: Case) -> Iterator[Look]:
 
 def _after(case: Case, stack: str) -> Tensor | None:
     """What is made of a stack's output first: the logits, or the first keys of cross-attention."""
-    speaks = stack == case.stacks[-1].stack
-    name = "logits" if speaks else "decoder.0.cross_attn.k"
+    is_output = stack == case.stacks[-1].stack
+    name = "logits" if is_output else "decoder.0.cross_attn.k"
     if name not in case:
         return None
-    return case[name] if speaks else joined(case[name])
+    return case[name] if is_output else joined(case[name])
 
 
 def logits(case: Case) -> Iterator[Look]:
@@ -181,6 +165,4 @@ def logits(case: Case) -> Iterator[Look]:
     if name is None or "logits" not in case or (config.final_norm and name == names[1]):
         return
     matrix = at.table if config.tied_output else "unembedding.weight"
-    found = affine(case, "", case[name], case["logits"], matrix, "unembedding.bias")
-    if found is not None:
-        yield Look("logits", found)
+    yield Look("logits", affine(case, "", case[name], case["logits"], matrix, "unembedding.bias"))

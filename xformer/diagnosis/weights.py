@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.diagnosis.case import Case, Finding, centred
+from xformer.diagnosis.case import Case, Finding, centred, error
 from xformer.diagnosis.projections import joined
 
 TOO_LARGE, TOO_SMALL = 3.0, 0.1
@@ -54,10 +54,8 @@ def check_start(case: Case) -> Iterator[Finding]:
     """
     if not case.is_fresh:
         return
-    for layer in case.layers:
-        if not case.have(layer.path, "scores"):
-            continue
-        scores = case[f"{layer.path}.scores"].double()
+    for layer, (scores,) in case.attention("scores"):
+        scores = scores.double()
         keys = int(scores.isfinite().sum(dim=-1).max())
         seen = scores[scores.isfinite()]
         if keys < 8 or len(seen) < 2 * keys:
@@ -76,19 +74,14 @@ def check_start(case: Case) -> Iterator[Finding]:
 
 def weight_ratios(case: Case) -> Iterator[tuple[str, float]]:
     """r for each matrix, by the name of what it makes: "encoder.0.attn.q", …"""
-    config = case.trace.config
-    for layer in case.layers:
-        if not case.have(layer.path, "in", "q", "k", "v", "z", "out"):
-            continue
-        for name, stream in case.rows_into(layer):
-            made = case[f"{layer.path}.{name}"]
+    for layer, (_, *heads, z, out) in case.attention("in", "q", "k", "v", "z", "out"):
+        for (name, stream), made in zip(case.rows_into(layer), heads, strict=True):
             if stream is not None:
                 yield from _ratio(f"{layer.path}.{name}", stream, joined(made))
-        yield from _ratio(f"{layer.path}.out", joined(case[f"{layer.path}.z"]), case[f"{layer.path}.out"])
-    for block in case.blocks:
-        if config.d_ff and case.have(f"{block}.ffn", "in", "pre", "post", "out"):
-            yield from _ratio(f"{block}.ffn.pre", case[f"{block}.ffn.in"], case[f"{block}.ffn.pre"])
-            yield from _ratio(f"{block}.ffn.out", case[f"{block}.ffn.post"], case[f"{block}.ffn.out"])
+        yield from _ratio(f"{layer.path}.out", joined(z), out)
+    for path, (x, pre, post, out) in case.feed_forward("in", "pre", "post", "out"):
+        yield from _ratio(f"{path}.pre", x, pre)
+        yield from _ratio(f"{path}.out", post, out)
 
 
 def _ratio(name: str, x: Tensor, y: Tensor) -> Iterator[tuple[str, float]]:
@@ -101,18 +94,16 @@ def _ratio(name: str, x: Tensor, y: Tensor) -> Iterator[tuple[str, float]]:
 
 
 def _score_std(case: Case) -> float:
-    names = [f"{layer.path}.scores" for layer in case.layers if case.have(layer.path, "scores")]
-    if not names:
-        return math.nan
-    scores = case[names[0]]
-    return scores[scores.isfinite()].double().std().item()
+    for _, (scores,) in case.attention("scores"):
+        return scores[scores.isfinite()].double().std().item()
+    return math.nan
 
 
 def check_heads(case: Case) -> Iterator[Finding]:
     """identical-heads (two heads with the same q, k and v) · uniform-heads (no head of the model prefers any key)."""
     uniform = []
     for layer in case.layers:
-        if case.have(layer.path, "q", "k", "v"):
+        if case.has(layer.path, "q", "k", "v"):
             yield from _identical(case, layer.path)
         pattern = case[f"{layer.path}.pattern"]
         seen = (pattern > 0).sum(dim=-1, keepdim=True)  # [batch, head, query, 1]
@@ -150,16 +141,14 @@ def check_neurons(case: Case) -> Iterator[Finding]:
     2^(−d_ff); so layers of fewer than 32 neurons are not judged.
     """
     config = case.trace.config
-    for block in case.blocks:
-        if config.activation != "relu" or config.d_ff < 32 or not case.have(f"{block}.ffn", "pre", "post"):
-            continue
-        post, pre = case[f"{block}.ffn.post"], case[f"{block}.ffn.pre"]
+    if config.activation != "relu" or config.d_ff < 32:
+        return
+    for path, (pre, post) in case.feed_forward("pre", "post"):
         closed = (post <= 0).flatten(0, -2).all(dim=0)  # [d_ff]
         if bool(closed.all()):
-            yield Finding(
+            yield error(
                 "dead-neurons",
-                (f"{block}.ffn",),
-                "error",
+                path,
                 f"None of the {config.d_ff} neurons opens for any token: the layer adds the same vector everywhere, and no "
                 "gradient can bring it back.",
                 {"highest_input": pre.max().item(), "neurons": float(config.d_ff)},

@@ -43,15 +43,15 @@ class Block(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "batch pos d_model"],
-        given: BlockInputs,
+        context: BlockInputs,
         tape: AnyTape = SILENT,
         cache: LayerCache | None = None,
         cross_cache: LayerCache | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
         x = tape("resid_pre", x)
-        x = self.attn_residual(x, lambda y: self_attention(self.attn, y, given, tape.at("attn"), cache))
+        x = self.attn_residual(x, lambda y: self_attention(self.attn, y, context, tape.at("attn"), cache))
         x = tape("resid_mid", x)
-        x = feed_forward(self, x, given, tape)
+        x = feed_forward(self, x, context, tape)
         return tape("resid_post", x)
 
 
@@ -71,52 +71,54 @@ class CrossBlock(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "batch pos d_model"],
-        given: BlockInputs,
+        context: BlockInputs,
         tape: AnyTape = SILENT,
         cache: LayerCache | None = None,
         cross_cache: LayerCache | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
         x = tape("resid_pre", x)
-        x = self.self_attn_residual(x, lambda y: self_attention(self.self_attn, y, given, tape.at("self_attn"), cache))
+        x = self.self_attn_residual(
+            x, lambda y: self_attention(self.self_attn, y, context, tape.at("self_attn"), cache)
+        )
         x = tape("resid_mid", x)
         x = self.cross_attn_residual(
-            x, lambda y: cross_attention(self.cross_attn, y, given, tape.at("cross_attn"), cross_cache)
+            x, lambda y: cross_attention(self.cross_attn, y, context, tape.at("cross_attn"), cross_cache)
         )
         x = tape("resid_cross", x)
-        x = feed_forward(self, x, given, tape)
+        x = feed_forward(self, x, context, tape)
         return tape("resid_post", x)
 
 
 def self_attention(
-    attention: Attention, x: Tensor, given: BlockInputs, tape: AnyTape, cache: LayerCache | None
+    attention: Attention, x: Tensor, context: BlockInputs, tape: AnyTape, cache: LayerCache | None
 ) -> Float[Tensor, "batch query d_model"]:
     """Queries, keys and values all from the stream itself."""
     out = attention(
         x,
-        mask=given.mask,
-        angles=given.angles,
-        position_bias=given.position_bias,
+        mask=context.mask,
+        angles=context.angles,
+        position_bias=context.position_bias,
         tape=tape,
-        dropout=given.dropout,
+        dropout=context.dropout,
         cache=cache,
     )
-    return given.dropout("residual", out)
+    return context.dropout("residual", out)
 
 
 def cross_attention(
-    attention: Attention, x: Tensor, given: BlockInputs, tape: AnyTape, cache: LayerCache | None
+    attention: Attention, x: Tensor, context: BlockInputs, tape: AnyTape, cache: LayerCache | None
 ) -> Float[Tensor, "batch query d_model"]:
     """Queries from the decoder, keys and values from the encoder's output (§3.2.3)."""
-    out = attention(x, given.memory, mask=given.cross_mask, tape=tape, dropout=given.dropout, cache=cache)
-    return given.dropout("residual", out)
+    out = attention(x, context.memory, mask=context.cross_mask, tape=tape, dropout=context.dropout, cache=cache)
+    return context.dropout("residual", out)
 
 
 def feed_forward(
-    block: Block | CrossBlock, x: Tensor, given: BlockInputs, tape: AnyTape
+    block: Block | CrossBlock, x: Tensor, context: BlockInputs, tape: AnyTape
 ) -> Float[Tensor, "batch pos d_model"]:
     """The feed-forward sublayer in its residual connection, where the block has one."""
     ffn = block.ffn
     if ffn is None or block.ffn_residual is None:
         return x
     tape_ffn = tape.at("ffn")
-    return block.ffn_residual(x, lambda y: given.dropout("residual", ffn(y, tape=tape_ffn, dropout=given.dropout)))
+    return block.ffn_residual(x, lambda y: context.dropout("residual", ffn(y, tape=tape_ffn, dropout=context.dropout)))

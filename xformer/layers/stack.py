@@ -33,25 +33,25 @@ class Stack(nn.Module):
         embed: Float[Tensor, "batch pos d_model"],
         layout: Layout,
         *,
-        given: BlockInputs,
+        context: BlockInputs,
         drawn: Bool[Tensor, "*batch query key"] | None = None,
         tape: AnyTape = SILENT,
         layer_tape: AnyTape = SILENT,
         cache: Cache | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
         """`tape` names what the stack has once, `layer_tape` what each of its layers has."""
-        x = given.dropout("embed", self.positions(embed, layout, tape))
-        given = self._inputs(x, layout, given, drawn, cache)
+        x = context.dropout("embed", self.positions(embed, layout, tape))
+        context = self._inputs(x, layout, context, drawn, cache)
         for index, block in enumerate(self.blocks):
             self_cache = None if cache is None else cache.self_attention[index]
             cross_cache = None if cache is None else cache.cross_attention[index]
-            x = block(x, given, layer_tape.at(str(index)), self_cache, cross_cache)
+            x = block(x, context, layer_tape.at(str(index)), self_cache, cross_cache)
         if cache is not None:
             cache.length += x.shape[1]
         return x if self.norm is None else tape("final_norm", self.norm(x))
 
     def _inputs(
-        self, x: Tensor, layout: Layout, given: BlockInputs, drawn: Tensor | None, cache: Cache | None
+        self, x: Tensor, layout: Layout, context: BlockInputs, drawn: Tensor | None, cache: Cache | None
     ) -> BlockInputs:
         """The mask and the positions inside attention, worked out once for all layers."""
         config, n_query = self.config, x.shape[1]
@@ -69,4 +69,4 @@ class Stack(nn.Module):
         )
         angles = self.positions.angles(layout.positions, x.dtype)
         position_bias = self.positions.bias(layout.positions, keys.positions, x.dtype, causal=self.causal)
-        return replace(given, mask=mask, angles=angles, position_bias=position_bias)
+        return replace(context, mask=mask, angles=angles, position_bias=position_bias)
