@@ -14,6 +14,7 @@ from functools import cached_property
 from html import escape
 from pathlib import Path
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -253,6 +254,17 @@ def read(
         alone = trace if not run and example is first else subject.record(first, keep=("logits",))
         example = answered(example, int(alone.logits[0, 0].argmax()))
     return Reading(subject, example, trace, has_right_answer, _recipe(where, words, edits, changes))
+
+
+def from_trace(
+    where: str | Path | Checkpoint | Transformer | Subject, trace: Trace, answers: Sequence[int] | None = None
+) -> Reading:
+    """A run that was recorded already, of its first input; `answers` are the right tokens at its outputs, −100 for none."""
+    tokens, target = trace.tokens[:1], None if trace.target is None else trace.target[:1]
+    n_out = (trace.logits if "logits" in trace else tokens if target is None else target).shape[1]
+    labels = torch.full((n_out,), IGNORED) if answers is None else torch.as_tensor(answers)  # [out]
+    example = Example(tuple(tokens[0].tolist()), (), tokens, target, tokens, labels[None])
+    return Reading(subject_of(where), example, trace, answers is not None)
 
 
 def answered(example: Example, token: int) -> Example:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from functools import partial
 
-import numpy as np
-import pandas as pd
 import streamlit as st
 
-from pages.attention.attention_steps import stages_panel
+from pages.attention.attention_steps import steps_panel
 from pages.attention.best_task_head import attention_notes, telling_head
 from pages.attention.change import change_panel, follow_cutting_click, head_tools
 from pages.attention.head_scores import scores_panel
@@ -26,13 +23,13 @@ from pages.components.attention_view import (
 )
 from pages.shared.ask import choose, not_here
 from pages.shared.link import asked
-from pages.shared.notebook import footer, recording
+from pages.shared.picture import Call, footer
 from pages.shared.prediction import prediction_panel
 from pages.shared.session import open_page
 from pages.shared.view import View
-from xformer.reading import Reading
-from xformer.viz.attention import pattern_frame, pattern_layers
+from xformer import viz
 from xformer.viz.packing import PatternLayer, pack
+from xformer.viz.pattern_layers import pattern_layers
 
 KEY = "attention"
 PANELS = {name: name for name in ("scores of all heads", "step by step", "change the run", "rollout")}
@@ -45,8 +42,8 @@ def page() -> None:
     if view.task.rule.is_image:
         over_image_panel(view)
 
-    layers = _layers(view, original)
-    other = None if changed is None else _layers(view, changed)
+    layers = pattern_layers(original)
+    other = None if changed is None else pattern_layers(changed)
     paths = [layer.name for layer in layers]
     best = telling_head(view, changed or original, paths)
     _follow_the_link(layers, best.at if changed is None else telling_head(view, original, paths).at)
@@ -58,14 +55,14 @@ def page() -> None:
     run, layer = changed or original, (other or layers)[chosen.layer]
     with tools:
         head_tools(view, layer, chosen)
-        _footer(view, layers[chosen.layer], layer, chosen)
+        _footer(view, chosen)
 
     # The panels that are not shown are not computed.
     panel = choose("panel", PANELS, next(iter(PANELS)), "Panel", label_visibility="collapsed")
     if panel == "scores of all heads":
         scores_panel(view, run, KEY)
     elif panel == "step by step":
-        stages_panel(view, run, layer, chosen.head, *_cell(chosen, layer))
+        steps_panel(view, run, layer, chosen)
     elif panel == "change the run":
         change_panel(view, layer, chosen)
     else:
@@ -74,38 +71,18 @@ def page() -> None:
     attention_notes(view, other or layers, run, best)
 
 
-def _layers(view: View, run: Reading) -> list[PatternLayer]:
-    return pattern_layers(run.trace, view.reads(run), view.reads(run, "decoder") if view.is_pair else None)
-
-
-def _footer(view: View, original: PatternLayer, layer: PatternLayer, chosen: Selection) -> None:
+def _footer(view: View, chosen: Selection) -> None:
     """The code and the numbers of the enlarged head: with a changed run of both runs, and of their difference."""
-    head, scale = chosen.head, ", own_scale=True" if chosen.looks.own_scale else ""
-    of = f'"{layer.name}", {head}, {layer.query_labels!r}, {layer.key_labels!r}'
-    drawn = "head_chart" if layer is original else "changed_chart"
-    lines = [f"from xformer.viz.attention import {drawn}, head_frame"]
-    if chosen.looks.shown == "arcs":
-        lines.append("# Arcs are drawn in the browser alone; this is the same head as a matrix.")
-    if layer is original:
-        footer(view, [*lines, f"head_chart(head_frame(trace, {of}){scale})"], partial(_cells, layer, head), "pattern")
-        return
-    before = f'"{original.name}", {head}, {original.query_labels!r}, {original.key_labels!r}'
-    lines += [
-        f"own = {recording(view.original())}",
-        f"before, after = head_frame(own, {before}), head_frame(trace, {of})",
-    ]
-
-    def table() -> pd.DataFrame:
-        return pd.concat(
-            [_cells(original, head).assign(run="original"), _cells(layer, head).assign(run=view.what_changed())]
-        )
-
-    footer(view, [*lines, f"changed_chart(before, after{scale})"], table, "pattern")
-
-
-def _cells(layer: PatternLayer, head: int) -> pd.DataFrame:
-    allowed = np.broadcast_to(layer.allowed, layer.pattern.shape)[head]
-    return pattern_frame(layer.pattern[head], allowed, layer.query_labels, layer.key_labels)
+    original, changed = view.original(), view.changed()
+    before = {} if changed is None else {"before": original}
+    options = {"layer": chosen.layer, "head": chosen.head, **before, "own_scale": chosen.looks.own_scale}
+    remark = "# Arcs are drawn in the browser alone; this is the same head as a matrix."
+    footer(
+        view,
+        "pattern",
+        [Call(viz.attention, (changed or original,), options)],
+        remark=[remark] if chosen.looks.shown == "arcs" else [],
+    )
 
 
 def _look_texts(look: Look) -> dict[str, str]:
@@ -137,14 +114,6 @@ def _head_text(chosen: Selection) -> str:
     """The chosen head, and the locked cell where there is one, for the link: "3.2" or "3.2.0-5"."""
     text = f"{chosen.layer + 1}.{chosen.head + 1}"
     return text if chosen.query is None or chosen.key is None else f"{text}.{chosen.query}-{chosen.key}"
-
-
-def _cell(chosen: Selection, layer: PatternLayer) -> tuple[int, int]:
-    """The locked cell; where only a row is locked, or nothing, the strongest cell of the row or of the first query."""
-    query = 0 if chosen.query is None else chosen.query
-    if chosen.key is not None:
-        return query, chosen.key
-    return query, int(layer.pattern[chosen.head, query].argmax())
 
 
 def _follow_the_link(layers: list[PatternLayer], best: Selection) -> None:

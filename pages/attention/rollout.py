@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.shared.layout import caption, is_dark
-from pages.shared.notebook import footer
+from pages.shared.layout import caption
+from pages.shared.picture import picture
 from pages.shared.view import View
-from xformer.analysis.rollout import rollout
+from xformer import viz
+from xformer.analysis.attention_rollout import MOST_TOKENS
 from xformer.reading import Reading
-from xformer.viz.rollout import MOST, rollout_chart, rollout_frame
 
 
 def rollout_panel(view: View, run: Reading) -> None:
@@ -20,18 +20,7 @@ def rollout_panel(view: View, run: Reading) -> None:
         "alone; what values, norms and feed-forward layers do to it is not in it."
     )
     for stack in ("encoder", "decoder") if view.is_pair else (None,):
-        names = view.reads(run, stack)
-        frame = rollout_frame(rollout(run.trace, stack).numpy(force=True), names)
-        if len(names) > MOST:
-            st.caption(f"{len(names)} tokens: neighbours are drawn as one, {len(names)} in at most {MOST} rows.")
-        st.altair_chart(rollout_chart(frame, dark=is_dark()), key=f"rollout_{stack}", width="content")
-        footer(
-            view,
-            [
-                "from xformer.analysis.rollout import rollout",
-                "from xformer.viz.rollout import rollout_chart, rollout_frame",
-                f"rollout_chart(rollout_frame(rollout(trace, {stack!r}).numpy(), {names!r}))",
-            ],
-            frame,
-            f"rollout{'' if stack is None else '-' + stack}",
-        )
+        n = len(run.tokens_of(stack))
+        if n > MOST_TOKENS:
+            st.caption(f"{n} tokens: neighbours are drawn as one, {n} in at most {MOST_TOKENS} rows.")
+        picture(view, f"rollout{'' if stack is None else f'-{stack}'}", viz.rollout, run, stack=stack)

@@ -19,9 +19,10 @@ from xformer import ModelConfig, Transformer, record
 from xformer.analysis.heads import SCORES, pattern_scores
 from xformer.counting import Part, count_with_projections_to, n_parameters, parameters_by_part
 from xformer.presets import PUBLISHED
+from xformer.reading import from_trace
 from xformer.trace import Trace
-from xformer.viz.attention import pattern_layers
-from xformer.viz.packing import pack
+from xformer.viz.packing import PatternLayer, pack
+from xformer.viz.pattern_layers import pattern_layers
 from xformer.words import percent
 
 KEY = "published_attention"
@@ -35,6 +36,7 @@ class Pass:
     """A forward pass of a model with random weights."""
 
     trace: Trace
+    layers: list[PatternLayer]
     seconds: float
     loss: float
     """Mean −log p of random tokens, in nats."""
@@ -95,7 +97,7 @@ def forward(config: ModelConfig, seed: int = 0) -> Pass:
         seconds = time.perf_counter() - begun
     labels = torch.randint(1, config.vocab_size, (N_TARGET,), generator=draw)
     loss = torch.nn.functional.cross_entropy(trace.logits[0], labels).item()
-    return Pass(trace, seconds, loss)
+    return Pass(trace, pattern_layers(from_trace(model, trace)), seconds, loss)
 
 
 def _forward(config: ModelConfig, name: str) -> None:
@@ -107,11 +109,8 @@ def _forward(config: ModelConfig, name: str) -> None:
         f"tokens, logits {list(done.trace.logits.shape)} in **{done.seconds * 1e3:,.0f} ms**. Its loss on random tokens is "
         f"**{done.loss:.2f}** nats; knowing nothing costs ln {config.vocab_size:,} = {chance:.2f}."
     )
-    source = [str(token) for token in done.trace.tokens[0].tolist()]
-    assert done.trace.target is not None
-    layers = pattern_layers(done.trace, source, [str(token) for token in done.trace.target[0].tolist()])
-    chosen = attention_choice(KEY, layers)
-    attention_view(pack(layers, selected=(chosen.layer, chosen.head)), key=KEY)
+    chosen = attention_choice(KEY, done.layers)
+    attention_view(pack(done.layers, selected=(chosen.layer, chosen.head)), key=KEY)
     first, last = (evenness(done.trace[f"encoder.{index}.attn.pattern"][0]) for index in (0, config.n_layers - 1))
     st.caption(
         f"Every layer and head of it, untrained. Attention in the first encoder layer is as spread out as chance makes it: its "

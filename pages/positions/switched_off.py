@@ -14,10 +14,10 @@ from pages.shared.session import toggle_intervention
 from pages.shared.view import View
 from xformer.analysis import positions as analysis
 from xformer.interventions import join
+from xformer.names import layer_title
 from xformer.reading import Reading
 from xformer.site import Site
 from xformer.viz import positions as viz
-from xformer.viz.attention import layer_title
 
 OFF = "positions:off"
 FURTHEST = "most"

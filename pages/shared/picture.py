@@ -148,9 +148,11 @@ def shown(view: Shown, call: Call, key: str, **more: Any) -> Any:
     return st.vega_lite_chart(spec, **{"theme": "streamlit", "width": width, "key": key, **more})
 
 
-def footer(view: Shown, name: str, calls: Sequence[Call], table: Table | None = None) -> None:
-    """The “⋯” of pictures that belong together: the lines that draw them, and the table of them all."""
-    code_and_data(code(calls), (lambda: tables(calls)) if table is None else table, name, view.model)
+def footer(
+    view: Shown, name: str, calls: Sequence[Call], table: Table | None = None, *, remark: Sequence[str] = ()
+) -> None:
+    """The “⋯” of pictures that belong together: the lines that draw them after a remark, and the table of them all."""
+    code_and_data([*remark, *code(calls)], (lambda: tables(calls)) if table is None else table, name, view.model)
 
 
 def code(calls: Sequence[Call]) -> list[str]:

@@ -84,7 +84,7 @@ def head_panel(film: Film, task: Task, steps: int, shown: int | None, marks: Map
 def code_and_csv(entry: Entry, rows: list[dict[str, Any]], film: Film, example: Example, step: int | None) -> None:
     """The code for the curves and for the picture of the shown step, and their numbers as files."""
     lines = [
-        "import os, torch, xformer",
+        "import os, xformer",
         "from xformer.training.run_store import RunStore",
         "from xformer.viz.training import LOSS, curve_chart, metrics_frame",
         'runs = os.environ.get("XFORMER_RUNS", "checkpoints/runs")  # where this app keeps what it trains',
@@ -94,14 +94,10 @@ def code_and_csv(entry: Entry, rows: list[dict[str, Any]], film: Film, example: 
     if step is None:
         lines.append("curves")
     else:
-        last = film.layers[-1]
-        target = "" if example.target is None else f", torch.tensor({example.target.tolist()})"
         lines += [
             "",
-            "from xformer.viz.attention import head_chart, head_frame",
-            f'checkpoint = xformer.load(f"{{runs}}/{snapshot_file(Path(entry.id), step).as_posix()}")',
-            f"trace = xformer.record(checkpoint.model, torch.tensor({example.stream.tolist()}){target})",
-            f'head = head_chart(head_frame(trace, "{last.path}", 0, {last.query_labels!r}, {last.key_labels!r}))',
+            f'r = xformer.read(f"{{runs}}/{snapshot_file(Path(entry.id), step).as_posix()}", {list(example.source)})',
+            f"head = xformer.viz.attention(r, layer={len(film.layers) - 1}, head=0)",
             "[curves, head]",
         ]
     with menu("training"):

@@ -17,12 +17,12 @@ from xformer.analysis.learning import APPEARS, LEARNED, appearance, best_heads, 
 from xformer.config import ModelConfig
 from xformer.errors import InputError, XformerError
 from xformer.memory import check_fits
+from xformer.names import layer_title
 from xformer.site import Site
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.training.run_store import Entry
 from xformer.training.snapshots import snapshot_file, snapshot_steps
-from xformer.viz.attention import layer_title
 from xformer.viz.film import FilmLayer, Frame, pack_film, plane
 
 MOST_FRAMES = 120

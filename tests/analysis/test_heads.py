@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from tests.training.tiny import random_model
-from xformer.analysis.heads import SCORES, head_scores, induction_scores, pattern_scores
+from xformer.analysis.heads import SCORES, TASK, head_scores, induction_scores, pattern_scores
+from xformer.reading import from_trace
 from xformer.trace import record
 
 N = 7
@@ -97,8 +98,8 @@ def test_one_row_a_head(architecture: str) -> None:
     model = random_model(architecture)
     inputs = [torch.tensor([[1, 2, 3, 4, 5], [5, 4, 3, 2, 1]])] * (2 if architecture == "encoder-decoder" else 1)
     trace = record(model, *inputs)
-    frame = head_scores(trace, positions=[0, 2, 3])
-    assert list(frame.columns) == ["layer", "head", *SCORES, "induction"]
+    frame = head_scores(from_trace(model, trace), positions=[0, 2, 3])
+    assert list(frame.columns) == ["layer", "head", TASK, *SCORES, "induction"]
     layers = list(trace.attention_layers())
     assert len(layers) == (6 if architecture == "encoder-decoder" else 2)
     assert list(zip(frame["layer"], frame["head"], strict=True)) == [(path, h) for path in layers for h in range(3)]

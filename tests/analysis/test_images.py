@@ -22,6 +22,7 @@ from xformer.diagnosis.model import examination, examine
 from xformer.errors import InputError
 from xformer.model import Transformer
 from xformer.presets import preset
+from xformer.reading import from_trace
 from xformer.tasks import Task
 from xformer.tasks.digit_images import N_TEST, digit_images
 from xformer.trace import record
@@ -91,7 +92,7 @@ def test_a_survey_counts_blank_pixels_too_and_each_test_image_once(model: Transf
 
 
 def test_patches_have_no_induction(model: Transformer) -> None:
-    table = head_scores(record(model, digit_images()[1].pixels[:1]), range(1, 17))
+    table = head_scores(from_trace(model, record(model, digit_images()[1].pixels[:1])), positions=range(1, 17))
     assert table["induction"].isna().all()
 
 

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.readings import reading_of
 from tests.training.tiny import ARCHITECTURES, random_model
 from xformer import edits
 from xformer.analysis.logit_attribution import attribution
@@ -16,6 +15,7 @@ from xformer.analysis.logit_lens import decided, lens, lens_logits
 from xformer.analysis.stream import norms, stream, stream_steps
 from xformer.errors import EditError
 from xformer.model import Transformer
+from xformer.reading import from_trace
 from xformer.trace import Trace, record
 
 VARIANTS = {
@@ -52,10 +52,10 @@ def ran(architecture: str, variant: str, **edit: object) -> tuple[Transformer, T
 @every_case
 def test_the_lens_ends_in_the_models_own_logits(architecture: str, variant: str) -> None:
     model, trace = ran(architecture, variant)
-    said = lens_logits(reading_of(model, trace))
+    said = lens_logits(from_trace(model, trace))
     *_, last = said.values()
     assert torch.equal(last, trace.logits)  # the same operations on the same numbers: not one bit apart
-    assert len(said) == len(stream_steps(reading_of(model, trace))) + 1
+    assert len(said) == len(stream_steps(from_trace(model, trace))) + 1
     others = list(said.values())[:-1]
     assert all(not torch.allclose(other, trace.logits, atol=0.1) for other in others)
 
@@ -65,7 +65,7 @@ def test_the_lens_ends_in_the_models_own_logits(architecture: str, variant: str)
 def test_the_lens_in_the_middle_is_a_model_that_stops_there(norm: str) -> None:
     """After layer 1, the lens says what the model does with layer 2 taken out, for which `record` knows nothing of lenses."""
     model, trace = ran("encoder", norm)
-    middle = lens_logits(reading_of(model, trace))["layer 1 · feed-forward"]
+    middle = lens_logits(from_trace(model, trace))["layer 1 · feed-forward"]
     del model.encoder.blocks[1]  # pyright: ignore
     torch.testing.assert_close(middle, model(trace.tokens), rtol=1e-10, atol=1e-10)
 
@@ -73,11 +73,11 @@ def test_the_lens_in_the_middle_is_a_model_that_stops_there(norm: str) -> None:
 def test_the_lens_frame_holds_the_probabilities() -> None:
     model, trace = ran("decoder", "post")
     answers = torch.tensor([-100, -100, 3, 1, 4, 1, 5])
-    frame = lens(reading_of(model, trace, answers))
+    frame = lens(from_trace(model, trace, answers))
     assert sorted(frame["position"].unique()) == [2, 3, 4, 5, 6]
     assert len(frame) == 5 * 5
     for row in frame.to_dict("records"):
-        x = list(stream(reading_of(model, trace)).values())[row["depth"]][0, row["position"]]
+        x = list(stream(from_trace(model, trace)).values())[row["depth"]][0, row["position"]]
         p = F.linear(x, model.unembedding.weight, model.unembedding.bias).softmax(-1)  # pyright: ignore[reportArgumentType]
         assert row["token"] == str(int(p.argmax()))
         assert row["probability"] == pytest.approx(p.max().item(), rel=1e-5)
@@ -107,16 +107,16 @@ def rounding(parts: pd.DataFrame) -> float:
 def test_the_parts_sum_to_the_logit(architecture: str, variant: str) -> None:
     model, trace = ran(architecture, variant)
     for position in range(trace.logits.shape[1]):
-        parts = attribution(reading_of(model, trace), position=position, token=4)
+        parts = attribution(from_trace(model, trace), position=position, token=4)
         assert parts["contribution"].sum() == pytest.approx(trace.logits[0, position, 4].item(), abs=rounding(parts))
-        parts = attribution(reading_of(model, trace), position=position, token=4, lead=True)
+        parts = attribution(from_trace(model, trace), position=position, token=4, lead=True)
         lead = trace.logits[0, position, 4] - trace.logits[0, position, [*range(4), *range(5, 11)]].max()
         assert parts["contribution"].sum() == pytest.approx(lead.item(), abs=rounding(parts))
 
 
 def test_the_parts_sum_to_the_logit_of_a_float32_run() -> None:
     model, trace = ran("encoder", "post")
-    total = attribution(reading_of(model, trace), position=3, token=4)["contribution"].sum()
+    total = attribution(from_trace(model, trace), position=3, token=4)["contribution"].sum()
     # The run rounds to 2⁻²⁴ relative at each of ~10 steps in sequence, with the norms amplifying by less than 10.
     assert total == pytest.approx(trace.logits[0, 3, 4].item(), abs=1e-4)
 
@@ -126,8 +126,8 @@ def test_the_parts_sum_to_the_logit_of_a_float32_run() -> None:
 def test_without_norms_a_part_of_the_last_layer_is_what_its_absence_costs(architecture: str) -> None:
     """Silence it in the running model: nothing comes after it but the sum, so the logit falls by just its part."""
     model, trace = ran(architecture, "no norm")
-    last = stream_steps(reading_of(model, trace))[-1].site.path
-    parts = attribution(reading_of(model, trace), position=2, token=4)
+    last = stream_steps(from_trace(model, trace))[-1].site.path
+    parts = attribution(from_trace(model, trace), position=2, token=4)
     kind = "cross_attn" if architecture == "encoder-decoder" else "attn"
     attention = last.replace("ffn", kind)
     # the feed-forward layer is the last word: muted, its part and its bias go
@@ -169,7 +169,7 @@ def test_post_norm_parts_are_gradients_times_inputs_with_the_scales_detached() -
     logit = x @ model.unembedding.weight[token].detach()  # pyright: ignore
     gradients = torch.autograd.grad(logit, parts)
     expected = {name: (g @ part).item() for name, g, part in zip(names, gradients, parts, strict=True)}
-    found = attribution(reading_of(model, trace), position=position, token=token)
+    found = attribution(from_trace(model, trace), position=position, token=token)
     own = found[found["kind"].isin(["embedding", "positions"])]["contribution"].sum()
     assert own == pytest.approx(expected["embedding"], abs=1e-11)
     for index in range(2):
@@ -183,13 +183,13 @@ def test_post_norm_parts_are_gradients_times_inputs_with_the_scales_detached() -
 @every_case
 @pytest.mark.usefixtures("float64")
 def test_the_parts_of_a_changed_run_sum_to_its_logit(architecture: str, variant: str) -> None:
-    steps = stream_steps(reading_of(*ran(architecture, variant)))
+    steps = stream_steps(from_trace(*ran(architecture, variant)))
     changes = [edits.ablate_head(steps[0].site.path, 1)]
     feed_forward = [step.site for step in steps if not step.site.is_attention]
     if feed_forward:
         changes.append(edits.scale(f"{feed_forward[0].path}.out", 0.0))
     model, trace = ran(architecture, variant, edits=changes)
-    parts = attribution(reading_of(model, trace), position=2, token=4)
+    parts = attribution(from_trace(model, trace), position=2, token=4)
     assert parts["contribution"].sum() == pytest.approx(trace.logits[0, 2, 4].item(), abs=rounding(parts))
     assert parts[(parts["layer"] == 0) & (parts["head"] == 1)]["contribution"].iloc[0] == 0
     if feed_forward:
@@ -201,7 +201,7 @@ def test_a_stream_that_an_edit_changed_is_refused() -> None:
     for name in ("encoder.0.resid_mid", "encoder.1.resid_post", "logits"):
         _, trace = ran("encoder", "post", edits=[edits.scale(name, 2.0)])
         with pytest.raises(EditError, match="stream itself"):
-            attribution(reading_of(model, trace), position=2, token=4)
+            attribution(from_trace(model, trace), position=2, token=4)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -212,13 +212,13 @@ def test_a_stream_that_a_glob_changed_is_refused_too(architecture: str, glob: st
     changes = [edits.scale(glob.format(stack=stack), 1.0)]
     model, trace = ran(architecture, "pre", edits=changes)
     with pytest.raises(EditError, match="the stream itself"):
-        attribution(reading_of(model, trace), position=2, token=4)
+        attribution(from_trace(model, trace), position=2, token=4)
 
 
 @pytest.mark.usefixtures("float64")
 def test_a_changed_stream_of_the_encoder_is_no_matter_to_the_decoders_sum() -> None:
     model, trace = ran("encoder-decoder", "pre", edits=[edits.scale("encoder.0.resid_mid", 2.0)])
-    parts = attribution(reading_of(model, trace), position=2, token=4)
+    parts = attribution(from_trace(model, trace), position=2, token=4)
     assert parts["contribution"].sum() == pytest.approx(trace.logits[0, 2, 4].item(), abs=rounding(parts))
 
 
@@ -227,14 +227,14 @@ def test_padding_is_left_out_of_lens_and_norms() -> None:
     trace = record(model, torch.tensor([[3, 1, 4, 0, 0]]), pad=0)
     alone = record(model, torch.tensor([[3, 1, 4]]))
     for analyse in (norms, lens):
-        ours, own = analyse(reading_of(model, trace)), analyse(reading_of(model, alone))
+        ours, own = analyse(from_trace(model, trace)), analyse(from_trace(model, alone))
         assert ours.drop(columns=ours.columns[-1]).equals(own.drop(columns=own.columns[-1]))
         assert ours.iloc[:, -1].tolist() == pytest.approx(own.iloc[:, -1].tolist(), rel=1e-4)
 
 
 def test_a_lens_without_answers_says_what_is_likeliest_everywhere() -> None:
     model, trace = ran("decoder", "pre")
-    frame = lens(reading_of(model, trace))
+    frame = lens(from_trace(model, trace))
     assert list(frame.columns) == ["depth", "point", "position", "token", "probability"]
     assert len(frame) == 5 * N
 
@@ -242,8 +242,8 @@ def test_a_lens_without_answers_says_what_is_likeliest_everywhere() -> None:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_norms_are_lengths_of_the_stream_and_of_what_is_added(architecture: str) -> None:
     model, trace = ran(architecture, "pre")
-    frame = norms(reading_of(model, trace))
-    points = list(stream(reading_of(model, trace)).values())
+    frame = norms(from_trace(model, trace))
+    points = list(stream(from_trace(model, trace)).values())
     for row in frame.to_dict("records"):
         depth, at = row["depth"], row["position"]
         # with pre-norm what is added is the difference of two points

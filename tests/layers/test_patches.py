@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from tests.layers.reference import assert_close, assert_same, named_block, randomise
-from tests.readings import reading_of
 from xformer import edits
+from xformer.analysis.attention_rollout import rollout_matrices
 from xformer.analysis.logit_attribution import attribution
 from xformer.analysis.logit_lens import lens_logits
-from xformer.analysis.rollout import rollout
 from xformer.checkpoints import Checkpoint, from_bytes, to_bytes
 from xformer.config import ModelConfig
 from xformer.counting import n_parameters, parameters_by_part
@@ -22,6 +21,7 @@ from xformer.errors import ConfigError, EditError, InputError
 from xformer.interventions import changed_source, parse
 from xformer.layers.embedding import PatchEmbedding
 from xformer.model import Transformer
+from xformer.reading import from_trace
 from xformer.trace import record
 
 SIDE, PATCH = 15, 3  # 5 × 5 patches of 3 × 3
@@ -130,11 +130,11 @@ def test_under_a_causal_mask_the_class_token_knows_nothing_of_the_image() -> Non
 def test_lens_attribution_and_rollout_hold() -> None:
     model = vit(norm="pre")
     trace = record(model, images(1))
-    assert_close(list(lens_logits(reading_of(model, trace)).values())[-1], trace.logits, terms=1000)
+    assert_close(list(lens_logits(from_trace(model, trace)).values())[-1], trace.logits, terms=1000)
     for position in (0, 7):
-        total = attribution(reading_of(model, trace), position=position, token=3)["contribution"].sum()
+        total = attribution(from_trace(model, trace), position=position, token=3)["contribution"].sum()
         assert abs(total - trace.logits[0, position, 3].item()) < 1e-10
-    reached = rollout(trace)
+    reached = rollout_matrices(trace)
     assert reached.shape == (2, 26, 26)
     assert_close(reached.sum(dim=-1), torch.ones(2, 26))
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import xformer
+from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import ROOT, Open
 from xformer.viz.packing import header_of
 
@@ -145,7 +146,7 @@ def test_the_link_says_how_the_picture_is_drawn(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse-decoder", head="2.1", **asks)
     assert asks.items() <= dict(app.query_params.items()).items()
     assert not app.warning
-    [code] = [block.value for block in app.code if "head_chart" in block.value]
+    [code] = [block.value for block in app.code if "viz.attention(" in block.value]
     assert "own_scale=True" in code
     app = open_page(PAGE, model="reverse-decoder")
     assert not {"scale", "view", "arcs"} & set(app.query_params)
@@ -176,14 +177,29 @@ def test_a_row_of_a_larger_model_is_no_row_of_a_smaller_one(open_page: Open, mon
     assert app.query_params["head"] == "4.4"
 
 
-def test_the_code_draws_both_runs_as_the_screen_does(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("panel", ["step by step", "rollout"])
+@pytest.mark.parametrize("model", ["reverse", "reverse-seq2seq", "digits"])
+def test_the_code_draws_the_pictures(open_page: Open, monkeypatch: pytest.MonkeyPatch, model: str, panel: str) -> None:
+    link = {"model": model, "panel": panel, "mask": "causal"}
+    app = assert_code_draws_what_is_shown(open_page, monkeypatch, PAGE, link)
+    assert len(app.code) >= 2
+
+
+def test_the_code_compares_both_runs_as_the_screen_does(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(PAGE, model="reverse", input="4 9 2", head="3.2", mask="causal")
-    [code] = [block.value for block in app.code if "changed_chart" in block.value]
+    [code] = [block.value for block in app.code if "viz.attention(" in block.value]
+    assert "xformer.viz.attention(changed, layer=2, head=1, before=original)" in code
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr("xformer.viz.show.show", lambda picture: None)
     scope: dict = {}
     exec(code, scope)
+    assert scope["original"].recipe.causal is None
     checkpoint = xformer.load(ROOT / "checkpoints/reverse")
-    own = xformer.record(checkpoint.model, torch.tensor([[4, 9, 2]]))["encoder.2.attn.pattern"][0, 1]
-    assert scope["before"]["weight"].tolist() == own.flatten().tolist()
-    assert scope["after"]["weight"].isna().sum() == 3
+    own, causal = (
+        xformer.record(checkpoint.model, torch.tensor([[4, 9, 2]]), edits=edits)["encoder.2.attn.pattern"][0, 1]
+        for edits in ([], [xformer.edits.set_causal(True)])
+    )
+    drawn = scope["picture"].to_dict()
+    sets = [drawn["datasets"][one["data"]["name"]] for one in drawn["hconcat"]]
+    for found, expected in zip(sets[:2], (own, causal), strict=True):
+        assert [cell["weight"] or 0.0 for cell in found] == expected.flatten().tolist()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import xformer
 from tests.pages.conftest import ROOT, Open, plain
 
 ATTENTION = "pages/attention/page.py"
@@ -136,16 +137,10 @@ def test_examples_and_random_fill_the_input(open_page: Open) -> None:
 
 
 def test_the_scores_on_screen_are_those_of_the_library(open_page: Open) -> None:
-    import torch
-
-    import xformer
-    from xformer.analysis.heads import head_scores
-
     app = open_page(ATTENTION, model="reverse", input="4 9 2 11 5")
     shown = app.dataframe[0].value
     checkpoint = xformer.load(ROOT / "checkpoints/reverse")
-    trace = xformer.record(checkpoint.model, torch.tensor([[4, 9, 2, 11, 5]]))
-    expected = head_scores(trace, range(5))
+    expected = xformer.analysis.head_scores(xformer.read(checkpoint, "4 9 2 11 5"))
     for column in ("diagonal", "anti-diagonal", "previous", "next", "first", "entropy"):
         assert shown[column].tolist() == expected[column].tolist()
 

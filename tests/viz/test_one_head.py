@@ -5,9 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
-from xformer.viz.attention import changed_chart, head_chart, pattern_frame, pooled
-from xformer.viz.rollout import MOST, rollout_frame
+from tests.training.tiny import random_model
+from xformer import analysis, edits, viz
+from xformer.analysis.attention_head import pattern_frame
+from xformer.analysis.attention_rollout import MOST_TOKENS, rollout_matrices
+from xformer.reading import from_trace
+from xformer.trace import record
+from xformer.viz.attention_head import head_chart, pooled
 
 DRAW = np.random.default_rng(3)
 
@@ -30,10 +36,14 @@ def test_the_scale_is_fixed_or_the_heads_own() -> None:
 
 
 def test_the_difference_is_that_of_the_weights_and_a_masked_one_counts_0() -> None:
-    before, after = frame(4, causal=False), frame(4)
-    spec = changed_chart(before, after).to_dict()
+    model, tokens = random_model("encoder"), torch.tensor([[3, 1, 4, 1]])
+    own, causal = (from_trace(model, record(model, tokens, edits=made)) for made in ([], [edits.set_causal(True)]))
+    at = {"layer": 1, "head": 2}
+    spec = viz.attention(causal, before=own, **at).to_dict()
     assert [one["title"] for one in spec["hconcat"]] == ["original", "changed", "changed − original"]
     shown = spec["datasets"][spec["hconcat"][2]["data"]["name"]]
+    before, after = analysis.attention(own, **at), analysis.attention(causal, **at)
+    assert after["weight"].isna().sum() == 6
     for cell, old, new in zip(shown, before["weight"], after["weight"].fillna(0.0), strict=True):
         assert cell["weight"] == pytest.approx(new - old)
 
@@ -52,10 +62,11 @@ def test_more_cells_than_can_be_drawn_are_pooled_by_their_largest(n: int) -> Non
 
 
 def test_rows_of_a_pooled_rollout_still_sum_to_1() -> None:
-    n = 2 * MOST + 5
-    reached = DRAW.dirichlet(np.ones(n), size=(2, n))
-    table = rollout_frame(reached, ["t"] * n)
-    assert len(table) <= 2 * MOST**2
+    n = 2 * MOST_TOKENS + 5
+    model = random_model("encoder", max_len=n)
+    trace = record(model, torch.arange(n)[None] % 11)
+    table = analysis.rollout(from_trace(model, trace))
+    assert len(table) <= 2 * MOST_TOKENS**2
     assert table.groupby(["layer", "query"])["share"].sum().to_numpy() == pytest.approx(1.0)
     first = table[(table["layer"] == 1)].iloc[0]
-    assert first["share"] == pytest.approx(reached[0, :3, :3].sum(axis=1).mean())
+    assert first["share"] == pytest.approx(rollout_matrices(trace)[0, :3, :3].sum(dim=1).mean().item())

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 import torch
 
-from tests.readings import reading_of
 from tests.training.tiny import random_model
 from xformer import analysis, edits, viz
 from xformer.analysis.logit_attribution import strongest
 from xformer.analysis.logit_lens import lens_logits
+from xformer.reading import from_trace
 from xformer.trace import record
 from xformer.viz import theme
 from xformer.viz.residual import MOST_POINTS, TALL, row_height, thinned
@@ -40,9 +40,9 @@ def marks(spec: dict[str, Any]) -> list[str]:
 @DARK
 def test_the_lens_shows_the_likeliest_token_of_every_cell(dark: bool) -> None:
     trace, answers = traced(), torch.tensor([3, 1, 4, 1, 5, 9, 2])
-    chart = viz.lens(reading_of(MODEL, trace, answers), dark=dark, title="x")
+    chart = viz.lens(from_trace(MODEL, trace, answers), dark=dark, title="x")
     shown = {(row["point"], row["position"]): row for row in rows(chart)}
-    for point, logits in lens_logits(reading_of(MODEL, trace)).items():
+    for point, logits in lens_logits(from_trace(MODEL, trace)).items():
         for position, p in enumerate(logits[0].softmax(-1)):
             row = shown[point, position]
             said = LABELS[int(p.argmax())]
@@ -57,7 +57,7 @@ def test_the_lens_shows_the_likeliest_token_of_every_cell(dark: bool) -> None:
 def test_right_cells_have_an_outline_and_a_fixed_scale(dark: bool) -> None:
     trace = traced()
     answers = trace.logits[0].argmax(-1)
-    spec = viz.lens(reading_of(MODEL, trace, answers), dark=dark).to_dict()
+    spec = viz.lens(from_trace(MODEL, trace, answers), dark=dark).to_dict()
     outline = next(layer for layer in spec["layer"] if layer["mark"].get("filled") is False)
     assert outline["mark"]["stroke"] == theme.pick(theme.RIGHT.colour, dark)
     assert outline["transform"] == [{"filter": "datum.right"}]
@@ -69,9 +69,9 @@ def test_right_cells_have_an_outline_and_a_fixed_scale(dark: bool) -> None:
 def test_cells_that_a_change_moved_are_framed_and_say_what_was_there(dark: bool) -> None:
     trace, answers = traced(), torch.tensor([3, 1, 4, 1, 5, 9, 2])
     changed = record(MODEL, trace.tokens, edits=[edits.zero_positions()])
-    before, after = (lens_logits(reading_of(MODEL, run)) for run in (trace, changed))
-    own = reading_of(MODEL, trace, answers)
-    spec = viz.lens(reading_of(MODEL, changed, answers), dark=dark, before=own).to_dict()
+    before, after = (lens_logits(from_trace(MODEL, run)) for run in (trace, changed))
+    own = from_trace(MODEL, trace, answers)
+    spec = viz.lens(from_trace(MODEL, changed, answers), dark=dark, before=own).to_dict()
     [frames] = [layer for layer in spec["layer"] if layer.get("transform") == [{"filter": "datum.moved"}]]
     assert frames["mark"]["strokeDash"]
     cells = spec["datasets"][frames["data"]["name"]]
@@ -84,7 +84,7 @@ def test_cells_that_a_change_moved_are_framed_and_say_what_was_there(dark: bool)
 @pytest.mark.parametrize(("n", "texts"), [(7, 3), (12, 3)])
 def test_cells_hold_their_numbers_while_there_is_room(n: int, texts: int) -> None:
     trace = traced(n)
-    spec = viz.lens(reading_of(MODEL, trace, trace.logits[0].argmax(-1))).to_dict()
+    spec = viz.lens(from_trace(MODEL, trace, trace.logits[0].argmax(-1))).to_dict()
     assert marks(spec).count("text") == texts
 
 
@@ -92,7 +92,7 @@ def test_crowded_cells_leave_their_numbers_to_the_hover() -> None:
     model = random_model("encoder", max_len=40)
     for n, texts in ((20, 2), (30, 1), (40, 0)):
         trace = record(model, torch.ones(1, n, dtype=torch.long))
-        spec = viz.lens(reading_of(model, trace, trace.logits[0].argmax(-1))).to_dict()
+        spec = viz.lens(from_trace(model, trace, trace.logits[0].argmax(-1))).to_dict()
         assert marks(spec).count("text") == texts
         assert {tip["field"] for tip in spec["layer"][0]["encoding"]["tooltip"]} >= {"token", "probability", "answer"}
 
@@ -100,7 +100,7 @@ def test_crowded_cells_leave_their_numbers_to_the_hover() -> None:
 @pytest.mark.parametrize("what", ["stream", "added"])
 def test_norms_are_those_of_the_frame(what: str) -> None:
     trace = traced()
-    reading = reading_of(MODEL, trace)
+    reading = from_trace(MODEL, trace)
     frame = analysis.norms(reading)
     shown = rows(viz.norms(reading, what=what, limit=9.0))
     assert len(shown) == 5 * 7
@@ -113,7 +113,7 @@ def test_norms_are_those_of_the_frame(what: str) -> None:
 @pytest.mark.parametrize("two", [False, True])
 def test_bars_are_the_parts_in_the_hues_of_their_heads(dark: bool, two: bool) -> None:
     trace, of = traced(), {"position": 3, "token": 4}
-    run, own = reading_of(MODEL, trace), reading_of(MODEL, record(MODEL, trace.tokens, edits=[edits.zero_positions()]))
+    run, own = from_trace(MODEL, trace), from_trace(MODEL, record(MODEL, trace.tokens, edits=[edits.zero_positions()]))
     runs = {"original": own, "changed": run} if two else {"": run}
     chart = viz.attribution(run, before=own if two else None, most=99, dark=dark, **of)
     shown = [row for row in rows(chart) if "part" in row]
@@ -133,7 +133,7 @@ def test_bars_are_the_parts_in_the_hues_of_their_heads(dark: bool, two: bool) ->
 
 
 def test_of_many_parts_the_largest_have_bars_and_the_others_one() -> None:
-    parts = analysis.attribution(reading_of(MODEL, traced()), position=3, token=4)
+    parts = analysis.attribution(from_trace(MODEL, traced()), position=3, token=4)
     other = parts.assign(contribution=parts["contribution"].iloc[::-1].tolist())
     shown = strongest({"a": parts, "b": other}, 4)
     for name, whole in (("a", parts), ("b", other)):
@@ -145,7 +145,7 @@ def test_of_many_parts_the_largest_have_bars_and_the_others_one() -> None:
 
 
 def test_without_answers_there_is_no_answer_row_and_no_outline() -> None:
-    chart = viz.lens(reading_of(MODEL, traced()))
+    chart = viz.lens(from_trace(MODEL, traced()))
     spec = chart.to_dict()
     assert not any(cell["right"] for cell in rows(chart))
     assert ANSWER_ROW not in spec["layer"][0]["encoding"]["y"]["sort"]
@@ -153,7 +153,7 @@ def test_without_answers_there_is_no_answer_row_and_no_outline() -> None:
 
 def test_where_nothing_is_right_nothing_has_the_sign_of_it() -> None:
     trace = traced()
-    judged = reading_of(MODEL, trace, trace.logits[0].argmax(-1))
+    judged = from_trace(MODEL, trace, trace.logits[0].argmax(-1))
     spec = viz.lens(replace(judged, has_right_answer=False)).to_dict()
     assert theme.RIGHT.mark not in str(spec)
     assert theme.RIGHT.mark in str(viz.lens(judged).to_dict())

@@ -24,29 +24,39 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from xformer.trace import Trace
+from xformer.reading import Reading
 
+TASK = "the task’s"
+"""The column of what the task needs."""
 SCORES = ("diagonal", "anti-diagonal", "previous", "next", "first", "entropy")
 
 
 def head_scores(
-    trace: Trace, positions: Sequence[int] | None = None, keys: Sequence[int] | None = None
+    reading: Reading, *, look: str = "answer", positions: Sequence[int] | None = None, keys: Sequence[int] | None = None
 ) -> pd.DataFrame:
-    """One row per head: layer, head, the six scores, and induction, for the first input of the trace.
+    """One row per head: layer, head (from 0), what the task needs, the six scores, and induction, for the first input.
 
-    `keys` are positions of another stream to look at from `positions`, for a decoder whose answer looks at its source.
+    Which positions count is the subject's to say (`Subject.scored`; `look` is "answer" or "source") unless `positions` are
+    given; `keys` are positions of another stream to look at from them, for a decoder whose answer looks at its source. What
+    the task needs is missing where no task is known, or where the layer has no part in it.
     """
+    if positions is None:
+        positions, keys = reading.subject.scored(reading.example, look)
+    needed = reading.subject.task_scores(reading.trace, reading.example)
     rows = []
-    for site in trace.sites():
-        path, pattern = site.path, trace[f"{site.path}.pattern"]
+    for site in reading.sites:
+        path, pattern = site.path, reading[f"{site.path}.pattern"]
         scores = pattern_scores(pattern[0], positions, keys)  # [head, score]
-        tokens = trace.read_by(site.stack)
-        is_one_stream = keys is None and not site.is_cross and not trace.config.image  # patches do not repeat
+        tokens = reading.trace.read_by(site.stack)
+        is_one_stream = (
+            keys is None and not site.is_cross and tokens.shape[1] == pattern.shape[2]
+        )  # patches do not repeat
         repeats = induction_scores(pattern[0], tokens[0], positions) if is_one_stream else [math.nan] * len(scores)
+        task = needed.get(path, [None] * len(scores))
         for head, (values, induction) in enumerate(zip(scores.tolist(), repeats, strict=True)):
-            row = {"layer": path, "head": head, **dict(zip(SCORES, values, strict=True)), "induction": induction}
-            rows.append(row)
-    return pd.DataFrame(rows, columns=["layer", "head", *SCORES, "induction"])
+            row = {"layer": path, "head": head, TASK: task[head], **dict(zip(SCORES, values, strict=True))}
+            rows.append(row | {"induction": induction})
+    return pd.DataFrame(rows, columns=["layer", "head", TASK, *SCORES, "induction"])
 
 
 def induction_scores(

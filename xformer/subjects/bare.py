@@ -70,6 +70,14 @@ class BareModel:
         """Last norm (where there is one), then the output layer of the stack that predicts."""
         return self.model.unembed(stream)
 
+    def scored(self, example: Example, look: str) -> tuple[None, None]:
+        """All positions count."""
+        return None, None
+
+    def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
+        """Nobody knows what is needed."""
+        return {}
+
     def _numbers(self, typed: str | Sequence[int]) -> Int[Tensor, " pos"]:
         size, most = self.model.config.vocab_size, self.model.config.max_len
         try:

@@ -60,3 +60,14 @@ class Subject(Protocol):
     def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
         """The logits that a place of the stream would have if it were the last: its last norm, then the output layer."""
         ...
+
+    def scored(self, example: Example, look: str) -> tuple[Sequence[int] | None, Sequence[int] | None]:
+        """The positions whose attention tells what a head does, and those of another stream that it is held against.
+
+        `look` is "answer", from the answer back to the source where they stand in one stream, or "source". None: all.
+        """
+        ...
+
+    def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
+        """How much each head does of what is needed here, 0 to 1, by the path of its layer; nothing where nobody knows."""
+        ...

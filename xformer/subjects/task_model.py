@@ -64,6 +64,21 @@ class TaskModel:
         """Last norm (where there is one), then the output layer of the stack that predicts."""
         return self._bare.unembed(stream)
 
+    def scored(self, example: Example, look: str) -> tuple[Sequence[int], Sequence[int] | None]:
+        """The tokens of the source without special ones, the patches of an image, all of a text; see `Subject.scored`."""
+        n = len(example.source)
+        if self.task.rule.is_image:
+            return range(1, 1 + self.task.n_patches), None  # the class token is left out
+        if self.task.rule.is_open_ended:  # all of it is read, and all of it is asked for
+            return range(min(example.stream.shape[1], example.labels.shape[1])), None
+        if self.task.config.architecture == "decoder" and look == "answer":
+            return self.task.answer_queries(n), range(n)  # the output that says the answer's i-th token is at n + i
+        return range(n), None
+
+    def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
+        """What the task needs; see `Task.head_scores`."""
+        return self.task.head_scores(trace, example)
+
     @cached_property
     def _bare(self) -> BareModel:
         return BareModel(self.model, self.name)

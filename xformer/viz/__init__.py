@@ -12,6 +12,8 @@ __getattr__, __dir__, __all__ = attach(
     {
         "accuracy": "counting_agreement",
         "activations": "feed_forward",
+        "attention": "attention_head",
+        "attention_steps": "attention_arithmetic",
         "attribution": "residual",
         "confusion": "counting_agreement",
         "decision_lens": "decision",
@@ -22,9 +24,11 @@ __getattr__, __dir__, __all__ = attach(
         "likeliest_tokens": "divergence",
         "neuron": "feed_forward",
         "norms": "residual",
+        "over_image": "image_overlay",
         "patching": "activation_patching",
         "pattern_difference": "decision",
         "predictions_by_step": "divergence",
         "promotion": "feed_forward",
+        "rollout": "attention_rollout",
     },
 )  # fmt: skip

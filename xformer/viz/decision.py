@@ -17,10 +17,10 @@ from xformer.analysis.decision import MEAN, lens_divergence
 from xformer.analysis.decision import decision_lens as lens_table
 from xformer.analysis.decision import decision_rows as rows_table
 from xformer.analysis.decision import pattern_difference as difference_table
+from xformer.names import layer_title
 from xformer.reading import Reading
 from xformer.site import Site
 from xformer.viz import theme
-from xformer.viz.attention import layer_title
 from xformer.viz.divergence import Drawing, short_names
 from xformer.viz.residual import written
 

@@ -1,6 +1,6 @@
 """Pictures of one attention cell, step by step: q, k and their product; the scores and weights of its row; what it writes.
 
-products(dimensions(cell)); weights(row, key=3); vector(cell.z, "z")
+viz.attention_steps(reading, layer=1, head=0, query=5, key=2)
 """
 
 from __future__ import annotations
@@ -10,28 +10,57 @@ from collections.abc import Sequence
 import altair as alt
 import pandas as pd
 
+from xformer.analysis.attention_arithmetic import attention_cell, dimensions, head_output, softmax_row, strongest
+from xformer.reading import Reading
 from xformer.viz.theme import MASKED, PART_HUES, diverging, signed_limit, vega_scale
 
 ROW = 30
 AXIS = 80
 """Pixels that the axis and its title take of a chart's height."""
-
+MOST_KEYS = 48
+"""So many keys are drawn."""
+STEPS = ("product", "scores", "weights", "z", "out")
 AnyChart = alt.Chart | alt.LayerChart | alt.FacetChart
 
 
-def products(dimensions: pd.DataFrame, *, dark: bool = False) -> AnyChart:
+def attention_steps(
+    reading: Reading, *, layer: int, head: int, query: int, key: int, step: str | None = None, dark: bool = False
+) -> AnyChart | alt.VConcatChart:
+    """The arithmetic of a cell: one of `STEPS`, or all of them below each other.
+
+    "product": q, k, and q·k by dimension. "scores" and "weights" of the query with each key, see `analysis.attention_steps`;
+    of more than `MOST_KEYS` keys those with the largest weights. "z": what the values are mixed to. "out": what that writes.
+    """
+    at = {"layer": layer, "head": head, "query": query, "key": key}
+    if step is None:
+        charts = [attention_steps(reading, **at, step=one, dark=dark) for one in STEPS]
+        return alt.vconcat(*charts).resolve_scale(x="independent", y="independent", color="independent")
+    if step == "out":
+        return _vector(
+            head_output(reading, layer=layer, head=head, query=query).tolist(), step, "dimension of the stream", dark
+        )
+    cell = attention_cell(reading, **at)
+    if step == "product":
+        return _products(dimensions(cell), dark)
+    if step == "z":
+        return _vector(cell.z.tolist(), step, "dimension of the value", dark)
+    row = strongest(softmax_row(cell), MOST_KEYS, key)
+    return _scores(row, key, dark) if step == "scores" else _weights(row, key, dark)
+
+
+def _products(dimensions: pd.DataFrame, dark: bool) -> AnyChart:
     """Three strips over the dimensions of the head: q, k, and q·k by dimension, each on one scale centred on zero."""
     frame = dimensions.melt("dimension", var_name="vector", value_name="value")
     return _strips(frame, ["q", "k", "product"], "dimension of the head", dark)
 
 
-def vector(values: Sequence[float], name: str, axis: str, *, dark: bool = False) -> AnyChart:
+def _vector(values: Sequence[float], name: str, axis: str, dark: bool) -> AnyChart:
     """One vector as a strip, on a scale centred on zero."""
     frame = pd.DataFrame({"dimension": range(len(values)), "vector": name, "value": list(values)})
     return _strips(frame, [name], axis, dark)
 
 
-def scores(row: pd.DataFrame, key: int, *, dark: bool = False) -> AnyChart:
+def _scores(row: pd.DataFrame, key: int, dark: bool) -> AnyChart:
     """The scores of a query with each key; a masked key has none, and says so."""
     row, base = _by_key(row, key, dark)
     bars = base.mark_bar().encode(y=alt.Y("score:Q", title="score"))
@@ -42,7 +71,7 @@ def scores(row: pd.DataFrame, key: int, *, dark: bool = False) -> AnyChart:
     return (bars + words.encode(x=_key_axis(row), y=alt.datum(0))).properties(height=190)
 
 
-def weights(row: pd.DataFrame, key: int, *, dark: bool = False) -> AnyChart:
+def _weights(row: pd.DataFrame, key: int, dark: bool) -> AnyChart:
     """The weights that softmax makes of the scores, on the fixed scale from 0 to 1."""
     _, base = _by_key(row, key, dark)
     weight = alt.Y("weight:Q", title="weight", scale=alt.Scale(domain=[0, 1]))

@@ -18,12 +18,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from xformer.analysis.attention_head import site_of, token_names
 from xformer.errors import EditError
-from xformer.trace import Trace
+from xformer.reading import Reading
+from xformer.subjects import own_model
 
 
 @dataclass(frozen=True, eq=False)
-class Stages:
+class AttentionCell:
     """The numbers of one (query, key) cell, all taken from a trace."""
 
     q: Float[Tensor, " d_head"]
@@ -39,6 +41,8 @@ class Stages:
     pattern: Float[Tensor, " key"]
     z: Float[Tensor, " d_value"]
     values: Float[Tensor, "key d_value"]
+    tokens: tuple[str, ...]
+    """What stands at the keys."""
 
     @property
     def d_head(self) -> int:
@@ -50,36 +54,48 @@ class Stages:
         return (self.q.double() @ self.k.double()).item()
 
 
-def stages(trace: Trace, attention: str, head: int, query: int, key: int, item: int = 0) -> Stages:
-    """The stages of a cell, e.g. `stages(trace, "encoder.1.attn", 0, 2, 3)`.
+def attention_cell(reading: Reading, *, layer: int, head: int, query: int, key: int) -> AttentionCell:
+    """The numbers of one cell; `layer` counts the attention layers in their order, from 0, as head, query and key do.
 
     Raises `EditError` when the layer, head or cell is not in the trace.
     """
-    pattern = trace[f"{attention}.pattern"][item]  # [head, query, key]
+    site = site_of(reading, layer)
+    at = site.path
+    pattern = reading[f"{at}.pattern"][0]  # [head, query, key]
     for name, value, size in zip(("head", "query", "key"), (head, query, key), pattern.shape, strict=True):
         if not 0 <= value < size:
-            raise EditError(f"{attention} has {name} 0 to {size - 1}, got {value}.")
-    q, k = trace[f"{attention}.q"][item, head, query], trace[f"{attention}.k"][item, head, key]
-    bias = 0.0
-    if f"{attention}.pos_bias" in trace:
-        biases = trace[f"{attention}.pos_bias"]
-        bias = biases[min(item, len(biases) - 1), head, query, key].item()
-    values = trace[f"{attention}.v"][item, head]
-    return Stages(
-        q=q,
-        k=k,
+            raise EditError(f"{at} has {name} 0 to {size - 1}, got {value}.")
+    q, k, values = (reading[f"{at}.{name}"][0, head] for name in ("q", "k", "v"))
+    bias = reading[f"{at}.pos_bias"][0, head, query, key].item() if f"{at}.pos_bias" in reading else 0.0
+    return AttentionCell(
+        q=q[query],
+        k=k[key],
         v=values[key],
         bias=bias,
-        score=(q.double() @ k.double()).item() / math.sqrt(len(q)) + bias,
-        allowed=trace[f"{attention}.mask"][item, head, query],
-        scores=trace[f"{attention}.scores"][item, head, query],
+        score=(q[query].double() @ k[key].double()).item() / math.sqrt(q.shape[-1]) + bias,
+        allowed=reading[f"{at}.mask"][0, head, query],
+        scores=reading[f"{at}.scores"][0, head, query],
         pattern=pattern[head, query],
-        z=trace[f"{attention}.z"][item, head, query],
+        z=reading[f"{at}.z"][0, head, query],
         values=values,
+        tokens=token_names(reading, site, pattern.shape)[1],
     )
 
 
-def dimensions(cell: Stages) -> pd.DataFrame:
+def head_output(reading: Reading, *, layer: int, head: int, query: int) -> Float[Tensor, " d_model"]:
+    """What a head adds to the residual stream at a position: z W_O (the output bias belongs to no head)."""
+    site = site_of(reading, layer)
+    stack = getattr(own_model(reading.subject), site.stack)
+    w_o = getattr(stack.blocks[site.layer], site.kind).W_O[head]  # [d_value, d_model]
+    return reading[f"{site.path}.z"][0, head, query] @ w_o.detach()
+
+
+def attention_steps(reading: Reading, *, layer: int, head: int, query: int, key: int) -> pd.DataFrame:
+    """One row per key: its token and score, whether the mask allows it, exp(score − largest), and its share of their sum."""
+    return softmax_row(attention_cell(reading, layer=layer, head=head, query=query, key=key))
+
+
+def dimensions(cell: AttentionCell) -> pd.DataFrame:
     """One row a dimension of the head: q, k and their product, whose sum over √d_head is the score."""
     product = cell.q * cell.k  # [d_head]
     return pd.DataFrame(
@@ -92,14 +108,14 @@ def dimensions(cell: Stages) -> pd.DataFrame:
     )
 
 
-def softmax_row(cell: Stages, labels: tuple[str, ...]) -> pd.DataFrame:
-    """One row per key: its score, whether the mask allows it, exp(score − largest), and its share of their sum."""
+def softmax_row(cell: AttentionCell) -> pd.DataFrame:
+    """One row per key: its token and score, whether the mask allows it, exp(score − largest), and its share of their sum."""
     largest = cell.scores[cell.allowed].max() if bool(cell.allowed.any()) else torch.tensor(0.0)
     raised = torch.where(cell.allowed, (cell.scores - largest).exp(), 0.0)  # [key]
     return pd.DataFrame(
         {
             "key": range(len(cell.scores)),
-            "token": labels,
+            "token": cell.tokens,
             "allowed": cell.allowed.tolist(),
             "score": [score if math.isfinite(score) else None for score in cell.scores.tolist()],
             "exp": raised.tolist(),
@@ -112,8 +128,3 @@ def strongest(row: pd.DataFrame, most: int, key: int) -> pd.DataFrame:
     """The `most` keys of a softmax row with the largest weights, in their order, and the one that was asked for."""
     kept = row.nlargest(most, "weight").index.union([key])
     return row if len(row) <= most else row.loc[kept].reset_index(drop=True)
-
-
-def written(z: Float[Tensor, " d_value"], w_o: Float[Tensor, "d_value d_model"]) -> Float[Tensor, " d_model"]:
-    """What a head adds to the residual stream at a position: z W_O (the output bias belongs to no head)."""
-    return z @ w_o

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import xformer
-from xformer.analysis.stages import dimensions, softmax_row, stages, written
+from xformer.analysis.attention_arithmetic import attention_cell, dimensions, head_output, softmax_row
 from xformer.errors import EditError
+from xformer.reading import from_trace
 
 KINDS = ["sinusoidal", "rotary", "alibi", "none"]
 
@@ -28,19 +29,20 @@ def run(request: pytest.FixtureRequest) -> tuple[xformer.Transformer, xformer.Tr
 @pytest.mark.parametrize("run", KINDS, indirect=True)
 def test_each_stage_follows_from_the_one_before(run: tuple[xformer.Transformer, xformer.Trace]) -> None:
     model, trace = run
-    cell = stages(trace, "decoder.1.attn", 2, 7, 3)
+    reading = from_trace(model, trace)
+    cell = attention_cell(reading, layer=1, head=2, query=7, key=3)
     frame = dimensions(cell)
     assert frame["product"].sum() == pytest.approx(cell.dot, rel=1e-12)
     assert cell.score == pytest.approx(cell.dot / math.sqrt(6) + cell.bias, rel=1e-12)
     # float64: a sum of six products, whatever the kernel's order
     assert trace["decoder.1.attn.scores"][0, 2, 7, 3].item() == pytest.approx(cell.score, rel=1e-10)
-    row = softmax_row(cell, tuple("abcdefghijk"))
+    row = softmax_row(cell)
+    assert row["token"].tolist() == list(reading.tokens)
     assert (row["exp"] / row["exp"].sum()).tolist() == pytest.approx(row["weight"].tolist(), rel=1e-12)
     assert row["allowed"].tolist() == [key <= 7 for key in range(11)]
     assert row["score"].isna().tolist() == [key > 7 for key in range(11)]
     torch.testing.assert_close(cell.pattern @ cell.values, cell.z, rtol=1e-12, atol=1e-14)
-    w_o = model.decoder.blocks[1].attn.W_O
-    heads = [written(stages(trace, "decoder.1.attn", head, 7, 0).z, w_o[head]) for head in range(3)]
+    heads = [head_output(reading, layer=1, head=head, query=7) for head in range(3)]
     torch.testing.assert_close(sum(heads), trace["decoder.1.attn.out"][0, 7], rtol=1e-12, atol=1e-14)
 
 
@@ -49,5 +51,6 @@ def test_each_stage_follows_from_the_one_before(run: tuple[xformer.Transformer, 
 def test_a_cell_that_is_not_there_is_an_error(
     run: tuple[xformer.Transformer, xformer.Trace], cell: tuple[int, int, int]
 ) -> None:
+    head, query, key = cell
     with pytest.raises(EditError, match="got"):
-        stages(run[1], "decoder.0.attn", *cell)
+        attention_cell(from_trace(*run), layer=0, head=head, query=query, key=key)

@@ -1,0 +1,80 @@
+"""The weights of one attention head as a table: which query looks how much at which key, and what the mask forbids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float
+
+from xformer.errors import EditError
+from xformer.reading import Reading
+from xformer.site import Site
+
+
+def attention(reading: Reading, *, layer: int, head: int) -> pd.DataFrame:
+    """One row a cell: query, key (position, from 0, and token), whether the mask allows it, and its weight (none where not).
+
+    `layer` counts the attention layers in their order, `head` the heads of a layer, both from 0. Of a trace without its masks
+    every cell counts as allowed. Raises `EditError` where there is no such layer or head.
+    """
+    site = site_of(reading, layer)
+    pattern = reading[f"{site.path}.pattern"][0]  # [head, query, key]
+    if not 0 <= head < len(pattern):
+        raise EditError(f"{site.path} has heads 0 to {len(pattern) - 1}, got {head}.")
+    allowed = np.ones(pattern.shape[1:], dtype=bool)
+    if f"{site.path}.mask" in reading:
+        mask = reading[f"{site.path}.mask"][0].expand(pattern.shape)
+        allowed = mask[head].numpy(force=True)  # [query, key]
+    weights = pattern[head].float().numpy(force=True)  # [query, key]
+    return pattern_frame(weights, allowed, *token_names(reading, site, weights.shape))
+
+
+def site_of(reading: Reading, layer: int) -> Site:
+    """The attention layer of that number, from 0. Raises `EditError` where there is none."""
+    sites = reading.sites
+    if not 0 <= layer < len(sites):
+        raise EditError(f"This reading has attention layers 0 to {len(sites) - 1}, got {layer}.")
+    return sites[layer]
+
+
+def token_names(reading: Reading, site: Site, shape: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What stands at the queries and at the keys of a layer whose patterns end in the axes `shape`, [query, key].
+
+    Where a broken model swaps or cuts these axes, the names of the stream that has so many, or else numbers.
+    """
+    streams = [reading.tokens_of(stack) for stack in (site.query_stack, site.key_stack)]
+    named = []
+    for usual, other, n in zip(streams, reversed(streams), shape[-2:], strict=True):
+        named.append(next((names for names in (usual, other) if len(names) == n), tuple(map(str, range(n)))))
+    return named[0], named[1]
+
+
+def pattern_frame(
+    pattern: Float[np.ndarray, "query key"],
+    allowed: Bool[np.ndarray, "query key"],
+    query_labels: Sequence[str],
+    key_labels: Sequence[str],
+) -> pd.DataFrame:
+    """The table of `attention` from its arrays and the tokens of both axes."""
+    queries = [f"{position} {label}" for position, label in enumerate(query_labels)]
+    keys = [f"{position} {label}" for position, label in enumerate(key_labels)]
+    return pattern_cells(pattern, allowed, queries, keys)
+
+
+def pattern_cells(
+    pattern: Float[np.ndarray, "query key"],
+    allowed: Bool[np.ndarray, "query key"],
+    queries: Sequence[str],
+    keys: Sequence[str],
+) -> pd.DataFrame:
+    """The same for rows and columns that have their names already."""
+    return pd.DataFrame(
+        {
+            "query": np.repeat(queries, len(keys)),
+            "key": np.tile(keys, len(queries)),
+            "allowed": allowed.ravel(),
+            "weight": np.where(allowed, pattern, np.nan).ravel(),
+        }
+    )

@@ -1,0 +1,112 @@
+"""One attention head as a heatmap: in one run, or in the original and a changed run with their difference.
+
+viz.attention(reading, layer=2, head=1)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from xformer.analysis.attention_head import attention as attention_table
+from xformer.analysis.attention_head import pattern_cells
+from xformer.reading import Reading
+from xformer.viz.planes import block_max, factor
+from xformer.viz.theme import MASKED, diverging, sequential, vega_scale
+
+MOST_CELLS = 64
+"""So many positions a side are drawn one by one; a chart of more would be as heavy as a film."""
+
+
+def attention(
+    reading: Reading,
+    *,
+    layer: int,
+    head: int,
+    before: Reading | None = None,
+    own_scale: bool = False,
+    dark: bool = False,
+) -> alt.TopLevelMixin:
+    """The weights of one head, `analysis.attention`, on the fixed scale from 0 to 1 or up to its own largest weight.
+
+    Masked cells are grey, never the colour of a zero. More than `MOST_CELLS` positions a side are pooled by their largest
+    weight. With the original run `before`: both on one scale, and by how much each weight changed.
+    """
+    after = attention_table(reading, layer=layer, head=head)
+    if before is None:
+        return head_chart(after, own_scale=own_scale, dark=dark)
+    return _changed_chart(attention_table(before, layer=layer, head=head), after, own_scale=own_scale, dark=dark)
+
+
+def head_chart(frame: pd.DataFrame, *, own_scale: bool = False, dark: bool = False) -> alt.TopLevelMixin:
+    """The cells of a head, as `analysis.attention` has them, as a heatmap."""
+    frame = pooled(frame, MOST_CELLS)
+    top = float(np.nanmax(frame["weight"], initial=0.0)) if own_scale else 1.0
+    return _heatmap(frame, "weight", vega_scale(sequential(dark), 0, top or 1.0), "", dark)
+
+
+def _changed_chart(
+    before: pd.DataFrame, after: pd.DataFrame, *, own_scale: bool = False, dark: bool = False
+) -> alt.TopLevelMixin:
+    """A head in the original and in a changed run, both on one scale, and by how much each weight changed."""
+    moved = after.assign(weight=after["weight"].fillna(0.0) - before["weight"].fillna(0.0))
+    moved["allowed"] = before["allowed"] | after["allowed"]
+    moved["weight"] = moved["weight"].where(moved["allowed"])
+    weights = np.concatenate([before["weight"].to_numpy(), after["weight"].to_numpy()])
+    top = float(np.nanmax(weights, initial=0.0)) if own_scale else 1.0
+    limit = float(np.nanmax(np.abs(moved["weight"]), initial=0.0)) if own_scale else 1.0
+    scale = vega_scale(sequential(dark), 0, top or 1.0)
+    signed = vega_scale(diverging(dark), -(limit or 1.0), limit or 1.0)
+    charts = [
+        _heatmap(pooled(before, MOST_CELLS), "weight", scale, "original", dark),
+        _heatmap(pooled(after, MOST_CELLS), "weight", scale, "changed", dark),
+        _heatmap(pooled(moved, MOST_CELLS, signed=True), "difference", signed, "changed − original", dark),
+    ]
+    return alt.hconcat(*charts).resolve_scale(color="independent")
+
+
+def pooled(frame: pd.DataFrame, most: int, *, signed: bool = False) -> pd.DataFrame:
+    """The cells of a head in blocks, at most `most` a side: of each the largest weight, of a difference the one farthest from
+    0. A block is masked where all of it is. Up to `most` positions a side nothing changes."""
+    queries, keys = list(dict.fromkeys(frame["query"])), list(dict.fromkeys(frame["key"]))
+    if max(len(queries), len(keys)) <= most:
+        return frame
+    tall, wide = factor(len(queries), most), factor(len(keys), most)
+
+    def blocks(values: np.ndarray) -> np.ndarray:
+        return block_max(block_max(values.reshape(len(queries), len(keys)), tall, axis=0), wide, axis=1)
+
+    def named(labels: list[str], n: int) -> list[str]:
+        return [
+            labels[at] + (f" … {labels[min(at + n, len(labels)) - 1]}" if n > 1 else "")
+            for at in range(0, len(labels), n)
+        ]
+
+    weight = frame["weight"].to_numpy(float)
+    allowed = frame["allowed"].to_numpy(bool)
+    high = blocks(np.where(allowed, weight, -np.inf))
+    if signed:
+        low = -blocks(np.where(allowed, -weight, -np.inf))
+        high = np.where(-low > high, low, high)
+    seen = np.isfinite(high)
+    return pattern_cells(np.where(seen, high, 0.0), seen, named(queries, tall), named(keys, wide))
+
+
+def _heatmap(frame: pd.DataFrame, what: str, scale: dict[str, Any], title: str, dark: bool) -> alt.Chart:
+    queries, keys = list(dict.fromkeys(frame["query"])), list(dict.fromkeys(frame["key"]))
+    cell = max(6, min(30, 420 // max(len(queries), len(keys))))
+    colour = alt.Color("weight:Q", scale=alt.Scale(**scale), title=what)
+    return (
+        alt.Chart(frame, title=title)
+        .mark_rect()
+        .encode(
+            x=alt.X("key:N", sort=keys, title="key: what it looks at", axis=alt.Axis(labelOverlap=True)),
+            y=alt.Y("query:N", sort=queries, title="query: the position that looks", axis=alt.Axis(labelOverlap=True)),
+            color=alt.condition("datum.allowed", colour, alt.value(MASKED[dark])),
+            tooltip=["query:N", "key:N", "allowed:N", alt.Tooltip("weight:Q", title=what, format=".6f")],
+        )
+        .properties(width=cell * len(keys), height=cell * len(queries))
+    )

@@ -1,0 +1,33 @@
+"""The picture of an attention rollout: one heatmap a layer, side by side, on one fixed scale from 0 to 1."""
+
+from __future__ import annotations
+
+import altair as alt
+import numpy as np
+
+from xformer.analysis.attention_rollout import rollout as rollout_table
+from xformer.reading import Reading
+from xformer.viz.theme import sequential, vega_scale
+
+ROW_WIDTH = 1080
+"""Pixels that the layers share in a row."""
+
+
+def rollout(reading: Reading, *, stack: str | None = None, dark: bool = False) -> alt.FacetChart:
+    """`analysis.rollout`: a heatmap for each layer; rows are positions, columns the input tokens that reach them."""
+    frame = rollout_table(reading, stack=stack)
+    order = list(dict.fromkeys(frame["query"]))
+    size = int(np.clip(26 * len(order), 150, 320))
+    scale = alt.Scale(**vega_scale(sequential(dark), 0, 1))
+    return (
+        alt.Chart(frame)
+        .mark_rect()
+        .encode(
+            x=alt.X("key:N", sort=order, title="input token", axis=alt.Axis(labelOverlap=True)),
+            y=alt.Y("query:N", sort=order, title="position", axis=alt.Axis(labelOverlap=True)),
+            color=alt.Color("share:Q", scale=scale, title="share"),
+            tooltip=["layer:O", "query:N", "key:N", alt.Tooltip("share:Q", format=".6f")],
+        )
+        .properties(width=size, height=size)
+        .facet(facet=alt.Facet("layer:O", title="after layer"), columns=max(1, ROW_WIDTH // (size + 20)))
+    )

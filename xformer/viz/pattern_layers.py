@@ -1,0 +1,38 @@
+"""From a reading to what the attention view draws: every layer's patterns with their masks, titles and token labels.
+
+layers = pattern_layers(reading)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from xformer.analysis.attention_head import token_names
+from xformer.names import layer_title
+from xformer.reading import Reading
+from xformer.viz.packing import PatternLayer
+
+
+def pattern_layers(reading: Reading) -> list[PatternLayer]:
+    """The attention layers of a reading's first input, in the order the input meets them.
+
+    A trace recorded without its masks shows every cell as allowed. A broken model is shown as it is, whatever axes its
+    patterns have; what is not a number is shown, masked or not.
+    """
+    layers = []
+    for site in reading.sites:
+        path = site.path
+        pattern = reading[f"{path}.pattern"][0].float().numpy(force=True)  # [head, query, key]
+        queries, keys = token_names(reading, site, pattern.shape)
+        allowed = np.ones((1, 1, 1), dtype=bool)
+        if f"{path}.mask" in reading:
+            mask = reading[f"{path}.mask"][0].numpy(force=True)  # [head, query, key]
+            if np.broadcast_shapes(mask.shape[-2:], pattern.shape[-2:]) == pattern.shape[-2:]:
+                allowed = mask
+        broken = np.isnan(pattern)
+        if broken.any():
+            allowed = allowed | broken
+        size = reading[f"{path}.z"][0].float().norm(dim=-1).mean(dim=-1).tolist() if f"{path}.z" in reading else ()
+        title = layer_title(path, is_pair=reading.is_pair)
+        layers.append(PatternLayer(path, title, pattern, allowed, queries, keys, tuple(size)))
+    return layers
