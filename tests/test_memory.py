@@ -63,7 +63,7 @@ def test_so_many_inputs_are_read_at_once_as_fit() -> None:
 def test_test_images_in_parts_are_read_as_those_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Transformer(preset("digits").model).eval()
     whole = read_test_images(model)
-    monkeypatch.setattr(memory, "AT_ONCE", 1)
+    monkeypatch.setattr(memory, "LAYER_BYTES", 1)
     parts = read_test_images(model)
     assert whole["said"].tolist() == parts["said"].tolist()
     assert torch.allclose(torch.tensor(whole["probability"]), torch.tensor(parts["probability"]), atol=1e-6)

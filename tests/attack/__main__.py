@@ -7,7 +7,6 @@ python -m tests.attack --only links     the kinds whose name holds a word
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import time
@@ -17,16 +16,12 @@ from collections import Counter
 from tests.attack.ground import MB, Ground
 from tests.attack.kinds import FILES, SERVER, Kind
 from tests.attack.visitor import FindingError
+from tests.trial_options import trial_options
 
 
 def main() -> int:
     """Try all attacks; 0 where there is no finding."""
-    parser = argparse.ArgumentParser(prog="python -m tests.attack")
-    parser.add_argument("--short", action="store_true")
-    parser.add_argument("--only", default="")
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    options = parser.parse_args()
-    print(f"seed {options.seed}")
+    options = trial_options("python -m tests.attack")
     print(f"{'attack':<36} {'tried':>7} {'findings':>9} {'seconds':>8} {'server, MB':>11}  what came of it", flush=True)
     findings = 0
     with Ground() as ground:

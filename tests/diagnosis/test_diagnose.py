@@ -30,7 +30,7 @@ from xformer.bugs import BUGS, Bug
 from xformer.diagnosis.case import Case, tokens_that_count
 from xformer.diagnosis.diagnose import Finding, diagnose, findings_frame, too_few_rows
 from xformer.diagnosis.model import examination
-from xformer.diagnosis.projections import outside_of
+from xformer.diagnosis.projections import share_outside
 from xformer.diagnosis.stream import misfit_of_norm
 from xformer.diagnosis.weights import weight_ratios
 from xformer.errors import InputError
@@ -268,10 +268,10 @@ def test_what_is_made_from_rows_and_what_is_not() -> None:
     draw = torch.Generator().manual_seed(0)
     rows, weights = torch.randn(3, 11, 13, generator=draw), torch.randn(13, 7, generator=draw)
     made = rows @ weights + 1
-    assert outside_of(rows, made) == pytest.approx(0, abs=1e-6)
+    assert share_outside(rows, made) == pytest.approx(0, abs=1e-6)
     # 33 rows of rank 13 and a mean: chance leaves a share of √(19/32) = 0.77 outside.
-    assert outside_of(rows, torch.randn(3, 11, 7, generator=draw)) == pytest.approx(math.sqrt(19 / 32), abs=0.1)
-    assert outside_of(rows[:1], made[:1]) is None  # 11 rows: any map would do
+    assert share_outside(rows, torch.randn(3, 11, 7, generator=draw)) == pytest.approx(math.sqrt(19 / 32), abs=0.1)
+    assert share_outside(rows[:1], made[:1]) is None  # 11 rows: any map would do
 
 
 def test_the_fit_of_a_norm_finds_its_gain_and_shift() -> None:

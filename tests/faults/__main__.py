@@ -7,7 +7,6 @@ python -m tests.faults --only kill      the kinds whose name holds a word
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import time
@@ -16,16 +15,12 @@ import traceback
 from tests.faults.kinds import KINDS
 from tests.faults.trial import NotPossibleError
 from tests.faults.zygote import Zygote
+from tests.trial_options import trial_options
 
 
 def main() -> int:
     """Try all kinds of faults; 0 when all were survived."""
-    parser = argparse.ArgumentParser(prog="python -m tests.faults")
-    parser.add_argument("--short", action="store_true")
-    parser.add_argument("--only", default="")
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    options = parser.parse_args()
-    print(f"seed {options.seed}")
+    options = trial_options("python -m tests.faults")
     print(f"{'fault':<64} {'tried':>6} {'survived':>9} {'seconds':>8}", flush=True)
     zygote, tried, survived, began = Zygote(), 0, 0, time.monotonic()
     try:

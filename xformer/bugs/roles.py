@@ -28,39 +28,36 @@ class KeysAsValues(Attention):
 class OfEqualLength(Attention):
     """Cross-attention that asks one stream as if it were the other, which only works where both are equally long."""
 
-    def _check(self, x: Tensor, memory: Tensor) -> None:
+    def streams(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What q, k and v are made from."""
+        raise NotImplementedError
+
+    def project(self, x: Tensor, memory: Tensor | None, cache: LayerCache | None) -> tuple[Tensor, Tensor, Tensor]:
+        if memory is None:
+            return super().project(x, memory, cache)
         if x.shape[1] != memory.shape[1]:
             raise InputError(
                 f"With this bug source and target must be equally long, got {memory.shape[1]} and {x.shape[1]} tokens; "
                 "with other lengths the program stops with an error, and the bug is found."
             )
-
-    def _project_from(self, q_from: Tensor, k_from: Tensor, v_from: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        streams = (q_from, k_from, v_from)
         weights = self.weight_in.split(self.rows)
         biases = (None, None, None) if self.bias_in is None else self.bias_in.split(self.rows)
-        q, k, v = (F.linear(x, w, b) for x, w, b in zip(streams, weights, biases, strict=True))
+        q, k, v = (F.linear(x, w, b) for x, w, b in zip(self.streams(x, memory), weights, biases, strict=True))
         return self.split(q), self.split(k), self.split(v)
 
 
 class AskedByMemory(OfEqualLength):
     """Q and K from the memory, V from the target."""
 
-    def project(self, x: Tensor, memory: Tensor | None, cache: LayerCache | None) -> tuple[Tensor, Tensor, Tensor]:
-        if memory is None:
-            return super().project(x, memory, cache)
-        self._check(x, memory)
-        return self._project_from(memory, memory, x)
+    def streams(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return memory, memory, x
 
 
 class RolesExchanged(OfEqualLength):
     """Q from the memory, K and V from the target."""
 
-    def project(self, x: Tensor, memory: Tensor | None, cache: LayerCache | None) -> tuple[Tensor, Tensor, Tensor]:
-        if memory is None:
-            return super().project(x, memory, cache)
-        self._check(x, memory)
-        return self._project_from(memory, x, x)
+    def streams(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return memory, x, x
 
 
 class MemoryLost(Attention):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from xformer.diagnosis.case import Case
-from xformer.diagnosis.projections import NEAR, outside_of
+from xformer.diagnosis.projections import MOST_OUTSIDE, share_outside
 from xformer.diagnosis.rounding import of_product
 
 
@@ -20,8 +20,8 @@ def affine(
     before = f"{path}." if path else ""
     matrix, plus = case.weight(before + weight), case.weight(before + bias)
     if matrix is None:
-        share = outside_of(x, y) if x.shape[:-1] == y.shape[:-1] else float("inf")
-        return None if share is None else share / NEAR
+        share = share_outside(x, y) if x.shape[:-1] == y.shape[:-1] else float("inf")
+        return None if share is None else share / MOST_OUTSIDE
     if rows is not None:
         matrix, plus = matrix[rows], None if plus is None else plus[rows]
     if x.shape[-1] != matrix.shape[1]:

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from xformer.diagnosis.affine import affine
-from xformer.diagnosis.case import Case, Layer, Look, relative
-from xformer.diagnosis.projections import joined
-from xformer.diagnosis.rounding import FEW, excess, of_product, unit
+from xformer.diagnosis.case import Case, Layer, Measurement, relative
+from xformer.diagnosis.projections import heads_joined
+from xformer.diagnosis.rounding import OTHER_ROUNDINGS, excess, of_product, unit
 
-SAME = 1e-5
+SAME_NUMBERS = 1e-5
 
 
-def projections(case: Case) -> Iterator[Look]:
+def projections(case: Case) -> Iterator[Measurement]:
     """q, k and v, turned back where positions have turned them."""
     config = case.trace.config
     widths = [config.n_heads * width for width in (config.d_head, config.d_head, config.d_value)]
@@ -28,13 +28,13 @@ def projections(case: Case) -> Iterator[Look]:
             if name != "v" and case.has(layer.path, "pos_angles"):
                 made, slack = unturned(case, layer, made), 4.0  # a pair shares its rounding, and turns twice
             start = sum(widths[:index])
-            yield Look(
+            yield Measurement(
                 layer.path,
                 affine(
                     case,
                     layer.path,
                     stream,
-                    joined(made),
+                    heads_joined(made),
                     "weight_in",
                     "bias_in",
                     slice(start, start + widths[index]),
@@ -49,29 +49,29 @@ def unturned(case: Case, layer: Layer, made: Tensor) -> Tensor:
     return case.trace.config.position_kind.turn(made.double(), -angles.double()).to(made.dtype)
 
 
-def roles(case: Case) -> Iterator[Look]:
+def roles(case: Case) -> Iterator[Measurement]:
     """No two of q, k and v are one and the same: then one matrix does the work of two."""
     for layer, activations in case.attention("q", "k", "v"):
         q, k, v = (activation.double() for activation in activations)
         twice = [
             f"{a} and {b} are the same numbers: one projection plays both roles."
             for a, one, b, two in (("q", q, "k", k), ("q", q, "v", v), ("k", k, "v", v))
-            if one.shape == two.shape and bool(one.any()) and relative(one - two, one) < SAME
+            if one.shape == two.shape and bool(one.any()) and relative(one - two, one) < SAME_NUMBERS
         ]
-        yield Look(layer.path, float("inf") if twice else 0.0, twice[0] if twice else "")
+        yield Measurement(layer.path, float("inf") if twice else 0.0, twice[0] if twice else "")
 
 
-def scores(case: Case) -> Iterator[Look]:
+def scores(case: Case) -> Iterator[Measurement]:
     """q·k/√d_head plus the bias wherever the mask allows, −∞ wherever it does not."""
     for layer, (q, k, made) in case.attention("q", "k", "scores"):
         bias = case[f"{layer.path}.pos_bias"] if case.has(layer.path, "pos_bias") else None
         allowed = case[f"{layer.path}.mask"] if case.has(layer.path, "mask") else ~made.isneginf()
         if allowed.shape != made.shape or q.shape[:3] != made.shape[:3] or k.shape[-2] != made.shape[-1]:
-            yield Look(layer.path, float("inf"))
+            yield Measurement(layer.path, float("inf"))
         elif bool((made.isneginf() != ~allowed).any()):
-            yield Look(layer.path, float("inf"), "−∞ does not stand exactly where the mask forbids.")
+            yield Measurement(layer.path, float("inf"), "−∞ does not stand exactly where the mask forbids.")
         else:
-            yield Look(layer.path, _allowed_scores(made, q, k, bias, allowed, case.trace.config.d_head))
+            yield Measurement(layer.path, _allowed_scores(made, q, k, bias, allowed, case.trace.config.d_head))
 
 
 def _allowed_scores(made: Tensor, q: Tensor, k: Tensor, bias: Tensor | None, allowed: Tensor, d_head: int) -> float:
@@ -79,15 +79,15 @@ def _allowed_scores(made: Tensor, q: Tensor, k: Tensor, bias: Tensor | None, all
     expected, size = q @ k.mT / math.sqrt(d_head), q.abs() @ k.abs().mT / math.sqrt(d_head)
     if bias is not None:
         expected, size = expected + bias.double(), size + bias.double().abs()
-    return excess(made[allowed], expected[allowed], (d_head + FEW) * unit(made) * size[allowed])
+    return excess(made[allowed], expected[allowed], (d_head + OTHER_ROUNDINGS) * unit(made) * size[allowed])
 
 
-def masks(case: Case) -> Iterator[Look]:
+def masks(case: Case) -> Iterator[Measurement]:
     """True exactly where causality, padding and a mask that was drawn let a token look."""
     for layer, (mask,) in case.attention("mask"):
         n_query, n_key = layer.queries.shape[1], layer.keys.shape[1]
         if mask.shape[-2:] != (n_query, n_key):
-            yield Look(layer.path, float("inf"), "The mask is not between this layer’s queries and keys.")
+            yield Measurement(layer.path, float("inf"), "The mask is not between this layer’s queries and keys.")
             continue
         expected = layer.keys[:, None, None, :].expand(-1, 1, n_query, -1)  # [batch, 1, query, key]
         if layer.causal:
@@ -99,32 +99,31 @@ def masks(case: Case) -> Iterator[Look]:
             expected = expected & (drawn[None, None] if drawn.dim() == 2 else drawn[:, None])
         asked = layer.queries[:, None, :, None]
         if bool((mask & ~expected & asked).any()):
-            yield Look(layer.path, float("inf"), "It allows what the configuration or the padding forbids.")
+            yield Measurement(layer.path, float("inf"), "It allows what the configuration or the padding forbids.")
         elif bool((~mask & expected & asked).any()):
-            yield Look(layer.path, float("inf"), "It forbids what the configuration and the padding allow.")
+            yield Measurement(layer.path, float("inf"), "It forbids what the configuration and the padding allow.")
         else:
-            yield Look(layer.path, 0.0)
+            yield Measurement(layer.path, 0.0)
 
 
-def patterns(case: Case) -> Iterator[Look]:
+def patterns(case: Case) -> Iterator[Measurement]:
     """softmax over the keys; a query that may look at nothing gets zeros."""
     for layer, (made, scores) in case.attention("pattern", "scores"):
         empty = scores.isneginf().all(dim=-1, keepdim=True)
         scores = scores.double().masked_fill(empty, 0.0)
         expected = scores.softmax(dim=-1).masked_fill(empty, 0.0)
-        below = (scores.amax(dim=-1, keepdim=True) - scores).nan_to_num(
-            posinf=0.0
-        )  # the exponential is of its negative
-        yield Look(layer.path, excess(made, expected, unit(made) * (below + made.shape[-1] + 2 * FEW) * expected))
+        below = (scores.amax(dim=-1, keepdim=True) - scores).nan_to_num(posinf=0.0)  # the exponential is of −below
+        roundings = below + made.shape[-1] + 2 * OTHER_ROUNDINGS
+        yield Measurement(layer.path, excess(made, expected, unit(made) * roundings * expected))
 
 
-def mixes(case: Case) -> Iterator[Look]:
+def mixes(case: Case) -> Iterator[Measurement]:
     """z = A V."""
     for layer, (pattern, v, z) in case.attention("pattern", "v", "z"):
-        yield Look(layer.path, of_product(z, pattern, v))
+        yield Measurement(layer.path, of_product(z, pattern, v))
 
 
-def outputs(case: Case) -> Iterator[Look]:
+def outputs(case: Case) -> Iterator[Measurement]:
     """out = concat(z₁ … zₕ) W_O + b."""
     for layer, (z, out) in case.attention("z", "out"):
-        yield Look(layer.path, affine(case, layer.path, joined(z), out, "weight_out", "bias_out"))
+        yield Measurement(layer.path, affine(case, layer.path, heads_joined(z), out, "weight_out", "bias_out"))

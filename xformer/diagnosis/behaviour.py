@@ -19,12 +19,12 @@ from xformer.diagnosis.inputs import Examination
 from xformer.layers.cache import Cache
 from xformer.model import Transformer
 
-DOUBLE, SINGLE = 1e-8, 1e-4
-ROWS = 4
+DOUBLE_LIMIT, SINGLE_LIMIT = 1e-8, 1e-4
+N_ALONE = 4
 """Inputs that are run on their own: enough for different lengths."""
 MOST_TOKENS = 256
-"""In the batches that are compared (but never fewer than `ROWS` inputs): one wrong row is enough."""
-SLOPE = 1e-3
+"""In the batches that are compared (but never fewer than `N_ALONE` inputs): one wrong row is enough."""
+SLOPE_LIMIT = 1e-3
 """A central difference of step 10⁻⁶ in double precision knows a slope to about 10⁻⁷; a ReLU that closes on the way adds a
 little; a gradient that is cut anywhere is off by its share of the whole."""
 
@@ -88,12 +88,12 @@ def alone(of: Examined) -> Differences:
     """An input in a padded batch scores as it does alone, be the padding behind it or before it."""
     if of.model.config.image:
         whole = of.logits(of.inputs)
-        yield from (relative(of.logits(of.inputs.row(i))[0] - whole[i], whole[i]) for i in range(ROWS))
+        yield from (relative(of.logits(of.inputs.row(i))[0] - whole[i], whole[i]) for i in range(N_ALONE))
         return
     whole, moved = of.logits(of.inputs), of.inputs.padded_before()
     before = of.logits(moved)
     moved_valid = moved.valid if moved.target_valid is None else moved.target_valid
-    for i in range(min(ROWS, len(whole))):
+    for i in range(min(N_ALONE, len(whole))):
         expected = of.logits(of.inputs.row(i))[0]
         yield relative(whole[i][of.out_valid[i]] - expected, expected)
         yield relative(before[i][moved_valid[i]] - expected, expected)
@@ -112,7 +112,7 @@ def order(of: Examined) -> Differences:
     config = of.model.config
     if config.position_kind.acts_on != "nothing" or config.architecture != "encoder" or config.causal or config.image:
         return
-    for i in range(min(ROWS, len(of.inputs.tokens))):
+    for i in range(min(N_ALONE, len(of.inputs.tokens))):
         one = of.inputs.row(i)
         there, rolled = of.logits(one), of.logits(Examination(one.tokens.roll(1, dims=1), one.valid))
         yield relative(rolled.roll(-1, dims=1) - there, there)
@@ -146,10 +146,10 @@ def cached(of: Examined) -> Differences:
 
 def gradients(of: Examined) -> Differences:
     """The gradient is the slope: along a random direction for each weight, against a difference of two runs."""
-    if of.limit != DOUBLE:
+    if of.limit != DOUBLE_LIMIT:
         return
     model = copy.deepcopy(of.model).requires_grad_(True)
-    one = of.inputs.rows(torch.arange(min(ROWS, len(of.inputs.tokens))))
+    one = of.inputs.rows(torch.arange(min(N_ALONE, len(of.inputs.tokens))))
     draw = torch.Generator().manual_seed(0)
     with torch.enable_grad():
         logits = one.run(model)
@@ -178,16 +178,16 @@ BEHAVIOURS = (
     Behaviour("differs-alone", "an input scores the same alone and in a padded batch, padded behind or before", alone),
     Behaviour("mixes-the-batch", "the rows of a batch in another order score the same", neighbours),
     Behaviour("order-in-a-set", "without positions, tokens in another order score the same", order),
-    Behaviour("differs-unwatched", "the unwatched run, which is trained, is the watched one", unrecorded, SINGLE),
+    Behaviour("differs-unwatched", "the unwatched run, which is trained, is the watched one", unrecorded, SINGLE_LIMIT),
     Behaviour("differs-from-cache", "token by token from a cache scores as the whole run does", cached),
-    Behaviour("gradient-is-no-slope", "the gradient of all weights is the slope of the scores", gradients, SLOPE),
+    Behaviour("gradient-is-no-slope", "the gradient of all weights is the slope of the scores", gradients, SLOPE_LIMIT),
 )
 
 
 @torch.no_grad()
 def check_behaviours(model: Transformer, inputs: Examination) -> tuple[list[Finding], dict[str, int]]:
     """One finding for each behaviour that is not as it should be, and how many pairs of runs were compared for each."""
-    few = max(ROWS, MOST_TOKENS // inputs.tokens.shape[1])
+    few = max(N_ALONE, MOST_TOKENS // inputs.tokens.shape[1])
     subject, found, looked = _examined(model, inputs.rows(torch.arange(min(few, len(inputs.tokens))))), [], {}
     for behaviour in BEHAVIOURS:
         differences = list(behaviour.apart(subject))
@@ -207,5 +207,5 @@ def _examined(model: Transformer, inputs: Examination) -> Examined:
     try:
         inputs.row(0).run(double)
     except RuntimeError:  # somewhere its code makes a float32 of its own
-        return Examined(model, model, inputs, SINGLE)
-    return Examined(double, model, inputs, DOUBLE)
+        return Examined(model, model, inputs, SINGLE_LIMIT)
+    return Examined(double, model, inputs, DOUBLE_LIMIT)

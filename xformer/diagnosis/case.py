@@ -11,7 +11,7 @@ from typing import Literal
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from xformer.diagnosis.where import Place
+from xformer.diagnosis.trace_stack import TraceStack
 from xformer.trace import Trace
 
 Severity = Literal["error", "warning", "note"]
@@ -36,8 +36,9 @@ def error(kind: str, where: str, sentence: str, numbers: Mapping[str, float] | N
 
 
 @dataclass(frozen=True)
-class Look:
-    """One place where something was looked at. An `excess` above 1 is more than rounding explains; None: it cannot be told."""
+class Measurement:
+    """How far one place of a trace is from what it should be. An `excess` above 1 is more than rounding explains;
+    None: it cannot be told."""
 
     place: str
     excess: float | None
@@ -111,15 +112,15 @@ class Case:
         return self.weight(f"{name}.weight"), self.weight(f"{name}.bias")
 
     @cached_property
-    def stacks(self) -> list[Place]:
+    def stacks(self) -> list[TraceStack]:
         """The stacks, the one that makes the logits last."""
         trace, config = self.trace, self.trace.config
         if config.architecture != "encoder-decoder":
-            return [Place(config.architecture, "", "embedding.token", trace.tokens, self.valid)]
+            return [TraceStack(config.architecture, "", "embedding.token", trace.tokens, self.valid)]
         source = "embedding.token" if config.tied_source else "source_embedding.token"
-        found = [Place("encoder", "encoder.", source, trace.tokens, self.valid)]
+        found = [TraceStack("encoder", "encoder.", source, trace.tokens, self.valid)]
         if trace.target is not None and self.target_valid is not None:
-            found.append(Place("decoder", "decoder.", "embedding.token", trace.target, self.target_valid))
+            found.append(TraceStack("decoder", "decoder.", "embedding.token", trace.target, self.target_valid))
         return found
 
     @cached_property
@@ -202,7 +203,7 @@ def relative(apart: Tensor, whole: Tensor) -> float:
     return above / below if below > 0 else (0.0 if above == 0 else float("inf"))
 
 
-ALIKE = 1e-3
+LEAST_SPREAD = 1e-3
 """Rows that spread less than this share of their length are one row, but for rounding and what has made more of it."""
 
 
@@ -210,7 +211,7 @@ def centred(rows: Float[Tensor, "*row width"]) -> Float[Tensor, "row width"] | N
     """Rows less their mean, in double precision; None where they are all alike, so that nothing can be fitted to them."""
     rows = rows.double().flatten(0, -2)
     apart = rows - rows.mean(dim=0)
-    return apart if len(rows) >= 3 and apart.norm() > ALIKE * rows.norm() else None
+    return apart if len(rows) >= 3 and apart.norm() > LEAST_SPREAD * rows.norm() else None
 
 
 def cells(layer: Layer, pattern: Tensor) -> Bool[Tensor, "batch 1 query key"] | None:

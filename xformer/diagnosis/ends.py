@@ -9,7 +9,7 @@ import torch
 from xformer.diagnosis.case import Case, Finding, error, relative
 from xformer.trace import Trace
 
-NEAR = 1e-5
+EQUAL_STREAMS = 1e-5
 
 
 def check_finite(case: Case) -> Iterator[Finding]:
@@ -52,7 +52,7 @@ def check_positions(case: Case) -> Iterator[Finding]:
             kind.acts_on == "stream"
             and embed in case
             and first in case
-            and relative(case[first] - case[embed], case[embed]) < NEAR
+            and relative(case[first] - case[embed], case[embed]) < EQUAL_STREAMS
         ):
             sentence = f"The first layer gets the embeddings as they are: no {kind.name} positions have been added."
             yield error("no-positions", first, sentence)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from xformer.diagnosis.attention_steps import masks, mixes, outputs, patterns, projections, roles, scores
-from xformer.diagnosis.case import Case, Finding, Look, error
+from xformer.diagnosis.case import Case, Finding, Measurement, error
 from xformer.diagnosis.positions import positions, turns
 from xformer.diagnosis.stream_steps import (
     activations,
@@ -33,11 +33,11 @@ from xformer.diagnosis.stream_steps import (
 
 @dataclass(frozen=True)
 class Identity:
-    """One equation, the name of its being broken, and where a trace lets it be looked at."""
+    """One equation, the name of its being broken, and the places of a trace where it can be measured."""
 
     kind: str
     equation: str
-    looks: Callable[[Case], Iterator[Look]]
+    measure: Callable[[Case], Iterator[Measurement]]
 
 
 IDENTITIES = (
@@ -67,11 +67,11 @@ def check_identities(case: Case) -> tuple[list[Finding], dict[str, int]]:
     """One finding for each identity and place where it is broken, and in how many places each was looked at."""
     found, looked = [], {}
     for identity in IDENTITIES:
-        excesses = [(look, look.excess) for look in identity.looks(case) if look.excess is not None]
+        excesses = [(at, at.excess) for at in identity.measure(case) if at.excess is not None]
         looked[identity.kind] = len(excesses)
-        for look, excess in excesses:
+        for at, excess in excesses:
             if excess > 1:
-                sentence = f"Right is: {identity.equation}. {look.why or 'That does not hold here.'}"
+                sentence = f"Right is: {identity.equation}. {at.why or 'That does not hold here.'}"
                 numbers = {} if excess == float("inf") else {"off_by_times_rounding": excess}
-                found.append(error(identity.kind, look.place, sentence, numbers))
+                found.append(error(identity.kind, at.place, sentence, numbers))
     return found, looked

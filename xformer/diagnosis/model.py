@@ -16,18 +16,18 @@ from xformer.layers.layout import Layout
 from xformer.model import Transformer
 from xformer.tasks import Task
 
-INPUTS = 24
+N_INPUTS = 24
 """With a dozen tokens each, more rows than a stream of 128 dimensions has directions."""
-LONG = 64
+LONGEST_TASK = 64
 """A task whose inputs are longer is examined on random tokens, as none is: the equations hold for any input, and the work grows
 with the square of the length."""
 
 
-def examination(config: ModelConfig, task: Task | None = None, *, inputs: int = INPUTS, seed: int = 0) -> Examination:
+def examination(config: ModelConfig, task: Task | None = None, *, inputs: int = N_INPUTS, seed: int = 0) -> Examination:
     """Different inputs of different lengths: the task's own where there is one of short inputs, random tokens where not."""
     if config.image:
         return _of_images(config, task, inputs, seed)
-    if task is not None and max(task.longest) > LONG:
+    if task is not None and max(task.longest) > LONGEST_TASK:
         task = None
     if task is not None:
         batch = task.sample(inputs, seed=seed, purpose="test")

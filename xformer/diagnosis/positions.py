@@ -11,15 +11,15 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.diagnosis.case import Case, Layer, Look
-from xformer.diagnosis.rounding import FEW, excess, unit
+from xformer.diagnosis.case import Case, Layer, Measurement
+from xformer.diagnosis.rounding import OTHER_ROUNDINGS, excess, unit
 from xformer.diagnosis.stream_steps import one_vector_each
-from xformer.diagnosis.where import positions_of
+from xformer.diagnosis.trace_stack import positions_of
 
 Tables = dict[str, Tensor]
 
 
-def positions(case: Case) -> Iterator[Look]:
+def positions(case: Case) -> Iterator[Measurement]:
     """The vectors that are added are those of the kind that is configured; none where it adds none."""
     config = case.trace.config
     kind = config.position_kind
@@ -28,7 +28,7 @@ def positions(case: Case) -> Iterator[Look]:
         if name not in case:
             continue
         if kind.acts_on != "stream":
-            yield Look(name, float("inf"), f"The configuration says positions={kind.name!r}, which adds none.")
+            yield Measurement(name, float("inf"), f"The configuration says positions={kind.name!r}, which adds none.")
             continue
         made = case[name].expand(*at.valid.shape, -1)[at.valid]  # [token, d_model]
         index, mirrored = (place[at.valid] for place in positions_of(at.valid))
@@ -37,16 +37,16 @@ def positions(case: Case) -> Iterator[Look]:
         if expected is None:
             continue
         if tables is None:
-            yield Look(name, one_vector_each(made, expected[:, 0].long()))
+            yield Measurement(name, one_vector_each(made, expected[:, 0].long()))
             continue
         size = torch.ones_like(expected)  # of a fixed wave
         if kind.learned(config):
             size = kind.add(config, {part: table.abs() for part, table in tables.items()}, index, mirrored)
         assert size is not None
-        yield Look(name, excess(made, expected, FEW * unit(made) * size))
+        yield Measurement(name, excess(made, expected, OTHER_ROUNDINGS * unit(made) * size))
 
 
-def turns(case: Case) -> Iterator[Look]:
+def turns(case: Case) -> Iterator[Measurement]:
     """The angles of queries and keys, and what is added to scores, are those of the kind that is configured."""
     config = case.trace.config
     for layer in case.layers:
@@ -56,7 +56,7 @@ def turns(case: Case) -> Iterator[Look]:
         if case.has(layer.path, "pos_angles"):
             made, expected = case[f"{layer.path}.pos_angles"], config.position_kind.angles(config, index)
             if expected is None:
-                yield Look(
+                yield Measurement(
                     layer.path, float("inf"), f"The configuration says positions={config.positions!r}: no angles."
                 )
             else:
@@ -67,14 +67,14 @@ def turns(case: Case) -> Iterator[Look]:
             yield from _bias(case, layer, index)
 
 
-def _bias(case: Case, layer: Layer, index: Tensor) -> Iterator[Look]:
+def _bias(case: Case, layer: Layer, index: Tensor) -> Iterator[Measurement]:
     config = case.trace.config
     stack = layer.path.partition(".")[0]
     tables = _tables(case, stack)
     numbered = _numbered(case) if tables is None else tables
     expected = config.position_kind.bias(config, numbered, index, index, causal=config.looks_back_only(stack))
     if expected is None:
-        yield Look(
+        yield Measurement(
             layer.path, float("inf"), f"The configuration says positions={config.positions!r}: no bias of scores."
         )
         return
@@ -85,14 +85,16 @@ def _bias(case: Case, layer: Layer, index: Tensor) -> Iterator[Look]:
         yield _compared(layer.path, made, expected, here)
         return
     cells = here[:, 0]  # [batch, query, key]
-    yield Look(layer.path, one_vector_each(made.movedim(1, -1)[cells], expected[:, 0][cells].long(), differ=False))
+    yield Measurement(
+        layer.path, one_vector_each(made.movedim(1, -1)[cells], expected[:, 0][cells].long(), differ=False)
+    )
 
 
-def _compared(path: str, made: Tensor, expected: Tensor, here: Tensor) -> Look:
+def _compared(path: str, made: Tensor, expected: Tensor, here: Tensor) -> Measurement:
     size = unit(made)
     if made.shape == expected.shape:
         made, expected = made[here], expected[here]
-    return Look(path, excess(made, expected, FEW * size * expected.abs()))
+    return Measurement(path, excess(made, expected, OTHER_ROUNDINGS * size * expected.abs()))
 
 
 def _tables(case: Case, stack: str) -> Tables | None:

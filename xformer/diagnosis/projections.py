@@ -20,10 +20,10 @@ from torch import Tensor
 
 from xformer.diagnosis.case import Case, Finding, Layer, centred, error, relative
 
-NEAR = 1e-2
-FLAT = 1e-5
+MOST_OUTSIDE = 1e-2
+LEAST_DIRECTION = 1e-5
 """Directions in which the rows spread less than this, relative to the widest, count as none (float32 knows no better)."""
-EQUAL = 1e-5
+SAME_WEIGHTS = 1e-5
 """Of one and the same weights float32 leaves about 1e-7 unexplained; of different ones, on few tokens, as little as 6e-4."""
 
 
@@ -37,8 +37,8 @@ def check_projections(case: Case) -> Iterator[Finding]:
             if case.has(layer.path, "pos_angles"):
                 angles = case[f"{layer.path}.pos_angles"].double()
                 made |= {name: case.trace.config.position_kind.turn(made[name].double(), -angles) for name in "qk"}
-            outside = {name: outside_of(stream, joined(heads)) for name, heads in made.items()}
-            wrong = [name for name, share in outside.items() if share is not None and share > NEAR]
+            outside = {name: share_outside(stream, heads_joined(heads)) for name, heads in made.items()}
+            wrong = [name for name, share in outside.items() if share is not None and share > MOST_OUTSIDE]
             if wrong and all(_is_cut_by_view(stream, made[name]) for name in wrong):
                 yield error(
                     "split-by-view",
@@ -51,8 +51,8 @@ def check_projections(case: Case) -> Iterator[Finding]:
 
 def _is_cut_by_view(stream: Tensor, heads: Tensor) -> bool:
     """Whether [batch, head, pos, width], read on as [batch, pos, head·width], is affine in the stream."""
-    share = outside_of(stream, heads.flatten(1).unflatten(1, (heads.shape[2], -1)))
-    return share is not None and share <= NEAR
+    share = share_outside(stream, heads.flatten(1).unflatten(1, (heads.shape[2], -1)))
+    return share is not None and share <= MOST_OUTSIDE
 
 
 def _cross(case: Case, layer: Layer) -> Iterator[Finding]:
@@ -60,7 +60,7 @@ def _cross(case: Case, layer: Layer) -> Iterator[Finding]:
     target, memory = case[f"{layer.path}.in"], case.memory
     if memory is None:
         return
-    made = {name: _source(joined(case[f"{layer.path}.{name}"]), target, memory) for name in ("q", "k", "v")}
+    made = {name: _source(heads_joined(case[f"{layer.path}.{name}"]), target, memory) for name in ("q", "k", "v")}
     known = {name: stream for name, stream in made.items() if stream is not None}
     right = {"q": "target", "k": "memory", "v": "memory"}
     if all(stream == right[name] for name, stream in known.items()):
@@ -91,15 +91,15 @@ def _is_cut(heads: Tensor, target: Tensor, memory: Tensor) -> bool:
 def _source(made: Tensor, target: Tensor, memory: Tensor) -> str | None:
     """ "target", "memory", "neither", or None where the trace does not settle it."""
     shares = {  # 1 where a stream has not even the length
-        name: outside_of(stream, made) if stream.shape[:2] == made.shape[:2] else 1.0
+        name: share_outside(stream, made) if stream.shape[:2] == made.shape[:2] else 1.0
         for name, stream in (("target", target), ("memory", memory))
     }
     if shares["target"] is None or shares["memory"] is None:
         return next((name for name, share in shares.items() if share is None and 1.0 in shares.values()), None)
     name = min(shares, key=lambda stream: shares[stream] or 0.0)
-    if (shares[name] or 0.0) > NEAR:
+    if (shares[name] or 0.0) > MOST_OUTSIDE:
         return "neither"
-    return name if max(share or 0.0 for share in shares.values()) > NEAR else None  # None: both would do
+    return name if max(share or 0.0 for share in shares.values()) > MOST_OUTSIDE else None  # None: both would do
 
 
 def check_clones(case: Case) -> Iterator[Finding]:
@@ -112,9 +112,9 @@ def check_clones(case: Case) -> Iterator[Finding]:
     for layers in stacks.values():
         first = layers[0]
         for other in layers[1:]:
-            pairs = [(case[f"{layer.path}.in"], joined(case[f"{layer.path}.v"])) for layer in (first, other)]
+            pairs = [(case[f"{layer.path}.in"], heads_joined(case[f"{layer.path}.v"])) for layer in (first, other)]
             misfit = _misfit_of_one_map(pairs)
-            if misfit is not None and misfit < EQUAL:
+            if misfit is not None and misfit < SAME_WEIGHTS:
                 yield Finding(
                     "cloned-layers",
                     (first.path, other.path),
@@ -141,11 +141,11 @@ def _misfit_of_one_map(pairs: list[tuple[Tensor, Tensor]]) -> float | None:
 def _directions(rows: Tensor) -> tuple[Tensor, int]:
     """An orthonormal basis [row, rank] of what the columns span, and the rank."""
     left, spread, _ = torch.linalg.svd(rows, full_matrices=False)
-    left = left[:, spread > FLAT * spread[0]]
+    left = left[:, spread > LEAST_DIRECTION * spread[0]]
     return left, left.shape[1]
 
 
-def outside_of(stream: Tensor, made: Tensor) -> float | None:
+def share_outside(stream: Tensor, made: Tensor) -> float | None:
     """The share of `made` [batch, pos, width] that no affine map of the rows of `stream` gives; None where any would do."""
     x, y = centred(stream), centred(made)
     if x is None or y is None or len(x) != len(y):
@@ -156,6 +156,6 @@ def outside_of(stream: Tensor, made: Tensor) -> float | None:
     return relative(y - left @ (left.T @ y), y)
 
 
-def joined(heads: Tensor) -> Tensor:
+def heads_joined(heads: Tensor) -> Tensor:
     """[batch, head, pos, width] as [batch, pos, head·width]."""
     return heads.transpose(1, 2).flatten(-2)

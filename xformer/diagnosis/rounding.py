@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-FEW = 8
+OTHER_ROUNDINGS = 8
 """Roundings besides those of the sum: a product, a quotient, an exponential, storing the result."""
 
 
@@ -40,7 +40,7 @@ def of_product(made: Tensor, a: Tensor, b: Tensor, plus: Tensor | None = None, f
     expected, size = factor * (a64 @ b64), factor * (a64.abs() @ b64.abs())
     if plus is not None:
         expected, size = expected + plus.double(), size + plus.double().abs()
-    return excess(made, expected, (a.shape[-1] + FEW) * unit(made) * size)
+    return excess(made, expected, (a.shape[-1] + OTHER_ROUNDINGS) * unit(made) * size)
 
 
 def of_sum(made: Tensor, *parts: Tensor) -> float:
@@ -59,7 +59,7 @@ def standardised(x: Tensor, eps: float) -> tuple[Float[Tensor, "*batch d"], Floa
     mean = x.mean(dim=-1, keepdim=True)
     spread = ((x - mean).square().mean(dim=-1, keepdim=True) + eps).sqrt()
     ratio = (x.square().mean(dim=-1, keepdim=True).sqrt() / spread).clamp(min=1.0)
-    return (x - mean) / spread, (x.shape[-1] + FEW) * ratio.square()
+    return (x - mean) / spread, (x.shape[-1] + OTHER_ROUNDINGS) * ratio.square()
 
 
 def of_norm(made: Tensor, x: Tensor, eps: float, gain: Tensor | None, shift: Tensor | None) -> float | None:
@@ -71,7 +71,9 @@ def of_norm(made: Tensor, x: Tensor, eps: float, gain: Tensor | None, shift: Ten
     if gain is not None and shift is not None:
         gain, shift = gain.double(), shift.double()
         return excess(
-            made, gain * normal + shift, unit(made) * (size * gain.abs() * (1 + normal.abs()) + FEW * shift.abs())
+            made,
+            gain * normal + shift,
+            unit(made) * (size * gain.abs() * (1 + normal.abs()) + OTHER_ROUNDINGS * shift.abs()),
         )
     y, rows, sizes = made.double().flatten(0, -2), normal.flatten(0, -2), size.flatten(0, -2)  # [row, d_model]
     if len(rows) < 3:
@@ -80,5 +82,7 @@ def of_norm(made: Tensor, x: Tensor, eps: float, gain: Tensor | None, shift: Ten
     slope = (across * up).sum(dim=0) / across.square().sum(dim=0).clamp(min=1e-300)  # [d_model]: γ
     left = (up - slope * across).norm(dim=0)
     start = y.mean(dim=0) - slope * rows.mean(dim=0)  # β
-    bound = unit(made) * (sizes * slope.abs() * (1 + rows.abs()) + FEW * start.abs() + FEW * y.abs())
+    bound = unit(made) * (
+        sizes * slope.abs() * (1 + rows.abs()) + OTHER_ROUNDINGS * start.abs() + OTHER_ROUNDINGS * y.abs()
+    )
     return (left / (bound.norm(dim=0) + torch.finfo(torch.float32).tiny)).max().item()

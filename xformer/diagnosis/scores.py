@@ -17,8 +17,8 @@ from torch import Tensor
 
 from xformer.diagnosis.case import Case, Finding, Layer, error, relative
 
-NEAR = 1e-3
-ENOUGH = 3
+FIT_LIMIT = 1e-3
+LEAST_CELLS = 3
 """Cells from which a factor can be told from chance."""
 
 
@@ -37,7 +37,7 @@ def _layer(
         scores = scores - case[f"{layer.path}.pos_bias"].double()
     right = 1 / math.sqrt(config.d_head)
     dots, measured = (q @ k.mT)[finite], scores[finite]
-    if len(measured) < ENOUGH or dots.norm() == 0 or relative(measured - right * dots, measured) <= NEAR:
+    if len(measured) < LEAST_CELLS or dots.norm() == 0 or relative(measured - right * dots, measured) <= FIT_LIMIT:
         return
     if config.d_head == config.d_value and _mixes_keys(q, k, v, scores, pattern, z, finite, right):
         yield error(
@@ -48,10 +48,10 @@ def _layer(
         )
         return
     factor = ((measured * dots).sum() / dots.square().sum()).item()
-    if relative(measured - factor * dots, measured) > NEAR:
+    if relative(measured - factor * dots, measured) > FIT_LIMIT:
         return
     numbers = {"factor": factor, "one_over_root_d_head": right, "score_std": measured.std().item()}
-    if abs(factor - 1) <= NEAR:
+    if abs(factor - 1) <= FIT_LIMIT:
         if not _scaled_after(layer, pattern, right):
             yield error(
                 "no-scale",
@@ -72,8 +72,8 @@ def _layer(
 def _mixes_keys(
     q: Tensor, k: Tensor, v: Tensor, scores: Tensor, pattern: Tensor, z: Tensor, finite: Tensor, right: float
 ) -> bool:
-    fits = relative(scores[finite] - right * (q @ v.mT)[finite], scores[finite]) <= NEAR
-    return fits and relative(z - pattern @ k, z) <= NEAR
+    fits = relative(scores[finite] - right * (q @ v.mT)[finite], scores[finite]) <= FIT_LIMIT
+    return fits and relative(z - pattern @ k, z) <= FIT_LIMIT
 
 
 def _scaled_after(layer: Layer, pattern: Tensor, scale: float) -> bool:

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from xformer.diagnosis.case import Case, Finding, Sublayer, centred, error, relative
 
-NEAR = 1e-3
+FIT_LIMIT = 1e-3
 NO_ADDITION = 1e-6
 """A sublayer whose result is a smaller share of the stream adds nothing."""
-ALIKE = 1e-4
+LEAST_SPREAD = 1e-4
 
 
 def check_residual(case: Case) -> Iterator[Finding]:
@@ -33,8 +33,8 @@ def check_residual(case: Case) -> Iterator[Finding]:
 
         def fits(made: Tensor, sublayer: Sublayer = sublayer) -> bool:
             if norm == "post":
-                return misfit_of_norm(made, sublayer.after, eps) <= NEAR
-            return relative(sublayer.after - made, sublayer.after) <= NEAR
+                return misfit_of_norm(made, sublayer.after, eps) <= FIT_LIMIT
+            return relative(sublayer.after - made, sublayer.after) <= FIT_LIMIT
 
         if fits(sublayer.before + sublayer.out):
             continue
@@ -48,7 +48,7 @@ def check_residual(case: Case) -> Iterator[Finding]:
         elif norm == "pre" and fits(sublayer.inside + sublayer.out):
             kind = "residual-after-norm"
             what = "goes on from the normalised vectors instead of those before the norm."
-        elif norm == "post" and relative(sublayer.after - sublayer.before - sublayer.out, sublayer.after) <= NEAR:
+        elif norm == "post" and relative(sublayer.after - sublayer.before - sublayer.out, sublayer.after) <= FIT_LIMIT:
             kind = "no-norm"
             what = 'is the bare sum, though the configuration says norm="post".'
         else:
@@ -88,7 +88,7 @@ def _constant(case: Case) -> Iterator[Finding]:
         if case.trace.config.image:  # the class token is unlike any patch
             tokens = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
         spread = max((_spread(x[row], tokens[row], valid[row]) for row in range(len(x))), default=None, key=_or_nothing)
-        if spread is not None and spread < ALIKE:
+        if spread is not None and spread < LEAST_SPREAD:
             sentence = "All tokens have the same vector here, so nothing after it can tell them apart."
             yield Finding("constant-stream", (name,), "warning", sentence, {"spread": spread})
 

@@ -10,17 +10,17 @@ from torch import Tensor
 
 from xformer.config import MAX_INK
 from xformer.diagnosis.affine import affine
-from xformer.diagnosis.case import Case, Look
-from xformer.diagnosis.projections import joined, outside_of
-from xformer.diagnosis.rounding import FEW, excess, of_norm, of_sum, unit
-from xformer.diagnosis.where import Place
+from xformer.diagnosis.case import Case, Measurement
+from xformer.diagnosis.projections import heads_joined, share_outside
+from xformer.diagnosis.rounding import OTHER_ROUNDINGS, excess, of_norm, of_sum, unit
+from xformer.diagnosis.trace_stack import TraceStack
 
-ALIKE = 1e-6
-FITS = 1e-5
+SAME_VECTOR = 1e-6
+AFFINE_LIMIT = 1e-5
 """Of an affine map float32 leaves about 1e-6 unexplained; of one with a norm between, the spread of the rows' lengths."""
 
 
-def embeddings(case: Case) -> Iterator[Look]:
+def embeddings(case: Case) -> Iterator[Measurement]:
     """Equal tokens have equal vectors and others have others; with the weights: those of the table."""
     for at in case.stacks:
         name = f"{at.prefix}embed"
@@ -34,18 +34,22 @@ def embeddings(case: Case) -> Iterator[Look]:
         if table is not None:
             scale = case.trace.config.d_model**0.5 if case.trace.config.scale_embeddings else 1.0
             expected = table.double()[at.tokens] * scale
-            yield Look(name, excess(embed, expected, FEW * unit(embed) * expected.abs()))
+            yield Measurement(name, excess(embed, expected, OTHER_ROUNDINGS * unit(embed) * expected.abs()))
         else:
-            yield Look(name, one_vector_each(embed[at.valid], at.tokens[at.valid]))
+            yield Measurement(name, one_vector_each(embed[at.valid], at.tokens[at.valid]))
 
 
-def _patches(case: Case, at: Place, embed: Tensor) -> Iterator[Look]:
+def _patches(case: Case, at: TraceStack, embed: Tensor) -> Iterator[Measurement]:
     config = case.trace.config
     side = config.image // config.patch
     grid = at.tokens.view(len(at.tokens), side, config.patch, side, config.patch)
     pixels = grid.transpose(2, 3).flatten(3).flatten(1, 2).double() / MAX_INK  # [batch, patch, inside]
-    yield Look(f"{at.prefix}embed", affine(case, "embedding", pixels.to(embed.dtype), embed[:, 1:], "weight", "bias"))
-    yield Look(f"{at.prefix}embed", excess(embed[:, :1], embed[:1, :1].double().expand_as(embed[:, :1]), embed[:, :1]))
+    yield Measurement(
+        f"{at.prefix}embed", affine(case, "embedding", pixels.to(embed.dtype), embed[:, 1:], "weight", "bias")
+    )
+    yield Measurement(
+        f"{at.prefix}embed", excess(embed[:, :1], embed[:1, :1].double().expand_as(embed[:, :1]), embed[:, :1])
+    )
 
 
 def one_vector_each(rows: Tensor, ids: Tensor, *, differ: bool = True) -> float:
@@ -58,10 +62,10 @@ def one_vector_each(rows: Tensor, ids: Tensor, *, differ: bool = True) -> float:
     if not differ:
         return 0.0
     apart = torch.cdist(first, first) + torch.eye(n, device=rows.device) * first.abs().max().clamp(min=1.0) * 1e3
-    return float("inf") if n > 1 and bool((apart <= ALIKE * first.norm(dim=-1).max()).any()) else 0.0
+    return float("inf") if n > 1 and bool((apart <= SAME_VECTOR * first.norm(dim=-1).max()).any()) else 0.0
 
 
-def first_streams(case: Case) -> Iterator[Look]:
+def first_streams(case: Case) -> Iterator[Measurement]:
     """What goes into the first layer is the sum of both, to the last bit but one."""
     for at in case.stacks:
         name, embed, pos = f"{at.stack}.0.resid_pre", f"{at.prefix}embed", f"{at.prefix}pos_embed"
@@ -69,82 +73,82 @@ def first_streams(case: Case) -> Iterator[Look]:
             parts = [case[embed]]
             if pos in case:
                 parts.append(case[pos].expand_as(case[embed]))
-            yield Look(name, of_sum(case[name], *parts))
+            yield Measurement(name, of_sum(case[name], *parts))
 
 
-def between_layers(case: Case) -> Iterator[Look]:
+def between_layers(case: Case) -> Iterator[Measurement]:
     """Layers follow one another with nothing between them."""
     for at in case.stacks:
         for index in range(1, case.trace.config.n_layers):
             before, after = f"{at.stack}.{index - 1}.resid_post", f"{at.stack}.{index}.resid_pre"
             if before in case and after in case:
-                yield Look(after, of_sum(case[after], case[before]))
+                yield Measurement(after, of_sum(case[after], case[before]))
 
 
-def inputs(case: Case) -> Iterator[Look]:
+def inputs(case: Case) -> Iterator[Measurement]:
     """What a sublayer reads: the stream itself, or with pre-norm the stream normalised."""
     config = case.trace.config
     for sublayer in case.sublayers:
         if config.norm != "pre":
-            yield Look(sublayer.path, of_sum(sublayer.inside, sublayer.before))
+            yield Measurement(sublayer.path, of_sum(sublayer.inside, sublayer.before))
             continue
         gain, shift = case.norm_weights(f"{sublayer.path}_residual.norm")
-        yield Look(sublayer.path, of_norm(sublayer.inside, sublayer.before, config.norm_eps, gain, shift))
+        yield Measurement(sublayer.path, of_norm(sublayer.inside, sublayer.before, config.norm_eps, gain, shift))
 
 
-def sums(case: Case) -> Iterator[Look]:
+def sums(case: Case) -> Iterator[Measurement]:
     """What a sublayer leaves: the sum, with post-norm normalised."""
     config = case.trace.config
     for sublayer in case.sublayers:
         if config.norm != "post":
-            yield Look(sublayer.path, of_sum(sublayer.after, sublayer.before, sublayer.out))
+            yield Measurement(sublayer.path, of_sum(sublayer.after, sublayer.before, sublayer.out))
             continue
         if sublayer.before.shape != sublayer.out.shape:
-            yield Look(sublayer.path, float("inf"))
+            yield Measurement(sublayer.path, float("inf"))
             continue
         gain, shift = case.norm_weights(f"{sublayer.path}_residual.norm")
-        yield Look(
+        yield Measurement(
             sublayer.path,
             of_norm(sublayer.after, sublayer.before.double() + sublayer.out.double(), config.norm_eps, gain, shift),
         )
 
 
-def hidden(case: Case) -> Iterator[Look]:
+def hidden(case: Case) -> Iterator[Measurement]:
     """pre = in W₁ + b₁."""
     for path, (x, pre) in case.feed_forward("in", "pre"):
-        yield Look(path, affine(case, path, x, pre, "weight_in", "bias_in"))
+        yield Measurement(path, affine(case, path, x, pre, "weight_in", "bias_in"))
 
 
-def activations(case: Case) -> Iterator[Look]:
+def activations(case: Case) -> Iterator[Measurement]:
     """post = ReLU(pre), exactly; or GELU(pre), whose error function is good to a few units of rounding of pre."""
     act = {"relu": F.relu, "gelu": F.gelu}[case.trace.config.activation]
     for path, (pre, post) in case.feed_forward("pre", "post"):
-        yield Look(path, excess(post, act(pre.double()), FEW * unit(post) * pre.double().abs()))
+        yield Measurement(path, excess(post, act(pre.double()), OTHER_ROUNDINGS * unit(post) * pre.double().abs()))
 
 
-def second(case: Case) -> Iterator[Look]:
+def second(case: Case) -> Iterator[Measurement]:
     """out = post W₂ + b₂."""
     for path, (post, out) in case.feed_forward("post", "out"):
-        yield Look(path, affine(case, path, post, out, "weight_out", "bias_out"))
+        yield Measurement(path, affine(case, path, post, out, "weight_out", "bias_out"))
 
 
-def final_norms(case: Case) -> Iterator[Look]:
+def final_norms(case: Case) -> Iterator[Measurement]:
     """A final norm where one is configured. Without it, what comes next is affine in the bare stream, which it is not else."""
     config = case.trace.config
     for at in case.stacks:
         name, last = f"{at.prefix}final_norm", f"{at.stack}.{config.n_layers - 1}.resid_post"
         if name in case and last in case:
             if not config.final_norm:
-                yield Look(name, float("inf"), "The configuration has no final norm, and here is one.")
+                yield Measurement(name, float("inf"), "The configuration has no final norm, and here is one.")
                 continue
             gain, shift = case.norm_weights(f"{at.stack}.norm")
-            yield Look(name, of_norm(case[name], case[last], config.norm_eps, gain, shift))
+            yield Measurement(name, of_norm(case[name], case[last], config.norm_eps, gain, shift))
         elif last in case and config.final_norm:
             after = _after(case, at.stack)
-            share = None if after is None else outside_of(case[last], after)
+            share = None if after is None else share_outside(case[last], after)
             if share is not None:
                 why = "What follows is made from the stream as it is: the final norm is missing."
-                yield Look(name, float("inf") if share < FITS else 0.0, why)
+                yield Measurement(name, float("inf") if share < AFFINE_LIMIT else 0.0, why)
 
 
 def _after(case: Case, stack: str) -> Tensor | None:
@@ -153,10 +157,10 @@ def _after(case: Case, stack: str) -> Tensor | None:
     name = "logits" if is_output else "decoder.0.cross_attn.k"
     if name not in case:
         return None
-    return case[name] if is_output else joined(case[name])
+    return case[name] if is_output else heads_joined(case[name])
 
 
-def logits(case: Case) -> Iterator[Look]:
+def logits(case: Case) -> Iterator[Measurement]:
     """logits = x W + b, with the table of the tokens where the output is tied."""
     config = case.trace.config
     at = case.stacks[-1]
@@ -165,4 +169,4 @@ def logits(case: Case) -> Iterator[Look]:
     if name is None or "logits" not in case or (config.final_norm and name == names[1]):
         return
     matrix = at.table if config.tied_output else "unembedding.weight"
-    yield Look("logits", affine(case, "", case[name], case["logits"], matrix, "unembedding.bias"))
+    yield Measurement("logits", affine(case, "", case[name], case["logits"], matrix, "unembedding.bias"))

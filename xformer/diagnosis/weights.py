@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from xformer.diagnosis.case import Case, Finding, centred, error
-from xformer.diagnosis.projections import joined
+from xformer.diagnosis.projections import heads_joined
 
-TOO_LARGE, TOO_SMALL = 3.0, 0.1
-SAME = 1e-5
-UNIFORM = 1e-3
+LARGEST_RATIO, SMALLEST_RATIO = 3.0, 0.1
+SAME_HEAD = 1e-5
+UNIFORM_LIMIT = 1e-3
 
 
 def check_init(case: Case) -> Iterator[Finding]:
@@ -36,12 +36,12 @@ def check_init(case: Case) -> Iterator[Finding]:
     least, most = min(ratios.values()), max(ratios.values())
     numbers = {"ratio_least": least, "ratio_most": most, "score_std": _score_std(case)}
     times = f"{least:.3g} to {most:.3g} times Glorot's standard deviation"
-    if least > TOO_LARGE:
+    if least > LARGEST_RATIO:
         sentence = (
             f"Every weight matrix is drawn too large, {times}: the softmax is saturated before anything is learned."
         )
         yield Finding("init-too-large", tuple(ratios), "error", sentence, numbers)
-    elif most < TOO_SMALL:
+    elif most < SMALLEST_RATIO:
         sentence = f"Every weight matrix is drawn too small, {times}: no sublayer adds anything that counts."
         yield Finding("init-too-small", tuple(ratios), "error", sentence, numbers)
 
@@ -77,8 +77,8 @@ def weight_ratios(case: Case) -> Iterator[tuple[str, float]]:
     for layer, (_, *heads, z, out) in case.attention("in", "q", "k", "v", "z", "out"):
         for (name, stream), made in zip(case.rows_into(layer), heads, strict=True):
             if stream is not None:
-                yield from _ratio(f"{layer.path}.{name}", stream, joined(made))
-        yield from _ratio(f"{layer.path}.out", joined(z), out)
+                yield from _ratio(f"{layer.path}.{name}", stream, heads_joined(made))
+        yield from _ratio(f"{layer.path}.out", heads_joined(z), out)
     for path, (x, pre, post, out) in case.feed_forward("in", "pre", "post", "out"):
         yield from _ratio(f"{path}.pre", x, pre)
         yield from _ratio(f"{path}.out", post, out)
@@ -108,7 +108,7 @@ def check_heads(case: Case) -> Iterator[Finding]:
         pattern = case[f"{layer.path}.pattern"]
         seen = (pattern > 0).sum(dim=-1, keepdim=True)  # [batch, head, query, 1]
         evenly = (pattern * seen - 1).abs().masked_fill((pattern <= 0) | (seen < 2), 0.0)
-        uniform.append(bool((seen >= 2).any()) and evenly.max().item() < UNIFORM)
+        uniform.append(bool((seen >= 2).any()) and evenly.max().item() < UNIFORM_LIMIT)
     different = any(len(row.unique()) > 1 for row in case.trace.tokens)
     if different and uniform and all(uniform):
         sentence = "No head prefers any key: every pattern is uniform to a thousandth, so attention only takes means."
@@ -123,7 +123,7 @@ def _identical(case: Case, path: str) -> Iterator[Finding]:
     for head in range(1, len(whole)):
         for other in range(head):
             apart = (whole[head] - whole[other]).norm()
-            if lengths[other] > 0 and apart <= SAME * lengths[other]:
+            if lengths[other] > 0 and apart <= SAME_HEAD * lengths[other]:
                 yield Finding(
                     "identical-heads",
                     (f"{path} heads {other} and {head}",),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class TraceStack:
     """One stack: "encoder" with the tokens, or "decoder" with the target of an encoder-decoder."""
 
     stack: str
