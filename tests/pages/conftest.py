@@ -12,6 +12,7 @@ from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
+from pages.shared import run_store
 from pages.shared.literal import WORD_JOINER
 
 ROOT = Path(__file__).parents[2]
@@ -19,10 +20,15 @@ Open = Callable[..., AppTest]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _packages_scanned_once() -> Iterator[None]:
-    """Each `AppTest` reads what every installed package says of itself, which takes longer than most screens."""
+def _once_for_all() -> Iterator[None]:
+    """What each `AppTest` would do again, or leave behind.
+
+    What every installed package says of itself takes longer to read than most screens take to run. And a reconciler would
+    outlive its test, and start for good what later tests, or the runs of this machine, have in their queue.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(manifest_scanner, "scan_component_manifests", cache(manifest_scanner.scan_component_manifests))
+        patch.setattr(run_store, "start_reconciler", lambda: None)
         yield
 
 
