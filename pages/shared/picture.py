@@ -134,6 +134,8 @@ def of_each_run(
         calls.append(Call(draw, (changed,), {**options, **look(1), **before, **_title(draw, view, view.shown)}))
     for index, call in enumerate(calls):
         with places[index] if places else st.container():
+            if changed is not None and "title" not in call.options:
+                st.markdown(f"**{run_title(view.shown if index else ORIGINAL)}**")
             shown(view, call, f"{name}_{index}")
     footer(view, name, calls)
 
@@ -144,7 +146,9 @@ def shown(view: Shown, call: Call, key: str, **more: Any) -> Any:
     if not isinstance(spec, dict):
         bar = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d"]}
         return st.plotly_chart(spec, **{"theme": "streamlit", "key": key, "config": bar, **more})
-    width = "content" if isinstance(spec.get("width"), int) or "facet" in spec or "hconcat" in spec else "stretch"
+    width = (
+        "content" if isinstance(spec.get("width"), int | float) or "facet" in spec or "hconcat" in spec else "stretch"
+    )
     return st.vega_lite_chart(spec, **{"theme": "streamlit", "width": width, "key": key, **more})
 
 

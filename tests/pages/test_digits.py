@@ -161,3 +161,9 @@ def test_the_attention_laid_over_the_image_is_that_of_the_run(open_page: Open) -
             assert shown.tolist() == trace[f"encoder.{layer}.attn.pattern"][0, head, row].tolist()
         mean = table[table["panel"] == f"layer {layer + 1} · mean"]["value"].tolist()
         assert mean == pytest.approx(trace[f"encoder.{layer}.attn.pattern"][0, :, row].mean(dim=0).tolist(), abs=1e-6)
+
+
+def test_both_runs_over_the_image_are_named(open_page: Open) -> None:
+    app = open_page("pages/attention/page.py", model="digits", edits="positions:off")
+    said = [element.value for element in app.markdown]
+    assert said.index("**Original**") < said.index("**With 1 change**")

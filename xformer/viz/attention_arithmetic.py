@@ -19,6 +19,8 @@ AXIS = 80
 """Pixels that the axis and its title take of a chart's height."""
 MOST_KEYS = 48
 """So many keys are drawn."""
+MOST_NUMBERS = 20
+"""Up to so many dimensions across the whole screen have their number written into the cell."""
 STEPS = ("product", "scores", "weights", "z", "out")
 AnyChart = alt.Chart | alt.LayerChart | alt.FacetChart
 
@@ -117,7 +119,7 @@ def _strips(frame: pd.DataFrame, order: list[str], axis: str, dark: bool) -> Any
     scale = alt.Scale(**vega_scale(diverging(dark), -limit, limit))
     cells = base.mark_rect().encode(color=alt.Color("value:Q", scale=scale, legend=None))
     layers = [cells]
-    if n <= 20:
+    if n <= (MOST_NUMBERS if axis.endswith("stream") else MOST_NUMBERS // 2):  # the others have half the room
         strong = f"abs(datum.value) > {0.55 * limit}"
         light, deep = ("#131722", "#ffffff") if not dark else ("#eef1f7", "#10141c")
         layers.append(
