@@ -21,3 +21,14 @@ def percent(share: float, digits: int = 2) -> str:
         if float(text[:-1]) not in (0.0, 100.0):
             return text
     return f"{share:.{MOST_DIGITS}%}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them."""
+    if seconds < 1:
+        return "a second"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

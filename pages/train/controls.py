@@ -8,8 +8,8 @@ from typing import Literal
 import streamlit as st
 
 from pages.shared import run_commands, run_store
-from pages.train.state import BADGES, scored
-from pages.train.visit import NEW, complain, show_run
+from pages.train.state import NEW, complain, show_run
+from pages.train.status import BADGES, scored
 from xformer.errors import XformerError
 from xformer.presets import Preset
 from xformer.training.run_store import Entry

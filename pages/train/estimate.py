@@ -20,6 +20,7 @@ from xformer.tasks import Task
 from xformer.training.loop import Run, Stopped
 from xformer.training.run_store import ELSEWHERE, Entry
 from xformer.training.transfer import TAG
+from xformer.words import duration
 
 STEPS = 3
 MOST_WORK = 1.2e9
@@ -104,17 +105,6 @@ def work(settings: Preset) -> float:
     streams = 1 if settings.task.architecture == "encoder" else 2
     tokens = settings.train.batch_size * streams * (settings.task.min_len + settings.task.max_len) / 2
     return 6.0 * n_parameters(settings.model) * tokens
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person says them."""
-    if seconds < 1:
-        return "a second"
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
 
 
 @st.cache_data(max_entries=64, show_spinner=False)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 import streamlit as st
 
-from pages.train.fields import AUTO, EVERYTHING, TASK, Field
+from pages.train.fields import AUTO, EVERYTHING, KINDS, TASK, Field
 from xformer.config import TaskConfig
 from xformer.presets import PRESETS, Preset
 from xformer.task_limits import TASK_LIMITS
@@ -23,25 +24,28 @@ from xformer.tasks import Task
 def put(preset: Preset, form: str, fields: Sequence[Field] = EVERYTHING) -> None:
     """Have a form show the settings of a preset. A callback, or before the form is drawn."""
     model, task, train = preset.model.to_json(), preset.task.to_json(), preset.train.to_json()
-    if model["d_head"] * model["n_heads"] == model["d_model"]:
-        model["d_head"] = 0  # follows the other two
-    if model["d_value"] == preset.model.d_head:
-        model["d_value"] = 0
-    if model["causal"] == (model["architecture"] != "encoder"):
-        model["causal"] = None
-    if model["final_norm"] == (model["norm"] == "pre"):
-        model["final_norm"] = None
+    follows = {  # what a field is set to, and whether it only says what others do
+        "d_head": (0, model["d_head"] * model["n_heads"] == model["d_model"]),
+        "d_value": (0, model["d_value"] == model["d_head"]),
+        "causal": (None, model["causal"] == (model["architecture"] != "encoder")),
+        "final_norm": (None, model["final_norm"] == (model["norm"] == "pre")),
+    }
+    model |= {name: value for name, (value, is_so) in follows.items() if is_so}
     values = {"model": model, "task": task, "train": train}
     begin = {(field.of, field.name): values[field.of][field.name] for field in fields}
     st.session_state[f"{form}:begin"] = {name: AUTO if value is None else value for name, value in begin.items()}
     st.session_state[f"{form}:version"] = st.session_state.get(f"{form}:version", 0) + 1
 
 
+def is_filled(form: str) -> bool:
+    """Whether it shows settings already."""
+    return f"{form}:begin" in st.session_state
+
+
 def ask(fields: Sequence[Field], form: str, columns: int = 3) -> None:
     """Draw fields in columns; a field that means nothing for the chosen task is disabled."""
-    places = st.columns(columns)
-    for index, field in enumerate(fields):
-        with places[index % columns]:
+    for field, place in zip(fields, cycle(st.columns(columns)), strict=False):
+        with place:
             _ask(field, form)
 
 
@@ -50,7 +54,7 @@ def settings(preset: Preset, form: str, fields: Sequence[Field] = EVERYTHING) ->
 
     Raises `ConfigError` with one plain sentence when they break a rule.
     """
-    values: dict[str, dict[str, Any]] = {"model": {}, "task": {}, "train": {}}
+    values: dict[str, dict[str, Any]] = {of: {} for of in KINDS}
     for field in fields:
         value = _value(field, form)
         values[field.of][field.name] = None if value == AUTO else tuple(value) if isinstance(value, list) else value
@@ -75,10 +79,8 @@ def settings(preset: Preset, form: str, fields: Sequence[Field] = EVERYTHING) ->
         patch=task_config.patch,
     )
     task.check_fits(model)
-    same = (model, task_config) == (preset.model, preset.task) and train.replace(
-        snapshot_every=preset.train.snapshot_every
-    ) == preset.train.replace(lr_changes=())
-    if same:
+    recipe = preset.train.replace(lr_changes=(), snapshot_every=train.snapshot_every)
+    if (model, task_config, train) == (preset.model, preset.task, recipe):
         return replace(preset, train=train)
     title = f"{task_config.name.capitalize()}, {model.n_layers} × {model.n_heads} heads, width {model.d_model}"
     return Preset("own", title, "A model with settings of its own.", model, task_config, train)
@@ -110,7 +112,7 @@ def _ask(field: Field, form: str) -> None:
     elif isinstance(begin, bool):
         st.toggle(field.label, value=begin, **common)
     elif isinstance(begin, float):
-        st.number_input(field.label, value=begin, step=_float_step(begin), format="%g", **common)
+        st.number_input(field.label, value=begin, step=_tenth(begin), format="%g", **common)
     else:
         st.number_input(field.label, value=begin, step=1, **common)
 
@@ -131,23 +133,18 @@ def _begin(field: Field, form: str) -> Any:
 
 
 def _options(field: Field, form: str) -> tuple[Any, ...]:
-    if field.name == "architecture" and field.of == "task":
-        return TASK_LIMITS[_value(TASK[0], form)].architectures
-    return field.options
+    return TASK_LIMITS[_value(TASK[0], form)].architectures if field is TASK[1] else field.options
 
 
 def _means_something(field: Field, form: str) -> bool:
-    if field.name in ("end_token", "tied_source", "causal"):
-        architecture = _value(TASK[1], form)
-        return architecture == ("encoder-decoder" if field.name == "tied_source" else "encoder")
-    return True
+    if field.name not in ("end_token", "tied_source", "causal"):
+        return True
+    return _value(TASK[1], form) == ("encoder-decoder" if field.name == "tied_source" else "encoder")
 
 
 def _word(option: Any) -> str:
-    words = {True: "yes", False: "no"}
-    return words[option] if isinstance(option, bool) else str(option).replace("_", " ")
+    return {True: "yes", False: "no"}[option] if isinstance(option, bool) else str(option).replace("_", " ")
 
 
-def _float_step(value: float) -> float:
-    """A tenth of the value's own size."""
+def _tenth(value: float) -> float:
     return 0.1 if value == 0 else float(f"{abs(value) / 10:.0e}")

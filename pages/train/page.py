@@ -5,9 +5,10 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.shared import run_store
-from pages.train.live import run_view
+from pages.train.run_view import run_view
 from pages.train.setup import setup
-from pages.train.visit import NEW, share, show_complaint, shown_run
+from pages.train.shown_run import shown_run
+from pages.train.state import NEW, share, show_complaint
 
 
 def page() -> None:

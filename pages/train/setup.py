@@ -5,14 +5,16 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.shared import run_store
-from pages.train.estimate import duration, expected_at_once, known_runs
-from pages.train.own import change, fill, own, start, watchable
+from pages.train.estimate import expected_at_once, known_runs
+from pages.train.own_settings import change, fill, own, start, watchable
+from pages.train.state import train_state
 from xformer.counting import n_parameters
 from xformer.presets import PRESETS, Preset
 from xformer.sources import credit
 from xformer.task_limits import TASK_LIMITS
 from xformer.training import queue
 from xformer.training.run_store import Entry
+from xformer.words import duration
 
 FIRST = ("reverse-small", "reverse-mirror", "reverse-seq2seq", "induction", "digits")
 """What a newcomer sees: quick, and each with another picture to watch for. The very first has the large button."""
@@ -23,8 +25,8 @@ OWN = "train_own"
 
 def setup(who: str) -> None:
     """The first presets, the groups, and the form; what is folded is not drawn."""
-    ticket = st.session_state["train_ticket"] = st.session_state.get("train_ticket", 0) + 1
-    if "train_form" not in st.session_state:
+    ticket = train_state().next_ticket()
+    if not train_state().form_preset:
         fill(FIRST[0])
     if not run_store.is_open():
         st.caption(":material/group: Everyone on this server can watch what you train, and look at its weights.")

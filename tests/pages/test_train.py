@@ -13,9 +13,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pages.shared.byte_cache import shared
-from pages.train.estimate import duration, expected, expected_at_once, shipped_training
-from pages.train.film import MOST_FRAMES
-from pages.train.own import watchable
+from pages.train.develop import MOST_FRAMES
+from pages.train.estimate import expected, expected_at_once, shipped_training
+from pages.train.own_settings import watchable
 from pages.train.setup import FIRST, OWN, group_key, grouped
 from tests.pages.conftest import ROOT, Open, plain
 from tests.training.tiny import ARCHITECTURES, tiny_preset
@@ -25,7 +25,7 @@ from xformer.training.loop import train
 from xformer.training.run_store import ELSEWHERE, RunStore
 from xformer.training.snapshots import snapshot_steps
 from xformer.training.transfer import TAG
-from xformer.words import percent
+from xformer.words import duration, percent
 
 PAGE = "pages/train/page.py"
 UNANSWERED = "Its process ended before it had answered. Resume goes on from the last state it kept."
@@ -104,7 +104,7 @@ def test_one_press_starts_one_run_and_shows_it(open_page: Open, runs: Path) -> N
 
 def test_a_press_that_comes_twice_starts_one_run(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def presses() -> None:
-        from pages.train.own import start
+        from pages.train.own_settings import start
         from xformer.presets import PRESETS
 
         for ticket in (7, 7, 7, 8):
@@ -152,7 +152,7 @@ def test_the_form_gives_back_every_preset_that_is_put_into_it(monkeypatch: pytes
         import streamlit as st
 
         from pages.train import form as train_form
-        from pages.train.own import watchable
+        from pages.train.own_settings import watchable
         from xformer.presets import PRESETS
 
         for preset in map(watchable, PRESETS.values()):
@@ -387,7 +387,7 @@ def test_a_film_that_is_too_large_is_refused_in_a_sentence(
     """Else an imported model with very many heads takes the memory of the server on this screen alone."""
     looked: list[object] = []
     monkeypatch.setattr("pages.train.film.look", lambda *_: looked.append(1))
-    monkeypatch.setattr("pages.train.film.MOST_CELLS", most)
+    monkeypatch.setattr("pages.train.develop.MOST_CELLS", most)
     monkeypatch.setenv("XFORMER_MAX_MEMORY", memory)
     app = open_page(PAGE, run=finished(runs))
     assert not app.exception

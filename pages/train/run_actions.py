@@ -8,17 +8,17 @@ from pages.shared import run_commands, run_store, screens
 from pages.shared.literal import literal
 from pages.shared.sidebar import choose_model
 from pages.train.fields import TRAIN, TRAINING
-from pages.train.form import ask, put
+from pages.train.form import ask, is_filled, put
 from pages.train.form import settings as form_settings
-from pages.train.visit import complain, show_run
+from pages.train.state import start_once, train_state
 from xformer import load
 from xformer.checkpoints import FILE, to_bytes
-from xformer.errors import ConfigError, XformerError
+from xformer.errors import ConfigError
 from xformer.presets import Preset
 from xformer.training.run_store import ELSEWHERE, Entry
 
 
-def afterwards(entry: Entry, settings: Preset, step: int | None, probe: str, who: str) -> None:
+def run_actions(entry: Entry, settings: Preset, step: int | None, probe: str, who: str) -> None:
     """What can be done with the step that is shown: open it elsewhere, fork it, train the same again, download it."""
     with st.container(horizontal=True, gap="small", key="afterwards"):
         if step is not None:
@@ -38,7 +38,7 @@ def afterwards(entry: Entry, settings: Preset, step: int | None, probe: str, who
                 "Train the same again",
                 icon=":material/replay:",
                 on_click=_again,
-                args=(entry, _ticket()),
+                args=(entry, train_state().next_ticket()),
                 disabled=not who or entry.wanted == ELSEWHERE,
                 help="The same settings and the same seed: on a CPU the same run, bit for bit.",
                 key="run_again",
@@ -59,8 +59,7 @@ def afterwards(entry: Entry, settings: Preset, step: int | None, probe: str, who
 
 def _fork(entry: Entry, settings: Preset, step: int, who: str) -> None:
     form = f"fork_{entry.id}"
-    if f"{form}_ready" not in st.session_state:
-        st.session_state[f"{form}_ready"] = True
+    if not is_filled(form):
         put(settings, form, TRAINING)
     st.caption(
         f"A new run that begins with the weights of step {step:,}; its optimiser and data begin anew. "
@@ -73,19 +72,11 @@ def _fork(entry: Entry, settings: Preset, step: int, who: str) -> None:
     except ConfigError as error:
         changed, problem = settings, str(error)
         st.error(literal(problem), icon=":material/edit:")
-    ticket = _ticket()
+    ticket = train_state().next_ticket()
 
     def fork() -> None:
-        if st.session_state.get("train_ticket_used") == ticket:
-            return
-        st.session_state["train_ticket_used"] = ticket
         name = f"{entry.name}, from step {step:,}"[:80]
-        try:
-            run = run_commands.fork(entry.id, step, changed, name)
-        except (XformerError, OSError) as error:
-            complain(error)
-        else:
-            show_run(run)
+        start_once(ticket, lambda: run_commands.fork(entry.id, step, changed, name))
 
     st.button(
         "Start the fork", type="primary", on_click=fork, disabled=problem is not None or not who, key="fork_start"
@@ -93,18 +84,4 @@ def _fork(entry: Entry, settings: Preset, step: int, who: str) -> None:
 
 
 def _again(entry: Entry, ticket: int) -> None:
-    if st.session_state.get("train_ticket_used") == ticket:
-        return
-    st.session_state["train_ticket_used"] = ticket
-    name = f"{entry.name} again"[:80]
-    try:
-        run = run_commands.again(entry.id, name)
-    except (XformerError, OSError) as error:
-        complain(error)
-    else:
-        show_run(run)
-
-
-def _ticket() -> int:
-    ticket = st.session_state["train_ticket"] = st.session_state.get("train_ticket", 0) + 1
-    return ticket
+    start_once(ticket, lambda: run_commands.again(entry.id, f"{entry.name} again"[:80]))

@@ -12,8 +12,8 @@ from pages.shared.literal import literal
 from pages.train import fields
 from pages.train import form as form_of
 from pages.train.estimate import expected, known_runs
+from pages.train.state import start_once, train_state
 from pages.train.text_choice import text_choice
-from pages.train.visit import complain, show_run
 from xformer.counting import n_parameters, parameters_by_part
 from xformer.errors import ConfigError, XformerError
 from xformer.presets import PRESETS, Preset
@@ -36,16 +36,8 @@ def watchable(preset: Preset) -> Preset:
 
 
 def start(settings: Preset, device: str, name: str, ticket: int) -> None:
-    """Put a run into the queue and show it. A callback: a second click on the same button starts nothing."""
-    if st.session_state.get("train_ticket_used") == ticket:
-        return
-    st.session_state["train_ticket_used"] = ticket
-    try:
-        run = run_commands.start(settings, name=name, device=device)
-    except (XformerError, OSError) as error:
-        complain(error)
-        return
-    show_run(run)
+    """Put a run into the queue and show it. A callback."""
+    start_once(ticket, lambda: run_commands.start(settings, name=name, device=device))
 
 
 def change(name: str) -> None:
@@ -56,8 +48,8 @@ def change(name: str) -> None:
 
 def fill(name: str) -> None:
     """Have the form begin from that preset."""
-    st.session_state["train_form"] = name
-    st.session_state["train_text"] = ""
+    state = train_state()
+    state.form_preset, state.form_text = name, ""
     form_of.put(watchable(PRESETS[name]), FORM)
 
 
@@ -68,13 +60,13 @@ def _take_text(preset: Preset) -> None:
         preset = with_text(form_of.settings(_base(), FORM), text)
     except XformerError:  # what stands in the form breaks a rule: begin from the preset
         preset = watchable(preset)
-    st.session_state["train_text"] = text
+    train_state().form_text = text
     form_of.put(preset, FORM)
 
 
 def _base() -> Preset:
     """What the form began from."""
-    preset, text = PRESETS[st.session_state["train_form"]], st.session_state.get("train_text", "")
+    preset, text = PRESETS[train_state().form_preset], train_state().form_text
     try:
         return with_text(preset, text) if text else preset
     except XformerError:  # its file was taken away meanwhile

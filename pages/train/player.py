@@ -1,0 +1,67 @@
+"""The player of a run's snapshots: what it is sent, and the moments that are marked on its track."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pages.components.training_player import Rest, training_player
+from pages.train.film import Film
+from pages.train.state import film_key, player_target
+from xformer.analysis.learning import APPEARS, LEARNED, appearance, best_heads, first_passing
+from xformer.tasks import Task
+from xformer.tasks.task import Example
+from xformer.training.run_store import Entry
+from xformer.viz.film import pack_film
+
+
+def play(entry: Entry, task: Task, example: Example, film: Film, exact: Sequence[tuple[int, float]]) -> Rest:
+    """Draw the player of a run, and return where it rests."""
+    is_pair, is_image = example.target is not None, task.rule.is_image
+    if is_image:  # its tokens are patches: the picture names them
+        reads = {"right answer": [task.vocabulary.labels[token] for token in example.answer]}
+    else:
+        reads = {"source" if is_pair else "reads": task.position_names(example.stream[0].tolist())}
+    if example.target is not None:
+        reads["decoder reads"] = task.position_names(example.target[0].tolist())
+    packed = pack_film(
+        film.layers,
+        film.frames,
+        reads=reads,
+        offset=0 if is_image else int((example.labels[0] >= 0).long().argmax()),
+        score=task.score_name,
+        steps=entry.train.get("steps", 1),
+        exact=exact,
+        marks=[(step, words) for step, words in moments(film, exact).items()],
+        best=_best(film),
+        live=entry.is_active or entry.state == "queued",
+        told=player_target(entry.id),
+        judged=not task.rule.is_open_ended,
+    )
+    return training_player(packed, key=film_key(entry.id))
+
+
+def moments(film: Film, exact: Sequence[tuple[int, float]]) -> dict[int, str]:
+    """Steps worth a mark: where a head appears, and where the task is learned."""
+    appears = appearance(best_heads(film.table()))
+    learned = first_passing([step for step, _ in exact], [value for _, value in exact], LEARNED)
+    marks: dict[int, str] = {}
+    if appears is not None:
+        marks[appears] = f"a head passes {APPEARS:g}"
+    if learned is not None:
+        marks[learned] = f"{marks[learned]}, {LEARNED:.0%} right" if learned in marks else f"{LEARNED:.0%} right"
+    return marks
+
+
+def _best(film: Film) -> tuple[int, int]:
+    """The (layer, head) to enlarge: the best of the latest frame once it stands out, before that the last one's first."""
+    last = len(film.layers) - 1
+    scores: Mapping[str, Sequence[float]] = film.frames[-1].scores
+    found = max(
+        (
+            (score, index, head)
+            for index, layer in enumerate(film.layers)
+            for head, score in enumerate(scores.get(layer.path, ()))
+        ),
+        default=(0.0, last, 0),
+    )
+    return (found[1], found[2]) if found[0] >= 0.3 else (last, 0)

@@ -1,0 +1,68 @@
+"""Which run the Train screen shows: the one of the link, else the visitor's latest, else none."""
+
+from __future__ import annotations
+
+import re
+
+import streamlit as st
+
+from pages.shared import run_store
+from pages.shared.ask import not_here
+from pages.shared.literal import literal
+from pages.train.state import NEW, go_to, train_state
+from xformer.errors import RunStoreError
+from xformer.training.run_store import Entry
+
+
+def shown_run(who: str) -> Entry | None:
+    """The run to show, or None where one is to be set up."""
+    state, asked = train_state(), st.query_params.get("run")
+    if asked is not None and asked != state.in_link:
+        _follow_the_link(asked)
+    if state.run is None:
+        mine = [entry for entry in _entries() if entry.owner == who]
+        state.run = mine[0].id if mine and who else None
+    if state.run in (None, NEW):
+        return None
+    try:
+        entry = run_store.entry(state.run)
+    except RunStoreError as error:
+        st.warning(literal(str(error)))
+        entry = None
+    if entry is None or entry.deleted is not None:
+        if entry is not None:
+            st.warning("This run was deleted; the Runs screen can bring it back for an hour.")
+        state.run = NEW
+        return None
+    return entry
+
+
+def _entries() -> list[Entry]:
+    try:
+        return run_store.entries()
+    except RunStoreError as error:
+        st.warning(literal(str(error)))
+        return []
+
+
+def _follow_the_link(asked: str) -> None:
+    state = train_state()
+    state.in_link = asked
+    if asked == NEW:
+        state.run = NEW
+        return
+    try:
+        if not re.fullmatch(r"[0-9a-f]{8}", asked, re.ASCII):
+            raise RunStoreError
+        run_store.entry(asked)
+    except RunStoreError:
+        not_here("run")
+        return
+    state.run = asked
+    step = st.query_params.get("step")
+    if step is None:
+        return
+    if re.fullmatch(r"\d{1,9}", step, re.ASCII):
+        go_to(asked, int(step))
+    else:
+        not_here("step")
