@@ -5,7 +5,8 @@ from __future__ import annotations
 from pages.positions.switched_off import with_and_without
 from pages.shared.layout import what_to_notice
 from pages.shared.view import View
-from xformer.analysis import positions as analysis
+from xformer.analysis.attention_change import looks_back_only
+from xformer.analysis.positions import wavelengths
 
 
 def position_notes(view: View, side: str | None, show: str) -> None:
@@ -25,11 +26,11 @@ def _about_loss(view: View, side: str | None) -> str:
         said = f"Without positions {off.n_right} of {n} are right instead of {without.n_right}, and {loss} "
     else:
         return ""
-    if len(off.ids()) == 1:
+    if len(off.tokens) == 1:
         return said
-    if not view.is_pair and not analysis.is_causal(off.trace):
+    if not view.is_pair and not looks_back_only(off):
         return said + "The tokens are all still there; only **where** they stand is gone."
-    if analysis.is_causal(off.trace, "decoder" if view.is_pair else None):
+    if looks_back_only(off, "decoder" if view.is_pair else None):
         who = "What order is left to the decoder" if view.is_pair else "What order is left"
         return said + f"{who} comes from the **causal mask**, which still tells how many tokens came before."
     return said
@@ -39,7 +40,7 @@ def _about_waves(view: View, side: str | None) -> str:
     config = view.checkpoint.config
     if not config.position_kind.wave_width(config):
         return ""
-    waves, longest = analysis.wavelengths(config), view.longest_trained(side)
+    waves, longest = wavelengths(config), view.longest_trained(side)
     slow = int((waves > 4 * longest).sum())
     said = f"The fastest wave turns once in {waves[0]:.2f} positions, the slowest in {waves[-1]:,.0f}."
     if slow:

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import streamlit as st
-import torch
 
-from pages.shared import resources
-from pages.shared.view import View
-from xformer.analysis.positions import OrderTest, order_test
-
-MOST = 32
-"""Tokens that are read: more would show no more."""
+from pages.shared.byte_cache import shared
+from pages.shared.view import ORIGINAL, View
+from xformer.analysis.order_trial import OrderTest, order_test
 
 
 def order_trial(view: View) -> None:
     """The largest difference of the outputs, and what follows from it; what is known without a trial where none can be made."""
-    config = view.checkpoint.config
-    found = None
-    if not view.is_pair:
-        tokens = view.original().ids()
-        found = _trial(view.model, tuple(tokens if view.task.rule.is_image else tokens[:MOST]))
+    found = shared.get(("order", *view.key(ORIGINAL)), lambda: order_test(view.original()))
     if found is None:
         st.caption(
             "An encoder without positions sees a bag of tokens. A decoder still has its causal mask, which tells it how many "
@@ -27,7 +19,8 @@ def order_trial(view: View) -> None:
         )
         return
     st.metric("Largest difference", f"{found.difference:.1e}", help="Of any logit, between the two runs.", border=True)
-    st.caption(trial_in_words(found, is_image=view.task.rule.is_image, is_causal=bool(config.causal)))
+    is_causal = bool(view.checkpoint.config.causal)
+    st.caption(trial_in_words(found, is_image=view.task.rule.is_image, is_causal=is_causal))
 
 
 def trial_in_words(found: OrderTest, *, is_image: bool, is_causal: bool) -> str:
@@ -42,8 +35,3 @@ def trial_in_words(found: OrderTest, *, is_image: bool, is_causal: bool) -> str:
         )
     differ = f"{tried} The outputs differ (its largest logit is {found.scale:.1e})"
     return f"{differ}: the causal mask still tells how many tokens came before." if is_causal else f"{differ}."
-
-
-@st.cache_data(max_entries=64, show_spinner=False)
-def _trial(name: str, tokens: tuple[int, ...]) -> OrderTest | None:
-    return order_test(resources.checkpoint(name).model, torch.tensor([tokens]))

@@ -6,37 +6,26 @@ import math
 
 import streamlit as st
 
-from pages.shared.layout import is_dark
-from pages.shared.notebook import footer, heading
+from pages.shared.notebook import heading
+from pages.shared.picture import picture
 from pages.shared.view import View
-from xformer.analysis.images import place_cosines
+from xformer import viz
 from xformer.analysis.nearness import Nearness, places_side_by_side
-from xformer.viz.images import places_chart, places_frame
+from xformer.analysis.place_maps import place_cosines
 from xformer.words import percent
 
 
 def places_panel(view: View) -> None:
-    """Draw the maps, and say whether places that are side by side are alike; nothing where no positions are added."""
-    cosine = place_cosines(view.checkpoint.model)
-    if cosine is None:
-        return
+    """Draw the maps, and say whether places that are side by side are alike."""
     heading("How alike the places are")
-    frame = places_frame(cosine.numpy())
-    st.altair_chart(places_chart(frame, dark=is_dark()), width="content", key="places")
-    n = len(cosine)
-    side = math.isqrt(n)
+    picture(view, "places", viz.patch_places, view.original())
+    cosine = place_cosines(view.original())
     found = places_side_by_side(cosine)
     st.caption(
         f"Each little map stands where its patch is, and shows the cosine of that patch’s position vector with the vectors of "
-        f"all {n} places (the patch itself framed: 1). For **{percent(found.share, 0)}** of them the most alike other place is "
-        f"right beside it (chance: {percent(found.chance, 0)}). {_verdict(view, found, side)}"
+        f"all {len(cosine)} places (the patch itself framed: 1). For **{percent(found.share, 0)}** of them the most alike "
+        f"other place is right beside it (chance: {percent(found.chance, 0)}). {_verdict(view, found, math.isqrt(len(cosine)))}"
     )
-    lines = [
-        "from xformer.analysis.images import place_cosines",
-        "from xformer.viz.images import places_chart, places_frame",
-        f"places_chart(places_frame(place_cosines(checkpoint.model).numpy()), dark={is_dark()})",
-    ]
-    footer(view, lines, frame, "places", changed=False)
 
 
 def _verdict(view: View, found: Nearness, side: int) -> str:

@@ -12,17 +12,17 @@ from xformer.analysis.images import (
     filter_components,
     mistakes,
     patch_filters,
-    place_cosines,
     read_test_images,
 )
 from xformer.analysis.nearness import places_side_by_side
-from xformer.analysis.survey import survey
+from xformer.analysis.neuron_survey import survey
 from xformer.diagnosis.diagnose import diagnose
 from xformer.diagnosis.model import examination, examine
 from xformer.errors import InputError
 from xformer.model import Transformer
 from xformer.presets import preset
 from xformer.reading import from_trace
+from xformer.subjects import TaskModel
 from xformer.tasks import Task
 from xformer.tasks.digit_images import N_TEST, digit_images
 from xformer.trace import record
@@ -65,17 +65,6 @@ def test_filters_are_the_weights_and_their_components_rebuild_them(model: Transf
         patch_filters(Transformer(preset("reverse").model))
 
 
-def test_places_are_compared_without_the_class_token(model: Transformer) -> None:
-    assert model.encoder is not None
-    table = model.encoder.positions.table.table.detach().double()
-    found = place_cosines(model)
-    assert found is not None
-    for one, other in ((0, 0), (0, 5), (15, 3)):
-        a, b = table[1 + one], table[1 + other]
-        assert found[one, other].item() == pytest.approx((a @ b / (a.norm() * b.norm())).item())
-    assert place_cosines(Transformer(preset("digits").model.replace(positions="none"))) is None
-
-
 def test_the_share_of_neighbours_counts_places_side_by_side() -> None:
     row, column = torch.arange(9) // 3, torch.arange(9) % 3
     apart = (row[:, None] - row).abs() + (column[:, None] - column).abs()
@@ -84,7 +73,7 @@ def test_the_share_of_neighbours_counts_places_side_by_side() -> None:
 
 
 def test_a_survey_counts_blank_pixels_too_and_each_test_image_once(model: Transformer) -> None:
-    found = survey(model, Task(preset("digits").task), 2000, seed=1)
+    found = survey(TaskModel(model, Task(preset("digits").task)), 2000, seed=1)
     assert found.n_inputs == N_TEST
     assert found.n_positions == {"encoder.0.ffn": 17 * N_TEST, "encoder.1.ffn": 17 * N_TEST}
     assert {len(image) for image in found.inputs} == {64}

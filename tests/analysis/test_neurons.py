@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import xformer
-from tests.readings import reading_of
 from tests.training.tiny import ARCHITECTURES, random_model, tiny_model, tiny_task
 from xformer import edits
 from xformer.analysis.feed_forward import (
@@ -23,6 +22,7 @@ from xformer.analysis.neuron_survey import exciting_inputs, firing, fitting, sur
 from xformer.errors import EditError, InputError
 from xformer.interventions import feed_forward_paths
 from xformer.model import Transformer
+from xformer.reading import from_trace
 from xformer.subjects import BareModel, TaskModel
 from xformer.trace import Trace, record
 
@@ -38,7 +38,7 @@ def ran(architecture: str = "encoder", **options: object) -> tuple[Transformer, 
 @pytest.mark.parametrize("d_ff", [0, 17])
 def test_every_feed_forward_layer_has_its_path(architecture: str, d_ff: int) -> None:
     model, trace = ran(architecture, d_ff=d_ff)
-    run = reading_of(model, trace)
+    run = from_trace(model, trace)
     assert [site.path for site in run.feed_forward] == feed_forward_paths(model.config)
     with pytest.raises(EditError, match=r"layers 0 to \d, got 9" if d_ff else "no feed-forward layers, got 9"):
         top_neurons(run, layer=9, position=0)
@@ -50,7 +50,7 @@ def test_shares_worked_out_by_hand() -> None:
     model = random_model("encoder", n_layers=1)
     kept = {"encoder.0.ffn.post": post[None], "logits": torch.zeros(1, 3, 11)}
     trace = Trace(model.config, torch.ones(1, 3).long(), None, (), kept)
-    row = firing(reading_of(model, trace)).iloc[0].to_dict()
+    row = firing(from_trace(model, trace)).iloc[0].to_dict()
     assert (row["neurons"], row["dead"], row["over"], row["layer"]) == (5, 1, "this input", "encoder.0.ffn")
     assert row["share_dead"] == pytest.approx(1 / 5)
     assert row["share_ever"] == pytest.approx(4 / 5)
@@ -169,7 +169,7 @@ def test_promoted_tokens_are_finite_differences(architecture: str) -> None:
     """In the last layer without norms the direct path is all there is: nudge each neuron and see the logits move."""
     model, trace = ran(architecture, norm="none")
     path, step = feed_forward_paths(model.config)[-1], 0.25
-    effect = direct_logit_effect(reading_of(model, trace), len(feed_forward_paths(model.config)) - 1)
+    effect = direct_logit_effect(from_trace(model, trace), len(feed_forward_paths(model.config)) - 1)
     assert effect.shape == (17, 11)
     for neuron in range(17):
         nudged = trace[f"{path}.post"].clone()
@@ -191,7 +191,7 @@ def test_silencing_in_one_batch_is_silencing_one_at_a_time(architecture: str) ->
     muted = [edits.scale(f"{last}.out", 0.5)]
     trace = record(model, torch.randint(1, 10, (1, 7), generator=draw), target, edits=muted)
     active = trace[f"{first}.post"][0].sum(dim=0).topk(3).indices.tolist()
-    untouched, *together = silenced_one_by_one(reading_of(model, trace), 0, active)
+    untouched, *together = silenced_one_by_one(from_trace(model, trace), 0, active)
     torch.testing.assert_close(untouched, trace.logits[0], rtol=1e-10, atol=1e-12)
     for logits, neuron in zip(together, active, strict=True):
         alone = record(model, trace.tokens, target, edits=[*muted, edits.ablate_neuron(first, neuron)]).logits[0]
@@ -220,7 +220,7 @@ def test_silencing_keeps_the_padding_and_the_mask_of_the_run(architecture: str, 
     whole = record(model, tokens, target, **given)  # pyright: ignore[reportArgumentType]
     lifted = edits.replace(f"{path}.post", whole[f"{path}.post"] + 0.25)  # a value for each of the two inputs
     trace = record(model, tokens, target, edits=[lifted], **given)  # pyright: ignore[reportArgumentType]
-    again = silenced_one_by_one(reading_of(model, trace), 0, [3, 7])[1:]
+    again = silenced_one_by_one(from_trace(model, trace), 0, [3, 7])[1:]
     plain = record(model, tokens, target, edits=[lifted, edits.ablate_neuron(path, 3)]).logits[0]
     for logits, neuron in zip(again, [3, 7], strict=True):
         changes = [lifted, edits.ablate_neuron(path, neuron)]
@@ -233,7 +233,7 @@ def test_padding_neither_fires_nor_counts() -> None:
     model, _ = ran("encoder")
     trace = record(model, torch.tensor([[3, 1, 4, 0, 0, 0]]), pad=0)
     alone = record(model, torch.tensor([[3, 1, 4]]))
-    ours, own = (firing(reading_of(model, run)).to_dict("records") for run in (trace, alone))
+    ours, own = (firing(from_trace(model, run)).to_dict("records") for run in (trace, alone))
     for row, expected in zip(ours, own, strict=True):
         assert row == pytest.approx(expected)
 
@@ -241,7 +241,7 @@ def test_padding_neither_fires_nor_counts() -> None:
 def test_the_table_tells_what_the_model_tells() -> None:
     model, trace = ran("decoder")
     answers = torch.tensor([-100, -100, 3, 1, 4, 1, 5])
-    run, before = reading_of(model, trace, answers), reading_of(model, record(model, trace.tokens.flip(1)))
+    run, before = from_trace(model, trace, answers), from_trace(model, record(model, trace.tokens.flip(1)))
     table = neurons(run, layer=1, position=3, n=5, favourites=2, before=before)
     post = trace["decoder.1.ffn.post"][0, 3].tolist()
     order = sorted(range(17), key=lambda neuron: -post[neuron])[:5]
@@ -266,7 +266,7 @@ def test_the_table_tells_what_the_model_tells() -> None:
 
 def test_an_encoder_of_two_stacks_does_not_speak_directly() -> None:
     model, trace = ran("encoder-decoder")
-    run = reading_of(model, trace, torch.tensor([1, 2, 3, 4, 5]))
+    run = from_trace(model, trace, torch.tensor([1, 2, 3, 4, 5]))
     assert [speaks_directly(run, layer) for layer in range(4)] == [False, False, True, True]
     table = neurons(run, layer=0, position=3, n=2)
     assert not {"promotes", "suppresses"} & set(table.columns)

@@ -4,58 +4,66 @@ from __future__ import annotations
 
 import math
 
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
 
 from tests.layers.reference import FITTING
 from tests.training.tiny import random_model
-from xformer.analysis.positions import (
-    added_positions,
-    angle_table,
-    attention_moved,
-    bias_table,
-    block_size,
-    by_offset,
-    curve_table,
-    dot_products,
-    is_causal,
-    order_test,
-    pattern_table,
-    reversed_patches,
-    rotary_itself,
-    rotary_products,
-    wavelengths,
-)
-from xformer.edits import set_causal, zero_positions
+from xformer import analysis
+from xformer.analysis import order_trial
+from xformer.analysis.attention_change import looks_back_only
+from xformer.analysis.order_trial import order_test, reversed_patches
+from xformer.analysis.positions import added_positions, by_offset, dot_products, rotary_products, wavelengths
+from xformer.edits import AnyEdit, set_causal, zero_positions
+from xformer.errors import InputError
 from xformer.model import Transformer
 from xformer.positions.alibi import alibi_slopes
 from xformer.positions.rotary import rotary_angles, rotate
 from xformer.positions.sinusoidal import sinusoidal
 from xformer.presets import preset
+from xformer.reading import Reading, from_trace
 from xformer.trace import record
 
 TOKENS = torch.tensor([[3, 7, 1, 7, 2, 5, 9]])
 N = 7
 
 
+def ran(model: Transformer, edits: list[AnyEdit] | None = None, tokens: Tensor = TOKENS) -> Reading:
+    target = tokens[:, :3] if model.config.architecture == "encoder-decoder" else None
+    return from_trace(model, record(model, tokens, target, edits=edits or []))
+
+
 @pytest.mark.parametrize(("architecture", "kind"), [kind for kind in FITTING if kind[0] != "encoder-decoder"])
 def test_added_positions_are_those_of_a_run(architecture: str, kind: str) -> None:
-    model = random_model(architecture, positions=kind)
-    trace = record(model, TOKENS)
-    added = added_positions(model, N)
-    assert (added is not None) == ("pos_embed" in trace) == (kind in ("sinusoidal", "learned", "mirror"))
-    if added is not None:
-        assert added.equal(trace["pos_embed"])
+    run = ran(random_model(architecture, positions=kind))
+    assert ("pos_embed" in run) == (kind in ("sinusoidal", "learned", "mirror"))
+    if "pos_embed" not in run:
+        with pytest.raises(InputError, match="add nothing that this model has"):
+            added_positions(run)
+        return
+    for n in (N, 4):  # counted from both ends, the whole input is what counts
+        assert added_positions(run, n).equal(run["pos_embed"][:n])
+    table = analysis.position_values(run, positions=[2, 5])
+    assert table["value"].tolist() == run["pos_embed"][[2, 5]].double().flatten().tolist()
+    assert list(zip(table["position"], table["dimension"], strict=True)) == [(p, d) for p in (2, 5) for d in range(13)]
 
 
 def test_each_side_of_an_encoder_decoder_has_its_own() -> None:
-    model = random_model("encoder-decoder", positions="learned")
-    trace = record(model, TOKENS, TOKENS[:, :3])
+    run = ran(random_model("encoder-decoder", positions="learned"))
     for stack, n in (("encoder", 7), ("decoder", 3)):
-        added = added_positions(model, n, stack)
-        assert added is not None
-        assert added.equal(trace[f"{stack}.pos_embed"])
+        assert added_positions(run, n, stack=stack).equal(run[f"{stack}.pos_embed"])
+
+
+def test_fixed_positions_can_be_added_to_any_model_and_learned_ones_only_to_their_own() -> None:
+    run = ran(random_model("encoder", positions="rotary"))
+    assert added_positions(run, 5, kind="sinusoidal").equal(sinusoidal(5, 13))
+    for kind in ("learned", "mirror", "rotary", "alibi"):
+        with pytest.raises(InputError, match="add nothing that this model has"):
+            added_positions(run, 5, kind=kind)
+    with pytest.raises(InputError, match="learned no T5"):
+        analysis.position_offsets(run, n=5, kind="t5")
 
 
 @pytest.mark.parametrize("base", [10_000.0, 100.0])
@@ -128,18 +136,26 @@ def test_rotary_products_are_the_scores_of_a_rotary_model() -> None:
 
 
 def test_a_query_that_meets_its_own_key(float64: None) -> None:
-    table = by_offset(rotary_itself(N, 10, 100.0))
-    for row in table.itertuples():
+    run = ran(random_model("encoder", positions="rotary", position_base=100.0))
+    for row in analysis.position_offsets(run, n=N).itertuples():
         expected = sum(math.cos(row.offset / 100.0 ** (2 * m / 10)) for m in range(5)) / 5
         assert row.mean == pytest.approx(expected, abs=1e-13)
 
 
+def test_offsets_of_added_vectors_are_those_of_their_products() -> None:
+    run = ran(random_model("encoder", positions="learned"))
+    expected = by_offset(dot_products(added_positions(run, 5)))
+    pd.testing.assert_frame_equal(analysis.position_offsets(run, n=5), expected)
+
+
 @pytest.mark.parametrize("n_heads", [1, 3, 4])
-def test_alibi_is_the_difference_that_it_makes_to_a_models_scores(n_heads: int) -> None:
+@pytest.mark.parametrize("own", ["alibi", "learned"])
+def test_alibi_is_the_difference_that_it_makes_to_a_models_scores(n_heads: int, own: str) -> None:
+    slopes = alibi_slopes(n_heads)
+    table = analysis.position_offsets(ran(random_model("encoder", positions=own, n_heads=n_heads)), n=N, kind="alibi")
     model = random_model("encoder", positions="alibi", n_heads=n_heads)
     on, off = record(model, TOKENS), record(model, TOKENS, edits=[zero_positions()])
     bias = (on["encoder.0.attn.scores"] - off["encoder.0.attn.scores"])[0]  # [head, query, key]
-    table, slopes = bias_table(model, N), alibi_slopes(n_heads)
     assert len(table) == n_heads * (2 * N - 1)
     for row in table.itertuples():
         assert row.bias == pytest.approx(-float(slopes[row.head]) * abs(row.offset), abs=1e-7)
@@ -148,7 +164,8 @@ def test_alibi_is_the_difference_that_it_makes_to_a_models_scores(n_heads: int) 
 
 
 def test_angles_turn_at_the_papers_rate() -> None:
-    table = angle_table(5, 6, 100.0)
+    run = ran(random_model("encoder", positions="rotary", d_head=6, position_base=100.0))
+    table = analysis.position_values(run, positions=range(2, 7))
     assert len(table) == 15
     for row in table.itertuples():
         angle = row.position / 100.0 ** (2 * row.pair / 6)
@@ -166,31 +183,36 @@ def test_after_one_wavelength_a_wave_is_back(kind: str, width: int) -> None:
         assert wave / 100.0 ** (2 * pair / width) == pytest.approx(2 * math.pi, abs=1e-12)  # one whole turn
 
 
-def test_curve_table_holds_the_columns_asked_for() -> None:
-    x = torch.randn(5, 7, generator=torch.Generator().manual_seed(0))
-    table = curve_table(x, [6, 0])
-    assert table["dimension"].tolist() == [6] * 5 + [0] * 5
+def test_curves_hold_the_columns_asked_for() -> None:
+    run = ran(random_model("encoder", positions="learned"))
+    table = analysis.position_curves(run, dimensions=[6, 0], positions=range(2, 5))
+    assert table["dimension"].tolist() == [6] * 3 + [0] * 3
     for row in table.itertuples():
-        assert row.value == x[row.position, row.dimension].item()
+        assert row.value == run["pos_embed"][row.position, row.dimension].item()
+
+
+def test_tokens_are_counted_from_both_ends() -> None:
+    table = analysis.position_counts(ran(random_model("encoder"), tokens=torch.tensor([[3, 7, 1]])))
+    assert table.to_numpy().tolist() == [["3", 0, 2], ["7", 1, 1], ["1", 2, 0]]
 
 
 def test_attention_moved_by_loops_and_at_its_ends() -> None:
     model = random_model("encoder")
-    before, after = record(model, TOKENS), record(model, TOKENS, edits=[zero_positions()])
-    table = attention_moved(before, after)
+    before, after = ran(model), ran(model, [zero_positions()])
+    table = analysis.attention_moved(after, before=before)
     assert len(table) == 2 * 3
     for row in table.itertuples():
-        p, q = (trace[f"{row.layer}.pattern"][0, row.head].tolist() for trace in (before, after))
+        p, q = (run[f"{row.layer}.pattern"][0, row.head].tolist() for run in (before, after))
         rows = [sum(max(0.0, b - a) for a, b in zip(x, y, strict=True)) for x, y in zip(p, q, strict=True)]
         assert row.moved == pytest.approx(sum(rows) / N, abs=1e-6)  # what was gained is what was lost
-    assert attention_moved(before, before)["moved"].tolist() == [0.0] * 6
+    assert analysis.attention_moved(before, before=before)["moved"].tolist() == [0.0] * 6
 
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned", "mirror", "rotary", "alibi"])
 def test_without_positions_an_encoder_is_blind_to_order(kind: str) -> None:
     model = random_model("encoder", positions=kind)
     on = record(model, TOKENS).logits[0], record(model, TOKENS.flip(1)).logits[0].flip(0)
-    found = order_test(model, TOKENS)
+    found = order_test(ran(model))
     assert found is not None
     assert found.is_blind
     if kind in ("sinusoidal", "learned", "rotary"):  # counted from one end: order shows
@@ -198,22 +220,28 @@ def test_without_positions_an_encoder_is_blind_to_order(kind: str) -> None:
 
 
 def test_a_causal_model_is_not_blind_to_order() -> None:
-    found = order_test(random_model("decoder"), TOKENS)
+    found = order_test(ran(random_model("decoder")))
     assert found is not None
     assert not found.is_blind
     assert found.difference > 1e-2
 
 
 def test_nothing_is_tried_where_backwards_is_forwards() -> None:
-    assert order_test(random_model("encoder"), torch.tensor([[3, 7, 3]])) is None
-    assert order_test(random_model("encoder"), torch.tensor([[3]])) is None
+    assert order_test(ran(random_model("encoder"), tokens=torch.tensor([[3, 7, 3]]))) is None
+    assert order_test(ran(random_model("encoder"), tokens=torch.tensor([[3]]))) is None
+    assert order_test(ran(random_model("encoder-decoder"))) is None
+
+
+def test_of_a_long_input_the_first_tokens_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(order_trial, "MOST_TOKENS_READ", 3)
+    assert order_test(ran(random_model("encoder"), tokens=torch.tensor([[3, 7, 3, 1, 4]]))) is None
 
 
 @pytest.mark.parametrize("positions", ["learned", "none"])
 def test_a_model_of_images_is_blind_to_the_order_of_patches_not_to_that_of_pixels(positions: str) -> None:
     model = Transformer(preset("digits").model.replace(positions=positions), torch.Generator().manual_seed(0)).eval()
     pixels = torch.randint(0, 17, (1, 64), generator=torch.Generator().manual_seed(1))
-    found = order_test(model, pixels)
+    found = order_test(ran(model, tokens=pixels))
     assert found is not None
     assert found.is_blind
     off = [zero_positions()] if positions == "learned" else []
@@ -234,48 +262,18 @@ def test_patches_in_reverse_order_by_loops() -> None:
 
 def test_whether_a_run_is_causal() -> None:
     model = random_model("encoder")
-    assert not is_causal(record(model, TOKENS))
-    assert is_causal(record(model, TOKENS, edits=[set_causal(True)]))
-    assert is_causal(record(random_model("decoder"), TOKENS))
-    pair = record(random_model("encoder-decoder"), TOKENS, torch.tensor([[4, 5]]))
-    assert (is_causal(pair, "encoder"), is_causal(pair, "decoder")) == (False, True)
-
-
-def test_pattern_table_is_the_head_that_was_asked_for() -> None:
-    trace = record(random_model("encoder"), TOKENS, edits=[set_causal(True)])
-    names = [f"t{i}" for i in range(N)]
-    table = pattern_table(trace, "encoder.1.attn", 2, names, names)
-    assert len(table) == N * N
-    for row in table.to_dict("records"):
-        assert row["weight"] == trace["encoder.1.attn.pattern"][0, 2, row["query"], row["key"]].item()
-        assert row["allowed"] == (row["key"] <= row["query"])
-        assert (row["query token"], row["key token"]) == (f"t{row['query']}", f"t{row['key']}")
-
-
-@pytest.mark.parametrize("most", [1, 2, 3, 4])
-def test_a_long_pattern_is_put_together_into_blocks(most: int) -> None:
-    trace = record(random_model("encoder"), TOKENS, edits=[set_causal(True)])
-    names = [f"t{i}" for i in range(N)]
-    size = block_size(N, most)
-    blocks = [list(range(N))[start : start + size] for start in range(0, N, size)]
-    assert len(blocks) <= most
-    table = pattern_table(trace, "encoder.1.attn", 2, names, names, most)
-    pattern = trace["encoder.1.attn.pattern"][0, 2].double()
-    rows = table.to_dict("records")
-    assert len(rows) == len(blocks) ** 2
-    for row, (queries, keys) in zip(rows, [(q, k) for q in blocks for k in blocks], strict=True):
-        expected = sum(pattern[q, k].item() for q in queries for k in keys) / len(queries)
-        assert row["weight"] == pytest.approx(expected, abs=1e-12)
-        assert row["allowed"] == (min(keys) <= max(queries))
-        assert (row["query"], row["key"]) == (f"{queries[0]}–{queries[-1]}", f"{keys[0]}–{keys[-1]}")
-    assert table.groupby("query")["weight"].sum().tolist() == pytest.approx([1.0] * len(blocks))
+    assert not looks_back_only(ran(model))
+    assert looks_back_only(ran(model, [set_causal(True)]))
+    assert looks_back_only(ran(random_model("decoder")))
+    pair = ran(random_model("encoder-decoder"))
+    assert (looks_back_only(pair, "encoder"), looks_back_only(pair, "decoder")) == (False, True)
 
 
 def test_offsets_of_alibi_are_left_out_evenly() -> None:
-    model = random_model("encoder", positions="alibi", n_heads=3)
-    table = bias_table(model, 512, most=100)
+    run = ran(random_model("encoder", positions="alibi", n_heads=3))
+    table = analysis.position_offsets(run, n=512, most=100)
     assert len(table) <= 3 * 100
-    full = bias_table(model, 512).set_index(["head", "offset"])["bias"]
+    full = analysis.position_offsets(run, n=512).set_index(["head", "offset"])["bias"]
     for row in table.itertuples():
         assert full[row.head, row.offset] == row.bias
     assert sorted(set(table["offset"])) == sorted(-offset for offset in set(table["offset"]))

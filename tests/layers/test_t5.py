@@ -11,13 +11,15 @@ from torch import Tensor
 
 import xformer
 from tests.layers.reference import assert_close, assert_same, build, inputs, model_config
-from xformer.analysis.positions import bias_table
+from xformer.analysis.positions import position_offsets
 from xformer.bugs.replace_modules import replace_modules
 from xformer.diagnosis.diagnose import diagnose
 from xformer.layers.cache import Cache
 from xformer.layers.position_tables import AddPositions
 from xformer.positions.t5 import N_BUCKETS, bucket
+from xformer.reading import from_trace
 from xformer.tape import Tape
+from xformer.trace import record
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -148,7 +150,8 @@ def test_what_is_drawn_is_what_is_added() -> None:
     for architecture, causal in (("encoder", False), ("decoder", True)):
         model = build(architecture=architecture, positions="t5")
         stack = model.encoder or model.decoder
-        table = bias_table(model, 29)
+        run = from_trace(model, record(model, torch.tensor([[3, 1, 2]])))
+        table = position_offsets(run, n=29)
         assert sorted(set(table["offset"])) == list(range(-28, 1 if causal else 29))
         for row in table.itertuples():
             place = published(torch.tensor([row.offset]), bidirectional=not causal).item()

@@ -12,7 +12,7 @@ import torch
 import xformer
 from pages.shared import models
 from tests.layers.reference import FITTING
-from tests.pages.code_and_picture import assert_code_draws, open_and_watch
+from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import ROOT, Open
 from tests.training.tiny import tiny_model, tiny_task
 from xformer.positions import POSITION_KINDS
@@ -178,7 +178,7 @@ def test_a_long_input_is_put_together_and_says_so(open_page: Open, tmp_path: Pat
     models.shipped.clear()
     app = open_page(PAGE, model="long", input=" ".join(["3", "1", "2"] * 50))
     assert [value for value in complaints(app) if "raining" not in value] == []
-    assert "150 queries and 150 keys, put together into blocks of 4 × 4" in text(app)
+    assert "150 positions, put together into blocks of 3" in text(app)
     assert max(len(chart.proto.SerializeToString()) for chart in app.get("vega_lite_chart")) < 400_000
     app = open_page(PAGE, model="long", show="own", **{"from": "100"})
     assert "Positions 100 to 227 of 300" in text(app)
@@ -201,9 +201,8 @@ def test_a_long_input_is_put_together_and_says_so(open_page: Open, tmp_path: Pat
 def test_the_code_of_each_picture_draws_that_very_picture(
     open_page: Open, monkeypatch: pytest.MonkeyPatch, link: dict[str, str]
 ) -> None:
-    app, drawn = open_and_watch(open_page, monkeypatch, PAGE, {"model": "reverse"} | link)
+    app = assert_code_draws_what_is_shown(open_page, monkeypatch, PAGE, {"model": "reverse"} | link)
     assert complaints(app) == []
-    assert_code_draws(app, drawn)
 
 
 @pytest.mark.usefixtures("kinds")
@@ -212,7 +211,6 @@ def test_what_t5_has_learned_is_drawn_and_its_code_draws_that_very_picture(
     open_page: Open, monkeypatch: pytest.MonkeyPatch, architecture: str
 ) -> None:
     link = {"model": f"{architecture}-t5", "input": "3 1 2", "show": "offsets"}
-    app, drawn = open_and_watch(open_page, monkeypatch, PAGE, link)
+    app = assert_code_draws_what_is_shown(open_page, monkeypatch, PAGE, link)
     assert complaints(app) == []
     assert "has learned to add to a score" in text(app)
-    assert_code_draws(app, drawn)

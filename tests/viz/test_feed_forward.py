@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.readings import reading_of
 from tests.training.tiny import random_model
 from xformer import viz
 from xformer.analysis.feed_forward import direct_logit_effect, top_neurons
-from xformer.reading import Reading
+from xformer.reading import Reading, from_trace
 from xformer.trace import record
 from xformer.viz import feed_forward
 from xformer.viz.feed_forward import DEAD, FIRES, RESTS, by_mean
@@ -20,7 +19,7 @@ from xformer.viz.feed_forward import DEAD, FIRES, RESTS, by_mean
 PATH, LAYER = "encoder.1.ffn", 1
 MODEL = random_model("encoder")
 TRACE = record(MODEL, torch.tensor([[1, 2, 3, 4, 3, 2, 1]]))
-RUN, OTHER = reading_of(MODEL, TRACE), reading_of(MODEL, record(MODEL, torch.tensor([[4, 4, 1, 2, 9, 8, 7]])))
+RUN, OTHER = from_trace(MODEL, TRACE), from_trace(MODEL, record(MODEL, torch.tensor([[4, 4, 1, 2, 9, 8, 7]])))
 POST = TRACE[f"{PATH}.post"][0].numpy()  # [7, 17]
 TOKENS = RUN.tokens
 
@@ -64,10 +63,10 @@ def test_sorting_is_by_the_mean_over_positions() -> None:
 @pytest.mark.parametrize("before", [None, OTHER])
 def test_bars_of_activity_fill_up_to_one(before: Reading | None) -> None:
     shown = rows(viz.firing(RUN, before=before, dark=True))
-    runs = {"": RUN} if before is None else {", original": before, ", changed": RUN}
+    runs = {"this input": RUN} if before is None else {"original": before, "changed": RUN}
     for name, path in (("layer 1", "encoder.0.ffn"), ("layer 2", PATH)):
         for which, run in runs.items():
-            shares = {row["state"]: row["share"] for row in shown if row["where"] == f"{name} · this input{which}"}
+            shares = {row["state"]: row["share"] for row in shown if row["where"] == f"{name} · {which}"}
             fires = run[f"{path}.post"][0].numpy() > 0  # [7, 17]
             assert sum(shares.values()) == pytest.approx(1)
             assert shares[FIRES] == pytest.approx(fires.mean())

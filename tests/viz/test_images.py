@@ -15,8 +15,6 @@ from xformer.viz.images import (
     overlay_chart,
     overlay_frame,
     picture,
-    places_chart,
-    places_frame,
 )
 
 DRAW = np.random.default_rng(0)
@@ -54,21 +52,6 @@ def test_attention_is_drawn_on_the_fixed_scale_from_0_to_1_and_the_query_is_fram
     assert {row["where"] for row in framed} == {"r2 c1"}
     blank = overlay_chart(overlay_frame(np.zeros(36, int), [[("a", WEIGHTS[0])]], 2), dark=True, what="share").to_dict()
     assert len(blank["layer"]) == 3  # tiles and two kinds of text: no ink
-
-
-def test_each_little_map_stands_at_the_place_of_its_patch() -> None:
-    cosine = DRAW.uniform(-1, 1, (9, 9))
-    frame = places_frame(cosine)
-    assert len(frame) == 81
-    for row in frame.itertuples():
-        one = [3 * (int(name[1]) - 1) + int(name[4]) - 1 for name in (row.patch, row.other)]
-        assert row.cosine == cosine[one[0], one[1]]
-        assert row.itself == (one[0] == one[1])
-    centres = frame.groupby("patch")[["x", "y"]].mean()
-    assert centres.loc["r1 c2", "x"] > centres.loc["r1 c1", "x"]
-    assert centres.loc["r2 c1", "y"] > centres.loc["r1 c1", "y"]
-    scale = places_chart(frame, dark=True).to_dict()["layer"][0]["encoding"]["color"]["scale"]
-    assert (scale["domain"][0], scale["domain"][-1]) == (-1, 1)
 
 
 def test_filters_are_centred_on_zero() -> None:

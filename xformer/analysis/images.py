@@ -1,8 +1,7 @@
-"""What a model of images says to all test images, what its patches look like to it, and how alike their places are.
+"""What a model of images says to all test images, and what its patches look like to it.
 
 patch filters      the columns of W in p·W + b: what each number of a patch's vector looks for in its pixels, and their
                    principal components                                (Dosovitskiy et al. 2021, arXiv:2010.11929, fig. 7 left)
-places             cosine of each patch's position vector with all others'                            (ibid., fig. 7 centre)
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.analysis.embeddings import cosines, pca
-from xformer.analysis.positions import added_positions
+from xformer.analysis.embeddings import pca
 from xformer.errors import InputError
 from xformer.layers.embedding import PatchEmbedding
 from xformer.memory import rows_that_fit
@@ -58,9 +56,3 @@ def filter_components(
     """The principal axes of the filters as patches, and the share of their variance along each."""
     found = pca(filters.flatten(1))
     return found.axes.view(-1, *filters.shape[1:]), found.explained
-
-
-def place_cosines(model: Transformer) -> Float[Tensor, "patch patch"] | None:
-    """The cosine of each patch's position vector with every other's; None where no positions are added."""
-    table = added_positions(model, 1 + model.config.n_patches)
-    return None if table is None else cosines(table[1:])

@@ -14,6 +14,7 @@ import pandas as pd
 from xformer.analysis.attention_head import attention as attention_table
 from xformer.analysis.attention_head import pattern_cells
 from xformer.reading import Reading
+from xformer.viz.embeddings import rows_height
 from xformer.viz.planes import block_max, factor
 from xformer.viz.theme import MASKED, diverging, sequential, vega_scale
 
@@ -28,24 +29,28 @@ def attention(
     head: int,
     before: Reading | None = None,
     own_scale: bool = False,
+    height: int | None = None,
     dark: bool = False,
 ) -> alt.TopLevelMixin:
     """The weights of one head, `analysis.attention`, on the fixed scale from 0 to 1 or up to its own largest weight.
 
     Masked cells are grey, never the colour of a zero. More than `MOST_CELLS` positions a side are pooled by their largest
-    weight. With the original run `before`: both on one scale, and by how much each weight changed.
+    weight. With the original run `before`: both on one scale, and by how much each weight changed. Cells are squares; with a
+    `height` the rows of one run share so many pixels, and the chart is as wide as its place.
     """
     after = attention_table(reading, layer=layer, head=head)
     if before is None:
-        return head_chart(after, own_scale=own_scale, dark=dark)
+        return head_chart(after, own_scale=own_scale, height=height, dark=dark)
     return _changed_chart(attention_table(before, layer=layer, head=head), after, own_scale=own_scale, dark=dark)
 
 
-def head_chart(frame: pd.DataFrame, *, own_scale: bool = False, dark: bool = False) -> alt.TopLevelMixin:
+def head_chart(
+    frame: pd.DataFrame, *, own_scale: bool = False, height: int | None = None, dark: bool = False
+) -> alt.TopLevelMixin:
     """The cells of a head, as `analysis.attention` has them, as a heatmap."""
     frame = pooled(frame, MOST_CELLS)
     top = float(np.nanmax(frame["weight"], initial=0.0)) if own_scale else 1.0
-    return _heatmap(frame, "weight", vega_scale(sequential(dark), 0, top or 1.0), "", dark)
+    return _heatmap(frame, "weight", vega_scale(sequential(dark), 0, top or 1.0), "", dark, height)
 
 
 def _changed_chart(
@@ -95,18 +100,26 @@ def pooled(frame: pd.DataFrame, most: int, *, signed: bool = False) -> pd.DataFr
     return pattern_cells(np.where(seen, high, 0.0), seen, named(queries, tall), named(keys, wide))
 
 
-def _heatmap(frame: pd.DataFrame, what: str, scale: dict[str, Any], title: str, dark: bool) -> alt.Chart:
+def _heatmap(
+    frame: pd.DataFrame, what: str, scale: dict[str, Any], title: str, dark: bool, height: int | None = None
+) -> alt.Chart:
     queries, keys = list(dict.fromkeys(frame["query"])), list(dict.fromkeys(frame["key"]))
+    x, y, limit, legend = "key: what it looks at", "query: the position that looks", 180, alt.Legend()
     cell = max(6, min(30, 420 // max(len(queries), len(keys))))
-    colour = alt.Color("weight:Q", scale=alt.Scale(**scale), title=what)
+    size = {"width": cell * len(keys), "height": cell * len(queries)}
+    if height is not None:
+        x, y, limit, legend = "key", "query", 50, alt.Legend(gradientLength=105, values=[0, 0.5, 1])
+        size = {"height": rows_height(len(queries), height, around=100)}
+    colour = alt.Color("weight:Q", scale=alt.Scale(**scale), title=what, legend=legend)
+    axis = alt.Axis(labelOverlap=True, labelLimit=limit)
     return (
         alt.Chart(frame, title=title)
         .mark_rect()
         .encode(
-            x=alt.X("key:N", sort=keys, title="key: what it looks at", axis=alt.Axis(labelOverlap=True)),
-            y=alt.Y("query:N", sort=queries, title="query: the position that looks", axis=alt.Axis(labelOverlap=True)),
+            x=alt.X("key:N", sort=keys, title=x, axis=axis),
+            y=alt.Y("query:N", sort=queries, title=y, axis=axis),
             color=alt.condition("datum.allowed", colour, alt.value(MASKED[dark])),
             tooltip=["query:N", "key:N", "allowed:N", alt.Tooltip("weight:Q", title=what, format=".6f")],
         )
-        .properties(width=cell * len(keys), height=cell * len(queries))
+        .properties(**size)
     )

@@ -117,12 +117,12 @@ def firing(
 ) -> alt.LayerChart | alt.FacetChart:
     """`analysis.firing`, of a run (and the original one `before`) or of a survey: a bar for each layer, cut into the neurons
     that fire, that rest and that are dead."""
-    runs = {"": of} if before is None else {", original": before, ", changed": of}
+    runs = {"": of} if before is None else {"original": before, "changed": of}
     tables = [firing_table(run).assign(run=name) for name, run in runs.items()]
     is_pair = len({site.stack for site in of.subject.sites}) > 1
     rows = []
     for row in (row for same in zip(*(table.to_dict("records") for table in tables), strict=True) for row in same):
-        where = f"{layer_title(row['layer'], is_pair=is_pair)} · {row['over']}{row['run']}"
+        where = f"{layer_title(row['layer'], is_pair=is_pair)} · {row['run'] or row['over']}"
         shares = {FIRES: row["share_at_once"], RESTS: row["share_ever"] - row["share_at_once"], DEAD: row["share_dead"]}
         known = {"where": where, "dead": row["dead"], "of": row["neurons"]}
         rows += [

@@ -105,24 +105,6 @@ def overlay_chart(frame: pd.DataFrame, *, dark: bool, what: str, query: str = ""
     return alt.layer(*layers).properties(width=width * unit, height=height * unit, autosize=_OWN_SIZE)
 
 
-def places_frame(cosine: Float[np.ndarray, "patch patch"]) -> pd.DataFrame:
-    """One row per pair of patches: patch, other, cosine, and the tile of `other` in the little map at the place of `patch`."""
-    side = round(len(cosine) ** 0.5)
-    rows = []
-    for one, values in enumerate(cosine.tolist()):
-        row, column = divmod(one, side)
-        for other, value in enumerate(values):
-            y, x = divmod(other, side)
-            tile = _tile("patch", f"r{y + 1} c{x + 1}", value, column * (side + 0.6) + x, row * (side + 0.6) + y, 1, 1)
-            rows.append({"patch": f"r{row + 1} c{column + 1}", **tile, "itself": one == other})
-    return pd.DataFrame(rows).rename(columns={"where": "other", "value": "cosine"}).drop(columns="kind")
-
-
-def places_chart(frame: pd.DataFrame, *, dark: bool, unit: float = 20.0) -> Chart:
-    """A grid of little maps, one in the place of each patch: how alike its position is to all others (fixed: −1 to 1)."""
-    return _map(frame, "cosine", 1.0, ["patch:N", "other:N", alt.Tooltip("cosine:Q", format=".6f")], dark, unit)
-
-
 def filters_frame(filters: Float[np.ndarray, "filter y x"], names: Sequence[str], columns: int = 16) -> pd.DataFrame:
     """One row a weight: filter, y, x, weight and its tile; the filters stand in rows of `columns`."""
     _, height, width = filters.shape
@@ -140,7 +122,7 @@ def filters_chart(frame: pd.DataFrame, *, dark: bool, unit: float = 12.0) -> Cha
     """Filters as small patches, orange below zero and blue above."""
     limit = theme.signed_limit(frame["weight"].to_numpy())
     tooltip = ["filter:N", "pixel y:Q", "pixel x:Q", alt.Tooltip("weight:Q", format=".6f")]
-    return _map(frame, "weight", limit, tooltip, dark, unit)
+    return tile_map(frame, "weight", limit, tooltip, dark, unit)
 
 
 def class_bars(
@@ -206,7 +188,7 @@ def _axes(width: float, height: float) -> tuple[alt.X, alt.Y]:
     return x, y
 
 
-def _map(frame: pd.DataFrame, name: str, limit: float, tooltip: list, dark: bool, unit: float) -> Chart:
+def tile_map(frame: pd.DataFrame, name: str, limit: float, tooltip: list, dark: bool, unit: float) -> Chart:
     """Signed tiles; the one that is `itself` has a frame."""
     width, height = frame["x2"].to_numpy().max().item(), frame["y2"].to_numpy().max().item()
     x, y = _axes(width, height)

@@ -1,74 +1,112 @@
-"""Pictures of positions: waves, products by offset, ALiBi's slopes, and one head's attention before and after.
+"""Draw positions: what is done at each of them, what two make of each other, and how far heads move when they are off.
 
-Each takes a table that `xformer.analysis.positions` makes and returns an Altair chart.
+viz.position_values(reading, positions=range(64))
+viz.position_curves(reading, dimensions=[0, 1, 8])
+viz.position_offsets(reading, n=32)
+viz.attention_moved(reading, before=original)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import altair as alt
 import pandas as pd
 
+from xformer.analysis.attention_change import attention_moved as moved_table
+from xformer.analysis.positions import kind_of
+from xformer.analysis.positions import position_curves as curves_table
+from xformer.analysis.positions import position_offsets as offsets_table
+from xformer.analysis.positions import position_values as values_table
+from xformer.names import head_title
+from xformer.reading import Reading
+from xformer.subjects import own_model
 from xformer.viz import theme
-from xformer.viz.embeddings import rows_height
+from xformer.viz.embeddings import vector_heatmap
 
-MOST_HEADS = 12
+MOST_HEADS_DRAWN = 12
 """So many bars can be read beside a picture."""
+MOST_POINTS_DRAWN = 600
+"""Of the points that a line is drawn through, for each of up to 8 heads; of more heads fewer."""
 
 
-def curves(
-    table: pd.DataFrame,
+def position_values(
+    reading: Reading,
     *,
-    dark: bool,
-    by: str = "dimension",
-    x: str = "position",
-    y: str = "value",
+    positions: Sequence[int] | None = None,
+    kind: str | None = None,
+    stack: str | None = None,
+    height: int = 300,
+    legend: bool = True,
+    dark: bool = False,
+) -> alt.Chart:
+    """`analysis.position_values` as rows [position × dimension]; where vectors are turned, the cosine of each angle."""
+    table = values_table(reading, positions=positions, kind=kind, stack=stack).assign(token="")
+    if "cos" in table:
+        table = table.rename(columns={"pair": "dimension", "cos": "value"})
+        look: dict[str, Any] = {"limit": 1.0, "columns": "pair: cos of its angle"}
+    else:
+        look = {}
+    return vector_heatmap(table, dark=dark, rows="position", height=height, legend=legend, **look)
+
+
+def position_curves(
+    reading: Reading,
+    *,
+    dimensions: Sequence[int],
+    positions: Sequence[int] | None = None,
+    stack: str | None = None,
     trained: int | None = None,
-    height: int = 380,
-    legend: Literal["top", "bottom"] = "top",
+    height: int = 290,
+    dark: bool = False,
 ) -> alt.LayerChart | alt.FacetChart:
-    """Some lines over positions, one for each `by` (dimension or head); a click on the legend picks lines out.
+    """`analysis.position_curves` as lines; a click on the legend picks some out.
 
     From position `trained` on, which training never showed the model, the picture is shaded.
     """
-    lines = list(dict.fromkeys(table[by]))
-    colour = alt.Color(
-        f"{by}:N",
-        title=f"{by} (click)",
-        sort=lines,
-        scale=alt.Scale(domain=lines, range=theme.head_hues(len(lines), dark)),
-        legend=alt.Legend(symbolType="stroke", symbolStrokeWidth=4, orient=legend, columns=8),
-    )
-    picked = alt.selection_point(name="picked", fields=[by], bind="legend", toggle="true")
-    tooltip = [alt.Tooltip(f"{by}:N"), alt.Tooltip(f"{x}:Q"), alt.Tooltip(f"{y}:Q", format=".7g")]
-    base = alt.Chart(table).encode(
-        x=alt.X(f"{x}:Q", title=_TITLES.get(x, x), scale=alt.Scale(nice=False), axis=_whole()),
-        y=alt.Y(f"{y}:Q", title=_TITLES.get(y, y)),
-        color=colour,
-        tooltip=tooltip,
-    )
-    layers = [
-        base.mark_line(strokeWidth=2.5, interpolate="linear")
-        .encode(opacity=alt.condition(picked, alt.value(1.0), alt.value(0.08)))
-        .add_params(picked),
-        base.mark_circle(size=36).encode(opacity=alt.condition(picked, alt.value(0.9), alt.value(0.04))),
-    ]
-    return alt.layer(*_untrained(trained, int(max(table[x])), dark), *layers).properties(height=height)
+    table = curves_table(reading, dimensions=dimensions, positions=positions, stack=stack)
+    lines = _lines(table, "dimension", ("position", "position"), ("value", "value that is added"), "top", dark)
+    last = int(max(table["position"]))
+    if trained is not None and trained <= last:
+        shade = alt.Chart(pd.DataFrame({"from": [trained - 0.5], "to": [last]}))
+        lines.insert(
+            0,
+            shade.mark_rect(color=theme.pick(theme.MASKED, dark), opacity=0.5).encode(
+                x=_whole("from", "position"), x2="to:Q"
+            ),
+        )
+    return alt.layer(*lines).properties(height=height)
 
 
-def offset_band(table: pd.DataFrame, *, dark: bool, title: str, height: int = 300) -> alt.LayerChart | alt.FacetChart:
-    """Mean by offset as a line, with the band from the lowest to the highest pair of positions. `table`: `by_offset`."""
+def position_offsets(
+    reading: Reading,
+    *,
+    n: int | None = None,
+    kind: str | None = None,
+    stack: str | None = None,
+    height: int = 300,
+    dark: bool = False,
+) -> alt.LayerChart | alt.FacetChart:
+    """`analysis.position_offsets`: a line a head where something is added to scores, else the mean of the products as a line,
+    with the band from the lowest to the highest pair of positions."""
+    most = max(2, MOST_POINTS_DRAWN // max(1, own_model(reading.subject).config.n_heads // 8))
+    table = offsets_table(reading, n=n, kind=kind, stack=stack, most=most)
+    offset = ("offset", "offset = key − query")
+    if "bias" in table:
+        lines = _lines(
+            table.assign(head=table["head"] + 1), "head", offset, ("bias", "added to the score"), "bottom", dark
+        )
+        return alt.layer(*lines).properties(height=height)
     hue = theme.pick(theme.PART_HUES["positions"], dark)
-    base = alt.Chart(table).encode(
-        x=alt.X("offset:Q", title=_TITLES["offset"], scale=alt.Scale(nice=False), axis=_whole())
-    )
+    base = alt.Chart(table).encode(x=_whole(*offset))
     tooltip = [
         alt.Tooltip("offset:Q"),
         *(alt.Tooltip(f"{name}:Q", format=".7g") for name in ("mean", "low", "high")),
         alt.Tooltip("pairs:Q", title="pairs of positions"),
     ]
+    is_turned = kind_of(reading, kind).acts_on == "queries and keys"
+    title = "turned q · k" if is_turned else "P[i] · P[j]"
     return alt.layer(
         base.mark_area(color=hue, opacity=0.25).encode(y=alt.Y("low:Q", title=title), y2="high:Q"),
         base.mark_line(color=hue, strokeWidth=2.5).encode(y="mean:Q"),
@@ -76,90 +114,52 @@ def offset_band(table: pd.DataFrame, *, dark: bool, title: str, height: int = 30
     ).properties(height=height)
 
 
-def pattern_heatmap(table: pd.DataFrame, *, dark: bool, height: int = 300) -> alt.LayerChart | alt.FacetChart:
-    """One head's attention [query × key] on the fixed scale from 0 to 1; what may not be looked at is grey.
-
-    `table`: see `pattern_table`.
-    """
-    labelled = table.assign(
-        row=[f"{p} · {t}" if t else str(p) for p, t in zip(table["query"], table["query token"], strict=True)],
-        column=[f"{p} · {t}" if t else str(p) for p, t in zip(table["key"], table["key token"], strict=True)],
-    )
-    rows, columns = list(dict.fromkeys(labelled["row"])), list(dict.fromkeys(labelled["column"]))
-
-    def axis(angle: int) -> alt.Axis:
-        return alt.Axis(
-            labelAngle=angle,
-            labelOverlap="parity" if len(rows) > 14 else False,
-            ticks=False,
-            domain=False,
-            labelLimit=90,
-        )
-
-    base = alt.Chart(labelled).encode(
-        x=alt.X("column:N", title="key", sort=columns, axis=axis(-90)),
-        y=alt.Y("row:N", title="query", sort=rows, axis=axis(0)),
-        tooltip=[
-            alt.Tooltip("row:N", title="query"),
-            alt.Tooltip("column:N", title="key"),
-            alt.Tooltip("weight:Q", format=".7f"),
-            alt.Tooltip("allowed:N", title="may look"),
-        ],
-    )
-    scale = alt.Scale(**theme.vega_scale(theme.sequential(dark), 0.0, 1.0))
-    legend = alt.Legend(title="weight", gradientLength=105, values=[0, 0.5, 1])
-    return alt.layer(
-        base.transform_filter("datum.allowed")
-        .mark_rect()
-        .encode(color=alt.Color("weight:Q", scale=scale, legend=legend)),
-        base.transform_filter("!datum.allowed").mark_rect(color=theme.pick(theme.MASKED, dark)),
-    ).properties(height=rows_height(len(rows), height, around=100))
-
-
-def moved_bars(table: pd.DataFrame, *, dark: bool) -> alt.Chart:
-    """How far each head's attention moved, 0 to 1; of more than `MOST_HEADS` heads those that moved furthest, in that order.
-
-    `table` has where, head (from 1) and moved; heads keep their hues.
-    """
-    table = table if len(table) <= MOST_HEADS else table.nlargest(MOST_HEADS, "moved")
-    heads = sorted({int(head) for head in table["head"]})
-    hues = theme.head_hues(max(heads), dark)
-    table = table.assign(name=[f"{w} · head {h}" for w, h in zip(table["where"], table["head"], strict=True)])
+def attention_moved(reading: Reading, *, before: Reading, dark: bool = False) -> alt.Chart:
+    """`analysis.attention_moved` as bars from 0 to 1, heads in their hues; of more than `MOST_HEADS_DRAWN` those that moved
+    furthest, in that order."""
+    table = moved_table(reading, before=before)
+    table = table if len(table) <= MOST_HEADS_DRAWN else table.nlargest(MOST_HEADS_DRAWN, "moved")
+    cells = list(zip(table["layer"].tolist(), table["head"].tolist(), strict=True))
+    table = table.assign(name=[head_title(path, head, is_pair=reading.is_pair) for path, head in cells])
+    heads = sorted({head for _, head in cells})
+    hues = theme.head_hues(max(heads) + 1, dark)
     return (
         alt.Chart(table)
         .mark_bar()
         .encode(
             x=alt.X("moved:Q", title="share that moved", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(tickCount=5)),
             y=alt.Y("name:N", title=None, sort=list(table["name"]), axis=alt.Axis(labelLimit=190, labelOverlap=False)),
-            color=alt.Color(
-                "head:N", scale=alt.Scale(domain=heads, range=[hues[head - 1] for head in heads]), legend=None
-            ),
+            color=alt.Color("head:N", scale=alt.Scale(domain=heads, range=[hues[head] for head in heads]), legend=None),
             tooltip=[alt.Tooltip("name:N", title="head"), alt.Tooltip("moved:Q", format=".7f")],
         )
         .properties(height=60 + max(60, 26 * len(table)))
     )
 
 
-def _whole() -> alt.Axis:
-    """Positions and offsets are whole numbers."""
-    return alt.Axis(tickMinStep=1, format="d", grid=False)
-
-
-def _untrained(trained: int | None, last: int, dark: bool) -> Sequence[alt.Chart]:
-    if trained is None or trained > last:
-        return ()
-    shade = alt.Chart(pd.DataFrame({"from": [trained - 0.5], "to": [last]}))
-    return (
-        shade.mark_rect(color=theme.pick(theme.MASKED, dark), opacity=0.5).encode(
-            x=alt.X("from:Q", title=_TITLES["position"], scale=alt.Scale(nice=False), axis=_whole()), x2="to:Q"
-        ),
+def _lines(
+    table: pd.DataFrame, by: str, x: tuple[str, str], y: tuple[str, str], legend: Literal["top", "bottom"], dark: bool
+) -> list[alt.Chart]:
+    """A line for each `by` through its points; `x` and `y` are a column and its title."""
+    names = list(dict.fromkeys(table[by].tolist()))
+    colour = alt.Color(
+        f"{by}:N",
+        title=f"{by} (click)",
+        sort=names,
+        scale=alt.Scale(domain=names, range=theme.head_hues(len(names), dark)),
+        legend=alt.Legend(symbolType="stroke", symbolStrokeWidth=4, orient=legend, columns=8),
     )
+    picked = alt.selection_point(name="picked", fields=[by], bind="legend", toggle="true")
+    tooltip = [alt.Tooltip(f"{by}:N"), alt.Tooltip(f"{x[0]}:Q"), alt.Tooltip(f"{y[0]}:Q", format=".7g")]
+    base = alt.Chart(table).encode(x=_whole(*x), y=alt.Y(f"{y[0]}:Q", title=y[1]), color=colour, tooltip=tooltip)
+    return [
+        base.mark_line(strokeWidth=2.5, interpolate="linear")
+        .encode(opacity=alt.condition(picked, alt.value(1.0), alt.value(0.08)))
+        .add_params(picked),
+        base.mark_circle(size=36).encode(opacity=alt.condition(picked, alt.value(0.9), alt.value(0.04))),
+    ]
 
 
-_TITLES = {
-    "position": "position",
-    "value": "value that is added",
-    "offset": "offset = key − query",
-    "bias": "added to the score",
-    "cos": "cos of the angle",
-}
+def _whole(column: str, title: str) -> alt.X:
+    """An axis of positions or offsets, which are whole numbers."""
+    axis = alt.Axis(tickMinStep=1, format="d", grid=False)
+    return alt.X(f"{column}:Q", title=title, scale=alt.Scale(nice=False), axis=axis)
