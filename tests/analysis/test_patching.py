@@ -12,8 +12,16 @@ from torch import Tensor
 from tests.analysis.duel import LAST, SHIPPED, SOURCE, contender_of, random_contender, shipped
 from tests.training.tiny import ARCHITECTURES
 from xformer import edits
+from xformer.analysis.activation_patching import (
+    KIN,
+    deciding_logits,
+    kinship,
+    parts,
+    patched_logits,
+    patching,
+    why_unpatchable,
+)
 from xformer.analysis.divergence import first_divergence
-from xformer.analysis.patching import KIN, deciding_logits, kinship, parts, patched_logits, patching, why_unpatchable
 from xformer.analysis.token_rollout import roll_out
 from xformer.errors import InputError
 from xformer.reading import Reading

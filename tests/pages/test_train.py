@@ -242,7 +242,7 @@ def test_the_code_under_the_pictures_runs(open_page: Open, runs: Path, monkeypat
     app = open_page(PAGE, run=finished(runs, "encoder-decoder"))
     monkeypatch.chdir(runs.parent)
     (code,) = app.code
-    assert "head_chart" in code.value
+    assert "viz.attention(" in code.value
     assert str(runs) not in code.value  # where a server keeps its files is nobody's business
     exec(code.value, {})
 
