@@ -60,7 +60,7 @@ def test_the_original_is_left_alone_and_the_copy_differs(bug: str) -> None:
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_watched_and_unwatched_runs_agree_and_gradients_flow(bug: str) -> None:
+def test_recorded_and_unrecorded_runs_agree_and_gradients_flow(bug: str) -> None:
     """So what a lab trains is what it shows. (A NaN bug shows on padding alone, and there is none here.)"""
     broken = BUGS[bug].broken(model_for(bug)).train().requires_grad_(True)
     given = equal_inputs(broken)

@@ -38,7 +38,7 @@ def test_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert "  what stands in padded cells changes nothing (1 pair of runs)" in rest
     left, out = rest.index("Out of sight of any run:"), rest[rest.index("Out of sight of any run:") :]
     assert "  token by token from a cache scores as the whole run does" in rest[:left]  # an encoder has none
-    assert not any("unwatched" in line for line in out)  # that was looked at
+    assert not any("unrecorded or on" in line for line in out)  # that was looked at
 
 
 def test_a_broken_model_on_disk_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,7 +60,7 @@ def test_a_trace_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     assert main(["doctor", trace_with("no-clipping", tmp_path / "y.safetensors")]) == 0
     shown = capsys.readouterr().out
     assert "too few to tell" in shown
-    assert "unwatched or on other inputs" in shown[shown.index("Out of sight") :]
+    assert "unrecorded or on other inputs" in shown[shown.index("Out of sight") :]
     assert main(["doctor", str(tmp_path / "y.safetensors"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
 

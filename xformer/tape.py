@@ -98,7 +98,7 @@ class TapeAt:
 
 
 class SilentTape:
-    """No tape: everything passes through untouched, so that layers need not ask whether they are watched."""
+    """No tape: everything passes through untouched, so that layers need not ask whether they are recorded."""
 
     recording = False
 

@@ -270,7 +270,7 @@ MISSED_BY_A_TRACE = {
     "logits: divided by 2": "another output matrix would be right with it",
     "queries: the first head’s for all": "equal query weights would be right with it",
     "positions: padding in front counted too": "a run without padding in front does not show it",
-    "fast path: forgets the padding": "a watched run does not take it",
+    "fast path: forgets the padding": "a recorded run does not take it",
     "keys: cut off from the gradient": "a trace has no gradient",
 }
 """Not found in a trace, and why."""

@@ -63,14 +63,14 @@ def test_a_padded_sequence_gets_what_it_gets_alone(
     model = build(architecture=architecture, positions=positions, see_self=architecture == "encoder")
     targets = sequences(LENGTHS, 0)
     tokens, valid = pad(targets, side)
-    watched = {} if tape is None else {"tape": tape()}
+    recording = {} if tape is None else {"tape": tape()}
     if architecture == "encoder-decoder":
         sources = sequences(SOURCE_LENGTHS, 10)
         source, source_valid = pad(sources, side)
-        logits = model(source, tokens, valid=source_valid, target_valid=valid, **watched)
+        logits = model(source, tokens, valid=source_valid, target_valid=valid, **recording)
         alone = [[source, target] for source, target in zip(sources, targets, strict=True)]
     else:
-        logits = model(tokens, valid=valid, **watched)
+        logits = model(tokens, valid=valid, **recording)
         alone = [[target] for target in targets]
     assert logits.isfinite().all()
     assert_each_as_alone(model, [logits[n][valid[n]] for n in range(3)], alone)
@@ -99,12 +99,12 @@ def test_packed_sequences_get_what_they_get_alone(architecture: str, positions: 
     source_segments = torch.tensor([[1, 1, 2, 3, 3, 3], [1, 1, 2, 0, 4, 4]])
     tokens, source = random_tokens(2, 10), random_tokens(2, 6, seed=1)
     layout = Layout.from_segments(segments)
-    watched = {} if tape is None else {"tape": tape()}
+    recording = {} if tape is None else {"tape": tape()}
     if architecture == "encoder-decoder":
         source_layout = Layout.from_segments(source_segments)
-        logits = model(source, tokens, layout=source_layout, target_layout=layout, **watched)
+        logits = model(source, tokens, layout=source_layout, target_layout=layout, **recording)
     else:
-        logits = model(tokens, layout=layout, **watched)
+        logits = model(tokens, layout=layout, **recording)
     together, alone = [], []
     for row, number in [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 4)]:
         mine = segments[row] == number

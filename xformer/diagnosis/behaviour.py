@@ -178,7 +178,12 @@ BEHAVIOURS = (
     Behaviour("differs-alone", "an input scores the same alone and in a padded batch, padded behind or before", alone),
     Behaviour("mixes-the-batch", "the rows of a batch in another order score the same", neighbours),
     Behaviour("order-in-a-set", "without positions, tokens in another order score the same", order),
-    Behaviour("differs-unwatched", "the unwatched run, which is trained, is the watched one", unrecorded, SINGLE_LIMIT),
+    Behaviour(
+        "differs-unrecorded",
+        "an unrecorded run, as in training, is the recorded one",
+        unrecorded,
+        SINGLE_LIMIT,
+    ),
     Behaviour("differs-from-cache", "token by token from a cache scores as the whole run does", cached),
     Behaviour("gradient-is-no-slope", "the gradient of all weights is the slope of the scores", gradients, SLOPE_LIMIT),
 )

@@ -23,12 +23,12 @@ class Examination:
     target_valid: Bool[Tensor, "batch target"] | None = None
 
     def record(self, model: Transformer) -> Trace:
-        """The run of a model on them, watched."""
+        """The recorded run of a model on them."""
         valid = None if model.config.image else self.valid  # images have no padding
         return record(model, self.tokens, self.target, valid=valid, target_valid=self.target_valid)
 
     def run(self, model: Transformer) -> Float[Tensor, "batch out vocab"]:
-        """The scores of an unwatched run. Where nothing is padded, nothing is said of padding."""
+        """The scores of a run that is not recorded. Where nothing is padded, no mask of padding is given."""
         is_whole = bool(self.valid.all()) and (self.target_valid is None or bool(self.target_valid.all()))
         if model.config.image or is_whole:
             return model(self.tokens, self.target)

@@ -15,7 +15,7 @@ OUT_OF_SIGHT = (
 )
 FROM_A_TRACE = (
     "what the weights would absorb: a constant factor, or heads in another order, where the weights are not at hand",
-    "what it does unwatched or on other inputs: padding, later tokens, its neighbours in a batch, the cache, its gradient",
+    "what it does unrecorded or on other inputs: padding, later tokens, its neighbours in a batch, the cache, its gradient",
 )
 
 
