@@ -71,10 +71,11 @@ def no_such_bug_here(view: View, bug: Bug) -> None:
         return
     with st.container(horizontal=True, gap="small"):
         for name in can[:4]:
-            st.button(f"Choose {literal(name)}", on_click=_choose, args=(name,), key=f"bug_model_{name}")
+            st.button(f"Choose {literal(name)}", on_click=choose, args=(name,), key=f"bug_model_{name}")
 
 
-def _choose(name: str) -> None:
+def choose(name: str) -> None:
+    """Have a model be what all screens show."""
     choose_model(name)
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import streamlit as st
 
-from pages.bug_lab.runs import Pair, pair_of, shows_padding
+from pages.bug_lab.choice import choose
+from pages.bug_lab.runs import readings, shows_padding
 from pages.shared import models, resources
 from pages.shared.ask import seed
 from pages.shared.literal import literal
-from pages.shared.sidebar import choose_model
 from pages.shared.view import View
 from xformer.bugs import Bug
 from xformer.errors import InputError, XformerError
+from xformer.reading import Reading
 
 FITTING = {
     "softmax-over-queries": "reverse-seq2seq",
@@ -46,21 +48,21 @@ MOVED = 0.05
 """How far the weights of a pattern have to move, on average over its cells, for an untrained model to be seen to differ."""
 
 
-def shows_something(pair: Pair, bug: Bug) -> bool:
+def shows_something(both: Sequence[Reading], bug: Bug) -> bool:
     """Whether a bug is to be seen on this input: in an answer, in the loss, or, while nothing is learned, in a pattern."""
-    right, wrong = pair.right, pair.wrong
+    right, wrong = both
     if not math.isfinite(wrong.loss):
         return True
     if bug.shows == "when fresh":
-        return max(moved(pair).values(), default=0.0) >= MOVED
+        return max(moved(both).values(), default=0.0) >= MOVED
     return wrong.n_right < right.n_right or wrong.loss >= right.loss + WORSE
 
 
-def moved(pair: Pair) -> dict[tuple[str, int], float]:
+def moved(both: Sequence[Reading]) -> dict[tuple[str, int], float]:
     """How far each head's weights moved, on average over the cells of its pattern; heads whose axes changed are left out."""
-    found = {}
-    for path, pattern in pair.right.trace.patterns().items():
-        other = pair.wrong.trace[f"{path}.pattern"]
+    (right, wrong), found = both, {}
+    for path, pattern in right.trace.patterns().items():
+        other = wrong[f"{path}.pattern"]
         if other.shape == pattern.shape:
             apart = (other.nan_to_num(nan=2.0) - pattern)[0].abs().flatten(1).mean(dim=1)  # [head]
             found |= {(path, head): value for head, value in enumerate(apart.tolist())}
@@ -105,17 +107,13 @@ def ask_fitting(view: View, bug: Bug) -> tuple[View, dict[str, str]]:
             st.button(
                 f"Show {literal(name)} all the same", on_click=_set_own, args=(1,), key="bug_fit_own", type="tertiary"
             )
-        st.button(f"Choose {literal(other.model)}", on_click=_choose, args=(other.model,), key=f"bug_model_{other.model}",
+        st.button(f"Choose {literal(other.model)}", on_click=choose, args=(other.model,), key=f"bug_model_{other.model}",
                   type="tertiary")  # fmt: skip
     return other, {}
 
 
 def _set_own(value: int) -> None:
     st.session_state[OWN] = value
-
-
-def _choose(name: str) -> None:
-    choose_model(name)
 
 
 def why_not(view: View, bug: Bug) -> str:
@@ -127,10 +125,10 @@ def why_not(view: View, bug: Bug) -> str:
     if not shows_padding(view, bug):
         return "it shows with padding only, and there is none"
     try:
-        pair = pair_of(view, bug)
+        both = readings(view, bug)
     except (XformerError, RuntimeError):
         return "it does not fit the changes of this run"
-    return "" if shows_something(pair, bug) else "on this input its answer stays the same"
+    return "" if shows_something(both, bug) else "on this input its answer stays the same"
 
 
 def _view_of(name: str, view: View) -> View:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 
 from pages.bug_lab.fit import WORSE, moved, shows_something
-from pages.bug_lab.runs import Pair
-from pages.bug_lab.training import Lesson
+from pages.bug_lab.lesson import Lesson
+from pages.bug_lab.runs import Written, n_padding
 from pages.shared.literal import literal
 from pages.shared.view import View
 from xformer.bugs import Bug
 from xformer.reading import Reading
+from xformer.site import Site
 from xformer.words import percent
 
 
@@ -26,14 +28,14 @@ def seen_in(bug: Bug) -> str:
     return f"Where people meet it: {literal(bug.seen_in)}."
 
 
-def bug_notes(view: View, bug: Bug, pair: Pair | None, lesson: Lesson | None) -> list[str]:
+def bug_notes(view: View, bug: Bug, both: Sequence[Reading], alone: Written, lesson: Lesson | None) -> list[str]:
     """One paragraph each."""
     notes = [look_for(bug), seen_in(bug)]
-    if pair is not None:
-        notes.append(said(view, bug, pair))
-        if note := rows(pair):
+    if both:
+        notes.append(effect(view, bug, both, alone))
+        if note := rows(both):
             notes.append(note)
-        if not shows_something(pair, bug):
+        if not shows_something(both, bug):
             notes.append("On this model and input nothing of the bug is to be seen in the answer: try another input.")
     elif bug.shows == "in training":
         notes.append(
@@ -67,9 +69,10 @@ def bug_notes(view: View, bug: Bug, pair: Pair | None, lesson: Lesson | None) ->
     return notes
 
 
-def said(view: View, bug: Bug, pair: Pair) -> str:
+def effect(view: View, bug: Bug, both: Sequence[Reading], alone: Written) -> str:
     """How many tokens are right and what the loss is, without and with."""
-    n, right, wrong = len(pair.right.answer), pair.right, pair.wrong
+    right, wrong = both
+    n = len(right.answer)
     if right.trace.logits.equal(wrong.trace.logits):
         return "The two runs are equal to the last bit: this model does the same with this bug as without it."
     words = ""
@@ -82,28 +85,27 @@ def said(view: View, bug: Bug, pair: Pair) -> str:
         words += f" Both are untrained, so neither can know; guessing costs ln(vocabulary) = {guess:.3f}."
         if not math.isfinite(wrong.loss) or wrong.loss <= guess + WORSE:
             words += " The bug is in the patterns, not in the loss."
-    if pair.padding:
-        words += f" {pair.padding} cells of padding stand behind the input."
-    if pair.alone is not None and right.has_right_answer and wrong.n_right == n and pair.alone[1] != pair.alone[0]:
+    if padding := n_padding(right):
+        words += f" {padding} cells of padding stand behind the input."
+    if alone and right.has_right_answer and wrong.n_right == n and alone[1] != alone[0]:
         words += " Read with the right answer before it, it looks sound; writing alone, it is not."
     return words
 
 
-def rows(pair: Pair) -> str:
+def rows(both: Sequence[Reading]) -> str:
     """What the rows of the head that moved most sum to, and how sharp they are; "" where that is the same with the bug."""
-    far = moved(pair)
+    right, wrong = both
+    far = moved(both)
     if not far:
         return ""
     path, head = max(far, key=far.__getitem__)
-    empty = pair.wrong.trace[f"{path}.pattern"][0, head].isnan().any(dim=-1)  # [query]
+    empty = wrong[f"{path}.pattern"][0, head].isnan().any(dim=-1)  # [query]
     if empty.any():
-        lost = [
-            name for name in pair.wrong.trace.attention_layers() if pair.wrong.trace[f"{name}.pattern"].isnan().all()
-        ]
+        lost = [site.path for site in wrong.sites if wrong[f"{site.path}.pattern"].isnan().all()]
         spread = f" In `{lost[0]}` every row is." if lost else ""
         return f"{int(empty.sum())} of {len(empty)} rows of `{path}`, head {head + 1}, are not a number.{spread}"
-    low, high, peak = _rows(pair.wrong, path, head, pair.padding)
-    low_before, high_before, peak_before = _rows(pair.right, path, head, pair.padding)
+    low, high, peak = _rows(wrong, path, head)
+    low_before, high_before, peak_before = _rows(right, path, head)
     words = []
     if (with_it := _span(low, high)) != (without := _span(low_before, high_before)):
         words.append(f"its rows sum to {with_it} with the bug and to {without} without")
@@ -114,10 +116,10 @@ def rows(pair: Pair) -> str:
     return f"The head that changes most is `{path}`, head {head + 1}: {'; '.join(words)}."
 
 
-def _rows(run: Reading, path: str, head: int, padding: int) -> tuple[float, float, float]:
-    pattern = run.trace[f"{path}.pattern"][0, head]  # [query, key]
-    in_source = path.startswith("encoder") or run.example.target is None
-    pattern = pattern[: pattern.shape[0] - (padding if in_source else 0)]
+def _rows(run: Reading, path: str, head: int) -> tuple[float, float, float]:
+    pattern = run[f"{path}.pattern"][0, head]  # [query, key]
+    real = run.trace.real(Site.parse(path).query_stack)
+    pattern = pattern if real is None else pattern[: int(real.sum())]
     sums = pattern.sum(dim=-1)
     return sums.min().item(), sums.max().item(), torch.amax(pattern, dim=-1).mean().item()
 

@@ -11,8 +11,8 @@ from pages.bug_lab.attention import attention_panel
 from pages.bug_lab.card import bug_card, crashes_panel
 from pages.bug_lab.choice import ask_bug, no_such_bug_here
 from pages.bug_lab.fit import ask_fitting
-from pages.bug_lab.notes import bug_notes, look_for, said, seen_in
-from pages.bug_lab.runs import Pair, pair_of, shows_padding, verdict
+from pages.bug_lab.notes import bug_notes, effect, look_for, seen_in
+from pages.bug_lab.runs import Written, readings, shows_padding, verdict, written
 from pages.bug_lab.training import is_training, lesson_of, tick, training_panel
 from pages.bug_lab.verdict import verdict_panel
 from pages.components.prediction_strip import Lane, prediction_strip
@@ -25,6 +25,7 @@ from pages.shared.session import open_page
 from pages.shared.view import View
 from xformer.bugs import Bug
 from xformer.errors import XformerError
+from xformer.reading import Reading
 
 SHOW = {"answer": "Answer", "attention": "Attention", "diagnosis": "Diagnosis", "training": "Train both"}
 
@@ -41,11 +42,11 @@ def page() -> None:
         what_to_notice([look_for(bug), seen_in(bug)])
         return
     show = _ask_show(bug)
-    pair = _pair(view, bug)
-    if show == "answer" and pair is not None:
-        _predictions(view, bug, pair)
-    elif show == "attention" and pair is not None:
-        attention_panel(view, bug, pair)
+    both, alone = _both(view, bug)
+    if show == "answer" and both:
+        _predictions(view, bug, both, alone)
+    elif show == "attention" and both:
+        attention_panel(view, bug, both)
     elif show == "diagnosis":
         with st.spinner("Examining both models …"):
             verdict_panel(bug, *verdict(view.model, bug.name))
@@ -54,7 +55,7 @@ def page() -> None:
     def rest() -> None:
         link = training_panel(view, bug) if show == "training" else {}
         chosen.share(bug=bug.name, **own, **link)
-        what_to_notice(bug_notes(view, bug, pair, lesson_of(view, bug)))
+        what_to_notice(bug_notes(view, bug, both, alone, lesson_of(view, bug)))
         if show == "training" and is_training() != (every is not None):
             st.rerun()  # the page has to begin to run by itself, or to stop
 
@@ -70,37 +71,37 @@ def _ask_show(bug: Bug) -> str:
     return choose("show", SHOW, "answer", "Show", key="bug_show", label_visibility="collapsed")
 
 
-def _pair(view: View, bug: Bug) -> Pair | None:
-    """Both runs, or a sentence on why there are none."""
+def _both(view: View, bug: Bug) -> tuple[list[Reading], Written]:
+    """Both readings and what both write alone, or a sentence on why there are none."""
     if bug.shows == "in training":
-        return None
+        return [], []
     if not shows_padding(view, bug):
         st.info("This bug shows with padding only, and this model’s input has none.", icon=":material/info:")
-        return None
+        return [], []
     try:
         with patience("Both models write") as step:
-            return pair_of(view, bug, step)
+            return readings(view, bug), written(view, bug, step)
     except XformerError as error:
         st.error(literal(f"The changes of this run do not fit the broken model. {error}"))
-        return None
+        return [], []
 
 
-def _predictions(view: View, bug: Bug, pair: Pair) -> None:
+def _predictions(view: View, bug: Bug, both: list[Reading], alone: Written) -> None:
     """What it reads and says, right and wrong, and what both write on their own; then the loss in words."""
-    shown = lanes(view.task, pair.right, pair.wrong, "with the bug")
-    if math.isnan(pair.wrong.loss):
-        shown[-1] = replace(shown[-1], tokens=("NaN",) * len(pair.wrong.answer))
+    shown = lanes(view.task, both[0], both[1], "with the bug")
+    if math.isnan(both[1].loss):
+        shown[-1] = replace(shown[-1], tokens=("NaN",) * len(both[1].answer))
     lost = ""
-    if pair.alone is not None:
-        label, answer = view.task.vocabulary.labels, pair.right.answer
-        lost = "" if pair.alone[1] else " On its own it writes nothing: there the code with this bug fails."
-        for name, tokens in zip(("alone, right", "alone, bug"), pair.alone, strict=True):
+    if alone:
+        label, answer = view.task.vocabulary.labels, both[0].answer
+        lost = "" if alone[1] else " On its own it writes nothing: there the code with this bug fails."
+        for name, tokens in zip(("alone, right", "alone, bug"), alone, strict=True):
             if not tokens:
                 continue
             right = tuple(i < len(answer) and token == answer[i] for i, token in enumerate(tokens))
             shown.append(Lane(name, tuple(label[token] for token in tokens), right, offset=shown[-1].offset))
     prediction_strip(shown, key="bug_strip")
-    st.caption(said(view, bug, pair) + lost)
+    st.caption(effect(view, bug, both, alone) + lost)
 
 
 page()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-from pages.shared import models
+from pages.bug_lab.lesson import Lesson, lab_preset, lesson, lesson_code
+from pages.bug_lab.state import state
 from pages.shared.ask import seed
 from pages.shared.background_job import TICK, Job
 from pages.shared.layout import is_dark
@@ -17,20 +17,15 @@ from pages.shared.literal import literal
 from pages.shared.notebook import code_and_data
 from pages.shared.view import View
 from xformer.bugs import Bug
-from xformer.bugs.lab import lab_run
-from xformer.config import TrainConfig
-from xformer.errors import XformerError
-from xformer.presets import Preset
-from xformer.training.progress import Progress
 from xformer.viz.theme import HEAD_HUES
 from xformer.viz.training import Curves, curve_chart
 
 STEPS = (200, 800)
-HELD_OUT, MOST_KEPT = 64, 6
+MOST_KEPT = 6
+"""Lessons of one visit."""
 BUDGET = 0.35
 """Seconds of training in one run of the page, out of the `TICK` between two."""
 RATES = (1, 10)
-JOBS = "bug_lessons"
 HUES = (HEAD_HUES[0], HEAD_HUES[1])
 NAMES = {"right": "right", "wrong": "with bug"}
 CHARTS = {
@@ -40,42 +35,17 @@ CHARTS = {
 }
 
 
-@dataclass(frozen=True)
-class Lesson:
-    """How far both have come: one row a report, and why the run with the bug ended early, where it did."""
-
-    rows: list[dict[str, float]] = field(repr=False)
-    step: int
-    steps: int
-    problem: str = ""
-
-    @property
-    def is_final(self) -> bool:
-        return self.step >= self.steps
-
-
-def lesson(preset: Preset, bug: Bug, steps: int) -> Iterator[Lesson]:
-    """Train both, a report of each in turn; a run that breaks off stays where it is while the other goes on."""
-    right = lab_run(preset, steps=steps, device="cpu").reports()
-    wrong: Iterator[Progress] | None = lab_run(preset, bug, steps=steps, device="cpu").reports()
-    rows: list[dict[str, float]] = []
-    problem = ""
-    for progress in right:
-        row = {"step": float(progress.step)} | _figures(progress, "right")
-        if wrong is not None:
-            try:
-                row |= _figures(next(wrong), "wrong")
-            except XformerError as error:
-                wrong, problem = None, str(error)
-        rows.append(row)
-        yield Lesson(list(rows), progress.step, steps, problem)
-
-
 def training_panel(view: View, bug: Bug) -> dict[str, str]:
     """The button, the progress and the curves; returns what the link keeps."""
     seed("rate", RATES, RATES[bug.name == "no-clipping"], key=_rate_key(bug))
     seed("steps", STEPS, STEPS[0], key="bug_steps")
-    job: Job[Lesson] | None = _jobs().get(_about(view, bug))
+    look: dict[str, Any] = {
+        "required": True,
+        "persist_state": "session",
+        "label_visibility": "collapsed",
+        "width": "content",
+    }
+    job: Job[Lesson] | None = state().lessons.get(_about(view, bug))
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="bug_train_bar"):
         st.button(
             "Train both",
@@ -90,21 +60,15 @@ def training_panel(view: View, bug: Bug) -> dict[str, str]:
             "Steps",
             STEPS,
             format_func="{} steps".format,
-            required=True,
             key="bug_steps",
-            persist_state="session",
-            label_visibility="collapsed",
-            width="content",
+            **look,
         )
         st.segmented_control(
             "Learning rate",
             RATES,
             format_func={1: "usual rate", 10: "ten times that"}.__getitem__,
-            required=True,
             key=_rate_key(bug),
-            persist_state="session",
-            label_visibility="collapsed",
-            width="content",
+            **look,
         )
         if job is not None and job.is_running:
             job.advance(BUDGET)
@@ -130,33 +94,17 @@ def _rate_key(bug: Bug) -> str:
 
 def lesson_of(view: View, bug: Bug) -> Lesson | None:
     """What has been trained of this model and bug so far."""
-    job = _jobs().get(_about(view, bug))
+    job = state().lessons.get(_about(view, bug))
     return None if job is None else job.latest
 
 
 def is_training() -> bool:
-    return any(job.is_running for job in _jobs().values())
+    return any(job.is_running for job in state().lessons.values())
 
 
 def tick() -> float | None:
     """How often the page runs again by itself: only while something is trained."""
     return TICK if is_training() else None
-
-
-def lab_preset(view: View, rate: int, steps: int) -> Preset:
-    """The model's own size and task, trained briefly with small batches."""
-    recipe = models.card(view.model).get("train")
-    peak = recipe.get("peak_lr", 3e-3) if isinstance(recipe, dict) else 3e-3
-    batch = min(32, recipe.get("batch_size", 32)) if isinstance(recipe, dict) else 32
-    train = TrainConfig(
-        steps=steps,
-        batch_size=batch,
-        peak_lr=peak * rate,
-        log_every=min(20, max(1, steps // 20)),
-        held_out=HELD_OUT,
-        snapshot_every=0,
-    )
-    return Preset("lab", "lab", "", view.checkpoint.config, view.task.config, train)
 
 
 def _about(view: View, bug: Bug) -> str:
@@ -165,22 +113,10 @@ def _about(view: View, bug: Bug) -> str:
     return f"{view.model}|{bug.name}|{rate}|{steps}"
 
 
-def _figures(progress: Progress, side: str) -> dict[str, float]:
-    return {
-        f"loss_{side}": progress.loss,
-        f"tokens_{side}": progress.held_out.token_accuracy,
-        f"gradient_{side}": progress.gradient_norm,
-    }
-
-
-def _jobs() -> dict[str, Job[Lesson]]:
-    return st.session_state.setdefault(JOBS, {})
-
-
 def _start(view: View, bug: Bug) -> None:
     """Begin anew; whatever else is being trained for this visitor ends, and of what was, the last few are kept."""
     rate, steps = st.session_state[_rate_key(bug)], st.session_state["bug_steps"]
-    jobs = _jobs()
+    jobs = state().lessons
     for job in jobs.values():
         job.cancel()
     about = _about(view, bug)
@@ -200,18 +136,5 @@ def _show(view: View, bug: Bug, latest: Lesson) -> None:
             st.altair_chart(chart, width="stretch", key=f"bug_curve_{index}")
     if latest.problem:
         st.info(f"With the bug: {literal(latest.problem)}", icon=":material/error:")
-    train = lab_preset(view, st.session_state[_rate_key(bug)], st.session_state["bug_steps"]).train
-    lines = [
-        "import xformer",
-        "from xformer.bugs import BUGS",
-        "from xformer.bugs.lab import lab_run",
-        "from xformer.config import TrainConfig",
-        "from xformer.presets import Preset",
-        f'checkpoint = xformer.load("{models.shown_path(view.model)}")',
-        f"train = TrainConfig(steps={train.steps}, batch_size={train.batch_size}, peak_lr={train.peak_lr}, "
-        f"log_every={train.log_every}, held_out={HELD_OUT}, snapshot_every=0)",
-        'preset = Preset("lab", "lab", "", checkpoint.config, checkpoint.task.config, train)',
-        f'for progress in lab_run(preset, BUGS["{bug.name}"]).reports():',
-        "    print(progress.step, progress.loss)",
-    ]
-    code_and_data(lines, table, "training", "bug-lab")
+    preset = lab_preset(view, st.session_state[_rate_key(bug)], st.session_state["bug_steps"])
+    code_and_data(lesson_code(view, bug, preset), table, "training", "bug-lab")

@@ -60,10 +60,12 @@ def page() -> None:
     if comparison.has_decoder:
         shown["mode"] = "forced" if comparison.forced else "free"
     link_of_screen.share(shown)
-    if wait_for_rollouts(comparison):
-        take_step_of_link(comparison)
-        ticks = _is_working(comparison)
-        st.fragment(_stage, run_every=TICK if ticks else None)(comparison, shown, ticks)
+    if not wait_for_rollouts(comparison):
+        link_of_screen.wait()
+        return
+    take_step_of_link(comparison)
+    ticks = _is_working(comparison)
+    st.fragment(_stage, run_every=TICK if ticks else None)(comparison, shown, ticks)
 
 
 def _stage(comparison: Comparison, shown: dict[str, str], ticks: bool) -> None:

@@ -35,6 +35,8 @@ class _Link:
     """What the widgets of this screen say by themselves."""
     shared: dict[str, str] | None = None
     """What the screen said."""
+    is_waiting: bool = False
+    """Whether the screen is not complete yet, so that what the link asks for stands."""
 
 
 def _link() -> _Link:
@@ -46,15 +48,23 @@ def begin(screen: str) -> None:
     link, now = _link(), st.query_params.to_dict()
     if link.screen != screen or getattr(get_script_run_ctx(), "is_history_navigation", False):
         link.asks, link.settled, link.screen = now, None, screen
-    link.is_running, link.chosen, link.shared = True, {}, None
+    link.is_running, link.is_waiting, link.chosen, link.shared = True, False, {}, None
 
 
 def finish() -> None:
     """After a screen ran to its end: what it shows is its link."""
     link = _link()
-    link.is_running, link.asks, link.settled = False, {}, link.screen
+    link.is_running = False
+    if link.is_waiting:
+        return
+    link.asks, link.settled = {}, link.screen
     if link.shared is not None:
         _write(link)
+
+
+def wait() -> None:
+    """The screen cannot show all yet: what the link asks for stands until a run in which it can."""
+    _link().is_waiting = True
 
 
 def asked(name: str) -> str | None:

@@ -198,7 +198,8 @@ def test_players_that_take_long_say_how_far_they_are_and_can_be_stopped(
 ) -> None:
     monkeypatch.setattr("pages.compare.wait.AT_ONCE", 0.0)
     monkeypatch.setattr(Job.advance, "__defaults__", (0.0,))  # one step of work per run of the page
-    app = open_page(COMPARE, a="reverse-decoder", b="reverse-decoder~temperature-2~seed-77", input="4 4 8 1 2 3 9")
+    link = {"a": "reverse-decoder", "b": "reverse-decoder~temperature-2~seed-77", "panel": "lens", "step": "1"}
+    app = open_page(COMPARE, **link, input="4 4 8 1 2 3 9")
     assert not app.exception
     assert "What to notice" not in words(app)
     app.button(key="compare_wait_cancel").click().run()
@@ -209,6 +210,7 @@ def test_players_that_take_long_say_how_far_they_are_and_can_be_stopped(
             break
         app.run()
     assert len(ruler(app)["players"]) == 2
+    assert {name: in_link(app, name) for name in link} == link  # what it asked for has waited, too
 
 
 def test_many_heads_and_long_inputs_are_summarised(open_page: Open, runs: Path) -> None:

@@ -183,51 +183,50 @@ def view_of(model: str) -> Any:
 @pytest.mark.parametrize("model", ["reverse-small", "digits"])
 def test_every_bug_shows_something_on_the_model_that_is_chosen_for_it(model: str, bug: str) -> None:
     from pages.bug_lab.fit import FITTING, fitting, shows_something
-    from pages.bug_lab.runs import pair_of
+    from pages.bug_lab.runs import readings
 
     view, why = fitting(view_of(model), BUGS[bug])
     assert bool(why) == (view.model != model)
     if BUGS[bug].shows == "in training":
         assert view.model == FITTING[bug]
     else:
-        assert shows_something(pair_of(view, BUGS[bug]), BUGS[bug])
+        assert shows_something(readings(view, BUGS[bug]), BUGS[bug])
 
 
 def test_what_is_the_same_with_the_bug_is_not_called_a_change() -> None:
     from pages.bug_lab.notes import rows
-    from pages.bug_lab.runs import pair_of
+    from pages.bug_lab.runs import readings
 
-    pair = pair_of(view_of("reverse-small"), BUGS["init-too-large"])
-    assert re.search(r"largest weight of a row is [\d.]+ on average with the bug and [\d.]+ without", rows(pair))
-    assert rows(replace(pair, wrong=pair.right)) == ""
+    both = readings(view_of("reverse-small"), BUGS["init-too-large"])
+    assert re.search(r"largest weight of a row is [\d.]+ on average with the bug and [\d.]+ without", rows(both))
+    assert rows([both[0], both[0]]) == ""
 
 
 def test_of_a_long_answer_only_the_first_tokens_are_written_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     from pages.bug_lab import runs
 
     view, bug = view_of("reverse-decoder"), BUGS["causal-ignored"]
-    whole = runs.pair_of(view, bug).alone
+    whole = runs.written(view, bug)
     runs.shared.clear()
     monkeypatch.setattr(runs, "MOST_WRITTEN", 2)
     told: list[tuple[int, int]] = []
-    first = runs.pair_of(view, bug, lambda done, of: told.append((done, of))).alone
-    assert whole is not None
-    assert first == (whole[0][:2], whole[1][:2])
+    first = runs.written(view, bug, lambda done, of: told.append((done, of)))
+    assert first == [whole[0][:2], whole[1][:2]]
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert len(whole[0]) > 2
     runs.shared.clear()
 
 
 def test_a_high_loss_is_said_only_of_a_high_loss() -> None:
-    from pages.bug_lab.notes import said
-    from pages.bug_lab.runs import pair_of
+    from pages.bug_lab.notes import effect
+    from pages.bug_lab.runs import readings
 
     view, bug = view_of("reverse-small"), BUGS["init-too-large"]
-    pair = pair_of(view, bug)
-    low, high = (replace(pair, wrong=replace(pair.wrong)) for _ in range(2))
-    vars(low.wrong)["loss"], vars(high.wrong)["loss"] = 3.28, 9.0  # as if the broken model had said that
-    assert "in the patterns, not in the loss" in said(view, bug, low)
-    assert "in the patterns, not in the loss" not in said(view, bug, high)
+    right, wrong = readings(view, bug)
+    for loss, is_low in ((3.28, True), (9.0, False)):
+        shown = replace(wrong)
+        vars(shown)["loss"] = loss  # as if the broken model had said that
+        assert ("in the patterns, not in the loss" in effect(view, bug, [right, shown], [])) == is_low
     assert "above ln" not in bug.look_for
 
 
@@ -250,8 +249,9 @@ def test_the_loss_is_that_of_the_broken_model_and_the_code_records_it(
     app = open_page(BUG_LAB, model=model, bug=bug, show="attention", own="1", **change)
     assert complaints(app) == []
     space = run_codes(app, monkeypatch)[0]
-    checkpoint = space["checkpoint"]
-    example = checkpoint.task.example([3, 7, 12, 9, 4, 11])
+    task = xformer.load(ROOT / "checkpoints" / model).task
+    assert task is not None
+    example = task.example([3, 7, 12, 9, 4, 11])
     losses = [
         torch.nn.functional.cross_entropy(
             space[run].logits[0, : example.labels.shape[1]], example.labels[0], ignore_index=-100
@@ -315,7 +315,7 @@ def test_both_train_from_the_same_weights_and_the_broken_one_may_break_off(
 
 
 def test_the_lesson_is_the_labs_own_training() -> None:
-    from pages.bug_lab.training import lesson
+    from pages.bug_lab.lesson import lesson
     from xformer.bugs.lab import lab_run
     from xformer.presets import PRESETS
 

@@ -31,7 +31,7 @@ FROM_ANYONE = set(
 SAFE = {"literal", "len", "int", "float", "duration", "percent", "megabytes", "join_words"}
 """Calls that make a text harmless, or a number."""
 OURS = {
-    "bug_lab/page.py": {"said(view, bug, pair)"},
+    "bug_lab/page.py": {"effect(view, bug, both, alone)"},
     "shared/layout.py": {"text"},  # the callers hand it over, and are read here too
     "shared/notebook.py": {"words", "text"},
     "feed_forward/activations.py": {"title"},
