@@ -106,3 +106,11 @@ def test_of_many_heads_those_that_moved_furthest_are_drawn() -> None:
     scale = chart.to_dict()["encoding"]["color"]["scale"]
     hues = theme.head_hues(17, dark=False)
     assert scale["range"] == [hues[head] for head in scale["domain"]]  # each head keeps its own
+
+
+def test_a_head_with_a_height_is_as_wide_as_its_place() -> None:
+    free, narrow = (viz.attention(LEARNED, layer=1, head=2, height=height).to_dict() for height in (None, 190))
+    assert free["width"] == free["height"] == 5 * 30
+    assert "width" not in narrow
+    assert narrow["height"] == 5 * 34 + 100  # five rows and the axes
+    assert narrow["datasets"] == free["datasets"]
