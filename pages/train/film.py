@@ -9,12 +9,14 @@ import pandas as pd
 
 from pages.shared.byte_cache import shared
 from xformer import Transformer
-from xformer.analysis.learning import head_table, look
+from xformer.analysis.learning import head_table
 from xformer.names import layer_title
+from xformer.reading import Reading
 from xformer.site import Site
+from xformer.subjects import TaskModel
 from xformer.tasks import Task
 from xformer.tasks.task import Example
-from xformer.viz.film import FilmLayer, Frame, plane
+from xformer.viz.film import FilmLayer, Frame, film_frame
 
 
 @dataclass
@@ -69,12 +71,9 @@ def album_of(run: str, source: tuple[int, ...]) -> Album:
 
 
 def frame_of(model: Transformer, task: Task, example: Example, step: int) -> Frame:
-    seen = look(model, task, example, step)
-    label = task.vocabulary.labels
-    planes = {path: plane(pattern, seen.allowed[path]) for path, pattern in seen.patterns.items()}
-    return Frame(
-        step, planes, seen.scores, tuple(label[token] for token in seen.predicted), seen.right, seen.probability
-    )
+    """What a film keeps of a snapshot with that input."""
+    subject = TaskModel(model, task)
+    return film_frame(Reading(subject, example, subject.record(example, keep=["*.pattern", "*.mask", "logits"])), step)
 
 
 def layers_of(task: Task, example: Example, frames: Sequence[Frame]) -> tuple[FilmLayer, ...]:

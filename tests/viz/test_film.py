@@ -6,8 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from xformer.viz.film import SIDE, FilmLayer, Frame, film_header, pack_film, plane
+from tests.training.tiny import ARCHITECTURES, tiny_model, tiny_task
+from xformer.model import Transformer
+from xformer.reading import Reading
+from xformer.subjects import TaskModel
+from xformer.viz.film import SIDE, FilmLayer, Frame, film_frame, film_header, pack_film, plane
 from xformer.viz.planes import LEVELS, MASKED, NAN
 
 
@@ -77,3 +82,29 @@ def test_a_frame_of_another_shape_is_refused() -> None:
         film([frame], [layer])
     with pytest.raises(ValueError, match="begins with"):
         film_header(b"XATT")
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_frame_is_what_the_model_does(architecture: str) -> None:
+    task = tiny_task(architecture)
+    model = Transformer(tiny_model(task, n_layers=2), torch.Generator().manual_seed(3)).eval()
+    example = task.example([3, 1, 4, 1])
+    subject = TaskModel(model, task)
+    reading = Reading(subject, example, subject.record(example))
+    seen = film_frame(reading, 40)
+    inputs = [example.stream] if example.target is None else [example.stream, example.target]
+    with torch.no_grad():
+        logits = model(*inputs)[0]
+    wanted = [(i, token) for i, token in enumerate(example.labels[0].tolist()) if token >= 0]
+    assert seen.step == 40
+    assert list(seen.says) == [subject.labels[int(logits[i].argmax())] for i, _ in wanted]
+    assert list(seen.right) == [int(logits[i].argmax()) == token for i, token in wanted]
+    assert list(seen.probability) == pytest.approx([logits[i].softmax(-1).max().item() for i, _ in wanted], abs=1e-5)
+    for path, codes in seen.planes.items():
+        pattern, mask = (reading[f"{path}.{name}"][0].numpy() for name in ("pattern", "mask"))
+        assert np.abs(codes / LEVELS - pattern)[mask].max() <= 1.01 / LEVELS  # rounded twice
+        assert (codes[~mask] == MASKED).all()
+    path = next(reversed(seen.scores))  # for reversal, the share of attention on the mirrored token, by hand
+    start = 4 if architecture == "decoder" else 0
+    by_hand = [sum(float(p[start + i, 3 - i]) for i in range(4)) / 4 for p in reading[f"{path}.pattern"][0]]
+    assert seen.scores[path] == pytest.approx(by_hand, abs=1e-6)

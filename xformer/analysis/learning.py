@@ -1,59 +1,20 @@
-"""What one step of a training run does with one input, and when in the run something first held: for watching it learn.
+"""When in a training run something first held: for watching it learn.
 
-look(checkpoint, example, step)      patterns, head scores and predictions of one snapshot
-head_table(looks)                    one row per step and head: the score, how much a head does of what the task needs
+head_table(scores)                   one row per step and head: the score, how much a head does of what the task needs
 first_passing(steps, values, 0.5)    the first step at which a curve is at or above a threshold
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float
-
-from xformer.model import Transformer
-from xformer.reading import Reading
-from xformer.subjects import TaskModel
-from xformer.tasks import Task
-from xformer.tasks.task import Example
 
 APPEARS = 0.5
 """A head has appeared when half of its attention is where the task needs it."""
 LEARNED = 0.99
 """The share of exact matches from which on a run counts as having learned its task."""
-
-
-@dataclass(frozen=True, eq=False)
-class Look:
-    """One input through the weights of one step. Scores are those of `Task.head_scores`."""
-
-    step: int
-    patterns: dict[str, Float[np.ndarray, "head query key"]]
-    allowed: dict[str, Bool[np.ndarray, "#head #query #key"]]
-    scores: dict[str, list[float]]
-    predicted: tuple[int, ...]
-    """The likeliest token at each output that has a right answer, given the right answer so far."""
-    probability: tuple[float, ...]
-    right: tuple[bool, ...]
-
-
-def look(model: Transformer, task: Task, example: Example, step: int) -> Look:
-    """Run `example` through the weights of a step."""
-    subject = TaskModel(model, task)
-    reading = Reading(subject, example, subject.record(example, keep=["*.pattern", "*.mask", "logits"]))
-    patterns = {path: pattern[0].float().numpy(force=True) for path, pattern in reading.trace.patterns().items()}
-    return Look(
-        step=step,
-        patterns=patterns,
-        allowed={path: reading[f"{path}.mask"][0].numpy(force=True) for path in patterns},
-        scores=task.head_scores(reading.trace, example),
-        predicted=reading.predicted,
-        probability=reading.probability,
-        right=reading.right,
-    )
 
 
 def head_table(scores: Mapping[int, Mapping[str, Sequence[float]]]) -> pd.DataFrame:

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
+from xformer.reading import Reading
+from xformer.subjects import TaskModel
 from xformer.viz.packing import visible
 from xformer.viz.planes import LEVELS, planes_of
 from xformer.viz.theme import HEAD_HUES, SEQUENTIAL
@@ -56,6 +58,23 @@ def plane(
     planes, peaks = planes_of(pattern, allowed, SIDE)
     absolute = np.clip(np.rint(planes * peaks[:, None, None]), 0, LEVELS)
     return np.where(planes <= LEVELS, absolute, planes).astype(np.uint8)
+
+
+def film_frame(reading: Reading, step: int) -> Frame:
+    """What a film keeps of a snapshot's reading: its patterns as codes, the scores of its heads, and what it says."""
+    subject = reading.subject
+    assert isinstance(subject, TaskModel)
+    return Frame(
+        step,
+        {
+            path: plane(pattern[0].float().numpy(force=True), reading[f"{path}.mask"][0].numpy(force=True))
+            for path, pattern in reading.trace.patterns().items()
+        },
+        subject.task.head_scores(reading.trace, reading.example),
+        tuple(subject.labels[token] for token in reading.predicted),
+        reading.right,
+        reading.probability,
+    )
 
 
 def pack_film(
