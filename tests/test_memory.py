@@ -8,7 +8,7 @@ import torch
 from tests.analysis.duel import contender_of
 from tests.layers.reference import ARCHITECTURES, build
 from xformer import memory
-from xformer.analysis.images import read_test_images
+from xformer.analysis.images import predict_test_images
 from xformer.analysis.predictions import portions
 from xformer.counting import n_parameters
 from xformer.errors import InputError
@@ -62,10 +62,10 @@ def test_so_many_inputs_are_read_at_once_as_fit() -> None:
 
 def test_test_images_in_parts_are_read_as_those_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Transformer(preset("digits").model).eval()
-    whole = read_test_images(model)
+    whole = predict_test_images(model)
     monkeypatch.setattr(memory, "LAYER_BYTES", 1)
-    parts = read_test_images(model)
-    assert whole["said"].tolist() == parts["said"].tolist()
+    parts = predict_test_images(model)
+    assert whole["predicted"].tolist() == parts["predicted"].tolist()
     assert torch.allclose(torch.tensor(whole["probability"]), torch.tensor(parts["probability"]), atol=1e-6)
 
 

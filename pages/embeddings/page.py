@@ -21,23 +21,23 @@ def page() -> None:
     view = open_page("Embeddings", "What vector does each token become?")
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         show = choose("show", _panels(view), VECTORS, "Show", key="embeddings_show", label_visibility="collapsed")
-        side = ask_side() if view.is_pair else None
-        parts = input_vectors(view.original().trace, side)
+        stack = ask_side() if view.is_pair else None
+        parts = input_vectors(view.original(), stack)
         part = ask_part(list(parts)) if show == VECTORS else ""
     is_image = view.task.rule.is_image
-    st.caption(where_patches_come_from(view) if is_image else where_from(view, side, parts))
+    st.caption(where_patches_come_from(view) if is_image else where_from(view, stack, parts))
     if show == VECTORS:
-        vectors_panel(view, part, side)
+        vectors_panel(view, part, stack)
     elif show == VOCABULARY:
-        vocabulary_panel(view, side)
+        vocabulary_panel(view, stack)
     elif show == WAVES:
-        number_waves_panel(view, side)
+        number_waves_panel(view, stack)
     else:
         filters_panel(view)
     if is_image:
         patch_notes(view, parts)
     else:
-        embedding_notes(view, parts, side, show)
+        embedding_notes(view, parts, stack, show)
     view.share()
 
 

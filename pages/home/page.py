@@ -10,8 +10,8 @@ import streamlit as st
 
 from pages.components.model_diagram import model_diagram
 from pages.components.prediction_strip import Lane, prediction_strip
-from pages.home.class_said import class_panel, wrong_panel
 from pages.home.continuation import going_on_panel
+from pages.home.predicted_class import class_panel, mistakes_panel
 from pages.home.published_sizes import published_panel, show_parts
 from pages.shared import models, resources, screens
 from pages.shared.ask import choose
@@ -159,7 +159,7 @@ MORE = {
 """What else there is to see of a model, by the word that the link writes."""
 SHOW: dict[str, Callable[[View], None]] = {
     "inside": _inside,
-    "wrong": wrong_panel,
+    "wrong": mistakes_panel,
     "training": _card,
     "numbers": _parameters,
     "paper": lambda _: published_panel(),

@@ -12,7 +12,7 @@ from pages.shared import resources
 from pages.shared.byte_cache import kept
 from pages.shared.link import carry
 from pages.shared.literal import literal
-from xformer.analysis.images import mistakes, read_test_images
+from xformer.analysis.images import predict_test_images, wrong_ones
 from xformer.errors import InputError
 from xformer.tasks import Task
 from xformer.tasks.digit_images import N_TEST, digit_images
@@ -23,9 +23,9 @@ _ANY = "any digit"
 
 
 @kept
-def test_readings(model: str) -> pd.DataFrame:
-    """What a model says to each test image; see `read_test_images`."""
-    return read_test_images(resources.checkpoint(model).model)
+def test_predictions(model: str) -> pd.DataFrame:
+    """What a model says to each test image; see `predict_test_images`."""
+    return predict_test_images(resources.checkpoint(model).model)
 
 
 def ask_image(task: Task, model: str) -> tuple[int, ...]:
@@ -47,7 +47,7 @@ def ask_image(task: Task, model: str) -> tuple[int, ...]:
         st.selectbox("Random, of", [_ANY, *map(str, range(10))], key="of_digit", persist_state="session", width=120)
     first, second = st.columns(2)
     first.button("Random", on_click=_show_random, width="stretch", key="random_input")
-    wrong = mistakes(test_readings(model))["image"].tolist()
+    wrong = wrong_ones(test_predictions(model))["image"].tolist()
     second.button(
         "Mistake",
         on_click=_show_wrong,

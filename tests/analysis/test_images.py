@@ -5,15 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+import xformer
 from tests.layers.reference import randomise
 from xformer import edits
+from xformer.analysis.filters import filter_components, patch_filters, patch_weights, principal_filters
 from xformer.analysis.heads import head_scores
-from xformer.analysis.images import (
-    filter_components,
-    mistakes,
-    patch_filters,
-    read_test_images,
-)
+from xformer.analysis.images import classes, mistakes, predict_test_images
 from xformer.analysis.nearness import places_side_by_side
 from xformer.analysis.neuron_survey import survey
 from xformer.diagnosis.diagnose import diagnose
@@ -34,35 +31,58 @@ def model() -> Transformer:
 
 
 def test_every_test_image_is_read_as_it_is_alone(model: Transformer) -> None:
-    read = read_test_images(model)
+    read = predict_test_images(model)
     assert len(read) == N_TEST
     test = digit_images()[1]
     for row in read.iloc[::53].itertuples():
         p = record(model, test.pixels[row.image][None]).logits[0, 0].softmax(dim=-1)
-        assert (row.digit, row.said) == (int(test.digits[row.image]), int(p.argmax()))
+        assert (row.digit, row.predicted) == (int(test.digits[row.image]), int(p.argmax()))
         assert row.probability == pytest.approx(p.max().item(), abs=1e-5)
         assert row.of_digit == pytest.approx(p[row.digit].item(), abs=1e-5)
 
 
 def test_mistakes_are_the_wrong_ones_the_surest_first(model: Transformer) -> None:
-    read = read_test_images(model)
-    wrong = mistakes(read)
-    assert set(wrong["image"]) == {row.image for row in read.itertuples() if row.said != row.digit}
+    read = predict_test_images(model)
+    wrong = mistakes(xformer.read(TaskModel(model, Task(preset("digits").task)), "test 3"))
+    assert set(wrong["image"]) == {row.image for row in read.itertuples() if row.predicted != row.digit}
     assert wrong["probability"].is_monotonic_decreasing
 
 
 def test_filters_are_the_weights_and_their_components_rebuild_them(model: Transformer) -> None:
-    filters = patch_filters(model)
+    filters = patch_weights(model)
     assert filters.shape == (64, 2, 2)
     assert filters[5, 1, 0] == model.embedding.weight[5, 2]
-    axes, explained = filter_components(filters)
+    axes, explained = principal_filters(filters)
     assert axes.shape == (4, 2, 2)
     assert explained.sum().item() == pytest.approx(1.0)
     flat, basis = filters.flatten(1).double(), axes.flatten(1)
     centred = flat - flat.mean(dim=0)
     torch.testing.assert_close(centred @ basis.T @ basis, centred)
+    reading = xformer.read(TaskModel(model, Task(preset("digits").task)), "test 3")
+    table = patch_filters(reading)
+    for row in table.iloc[::7].to_dict("records"):
+        number = int(row["filter"].removeprefix("dimension "))
+        assert row["weight"] == filters[number, row["pixel y"], row["pixel x"]].item()
+    lengths = table.groupby("filter", sort=False)["weight"].apply(lambda weights: (weights**2).sum())
+    assert len(lengths) == 64
+    assert lengths.is_monotonic_decreasing
+    components = filter_components(reading)
+    assert components["weight"].tolist() == axes.flatten().tolist()
+    assert components["filter"].tolist()[::4] == [
+        f"component {n + 1}: {p:.0%}" for n, p in enumerate(explained.tolist())
+    ]
     with pytest.raises(InputError, match="reads tokens"):
-        patch_filters(Transformer(preset("reverse").model))
+        patch_filters(xformer.read(Transformer(preset("reverse").model), "3 7"))
+
+
+def test_classes_are_the_probabilities_of_the_digits(model: Transformer) -> None:
+    subject = TaskModel(model, Task(preset("digits").task))
+    p = record(model, digit_images()[1].pixels[3][None]).logits[0, 0].softmax(dim=-1)
+    table = classes(xformer.read(subject, "test 3"))
+    assert table["digit"].tolist() == list("0123456789")
+    assert table["probability"].tolist() == pytest.approx(p.tolist(), abs=1e-7)
+    assert table.loc[table["right"], "digit"].tolist() == [str(digit_images()[1].digits[3].item())]
+    assert not classes(xformer.read(subject, "drawn 00g"))["right"].any()  # nobody knows what that is
 
 
 def test_the_share_of_neighbours_counts_places_side_by_side() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from xformer.analysis.embeddings import cosines
+from xformer.analysis.geometry import cosine_matrix
 from xformer.analysis.nearness import kinds_together, numbers_in_order, places_side_by_side
 
 
@@ -50,4 +50,4 @@ def test_places_of_a_map_are_found_and_random_ones_are_not() -> None:
     assert (found.share, found.is_above_chance) == (1.0, True)
     assert found.chance == pytest.approx(48 / 240, abs=0.02)  # ordered pairs side by side, of all
     for seed in range(10):
-        assert not places_side_by_side(cosines(random(16, 64, seed))).is_above_chance
+        assert not places_side_by_side(cosine_matrix(random(16, 64, seed))).is_above_chance

@@ -11,7 +11,7 @@ from streamlit.dataframe_util import convert_arrow_bytes_to_pandas_df
 import xformer
 from pages.shared import image_input
 from tests.pages.conftest import ROOT, Open
-from xformer.analysis.images import mistakes, read_test_images
+from xformer.analysis.images import predict_test_images, wrong_ones
 from xformer.tasks.digit_images import digit_images
 from xformer.words import percent
 
@@ -70,7 +70,7 @@ def test_home_says_what_the_model_says(open_page: Open) -> None:
 
 def test_the_gallery_is_the_mistakes_and_a_click_shows_one(open_page: Open) -> None:
     app = open_page(model=MODEL, more="wrong")
-    wrong = mistakes(read_test_images(checkpoint().model))
+    wrong = wrong_ones(predict_test_images(checkpoint().model))
     keys = [
         button.key for button in app.button if (button.key or "").startswith("wrong_") and button.key != "wrong_input"
     ]
@@ -90,7 +90,7 @@ def test_the_sidebar_chooses_test_images(open_page: Open) -> None:
     number = int(app.query_params["input"].removeprefix("test "))
     assert int(digit_images()[1].digits[number]) == 6
     assert app.sidebar.number_input(key="test_number").value == number
-    wrong = mistakes(read_test_images(checkpoint().model))["image"].tolist()
+    wrong = wrong_ones(predict_test_images(checkpoint().model))["image"].tolist()
     for image in (*wrong, wrong[0]):
         app.sidebar.button(key="wrong_input").click().run()
         assert app.query_params["input"] == f"test {image}"

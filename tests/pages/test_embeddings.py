@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import xformer
-from tests.pages.code_and_picture import assert_code_draws, open_and_watch
+from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import ROOT, Open
-from xformer.analysis.embeddings import neighbours, vocabulary_vectors
+from xformer.analysis.embeddings import neighbours
 
 PAGE = "pages/embeddings/page.py"
 MODELS = sorted(path.parent.name for path in (ROOT / "checkpoints").glob("*/model.safetensors"))
@@ -62,8 +62,7 @@ def test_an_encoder_decoder_has_two_sides_and_says_that_they_share(open_page: Op
 def test_the_neighbours_on_screen_are_those_of_the_library(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", near="7", show="vocabulary")
     checkpoint = xformer.load(ROOT / "checkpoints/reverse")
-    assert checkpoint.task is not None
-    expected = neighbours(vocabulary_vectors(checkpoint.model), checkpoint.task.vocabulary.labels, 7)
+    expected = neighbours(xformer.read(checkpoint, "3 7"), token=7)
     assert app.dataframe[0].value["token"].tolist() == expected["token"].tolist()
     assert app.dataframe[0].value["cosine"].tolist() == expected["cosine"].tolist()
     by_hand = checkpoint.model.embedding.token[expected["id"][0]].double()
@@ -162,6 +161,5 @@ def test_three_axes(open_page: Open) -> None:
 def test_the_code_of_each_picture_draws_that_very_picture(
     open_page: Open, monkeypatch: pytest.MonkeyPatch, link: dict[str, str]
 ) -> None:
-    app, drawn = open_and_watch(open_page, monkeypatch, PAGE, {"model": "reverse"} | link)
+    app = assert_code_draws_what_is_shown(open_page, monkeypatch, PAGE, {"model": "reverse"} | link)
     assert complaints(app) == []
-    assert_code_draws(app, drawn)

@@ -1,34 +1,23 @@
-"""What is drawn is what a run left behind: numbers read back from the charts equal those of record()."""
+"""What is drawn is what a run left behind: numbers read back from the charts equal those of the reading."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+import xformer
 from tests.training.tiny import random_model
-from xformer.analysis.embeddings import (
-    cosine_table,
-    input_vectors,
-    pca,
-    projection_table,
-    vector_table,
-    vocabulary_vectors,
-)
-from xformer.trace import record
+from xformer import viz
+from xformer.analysis.embeddings import input_vectors, principal_axes, vector_table
+from xformer.subjects import BareModel
 from xformer.viz import theme
-from xformer.viz.embeddings import (
-    MOST_CELLS,
-    cosine_heatmap,
-    every,
-    projection,
-    projection_3d,
-    rows_height,
-    vector_heatmap,
-)
+from xformer.viz.embeddings import MOST_CELLS, every, rows_height, vector_heatmap
 
-LABELS = ["3", "7", "1", "7", "<b>"]
-TOKENS = torch.tensor([[3, 7, 1, 7, 2]])
+LABELS = ["3", "7", "1", "7", "2"]
+TOKENS = [3, 7, 1, 7, 2]
 DARK = pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 
 
@@ -40,8 +29,9 @@ def rows_of(chart: object) -> list[dict]:
 
 @DARK
 def test_the_heatmap_holds_the_vectors_of_the_run(dark: bool) -> None:
-    vectors = input_vectors(record(random_model("encoder"), TOKENS))["sum"]
-    chart = vector_heatmap(vector_table(vectors, LABELS), dark=dark)
+    reading = xformer.read(random_model("encoder"), TOKENS)
+    vectors = input_vectors(reading)["sum"]
+    chart = viz.vectors(reading, part="sum", dark=dark)
     rows = rows_of(chart)
     assert len(rows) == vectors.numel()
     for row in rows:
@@ -59,8 +49,8 @@ def test_the_heatmap_holds_the_vectors_of_the_run(dark: bool) -> None:
 
 
 def test_a_scale_that_is_given_is_kept() -> None:
-    table = vector_table(torch.tensor([[1.0, -2.0]]), ["a"])
-    domain = vector_heatmap(table, dark=False, limit=7.0).to_dict()["encoding"]["color"]["scale"]["domain"]
+    chart = viz.vectors(xformer.read(random_model("encoder"), TOKENS), limit=7.0)
+    domain = chart.to_dict()["encoding"]["color"]["scale"]["domain"]
     assert (domain[0], domain[-1]) == (-7.0, 7.0)
 
 
@@ -73,8 +63,9 @@ def test_a_vector_too_wide_to_draw_loses_whole_columns() -> None:
 
 
 def test_cosines_have_the_fixed_domain_and_every_pair() -> None:
-    vectors = input_vectors(record(random_model("encoder"), TOKENS))["tokens"]
-    chart = cosine_heatmap(cosine_table(vectors, LABELS), dark=False)
+    reading = xformer.read(random_model("encoder"), TOKENS)
+    vectors = input_vectors(reading)["tokens"]
+    chart = viz.cosines(reading)
     rows = rows_of(chart)
     assert len(rows) == 25
     for row in rows:
@@ -86,15 +77,10 @@ def test_cosines_have_the_fixed_domain_and_every_pair() -> None:
     assert (domain[0], domain[-1]) == (-1.0, 1.0)
 
 
-def found_and_table() -> tuple:
-    found = pca(vocabulary_vectors(random_model("encoder")), 3)
-    labels = [f"t{i}" for i in range(10)] + ["<script>"]
-    return found, projection_table(found, labels, [3, 10, 3])
-
-
 def test_the_projection_holds_every_token_once_and_marks_the_inputs() -> None:
-    found, table = found_and_table()
-    chart = projection(table, found.explained.tolist(), dark=False, chosen=4)
+    reading = xformer.read(random_model("encoder"), [3, 10, 3])
+    found = principal_axes(reading)
+    chart = viz.projection(reading, near=4)
     rows = rows_of(chart)
     assert [row["id"] for row in rows] == list(range(11))
     assert [row["PC1"] for row in rows] == found.points[:, 0].tolist()
@@ -106,12 +92,19 @@ def test_the_projection_holds_every_token_once_and_marks_the_inputs() -> None:
     assert [param["name"] for param in chart.to_dict()["params"]] == ["point"]
 
 
+class Named(BareModel):
+    """A model that has a token which would be markup."""
+
+    labels = (*(f"t{i}" for i in range(10)), "<script>")  # pyright: ignore
+
+
 def test_the_projection_in_space_holds_the_same_and_no_markup() -> None:
-    found, table = found_and_table()
-    rest, shown = projection_3d(table, found.explained.tolist(), dark=True).data
+    reading = xformer.read(random_model("encoder"), [3, 10, 3])
+    reading = replace(reading, subject=Named(random_model("encoder")))
+    rest, shown = viz.projection(reading, axes=3, dark=True).data
     assert (len(rest.x), len(shown.x)) == (9, 2)
     for index, axis in enumerate("xyz"):
-        np.testing.assert_array_equal(shown[axis], found.points[[3, 10], index].numpy())
+        np.testing.assert_array_equal(shown[axis], principal_axes(reading).points[[3, 10], index].numpy())
     assert list(shown.text) == ["t3", "&lt;script&gt;"]
     assert shown.customdata[:, 0].tolist() == ["0, 2", "1"]
 

@@ -7,11 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+import xformer
+from tests.layers.reference import randomise
+from xformer import viz
+from xformer.analysis.filters import patch_weights
+from xformer.model import Transformer
+from xformer.presets import preset
+from xformer.reading import Reading
+from xformer.subjects import TaskModel
+from xformer.tasks import Task
 from xformer.viz import theme
 from xformer.viz.images import (
-    class_bars,
-    filters_chart,
-    filters_frame,
     overlay_chart,
     overlay_frame,
     picture,
@@ -54,24 +60,41 @@ def test_attention_is_drawn_on_the_fixed_scale_from_0_to_1_and_the_query_is_fram
     assert len(blank["layer"]) == 3  # tiles and two kinds of text: no ink
 
 
-def test_filters_are_centred_on_zero() -> None:
-    filters = DRAW.normal(size=(5, 3, 3))
-    frame = filters_frame(filters, [f"dimension {n}" for n in range(5)], columns=2)
-    for row in frame.itertuples():
-        assert row.weight == filters[int(row.filter.split()[1]), row._2, row._3]
-    scale = filters_chart(frame, dark=False).to_dict()["layer"][0]["encoding"]["color"]["scale"]
-    assert scale["domain"][-1] == -scale["domain"][0] == pytest.approx(abs(filters).max())
+def read_test_image(seed: int = 0) -> Reading:
+    task = Task(preset("digits").task)
+    model = randomise(Transformer(preset("digits").model), seed).eval()
+    return xformer.read(TaskModel(model, task), "test 3")
+
+
+def test_filters_are_centred_on_zero_and_stand_in_rows() -> None:
+    reading = read_test_image()
+    filters = patch_weights(reading.subject.model)  # pyright: ignore
+    spec = viz.patch_filters(reading).to_dict()
+    [rows] = spec["datasets"].values()
+    for row in rows:
+        number = int(row["filter"].split()[1])
+        assert row["weight"] == filters[number, row["pixel y"], row["pixel x"]].item()
+    corners = [(row["x"], row["y"]) for row in rows[::4]]
+    assert corners[0] == (0, 0)
+    assert corners[1][0] > rows[1]["x"]  # beside the whole of the first
+    assert corners[16] == (0, pytest.approx(2.8))  # sixteen in a row
+    scale = spec["layer"][0]["encoding"]["color"]["scale"]
+    assert scale["domain"][-1] == -scale["domain"][0] == pytest.approx(filters.abs().max().item())
+    assert len(max(viz.filter_components(reading).to_dict()["datasets"].values(), key=len)) == 4 * 4
 
 
 def test_bars_are_the_probabilities_of_both_runs() -> None:
-    runs = {"original": DRAW.dirichlet(np.ones(4)), "changed": DRAW.dirichlet(np.ones(4))}
-    spec = class_bars(runs, "0123", 2, dark=False).to_dict()
+    reading, before = read_test_image(0), read_test_image(1)
+    spec = viz.classes(reading, before=before).to_dict()
     [data] = spec["datasets"].values()
+    right = reading.answers[0]
     for row in data:
-        assert row["probability"] == runs[row["run"]][int(row["class"])]
-        assert row["right"] == (row["class"] == "2")
+        run = {"original": before, "changed": reading}[row["run"]]
+        assert row["probability"] == run.probabilities[0, int(row["digit"])].item()
+        assert row["right"] == (row["digit"] == right)
     assert spec["layer"][0]["encoding"]["y"]["scale"]["domain"] == [0, 1]
     assert len(spec["layer"]) == 3
+    assert len(viz.classes(reading).to_dict()["layer"]) == 2
 
 
 @pytest.mark.parametrize("dark", [False, True])

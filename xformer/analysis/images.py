@@ -1,27 +1,20 @@
-"""What a model of images says to all test images, and what its patches look like to it.
-
-patch filters      the columns of W in p·W + b: what each number of a patch's vector looks for in its pixels, and their
-                   principal components                                (Dosovitskiy et al. 2021, arXiv:2010.11929, fig. 7 left)
-"""
+"""What a model of images predicts, for one image and for all test images."""
 
 from __future__ import annotations
 
 import pandas as pd
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from xformer.analysis.embeddings import pca
-from xformer.errors import InputError
-from xformer.layers.embedding import PatchEmbedding
 from xformer.memory import rows_that_fit
 from xformer.model import Transformer
+from xformer.reading import Reading
+from xformer.subjects import own_model
 from xformer.tasks.digit_images import digit_images
 
 
 @torch.no_grad()
-def read_test_images(model: Transformer) -> pd.DataFrame:
-    """One row per test image, in their order: image, digit, said, probability (of what it said), of_digit (the right one's)."""
+def predict_test_images(model: Transformer) -> pd.DataFrame:
+    """One row per test image, in their order: image, digit, predicted, probability (of that), of_digit (the right one's)."""
     _, test = digit_images()
     parts = test.pixels.to(model.device).split(rows_that_fit(model.config, model.config.max_len))
     p = torch.cat([model(part)[:, 0] for part in parts]).softmax(dim=-1).cpu()  # [image, digit]
@@ -30,29 +23,25 @@ def read_test_images(model: Transformer) -> pd.DataFrame:
         {
             "image": range(len(test)),
             "digit": test.digits.tolist(),
-            "said": best.indices.tolist(),
+            "predicted": best.indices.tolist(),
             "probability": best.values.tolist(),
             "of_digit": p.gather(1, test.digits[:, None])[:, 0].tolist(),
         }
     )
 
 
-def mistakes(read: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `read_test_images` that are wrong, the surest first."""
-    return read.loc[read["said"] != read["digit"]].sort_values("probability", ascending=False)
+def wrong_ones(predictions: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `predict_test_images` that are wrong, the surest first."""
+    return predictions.loc[predictions["predicted"] != predictions["digit"]].sort_values("probability", ascending=False)
 
 
-def patch_filters(model: Transformer) -> Float[Tensor, "d_model y x"]:
-    """What each number of a patch's vector looks for: its weights on the pixels. Raises `InputError` without patches."""
-    if not isinstance(model.embedding, PatchEmbedding):
-        raise InputError("Only a model of images has patch filters, and this one reads tokens.")
-    side = model.config.patch
-    return model.embedding.weight.detach().view(-1, side, side)
+def mistakes(reading: Reading) -> pd.DataFrame:
+    """The test images that the model of a reading gets wrong by itself, the surest first: see `predict_test_images`."""
+    return wrong_ones(predict_test_images(own_model(reading.subject)))
 
 
-def filter_components(
-    filters: Float[Tensor, "d_model y x"],
-) -> tuple[Float[Tensor, "axis y x"], Float[Tensor, " axis"]]:
-    """The principal axes of the filters as patches, and the share of their variance along each."""
-    found = pca(filters.flatten(1))
-    return found.axes.view(-1, *filters.shape[1:]), found.explained
+def classes(reading: Reading) -> pd.DataFrame:
+    """How probable each digit is to be in the image, one row a digit: digit, probability, right (where somebody knows)."""
+    labels, right = reading.subject.labels, reading.answer[0] if reading.has_right_answer else None
+    p = reading.probabilities[0].tolist()  # [digit]
+    return pd.DataFrame({"digit": labels, "probability": p, "right": [place == right for place in range(len(p))]})

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from xformer.analysis.embeddings import cosines
+from xformer.analysis.geometry import cosine_matrix
 
 N_SHUFFLES = 999
 
@@ -69,7 +69,7 @@ def places_side_by_side(cosine: Float[Tensor, "patch patch"]) -> Nearness:
 
 
 def _nearest(vectors: Float[Tensor, "token d_model"]) -> Int[Tensor, " token"]:
-    return cosines(vectors).fill_diagonal_(-math.inf).argmax(dim=1)
+    return cosine_matrix(vectors).fill_diagonal_(-math.inf).argmax(dim=1)
 
 
 def _shuffles(n: int) -> Int[Tensor, "shuffle token"]:

@@ -1,22 +1,21 @@
-"""Pictures of vectors: a signed heatmap of them, their cosines, and the vocabulary seen along its principal axes.
+"""Draw the vectors of an input: their numbers as a signed heatmap, and how alike any two of them are.
 
-Each takes the table that `xformer.analysis.embeddings` makes and returns an Altair chart (Plotly where there are three axes).
+viz.vectors(reading, part="sum")
+viz.cosines(reading, part="sum")
 """
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 
 import altair as alt
-import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
+from xformer.analysis.embeddings import cosines as cosines_table
+from xformer.analysis.embeddings import vectors as vectors_table
+from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.labels import label_layers, place_labels
-from xformer.words import percent
 
 MOST_CELLS = 5000
 """What one Altair heatmap draws: beyond it a browser slows down, and Altair in a notebook refuses."""
@@ -25,10 +24,6 @@ MOST_CELLS = 5000
 def every(n_rows: int, n_columns: int) -> int:
     """Which columns a heatmap draws, so that it has at most `MOST_CELLS`: all of them (1), every 2nd (2), …"""
     return max(1, math.ceil(n_columns / max(1, MOST_CELLS // max(1, n_rows))))
-
-
-NARROW = 400
-"""Pixels between the outermost points of a projection in a window of usual width: what its labels have to share."""
 
 
 def rows_height(n_rows: int, most: int = 300, around: int = 70) -> int:
@@ -75,8 +70,30 @@ def vector_heatmap(
     )
 
 
-def cosine_heatmap(table: pd.DataFrame, *, dark: bool, height: int = 300) -> alt.Chart:
-    """The cosine of every two positions, always from −1 (orange) to 1 (blue). `table`: see `cosine_table`."""
+def vectors(
+    reading: Reading,
+    *,
+    part: str = "tokens",
+    stack: str | None = None,
+    positions: Sequence[int] | None = None,
+    limit: float | None = None,
+    dark: bool = False,
+) -> alt.Chart:
+    """The numbers of `analysis.vectors`, a row a position; colours run from −`limit` to `limit`, or to the largest."""
+    table = vectors_table(reading, part=part, stack=stack, positions=positions)
+    return vector_heatmap(table, limit=limit, dark=dark)
+
+
+def cosines(
+    reading: Reading,
+    *,
+    part: str = "tokens",
+    stack: str | None = None,
+    positions: Sequence[int] | None = None,
+    dark: bool = False,
+) -> alt.Chart:
+    """The cosine of every two of the same vectors, always from −1 (orange) to 1 (blue)."""
+    table = cosines_table(reading, part=part, stack=stack, positions=positions)
     labelled = table.assign(
         one=[f"{p} · {t}" for p, t in zip(table["position"], table["token"], strict=True)],
         other=[f"{p} · {t}" for p, t in zip(table["other position"], table["other token"], strict=True)],
@@ -95,107 +112,8 @@ def cosine_heatmap(table: pd.DataFrame, *, dark: bool, height: int = 300) -> alt
                 alt.Tooltip("cosine:Q", format=".7f"),
             ],
         )
-        .properties(height=rows_height(len(order), height, around=100))
+        .properties(height=rows_height(len(order), around=100))
     )
-
-
-def projection(
-    table: pd.DataFrame,
-    explained: Sequence[float],
-    *,
-    dark: bool,
-    chosen: int | None = None,
-    height: int = 430,
-) -> alt.LayerChart | alt.FacetChart:
-    """The vocabulary along its first two principal axes; the input's tokens larger and in colour, `chosen` (an id) ringed.
-
-    `table`: see `projection_table`. A click on a point is the selection "point", with the token.
-    """
-    table = _told_apart(table)
-    x = alt.X("PC1:Q", title=_axis(1, explained), scale=alt.Scale(padding=22))
-    y = alt.Y("PC2:Q", title=_axis(2, explained), scale=alt.Scale(padding=16))
-    tooltip = [
-        alt.Tooltip("token:N"),
-        alt.Tooltip("positions:N", title="in the input at"),
-        alt.Tooltip("PC1:Q", format=".7g"),
-        alt.Tooltip("PC2:Q", format=".7g"),
-    ]
-    quiet, loud = theme.pick(theme.PART_HUES["tokens"], dark), theme.pick(theme.PRIMARY, dark)
-    sides = place_labels(
-        table[["PC1", "PC2"]].to_numpy(),
-        table["token"].tolist(),
-        first=table["shown"].tolist(),
-        width=NARROW,
-        height=height - 100,
-    )
-    base = alt.Chart(table.assign(side=sides)).encode(x=x, y=y, tooltip=tooltip)
-    rest, marked = base.transform_filter("!datum.shown"), base.transform_filter("datum.shown")
-    click = alt.selection_point(name="point", fields=["token"], on="click", clear=False)
-    ring = base.transform_filter(alt.datum.id == (-1 if chosen is None else chosen))
-    hit = base.mark_circle(size=500, opacity=0).add_params(click)  # a finger's width to aim at
-    bold = {"size": 15, "gap": 9, "fontWeight": "bold", "color": theme.pick(theme.TEXT, dark)}
-    return alt.layer(
-        ring.mark_point(size=420, strokeWidth=2, color=theme.pick(theme.PART_HUES["positions"], dark)),
-        rest.mark_circle(size=45, color=quiet, opacity=0.55),
-        *label_layers(rest, "token:N", color=quiet),
-        marked.mark_circle(size=150, color=loud, opacity=1),
-        *label_layers(marked, "token:N", **bold),
-        hit,
-    ).properties(height=height)
-
-
-def projection_3d(table: pd.DataFrame, explained: Sequence[float], *, dark: bool, height: int = 480) -> go.Figure:
-    """The same along the first three axes, to be turned with the mouse."""
-    table = _told_apart(table)
-    quiet, loud = theme.pick(theme.PART_HUES["tokens"], dark), theme.pick(theme.PRIMARY, dark)
-    figure = go.Figure()
-    for shown, name, colour, size, font in (
-        (False, "rest of the vocabulary", quiet, 4, 11),
-        (True, "in the input", loud, 8, 16),
-    ):
-        part = table[table["shown"] == shown]
-        figure.add_scatter3d(
-            x=np.asarray(part["PC1"]),
-            y=np.asarray(part["PC2"]),
-            z=np.asarray(part["PC3"]),
-            mode="markers+text",
-            name=name,
-            text=np.array([html.escape(token) for token in part["token"]]),
-            customdata=np.asarray(part[["positions"]]),
-            textfont={"size": font, "color": theme.pick(theme.TEXT, dark) if shown else quiet},
-            textposition="top center",
-            marker={"size": size, "color": colour, "opacity": 1.0 if shown else 0.6},
-            hovertemplate="token %{text}<br>in the input at %{customdata[0]}<br>"
-            "PC1 %{x:.7g}<br>PC2 %{y:.7g}<br>PC3 %{z:.7g}<extra></extra>",
-        )
-    line = "#9aa3b5" if dark else "#667085"
-    figure.update_layout(
-        height=height,
-        margin={"l": 0, "r": 0, "t": 0, "b": 0},
-        legend={"orientation": "h", "y": 1.0, "x": 0.0},
-        scene={
-            f"{axis}axis": {
-                "title": {"text": f"PC{index} ({percent(float(explained[index - 1]), 1)})"},
-                "showbackground": False,
-                "gridcolor": "rgba(128,128,128,0.35)",
-                "zerolinecolor": line,
-                "color": line,
-            }
-            for index, axis in enumerate("xyz", start=1)
-        },
-    )
-    figure.update_scenes(
-        aspectmode="cube", camera={"eye": {"x": 1.5, "y": 1.5, "z": 0.9}, "center": {"x": 0, "y": 0, "z": -0.12}}
-    )
-    return figure
-
-
-def _told_apart(table: pd.DataFrame) -> pd.DataFrame:
-    return table.assign(shown=table["positions"] != "")
-
-
-def _axis(index: int, explained: Sequence[float]) -> str:
-    return f"PC{index} ({percent(float(explained[index - 1]), 1)} of the variance)"
 
 
 def _signed(field: str, limit: float, dark: bool, title: str, legend: bool) -> alt.Color:

@@ -1,6 +1,6 @@
-"""Pictures of images: attention laid over the pixels, small maps in the place of each patch, filters, class probabilities.
+"""Pictures of images: attention laid over the pixels, and small maps in the place of each patch.
 
-Everything is drawn in one frame of pixels: a tile is a rectangle with a value (attention, cosine, weight), a dot is a pixel's
+Everything is drawn in one frame of pixels: a tile is a rectangle with a value (attention, cosine), a dot is a pixel's
 ink on top of it, as large as there is ink. So the scale of the tiles can be read, whatever was drawn there.
 """
 
@@ -103,68 +103,6 @@ def overlay_chart(frame: pd.DataFrame, *, dark: bool, what: str, query: str = ""
         ).transform_calculate(class_y="datum.y + 0.6"),
     ]  # fmt: skip
     return alt.layer(*layers).properties(width=width * unit, height=height * unit, autosize=_OWN_SIZE)
-
-
-def filters_frame(filters: Float[np.ndarray, "filter y x"], names: Sequence[str], columns: int = 16) -> pd.DataFrame:
-    """One row a weight: filter, y, x, weight and its tile; the filters stand in rows of `columns`."""
-    _, height, width = filters.shape
-    rows = []
-    for number, (name, found) in enumerate(zip(names, filters.tolist(), strict=True)):
-        row, column = divmod(number, columns)
-        for y, line in enumerate(found):
-            for x, value in enumerate(line):
-                tile = _tile("", name, value, column * (width + 0.8) + x, row * (height + 0.8) + y, 1, 1)
-                rows.append({"filter": name, "pixel y": y, "pixel x": x, **tile, "itself": False})
-    return pd.DataFrame(rows).rename(columns={"value": "weight"}).drop(columns=["kind", "where"])
-
-
-def filters_chart(frame: pd.DataFrame, *, dark: bool, unit: float = 12.0) -> Chart:
-    """Filters as small patches, orange below zero and blue above."""
-    limit = theme.signed_limit(frame["weight"].to_numpy())
-    tooltip = ["filter:N", "pixel y:Q", "pixel x:Q", alt.Tooltip("weight:Q", format=".6f")]
-    return tile_map(frame, "weight", limit, tooltip, dark, unit)
-
-
-def class_bars(
-    runs: dict[str, Float[np.ndarray, " digit"]], labels: Sequence[str], right: int | None, *, dark: bool = False
-) -> Chart:
-    """How probable each class is, on the fixed scale from 0 to 1; the right one is marked, or else (None) the likeliest is
-    stressed. The last run is filled, the first an outline."""
-    names = list(runs)
-    strong = int(np.argmax(runs[names[-1]])) if right is None else right
-    table = pd.DataFrame(
-        [
-            {
-                "run": name,
-                "class": label,
-                "probability": float(value),
-                "right": place == right,
-                "strong": place == strong,
-            }
-            for name, values in runs.items()
-            for place, (label, value) in enumerate(zip(labels, values, strict=True))
-        ]
-    )
-    hue = theme.pick(theme.PRIMARY, dark)
-    x = alt.X("class:N", sort=list(labels), title="digit", axis=alt.Axis(labelAngle=0, labelFontSize=15))
-    y = alt.Y("probability:Q", scale=alt.Scale(domain=[0, 1]), title="probability", axis=alt.Axis(format=".0%"))
-    tooltip = ["run:N", "class:N", alt.Tooltip("probability:Q", format=".6f")]
-    base = alt.Chart(table).encode(x=x, y=y, tooltip=tooltip)
-    layers = [
-        base.transform_filter(alt.datum.run == names[-1])
-        .mark_bar(color=hue)
-        .encode(opacity=alt.condition(alt.datum.strong, alt.value(1.0), alt.value(0.55))),
-        base.transform_filter((alt.datum.run == names[-1]) & alt.datum.right).mark_text(
-            text=f"{theme.RIGHT.mark} right", dy=-9, fontSize=12, color=theme.pick(theme.RIGHT.colour, dark)
-        ),
-    ]
-    if len(names) > 1:
-        layers.append(
-            base.transform_filter(alt.datum.run == names[0]).mark_bar(
-                filled=False, stroke=theme.pick(theme.TEXT, dark), strokeWidth=1.5
-            )
-        )
-    return alt.layer(*layers).properties(height=220)
 
 
 def picture(pixels: Int[np.ndarray, " pixel"], *, dark: bool, scale: int = 8) -> Int[np.ndarray, "y x rgb"]:

@@ -16,10 +16,26 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-FEWEST = 8
-"""Fewer numbers have too few frequencies for a peak to mean anything."""
-CLEARLY = 1.5
+from xformer.analysis.embeddings import vocabulary_vectors
+from xformer.reading import Reading
+from xformer.subjects import TaskModel
+
+FEWEST_NUMBERS = 8
+"""Fewer have too few frequencies for a peak to mean anything."""
+PEAK_OVER_CHANCE = 1.5
 """A peak is said to be one where it is so many times the highest that any shuffle showed."""
+
+
+def numbers(reading: Reading) -> range:
+    """The tokens that are numbers, in their order; none where the task reads something else."""
+    if isinstance(reading.subject, TaskModel):
+        return range(1, 1 + reading.subject.task.rule.n_numbers)
+    return range(len(reading.subject.labels))
+
+
+def number_vectors(reading: Reading, stack: str | None = None) -> Float[Tensor, "number d_model"]:
+    """The vectors of the numbers, in their order."""
+    return vocabulary_vectors(reading, stack)[list(numbers(reading))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +55,7 @@ class Spectrum:
         """The frequencies that stand out from every shuffle, the strongest first; none where the strongest does not
         stand out clearly."""
         order = self.shares.argsort(descending=True).tolist()
-        if not self.chance or self.shares[order[0]] < CLEARLY * self.chance:
+        if not self.chance or self.shares[order[0]] < PEAK_OVER_CHANCE * self.chance:
             return []
         return [1 + place for place in order if self.shares[place] > self.chance]
 
@@ -65,7 +81,7 @@ def power_shares(
     return torch.where(total > 0, power / total.clamp(min=torch.finfo(total.dtype).tiny), 0.0)
 
 
-def spectrum(vectors: Float[Tensor, "number d_model"], n_shuffles: int = 999, seed: int = 0) -> Spectrum:
+def spectrum_of(vectors: Float[Tensor, "number d_model"], n_shuffles: int = 999, seed: int = 0) -> Spectrum:
     """The shares of the frequencies, and the highest share that `n_shuffles` random orders of the same vectors have."""
     vectors, n = vectors.cpu(), len(vectors)
     random = torch.rand(n_shuffles, n, generator=torch.Generator().manual_seed(seed))
@@ -73,8 +89,14 @@ def spectrum(vectors: Float[Tensor, "number d_model"], n_shuffles: int = 999, se
     return Spectrum(n, power_shares(vectors)[0], chance, n_shuffles)
 
 
-def spectrum_table(found: Spectrum) -> pd.DataFrame:
+def number_spectrum(reading: Reading, stack: str | None = None) -> Spectrum:
+    """The spectrum of the vectors of the numbers."""
+    return spectrum_of(number_vectors(reading, stack))
+
+
+def spectrum(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
     """One row per frequency: frequency (turns over all numbers), period (numbers a turn takes), share, chance, above chance."""
+    found = number_spectrum(reading, stack)
     frequency = range(1, len(found.shares) + 1)
     return pd.DataFrame(
         {
@@ -91,7 +113,6 @@ def spectrum_table(found: Spectrum) -> pd.DataFrame:
 class Circle:
     """The numbers seen in the plane in which one frequency turns."""
 
-    frequency: int
     points: Float[Tensor, "number 2"]
     """Along the plane's two axes, which are at right angles; the first points as the frequency's cosine does."""
     uneven: float
@@ -100,7 +121,7 @@ class Circle:
     """The share of the vectors' variance that lies in the plane."""
 
 
-def circle(vectors: Float[Tensor, "number d_model"], frequency: int) -> Circle:
+def circle_of(vectors: Float[Tensor, "number d_model"], frequency: int) -> Circle:
     """Project the numbers on the plane of a frequency: that of Σ x_n cos(2πkn/N) and Σ x_n sin(2πkn/N)."""
     centred = vectors.double() - vectors.double().mean(dim=0)  # [number, d_model]
     angle = 2 * torch.pi * frequency * torch.arange(len(vectors), dtype=torch.float64) / len(vectors)
@@ -112,22 +133,21 @@ def circle(vectors: Float[Tensor, "number d_model"], frequency: int) -> Circle:
     mean = radius.mean()
     total = centred.square().sum()
     return Circle(
-        frequency,
         points,
         (radius.std(unbiased=False) / mean).item() if mean > 0 else 0.0,
         (points.square().sum() / total).item() if total > 0 else 0.0,
     )
 
 
-def circle_table(found: Circle, labels: list[str]) -> pd.DataFrame:
+def circle(reading: Reading, *, frequency: int, stack: str | None = None) -> pd.DataFrame:
     """One row per number: its name, its place on the two axes, its distance from the middle, and its phase, 0 to 1 turn."""
-    n = len(found.points)
+    found = circle_of(number_vectors(reading, stack), frequency)
     return pd.DataFrame(
         {
-            "number": labels,
+            "number": [reading.subject.labels[token] for token in numbers(reading)],
             "cosine axis": found.points[:, 0].tolist(),
             "sine axis": found.points[:, 1].tolist(),
             "radius": found.points.norm(dim=1).tolist(),
-            "phase": [found.frequency * place / n % 1.0 for place in range(n)],
+            "phase": [frequency * place / len(found.points) % 1.0 for place in range(len(found.points))],
         }
     )

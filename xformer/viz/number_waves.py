@@ -1,27 +1,32 @@
-"""Pictures of waves in embeddings: the spectrum over the numbers, and the numbers in the plane of one frequency.
+"""Draw waves in the embeddings of numbers: how much turns how often, and the numbers in the plane of one frequency.
 
-Each takes the table that `xformer.analysis.spectrum` makes and returns an Altair chart.
+viz.spectrum(reading)
+viz.circle(reading, frequency=17)
 """
 
 from __future__ import annotations
 
 import altair as alt
-import pandas as pd
 
+from xformer.analysis.number_waves import circle as circle_table
+from xformer.analysis.number_waves import spectrum as spectrum_table
+from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.labels import label_layers, place_labels
 
+HEIGHT_OF_SPECTRUM, SIDE_OF_CIRCLE = 300, 330
+MOST_TICKS = 15
+"""So many numbers stand under an axis."""
 
-def spectrum_chart(
-    table: pd.DataFrame, *, dark: bool, chosen: int | None = None, height: int = 300
+
+def spectrum(
+    reading: Reading, *, stack: str | None = None, chosen: int | None = None, dark: bool = False
 ) -> alt.LayerChart | alt.FacetChart:
-    """How much of the variance each frequency holds; the dashed line is the most that any shuffle of the numbers showed.
-
-    `table`: see `spectrum_table`. `chosen` is the frequency with a frame.
-    """
+    """The shares of `analysis.spectrum`; the dashed line is the most that any shuffle showed, `chosen` has a frame."""
+    table = spectrum_table(reading, stack=stack)
     quiet, loud = theme.pick(theme.PART_HUES["tokens"], dark), theme.pick(theme.PRIMARY, dark)
     ink = theme.pick(theme.TEXT, dark)
-    every = max(1, -(-len(table) // 15))  # at most 15 numbers under the axis
+    every = -(-len(table) // MOST_TICKS)
     base = alt.Chart(table).encode(
         x=alt.X(
             "frequency:O",
@@ -47,18 +52,19 @@ def spectrum_chart(
     if chosen is not None:
         framed = base.transform_filter(alt.datum.frequency == chosen)
         layers.append(framed.mark_bar(filled=False, stroke=ink, strokeWidth=2).encode(y=y))
-    return alt.layer(*layers).properties(height=height)
+    return alt.layer(*layers).properties(height=HEIGHT_OF_SPECTRUM)
 
 
-def circle_chart(
-    table: pd.DataFrame, *, dark: bool, frequency: int, size: int = 330
+def circle(
+    reading: Reading, *, frequency: int, stack: str | None = None, dark: bool = False
 ) -> alt.LayerChart | alt.FacetChart:
-    """The numbers in the plane of a frequency, as wide as it is high. `table`: see `circle_table`."""
+    """The numbers of `analysis.circle` in the plane of a frequency, as wide as it is high."""
+    table = circle_table(reading, frequency=frequency, stack=stack)
     x, y = "cosine axis", "sine axis"
     points = table[[x, y]].to_numpy()
     limit = 1.18 * max(abs(points).max().item(), 1e-12)
     scale = alt.Scale(domain=[-limit, limit], nice=False)
-    inside = size * float(max(points.max(axis=0) - points.min(axis=0))) / (2 * limit)
+    inside = SIDE_OF_CIRCLE * float(max(points.max(axis=0) - points.min(axis=0))) / (2 * limit)
     sides = place_labels(points, table["number"].tolist(), width=inside, height=inside)
     hue, ink = theme.pick(theme.PRIMARY, dark), theme.pick(theme.TEXT, dark)
     base = alt.Chart(table.assign(side=sides)).encode(
@@ -71,4 +77,5 @@ def circle_chart(
         ],
     )
     dots = base.mark_circle(size=50, color=hue, opacity=0.8)
-    return alt.layer(dots, *label_layers(base, "number:N", color=ink)).properties(width=size, height=size)
+    names = label_layers(base, "number:N", color=ink)
+    return alt.layer(dots, *names).properties(width=SIDE_OF_CIRCLE, height=SIDE_OF_CIRCLE)

@@ -11,8 +11,16 @@ from torch import Tensor
 
 import xformer
 from tests.pages.conftest import ROOT
-from xformer.analysis.embeddings import vocabulary_vectors
-from xformer.analysis.spectrum import circle, circle_table, power_shares, spectrum, spectrum_table
+from tests.training.tiny import random_model
+from xformer.analysis.number_waves import (
+    circle,
+    circle_of,
+    number_spectrum,
+    number_vectors,
+    power_shares,
+    spectrum,
+    spectrum_of,
+)
 
 
 def random(n: int, d: int, seed: int = 0) -> Tensor:
@@ -39,7 +47,7 @@ def test_the_shares_are_those_of_numpys_transform(n: int) -> None:
 
 
 def test_vectors_that_are_all_the_same_have_no_waves() -> None:
-    found = spectrum(torch.ones(9, 5), n_shuffles=20)
+    found = spectrum_of(torch.ones(9, 5), n_shuffles=20)
     assert found.shares.tolist() == [0.0] * 4
     assert (found.peaks, found.share_of_peaks) == ([], 0)
 
@@ -47,10 +55,10 @@ def test_vectors_that_are_all_the_same_have_no_waves() -> None:
 @pytest.mark.parametrize("frequency", [1, 5, 11])
 def test_a_planted_circle_is_found(frequency: int) -> None:
     x = planted(23, 16, frequency, noise=0.05)
-    found = spectrum(x, n_shuffles=200)
+    found = spectrum_of(x, n_shuffles=200)
     assert found.peaks == [frequency]
     assert found.share_of_peaks > 0.9
-    seen = circle(x, frequency)
+    seen = circle_of(x, frequency)
     assert seen.uneven < 0.15
     assert seen.explained == pytest.approx(seen.points.square().sum().item() / ((x - x.mean(0)) ** 2).sum().item())
     # In the plane the numbers stand where cos and sin of the frequency are, up to the noise.
@@ -60,18 +68,26 @@ def test_a_planted_circle_is_found(frequency: int) -> None:
 
 def test_random_vectors_have_no_peaks() -> None:
     for seed in range(10):
-        assert spectrum(random(19, 16, seed), n_shuffles=200).peaks == []
-    assert circle(random(19, 64), 3).uneven > 0.2
+        assert spectrum_of(random(19, 16, seed), n_shuffles=200).peaks == []
+    assert circle_of(random(19, 64), 3).uneven > 0.2
 
 
 def test_the_tables_hold_every_number_once() -> None:
-    found = spectrum(planted(10, 6, 2, noise=0.1), n_shuffles=50)
-    table = spectrum_table(found)
+    model = random_model("encoder")  # eleven tokens, each of them a number
+    with torch.no_grad():
+        model.embedding.token.copy_(planted(11, 13, 2, noise=0.1))
+    reading = xformer.read(model, "3 7")
+    found, seen = number_spectrum(reading), circle_of(number_vectors(reading), 2)
+    table = spectrum(reading)
     assert table["frequency"].tolist() == [1, 2, 3, 4, 5]
-    assert table["period"].tolist() == [10.0, 5.0, 10 / 3, 2.5, 2.0]
+    assert table["period"].tolist() == [11.0, 5.5, 11 / 3, 2.75, 2.2]
+    assert table["share"].tolist() == found.shares.tolist()
+    assert set(table["chance"]) == {found.chance}
     assert table.loc[table["above chance"], "frequency"].tolist() == [2]
-    points = circle_table(circle(planted(10, 6, 2, noise=0.1), 2), list("abcdefghij"))
-    assert points["phase"].tolist() == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8] * 2)
+    points = circle(reading, frequency=2)
+    assert points["number"].tolist() == [str(number) for number in range(11)]
+    assert points["cosine axis"].tolist() == seen.points[:, 0].tolist()
+    assert points["phase"].tolist() == pytest.approx([2 * number / 11 % 1 for number in range(11)])
 
 
 @pytest.mark.parametrize(
@@ -81,9 +97,10 @@ def test_the_shipped_models(model: str, peaks: list[int]) -> None:
     """Addition modulo 59 is learned on circles; the other tasks have no use for them."""
     checkpoint = xformer.load(ROOT / "checkpoints" / model)
     assert checkpoint.task is not None
-    numbers = vocabulary_vectors(checkpoint.model)[1 : checkpoint.task.rule.n_numbers + 1]
-    found = spectrum(numbers)
+    numbers = number_vectors(xformer.read(checkpoint, checkpoint.task.rule.default))
+    assert len(numbers) == checkpoint.task.rule.n_numbers
+    found = spectrum_of(numbers)
     assert found.peaks == peaks
     if peaks:
         assert found.share_of_peaks == pytest.approx(0.795, abs=0.02)
-        assert max(circle(numbers, k).uneven for k in peaks) < 0.2
+        assert max(circle_of(numbers, k).uneven for k in peaks) < 0.2

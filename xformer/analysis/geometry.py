@@ -1,0 +1,76 @@
+"""Vectors beside each other: their angles, how alike random ones are, and the axes along which they differ most.
+
+    cosine(a, b)   = a·b / (‖a‖ ‖b‖)
+    PCA            X − mean = U S Vᵀ; a point's coordinates are the rows of U S, an axis explains the share sᵢ² / Σ s²
+
+Everything is worked out in double precision.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def cosine_matrix(
+    vectors: Float[Tensor, "a d_model"], others: Float[Tensor, "b d_model"] | None = None
+) -> Float[Tensor, "a b"]:
+    """The cosine of every vector with every other (with every one of `others`); 0 where one has no length."""
+    a = torch.nn.functional.normalize(vectors.double(), dim=-1)
+    b = a if others is None else torch.nn.functional.normalize(others.double(), dim=-1)
+    return a @ b.T
+
+
+def mean_cosines(vectors: Float[Tensor, "pos d_model"]) -> tuple[float, float]:
+    """The mean cosine of two vectors that stand side by side, and of any two different ones. Takes two or more."""
+    angle = cosine_matrix(vectors)
+    n = len(angle)
+    return angle.diagonal(1).mean().item(), ((angle.sum() - angle.trace()) / (n * (n - 1))).item()
+
+
+def mean_alikeness(vectors: Float[Tensor, "n d_model"]) -> tuple[float, float]:
+    """The mean |cosine| of two different vectors, and by how many standard errors it is above that of random directions.
+
+    Of random directions, cosine² has mean 1/d, so |cosine| has variance 1/d − (mean |cosine|)²; different pairs are
+    uncorrelated.
+    """
+    n, d_model = vectors.shape
+    if n < 2 or d_model < 2:
+        return 1.0, 0.0
+    row, column = torch.triu_indices(n, n, offset=1)
+    mean = cosine_matrix(vectors)[row, column].abs().mean().item()
+    usual = random_cosine(d_model)
+    return mean, (mean - usual) / math.sqrt((1 / d_model - usual**2) / len(row))
+
+
+def random_cosine(d_model: int) -> float:
+    """How large |cosine| is on average between random directions: Γ(d/2) / (√π Γ((d+1)/2)); 1 in one dimension."""
+    return math.exp(math.lgamma(d_model / 2) - math.lgamma((d_model + 1) / 2)) / math.sqrt(math.pi)
+
+
+@dataclass(frozen=True, eq=False)
+class Pca:
+    """Points seen along the directions in which they differ most."""
+
+    mean: Float[Tensor, " d_model"]
+    axes: Float[Tensor, "axis d_model"]
+    """Unit vectors at right angles, the most telling first; the largest entry of each is positive."""
+    points: Float[Tensor, "point axis"]
+    explained: Float[Tensor, " axis"]
+    """The share of the points' whole variance that lies along each axis."""
+
+
+def pca(vectors: Float[Tensor, "point d_model"], n_axes: int | None = None) -> Pca:
+    """The first `n_axes` principal axes (at most as many as there are points or dimensions)."""
+    mean = vectors.double().mean(dim=0)
+    centred = vectors.double() - mean  # [point, d_model]
+    u, s, axes = torch.linalg.svd(centred, full_matrices=False)
+    largest = axes.gather(1, axes.abs().argmax(dim=1, keepdim=True))  # [axis, 1]
+    sign = torch.where(largest < 0, -1.0, 1.0)  # an axis has no direction of its own: make it the same every time
+    total = s.square().sum()
+    explained = s.square() / total if total > 0 else torch.zeros_like(s)
+    return Pca(mean, (axes * sign)[:n_axes], (u * s * sign.T)[:, :n_axes], explained[:n_axes])
