@@ -4,43 +4,40 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.first_principles.sentence import Sentence, ask_row
-from pages.first_principles.show import Picture, show_matrices
+from pages.first_principles.sentence import ask_row
+from pages.first_principles.show import PLACE, Picture, show_matrices
 from pages.shared.literal import literal
-from pages.shared.notebook import code_and_data
-from xformer.analysis import principles
+from pages.shared.picture import footer
+from xformer.analysis.principles import Mixed, Sentence
 
 TITLE = "Average"
 
 
 def average_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
     """Draw the step; returns what the link keeps, and what to notice."""
-    x, names = sentence.x, sentence.names
-    mixed = principles.average(x)
+    mixed = sentence.average()
     st.latex(r"S = X X^\top \qquad A = \mathrm{softmax}(S) \qquad Y = A\,X")
     st.caption(
         "Every word becomes a mean of all words. The weights are no parameters: they come from the dot products of the "
         "vectors themselves. Nothing here has been learned."
     )
     row = ask_row(sentence)
-    table = show_matrices(
+    calls = show_matrices(
         [
-            Picture("X", x, names, sentence.dimensions(), about="one word per row"),
-            Picture("S = X Xᵀ", mixed.scores, names, names, about="how alike two words are"),
-            Picture("A = softmax(S)", mixed.weights, names, names, "share", "each row sums to 1"),
-            Picture("Y = A X", mixed.out, names, sentence.dimensions("y"), about="the mixed words"),
+            Picture("X", mixed, "x", "one word per row"),
+            Picture("S = X Xᵀ", mixed, "scores", "how alike two words are"),
+            Picture("A = softmax(S)", mixed, "weights", "each row sums to 1"),
+            Picture("Y = A X", mixed, "out", "the mixed words"),
         ],
         "average",
-        chosen=names[row],
+        row,
     )
-    st.text(principles.weighted_sum(mixed, row, sentence.words))
-    draw = 'matrix_chart(principles.matrix_frame(mixed.weights, names, names), kind="share", dark=False)'
-    code = ["names = principles.numbered(words)", "mixed = principles.average(x)", draw]
-    code_and_data([*sentence.code(), *code], table, "average", "first-principles")
+    st.text(mixed.weighted_sum(row))
+    footer(PLACE, "average", calls)
     return {"row": str(row)}, _notes(sentence, mixed, row)
 
 
-def _notes(sentence: Sentence, mixed: principles.Mixed, row: int) -> list[str]:
+def _notes(sentence: Sentence, mixed: Mixed, row: int) -> list[str]:
     names = [literal(name) for name in sentence.names]
     asymmetry = (mixed.scores - mixed.scores.T).abs().max().item()
     best = int(mixed.weights[row].argmax())

@@ -6,22 +6,21 @@ import pandas as pd
 import streamlit as st
 import torch
 
-from pages.first_principles.sentence import Sentence
-from pages.first_principles.show import Picture, show_matrices
+from pages.first_principles.show import PLACE, Picture, show_matrices
 from pages.shared.ask import choose, seed
-from pages.shared.layout import is_dark
-from pages.shared.notebook import code_and_data
-from xformer.analysis import principles
-from xformer.viz.principles import cost_chart
+from pages.shared.picture import footer, picture
+from xformer import viz
+from xformer.analysis.multiplications import attention_costs
+from xformer.analysis.principles import Mixed, Sentence
 
 TITLE = "Heads"
 SIZES = {"sentence": "this sentence", "paper": "the paper’s base model: 512 wide, 8 heads, 64 tokens"}
-PAPER = (64, 512, 8)
+PAPERS_SIZE = (64, 512, 8)
 
 
 def heads_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
     """Draw the step; returns what the link keeps, and what to notice."""
-    names, d = sentence.names, sentence.d
+    d = sentence.d
     st.latex(
         r"\mathrm{head}_i = \mathrm{softmax}\!\left(Q_i K_i^\top / \sqrt{d/h}\right) V_i \qquad "
         r"Y = \mathrm{concat}(\mathrm{head}_1 \ldots \mathrm{head}_h)\, W_O"
@@ -34,45 +33,32 @@ def heads_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
         )
         h = int(st.session_state["principle_heads"])
         size = choose("size", SIZES, "sentence", "Count the cost for", key="principle_size")
-    matrices = principles.learned_matrices(d, sentence.seed)
-    heads = principles.split_heads(sentence.x, matrices, h)
+    heads = [sentence.attention(n_heads=h, head=head) for head in range(h)]
     st.caption(
         f"Q, K and V have {d} columns each; every head takes {d // h} of them and mixes the words in its own way."
     )
     pictures = [
-        Picture(f"A of head {i + 1}", head.weights, names, names, "share", _columns(i * d // h + 1, (i + 1) * d // h))
+        Picture(f"A of head {i + 1}", head, "weights", _columns(i * d // h + 1, (i + 1) * d // h))
         for i, head in enumerate(heads)
     ]
     if h == 1:
-        pictures.append(Picture("Y = A V", heads[0].out, names, sentence.dimensions("y"), about="the mixed values"))
-    table = show_matrices(pictures, "heads")
-    draw = "*[matrix_chart(principles.matrix_frame(head.weights, names, names), kind='share', dark=False) for head in heads]"
-    matrices_code = f"principles.learned_matrices({d}, {sentence.seed})"
-    more = [f"heads = principles.split_heads(x, {matrices_code}, {h})", "names = principles.numbered(words)"]
-    code_and_data(
-        [*sentence.code(), "import altair", *more, f"altair.hconcat({draw})"], table, "heads", "first-principles"
-    )
-    n, d_model, n_heads = PAPER if size == "paper" else (len(names), d, h)
-    costs = principles.costs(n, d_model, n_heads)
+        pictures.append(Picture("Y = A V", heads[0], "out", "the mixed values"))
+    footer(PLACE, "heads", show_matrices(pictures, "heads"))
+    n, d_model, n_heads = PAPERS_SIZE if size == "paper" else (len(sentence.words), d, h)
+    shape = {"n_tokens": n, "d_model": d_model, "n_heads": n_heads}
     st.markdown(
         f"**Multiplications of one layer**  \n:small[{n} tokens, d = {d_model}, h = {n_heads}. The bars are counted from the "
         "shapes, the numbers were counted by torch as it multiplied.]"
     )
-    st.altair_chart(cost_chart(costs, dark=is_dark()), width="stretch", key="heads_cost")
-    code = [
-        "from xformer.analysis import principles",
-        "from xformer.viz.principles import *",
-        f"cost_chart(principles.costs(n={n}, d_model={d_model}, n_heads={n_heads}), dark=False)",
-    ]
-    code_and_data(code, costs, "costs", "first-principles")
-    return {"heads": str(h), "size": size}, _notes(heads, costs, n, d_model, n_heads)
+    picture(PLACE, "costs", viz.attention_costs, key="heads_cost", **shape)
+    return {"heads": str(h), "size": size}, _notes(heads, attention_costs(**shape), n, d_model, n_heads)
 
 
 def _columns(first: int, last: int) -> str:
     return f"column {first}" if first == last else f"columns {first} to {last}"
 
 
-def _notes(heads: list[principles.Mixed], costs: pd.DataFrame, n: int, d: int, h: int) -> list[str]:
+def _notes(heads: list[Mixed], costs: pd.DataFrame, n: int, d: int, h: int) -> list[str]:
     one, split, wide = (sum(costs["count"][costs["heads"] == name]) for name in dict.fromkeys(costs["heads"]))
     measured = costs.drop_duplicates("heads")["measured"].tolist()
     agree = measured == [one, split, wide]

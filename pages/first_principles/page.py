@@ -11,7 +11,7 @@ from pages.first_principles import model as principle_model
 from pages.first_principles import position as principle_position
 from pages.first_principles import qkv as principle_qkv
 from pages.first_principles import scale as principle_scale
-from pages.first_principles.sentence import ask_sentence
+from pages.first_principles.sentence import ask_sentence, link_of
 from pages.shared.ask import seed
 from pages.shared.layout import what_to_notice
 from pages.shared.link import share
@@ -43,7 +43,7 @@ def page() -> None:
     step = _ask_step()
     link, notes = STEPS[step][1](sentence)
     what_to_notice(notes)
-    share({"step": step} | sentence.link() | link)
+    share({"step": step} | link_of(sentence) | link)
 
 
 def _ask_step() -> str:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import streamlit as st
 import torch
 from torch import Tensor
 
-from pages.first_principles.sentence import Sentence
-from pages.first_principles.show import Picture, show_matrices
+from pages.first_principles.show import PLACE, Picture, show_matrices
 from pages.shared.ask import choose, seed
 from pages.shared.literal import literal
-from pages.shared.notebook import code_and_data
-from xformer.analysis import principles
-from xformer.positions.sinusoidal import sinusoidal
+from pages.shared.picture import footer
+from xformer.analysis.principles import Sentence, order_error
 
 TITLE = "Position"
 ORDERS = {"reversed": "reversed", "shuffled": "shuffled", "swapped": "first two swapped"}
@@ -21,7 +18,6 @@ ORDERS = {"reversed": "reversed", "shuffled": "shuffled", "swapped": "first two 
 
 def position_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
     """Draw the step; returns what the link keeps, and what to notice."""
-    x, d, n = sentence.x, sentence.d, len(sentence.words)
     st.latex(r"f(P X) = P f(X) \text{ for every permutation } P \qquad f(PX + \mathrm{pos}) \neq P f(X + \mathrm{pos})")
     st.caption(
         "The same words in another order. Without positions each word gets the very same vector, only on another row; add a "
@@ -40,36 +36,18 @@ def position_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
                 persist_state="session",
             )
         )
-    order = order_of(how, n, sentence.seed)
-    matrices = principles.learned_matrices(d, sentence.seed)
-    positions = sinusoidal(n, d) if adds else torch.zeros(n, d)
-
-    def attention(rows: Tensor) -> Tensor:
-        return principles.projected(rows + positions, matrices).out
-
-    error = principles.order_error(attention, x, order)
-    before, after = attention(x), attention(x[torch.tensor(order)])
-    names = sentence.names
-    moved = [f"{place} {sentence.words[at]}" for place, at in enumerate(order)]
+    order = order_of(how, len(sentence.words), sentence.seed)
+    error = order_error(sentence, order, add_positions=adds)
+    before, after = (one.attention(add_positions=adds) for one in (sentence, sentence.in_order(order)))
     left, right = st.columns(2, gap="large")
     with left:
         st.markdown("**As you typed it**")
-        one = show_matrices(
-            [
-                Picture("X", x, names, sentence.dimensions(), about="what goes in"),
-                Picture("Y", before, names, sentence.dimensions("y"), about="what comes out"),
-            ],
-            "typed",
-        )
+        typed = [Picture("X", before, "x", "what goes in"), Picture("Y", before, "out", "what comes out")]
+        calls = show_matrices(typed, "typed")
     with right:
         st.markdown(f"**The same words, {ORDERS[how]}**")
-        other = show_matrices(
-            [
-                Picture("P X", x[torch.tensor(order)], moved, sentence.dimensions(), about="what goes in"),
-                Picture("f(P X)", after, moved, sentence.dimensions("y"), about="what comes out"),
-            ],
-            "moved",
-        )
+        moved = [Picture("P X", after, "x", "what goes in"), Picture("f(P X)", after, "out", "what comes out")]
+        calls += show_matrices(moved, "moved")
     st.metric(
         "Largest difference |f(P X) − P f(X)|",
         f"{error:.2g}",
@@ -77,21 +55,8 @@ def position_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
         border=True,
         width="content",
     )
-    code = [
-        "from xformer.positions.sinusoidal import sinusoidal",
-        f"positions = sinusoidal({n}, {d})" if adds else f"positions = torch.zeros({n}, {d})",
-        f"matrices = principles.learned_matrices({d}, {sentence.seed})",
-        "f = lambda rows: principles.projected(rows + positions, matrices).out",
-        f"print(principles.order_error(f, x, {order}))",
-        f'matrix_chart(principles.matrix_frame(f(x[{order}]), {moved}, {sentence.dimensions("y")}), kind="signed", dark=False)',
-    ]
-    code_and_data(
-        [*sentence.code(), *code],
-        pd.concat([one.assign(order="typed"), other.assign(order=how)]),
-        "position",
-        "first-principles",
-    )
-    return {"order": how, "add": str(int(adds))}, _notes(sentence, before, after, order, error, adds)
+    footer(PLACE, "position", calls)
+    return {"order": how, "add": str(int(adds))}, _notes(sentence, before.out, after.out, order, error, adds)
 
 
 def order_of(how: str, n: int, seed: int) -> list[int]:

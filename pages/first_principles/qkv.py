@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import streamlit as st
 
-from pages.first_principles.sentence import Sentence, ask_row
-from pages.first_principles.show import Picture, show_matrices
+from pages.first_principles.sentence import ask_row
+from pages.first_principles.show import PLACE, Picture, show_matrices
 from pages.shared.literal import literal
-from pages.shared.notebook import code_and_data
-from xformer.analysis import principles
+from pages.shared.picture import footer
+from xformer.analysis.principles import Mixed, Sentence
 
 TITLE = "q, k, v"
 
 
 def qkv_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
     """Draw the step; returns what the link keeps, and what to notice."""
-    x, names = sentence.x, sentence.names
-    matrices = principles.learned_matrices(sentence.d, sentence.seed)
-    mixed = principles.projected(x, matrices)
+    mixed = sentence.attention()
     st.latex(
         r"Q = X W_Q \quad K = X W_K \quad V = X W_V \qquad A = \mathrm{softmax}\!\left(Q K^\top / \sqrt{d}\right)"
         r"\qquad Y = A\,V"
@@ -28,32 +25,23 @@ def qkv_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
         "over (value). In a model they are learned; here they are drawn from the seed, so that you can see what they do."
     )
     row = ask_row(sentence)
-    table = show_matrices(
-        [
-            Picture("Q = X W_Q", mixed.q, names, sentence.dimensions("q"), about="asks for"),
-            Picture("K = X W_K", mixed.k, names, sentence.dimensions("k"), about="is found by"),
-            Picture("V = X W_V", mixed.v, names, sentence.dimensions("v"), about="hands over"),
-        ],
-        "qkv",
-        chosen=names[row],
-    )
+    roles = [
+        Picture("Q = X W_Q", mixed, "q", "asks for"),
+        Picture("K = X W_K", mixed, "k", "is found by"),
+        Picture("V = X W_V", mixed, "v", "hands over"),
+    ]
     mixing = [
-        Picture("S = Q Kᵀ / √d", mixed.scores, names, names, about="row asks, column answers"),
-        Picture("A = softmax(S)", mixed.weights, names, names, "share", "each row sums to 1"),
-        Picture("Y = A V", mixed.out, names, sentence.dimensions("y"), about="the mixed values"),
+        Picture("S = Q Kᵀ / √d", mixed, "scores", "row asks, column answers"),
+        Picture("A = softmax(S)", mixed, "weights", "each row sums to 1"),
+        Picture("Y = A V", mixed, "out", "the mixed values"),
     ]
-    more = show_matrices(mixing, "qkv_mixed", chosen=names[row])
-    st.text(principles.weighted_sum(mixed, row, sentence.words) + ", each by its value")
-    code = [
-        f"mixed = principles.projected(x, principles.learned_matrices({sentence.d}, {sentence.seed}))",
-        "names = principles.numbered(words)",
-        'matrix_chart(principles.matrix_frame(mixed.scores, names, names), kind="signed", dark=False)',
-    ]
-    code_and_data([*sentence.code(), *code], pd.concat([table, more]), "qkv", "first-principles")
+    calls = [*show_matrices(roles, "qkv", row), *show_matrices(mixing, "qkv_mixed", row)]
+    st.text(mixed.weighted_sum(row) + ", each by its value")
+    footer(PLACE, "qkv", calls)
     return {"row": str(row)}, _notes(sentence, mixed, row)
 
 
-def _notes(sentence: Sentence, mixed: principles.Mixed, row: int) -> list[str]:
+def _notes(sentence: Sentence, mixed: Mixed, row: int) -> list[str]:
     names = [literal(name) for name in sentence.names]
     apart = (mixed.scores - mixed.scores.T).abs()
     i, j = divmod(int(apart.argmax()), len(names))

@@ -7,16 +7,15 @@ import math
 import pandas as pd
 import streamlit as st
 
-from pages.first_principles.sentence import Sentence
+from pages.first_principles.sentence import draw_again
+from pages.first_principles.show import PLACE
 from pages.shared.ask import seed
-from pages.shared.layout import is_dark
-from pages.shared.notebook import code_and_data
-from xformer.analysis import principles
-from xformer.viz.principles import RAW, SCALED, saturation_chart, variance_chart, weight_bars
+from pages.shared.picture import Call, footer, shown, table
+from xformer import analysis, viz
+from xformer.analysis.principles import Sentence
+from xformer.analysis.random_products import N_KEYS, N_PAIRS, N_QUERIES, RAW, SCALED, WIDTHS
 
 TITLE = "Scale"
-POWERS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
-SAMPLES, ROWS, KEYS = 2000, 200, 8
 
 
 def scale_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
@@ -29,10 +28,10 @@ def scale_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
         "For independent entries of mean 0 and variance 1, variances of a sum add up: the wider the vectors, the larger "
         "their products, and the more the softmax picks a single key."
     )
-    seed("dk", POWERS, 64, key="principle_dk")
+    seed("dk", WIDTHS, 64, key="principle_dk")
     seed("scaled", (1, 0), 1, key="principle_scaled")
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
-        d = st.select_slider("d, the width of q and k", POWERS, key="principle_dk", persist_state="session", width=280)
+        d = st.select_slider("d, the width of q and k", WIDTHS, key="principle_dk", persist_state="session", width=280)
         is_scaled = st.segmented_control(
             "Scale",
             (1, 0),
@@ -41,56 +40,40 @@ def scale_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
             key="principle_scaled",
             persist_state="session",
         )
-        st.button("Draw again", icon=":material/casino:", key="principle_scale_redraw", on_click=_redraw)
-    measured, saturated = _measured(sentence.seed)
-    scores, weights = principles.one_row(d, KEYS, scaled=bool(is_scaled), seed=sentence.seed)
-    row = pd.DataFrame({"key": range(KEYS), "score": scores.tolist(), "weight": weights.tolist()})
-    dark = is_dark()
-    left, middle, right = st.columns(3, gap="medium")
-    with left:
-        st.markdown(f"**Variance of q · k**  \n:small[{SAMPLES:,} pairs; dashed: d, 1]")
-        st.altair_chart(variance_chart(measured, dark=dark, d=d), width="stretch", key="scale_variance")
-    with middle:
-        st.markdown(f"**One query, {KEYS} keys, d = {d}**  \n:small[{'divided by √d' if is_scaled else 'no scale'}]")
-        st.altair_chart(weight_bars(row, dark=dark), width="stretch", key="scale_row")
-    with right:
-        st.markdown(f"**Gradient of the softmax**  \n:small[mean of {ROWS} queries, {KEYS} keys]")
-        st.altair_chart(saturation_chart(saturated, "gradient", dark=dark, d=d), width="stretch", key="scale_gradient")
-    code = [
-        "from xformer.analysis import principles",
-        "from xformer.viz.principles import *",
-        f"measured = principles.product_variances({list(POWERS)}, samples={SAMPLES}, seed={sentence.seed})",
-        f"saturated = principles.saturation({list(POWERS)}, {KEYS}, samples={ROWS}, seed={sentence.seed})",
-        'variance_chart(measured, dark=False) | saturation_chart(saturated, "gradient", dark=False)',
-    ]
-    code_and_data(code, measured.merge(saturated, on="d"), "scale", "first-principles")
+        st.button("Draw again", icon=":material/casino:", key="principle_scale_redraw", on_click=draw_again)
+    numbers = {"seed": sentence.seed}
+    here = {"d": d, **numbers}
+    row = Call(viz.softmax_row, (), {**here, "scaled": bool(is_scaled)})
+    charts = {
+        f"Variance of q · k**  \n:small[{N_PAIRS:,} pairs; dashed: d, 1]": Call(viz.product_variances, (), here),
+        f"One query, {N_KEYS} keys, d = {d}**  \n:small[{'divided by √d' if is_scaled else 'no scale'}]": row,
+        f"Gradient of the softmax**  \n:small[mean of {N_QUERIES} queries, {N_KEYS} keys]": Call(
+            viz.softmax_saturation, (), here
+        ),
+    }
+    for place, (title, call) in zip(st.columns(3, gap="medium"), charts.items(), strict=True):
+        with place:
+            st.markdown(f"**{title}")
+            shown(PLACE, call, f"scale_{call.name}")
+    measured = table(PLACE, analysis.product_variances, **numbers)
+    saturated = table(PLACE, analysis.softmax_saturation, **numbers)
+    footer(PLACE, "scale", list(charts.values()), lambda: measured.merge(saturated, on="d"))
+    largest = table(PLACE, analysis.softmax_row, **row.options)["weight"].max()
     link = {"dk": str(d), "scaled": str(is_scaled)}
-    return link, _notes(measured.set_index("d"), saturated.set_index(["d", "scale"]), d, weights.max().item())
-
-
-@st.cache_data(max_entries=128, show_spinner=False)
-def _measured(seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    return (
-        principles.product_variances(POWERS, SAMPLES, seed),
-        principles.saturation(POWERS, KEYS, ROWS, seed),
-    )
-
-
-def _redraw() -> None:
-    st.session_state["principle_seed"] = st.session_state["principle_seed"] % 99 + 1
+    return link, _notes(measured.set_index("d"), saturated.set_index(["d", "scale"]), d, largest)
 
 
 def _notes(measured: pd.DataFrame, saturated: pd.DataFrame, d: int, largest: float) -> list[str]:
     here, raw, scaled = measured.loc[d], saturated.loc[(d, RAW)], saturated.loc[(d, SCALED)]
-    narrow, wide = saturated.loc[(POWERS[0], RAW)], saturated.loc[(POWERS[-1], RAW)]
+    narrow, wide = saturated.loc[(WIDTHS[0], RAW)], saturated.loc[(WIDTHS[-1], RAW)]
     return [
         f"At d = {d} the variance of q · k was measured as **{here['variance']:.4g}** (expected {d}, give or take "
         f"{here['error']:.2g}); divided by √{d} = {math.sqrt(d):.3g} it is **{here['scaled']:.3f}**.",
-        f"Without the scale the largest of {KEYS} weights is {raw['largest']:.2f} on average at d = {d}, with it "
+        f"Without the scale the largest of {N_KEYS} weights is {raw['largest']:.2f} on average at d = {d}, with it "
         f"{scaled['largest']:.2f}. (In the one row shown: {largest:.2f}.)",
         f"The gradient of a softmax is p (1 − p) at its largest, 1/4 at most. Without the scale it falls from "
-        f"{narrow['gradient']:.3f} at d = {POWERS[0]} to {wide['gradient']:.3f} at d = {POWERS[-1]}; with it, it stays at "
-        f"{saturated.loc[(POWERS[-1], SCALED)]['gradient']:.3f}. **A saturated softmax hardly learns.**",
+        f"{narrow['gradient']:.3f} at d = {WIDTHS[0]} to {wide['gradient']:.3f} at d = {WIDTHS[-1]}; with it, it stays at "
+        f"{saturated.loc[(WIDTHS[-1], SCALED)]['gradient']:.3f}. **A saturated softmax hardly learns.**",
         "The lines hold for entries that are independent, with mean 0 and variance 1, as fresh weights make them. "
         "Training is free to leave that behind.",
     ]

@@ -1,66 +1,54 @@
-"""How a first principle is shown: matrices side by side with aligned rows, and under them their code and numbers."""
+"""How a first principle is shown: matrices side by side with aligned rows, whose calls are the code of the picture."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import NamedTuple
 
-import pandas as pd
 import streamlit as st
-from torch import Tensor
 
-from pages.shared.layout import chart_spec, is_dark
-from xformer.analysis.principles import matrix_frame
-from xformer.viz.principles import frame_row, matrix_chart
+from pages.shared.picture import Call, shown
+from xformer import viz
+from xformer.analysis.principles import Mixed, matrix
+
+
+class NoModel(NamedTuple):
+    """Where a picture of this screen stands, in place of a `View`: no model is looked at."""
+
+    model: str = "first-principles"
+
+
+PLACE = NoModel()
 
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """One matrix with its heading and the names of its rows and columns."""
+    """One matrix of an attention, with its heading and a word about it."""
 
     title: str
-    matrix: Tensor
-    rows: Sequence[str]
-    columns: Sequence[str]
-    kind: Literal["signed", "share"] = "signed"
+    mixed: Mixed
+    which: str
     about: str = ""
-    struck: bool = False
+    n_columns: int | None = None
 
     @property
-    def key(self) -> tuple:
-        """All that its drawing depends on, as plain values."""
-        numbers = self.matrix.contiguous().numpy().tobytes()
-        return "principle", numbers, tuple(self.rows), tuple(self.columns), self.kind, self.struck
-
-    @property
-    def frame(self) -> pd.DataFrame:
-        return matrix_frame(self.matrix, self.rows, self.columns)
+    def columns(self) -> list[str]:
+        """The names of its columns."""
+        return list(matrix(self.mixed, which=self.which, n_columns=self.n_columns)["column"].unique())
 
 
-def show_matrices(
-    pictures: Sequence[Picture],
-    name: str,
-    *,
-    chosen: str = "",
-    limit: float | None = None,
-    all_named: bool = False,
-) -> pd.DataFrame:
-    """Draw matrices of the same rows from left to right, the first with the names of the rows; returns all their numbers."""
-    names = 2.4
-    widths = [len(p.columns) + (names if all_named or not index else 0.5) for index, p in enumerate(pictures)]
-    longest = max(len(name) for picture in pictures for name in picture.columns)
-    extent = min(28 + 5 * longest, 76)
+def show_matrices(pictures: Sequence[Picture], name: str, row: int | None = None) -> list[Call]:
+    """Draw matrices of the same rows from left to right, the first with the names of the rows; `row` is framed in all."""
+    columns = [picture.columns for picture in pictures]
+    widths = [len(names) + (0.5 if index else 2.4) for index, names in enumerate(columns)]
+    longest = max(len(column) for names in columns for column in names)
+    calls = []
     for index, (place, picture) in enumerate(zip(st.columns(widths, gap="small"), pictures, strict=True)):
+        look = {"row": row, "named": not index, "extent": min(28 + 5 * longest, 76)}
+        options = {"which": picture.which, "n_columns": picture.n_columns, **look}
+        calls.append(Call(viz.matrix, (picture.mixed,), options))
         with place:
             st.markdown(f"**{picture.title}**" + (f"  \n:small[{picture.about}]" if picture.about else ""))
-            limits = limit if picture.kind == "signed" else None
-            look = {"dark": is_dark(), "limit": limits, "named": all_named or not index, "extent": extent}
-
-            def draw(picture: Picture = picture, look: dict[str, Any] = look) -> Any:
-                return matrix_chart(picture.frame, kind=picture.kind, struck=picture.struck, **look)
-
-            spec = chart_spec((*picture.key, *look.values()), draw)
-            framed = frame_row(spec, chosen if chosen in picture.rows else "")
-            st.vega_lite_chart(framed, theme="streamlit", width="stretch", key=f"{name}_{index}")
-    return pd.concat([picture.frame.assign(matrix=picture.title) for picture in pictures], ignore_index=True)
+            shown(PLACE, calls[-1], f"{name}_{index}")
+    return calls

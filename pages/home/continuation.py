@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import streamlit as st
 
 from pages.components.prediction_strip import Lane, prediction_strip
+from pages.home.answer import predicted, typed
 from pages.shared import resources
 from pages.shared.literal import literal
 from pages.shared.patience import patience
 from pages.shared.view import View
-from xformer.interventions import join
 from xformer.tasks import texts
 
 LENGTHS = (100, 200, 400, 800)
 TEMPERATURES = {0.0: "the likeliest", 0.5: "careful", 0.8: "usual", 1.2: "daring"}
 
 
-def going_on_panel(view: View) -> None:
+def continuation_panel(view: View) -> None:
     """The strip, what can be said about it, and the story."""
     _strip(view)
     st.fragment(_story)(view)
 
 
 def _strip(view: View) -> None:
-    label = view.task.vocabulary.labels
-    shown = [Lane("you type", tuple(label[token] for token in view.source))]
-    with patience("It goes on with the text") as step:
-        runs = [("it goes on", resources.decoded(view.model, view.source, step=step))]
-        if view.is_changed:
-            said = resources.decoded(view.model, view.source, view.mask, join(view.interventions), step=step)
-            runs.append((f"it goes on, {view.what_changed()}", said))
-    for name, said in runs:
-        shown.append(Lane(name, tuple(label[token] for token, _ in said), probability=tuple(p for _, p in said)))
-    prediction_strip(shown, key="prediction")
+    label, lanes = view.task.vocabulary.labels, [typed(view)]
+    for name, predictions in predicted(view, "It goes on with the text", "it goes on").items():
+        lanes.append(Lane(name, tuple(label[t] for t, _ in predictions), probability=tuple(p for _, p in predictions)))
+    prediction_strip(lanes, key="prediction")
     halves = "Its encoder read the first half of what you typed, and it goes on from there. " if view.is_pair else ""
     st.caption(
         "The model ran just now and took its likeliest character each time; a bar shows how sure it was. "
@@ -67,10 +63,9 @@ def _story(view: View) -> None:
         if st.button("Again", icon=":material/refresh:", key="story_again", help="Another draw."):
             st.session_state["story_seed"] = st.session_state.get("story_seed", 0) + 1
     with patience("It writes") as step:
-        said = resources.continuation(
-            view.model, view.source, n, temperature, st.session_state.get("story_seed", 0), step=step
-        )
-    st.code(_plain(view, (*_read(view), *said)), language=None, wrap_lines=True)
+        seed = st.session_state.get("story_seed", 0)
+        continuation = resources.continuation(view.model, view.source, n, temperature, seed, step=step)
+    st.code(_plain(view, [*view.original().ids(), *continuation]), language=None, wrap_lines=True)
     config = view.task.config
     st.caption(
         f"It was trained on {literal(texts.title(config.text))} and never sees more than {config.max_len} characters at once: "
@@ -82,11 +77,7 @@ def _story(view: View) -> None:
     )
 
 
-def _read(view: View) -> tuple[int, ...]:
-    return tuple(resources.run(*view.key("original")).example.stream[0].tolist())
-
-
-def _plain(view: View, tokens: tuple[int, ...]) -> str:
+def _plain(view: View, tokens: Sequence[int]) -> str:
     """Tokens as the text that they are; what is no character is left out."""
     alphabet = view.task.config.alphabet
     return "".join(alphabet[token - 1] for token in tokens if 1 <= token <= len(alphabet))

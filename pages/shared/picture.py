@@ -105,7 +105,7 @@ class Call:
         return view.model, self.name, *(str(reading.recipe) for reading in self.all_readings()), repr(plain)
 
 
-def picture(view: View, name: str, draw: Draw, *readings: Source, key: str = "", **options: Any) -> Any:
+def picture(view: Shown, name: str, draw: Draw, *readings: Source, key: str = "", **options: Any) -> Any:
     """Show one picture with its “⋯”; `name` ends its file's name. What comes back is what was clicked, see `shown`."""
     call = Call(draw, readings, options)
     event = shown(view, call, key or name)

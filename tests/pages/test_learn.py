@@ -10,8 +10,10 @@ import pytest
 import torch
 
 import xformer
+from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import ROOT, Open
-from xformer.analysis import principles
+from xformer.analysis.principles import Sentence, head_of
+from xformer.analysis.random_products import product_variances
 from xformer.bugs import BUGS
 
 PRINCIPLES, BUG_LAB = "pages/first_principles/page.py", "pages/bug_lab/page.py"
@@ -41,22 +43,19 @@ def run_codes(app: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]
     "link", [{}, {"text": "*no* <b>one $x$ [a](b)", "d": "8", "seed": "9"}, {"text": "a b", "d": "2"}]
 )
 @pytest.mark.parametrize("step", STEPS)
-def test_every_step_opens_and_its_code_runs(
+def test_every_step_opens_and_its_code_draws_what_is_shown(
     open_page: Open, monkeypatch: pytest.MonkeyPatch, step: str, link: dict[str, str]
 ) -> None:
-    app = open_page(PRINCIPLES, step=step, **link)
+    app = assert_code_draws_what_is_shown(open_page, monkeypatch, PRINCIPLES, {"step": step} | link)
     assert complaints(app) == []
     assert "What to notice" in text(app)
     assert app.query_params["step"] == step
-    assert app.code
-    run_codes(app, monkeypatch)
 
 
 def test_the_numbers_of_the_average_are_those_of_the_library(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(PRINCIPLES, text="we are what we are", d="4", seed="5", row="2")
-    x = principles.word_vectors(["we", "are", "what", "we", "are"], 4, 5)
-    mixed = principles.average(x)
-    assert principles.weighted_sum(mixed, 2, ["we", "are", "what", "we", "are"]) in text(app)
+    mixed = Sentence("we are what we are", 4, 5).average()
+    assert mixed.weighted_sum(2) in text(app)
     [space] = run_codes(app, monkeypatch)
     assert torch.equal(space["mixed"].weights, mixed.weights)
 
@@ -77,15 +76,13 @@ def test_next_and_back_walk_the_steps_and_the_link_follows(open_page: Open) -> N
 def test_a_vector_set_by_hand_is_used_is_in_the_link_and_can_be_taken_back(open_page: Open) -> None:
     app = open_page(PRINCIPLES, text="a b", d="2", vector="b:1.5,-2")
     assert complaints(app) == []
-    x = torch.stack([principles.word_vectors(["a"], 2, 3)[0], torch.tensor([1.5, -2.0])])
-    assert principles.weighted_sum(principles.average(x), 1, ["a", "b"]) in text(app)
+    assert Sentence("a b", 2, 3, ("b", (1.5, -2.0))).average().weighted_sum(1) in text(app)
     assert app.query_params["vector"] == "b:1.5,-2"
     next(slider for slider in app.slider if slider.label == "x1").set_value(-3.0).run()
     assert app.query_params["vector"] == "b:-3,-2"
     app.button(key="principle_own_undo").click().run()
     assert "vector" not in app.query_params
-    drawn = principles.average(principles.word_vectors(["a", "b"], 2, 3))
-    assert principles.weighted_sum(drawn, 1, ["a", "b"]) in text(app)
+    assert Sentence("a b", 2, 3).average().weighted_sum(1) in text(app)
 
 
 @pytest.mark.parametrize(
@@ -117,14 +114,13 @@ def test_the_last_step_is_a_head_of_a_trained_model(open_page: Open, monkeypatch
 
 
 def test_the_model_step_says_only_what_is_so() -> None:
-    from pages.first_principles.model import head_of, notes
-    from pages.shared import models, resources
+    from pages.first_principles.head_notes import head_notes
+    from pages.shared import resources
 
-    checkpoint, run = models.checkpoint("reverse-decoder"), resources.run("reverse-decoder", (3, 7, 12))
-    names = [str(i) for i in range(len(run.ids()))]
-    mixed, raw = head_of(run, 0, 0)
-    last = " ".join(notes(checkpoint, run, mixed, raw, 0, 0, len(names) - 1, names))
-    first = " ".join(notes(checkpoint, run, mixed, raw, 0, 0, 0, names))
+    run = resources.run("reverse-decoder", (3, 7, 12))
+    mixed = head_of(run, layer=0, head=0)
+    last = " ".join(head_notes(run, mixed, 0, 0, len(mixed.names) - 1))
+    first = " ".join(head_notes(run, mixed, 0, 0, 0))
     assert "tokens to come" not in last  # nothing comes after the last row
     assert "After all layers the model says" in last
     assert "After all layers" not in first  # nothing is asked of what it only reads
@@ -143,12 +139,11 @@ def test_a_sentence_that_cannot_be_read_gets_one_sentence(open_page: Open, typed
         assert complaints(app) == []
 
 
-def test_the_variance_on_the_screen_was_measured(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variance_on_the_screen_was_measured(open_page: Open) -> None:
     app = open_page(PRINCIPLES, step="scale", dk="128", seed="4")
     shown = re.search(r"At d = 128 the variance of q · k was measured as \*\*([\d.]+)\*\*", text(app))
     assert shown is not None
-    [space] = run_codes(app, monkeypatch)
-    measured = space["measured"].set_index("d").loc[128, "variance"]
+    measured = product_variances(seed=4).set_index("d").loc[128, "variance"]
     assert shown[1] == f"{measured:.4g}"
 
 

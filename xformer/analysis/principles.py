@@ -2,7 +2,6 @@
 
 average     Y = softmax(X Xᵀ) X                              no parameters: each word becomes a mean of all words
 q, k, v     Y = softmax(Q Kᵀ / √d) V,   Q = X W_Q, …          Vaswani et al. 2017, §3.2.1
-scale       Var(q · k) = d, so Var(q · k / √d) = 1            ibid., footnote 4
 mask        S[i, j] = −∞ for j > i                            ibid., §3.2.3
 heads       concat(head₁ … headₕ) W_O                         ibid., §3.2.2
 position    f(P X) = P f(X) for every permutation P
@@ -12,35 +11,178 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from xformer.errors import InputError
 from xformer.layers.masks import causal_mask
+from xformer.positions.sinusoidal import sinusoidal
+from xformer.reading import Reading
 
 MOST_WORDS, LONGEST_WORD = 8, 14
+NO_MASK, BEFORE, AFTER, ZERO = "no mask", "−∞ before the softmax", "0 after the softmax", "0 before the softmax"
+"""Ways to treat later keys: `BEFORE` is the right way to forbid them, the last two are mistakes that people make."""
+BETWEEN_WORDS = ("products", "scores", "weights")
+"""The matrices whose columns are words, as their rows are."""
 Matrix = Float[Tensor, "row column"]
 
 
-def words_of(text: str) -> list[str]:
-    """The words of a sentence. Raises `InputError` where there are fewer than two, more than eight, or one is too long."""
-    words = text.split()
-    if not 2 <= len(words) <= MOST_WORDS:
-        raise InputError(
-            f"A sentence here has 2 to {MOST_WORDS} words, so that every number can be read; this one has {len(words)}. "
-            "For example: the cat saw the dog."
-        )
-    if long := [word for word in words if len(word) > LONGEST_WORD]:
-        raise InputError(
-            f"A word here has at most {LONGEST_WORD} letters; “{long[0][:LONGEST_WORD]}…” has {len(long[0])}."
-        )
-    return words
+@dataclass(frozen=True)
+class Sentence:
+    """A few words with a vector of d numbers each, drawn from a seed; `own` is a word whose vector was set by hand.
+
+    Raises `InputError` where there are fewer than two words, more than eight, or one is too long.
+    """
+
+    text: str
+    d: int = 4
+    seed: int = 3
+    own: tuple[str, tuple[float, ...]] | None = None
+
+    def __post_init__(self) -> None:
+        if not 2 <= len(self.words) <= MOST_WORDS:
+            raise InputError(
+                f"A sentence here has 2 to {MOST_WORDS} words, so that every number can be read; this one has "
+                f"{len(self.words)}. For example: the cat saw the dog."
+            )
+        if long := [word for word in self.words if len(word) > LONGEST_WORD]:
+            raise InputError(
+                f"A word here has at most {LONGEST_WORD} letters; “{long[0][:LONGEST_WORD]}…” has {len(long[0])}."
+            )
+
+    @property
+    def words(self) -> list[str]:
+        return self.text.split()
+
+    @property
+    def names(self) -> list[str]:
+        """The words with their positions in front, so that repeats stay distinct."""
+        return numbered(self.words)
+
+    @property
+    def x(self) -> Float[Tensor, "pos d_model"]:
+        """The vectors of the words."""
+        drawn = word_vectors(self.words, self.d, self.seed)
+        if self.own is not None:
+            drawn[[word == self.own[0] for word in self.words]] = torch.tensor(self.own[1])
+        return drawn
+
+    def in_order(self, order: Sequence[int]) -> Sentence:
+        """The same words in another order."""
+        words = self.words
+        return Sentence(" ".join(words[at] for at in order), self.d, self.seed, self.own)
+
+    def average(self) -> Mixed:
+        """softmax(X Xᵀ) X: every word asks with its own vector, is found by it, and is mixed in as it is."""
+        x = self.x
+        scores = x @ x.T
+        return Mixed(self.names, x, x, x, x, scores, scores.softmax(dim=-1), self._call("average"))
+
+    def attention(self, *, mask: str = NO_MASK, n_heads: int = 1, head: int = 0, add_positions: bool = False) -> Mixed:
+        """One of h heads, whose Q = X W_Q, K = X W_K, V = X W_V are drawn from the seed; head i has the i-th slice of columns.
+
+        The positions are sinusoids. `mask` is one of "no mask", "−∞ before the softmax" and the two mistakes.
+        """
+        rows = self.x + sinusoidal(len(self.words), self.d) if add_positions else self.x
+        q, k, v = ((rows @ w).chunk(n_heads, dim=1)[head] for w in learned_matrices(self.d, self.seed))
+        asked = {"mask": mask, "n_heads": n_heads, "head": head, "add_positions": add_positions}
+        return attend(self.names, self.x, q, k, v, mask, self._call("attention", **asked))
+
+    def _call(self, method: str, **asked: Any) -> str:
+        usual = {"mask": NO_MASK, "n_heads": 1, "head": 0, "add_positions": False}
+        said = ", ".join(f"{name}={value!r}" for name, value in asked.items() if value != usual[name])
+        return f"xformer.analysis.principles.{self!r}.{method}({said})"
+
+    def __repr__(self) -> str:
+        own = "" if self.own is None else f", own={self.own!r}"
+        return f"Sentence({self.text!r}, d={self.d}, seed={self.seed}{own})"
+
+
+@dataclass(frozen=True, eq=False)
+class Mixed:
+    """One attention with all that it computes on the way."""
+
+    names: Sequence[str]
+    """Of its rows: the words."""
+    x: Float[Tensor, "pos d_model"]
+    """What goes in."""
+    q: Float[Tensor, "pos d_head"]
+    k: Float[Tensor, "pos d_head"]
+    v: Float[Tensor, "pos d_value"]
+    scores: Float[Tensor, "query key"]
+    weights: Float[Tensor, "query key"]
+    recipe: str
+    """The call that makes it again."""
+    mask: str = NO_MASK
+    out_letter: str = "y"
+
+    @property
+    def products(self) -> Float[Tensor, "query key"]:
+        """q · k, before they are scaled."""
+        return self.q @ self.k.T
+
+    @property
+    def out(self) -> Float[Tensor, "query d_value"]:
+        """The mixed values."""
+        return self.weights @ self.v
+
+    def weighted_sum(self, row: int) -> str:
+        """One row of the weights as the sum that it stands for: "new 0 the = 0.12 · 0 the + …"."""
+        weights = zip(self.weights[row].tolist(), self.names, strict=True)
+        return f"new {self.names[row]} = {' + '.join(f'{weight:.3f} · {name}' for weight, name in weights)}"
+
+
+def attend(names: Sequence[str], x: Matrix, q: Matrix, k: Matrix, v: Matrix, mask: str, recipe: str) -> Mixed:
+    """softmax(Q Kᵀ / √d) V under one of the ways to treat later keys."""
+    scores = q @ k.T / math.sqrt(q.shape[1])
+    later = ~causal_mask(*scores.shape)
+    if mask in (BEFORE, ZERO):
+        scores = scores.masked_fill(later, float("-inf") if mask == BEFORE else 0.0)
+    weights = scores.softmax(dim=-1)
+    return Mixed(names, x, q, k, v, scores, weights.masked_fill(later, 0.0) if mask == AFTER else weights, recipe, mask)
+
+
+def head_of(reading: Reading, *, layer: int, head: int) -> Mixed:
+    """The same steps with the real numbers of a causal head: computed again from its q, k and v."""
+    site = reading.attention[layer]
+    q, k, v = (reading[f"{site.path}.{name}"][0, head] for name in "qkv")
+    names, x = numbered(reading.tokens_of(site.stack)), reading[f"{site.stack}.{site.layer}.resid_pre"][0]
+    recipe = f"xformer.analysis.principles.head_of({reading.recipe}, layer={layer}, head={head})"
+    return replace(attend(names, x, q, k, v, BEFORE, recipe), out_letter="z")
+
+
+def order_error(sentence: Sentence, order: Sequence[int], *, add_positions: bool = False) -> float:
+    """max |f(P X) − P f(X)| of attention f: 0 but for rounding where it does not know the order of its rows."""
+    moved, typed = (one.attention(add_positions=add_positions).out for one in (sentence.in_order(order), sentence))
+    return (moved - typed[list(order)]).abs().max().item()
+
+
+def matrix(mixed: Mixed, *, which: str, n_columns: int | None = None) -> pd.DataFrame:
+    """A matrix of an attention ("x", "q", "scores", "weights", "out", …), one row a cell: matrix, row, column, value.
+
+    `n_columns` are the first ones that are wanted, all by default.
+    """
+    values = getattr(mixed, which)[:, :n_columns]  # [row, column]
+    letter = mixed.out_letter if which == "out" else which
+    numbers = [f"{letter}{index}" for index in range(1, values.shape[1] + 1)]
+    columns = mixed.names if which in BETWEEN_WORDS else numbers
+    cells = [
+        (which, row, column, value)
+        for row, numbers in zip(mixed.names, values.tolist(), strict=True)
+        for column, value in zip(columns, numbers, strict=True)
+    ]
+    return pd.DataFrame(cells, columns=["matrix", "row", "column", "value"])
+
+
+def numbered(words: Sequence[str]) -> list[str]:
+    """Words with their positions in front."""
+    return [f"{position} {word}" for position, word in enumerate(words)]
 
 
 def word_vectors(words: Sequence[str], d: int, seed: int = 0) -> Float[Tensor, "pos d_model"]:
@@ -56,178 +198,3 @@ def learned_matrices(d: int, seed: int = 0, names: str = "QKV") -> list[Float[Te
     """One matrix a name, standing for learned ones: from N(0, 1/d), so that what goes in and what comes out spread alike."""
     draw = torch.Generator().manual_seed(seed)
     return [torch.randn(d, d, generator=draw) / math.sqrt(d) for _ in names]
-
-
-@dataclass(frozen=True, eq=False)
-class Mixed:
-    """One attention with all that it computes on the way."""
-
-    q: Float[Tensor, "pos d_head"]
-    k: Float[Tensor, "pos d_head"]
-    v: Float[Tensor, "pos d_value"]
-    scores: Float[Tensor, "query key"]
-    weights: Float[Tensor, "query key"]
-    out: Float[Tensor, "query d_value"]
-
-
-def average(x: Float[Tensor, "pos d_model"]) -> Mixed:
-    """softmax(X Xᵀ) X: every word asks with its own vector, is found by it, and is mixed in as it is."""
-    scores = x @ x.T
-    weights = scores.softmax(dim=-1)
-    return Mixed(x, x, x, scores, weights, weights @ x)
-
-
-def attend(q: Matrix, k: Matrix, v: Matrix, *, causal: bool = False) -> Mixed:
-    """softmax(Q Kᵀ / √d) V, with −∞ in place of the scores of later keys where it is causal."""
-    scores = q @ k.T / math.sqrt(q.shape[1])
-    if causal:
-        scores = scores.masked_fill(~causal_mask(len(q), len(k)), float("-inf"))
-    weights = scores.softmax(dim=-1)
-    return Mixed(q, k, v, scores, weights, weights @ v)
-
-
-def projected(x: Matrix, matrices: Sequence[Matrix], *, causal: bool = False) -> Mixed:
-    """`attend` with Q = X W_Q, K = X W_K, V = X W_V."""
-    q, k, v = (x @ matrix for matrix in matrices)
-    return attend(q, k, v, causal=causal)
-
-
-def ways_to_mask(scores: Float[Tensor, "query key"]) -> dict[str, Float[Tensor, "query key"]]:
-    """The weights of unmasked scores, and what three ways of forbidding later keys make of them; the first is the right one."""
-    allowed = causal_mask(*scores.shape)
-    return {
-        "no mask": scores.softmax(dim=-1),
-        "−∞ before the softmax": scores.masked_fill(~allowed, float("-inf")).softmax(dim=-1),
-        "0 after the softmax": scores.softmax(dim=-1).masked_fill(~allowed, 0.0),
-        "0 before the softmax": scores.masked_fill(~allowed, 0.0).softmax(dim=-1),
-    }
-
-
-def product_variances(widths: Sequence[int], samples: int, seed: int = 0) -> pd.DataFrame:
-    """The measured variance of q · k and of q · k / √d, one row a width, q and k drawn from N(0, 1) just now.
-
-    For independent entries of mean 0 and variance 1, Var(qᵢ kᵢ) = E[qᵢ²] E[kᵢ²] − 0 = 1, and the d summands are
-    independent, so Var(q · k) = d. A sample variance of n products scatters by d √((2 + 6/d) / n), because the products
-    have the excess kurtosis 6/d; `error` is that. The widths share their draws, so neighbours err together.
-    """
-    draw = torch.Generator().manual_seed(seed)
-    q, k = (torch.randn(samples, max(widths), generator=draw, dtype=torch.float64) for _ in "qk")
-    sums = (q * k).cumsum(dim=1)  # [sample, d]
-    variance = torch.stack([sums[:, d - 1].var() for d in widths])  # [width]
-    d = torch.tensor(widths, dtype=torch.float64)
-    error = d * ((2 + 6 / d) / samples).sqrt()
-    return pd.DataFrame(
-        {"d": list(widths), "variance": variance.tolist(), "scaled": (variance / d).tolist(), "error": error.tolist()}
-    )
-
-
-def softmax_jacobian(weights: Float[Tensor, "*row key"]) -> Float[Tensor, "*row key key"]:
-    """∂pᵢ/∂sⱼ = pᵢ (δᵢⱼ − pⱼ). Its largest entry is on the diagonal, p (1 − p), never above 1/4."""
-    return torch.diag_embed(weights) - weights[..., :, None] * weights[..., None, :]
-
-
-def saturation(widths: Sequence[int], n_keys: int, samples: int, seed: int = 0) -> pd.DataFrame:
-    """The softmax over `n_keys` random products, with the scale and without, at each width; means over `samples` queries.
-
-    Columns: d, scale, largest (the largest weight), gradient (the largest entry of the softmax's Jacobian).
-    """
-    draw = torch.Generator().manual_seed(seed)
-    q = torch.randn(samples, 1, max(widths), generator=draw)
-    k = torch.randn(samples, n_keys, max(widths), generator=draw)
-    sums = (q * k).cumsum(dim=-1)  # [sample, key, d]
-    rows = []
-    for d in widths:
-        for scale, divisor in (("with 1/√d", math.sqrt(d)), ("without", 1.0)):
-            weights = (sums[..., d - 1] / divisor).softmax(dim=-1)  # [sample, key]
-            gradient = softmax_jacobian(weights).flatten(1).amax(dim=1)  # [sample]
-            rows.append((d, scale, weights.amax(dim=1).mean().item(), gradient.mean().item()))
-    return pd.DataFrame(rows, columns=["d", "scale", "largest", "gradient"])
-
-
-def one_row(d: int, n_keys: int, *, scaled: bool, seed: int = 0) -> tuple[Float[Tensor, " key"], Float[Tensor, " key"]]:
-    """The scores and the weights of one random query with `n_keys` random keys of width d."""
-    draw = torch.Generator().manual_seed(seed)
-    q, k = torch.randn(512, generator=draw), torch.randn(n_keys, 512, generator=draw)
-    scores = k[:, :d] @ q[:d] / (math.sqrt(d) if scaled else 1.0)
-    return scores, scores.softmax(dim=-1)
-
-
-def split_heads(x: Matrix, matrices: Sequence[Matrix], n_heads: int) -> list[Mixed]:
-    """The heads of d_model / h dimensions each: head i has the i-th slice of the columns of Q, K and V."""
-    q, k, v = ((x @ matrix).chunk(n_heads, dim=1) for matrix in matrices)
-    return [attend(*slices) for slices in zip(q, k, v, strict=True)]
-
-
-def multiplications(n: int, d_model: int, n_heads: int, d_head: int) -> dict[str, int]:
-    """How often multi-head attention multiplies two numbers, from its shapes alone, part by part (biases, softmax left out)."""
-    wide = n_heads * d_head
-    return {
-        "Q, K, V = X W": 3 * n * d_model * wide,
-        "Q Kᵀ": n_heads * n * n * d_head,
-        "A V": n_heads * n * n * d_head,
-        "out = Z W_O": n * wide * d_model,
-    }
-
-
-def measured_multiplications(n: int, d_model: int, n_heads: int, d_head: int) -> int:
-    """The same number, counted by torch while the multiplications are carried out (on shapes without numbers in them).
-
-    A FLOP count takes each multiplication and its addition for two.
-    """
-
-    def tensor(*shape: int) -> Tensor:
-        return torch.empty(shape, device="meta")
-
-    with FlopCounterMode(display=False) as counter:
-        x = tensor(n, d_model)
-        q, k, v = (x @ tensor(d_model, n_heads * d_head) for _ in "qkv")
-        q, k, v = (y.view(n, n_heads, d_head).transpose(0, 1) for y in (q, k, v))  # [head, pos, d_head]
-        z = (q @ k.mT).softmax(dim=-1) @ v  # [head, pos, d_head]
-        _ = z.transpose(0, 1).reshape(n, n_heads * d_head) @ tensor(n_heads * d_head, d_model)
-    return counter.get_total_flops() // 2
-
-
-def costs(n: int, d_model: int, n_heads: int) -> pd.DataFrame:
-    """One head, h heads that share d_model, and h heads each as wide as d_model: multiplications by part, and as measured.
-
-    Columns: heads, part, count, measured (of the whole layer).
-    """
-    kinds = {
-        "one head of d": (1, d_model),
-        "h heads of d/h": (n_heads, d_model // n_heads),
-        "h heads of d": (n_heads, d_model),
-    }
-    rows = []
-    for name, (heads, width) in kinds.items():
-        measured = measured_multiplications(n, d_model, heads, width)
-        rows += [(name, part, count, measured) for part, count in multiplications(n, d_model, heads, width).items()]
-    return pd.DataFrame(rows, columns=["heads", "part", "count", "measured"])
-
-
-def order_error(f: Callable[[Matrix], Matrix], x: Matrix, order: Sequence[int]) -> float:
-    """max |f(P x) − P f(x)|: 0 but for rounding where f does not know the order of its rows."""
-    index = torch.tensor(order)
-    return (f(x[index]) - f(x)[index]).abs().max().item()
-
-
-def matrix_frame(matrix: Matrix, rows: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
-    """One row per cell of a matrix: row, column, value."""
-    cells = [
-        (row, column, value)
-        for row, values in zip(rows, matrix.tolist(), strict=True)
-        for column, value in zip(columns, values, strict=True)
-    ]
-    return pd.DataFrame(cells, columns=["row", "column", "value"])
-
-
-def numbered(words: Sequence[str]) -> list[str]:
-    """The words with their positions in front, so that repeats stay distinct."""
-    return [f"{position} {word}" for position, word in enumerate(words)]
-
-
-def weighted_sum(mixed: Mixed, query: int, words: Sequence[str]) -> str:
-    """One row of the weights as the sum that it stands for: "y₁ = 0.12 · x₀ the + …"."""
-    parts = [
-        f"{weight:.3f} · {word}" for weight, word in zip(mixed.weights[query].tolist(), numbered(words), strict=True)
-    ]
-    return f"new {numbered(words)[query]} = {' + '.join(parts)}"
