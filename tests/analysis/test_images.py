@@ -93,7 +93,7 @@ def test_the_share_of_neighbours_counts_places_side_by_side() -> None:
 
 
 def test_a_survey_counts_blank_pixels_too_and_each_test_image_once(model: Transformer) -> None:
-    found = survey(TaskModel(model, Task(preset("digits").task)), 2000, seed=1)
+    found = survey(TaskModel(model, Task(preset("digits").task)), 2000, 1)
     assert found.n_inputs == N_TEST
     assert found.n_positions == {"encoder.0.ffn": 17 * N_TEST, "encoder.1.ffn": 17 * N_TEST}
     assert {len(image) for image in found.inputs} == {64}

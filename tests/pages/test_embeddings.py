@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import streamlit as st
 import torch
 
 import xformer
@@ -163,3 +164,13 @@ def test_the_code_of_each_picture_draws_that_very_picture(
 ) -> None:
     app = assert_code_draws_what_is_shown(open_page, monkeypatch, PAGE, {"model": "reverse"} | link)
     assert complaints(app) == []
+
+
+def test_a_picture_with_a_width_of_its_own_is_not_stretched(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    widths: list[str] = []
+    show_chart = st.vega_lite_chart
+    monkeypatch.setattr(
+        st, "vega_lite_chart", lambda spec, **more: widths.append(more["width"]) or show_chart(spec, **more)
+    )
+    open_page(PAGE, model="digits", show="filters")  # a filter's pixels are squares
+    assert widths == ["content", "content"]
