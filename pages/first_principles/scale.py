@@ -58,7 +58,7 @@ def scale_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
     measured = table(PLACE, analysis.product_variances, **numbers)
     saturated = table(PLACE, analysis.softmax_saturation, **numbers)
     footer(PLACE, "scale", list(charts.values()), lambda: measured.merge(saturated, on="d"))
-    largest = table(PLACE, analysis.softmax_row, **row.options)["weight"].max()
+    largest = max(table(PLACE, analysis.softmax_row, **row.options)["weight"].tolist())
     link = {"dk": str(d), "scaled": str(is_scaled)}
     return link, _notes(measured.set_index("d"), saturated.set_index(["d", "scale"]), d, largest)
 
