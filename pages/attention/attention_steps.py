@@ -7,8 +7,9 @@ import math
 import streamlit as st
 
 from pages.components.attention_view import Selection
+from pages.shared.call import Call
 from pages.shared.literal import literal
-from pages.shared.picture import Call, footer, shown
+from pages.shared.picture import footer, shown
 from pages.shared.view import View
 from xformer import viz
 from xformer.analysis.attention_arithmetic import AttentionCell, attention_cell, softmax_row

@@ -6,7 +6,8 @@ import streamlit as st
 
 from pages.components.attention_view import Selection, choose_attention
 from pages.shared.ask import choose
-from pages.shared.picture import Call, footer, table
+from pages.shared.call import Call
+from pages.shared.picture import footer, table
 from pages.shared.view import View
 from xformer import analysis
 from xformer.analysis.heads import TASK

@@ -9,7 +9,8 @@ import streamlit as st
 
 from pages.attention.attention_steps import steps_panel
 from pages.attention.best_task_head import attention_notes, telling_head
-from pages.attention.change import change_panel, follow_cutting_click, head_tools
+from pages.attention.change import change_panel, head_tools
+from pages.attention.edges import follow_cutting_click
 from pages.attention.head_scores import scores_panel
 from pages.attention.over_image import over_image_panel
 from pages.attention.rollout import rollout_panel
@@ -22,8 +23,9 @@ from pages.components.attention_view import (
     choose_attention,
 )
 from pages.shared.ask import choose, not_here
+from pages.shared.call import Call
 from pages.shared.link import asked
-from pages.shared.picture import Call, footer
+from pages.shared.picture import footer
 from pages.shared.prediction import prediction_panel
 from pages.shared.session import open_page
 from pages.shared.view import View

@@ -8,7 +8,7 @@ from pages.shared import models
 from pages.shared.ask import not_here
 from pages.shared.link import asked, carry
 from pages.shared.literal import literal
-from pages.shared.sidebar import choose_model
+from pages.shared.model_choice import choose_model
 from pages.shared.view import View
 from xformer.bugs import BUGS, Bug
 from xformer.bugs.ends import END_BUGS

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pages.shared import models
+from pages.shared.model_card import card_of_model
 from pages.shared.view import View
 from xformer.bugs import Bug
 from xformer.bugs.lab import lab_run
@@ -51,7 +52,7 @@ def lesson(preset: Preset, bug: Bug, steps: int) -> Iterator[Lesson]:
 
 def lab_preset(view: View, rate: int, steps: int) -> Preset:
     """The model's own size and task, trained briefly with small batches."""
-    recipe = models.card(view.model).get("train")
+    recipe = card_of_model(view.model).get("train")
     peak = recipe.get("peak_lr", 3e-3) if isinstance(recipe, dict) else 3e-3
     batch = min(32, recipe.get("batch_size", 32)) if isinstance(recipe, dict) else 32
     train = TrainConfig(

@@ -10,8 +10,9 @@ import streamlit as st
 
 from pages.compare.comparison import Comparison
 from pages.shared.ask import choose
+from pages.shared.call import Call
 from pages.shared.literal import literal
-from pages.shared.picture import Call, footer, shown, table
+from pages.shared.picture import footer, shown, table
 from xformer import analysis, viz
 from xformer.analysis.decision import MEAN, deciding_layers, why_incomparable
 from xformer.names import layer_title

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import streamlit as st
 
 from pages.compare.comparison import Comparison
+from pages.shared.call import Call
 from pages.shared.literal import literal
-from pages.shared.picture import Call, footer, shown, table
+from pages.shared.picture import footer, shown, table
 from xformer import analysis, viz
 from xformer.analysis.decision import lens_divergence
 from xformer.errors import InputError

@@ -11,9 +11,9 @@ import streamlit as st
 
 from pages.compare.choice import Choice, read_choice, why_not_playable
 from pages.shared import models
+from pages.shared.model_choice import choose_model
 from pages.shared.resources import MASKS
 from pages.shared.session import LookedAt, follow_the_link, looked_at
-from pages.shared.sidebar import choose_model
 from xformer.errors import InputError
 
 EARLIER_STEP = 200

@@ -8,8 +8,9 @@ import streamlit as st
 from pages.compare.comparison import Comparison
 from pages.compare.state import state
 from pages.shared.ask import seed
+from pages.shared.call import Call
 from pages.shared.literal import literal
-from pages.shared.picture import Call, footer, shown
+from pages.shared.picture import footer, shown
 from xformer import analysis, viz
 from xformer.analysis.counting_agreement import Agreement, count_agreement
 from xformer.words import percent

@@ -10,9 +10,10 @@ import streamlit as st
 from pages.compare.comparison import Comparison
 from pages.compare.state import progress, state
 from pages.shared.ask import choose
+from pages.shared.call import Call
 from pages.shared.literal import literal
 from pages.shared.notebook import heads_from_1
-from pages.shared.picture import Call, footer, shown
+from pages.shared.picture import footer, shown
 from xformer import viz
 from xformer.analysis.activation_patching import copying
 from xformer.reading import Reading

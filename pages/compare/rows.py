@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import streamlit as st
 
 from pages.compare.comparison import Comparison
+from pages.shared.call import Call
 from pages.shared.literal import literal
 from pages.shared.notebook import heads_from_1
-from pages.shared.picture import Call, footer, shown, table
+from pages.shared.picture import footer, shown, table
 from xformer import analysis, viz
 from xformer.analysis.decision import ALL_ROWS, deciding_layers, why_incomparable
 from xformer.reading import Reading

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pages.compare.comparison import Comparison
-from pages.shared.picture import Call, footer, table
+from pages.shared.call import Call
+from pages.shared.picture import footer, table
 from xformer import analysis, viz
 
 

@@ -9,9 +9,10 @@ import streamlit as st
 
 from pages.shared.ask import choose
 from pages.shared.byte_cache import shared
+from pages.shared.call import Call
 from pages.shared.literal import literal
 from pages.shared.notebook import heading
-from pages.shared.picture import Call, footer, shown
+from pages.shared.picture import footer, shown
 from pages.shared.view import View
 from xformer import analysis, viz
 from xformer.analysis.embeddings import principal_axes, vocabulary_vectors

@@ -8,8 +8,9 @@ import streamlit as st
 
 from pages.components.prediction_strip import Lane, prediction_strip
 from pages.feed_forward.choices import Choice
+from pages.shared.call import Call
 from pages.shared.layout import is_dark
-from pages.shared.picture import Call, footer
+from pages.shared.picture import footer
 from pages.shared.view import View
 from xformer import analysis
 from xformer.analysis.neuron_survey import Survey

@@ -9,10 +9,11 @@ import streamlit as st
 
 from pages.feed_forward.choices import Choice, look_at
 from pages.shared.ask import seed
+from pages.shared.call import Call
 from pages.shared.layout import what_to_notice
 from pages.shared.link import chose
 from pages.shared.notebook import heading
-from pages.shared.picture import Call, footer, shown, table
+from pages.shared.picture import footer, shown, table
 from pages.shared.position_window import is_judged
 from pages.shared.view import View
 from xformer import analysis, viz

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import streamlit as st
 
-from pages.shared.picture import Call, shown
+from pages.shared.call import Call
+from pages.shared.picture import shown
 from xformer import viz
 from xformer.analysis.principles import Mixed, matrix
 

@@ -12,8 +12,9 @@ from pages.home.continuation import continuation_panel
 from pages.home.predicted_class import class_panel, mistakes_panel
 from pages.home.published_sizes import published_panel, show_parts
 from pages.home.training_record import training_panel
-from pages.shared import models, screens
+from pages.shared import screens
 from pages.shared.ask import choose
+from pages.shared.model_card import card_of_model
 from pages.shared.session import View, open_page
 from xformer.counting import n_parameters, parameters_by_part
 from xformer.viz.diagram import diagram
@@ -40,7 +41,7 @@ def page() -> None:
 
 def _has_it_learned(view: View) -> str:
     """What is known of how well the model does what its task asks for; nothing where it does it as a rule."""
-    card = models.card(view.model)
+    card = card_of_model(view.model)
     figures = card.get("figures") or card.get("reported")
     if not isinstance(figures, dict):
         return " At least that is its task; nobody has scored whether it does."

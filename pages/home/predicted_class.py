@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import streamlit as st
 
+from pages.shared.call import Call
 from pages.shared.image_input import show_image, test_predictions
 from pages.shared.layout import is_dark
 from pages.shared.notebook import heading
-from pages.shared.picture import Call, footer, shown
+from pages.shared.picture import footer, shown
 from pages.shared.view import View
 from xformer import analysis, viz
 from xformer.analysis.images import wrong_ones

@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from pages.shared import models
+from pages.shared.model_card import card_of_model
 from pages.shared.view import View
 from xformer.sources import credit
 from xformer.words import percent
@@ -15,7 +15,7 @@ from xformer.words import percent
 
 def training_panel(view: View) -> None:
     """The tiles of its figures, and the recipe that led to them."""
-    card = models.card(view.model)
+    card = card_of_model(view.model)
     if isinstance(about := card.get("about"), str):
         st.text(about)
     if of := credit(card.get("preset")):

@@ -8,8 +8,9 @@ import streamlit as st
 
 from pages.positions.order_trial import order_trial
 from pages.shared.ask import choose
+from pages.shared.call import Call
 from pages.shared.notebook import heading
-from pages.shared.picture import Call, footer, picture
+from pages.shared.picture import footer, picture
 from pages.shared.view import View
 from xformer import analysis, viz
 from xformer.positions import POSITION_KINDS, PositionKind

@@ -7,10 +7,11 @@ import streamlit as st
 
 from pages.shared import resources
 from pages.shared.ask import choose
+from pages.shared.call import Call
+from pages.shared.changes import toggle_intervention
 from pages.shared.notebook import heading
-from pages.shared.picture import Call, footer, picture, shown, table
+from pages.shared.picture import footer, picture, shown, table
 from pages.shared.prediction import prediction_lanes, prediction_sentence
-from pages.shared.session import toggle_intervention
 from pages.shared.view import View
 from xformer import analysis, viz
 from xformer.interventions import join

@@ -11,7 +11,7 @@ from pages.runs.description import description
 from pages.runs.downloads import downloads
 from pages.runs.state import runs_state
 from pages.shared import models, run_commands, run_store, screens
-from pages.shared.sidebar import choose_model
+from pages.shared.model_choice import choose_model
 from xformer.training.repair import DAMAGED
 from xformer.training.run_store import ELSEWHERE, RESUMABLE, Entry
 

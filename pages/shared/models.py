@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import streamlit as st
 
@@ -17,9 +16,7 @@ from pages.shared.byte_cache import kept
 from xformer import Checkpoint, load
 from xformer.checkpoints import FILE
 from xformer.errors import RunStoreError, XformerError
-from xformer.training.card import believed
 from xformer.training.snapshots import snapshot_file, snapshot_steps
-from xformer.training.transfer import card_of
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "checkpoints"
@@ -126,25 +123,6 @@ def shown_path(name: str) -> str:
 def checkpoint(name: str) -> Checkpoint:
     """A model by its name, the step of a run written out. Raises `CheckpointError` when it cannot be trusted."""
     return load(path_of(name))
-
-
-def card(name: str) -> dict[str, Any]:
-    """How a model was trained; of a run's step what the store has on it by now: it may be renamed, or scored, at any time."""
-    asked = run_and_step(name)
-    if asked is None:
-        return believed(checkpoint(name).card)
-    try:
-        entry = run_store.entry(asked[0])
-        step = entry.step if asked[1] is None else asked[1]
-        rows = [row for row in run_store.store().rows(entry.id) if row["step"] <= step]
-    except RunStoreError:
-        return {}
-    found = card_of(entry, rows, step) | {"about": f"Step {step:,} of the run “{entry.name}”. {entry.about}".rstrip()}
-    if rows and "figures" not in found:  # as it was last reported up to that step
-        last = rows[-1]
-        at = {} if last["step"] == step else {"at": f" at step {last['step']:,}"}
-        found["reported"] = {name: last.get(f"held_out_{name}") for name in ("loss", "exact_match", "samples")} | at
-    return believed(found)
 
 
 def title_of(name: str) -> str:

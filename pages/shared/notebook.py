@@ -2,9 +2,9 @@
 
     heading("Nearest neighbours")                     # instead of st.subheader
     st.altair_chart(…)
-    footer(view, ["from xformer.viz import heatmaps", "heatmaps.vectors(trace)"], table, "neighbours")
+    code_and_data(["import xformer", "xformer.viz.lens(r)"], table, "lens", "reverse")
 
-The lines end in an expression, the picture, or in something that prints.
+Most screens leave that to `pages.shared.picture`. The lines end in an expression, the picture, or in something that prints.
 """
 
 from __future__ import annotations
@@ -15,12 +15,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from pages.shared.models import shown_path
-from pages.shared.resources import MASKS
 from pages.shared.script import script
-from pages.shared.view import View
-from xformer.interventions import join
-from xformer.reading import Reading
 from xformer.training.spreadsheet import to_csv
 
 Table = pd.DataFrame | Callable[[], pd.DataFrame]
@@ -31,34 +26,6 @@ _PLACE = "menu_place"
 def begin() -> None:
     """Before a screen runs: a heading of a run that was broken off is none any more."""
     st.session_state.pop(_PLACE, None)
-
-
-def preamble(view: View, *, changed: bool | None = None) -> list[str]:
-    """The lines that load the model and record the run on the screen as `trace`; run them in the project's folder.
-
-    `changed` chooses between the model's own run and the one under the mask and interventions (where there are some).
-    """
-    changed = view.is_changed if changed is None else changed
-    run = view.changed() if changed else view.original()
-    assert run is not None
-    lines = ["import torch, xformer", f'checkpoint = xformer.load("{shown_path(view.model)}")']
-    changes = []
-    if changed and view.mask != MASKS[0]:
-        changes.append(f"xformer.edits.set_causal({view.mask == 'causal'})")
-    if changed and view.interventions:
-        lines.append("from xformer.interventions import all_edits, parse")
-        changes.append(f'*all_edits(parse("{join(view.interventions)}", checkpoint.config))')
-    return [*lines, f"trace = {recording(run, changes)}"]
-
-
-def recording(run: Reading, changes: Sequence[str] = ()) -> str:
-    """The expression that records a run again, given the expressions of its edits."""
-    arguments = [f"torch.tensor({run.example.stream.tolist()})"]
-    if run.example.target is not None:
-        arguments.append(f"torch.tensor({run.example.target.tolist()})")
-    if changes:
-        arguments.append(f"edits=[{', '.join(changes)}]")
-    return f"xformer.record(checkpoint.model, {', '.join(arguments)})"
 
 
 def heading(text: str = "") -> None:
@@ -75,11 +42,6 @@ def heading(text: str = "") -> None:
         else:
             st.space("stretch")
         st.session_state[_PLACE] = st.container(width="content")
-
-
-def footer(view: View, lines: Sequence[str], table: Table | None, name: str, *, changed: bool | None = None) -> None:
-    """Of a picture of the view: its code, and its data as CSV. `lines` follow the preamble and end in the picture."""
-    code_and_data([*preamble(view, changed=changed), *lines], table, name, view.model)
 
 
 def code_and_data(lines: Sequence[str], table: Table | None, name: str, file: str) -> None:

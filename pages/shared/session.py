@@ -13,13 +13,13 @@ import streamlit as st
 
 from pages.shared import models, resources
 from pages.shared.ask import not_here
+from pages.shared.changes import interventions_on, show_chips
 from pages.shared.link import asked
 from pages.shared.literal import literal
-from pages.shared.sidebar import ask_input, ask_mask, ask_model, choose_model
+from pages.shared.model_choice import ask_model, choose_model
+from pages.shared.sidebar import ask_input, ask_mask
 from pages.shared.view import View
-from xformer import ModelConfig
-from xformer.errors import EditError, InputError
-from xformer.interventions import Intervention, join, parse
+from xformer.errors import InputError
 
 LINKED = ("input", "mask", "edits")
 """What the sidebar keeps in the link, besides the model."""
@@ -54,8 +54,8 @@ def open_page(title: str, question: str) -> View:
     if too_much:
         st.error(literal(too_much))
         st.stop()
-    view = View(model, source, mask, checkpoint, task, _interventions(checkpoint.config))
-    _show_chips(view)
+    view = View(model, source, mask, checkpoint, task, interventions_on(checkpoint.config))
+    show_chips(view)
     return view
 
 
@@ -78,67 +78,6 @@ def looked_at() -> LookedAt | None:
     model = str(state["model"])
     step = f"@{state['model_step']}" if state.get("model_step_of") == model and "model_step" in state else ""
     return LookedAt(model + step, str(state.get("input", "")), str(state["mask"]), str(state.get("edits", "")))
-
-
-def switched_on() -> list[str]:
-    """The texts of the interventions that are asked for, whether or not they fit the model."""
-    return [word for word in st.session_state.get("edits", "").split(",") if word]
-
-
-def toggle_intervention(*texts: str) -> None:
-    """Add interventions, or take them back where they are there already. A callback, or followed by `st.rerun()`."""
-    there = switched_on()
-    for text in texts:
-        if text in there:
-            there.remove(text)
-        else:
-            there.append(text)
-    st.session_state["edits"] = ",".join(there)
-
-
-def _interventions(config: ModelConfig) -> tuple[Intervention, ...]:
-    """The interventions that are on; those that do not fit this model are dropped aloud."""
-    kept: list[str] = []
-    for word in switched_on():
-        try:
-            parse(",".join([*kept, word]), config)
-        except EditError as error:
-            st.warning(f"A change was left out. {literal(str(error))}", icon=":material/link_off:")
-        else:
-            kept.append(word)
-    found = parse(",".join(kept), config)
-    st.session_state["edits"] = join(found)
-    return found
-
-
-def _clear_changes() -> None:
-    st.session_state["edits"] = ""
-    st.session_state["mask"] = resources.MASKS[0]
-
-
-def _use_own_mask() -> None:
-    st.session_state["mask"] = resources.MASKS[0]
-
-
-def _show_chips(view: View) -> None:
-    """What is switched on, where nobody can forget it; a click takes it back."""
-    # The container is there even when it is empty: were it to appear, everything below would be built anew in the browser.
-    with st.container(horizontal=True, gap="small", vertical_alignment="center", key="chips"):
-        if not view.is_changed:
-            return
-        st.markdown("**Changed:**", width="content")
-        if view.mask != resources.MASKS[0]:
-            st.button(f"{view.mask} mask", icon=":material/close:", on_click=_use_own_mask, key="chip_mask")
-        for intervention in view.interventions:
-            st.button(
-                view.name_of(intervention),
-                icon=":material/close:",
-                on_click=toggle_intervention,
-                args=(intervention.text,),
-                key=f"chip_{intervention.text}",
-            )
-        if len(view.interventions) + (view.mask != resources.MASKS[0]) > 1:
-            st.button("Undo all", on_click=_clear_changes, type="tertiary", key="chip_all")
 
 
 def follow_the_link(options: dict[str, tuple[str, ...]]) -> None:

@@ -6,7 +6,7 @@ import streamlit as st
 
 from pages.shared import run_commands, run_store, screens
 from pages.shared.literal import literal
-from pages.shared.sidebar import choose_model
+from pages.shared.model_choice import choose_model
 from pages.train.fields import TRAIN, TRAINING
 from pages.train.form import ask, is_filled, put
 from pages.train.form import settings as form_settings

@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 import torch
 
-from pages.shared.byte_cache import ByteCache, budget, n_bytes
+from pages.shared.byte_cache import ByteCache, budget
+from pages.shared.byte_count import n_bytes
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,142 @@
+"""A call of `xformer.viz` or `xformer.analysis` that a screen makes: the figure, its table, and the call as code."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pandas as pd
+
+from pages.shared.layout import is_dark
+from pages.shared.notebook import heads_from_1
+from pages.shared.view import ORIGINAL
+from xformer import analysis
+from xformer.reading import Reading, Recipe
+
+Draw = Callable[..., Any]
+"""A function of `xformer.viz`: readings and plain values in, a figure out."""
+
+
+class Source(Protocol):
+    """What a picture is of: a reading, or a survey. It knows the call that makes it again."""
+
+    @property
+    def recipe(self) -> Any: ...
+
+
+class Shown(Protocol):
+    """What is looked at: the files of its pictures are named after the model."""
+
+    @property
+    def model(self) -> str: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of `xformer.viz`, or of `xformer.analysis` for what is a table on the screen."""
+
+    draw: Draw
+    readings: tuple[Any, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What it draws, as the library calls it."""
+        return self.draw.__name__
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The options with the theme that the visitor sees, where the picture has one."""
+        return {**self.options, **({"dark": is_dark()} if "dark" in inspect.signature(self.draw).parameters else {})}
+
+    def make(self) -> Any:
+        """The figure, or the table."""
+        return self.draw(*self.readings, **self.arguments)
+
+    def table(self) -> pd.DataFrame | None:
+        """The numbers of the picture, heads counted from 1; None where the library knows no table of that name."""
+        tabulate = getattr(analysis, self.name, None)
+        if tabulate is None:
+            return None
+        known = inspect.signature(tabulate).parameters
+        options = {name: value for name, value in self.options.items() if name in known and name != "before"}
+        before = self.options.get("before")
+        if before is None or "before" in known:
+            more = {} if before is None else {"before": before}
+            return _for_a_file(tabulate(*self.readings, **options, **more))
+        both = {ORIGINAL: before, "changed": self.readings[0]}
+        return _for_a_file(pd.concat([tabulate(one, **options).assign(run=name) for name, one in both.items()]))
+
+    def written(self, names: Mapping[int, str]) -> str:
+        """The call as code; `names` are those of its readings."""
+
+        def value(of: Any) -> str:
+            if isinstance(of, list | tuple) and _known(of):
+                return f"[{', '.join(value(one) for one in of)}]"
+            return names.get(id(of)) or repr(of)
+
+        said = [value(reading) for reading in self.readings]
+        said += [
+            f"{name}={value(of)}"
+            for name, of in self.arguments.items()
+            if not (isinstance(of, pd.DataFrame) or _is_usual(self.draw, name, of))
+        ]
+        module = "analysis" if self.draw.__module__.startswith("xformer.analysis") else "viz"
+        return f"xformer.{module}.{self.name}({', '.join(said)})"
+
+    def all_readings(self) -> list[Source]:
+        return _known([*self.readings, *self.options.values()])
+
+    def key(self, view: Shown) -> tuple:
+        """Plain values by which a cache knows it; a table that was made before follows from them."""
+        plain = {name: of for name, of in self.arguments.items() if not (_known([of]) or isinstance(of, pd.DataFrame))}
+        return view.model, self.name, *(str(reading.recipe) for reading in self.all_readings()), repr(plain)
+
+
+def code(calls: Sequence[Call]) -> list[str]:
+    """The lines that read what is needed and make the pictures."""
+    readings = {id(reading): reading for call in calls for reading in call.all_readings()}
+    names = dict(zip(readings, _names(list(readings.values())), strict=True))
+    lines = ["import xformer"]
+    lines += [f"{names[number]} = {reading.recipe}" for number, reading in readings.items()]
+    written = [call.written(names) for call in calls]
+    return [*lines, written[0] if len(written) == 1 else f"[{', '.join(written)}]"]
+
+
+def tables(calls: Sequence[Call]) -> pd.DataFrame:
+    """The tables of all calls below each other; where one compares with the run before, it has them all."""
+    last = calls[-1].table()
+    if len(calls) == 1 or "before" in calls[-1].options:
+        return pd.DataFrame() if last is None else last
+    return pd.concat(
+        [table.assign(picture=index) for index, call in enumerate(calls) if (table := call.table()) is not None]
+    )
+
+
+def _known(values: Sequence[Any]) -> list[Source]:
+    """What knows its recipe, among values and in lists among them."""
+    nested = [_known(value) if isinstance(value, list | tuple) else [value] for value in values]
+    return [one for values in nested for one in values if hasattr(one, "recipe")]
+
+
+def _names(readings: list[Source]) -> list[str]:
+    """What the code calls them: a model's own run beside a changed one is the original."""
+    if len(readings) == 1:
+        return ["r" if isinstance(readings[0], Reading) else type(readings[0]).__name__.lower()]
+    recipes = [reading.recipe for reading in readings]
+    own = [isinstance(one, Recipe) and not one.changes and one.causal is None for one in recipes]
+    if len(readings) == 2 and sum(own) == 1:
+        return ["original" if is_own else "changed" for is_own in own]
+    return [f"r{index}" for index in range(1, len(readings) + 1)]
+
+
+def _is_usual(draw: Draw, name: str, value: Any) -> bool:
+    """Whether an argument says no more than its default."""
+    usual = inspect.signature(draw).parameters[name].default
+    return type(usual) is type(value) and usual == value
+
+
+def _for_a_file(table: pd.DataFrame) -> pd.DataFrame:
+    return heads_from_1(table) if "head" in table else table

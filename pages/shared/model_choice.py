@@ -1,0 +1,70 @@
+"""The choice of a model in the sidebar: a shipped one, a step of a run, or a file of one’s own."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from pages.shared import models, run_store
+from pages.shared.link import carry
+from pages.shared.literal import literal
+from pages.shared.upload import upload
+from xformer.training.transfer import ImportResult
+
+
+def ask_model() -> str:
+    """The name of the model that runs, with the step of a run written out."""
+    runs = models.trained()
+    options = [*models.shipped(), *runs]
+    before = st.session_state.get("model")
+    if before not in options:
+        st.session_state["model"] = options[0]
+        if isinstance(before, str) and (why := models.why_not(before)):  # it went while it was looked at
+            st.warning(f"{literal(why)} The usual model is shown.", icon=":material/link_off:")
+    carry("model")
+    chosen = st.selectbox(
+        "Model",
+        options,
+        format_func=lambda name: _shown(name, runs),
+        key="model",
+        persist_state="session",
+        help="It runs live, on every change. What you train on the Train screen is in this list too.",
+    )
+    model = f"{chosen}@{_ask_step(chosen)}" if chosen in runs else chosen
+    who = run_store.visitor()  # outside of the popover: what is in a closed one is not in the browser
+    with st.popover("Open a file", icon=":material/upload_file:", type="tertiary", key="open_file"):
+        upload(who, _choose_taken, key="sidebar_upload")
+    return model
+
+
+def _shown(name: str, runs: dict[str, str]) -> str:
+    """A model in the list: a run by its name, with the start of its id where two have the same."""
+    if name not in runs:
+        return name
+    return f"▸ {runs[name]}" + (f" · {name[:4]}" if list(runs.values()).count(runs[name]) > 1 else "")
+
+
+def _choose_taken(taken: ImportResult) -> None:
+    choose_model(f"{taken.run}@{taken.step}")
+
+
+def choose_model(name: str) -> bool:
+    """Have the sidebar choose a model by its name, before it is drawn; False where there is none of that name."""
+    found = models.resolved(name)
+    if found is None:
+        return False
+    run = models.run_and_step(found)
+    st.session_state["model"] = found if run is None else run[0]
+    if run is not None:
+        st.session_state["model_step_of"], st.session_state["model_step"] = run
+    return True
+
+
+def _ask_step(run: str) -> int:
+    steps = models.steps_of(run)
+    if len(steps) == 1:
+        return steps[0]
+    if st.session_state.get("model_step_of") != run or st.session_state.get("model_step") not in steps:
+        st.session_state["model_step"] = steps[-1]
+    st.session_state["model_step_of"] = run
+    carry("model_step")
+    return st.select_slider("Step", steps, key="model_step", persist_state="session", help="How far it was trained.")
