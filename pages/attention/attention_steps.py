@@ -8,7 +8,7 @@ import streamlit as st
 
 from pages.components.attention_view import Selection
 from pages.shared.call import Call
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.picture import footer, shown
 from pages.shared.view import View
 from xformer import viz
@@ -25,7 +25,10 @@ def steps_panel(view: View, run: Reading, layer: PatternLayer, chosen: Selection
     calls = {step: Call(viz.attention_steps, (run,), {**at, "step": step}) for step in STEPS}
     cell, d_model = attention_cell(run, **at), view.checkpoint.config.d_model
     row = softmax_row(cell)
-    name_q, name_k = f"{query} “{literal(layer.query_labels[query])}”", f"{key} “{literal(layer.key_labels[key])}”"
+    name_q, name_k = (
+        f"{query} “{escape_markdown(layer.query_labels[query])}”",
+        f"{key} “{escape_markdown(layer.key_labels[key])}”",
+    )
     st.caption(
         f"Query {name_q} and key {name_k} in {layer.title} · head {head + 1}. "
         "Click a cell of the matrix above to choose another; its numbers appear here."

@@ -23,7 +23,7 @@ TELLS_NOTHING = 0.9
 
 
 @dataclass(frozen=True)
-class Telling:
+class BestTaskHead:
     """The head with the most of what the task needs, how much that is, and what chance would give it."""
 
     at: Selection
@@ -35,24 +35,24 @@ class Telling:
         return self.chance < TELLS_NOTHING and self.weight >= self.chance + CLEAR * (1 - self.chance)
 
 
-def telling_head(view: View, run: Reading, paths: Sequence[str]) -> Telling:
+def best_task_head(view: View, run: Reading, paths: Sequence[str]) -> BestTaskHead:
     """The head of a run with the most of what this task needs; where none has any, the first of the last layer."""
-    best = Telling(Selection(len(paths) - 1, 0), 0.0, 0.0)
+    best = BestTaskHead(Selection(len(paths) - 1, 0), 0.0, 0.0)
     scores, chances = (of(run.trace, run.example) for of in (view.task.head_scores, view.task.chance_scores))
     silenced = {path: _silenced(run, path) for path in scores}
     for layer, path in enumerate(paths):
         for head, weight in enumerate(scores.get(path, [])):
             if weight > best.weight and head not in silenced[path]:
-                best = Telling(Selection(layer, head), weight, chances[path][head])
+                best = BestTaskHead(Selection(layer, head), weight, chances[path][head])
     return best
 
 
-def attention_notes(view: View, layers: Sequence[PatternLayer], run: Reading, best: Telling) -> None:
-    """What to notice in the run that is shown, with what `telling_head` found in it."""
+def attention_notes(view: View, layers: Sequence[PatternLayer], run: Reading, best: BestTaskHead) -> None:
+    """What to notice in the run that is shown, with what `best_task_head` found in it."""
     what_to_notice([view.task.rule.look_for + closest(view, layers, best), *_about_the_mask(view, layers, run)])
 
 
-def closest(view: View, layers: Sequence[PatternLayer], best: Telling) -> str:
+def closest(view: View, layers: Sequence[PatternLayer], best: BestTaskHead) -> str:
     """Which head comes closest, where one clearly does; else how little there is of it; nothing where that tells nothing."""
     says, where = view.task.rule.score_says, f"With {view.what_changed()}" if view.is_changed else "Here"
     even = f"a head that looks at everything alike has {percent(best.chance, 0)}"

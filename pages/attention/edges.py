@@ -8,7 +8,7 @@ import streamlit as st
 
 from pages.components.attention_view import Selection
 from pages.shared.changes import switched_on, toggle_intervention
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from xformer.viz.packing import PatternLayer
 
 
@@ -34,7 +34,7 @@ def edge_button(
     query, key = chosen.query, chosen.key
     assert query is not None
     assert key is not None
-    edge = f"{query} “{literal(layer.query_labels[query])}” → {key} “{literal(layer.key_labels[key])}”"
+    edge = f"{query} “{escape_markdown(layer.query_labels[query])}” → {key} “{escape_markdown(layer.key_labels[key])}”"
     masked = not bool(layer.allowed[min(chosen.head, layer.allowed.shape[0] - 1), query, key])
     at = f"{layer.name}.{heads}.{query}-{key}"
     is_cut, is_open = f"cut:{at}" in on, f"open:{at}" in on

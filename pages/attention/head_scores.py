@@ -5,8 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.components.attention_view import Selection, choose_attention
-from pages.shared.ask import choose
 from pages.shared.call import Call
+from pages.shared.link_widgets import choose
 from pages.shared.picture import footer, table
 from pages.shared.view import View
 from xformer import analysis

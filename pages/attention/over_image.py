@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.shared.ask import choose
+from pages.shared.link_widgets import choose
 from pages.shared.picture import of_each_run
 from pages.shared.view import View
 from xformer import viz

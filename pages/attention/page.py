@@ -8,7 +8,7 @@ from dataclasses import replace
 import streamlit as st
 
 from pages.attention.attention_steps import steps_panel
-from pages.attention.best_task_head import attention_notes, telling_head
+from pages.attention.best_task_head import attention_notes, best_task_head
 from pages.attention.change import change_panel, head_tools
 from pages.attention.edges import follow_cutting_click
 from pages.attention.head_scores import scores_panel
@@ -22,9 +22,9 @@ from pages.components.attention_view import (
     attention_view,
     choose_attention,
 )
-from pages.shared.ask import choose, not_here
 from pages.shared.call import Call
 from pages.shared.link import asked
+from pages.shared.link_widgets import choose, not_here
 from pages.shared.picture import footer
 from pages.shared.prediction import prediction_panel
 from pages.shared.session import open_page
@@ -47,8 +47,8 @@ def page() -> None:
     layers = pattern_layers(original)
     other = None if changed is None else pattern_layers(changed)
     paths = [layer.name for layer in layers]
-    best = telling_head(view, changed or original, paths)
-    _follow_the_link(layers, best.at if changed is None else telling_head(view, original, paths).at)
+    best = best_task_head(view, changed or original, paths)
+    _follow_the_link(layers, best.at if changed is None else best_task_head(view, original, paths).at)
     # A line of its own at the picture, as what it changes is known only below.
     tools = st.container(horizontal=True, gap="small", vertical_alignment="center", key="head_tools")
     chosen = attention_choice(KEY, layers)

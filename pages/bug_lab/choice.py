@@ -5,9 +5,9 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.shared import models
-from pages.shared.ask import not_here
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link import asked, carry
-from pages.shared.literal import literal
+from pages.shared.link_widgets import not_here
 from pages.shared.model_choice import choose_model
 from pages.shared.view import View
 from xformer.bugs import BUGS, Bug
@@ -46,7 +46,7 @@ def ask_bug() -> Bug:
     st.pills(
         "Bug",
         names,
-        format_func=lambda name: literal(BUGS[name].title),
+        format_func=lambda name: escape_markdown(BUGS[name].title),
         required=True,
         key=NAME,
         persist_state="session",
@@ -58,7 +58,7 @@ def ask_bug() -> Bug:
 def no_such_bug_here(view: View, bug: Bug) -> None:
     """One sentence on why this model cannot have the bug, and buttons for models that can."""
     st.info(
-        f"{literal(models.title_of(view.model))} cannot have this bug: it needs {literal(bug.rule)}.",
+        f"{escape_markdown(models.title_of(view.model))} cannot have this bug: it needs {escape_markdown(bug.rule)}.",
         icon=":material/bug_report:",
     )
     can = [
@@ -71,7 +71,7 @@ def no_such_bug_here(view: View, bug: Bug) -> None:
         return
     with st.container(horizontal=True, gap="small"):
         for name in can[:4]:
-            st.button(f"Choose {literal(name)}", on_click=choose, args=(name,), key=f"bug_model_{name}")
+            st.button(f"Choose {escape_markdown(name)}", on_click=choose, args=(name,), key=f"bug_model_{name}")
 
 
 def choose(name: str) -> None:

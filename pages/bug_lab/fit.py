@@ -11,8 +11,8 @@ import streamlit as st
 from pages.bug_lab.choice import choose
 from pages.bug_lab.runs import readings, shows_padding
 from pages.shared import models, resources
-from pages.shared.ask import seed
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
+from pages.shared.link_widgets import seed
 from pages.shared.view import View
 from xformer.bugs import Bug
 from xformer.errors import InputError, XformerError
@@ -87,28 +87,26 @@ def ask_fitting(view: View, bug: Bug) -> tuple[View, dict[str, str]]:
     The choice in the sidebar stays as it is, for the other screens.
     """
     seed("own", (0, 1), 0, key=OWN)
-    name = models.title_of(view.model)
+    name = escape_markdown(models.title_of(view.model))
     other, why = fitting(view, bug)
     if st.session_state[OWN] and why:
         with st.container(horizontal=True, vertical_alignment="center", gap="small", key="bug_fit"):
-            st.caption(f":material/info: {literal(name)} does not show this bug: {why}.", width="content")
-            st.button(
-                f"Show it on {literal(other.model)}", on_click=_set_own, args=(0,), key="bug_fit_other", type="tertiary"
-            )
+            st.caption(f":material/info: {name} does not show this bug: {why}.", width="content")
+            words = f"Show it on {escape_markdown(other.model)}"
+            st.button(words, on_click=_set_own, args=(0,), key="bug_fit_other", type="tertiary")
         return view, {"own": "1"}
     if not why:
         return view, {}
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="bug_fit"):
         st.caption(
-            f":material/swap_horiz: Shown on **{literal(other.model)}**; {literal(name)} does not show it: {why}.",
+            f":material/swap_horiz: Shown on **{escape_markdown(other.model)}**; {name} does not show it: {why}.",
             width="content",
         )
         if bug.applies_to(view.checkpoint.config):
-            st.button(
-                f"Show {literal(name)} all the same", on_click=_set_own, args=(1,), key="bug_fit_own", type="tertiary"
-            )
-        st.button(f"Choose {literal(other.model)}", on_click=choose, args=(other.model,), key=f"bug_model_{other.model}",
-                  type="tertiary")  # fmt: skip
+            words = f"Show {name} all the same"
+            st.button(words, on_click=_set_own, args=(1,), key="bug_fit_own", type="tertiary")
+        words, key = f"Choose {escape_markdown(other.model)}", f"bug_model_{other.model}"
+        st.button(words, on_click=choose, args=(other.model,), key=key, type="tertiary")
     return other, {}
 
 
@@ -119,7 +117,7 @@ def _set_own(value: int) -> None:
 def why_not(view: View, bug: Bug) -> str:
     """Why a bug is not to be seen on a model and an input, as the end of a sentence; "" where it is."""
     if not bug.applies_to(view.checkpoint.config):
-        return f"it needs {literal(bug.rule.partition(':')[0])}"
+        return f"it needs {escape_markdown(bug.rule.partition(':')[0])}"
     if bug.shows == "in training":
         return "" if view.model == FITTING[bug.name] or models.run_and_step(view.model) else "it takes longer to train"
     if not shows_padding(view, bug):

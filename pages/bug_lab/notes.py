@@ -10,7 +10,7 @@ import torch
 from pages.bug_lab.fit import WORSE, moved, shows_something
 from pages.bug_lab.lesson import Lesson
 from pages.bug_lab.runs import Written, n_padding
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.view import View
 from xformer.bugs import Bug
 from xformer.reading import Reading
@@ -20,12 +20,12 @@ from xformer.words import percent
 
 def look_for(bug: Bug) -> str:
     """What to look at, as a hint: whether it is so here, the numbers say."""
-    return f"Look for: **{literal(bug.look_for)}**"
+    return f"Look for: **{escape_markdown(bug.look_for)}**"
 
 
 def seen_in(bug: Bug) -> str:
     """Where the mistake is met."""
-    return f"Where people meet it: {literal(bug.seen_in)}."
+    return f"Where people meet it: {escape_markdown(bug.seen_in)}."
 
 
 def bug_notes(view: View, bug: Bug, both: Sequence[Reading], alone: Written, lesson: Lesson | None) -> list[str]:

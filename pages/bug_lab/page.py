@@ -16,12 +16,12 @@ from pages.bug_lab.runs import Written, readings, shows_padding, verdict, writte
 from pages.bug_lab.training import is_training, lesson_of, tick, training_panel
 from pages.bug_lab.verdict import verdict_panel
 from pages.components.prediction_strip import Lane, prediction_strip
-from pages.shared.ask import choose
-from pages.shared.lanes import lanes
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import what_to_notice
-from pages.shared.literal import literal
+from pages.shared.link_widgets import choose
 from pages.shared.patience import patience
 from pages.shared.session import open_page
+from pages.shared.token_rows import token_rows
 from pages.shared.view import View
 from xformer.bugs import Bug
 from xformer.errors import XformerError
@@ -82,13 +82,13 @@ def _both(view: View, bug: Bug) -> tuple[list[Reading], Written]:
         with patience("Both models write") as step:
             return readings(view, bug), written(view, bug, step)
     except XformerError as error:
-        st.error(literal(f"The changes of this run do not fit the broken model. {error}"))
+        st.error(escape_markdown(f"The changes of this run do not fit the broken model. {error}"))
         return [], []
 
 
 def _predictions(view: View, bug: Bug, both: list[Reading], alone: Written) -> None:
     """What it reads and says, right and wrong, and what both write on their own; then the loss in words."""
-    shown = lanes(view.task, both[0], both[1], "with the bug")
+    shown = token_rows(view.task, both[0], both[1], "with the bug")
     if math.isnan(both[1].loss):
         shown[-1] = replace(shown[-1], tokens=("NaN",) * len(both[1].answer))
     lost = ""

@@ -10,10 +10,10 @@ import streamlit as st
 
 from pages.bug_lab.lesson import Lesson, lab_preset, lesson, lesson_code
 from pages.bug_lab.state import state
-from pages.shared.ask import seed
 from pages.shared.background_job import TICK, Job
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import is_dark
-from pages.shared.literal import literal
+from pages.shared.link_widgets import seed
 from pages.shared.notebook import code_and_data
 from pages.shared.view import View
 from xformer.bugs import Bug
@@ -81,7 +81,7 @@ def training_panel(view: View, bug: Bug) -> dict[str, str]:
             "Two fresh models of this size, from the same first weights and on the same batches: one right, one with the bug."
         )
     elif job.problem or job.latest is None:
-        st.info(literal(job.problem), icon=":material/error:")
+        st.info(escape_markdown(job.problem), icon=":material/error:")
     else:
         _show(view, bug, job.latest)
     return {"rate": str(st.session_state[_rate_key(bug)]), "steps": str(st.session_state["bug_steps"])}
@@ -135,6 +135,6 @@ def _show(view: View, bug: Bug, latest: Lesson) -> None:
             chart = curve_chart(frame, curves, steps=latest.steps, dark=is_dark(), log=what == "gradient", height=260)
             st.altair_chart(chart, width="stretch", key=f"bug_curve_{index}")
     if latest.problem:
-        st.info(f"With the bug: {literal(latest.problem)}", icon=":material/error:")
+        st.info(f"With the bug: {escape_markdown(latest.problem)}", icon=":material/error:")
     preset = lab_preset(view, st.session_state[_rate_key(bug)], st.session_state["bug_steps"])
     code_and_data(lesson_code(view, bug, preset), table, "training", "bug-lab")

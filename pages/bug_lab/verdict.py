@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from xformer.bugs import BUGS, Bug
 from xformer.diagnosis.case import Finding
 from xformer.diagnosis.diagnose import findings_frame
@@ -28,8 +28,8 @@ def verdict_panel(bug: Bug, right: list[Finding], wrong: list[Finding]) -> None:
         st.markdown(f":material/troubleshoot: **The diagnosis**, {how}")
         for finding in sorted(wrong, key=lambda finding: finding.kind != bug.name):
             title = BUGS[finding.kind].title if finding.kind in BUGS else finding.kind.replace("-", " ")
-            st.markdown(f"{ICONS[finding.severity]} **{literal(title)}**: {literal(finding.sentence)}")
-            st.caption(literal(_where(finding)))
+            st.markdown(f"{ICONS[finding.severity]} **{escape_markdown(title)}**: {escape_markdown(finding.sentence)}")
+            st.caption(escape_markdown(_where(finding)))
         st.caption(
             "The checks know nothing of the switch above: they got the model and one run of a batch of the task’s inputs. "
             + (

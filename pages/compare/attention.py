@@ -9,9 +9,9 @@ import pandas as pd
 import streamlit as st
 
 from pages.compare.comparison import Comparison
-from pages.shared.ask import choose
 from pages.shared.call import Call
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
+from pages.shared.link_widgets import choose
 from pages.shared.picture import footer, shown, table
 from xformer import analysis, viz
 from xformer.analysis.decision import MEAN, deciding_layers, why_incomparable
@@ -29,7 +29,7 @@ ROUNDING = 1e-5
 def patterns_panel(comparison: Comparison, step: int, two: Sequence[Reading]) -> dict[str, str]:
     """Draw where both looked, whole patterns of a layer; returns what the link keeps."""
     if reason := why_incomparable(*two):
-        st.info(f"{literal(reason)} “each head” shows each player’s own.", icon=":material/compare_arrows:")
+        st.info(f"{escape_markdown(reason)} “each head” shows each player’s own.", icon=":material/compare_arrows:")
         return {}
     one = two[0]
     layers = {path: layer_title(path, is_pair=one.is_pair) for path in deciding_layers(one)}
@@ -55,7 +55,7 @@ def patterns_panel(comparison: Comparison, step: int, two: Sequence[Reading]) ->
     calls = [Call(viz.pattern_difference, (two,), {**options, "show": show}) for show in titles]
     for place, call, title in zip(st.columns(3, gap="small"), calls, titles.values(), strict=True):
         with place:
-            st.markdown(f"**{literal(title)}**")
+            st.markdown(f"**{escape_markdown(title)}**")
             shown(comparison, call, f"compare_cells_{call.options['show']}")
     frame = table(comparison, analysis.pattern_difference, two, **options)
     st.caption(_summary(frame, names[0][0], names[1][0], comparison.unit))
@@ -87,7 +87,7 @@ def _summary(frame: pd.DataFrame, a: str, b: str, unit: str) -> str:
     return (
         f"The largest difference is {largest['difference']:+.3f}, from query {_span(largest, 'query')} to key "
         f"{_span(largest, 'key')}; in the {deciding} it is {here['difference']:+.3f}, to key {_span(here, 'key')}"
-        + ("." if is_pooled else f" ({literal(str(here['key_token']))}).")
+        + ("." if is_pooled else f" ({escape_markdown(str(here['key_token']))}).")
     )
 
 

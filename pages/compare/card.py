@@ -11,7 +11,7 @@ from pages.compare.choice import LETTERS, Choice, why_not_playable
 from pages.compare.settings import settings
 from pages.compare.state import show, state
 from pages.shared import models
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from xformer.errors import XformerError
 
 
@@ -42,7 +42,7 @@ def card(index: int, choice: Choice, n: int) -> None:
                 _ask_step(index, *of_run, narrow=n < 3)
         # What is inside is drawn while it is open: a widget that is not on the screen misses what it is told.
         drawer = second.popover(
-            literal(", ".join(choice.settings())) or "as trained",
+            escape_markdown(", ".join(choice.settings())) or "as trained",
             icon=":material/tune:" if is_one_line else None,
             width="stretch",
             key=f"compare_settings_{index}",

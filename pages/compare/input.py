@@ -14,8 +14,8 @@ from pages.compare.search import ask_search, follow_search
 from pages.compare.state import state
 from pages.compare.together import check_input, symbols_of
 from pages.shared import models
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link import asked, carry
-from pages.shared.literal import literal
 from pages.shared.session import LookedAt
 from pages.shared.typed import typed
 from xformer.errors import InputError
@@ -92,13 +92,13 @@ def _source(choices: Sequence[Choice], task: Task) -> tuple[tuple[int, ...], boo
     try:
         source = read(typed(st.session_state[INPUT], MOST_TYPED))
     except InputError as error:
-        st.error(literal(str(error)), icon=":material/edit:")
+        st.error(escape_markdown(str(error)), icon=":material/edit:")
         for text in (ours.good_input, task.rule.default):
             try:
                 source = read(text)
             except InputError:
                 continue
-            st.caption(f"Still showing {literal(text)}.")
+            st.caption(f"Still showing {escape_markdown(text)}.")
             return source, False
         st.stop()
     ours.good_input = task.vocabulary.text(list(source))

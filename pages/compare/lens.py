@@ -8,7 +8,7 @@ import streamlit as st
 
 from pages.compare.comparison import Comparison
 from pages.shared.call import Call
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.picture import footer, shown, table
 from xformer import analysis, viz
 from xformer.analysis.decision import lens_divergence
@@ -47,11 +47,11 @@ def lens_sentence(comparison: Comparison, step: int, two: Sequence[Reading]) -> 
     try:
         divergence = lens_divergence(both)
     except InputError as error:
-        return literal(str(error)), False
+        return escape_markdown(str(error)), False
     if divergence is None:
         return f"In the lens {a} and {b} end in the same likeliest token at {comparison.unit} {step}.", False
     depth, point = divergence
-    said = [literal(str(token)) for token in both.loc[both["depth"] == depth, "token"]]
+    said = [escape_markdown(str(token)) for token in both.loc[both["depth"] == depth, "token"]]
     return (
         f"At {comparison.unit} {step} the likeliest tokens of {a} and {b} differ to the end from **{point}** on: "
         f"{said[0]} against {said[1]}.",

@@ -7,9 +7,9 @@ import streamlit as st
 
 from pages.compare.comparison import Comparison
 from pages.compare.state import state
-from pages.shared.ask import seed
 from pages.shared.call import Call
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
+from pages.shared.link_widgets import seed
 from pages.shared.picture import footer, shown
 from xformer import analysis, viz
 from xformer.analysis.counting_agreement import Agreement, count_agreement
@@ -52,7 +52,7 @@ def many_panel(comparison: Comparison) -> dict[str, str]:
             if job.is_running:
                 st.button("Cancel", key="compare_count_cancel", on_click=job.cancel)
     if job is not None and job.problem:
-        st.info(literal(job.problem), icon=":material/functions:")
+        st.info(escape_markdown(job.problem), icon=":material/functions:")
     elif report is None:
         st.caption(
             f"Fresh inputs of the task {comparison.task.config.name}, none of them trained on, the same for all. Each player’s "
@@ -92,7 +92,7 @@ def _show(comparison: Comparison, counted: Agreement) -> None:
     calls = [Call(viz.confusion, (counted,), {"player": name}) for name in comparison.names]
     for index, (place, call) in enumerate(zip(st.columns(len(calls), gap="small"), calls, strict=True)):
         with place:
-            st.markdown(f"**{literal(comparison.names[index])}**")
+            st.markdown(f"**{escape_markdown(comparison.names[index])}**")
             shown(comparison, call, f"compare_confusion_{index}")
     footer(comparison, "confusion", calls, lambda: analysis.confusion(counted))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from pages.compare.choice import Choice
-from pages.shared.ask import seed
+from pages.shared.link_widgets import seed
 
 MODES = {"free": "free-running", "forced": "forced"}
 OPEN_MODES = {"free": "go on", "forced": "along it"}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from pages.compare.comparison import Comparison
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.picture import table
 from xformer import analysis
 from xformer.viz.theme import RIGHT, WRONG
@@ -56,7 +56,7 @@ def _parting(comparison: Comparison, steps: pd.DataFrame) -> str:
     for row in steps.loc[steps["step"] == parting].to_dict("records"):
         verdict = "" if row["right"] is None else f"{RIGHT.mark} right, " if row["right"] else f"{WRONG.mark} wrong, "
         said.append(
-            f"{row['player'][0]} says **{literal(row['token'])}** with probability {row['probability']:.3f} "
+            f"{row['player'][0]} says **{escape_markdown(row['token'])}** with probability {row['probability']:.3f} "
             f"({verdict}{row['entropy']:.2f} bits undecided)"
         )
     return f"They part first at {unit} **{parting}**: {'; '.join(said)}."

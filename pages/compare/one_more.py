@@ -9,7 +9,7 @@ import streamlit as st
 
 from pages.compare.choice import Choice
 from pages.compare.state import state
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from xformer import ModelConfig
 from xformer.errors import XformerError
 from xformer.interventions import attention_paths, feed_forward_paths, parse
@@ -37,7 +37,7 @@ def ask_one_more(index: int, choice: Choice) -> None:
             parse(",".join([*choice.changes, text]), config)
         except XformerError as error:
             problem = str(error)
-            st.caption(f":material/edit: {literal(problem)}")
+            st.caption(f":material/edit: {escape_markdown(problem)}")
         st.button(
             "Add it",
             key=f"{key}_add",

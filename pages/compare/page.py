@@ -25,10 +25,10 @@ from pages.compare.together import why_not_together
 from pages.compare.wait import wait_for_rollouts
 from pages.shared import link as link_of_screen
 from pages.shared import models
-from pages.shared.ask import choose
 from pages.shared.background_job import TICK
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import what_to_notice
-from pages.shared.literal import literal
+from pages.shared.link_widgets import choose
 from xformer.reading import Reading
 
 PANELS = {
@@ -48,11 +48,11 @@ def page() -> None:
         return
     looked = look()
     if why := why_not_playable(looked.model):
-        st.caption(f":material/info: {literal(why)} It stays the model of the other screens.")
+        st.caption(f":material/info: {escape_markdown(why)} It stays the model of the other screens.")
     choices = ask_players(looked)
     shown = in_link(looked) | players_in_link(choices)
     if reason := why_not_together(choices):
-        st.info(literal(reason), icon=":material/compare_arrows:")
+        st.info(escape_markdown(reason), icon=":material/compare_arrows:")
         link_of_screen.share(shown)
         return
     comparison = ask_input(choices, looked)

@@ -9,9 +9,9 @@ import streamlit as st
 
 from pages.compare.comparison import Comparison
 from pages.compare.state import progress, state
-from pages.shared.ask import choose
 from pages.shared.call import Call
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
+from pages.shared.link_widgets import choose
 from pages.shared.notebook import heads_from_1
 from pages.shared.picture import footer, shown
 from xformer import viz
@@ -65,7 +65,7 @@ def result(frame: pd.DataFrame) -> str:
             )
             continue
         turns = (
-            f" and turns the answer to {literal(str(best['says']))}"
+            f" and turns the answer to {escape_markdown(str(best['says']))}"
             if best["turns"]
             else " and does not turn the answer"
         )
@@ -81,7 +81,7 @@ def _frame(comparison: Comparison, step: int, two: Sequence[Reading], where: str
     about = "|".join([comparison.about, str(step), *(reading.subject.name for reading in two), where])
     job = state().work_on("patching", about, lambda: copying(two, everywhere=where == "everywhere"), AT_ONCE)
     if job.problem:
-        st.info(literal(job.problem), icon=":material/content_copy:")
+        st.info(escape_markdown(job.problem), icon=":material/content_copy:")
         return None
     report = job.latest
     if report is not None and report.frame is not None:

@@ -12,9 +12,9 @@ from pages.compare.choice import LETTERS, Choice, read_choice
 from pages.compare.look import beside, first_choice, usual_choices
 from pages.compare.state import state
 from pages.compare.together import why_not_together
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import is_dark
 from pages.shared.link import asked
-from pages.shared.literal import literal
 from pages.shared.session import LookedAt
 from xformer.errors import InputError
 from xformer.viz.theme import PLAYER_HUES
@@ -28,7 +28,7 @@ def ask_players(looked: LookedAt) -> tuple[Choice, ...]:
     _paint()
     n = len(ours.choices)
     if why := ours.refused:
-        st.warning(literal(why), icon=":material/block:")
+        st.warning(escape_markdown(why), icon=":material/block:")
         ours.refused = ""
     row = st.container(key="compare_seats")
     places = row.columns([*[1.0] * n, *([0.16 if n > 2 else 0.12] if n < len(LETTERS) else [])], gap="small")
@@ -76,7 +76,8 @@ def _read(texts: Sequence[str]) -> list[Choice]:
             found.append(read_choice(text))
         except InputError as error:
             st.warning(
-                f"The player {literal(text[:80])} was left out. {literal(str(error))}", icon=":material/link_off:"
+                f"The player {escape_markdown(text[:80])} was left out. {escape_markdown(str(error))}",
+                icon=":material/link_off:",
             )
     return [found[0], beside(found[0])] if len(found) == 1 else found
 

@@ -8,7 +8,7 @@ import streamlit as st
 
 from pages.compare.comparison import Comparison
 from pages.shared.call import Call
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.notebook import heads_from_1
 from pages.shared.picture import footer, shown, table
 from xformer import analysis, viz
@@ -31,7 +31,7 @@ def rows_panel(comparison: Comparison, step: int, readings: Sequence[Reading], t
     for does in kinds:
         places = [place for _ in range(0, len(readings), 2) for place in st.columns(2, gap="medium")]
         for index, (place, reading) in enumerate(zip(places, readings, strict=False)):
-            name = literal(reading.subject.name)
+            name = escape_markdown(reading.subject.name)
             with place:
                 if does not in {Site.parse(path).does for path in deciding_layers(reading)}:
                     st.caption(f"{name} has no {does} here.")

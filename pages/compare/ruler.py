@@ -7,9 +7,9 @@ import streamlit as st
 from pages.compare.comparison import Comparison
 from pages.compare.state import state
 from pages.components.step_ruler import resting_step, step_ruler
-from pages.shared.ask import not_here
 from pages.shared.layout import is_dark
 from pages.shared.link import asked
+from pages.shared.link_widgets import not_here
 from xformer.viz.theme import BACKGROUND
 
 RULER = "compare_ruler"

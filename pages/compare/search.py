@@ -9,9 +9,9 @@ import streamlit as st
 
 from pages.compare.comparison import Comparison
 from pages.compare.state import state
-from pages.shared.ask import seed
 from pages.shared.background_job import TICK, Job
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
+from pages.shared.link_widgets import seed
 from xformer.analysis.disagreement import Search, Want, search
 
 SEARCH = "search"
@@ -59,7 +59,7 @@ def _status(comparison: Comparison, ticks: bool) -> None:
         job.advance()
         report = job.latest
         if job.problem:
-            st.warning(literal(job.problem), icon=":material/search_off:")
+            st.warning(escape_markdown(job.problem), icon=":material/search_off:")
         elif report is not None:
             st.markdown(f":material/search: {_summary(job, report, comparison)}", width="content")
         if job.is_running and report is not None:

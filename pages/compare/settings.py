@@ -11,7 +11,7 @@ import streamlit as st
 from pages.compare.choice import LARGEST_NUMBER, Choice
 from pages.compare.one_more import ask_one_more
 from pages.compare.state import show, state
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.resources import MASKS
 from xformer.decoding import Sampling
 from xformer.interventions import attention_paths, feed_forward_paths, parse
@@ -57,7 +57,7 @@ def _changes(index: int, choice: Choice) -> None:
     for text in choice.changes:
         if text not in {*heads, *muted, POSITIONS_OFF}:  # no list above shows it: it has a way back of its own
             st.button(
-                literal(_label(text, choice)),
+                escape_markdown(_label(text, choice)),
                 icon=":material/close:",
                 key=f"compare_{index}_undo_{text}",
                 on_click=_keep,

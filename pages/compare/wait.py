@@ -7,7 +7,7 @@ import streamlit as st
 from pages.compare.comparison import Comparison, Progress
 from pages.compare.state import progress, state
 from pages.shared.background_job import TICK, Job
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 
 AT_ONCE = 1.5
 """Seconds that a page may take before it says how far it is."""
@@ -20,7 +20,7 @@ def wait_for_rollouts(comparison: Comparison) -> bool:
         job = state().begin("rollouts", comparison.about, comparison.rolling_out())
         job.advance(AT_ONCE)
     if job.problem:
-        st.error(literal(job.problem), icon=":material/error:")
+        st.error(escape_markdown(job.problem), icon=":material/error:")
         return False
     if job.is_running or job.cancelled:
         st.fragment(_bar, run_every=TICK if job.is_running else None)(job, job.is_running)

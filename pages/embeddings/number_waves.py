@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.embeddings.vocabulary import once_a_model
-from pages.shared.ask import choose
+from pages.shared.link_widgets import choose
 from pages.shared.notebook import heading
 from pages.shared.picture import picture
 from pages.shared.view import View

@@ -9,7 +9,7 @@ from pages.embeddings.number_waves import has_waves, number_waves_panel
 from pages.embeddings.patch_filters import filters_panel, patch_notes, where_patches_come_from
 from pages.embeddings.vectors import ask_part, vectors_panel
 from pages.embeddings.vocabulary import vocabulary_panel
-from pages.shared.ask import ask_side, choose
+from pages.shared.link_widgets import ask_side, choose
 from pages.shared.session import open_page
 from pages.shared.view import View
 from xformer.analysis.embeddings import input_vectors

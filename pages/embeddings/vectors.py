@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pages.shared.ask import choose
+from pages.shared.link_widgets import choose
 from pages.shared.notebook import heading
 from pages.shared.picture import picture
 from pages.shared.row_window import ask_window, every_nth, window_words

@@ -7,10 +7,10 @@ from typing import TypeVar
 
 import streamlit as st
 
-from pages.shared.ask import choose
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
+from pages.shared.link_widgets import choose
 from pages.shared.notebook import heading
 from pages.shared.picture import footer, shown
 from pages.shared.view import View
@@ -80,7 +80,8 @@ def _neighbours(view: View, run: Reading, stack: str | None) -> int:
     others = cosine_matrix(vectors[token : token + 1], vectors)[0].abs()  # [vocab]
     usual = (others.sum() - others[token]) / max(1, len(others) - 1)
     st.caption(
-        f"By cosine, among the whole vocabulary. |cosine| of {literal(near)} with the others is {usual:.3f} on average; "
+        f"By cosine, among the whole vocabulary. |cosine| of {escape_markdown(near)} with the others is {usual:.3f} on "
+        "average; "
         f"directions drawn at random in {vectors.shape[1]} dimensions have {random_cosine(vectors.shape[1]):.3f}."
     )
     footer(view, "neighbours", [call])

@@ -6,8 +6,8 @@ import streamlit as st
 import torch
 
 from pages.feed_forward.choices import Choice
-from pages.shared.ask import choose
 from pages.shared.layout import what_to_notice
+from pages.shared.link_widgets import choose
 from pages.shared.notebook import heading
 from pages.shared.picture import of_each_run
 from pages.shared.position_window import ask_window, shown_of

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from pages.shared.ask import choose, seed
 from pages.shared.changes import toggle_intervention
 from pages.shared.link import chose
+from pages.shared.link_widgets import choose, seed
 from pages.shared.view import View
 from xformer.names import layer_title
 from xformer.site import Site

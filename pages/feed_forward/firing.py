@@ -8,8 +8,8 @@ import streamlit as st
 
 from pages.feed_forward.choices import Choice
 from pages.feed_forward.sample import surveyed
-from pages.shared.ask import choose
 from pages.shared.layout import what_to_notice
+from pages.shared.link_widgets import choose
 from pages.shared.notebook import heading
 from pages.shared.picture import picture
 from pages.shared.view import View

@@ -8,10 +8,10 @@ import pandas as pd
 import streamlit as st
 
 from pages.feed_forward.choices import Choice, look_at
-from pages.shared.ask import seed
 from pages.shared.call import Call
 from pages.shared.layout import what_to_notice
 from pages.shared.link import chose
+from pages.shared.link_widgets import seed
 from pages.shared.notebook import heading
 from pages.shared.picture import footer, shown, table
 from pages.shared.position_window import is_judged

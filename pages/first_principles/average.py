@@ -6,7 +6,7 @@ import streamlit as st
 
 from pages.first_principles.sentence import ask_row
 from pages.first_principles.show import PLACE, Picture, show_matrices
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.picture import footer
 from xformer.analysis.principles import Mixed, Sentence
 
@@ -38,7 +38,7 @@ def average_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
 
 
 def _notes(sentence: Sentence, mixed: Mixed, row: int) -> list[str]:
-    names = [literal(name) for name in sentence.names]
+    names = [escape_markdown(name) for name in sentence.names]
     asymmetry = (mixed.scores - mixed.scores.T).abs().max().item()
     best = int(mixed.weights[row].argmax())
     self_best = sum(int(weights.argmax()) == i for i, weights in enumerate(mixed.weights))

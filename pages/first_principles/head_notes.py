@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from xformer.analysis.principles import Mixed
 from xformer.reading import Reading
 
 
 def head_notes(run: Reading, mixed: Mixed, layer: int, head: int, row: int) -> list[str]:
     """What is to be seen in a row of a head, in this run's numbers."""
-    names = [literal(name) for name in mixed.names]
+    names = [escape_markdown(name) for name in mixed.names]
     patterns = run[f"{run.attention[layer].path}.pattern"][0]  # [head, query, key]
     own = patterns[head]
     apart = (own - mixed.weights).abs().max().item()
@@ -40,7 +40,7 @@ def head_notes(run: Reading, mixed: Mixed, layer: int, head: int, row: int) -> l
     labelled = (run.example.labels[0] >= 0).nonzero().flatten().tolist()
     if row in labelled:
         at = labelled.index(row)
-        predicted, right = (literal(run.subject.labels[token]) for token in (run.predicted[at], run.answer[at]))
+        predicted, right = (escape_markdown(run.subject.labels[token]) for token in (run.predicted[at], run.answer[at]))
         found.append(
             f"After all layers the model says “{predicted}” here, with a probability of {run.probability[at]:.3f}; "
             + ("that is right." if run.right[at] else f"right is “{right}”.")

@@ -7,7 +7,7 @@ import streamlit as st
 import torch
 
 from pages.first_principles.show import PLACE, Picture, show_matrices
-from pages.shared.ask import choose, seed
+from pages.shared.link_widgets import choose, seed
 from pages.shared.picture import footer, picture
 from xformer import viz
 from xformer.analysis.multiplications import attention_costs

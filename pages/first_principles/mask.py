@@ -6,8 +6,8 @@ import streamlit as st
 
 from pages.first_principles.sentence import ask_row
 from pages.first_principles.show import PLACE, Picture, show_matrices
-from pages.shared.ask import choose
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
+from pages.shared.link_widgets import choose
 from pages.shared.picture import footer
 from xformer.analysis.principles import AFTER, BEFORE, NO_MASK, ZERO, Mixed, Sentence
 
@@ -51,7 +51,7 @@ def _sums(mixed: Mixed, row: int) -> str:
 
 
 def _notes(sentence: Sentence, ways: dict[str, Mixed], row: int) -> list[str]:
-    names = [literal(name) for name in sentence.names]
+    names = [escape_markdown(name) for name in sentence.names]
     before, after = ways[NO_MASK].weights[row], ways[BEFORE].weights[row]
     lost = before[row + 1 :].sum().item()
     grown = (after[: row + 1].sum() / before[: row + 1].sum()).item()

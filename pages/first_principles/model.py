@@ -7,9 +7,9 @@ import streamlit as st
 from pages.first_principles.head_notes import head_notes
 from pages.first_principles.show import PLACE, Picture, show_matrices
 from pages.shared import models, resources, screens
-from pages.shared.ask import seed
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link import asked, carry
-from pages.shared.literal import literal
+from pages.shared.link_widgets import seed
 from pages.shared.picture import footer
 from pages.shared.typed import typed
 from xformer import Checkpoint
@@ -60,7 +60,7 @@ def model_panel() -> tuple[dict[str, str], list[str]]:
             query_params={"model": MODEL, "input": _written(source), "head": f"{layer + 1}.{head + 1}"},
         )
     if problem:
-        st.error(literal(problem), icon=":material/edit:")
+        st.error(escape_markdown(problem), icon=":material/edit:")
     width = mixed.v.shape[1]
     drawn = min(COLUMNS_OF_Z, width)
     calls = show_matrices(

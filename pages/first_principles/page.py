@@ -12,9 +12,9 @@ from pages.first_principles import position as principle_position
 from pages.first_principles import qkv as principle_qkv
 from pages.first_principles import scale as principle_scale
 from pages.first_principles.sentence import ask_sentence, link_of
-from pages.shared.ask import seed
 from pages.shared.layout import what_to_notice
 from pages.shared.link import share
+from pages.shared.link_widgets import seed
 
 STEPS = {
     "average": (principle_average.TITLE, principle_average.average_panel),

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from pages.first_principles.show import PLACE, Picture, show_matrices
-from pages.shared.ask import choose, seed
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
+from pages.shared.link_widgets import choose, seed
 from pages.shared.picture import footer
 from xformer.analysis.principles import Sentence, order_error
 
@@ -69,7 +69,7 @@ def order_of(how: str, n: int, seed: int) -> list[int]:
 
 
 def _notes(sentence: Sentence, before: Tensor, after: Tensor, order: list[int], error: float, adds: bool) -> list[str]:
-    names = [literal(name) for name in sentence.names]
+    names = [escape_markdown(name) for name in sentence.names]
     if not adds:
         return [
             f"No output changed by more than {error:.1g}, which is rounding: **without positions a sentence is a bag of "

@@ -6,7 +6,7 @@ import streamlit as st
 
 from pages.first_principles.sentence import ask_row
 from pages.first_principles.show import PLACE, Picture, show_matrices
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.picture import footer
 from xformer.analysis.principles import Mixed, Sentence
 
@@ -42,7 +42,7 @@ def qkv_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
 
 
 def _notes(sentence: Sentence, mixed: Mixed, row: int) -> list[str]:
-    names = [literal(name) for name in sentence.names]
+    names = [escape_markdown(name) for name in sentence.names]
     apart = (mixed.scores - mixed.scores.T).abs()
     i, j = divmod(int(apart.argmax()), len(names))
     own = sum(int(weights.argmax()) == k for k, weights in enumerate(mixed.weights))

@@ -7,9 +7,9 @@ from dataclasses import replace
 import streamlit as st
 
 from pages.first_principles.own_vector import ask_own
-from pages.shared.ask import seed
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link import asked, carry
-from pages.shared.literal import literal
+from pages.shared.link_widgets import seed
 from pages.shared.typed import typed
 from xformer.analysis.principles import Sentence
 from xformer.errors import InputError
@@ -36,7 +36,7 @@ def ask_sentence() -> Sentence:
         drawn = Sentence(text, int(st.session_state["principle_d"]), st.session_state["principle_seed"])
         sentence = replace(drawn, own=ask_own(drawn))
     if problem:
-        st.error(literal(problem), icon=":material/edit:")
+        st.error(escape_markdown(problem), icon=":material/edit:")
         st.caption("Still showing the last sentence that could be read.")
     return sentence
 
@@ -58,7 +58,7 @@ def ask_row(sentence: Sentence, label: str = "Follow the row of") -> int:
     st.segmented_control(
         label,
         positions,
-        format_func=lambda position: literal(sentence.names[position]),
+        format_func=lambda position: escape_markdown(sentence.names[position]),
         required=True,
         key="principle_row",
         persist_state="session",

@@ -9,7 +9,7 @@ import streamlit as st
 from pages.components.prediction_strip import Lane, prediction_strip
 from pages.home.answer import predicted, typed
 from pages.shared import resources
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.patience import patience
 from pages.shared.view import View
 from xformer.tasks import texts
@@ -68,7 +68,8 @@ def _story(view: View) -> None:
     st.code(_plain(view, [*view.original().ids(), *continuation]), language=None, wrap_lines=True)
     config = view.task.config
     st.caption(
-        f"It was trained on {literal(texts.title(config.text))} and never sees more than {config.max_len} characters at once: "
+        f"It was trained on {escape_markdown(texts.title(config.text))} and never sees more than {config.max_len} characters "
+        "at once: "
         + (
             f"its encoder reads the last {config.max_len}, its decoder says {config.max_len} more, and so on."
             if view.is_pair

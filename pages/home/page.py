@@ -13,7 +13,7 @@ from pages.home.predicted_class import class_panel, mistakes_panel
 from pages.home.published_sizes import published_panel, show_parts
 from pages.home.training_record import training_panel
 from pages.shared import screens
-from pages.shared.ask import choose
+from pages.shared.link_widgets import choose
 from pages.shared.model_card import card_of_model
 from pages.shared.session import View, open_page
 from xformer.counting import n_parameters, parameters_by_part

@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pages.components.attention_view import attention_choice, attention_view
-from pages.shared.ask import choose
 from pages.shared.byte_cache import kept
+from pages.shared.link_widgets import choose
 from xformer import ModelConfig, Transformer, record
 from xformer.analysis.heads import SCORES, pattern_scores
 from xformer.counting import Part, count_with_projections_to, n_parameters, parameters_by_part

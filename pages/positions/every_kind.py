@@ -7,8 +7,8 @@ from typing import Any
 import streamlit as st
 
 from pages.positions.order_trial import order_trial
-from pages.shared.ask import choose
 from pages.shared.call import Call
+from pages.shared.link_widgets import choose
 from pages.shared.notebook import heading
 from pages.shared.picture import footer, picture
 from pages.shared.view import View

@@ -9,7 +9,7 @@ from pages.positions.notes import position_notes
 from pages.positions.own_kind import offsets_panel, own_positions_panel
 from pages.positions.patch_places import places_panel
 from pages.positions.switched_off import positions_off_panel, positions_switch
-from pages.shared.ask import ask_side, choose
+from pages.shared.link_widgets import ask_side, choose
 from pages.shared.session import open_page
 from pages.shared.view import View
 

@@ -6,9 +6,9 @@ import pandas as pd
 import streamlit as st
 
 from pages.shared import resources
-from pages.shared.ask import choose
 from pages.shared.call import Call
 from pages.shared.changes import toggle_intervention
+from pages.shared.link_widgets import choose
 from pages.shared.notebook import heading
 from pages.shared.picture import footer, picture, shown, table
 from pages.shared.prediction import prediction_lanes, prediction_sentence

@@ -5,10 +5,10 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.residual.notes import parts_notes
-from pages.shared.ask import choose, seed
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import caption
 from pages.shared.link import chose
-from pages.shared.literal import literal
+from pages.shared.link_widgets import choose, seed
 from pages.shared.notebook import heading
 from pages.shared.picture import picture, table
 from pages.shared.view import ORIGINAL, View
@@ -44,7 +44,9 @@ def attribution_panel(view: View) -> None:
     for name, run in view.runs().items():
         wanted, rival = explained_pair(run, position, token)
         figure = (run.logits[0, position, wanted] - (run.logits[0, position, rival] if is_lead else 0.0)).item()
-        what = f"logit of {literal(label[wanted])}" + (f" − logit of {literal(label[rival])}" if is_lead else "")
+        what = f"logit of {escape_markdown(label[wanted])}" + (
+            f" − logit of {escape_markdown(label[rival])}" if is_lead else ""
+        )
         which = "" if changed is None else "Outlined, the original: " if name == ORIGINAL else f"Filled, {name}: "
         total = frames[name]["contribution"].sum()
         caption(

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import run_title, what_to_notice
-from pages.shared.literal import literal
 from xformer.analysis.logit_lens import decided
 from xformer.words import percent
 
@@ -28,7 +28,9 @@ _BLIND = (
 def lens_notes(frames: Mapping[str, pd.DataFrame], n_tokens: int, *, judged: bool) -> None:
     """The notes on the `lens` frames of all runs of a model with so many tokens."""
     notes = [
-        when_decided(frame, n_tokens, "" if len(frames) == 1 else f"{literal(run_title(name))}: ", judged=judged)
+        when_decided(
+            frame, n_tokens, "" if len(frames) == 1 else f"{escape_markdown(run_title(name))}: ", judged=judged
+        )
         for name, frame in frames.items()
     ]
     what_to_notice([*notes, _BLIND])

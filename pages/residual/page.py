@@ -5,7 +5,7 @@ from __future__ import annotations
 from pages.residual.attribution import attribution_panel
 from pages.residual.lens import lens_panel
 from pages.residual.norms import norms_panel
-from pages.shared.ask import choose
+from pages.shared.link_widgets import choose
 from pages.shared.prediction import prediction_panel
 from pages.shared.session import open_page
 

@@ -9,8 +9,8 @@ from typing import Any
 import streamlit as st
 
 from pages.runs.state import MAX_DRAWN, runs_state
-from pages.shared.ask import not_here, seed
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
+from pages.shared.link_widgets import not_here, seed
 from pages.shared.typed import typed
 from xformer.errors import InputError
 from xformer.training.repair import DAMAGED
@@ -72,7 +72,7 @@ def filters(entries: Sequence[Entry], columns: Sequence[str]) -> Filtered:
     try:
         words = typed(text or "", MAX_FIND).lower().split()
     except InputError as error:
-        st.warning(literal(str(error)), icon=":material/search_off:")
+        st.warning(escape_markdown(str(error)), icon=":material/search_off:")
         words = []
     found = [
         entry

@@ -6,7 +6,7 @@ import streamlit as st
 
 from pages.runs.state import runs_state
 from pages.shared import run_commands
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 
 
 def messages() -> None:
@@ -14,12 +14,12 @@ def messages() -> None:
     state = runs_state()
     with st.container(key="runs_bar"):  # always there: were it to appear, all below would be built anew in the browser
         if state.problem:
-            st.warning(literal(state.problem), icon=":material/warning:")
+            st.warning(escape_markdown(state.problem), icon=":material/warning:")
             state.problem = ""
         if state.deleted:
             run, name = state.deleted
             with st.container(horizontal=True, vertical_alignment="center", gap="small", border=True):
-                st.markdown(f":material/delete: Deleted “{literal(name)}”. It can be taken back for an hour.")
+                st.markdown(f":material/delete: Deleted “{escape_markdown(name)}”. It can be taken back for an hour.")
                 st.button("Undo", icon=":material/undo:", on_click=_undo, args=(run,), key="runs_undo")
                 st.button("Dismiss", on_click=_forget, type="tertiary", key="runs_dismiss")
 

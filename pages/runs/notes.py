@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 
 from pages.runs.curves import labels
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import what_to_notice
-from pages.shared.literal import literal
 from xformer.training.latest_metrics import exact_match
 from xformer.training.overview import REPORTING
 from xformer.training.run_store import ELSEWHERE, Entry
@@ -27,7 +27,7 @@ def notes(entries: Sequence[Entry], rows: Mapping[str, Sequence[Mapping[str, Any
 def _notes(
     entries: Sequence[Entry], rows: Mapping[str, Sequence[Mapping[str, Any]]], settings: pd.DataFrame
 ) -> Iterator[str]:
-    names = {run: literal(name) for run, name in labels(entries).items()}
+    names = {run: escape_markdown(name) for run, name in labels(entries).items()}
     scored = {entry.id: exact_match(entry, rows[entry.id][-1]) for entry in entries if rows[entry.id]}
     scored = {run: share for run, share in scored.items() if share is not None}
     arrived = {run: step for run in scored if (step := first_at(rows[run], GOOD)) is not None}
@@ -62,8 +62,9 @@ def _notes(
         if len(apart) == 1:
             [name] = apart
             yield (
-                f"The two differ in one setting only: `{name}` is {literal(str(settings.at[one, name]))} in **{names[one]}** "
-                f"and {literal(str(settings.at[other, name]))} in **{names[other]}**."
+                f"The two differ in one setting only: `{name}` is {escape_markdown(str(settings.at[one, name]))} in "
+                f"**{names[one]}** "
+                f"and {escape_markdown(str(settings.at[other, name]))} in **{names[other]}**."
                 + (
                     " What is different about their curves comes from it."
                     if name not in REPORTING and entries[0].device == entries[1].device

@@ -12,7 +12,7 @@ from pages.runs.selected_run import TRAIN, selected_run
 from pages.runs.state import MAX_DRAWN, runs_state
 from pages.runs.table import settings_that_differ, table
 from pages.shared import run_store
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.upload import upload
 from xformer.errors import RunStoreError
 from xformer.training.latest_metrics import latest_rows
@@ -28,7 +28,7 @@ def page() -> None:
     try:
         alive = any(_is_alive(entry) for entry in run_store.entries())
     except RunStoreError as error:
-        st.error(literal(str(error)))
+        st.error(escape_markdown(str(error)))
         return
     st.fragment(_body, run_every=POLL if alive else None)(who, alive)
 
@@ -41,7 +41,7 @@ def _body(who: str, was_alive: bool) -> None:
     try:
         _runs(who, was_alive)
     except RunStoreError as error:  # damaged since the page looked
-        st.error(literal(str(error)))
+        st.error(escape_markdown(str(error)))
 
 
 def _runs(who: str, was_alive: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.shared import resources
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.view import View
 from xformer import ModelConfig
 from xformer.errors import EditError
@@ -35,7 +35,7 @@ def interventions_on(config: ModelConfig) -> tuple[Intervention, ...]:
         try:
             parse(",".join([*kept, word]), config)
         except EditError as error:
-            st.warning(f"A change was left out. {literal(str(error))}", icon=":material/link_off:")
+            st.warning(f"A change was left out. {escape_markdown(str(error))}", icon=":material/link_off:")
         else:
             kept.append(word)
     found = parse(",".join(kept), config)

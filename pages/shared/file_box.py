@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from xformer.errors import XformerError
 
 
@@ -35,7 +35,7 @@ def file_box(label: str, types: Sequence[str], megabytes: int, take: Callable[[b
 
     st.file_uploader(label, type=types, max_upload_size=megabytes, key=f"{key}_{box.number}", on_change=taken)
     if box.problem:
-        st.error(literal(box.problem), icon=":material/error:")
+        st.error(escape_markdown(box.problem), icon=":material/error:")
     if box.success:
-        st.success(literal(box.success), icon=":material/check:")
+        st.success(escape_markdown(box.success), icon=":material/check:")
     box.problem = box.success = ""

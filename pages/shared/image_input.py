@@ -10,8 +10,8 @@ import streamlit as st
 from pages.components.digit_pad import digit_pad, drawn_on
 from pages.shared import resources
 from pages.shared.byte_cache import kept
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link import carry
-from pages.shared.literal import literal
 from xformer.analysis.images import predict_test_images, wrong_ones
 from xformer.errors import InputError
 from xformer.tasks import Task
@@ -72,7 +72,7 @@ def _source(rule: Digits) -> tuple[int, ...]:
     try:
         return tuple(rule.read(text))
     except InputError as error:
-        st.warning(literal(str(error)), icon=":material/link_off:")
+        st.warning(escape_markdown(str(error)), icon=":material/link_off:")
         _show(rule.default)
         return tuple(rule.read(rule.default))
 

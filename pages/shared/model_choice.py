@@ -5,8 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.shared import models, run_store
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link import carry
-from pages.shared.literal import literal
 from pages.shared.upload import upload
 from xformer.training.transfer import ImportResult
 
@@ -19,7 +19,7 @@ def ask_model() -> str:
     if before not in options:
         st.session_state["model"] = options[0]
         if isinstance(before, str) and (why := models.why_not(before)):  # it went while it was looked at
-            st.warning(f"{literal(why)} The usual model is shown.", icon=":material/link_off:")
+            st.warning(f"{escape_markdown(why)} The usual model is shown.", icon=":material/link_off:")
     carry("model")
     chosen = st.selectbox(
         "Model",

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from pages.shared.ask import seed
 from pages.shared.link import chose
+from pages.shared.link_widgets import seed
 from pages.shared.view import View
 
 MOST = 24

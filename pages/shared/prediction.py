@@ -7,8 +7,8 @@ import math
 import streamlit as st
 
 from pages.components.prediction_strip import prediction_strip
-from pages.shared.lanes import lanes
 from pages.shared.layout import caption
+from pages.shared.token_rows import token_rows
 from pages.shared.view import View
 from xformer.reading import Reading
 from xformer.words import percent
@@ -23,7 +23,7 @@ def prediction_panel(view: View) -> None:
 def prediction_lanes(view: View, what: str = "") -> None:
     """The lanes of the original and, where there is one, of the changed run; `what` names the changes."""
     name = f"says, {what or view.what_changed()}"
-    prediction_strip(lanes(view.task, view.original(), view.changed(), name), key="strip")
+    prediction_strip(token_rows(view.task, view.original(), view.changed(), name), key="strip")
 
 
 def prediction_sentence(view: View, what: str = "") -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.shared.ask import seed
 from pages.shared.link import chose
+from pages.shared.link_widgets import seed
 
 
 def ask_window(n: int, most: int, key: str) -> range:

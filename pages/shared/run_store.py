@@ -19,7 +19,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from pages.components.visitor import COOKIE, visitor_number
 from pages.shared.byte_cache import shared
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.serving.hosts import is_forwarded, is_local_only
 from xformer.errors import ConfigError, XformerError
 from xformer.room import runs_folder
@@ -45,7 +45,7 @@ def limits() -> Limits:
     try:
         return Limits.from_environment()
     except ConfigError as error:
-        st.warning(literal(str(error)))
+        st.warning(escape_markdown(str(error)))
         return Limits()
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import streamlit as st
 
 from pages.shared import models, resources
-from pages.shared.ask import not_here
 from pages.shared.changes import interventions_on, show_chips
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link import asked
-from pages.shared.literal import literal
+from pages.shared.link_widgets import not_here
 from pages.shared.model_choice import ask_model, choose_model
 from pages.shared.sidebar import ask_input, ask_mask
 from pages.shared.view import View
@@ -35,7 +35,7 @@ def open_page(title: str, question: str) -> View:
     with st.sidebar:
         model = ask_model()
         if problem := models.usable(model):
-            st.error(literal(problem))
+            st.error(escape_markdown(problem))
             st.stop()
         checkpoint = models.checkpoint(model)
         task = checkpoint.task
@@ -52,7 +52,7 @@ def open_page(title: str, question: str) -> View:
         with mask_at:
             mask = ask_mask()
     if too_much:
-        st.error(literal(too_much))
+        st.error(escape_markdown(too_much))
         st.stop()
     view = View(model, source, mask, checkpoint, task, interventions_on(checkpoint.config))
     show_chips(view)
@@ -86,7 +86,7 @@ def follow_the_link(options: dict[str, tuple[str, ...]]) -> None:
         st.session_state["edits"] = ""
         if not choose_model(model):
             if why := models.why_not(model):
-                st.warning(f"{literal(why)} The usual model is shown.", icon=":material/link_off:")
+                st.warning(f"{escape_markdown(why)} The usual model is shown.", icon=":material/link_off:")
             else:
                 not_here("model", models.shipped())
     for name in LINKED:

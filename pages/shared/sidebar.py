@@ -7,9 +7,9 @@ import random
 import streamlit as st
 
 from pages.shared import resources
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.image_input import ask_image
 from pages.shared.link import carry
-from pages.shared.literal import literal
 from pages.shared.resources import check_memory
 from pages.shared.typed import typed
 from xformer.errors import InputError
@@ -55,7 +55,7 @@ def ask_input(task: Task, max_len: int, model: str) -> tuple[int, ...]:
         source = last_that_fit(task, whole, max_len) if task.rule.is_open_ended else whole
         check_memory(model, source)
     except InputError as error:
-        st.error(literal(str(error)), icon=":material/edit:")
+        st.error(escape_markdown(str(error)), icon=":material/edit:")
         source = _last_good(task, max_len)
         check_memory(model, source)
         st.caption("Still showing the last input that could be read.")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pages.shared import link as link_of_screen
 from pages.shared import resources
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from xformer import Checkpoint
 from xformer.interventions import Intervention, join
 from xformer.reading import Reading
@@ -83,7 +83,7 @@ class View:
         position, token = intervention.replaced
         if side := self.task.image_side:
             return f"pixel y{position // side + 1} x{position % side + 1} becomes {token}"
-        return f"position {position} reads {literal(self.task.vocabulary.labels[token])}"
+        return f"position {position} reads {escape_markdown(self.task.vocabulary.labels[token])}"
 
     def what_changed(self) -> str:
         """The changes in a few words, for the name of a lane or a legend."""

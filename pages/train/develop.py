@@ -9,7 +9,7 @@ import streamlit as st
 
 from pages.shared import run_store
 from pages.shared.byte_cache import budget, shared
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from pages.train.film import Film, album_key, album_of, frame_cells, frame_of, layers_of
 from xformer import load
 from xformer.analysis.learning import thinned
@@ -40,7 +40,7 @@ def film_of(entry: Entry, settings: Preset, task: Task, example: Example, wanted
     try:
         check_size(settings.model, example)
     except InputError as error:
-        st.error(literal(str(error)), icon=":material/block:")
+        st.error(escape_markdown(str(error)), icon=":material/block:")
         return Film((), (), 0)
     return develop(entry, task, example, wanted)
 

@@ -12,7 +12,7 @@ import streamlit as st
 import torch
 
 from pages.shared import models, run_store
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from xformer.counting import n_parameters
 from xformer.errors import RunStoreError, XformerError
 from xformer.presets import PRESETS, Preset
@@ -59,7 +59,7 @@ def expected(settings: Preset, entries: Sequence[Entry], gpu: bool) -> Expected:
     try:
         seconds = steps * _seconds_a_step(model, settings.train.batch_size, settings)
     except XformerError as error:
-        return Expected(None, literal(str(error)))
+        return Expected(None, escape_markdown(str(error)))
     return Expected(seconds, f"on this CPU, measured on {STEPS} steps just now")
 
 

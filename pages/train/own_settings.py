@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from pages.shared import run_commands, run_store
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from pages.train import fields
 from pages.train import form as form_of
 from pages.train.estimate import expected, known_runs
@@ -121,9 +121,9 @@ def _checked(base: Preset) -> Preset | None:
         settings = form_of.settings(base, FORM)
         run_store.limits().check_size(settings)
     except ConfigError as error:
-        st.error(literal(str(error)), icon=":material/edit:")
+        st.error(escape_markdown(str(error)), icon=":material/edit:")
     except XformerError as error:
-        st.error(literal(str(error)), icon=":material/block:")
+        st.error(escape_markdown(str(error)), icon=":material/block:")
     else:
         return settings
     return None

@@ -6,7 +6,7 @@ import random
 
 import streamlit as st
 
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.typed import typed
 from xformer.errors import InputError
 from xformer.tasks import Task
@@ -42,7 +42,7 @@ def ask_probe(entry: Entry, task: Task, max_len: int) -> Example:
     try:
         example = task.example(task.vocabulary.read(typed(text, 400)), max_len=max_len)
     except InputError as error:
-        st.error(literal(str(error)), icon=":material/edit:")
+        st.error(escape_markdown(str(error)), icon=":material/edit:")
         return task.example(task.vocabulary.read(st.session_state.get(good_key, usual)))
     st.session_state[good_key] = text
     return example

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.shared import run_commands, run_store, screens
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.model_choice import choose_model
 from pages.train.fields import TRAIN, TRAINING
 from pages.train.form import ask, is_filled, put
@@ -71,7 +71,7 @@ def _fork(entry: Entry, settings: Preset, step: int, who: str) -> None:
         changed = form_settings(settings, form, TRAINING)
     except ConfigError as error:
         changed, problem = settings, str(error)
-        st.error(literal(problem), icon=":material/edit:")
+        st.error(escape_markdown(problem), icon=":material/edit:")
     ticket = train_state().next_ticket()
 
     def fork() -> None:

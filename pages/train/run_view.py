@@ -6,8 +6,8 @@ import streamlit as st
 
 from pages.components.training_player import resting
 from pages.shared import run_store
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import what_to_notice
-from pages.shared.literal import literal
 from pages.train.charts import HEIGHT, TALL, code_and_csv, head_panel, metric_chart
 from pages.train.controls import controls
 from pages.train.develop import GOES_ON, film_of, nothing_yet
@@ -51,7 +51,7 @@ def run_view(entry: Entry, who: str) -> None:
 def _cannot_be_read(why: str) -> None:
     """A damaged run in place of the picture, and the way on to another one."""
     st.title("Train :small[:gray[Can I watch it learn?]]", anchor=False)
-    st.error(f"This run cannot be read. {literal(why)}", icon=":material/broken_image:")
+    st.error(f"This run cannot be read. {escape_markdown(why)}", icon=":material/broken_image:")
     st.button("New run", icon=":material/add:", on_click=show_run, args=(NEW,), key="run_new")
 
 
@@ -62,7 +62,7 @@ def _live(run: str, who: str, moves: bool) -> None:
         if entry.state == DAMAGED:
             raise RunStoreError(entry.message)
     except (RunStoreError, ConfigError) as error:
-        st.error(literal(str(error)))
+        st.error(escape_markdown(str(error)))
         return
     if train_state().run not in (run, None):
         st.rerun()  # another run is to be shown
@@ -76,11 +76,11 @@ def _live(run: str, who: str, moves: bool) -> None:
         # What an earlier step is looked at for is said of that step; only the sentence on the run goes on to its end.
         earlier = rests_at if rests_at is not None and rests_at < entry.step else None
         words = looking_back(earlier, rows, is_text) + state_words(entry, settings, who)
-        st.progress(far_along(entry, settings), text=literal(words))
+        st.progress(far_along(entry, settings), text=escape_markdown(words))
         tiles(entry, rows, earlier, is_text=is_text)
         with st.container(key="run_trouble"):
             if entry.state == "failed":
-                st.error(literal(entry.message or "It failed, and left no word why."), icon=":material/error:")
+                st.error(escape_markdown(entry.message or "It failed, and left no word why."), icon=":material/error:")
     frame = metrics_frame(rows)
     exact = [] if is_text else thinned_curve(frame, "held_out_exact_match")
 

@@ -7,8 +7,8 @@ import re
 import streamlit as st
 
 from pages.shared import run_store
-from pages.shared.ask import not_here
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
+from pages.shared.link_widgets import not_here
 from pages.train.state import NEW, go_to, train_state
 from xformer.errors import RunStoreError
 from xformer.training.run_store import Entry
@@ -27,7 +27,7 @@ def shown_run(who: str) -> Entry | None:
     try:
         entry = run_store.entry(state.run)
     except RunStoreError as error:
-        st.warning(literal(str(error)))
+        st.warning(escape_markdown(str(error)))
         entry = None
     if entry is None or entry.deleted is not None:
         if entry is not None:
@@ -41,7 +41,7 @@ def _entries() -> list[Entry]:
     try:
         return run_store.entries()
     except RunStoreError as error:
-        st.warning(literal(str(error)))
+        st.warning(escape_markdown(str(error)))
         return []
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import streamlit as st
 
 from pages.components.training_player import put_at
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from xformer.errors import XformerError
 
 NEW = "new"
@@ -102,5 +102,5 @@ def show_complaint() -> None:
     """What went wrong since the page was last drawn; its place is always there, so that nothing below is built anew."""
     with st.container(key="train_complaints"):
         if train_state().problem:
-            st.warning(literal(train_state().problem), icon=":material/report:")
+            st.warning(escape_markdown(train_state().problem), icon=":material/report:")
             train_state().problem = ""

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import streamlit as st
 
 from pages.shared import run_commands, run_store
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.file_box import file_box
-from pages.shared.literal import literal
 from xformer.alphabet import PYTHON, SHAKESPEARE
 from xformer.errors import XformerError
 from xformer.presets import Preset
@@ -75,4 +75,4 @@ def text_choice(preset: Preset, then: Callable[[Preset], None]) -> None:
             "Download tiny Shakespeare (1.1 MB)", icon=":material/download:", on_click=download, key="text_download"
         )
     if wrong := st.session_state.pop(PROBLEM, ""):
-        st.error(literal(wrong), icon=":material/error:")
+        st.error(escape_markdown(wrong), icon=":material/error:")

@@ -13,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
 from pages.shared import run_store
-from pages.shared.literal import WORD_JOINER
+from pages.shared.escape_markdown import WORD_JOINER
 
 ROOT = Path(__file__).parents[2]
 Open = Callable[..., AppTest]

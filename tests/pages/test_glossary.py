@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.glossary import WORDS, explained, words_in
-from pages.shared.literal import literal
 from tests.pages.conftest import Open
 
 
 def test_words_are_found_in_the_plural_in_bold_and_escaped_but_not_inside_others() -> None:
     assert words_in("Two **logits**, one softmax and again a logit.") == ["logit", "softmax"]
-    assert words_in(literal("an anti-diagonal")) == ["anti-diagonal"]
+    assert words_in(escape_markdown("an anti-diagonal")) == ["anti-diagonal"]
     assert words_in("The unembedding of the residual stream, post-norm") == [
         "unembedding",
         "residual stream",

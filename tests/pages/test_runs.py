@@ -11,7 +11,7 @@ from streamlit.dataframe_util import convert_arrow_bytes_to_pandas_df
 from streamlit.testing.v1 import AppTest
 
 from pages.runs.notes import _notes
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from tests.pages.conftest import Open
 from tests.training.tiny import tiny_preset
 from xformer.presets import PRESETS
@@ -229,7 +229,7 @@ def test_a_deleted_run_can_be_taken_back(open_page: Open, runs: Path) -> None:
     app.button(key=f"runs_delete_{two}").click().run()
     assert [entry.id for entry in store.entries()] == [one]
     assert table(app)["name"].tolist() == ["one"]
-    assert f"Deleted “{literal('![x](http://evil/x.png)')}”" in words(app)
+    assert f"Deleted “{escape_markdown('![x](http://evil/x.png)')}”" in words(app)
     app.button(key="runs_undo").click().run()
     assert [entry.id for entry in store.entries()] == [two, one]
     assert app.query_params["runs"] == f"{one},{two}"

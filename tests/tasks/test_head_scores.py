@@ -77,7 +77,7 @@ def test_it_lies_between_nothing_and_all_and_can_reach_both(name: str) -> None:
     assert ((values > 0) & (values < 1)).all()
     if name == "brackets":
         return  # its extremes are in the table above
-    wanted = task.rule.looks_at(torch.tensor(source)).float()  # [answer, source]
+    wanted = task.rule.target_pattern(torch.tensor(source)).float()  # [answer, source]
     ideal = torch.zeros(2, n, n)
     ideal[0, queries[0] : queries[-1] + 1, : len(source)] = wanted / wanted.sum(dim=-1, keepdim=True).clamp(min=1)
     ideal[1, :, -1] = 1.0

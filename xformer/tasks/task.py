@@ -160,7 +160,7 @@ class Task:
 
     def looks_ahead(self, example: Example) -> int:
         """How many outputs of an encoder have to look at a token of the source that stands after them."""
-        wanted = self.rule.looks_at(torch.tensor(example.source))  # [answer, source]
+        wanted = self.rule.target_pattern(torch.tensor(example.source))  # [answer, source]
         queries = torch.tensor(list(self.answer_queries(len(example.source))))[:, None]  # [answer, 1]
         return int((wanted & (torch.arange(wanted.shape[1]) > queries)).any(dim=1).sum())
 

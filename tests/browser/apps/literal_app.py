@@ -2,11 +2,11 @@
 
 import streamlit as st
 
-from pages.shared.literal import literal
+from pages.shared.escape_markdown import escape_markdown
 from tests.browser.cases import TYPED
 
 for index, text in enumerate(TYPED):
     with st.container(key=f"typed{index}"):
-        st.markdown(literal(text))
-        st.error(literal(text))
-        st.button(literal(text), key=f"button{index}")
+        st.markdown(escape_markdown(text))
+        st.error(escape_markdown(text))
+        st.button(escape_markdown(text), key=f"button{index}")

@@ -144,7 +144,7 @@ class Addition(Rule):
                 f"{len(source)} tokens; at least one digit each, for example {self.typed_example}."
             )
 
-    def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
+    def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
         k = (len(source) - 1) // 2
         column = torch.arange(k + 1, device=source.device)[:, None]  # [answer, 1]
         place = torch.arange(len(source), device=source.device)

@@ -110,7 +110,7 @@ class Brackets(Rule):
             )
         return source
 
-    def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
+    def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
         n = len(source)
         return torch.ones(n, n, dtype=torch.bool, device=source.device).tril()
 
@@ -118,7 +118,7 @@ class Brackets(Rule):
         self, pattern: Float[Tensor, "head query key"], source: Sequence[int], queries: Sequence[int]
     ) -> Float[Tensor, " head"]:
         """1 − ½ Σ |pattern − 1 / (number of keys so far)|, averaged over the queries that have a past."""
-        seen = self.looks_at(torch.tensor(list(source), device=pattern.device)).to(pattern.dtype)  # [query, key]
+        seen = self.target_pattern(torch.tensor(list(source), device=pattern.device)).to(pattern.dtype)  # [query, key]
         even = seen / seen.sum(dim=-1, keepdim=True)
         rows = pattern[:, list(queries), : len(source)]  # [head, query, key]
         apart = 0.5 * (rows - even).abs().sum(dim=-1)[:, 1:]  # [head, query]: the first has only itself to look at

@@ -201,7 +201,7 @@ class Characters(Rule):
             f"these {len(source)} it reads the first half."
         )
 
-    def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
+    def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
         """The character before the one that was read last; of a source that was read whole, its last."""
         n = len(source)
         if self.is_pair:
@@ -214,7 +214,9 @@ class Characters(Rule):
         self, pattern: Float[Tensor, "head query key"], source: Sequence[int], queries: Sequence[int]
     ) -> Float[Tensor, " head"]:
         read = source[: len(source) - len(source) // 2] if self.is_pair else source
-        wanted = self.looks_at(torch.tensor(list(source), device=pattern.device)).to(pattern.dtype)  # [answer, pos]
+        wanted = self.target_pattern(torch.tensor(list(source), device=pattern.device)).to(
+            pattern.dtype
+        )  # [answer, pos]
         mass = (pattern[:, list(queries), : len(read)] * wanted).sum(dim=-1)  # [head, answer]
         counts = wanted.sum(dim=-1) > 0  # [answer]: the first character has none before it
         return mass[:, counts].mean(dim=-1) if bool(counts.any()) else mass.new_zeros(len(mass))

@@ -21,5 +21,5 @@ class Copy(Rule):
     def answer(self, source: Sequences, lengths: Lengths) -> Answers:
         return source, lengths
 
-    def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
+    def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
         return diagonal(len(source), source.device)

@@ -46,5 +46,5 @@ class CopyTwice(Rule):
             "… handles the shortest": self.distinct(self.config.min_len),
         }
 
-    def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
+    def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
         return diagonal(len(source), source.device).repeat(2, 1)

@@ -147,7 +147,7 @@ class Digits(Rule):
         ink = sum(source[:-1]) / N_PIXELS
         return "" if 2 <= ink <= 8 else f"{ink:.1f} of {MAX_INK} ink per pixel; the images of training have about 5."
 
-    def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "1 patch"]:
+    def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "1 patch"]:
         """The patches with ink: where more than an eighth of the paper is covered."""
         side = SIDE // self.config.patch
         grid = source[:N_PIXELS].view(side, self.config.patch, side, self.config.patch)  # [row, y, column, x]
@@ -158,5 +158,5 @@ class Digits(Rule):
         self, pattern: Float[Tensor, "head query key"], source: Sequence[int], queries: Sequence[int]
     ) -> Float[Tensor, " head"]:
         """The share of the class token's attention that lies on patches with ink."""
-        inked = self.looks_at(torch.tensor(list(source), device=pattern.device))[0]  # [patch]
+        inked = self.target_pattern(torch.tensor(list(source), device=pattern.device))[0]  # [patch]
         return pattern[:, 0, 1:][:, inked].sum(dim=-1)

@@ -49,7 +49,7 @@ class Induction(Rule):
             "… handles the shortest": self.distinct(self.config.min_len),
         }
 
-    def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
+    def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
         before = torch.nn.functional.pad(
             source, (1, -1), value=0
         )  # [pos]: the token before; what answer i has just said

@@ -112,5 +112,5 @@ class Modular(Rule):
             "Training showed it these two numbers." if seen else "Training never showed it these two numbers together."
         )
 
-    def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
+    def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
         return torch.ones(1, len(source), dtype=torch.bool, device=source.device)

@@ -70,5 +70,5 @@ class Parity(Rule):
     def answer(self, source: Sequences, lengths: Lengths) -> Answers:
         return 1 + (source == 2).long().cumsum(dim=1) % 2, lengths
 
-    def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
+    def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
         return diagonal(len(source), source.device)

@@ -26,5 +26,5 @@ class Reverse(Rule):
         index = torch.arange(source.shape[1], device=source.device)  # [pos]
         return source.gather(1, (lengths[:, None] - 1 - index).clamp(min=0)), lengths
 
-    def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
+    def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
         return diagonal(len(source), source.device).flip(-1)

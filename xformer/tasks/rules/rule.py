@@ -3,7 +3,7 @@
 Every task is one small frozen class; this one holds what most of them share. Of a source with n tokens:
 
     answer        answer_length(n) tokens, a pure function of the source
-    looks_at      [answer, source]: the tokens that the output saying each answer token has to look at
+    target_pattern      [answer, source]: the tokens that the output saying each answer token has to look at
     head score    Σ pattern[query, looked at], averaged over the answer tokens that have to look at something: in [0, 1]
 """
 
@@ -32,7 +32,7 @@ Answers = tuple[Sequences, Lengths]
 
 @dataclass(frozen=True)
 class Rule:
-    """A task with its sizes. A subclass says at least `name`, `answer`, `looks_at`, `verb` and `does`."""
+    """A task with its sizes. A subclass says at least `name`, `answer`, `target_pattern`, `verb` and `does`."""
 
     config: TaskConfig
 
@@ -214,7 +214,7 @@ class Rule:
         """Whether anybody knows what should be said to a source: only then is what a model says right or wrong."""
         return not self.is_open_ended
 
-    def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
+    def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
         """Which source tokens the output that says each answer token has to look at; a row may be empty."""
         raise NotImplementedError
 
@@ -225,7 +225,9 @@ class Rule:
 
         `queries` are where the outputs stand that say the answer, the keys 0 … n − 1 are the source's.
         """
-        wanted = self.looks_at(torch.tensor(list(source), device=pattern.device)).to(pattern.dtype)  # [answer, pos]
+        wanted = self.target_pattern(torch.tensor(list(source), device=pattern.device)).to(
+            pattern.dtype
+        )  # [answer, pos]
         rows = pattern[:, list(queries), : len(source)]  # [head, answer, pos]
         mass = (rows * wanted).sum(dim=-1)  # [head, answer]
         counts = wanted.sum(dim=-1) > 0  # [answer]

@@ -42,5 +42,5 @@ class Sort(Rule):
         in_order = source.masked_fill(index >= lengths[:, None], last).sort(dim=1).values
         return in_order.masked_fill(in_order == last, 0), lengths
 
-    def looks_at(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
+    def target_pattern(self, source: Int[Tensor, " pos"]) -> Bool[Tensor, "answer pos"]:
         return source.sort().values[:, None] == source

@@ -22,7 +22,7 @@ _INDENT = re.compile(r"^[ \t]+", re.MULTILINE)
 WORD_JOINER = "\N{WORD JOINER}"
 
 
-def literal(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """The Markdown that shows a text letter by letter."""
     text = _INDENT.sub(lambda indent: "\N{NO-BREAK SPACE}" * len(indent[0]), text)
     return _MARKS.sub(r"\\\1", _FOUND_LATER.sub(rf"\g<0>{WORD_JOINER}", text))

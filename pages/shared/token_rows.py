@@ -7,7 +7,7 @@ from xformer.reading import Reading
 from xformer.tasks import Task
 
 
-def lanes(task: Task, run: Reading, changed: Reading | None = None, name: str = "") -> list[Lane]:
+def token_rows(task: Task, run: Reading, changed: Reading | None = None, name: str = "") -> list[Lane]:
     """The input, what the model says to it, and what it says in the changed run, aligned by position."""
     label = task.vocabulary.labels
     example = run.example

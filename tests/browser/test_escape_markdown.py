@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Browser
 
-from pages.shared.literal import WORD_JOINER
+from pages.shared.escape_markdown import WORD_JOINER
 from tests.browser.cases import TYPED
 from tests.browser.serving import launch, stop
 
