@@ -192,3 +192,11 @@ def test_replace_checks_again_and_the_original_is_frozen() -> None:
         config.replace(n_layers=0)
     with pytest.raises(ValidationError, match="frozen"):
         config.n_layers = 3  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_text_that_no_file_can_hold_is_refused_like_any_other_value() -> None:
+    for name, rule in (("positions", "must be one of 'sinusoidal'"), ("architecture", "must be one of 'encoder'")):
+        with pytest.raises(ConfigError, match=rule):
+            model_config(**{"architecture": "encoder", name: "\ud800"})
+    with pytest.raises(ConfigError, match="has no field"):
+        model_config(**{"\ud800": 1})

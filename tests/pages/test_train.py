@@ -386,7 +386,7 @@ def test_a_film_that_is_too_large_is_refused_in_a_sentence(
 ) -> None:
     """Else an imported model with very many heads takes the memory of the server on this screen alone."""
     looked: list[object] = []
-    monkeypatch.setattr("pages.train.film.look", lambda *_: looked.append(1))
+    monkeypatch.setattr("pages.train.develop.frame_of", lambda *_: looked.append(1))
     monkeypatch.setattr("pages.train.develop.MOST_CELLS", most)
     monkeypatch.setenv("XFORMER_MAX_MEMORY", memory)
     app = open_page(PAGE, run=finished(runs))

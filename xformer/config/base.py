@@ -9,7 +9,7 @@ Errors and the form of the Train screen are made of that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args, get_origin
 
 from pydantic import BaseModel, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -81,15 +81,16 @@ def _sentence(kind: type[Config], problems: list[ErrorDetails]) -> str:
     what, got = problem["type"], problem["input"]
     if what == "value_error":  # one of the rules that several fields have to keep
         return str(problem.get("ctx", {})["error"])
-    name = str(problem["loc"][0])
-    if what == "extra_forbidden":
+    name = str(problem["loc"][0] if problem["loc"] else got)  # without a place: a name that is no text
+    if what == "extra_forbidden" or not problem["loc"]:
         return f"{kind.__name__} has no field {name!r}; its fields are {', '.join(kind.model_fields)}."
     if what == "missing" and len(problem["loc"]) == 1:
         return f"{kind.__name__} needs the field {name!r}, which is missing."
     field = kind.model_fields[name]
-    example = field.examples[0] if field.examples else field.default
-    if what == "literal_error":
-        return f"{name} must be one of {problem.get('ctx', {})['expected'].replace(' or ', ', ')}, got {got!r}."
+    options = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    if what == "literal_error" or (options and what == "string_unicode"):
+        return f"{name} must be one of {', '.join(map(repr, options))}, got {got!r}."
+    example = field.examples[0] if field.examples else options[0] if field.is_required() and options else field.default
     rule = _TYPES.get(what) or (field.json_schema_extra or {}).get("rule") or _limits(field)  # pyright: ignore
     return f"{name} must be {rule}, got {got!r}; for example {name}={example!r}."
 
@@ -98,6 +99,7 @@ _TYPES = {
     "int_type": "of type int",
     "bool_type": "of type bool",
     "string_type": "of type str",
+    "string_unicode": "text that can be written as UTF-8",
     "float_type": "a number",
     "tuple_type": "a tuple",
 }
