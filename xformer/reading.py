@@ -21,10 +21,11 @@ from torch import Tensor
 
 from xformer.checkpoints import Checkpoint, load
 from xformer.edits import AnyEdit, set_causal
+from xformer.errors import EditError
 from xformer.interventions import all_edits, changed_source, parse
 from xformer.model import Transformer
 from xformer.site import Site
-from xformer.subjects import BareModel, Subject, TaskModel
+from xformer.subjects import BareModel, Subject, TaskModel, own_model
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace
@@ -99,6 +100,14 @@ class Reading:
     def feed_forward(self) -> tuple[Site, ...]:
         """The feed-forward layers of the model; `layer=` of a picture of neurons counts them from 0."""
         return tuple(site for site in self.subject.sites if not site.is_attention)
+
+    def attention_site(self, layer: int) -> Site:
+        """The attention layer of that number, from 0. Raises `EditError` where there is none."""
+        return _numbered(self.attention, layer, "attention layers")
+
+    def feed_forward_site(self, layer: int) -> Site:
+        """The feed-forward layer of that number, from 0. Raises `EditError` where there is none."""
+        return _numbered(self.feed_forward, layer, "feed-forward layers")
 
     @property
     def output_stack(self) -> str:
@@ -220,6 +229,13 @@ class Reading:
         )
 
 
+def _numbered(sites: tuple[Site, ...], layer: int, what: str) -> Site:
+    if not 0 <= layer < len(sites):
+        there = f"{what} 0 to {len(sites) - 1}" if sites else f"no {what}"
+        raise EditError(f"This model has {there}, got {layer}.")
+    return sites[layer]
+
+
 def read(
     where: str | Path | Checkpoint | Transformer | Subject,
     typed: str | Sequence[int] | Int[Tensor, " pos"],
@@ -240,13 +256,8 @@ def read(
     """
     subject = subject_of(where)
     words = tuple(typed.flatten().tolist()) if isinstance(typed, Tensor) else typed
-    first = subject.frame(words)
-    interventions = (
-        parse(changes, subject.model.config) if changes and isinstance(subject, TaskModel | BareModel) else ()
-    )
-    source = changed_source(interventions, first.source)
-    example = first if source == first.source else subject.frame(source)
-    run = [*edits, *all_edits(interventions)]
+    first, example, changed = framed(subject, words, changes)
+    run = [*edits, *changed]
     kept = keep if "logits" in keep or "*" in keep else (*keep, "logits")
     has_right_answer = subject.has_right_answer(first)
     trace = subject.record(example, edits=run, keep=kept)
@@ -254,6 +265,19 @@ def read(
         alone = trace if not run and example is first else subject.record(first, keep=("logits",))
         example = answered(example, int(alone.logits[0, 0].argmax()))
     return Reading(subject, example, trace, has_right_answer, _recipe(where, words, edits, changes))
+
+
+def framed(subject: Subject, typed: str | Sequence[int], changes: str = "") -> tuple[Example, Example, list[AnyEdit]]:
+    """An input laid out for a model, the same with the tokens replaced that `changes` name, and the edits of their others.
+
+    Raises `InputError` and `EditError` as `read` does.
+    """
+    first = subject.frame(typed)
+    if not changes:
+        return first, first, []
+    interventions = parse(changes, own_model(subject).config)
+    source = changed_source(interventions, first.source)
+    return first, first if source == first.source else subject.frame(source), all_edits(interventions)
 
 
 def from_trace(

@@ -14,7 +14,6 @@ from pages.shared.link import chose
 from pages.shared.link_widgets import seed
 from pages.shared.notebook import heading
 from pages.shared.picture import footer, shown, table
-from pages.shared.position_window import is_judged
 from pages.shared.view import View
 from xformer import analysis, viz
 from xformer.analysis.feed_forward import speaks_directly
@@ -82,7 +81,7 @@ def token_neurons_panel(view: View, choice: Choice) -> None:
             "cross-attention, so no tokens can be read off them directly."
         )
     footer(view, "neurons", calls, frame)
-    if notes := silencing_notes(frame, position, judged=is_judged(view)):
+    if notes := silencing_notes(frame, position, judged=view.original().has_right_answer):
         what_to_notice(notes)
 
 

@@ -6,7 +6,6 @@ import streamlit as st
 
 from pages.shared import models
 from pages.shared.layout import what_to_notice
-from pages.shared.position_window import is_judged
 from pages.shared.view import View
 
 
@@ -26,7 +25,7 @@ def without_neurons(view: View) -> None:
             for name, d_ff in others.items():
                 st.button(f"{name} · {d_ff} neurons per layer", on_click=_use_model, args=(name,), key=f"use_{name}")
     original = view.original()
-    if notes := attention_alone(original.n_right, len(original.answer), judged=is_judged(view)):
+    if notes := attention_alone(original.n_right, len(original.answer), judged=original.has_right_answer):
         what_to_notice(notes)
 
 

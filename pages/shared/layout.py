@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
+import altair as alt
 import streamlit as st
 
 from pages.shared.glossary import explained, words_in
@@ -32,9 +33,15 @@ def places(n_charts: int, n_positions: int) -> list:
 
 
 @st.cache_data(max_entries=256, show_spinner=False)
-def chart_spec(picture: tuple, _draw: Callable[[], Any]) -> dict[str, Any]:
-    """A chart as Vega-Lite, drawn once for everything that `picture` names: describing a chart takes longer than a run."""
-    spec = _draw().to_dict()
+def chart_spec(picture: tuple, _draw: Callable[[], Any]) -> Any:
+    """A chart as Vega-Lite, drawn once for everything that `picture` names: describing one takes longer than a run.
+
+    A figure of Plotly comes back as it is.
+    """
+    chart = _draw()
+    if not isinstance(chart, alt.TopLevelMixin):
+        return chart
+    spec = chart.to_dict()
     del spec["config"]  # the size of an empty chart outside a page
     return spec
 

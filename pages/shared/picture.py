@@ -12,14 +12,13 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import altair as alt
 import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call, Draw, Shown, Source, code, tables
-from pages.shared.layout import run_title
+from pages.shared.layout import chart_spec, run_title
 from pages.shared.notebook import Table, code_and_data
 from pages.shared.view import ORIGINAL, View
 
@@ -61,7 +60,7 @@ def of_each_run(
 
 def shown(view: Shown, call: Call, key: str, **more: Any) -> Any:
     """Show a picture, Altair's or Plotly's, drawn once for all that see the same; `more` goes to Streamlit's chart."""
-    spec = _spec(call.key(view), call)
+    spec = chart_spec(call.key(view), call.make)
     if not isinstance(spec, dict):
         bar = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d"]}
         return st.plotly_chart(spec, **{"theme": "streamlit", "key": key, "config": bar, **more})
@@ -82,17 +81,6 @@ def table(view: Shown, tabulate: Callable[..., pd.DataFrame], *readings: Any, **
     """A table of `xformer.analysis`, made once for all that ask for the same; nobody may change it."""
     call = Call(tabulate, readings, options)
     return shared.get(("table", *call.key(view)), call.make)
-
-
-@st.cache_data(max_entries=256, show_spinner=False)
-def _spec(what: tuple, _call: Call) -> Any:
-    """A chart as Vega-Lite, since describing one takes longer than a run; a figure of Plotly as it is."""
-    figure = _call.make()
-    if not isinstance(figure, alt.TopLevelMixin):
-        return figure
-    spec = figure.to_dict()
-    del spec["config"]  # the size of an empty chart outside a page
-    return spec
 
 
 def _title(draw: Draw, view: View, name: str) -> dict[str, str]:

@@ -8,7 +8,6 @@ import streamlit as st
 
 from pages.shared.link import chose
 from pages.shared.link_widgets import seed
-from pages.shared.view import View
 
 MOST = 24
 """So many columns can still be read; a chart of more would not fit a screen either."""
@@ -36,15 +35,3 @@ def shown_of(positions: Sequence[int], shown: Sequence[int]) -> str:
     if len(shown) == len(positions):
         return ""
     return f" Shown are {len(shown)} of {len(positions)} positions, {shown[0]} to {shown[-1]}; the slider moves them."
-
-
-def is_judged(view: View) -> bool:
-    """Whether anything that the model says to this input is right or wrong: to a text and to a drawing nothing is."""
-    return view.original().has_right_answer and not view.task.rule.is_open_ended
-
-
-def answer_name(view: View) -> str:
-    """What stands at an output for comparison: the right answer, or where there is none what else is known."""
-    if is_judged(view):
-        return "right answer"
-    return "really comes next" if view.task.rule.is_open_ended else "said unchanged"

@@ -20,9 +20,8 @@ from xformer.continuation import continue_text
 from xformer.decoding import Sampling, decode
 from xformer.edits import AnyEdit
 from xformer.errors import InputError
-from xformer.interventions import all_edits, changed_source, parse
 from xformer.memory import check_fits
-from xformer.reading import Reading, Recipe, read
+from xformer.reading import Reading, Recipe, framed, read
 from xformer.subjects import TaskModel
 from xformer.tasks.task import Example
 
@@ -133,11 +132,10 @@ def _prepare(name: str, source: tuple[int, ...], mask: str, changes: str) -> tup
     """The model, what it reads once tokens are replaced, and the edits of its run."""
     chosen = checkpoint(name)
     assert chosen.task is not None
-    interventions = parse(changes, chosen.config)
-    example = chosen.task.example(list(changed_source(interventions, source)), max_len=chosen.config.max_len)
+    _, example, changed = framed(TaskModel(chosen.model, chosen.task, name), source, changes)
     target = None if example.target is None else example.target.shape[1]
     check_fits(chosen.config, example.stream.shape[1], target, allowed_bytes=budget())
-    return chosen, example, [*mask_edits(mask), *all_edits(interventions)]
+    return chosen, example, [*mask_edits(mask), *changed]
 
 
 def mask_edits(mask: str) -> list[AnyEdit]:

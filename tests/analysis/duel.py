@@ -10,7 +10,10 @@ import torch
 
 import xformer
 from tests.training.tiny import random_model, tiny_task
+from xformer import edits
 from xformer.analysis.contender import Contender
+from xformer.analysis.divergence import first_divergence
+from xformer.analysis.token_rollout import Rollout, roll_out
 from xformer.edits import AnyEdit
 from xformer.model import Transformer
 from xformer.subjects import TaskModel
@@ -47,6 +50,15 @@ def shipped(name: str, called: str = "", **options: Any) -> Contender:
     checkpoint = xformer.load(CHECKPOINTS / name)
     assert checkpoint.task is not None
     return contender_of(called or name, checkpoint.model, checkpoint.task, **options)
+
+
+def whole_and_cut(name: str) -> tuple[list[Rollout], int]:
+    """A shipped model and the same with a head silenced that it cannot do without, and the step at which they part."""
+    whole, cut = shipped(name), shipped(name, "cut", edits=(edits.ablate_head(LAST[name], 0),))
+    rollouts = [roll_out(contender, [3, 7, 12, 9, 1, 5]) for contender in (whole, cut)]
+    step = first_divergence(rollouts)
+    assert step is not None
+    return rollouts, step
 
 
 def greedy(

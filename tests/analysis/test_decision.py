@@ -6,9 +6,8 @@ import pandas as pd
 import pytest
 import torch
 
-from tests.analysis.duel import LAST, SHIPPED, SOURCE, contender_of, random_contender, shipped
+from tests.analysis.duel import LAST, SHIPPED, SOURCE, contender_of, random_contender, shipped, whole_and_cut
 from tests.training.tiny import ARCHITECTURES
-from xformer import edits
 from xformer.analysis import decision
 from xformer.analysis.contender import Contender
 from xformer.analysis.decision import (
@@ -22,7 +21,6 @@ from xformer.analysis.decision import (
     pattern_difference,
     why_incomparable,
 )
-from xformer.analysis.divergence import first_divergence
 from xformer.analysis.token_rollout import roll_out
 from xformer.errors import EditError, InputError
 from xformer.names import layer_title
@@ -164,10 +162,7 @@ def test_lenses_of_other_depths_cannot_be_compared() -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_lens_ends_in_what_was_said_and_parts_at_the_silenced_layer(name: str) -> None:
-    whole, cut = shipped(name), shipped(name, "cut", edits=(edits.ablate_head(LAST[name], 0),))
-    rollouts = [roll_out(contender, [3, 7, 12, 9, 1, 5]) for contender in (whole, cut)]
-    step = first_divergence(rollouts)
-    assert step is not None
+    rollouts, step = whole_and_cut(name)
     frames = []
     for rollout in rollouts:
         reading = rollout[step]

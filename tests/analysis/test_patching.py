@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.analysis.duel import LAST, SHIPPED, SOURCE, contender_of, random_contender, shipped
+from tests.analysis.duel import LAST, SHIPPED, SOURCE, contender_of, random_contender, whole_and_cut
 from tests.training.tiny import ARCHITECTURES
 from xformer import edits
 from xformer.analysis.activation_patching import (
@@ -130,10 +130,7 @@ def test_both_ways_are_the_two_ways() -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_silenced_head_carries_the_answer_of_a_shipped_model(name: str) -> None:
-    whole, cut = shipped(name), shipped(name, "cut", edits=(edits.ablate_head(LAST[name], 0),))
-    rollouts = [roll_out(contender, [3, 7, 12, 9, 1, 5]) for contender in (whole, cut)]
-    step = first_divergence(rollouts)
-    assert step is not None
+    rollouts, step = whole_and_cut(name)
     frame = one_way(rollouts[0][step], rollouts[1][step])
     layer = int(LAST[name].split(".")[1]) + 1
     head = frame[

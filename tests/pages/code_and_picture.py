@@ -53,27 +53,3 @@ def _without_names(spec: dict[str, Any]) -> dict[str, Any]:
     """A chart without the numbers by which Altair counts its parts, and the size of an empty chart outside a page."""
     text = json.dumps({name: value for name, value in spec.items() if name != "config"})
     return json.loads(re.sub(r"(view|param|concat|layer)_\d+", r"\1", text))
-
-
-def open_and_watch(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch, page: str, link: Mapping[str, str]
-) -> tuple[AppTest, list[Any]]:
-    """The app at a page, and the charts that it drew."""
-    monkeypatch.chdir(ROOT)
-    drawn: list[Any] = []
-    show_chart = st.altair_chart
-    monkeypatch.setattr(st, "altair_chart", lambda chart, **more: drawn.append(chart) or show_chart(chart, **more))
-    return open_page(page, **link), drawn
-
-
-def assert_code_draws(app: AppTest, drawn: list[Any]) -> None:
-    """Run the code of every picture: as many charts as were drawn, and each of them among those."""
-    again = []
-    for element in app.code:
-        names: dict[str, Any] = {}
-        exec(compile(element.value.replace("show(picture)", ""), "footer", "exec"), names)
-        again.append(names["picture"])
-    charts = [chart for chart in again if isinstance(chart, alt.TopLevelMixin)]
-    assert len(charts) == len(drawn)
-    specs = [chart.to_dict() for chart in drawn]
-    assert all(chart.to_dict() in specs for chart in charts)

@@ -9,7 +9,7 @@ import torch
 
 from tests.training.tiny import random_model
 from xformer import analysis, edits, viz
-from xformer.analysis.attention_head import pattern_frame
+from xformer.analysis.attention_head import pattern_cells
 from xformer.analysis.attention_rollout import MOST_TOKENS, rollout_matrices
 from xformer.reading import from_trace
 from xformer.trace import record
@@ -21,7 +21,8 @@ DRAW = np.random.default_rng(3)
 def frame(n: int, *, causal: bool = True) -> pd.DataFrame:
     pattern = DRAW.dirichlet(np.full(n, 0.3), size=n).astype(np.float32)
     allowed = np.tril(np.ones((n, n), bool)) if causal else np.ones((n, n), bool)
-    return pattern_frame(pattern, allowed, ["t"] * n, ["t"] * n)
+    names = [f"{position} t" for position in range(n)]
+    return pattern_cells(pattern, allowed, names, names)
 
 
 def colour(spec: dict) -> dict:

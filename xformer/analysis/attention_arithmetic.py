@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from xformer.analysis.attention_head import site_of, token_names
+from xformer.analysis.attention_head import token_names
 from xformer.errors import EditError
 from xformer.reading import Reading
 from xformer.subjects import own_model
@@ -59,7 +59,7 @@ def attention_cell(reading: Reading, *, layer: int, head: int, query: int, key: 
 
     Raises `EditError` when the layer, head or cell is not in the trace.
     """
-    site = site_of(reading, layer)
+    site = reading.attention_site(layer)
     at = site.path
     pattern = reading[f"{at}.pattern"][0]  # [head, query, key]
     for name, value, size in zip(("head", "query", "key"), (head, query, key), pattern.shape, strict=True):
@@ -84,7 +84,7 @@ def attention_cell(reading: Reading, *, layer: int, head: int, query: int, key: 
 
 def head_output(reading: Reading, *, layer: int, head: int, query: int) -> Float[Tensor, " d_model"]:
     """What a head adds to the residual stream at a position: z W_O (the output bias belongs to no head)."""
-    site = site_of(reading, layer)
+    site = reading.attention_site(layer)
     stack = getattr(own_model(reading.subject), site.stack)
     w_o = getattr(stack.blocks[site.layer], site.kind).W_O[head]  # [d_value, d_model]
     return reading[f"{site.path}.z"][0, head, query] @ w_o.detach()

@@ -19,7 +19,7 @@ def attention(reading: Reading, *, layer: int, head: int) -> pd.DataFrame:
     `layer` counts the attention layers in their order, `head` the heads of a layer, both from 0. Of a trace without its masks
     every cell counts as allowed. Raises `EditError` where there is no such layer or head.
     """
-    site = site_of(reading, layer)
+    site = reading.attention_site(layer)
     pattern = reading[f"{site.path}.pattern"][0]  # [head, query, key]
     if not 0 <= head < len(pattern):
         raise EditError(f"{site.path} has heads 0 to {len(pattern) - 1}, got {head}.")
@@ -28,15 +28,11 @@ def attention(reading: Reading, *, layer: int, head: int) -> pd.DataFrame:
         mask = reading[f"{site.path}.mask"][0].expand(pattern.shape)
         allowed = mask[head].numpy(force=True)  # [query, key]
     weights = pattern[head].float().numpy(force=True)  # [query, key]
-    return pattern_frame(weights, allowed, *token_names(reading, site, weights.shape))
-
-
-def site_of(reading: Reading, layer: int) -> Site:
-    """The attention layer of that number, from 0. Raises `EditError` where there is none."""
-    sites = reading.sites
-    if not 0 <= layer < len(sites):
-        raise EditError(f"This reading has attention layers 0 to {len(sites) - 1}, got {layer}.")
-    return sites[layer]
+    queries, keys = (
+        [f"{position} {name}" for position, name in enumerate(names)]
+        for names in token_names(reading, site, weights.shape)
+    )
+    return pattern_cells(weights, allowed, queries, keys)
 
 
 def token_names(reading: Reading, site: Site, shape: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -51,25 +47,13 @@ def token_names(reading: Reading, site: Site, shape: Sequence[int]) -> tuple[tup
     return named[0], named[1]
 
 
-def pattern_frame(
-    pattern: Float[np.ndarray, "query key"],
-    allowed: Bool[np.ndarray, "query key"],
-    query_labels: Sequence[str],
-    key_labels: Sequence[str],
-) -> pd.DataFrame:
-    """The table of `attention` from its arrays and the tokens of both axes."""
-    queries = [f"{position} {label}" for position, label in enumerate(query_labels)]
-    keys = [f"{position} {label}" for position, label in enumerate(key_labels)]
-    return pattern_cells(pattern, allowed, queries, keys)
-
-
 def pattern_cells(
     pattern: Float[np.ndarray, "query key"],
     allowed: Bool[np.ndarray, "query key"],
     queries: Sequence[str],
     keys: Sequence[str],
 ) -> pd.DataFrame:
-    """The same for rows and columns that have their names already."""
+    """The table of `attention` from its arrays and the names of its rows and columns, each of them another."""
     return pd.DataFrame(
         {
             "query": np.repeat(queries, len(keys)),

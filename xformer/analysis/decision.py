@@ -85,7 +85,7 @@ def pattern_difference(
     one, other = readings
     if reason := why_incomparable(one, other):
         raise InputError(reason)
-    site = one.attention[layer]
+    site = one.attention_site(layer)
     path = site.path
     queries, keys = (
         [a if a == b else f"{a} / {b}" for a, b in zip(one.tokens_of(stack), other.tokens_of(stack), strict=True)]

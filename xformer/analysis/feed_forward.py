@@ -19,18 +19,8 @@ from torch import Tensor
 from xformer import edits
 from xformer.errors import EditError
 from xformer.reading import Reading
-from xformer.site import Site
 from xformer.subjects import own_model
 from xformer.trace import repeat_first
-
-
-def feed_forward_site(reading: Reading, layer: int) -> Site:
-    """The feed-forward layer of that number, from 0. Raises `EditError` where there is none."""
-    sites = reading.feed_forward
-    if not 0 <= layer < len(sites):
-        there = f"feed-forward layers 0 to {len(sites) - 1}" if sites else "no feed-forward layers"
-        raise EditError(f"This model has {there}, got {layer}.")
-    return sites[layer]
 
 
 def activations(
@@ -40,7 +30,7 @@ def activations(
 
     `stage` is "post", after the activation function, or "pre", before it.
     """
-    site = feed_forward_site(reading, layer)
+    site = reading.feed_forward_site(layer)
     values, tokens = reading[f"{site.path}.{stage}"][0], reading.tokens_of(site.stack)  # [pos, d_ff]
     shown = list(range(len(values)) if positions is None else positions)
     table = pd.DataFrame(values[shown].numpy(force=True))
@@ -57,13 +47,13 @@ def neuron(reading: Reading, *, layer: int, neuron: int, positions: Sequence[int
 
 def top_neurons(reading: Reading, *, layer: int, position: int, n: int = 10) -> list[int]:
     """The `n` most active neurons at a position, the most active first."""
-    post = reading[f"{feed_forward_site(reading, layer).path}.post"][0, position]  # [d_ff]
+    post = reading[f"{reading.feed_forward_site(layer).path}.post"][0, position]  # [d_ff]
     return post.topk(min(n, len(post))).indices.tolist()
 
 
 def speaks_directly(reading: Reading, layer: int) -> bool:
     """Whether the layer stands on the stream that is unembedded: an encoder-decoder's encoder does not."""
-    return feed_forward_site(reading, layer).stack == reading.output_stack
+    return reading.feed_forward_site(layer).stack == reading.output_stack
 
 
 @torch.no_grad()
@@ -73,7 +63,7 @@ def direct_logit_effect(reading: Reading, layer: int) -> Float[Tensor, "d_ff voc
     The path is the whole truth in the last layer of a model without norms. Elsewhere it leaves out what later layers make
     of it, and that every norm in between rescales it.
     """
-    site, model = feed_forward_site(reading, layer), own_model(reading.subject)
+    site, model = reading.feed_forward_site(layer), own_model(reading.subject)
     written = getattr(model, site.stack).blocks[site.layer].ffn.weight_out.T  # [d_ff, d_model]
     return written @ model.unembedding.matrix(model.embedding).T
 
@@ -84,9 +74,9 @@ def promotion(reading: Reading, *, layer: int, position: int, n: int = 10) -> pd
     Raises `EditError` for a layer whose stream is not unembedded.
     """
     if not speaks_directly(reading, layer):
-        raise EditError(f"{feed_forward_site(reading, layer).path} writes to a stream that is not unembedded.")
+        raise EditError(f"{reading.feed_forward_site(layer).path} writes to a stream that is not unembedded.")
     chosen, labels = top_neurons(reading, layer=layer, position=position, n=n), reading.subject.labels
-    post = reading[f"{feed_forward_site(reading, layer).path}.post"][0, position, chosen]  # [neuron]
+    post = reading[f"{reading.feed_forward_site(layer).path}.post"][0, position, chosen]  # [neuron]
     effect = direct_logit_effect(reading, layer)[chosen] * post[:, None]  # [neuron, vocab]
     return pd.DataFrame(
         {
@@ -102,7 +92,7 @@ def silenced_one_by_one(reading: Reading, layer: int, neurons: Sequence[int]) ->
 
     They run as one batch, so that they round alike.
     """
-    name = f"{feed_forward_site(reading, layer).path}.post"
+    name = f"{reading.feed_forward_site(layer).path}.post"
     post = reading[name][:1].expand(len(neurons) + 1, -1, -1).clone()  # [neuron+1, pos, d_ff]
     post[torch.arange(1, len(post)), :, list(neurons)] = 0.0
     changes = [edits.replace(name, post)]
@@ -123,7 +113,7 @@ def neurons(
     tokens that each promotes and suppresses (where the layer's stream is unembedded), and what silencing it does, measured by
     running the model: loss_change, in nats, over the labelled outputs, and flips, how many of their likeliest tokens change.
     """
-    name, labels = f"{feed_forward_site(reading, layer).path}.post", reading.subject.labels
+    name, labels = f"{reading.feed_forward_site(layer).path}.post", reading.subject.labels
     chosen = top_neurons(reading, layer=layer, position=position, n=n)
     table = pd.DataFrame({"neuron": chosen, "activation": reading[name][0, position, chosen].tolist()})
     if before is not None:

@@ -150,7 +150,7 @@ def attend(names: Sequence[str], x: Matrix, q: Matrix, k: Matrix, v: Matrix, mas
 
 def head_of(reading: Reading, *, layer: int, head: int) -> Mixed:
     """The same steps with the real numbers of a causal head: computed again from its q, k and v."""
-    site = reading.attention[layer]
+    site = reading.attention_site(layer)
     q, k, v = (reading[f"{site.path}.{name}"][0, head] for name in "qkv")
     names, x = numbered(reading.tokens_of(site.stack)), reading[f"{site.stack}.{site.layer}.resid_pre"][0]
     recipe = f"xformer.analysis.principles.head_of({reading.recipe}, layer={layer}, head={head})"

@@ -17,9 +17,8 @@ import torch.nn.functional as F
 from xformer.bugs import BUGS
 from xformer.edits import set_causal
 from xformer.errors import InputError
-from xformer.interventions import all_edits, changed_source, parse
 from xformer.model import Transformer
-from xformer.reading import Reading, subject_of
+from xformer.reading import Reading, framed, subject_of
 from xformer.subjects import TaskModel
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
@@ -54,9 +53,8 @@ def read_both(
     subject = subject_of(where)
     if not isinstance(subject, TaskModel):
         raise InputError(f"A bug is shown on a model with a task, like 'checkpoints/reverse', got {subject.name!r}.")
-    config, interventions = subject.model.config, parse(changes, subject.model.config)
-    edits = [*([] if causal is None else [set_causal(causal)]), *all_edits(interventions)]
-    example = subject.frame(changed_source(interventions, subject.frame(typed).source))
+    config, (_, example, changed) = subject.model.config, framed(subject, typed, changes)
+    edits = [*([] if causal is None else [set_causal(causal)]), *changed]
     n = min(PADDING, config.max_len - example.stream.shape[1]) if BUGS[bug].shows == "with padding" else 0
     valid = torch.arange(example.stream.shape[1] + n)[None] < example.stream.shape[1] if n else None
     example = _padded(example, n, config.pad_token)

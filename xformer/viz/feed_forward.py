@@ -17,7 +17,6 @@ import plotly.graph_objects as go
 from jaxtyping import Float, Int
 
 from xformer.analysis.feed_forward import activations as activations_table
-from xformer.analysis.feed_forward import feed_forward_site
 from xformer.analysis.feed_forward import neuron as neuron_table
 from xformer.analysis.feed_forward import promotion as promotion_table
 from xformer.analysis.neuron_survey import Survey
@@ -58,7 +57,7 @@ def activations(
     the order and on the scale that a map of the run `before` has too. `limit` is where the colours end. A triangle marks
     `neuron`. Only the first `MOST_NEURONS_DRAWN` in that order are drawn.
     """
-    path = feed_forward_site(reading, layer).path
+    path = reading.feed_forward_site(layer).path
     frame = activations_table(reading, layer=layer, stage=stage, positions=positions)
     values = frame.drop(columns=["position", "token"]).to_numpy()  # [pos, neuron]
     runs = [run for run in (before, reading) if run is not None]
