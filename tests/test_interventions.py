@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import xformer
 from xformer import edits
 from xformer.errors import EditError
-from xformer.interventions import all_edits, attention_paths, changed_source, feed_forward_paths, join, parse
+from xformer.interventions import all_edits, changed_source, join, parse
+from xformer.model_shape import ModelShape
 
 
 def model_of(architecture: str = "encoder", **options: object) -> xformer.Transformer:
     settings = {"vocab_size": 23, "d_model": 13, "n_layers": 2, "n_heads": 3, "d_head": 6, "d_ff": 11, "max_len": 17}
     config = xformer.ModelConfig(architecture=architecture, embed_std=1.0, **(settings | options))  # type: ignore[arg-type]
     return xformer.Transformer(config, torch.Generator().manual_seed(5)).eval()
+
+
+def shape_of(model: xformer.Transformer) -> ModelShape:
+    return ModelShape.of(model.config)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +38,7 @@ def model_of(architecture: str = "encoder", **options: object) -> xformer.Transf
 )
 def test_each_text_is_its_edit(text: str, same: list[edits.AnyEdit]) -> None:
     model, tokens = model_of(), torch.arange(1, 8)[None]
-    found = parse(text, model.config)
+    found = parse(text, shape_of(model))
     assert join(found) == text
     changed = xformer.record(model, tokens, edits=all_edits(found)).logits
     assert torch.equal(changed, xformer.record(model, tokens, edits=same).logits)
@@ -54,13 +61,13 @@ def test_each_text_is_its_edit(text: str, same: list[edits.AnyEdit]) -> None:
 )
 def test_a_label_names_a_layer_and_a_head_as_every_picture_does(text: str, single: str | None, pair: str) -> None:
     if single is not None:
-        assert parse(text, model_of().config)[0].label == single
-    assert parse(text, model_of("encoder-decoder").config)[0].label == pair
+        assert parse(text, shape_of(model_of()))[0].label == single
+    assert parse(text, shape_of(model_of("encoder-decoder")))[0].label == pair
 
 
 def test_an_opened_edge_lets_a_causal_model_look_ahead() -> None:
     model, tokens = model_of("decoder"), torch.arange(1, 8)[None]
-    trace = xformer.record(model, tokens, edits=all_edits(parse("open:decoder.0.attn.1.2-5", model.config)))
+    trace = xformer.record(model, tokens, edits=all_edits(parse("open:decoder.0.attn.1.2-5", shape_of(model))))
     pattern = trace["decoder.0.attn.pattern"][0]
     assert pattern[1, 2, 5] > 0
     assert pattern[0, 2, 5] == pattern[2, 2, 5] == pattern[1, 2, 6] == 0
@@ -76,15 +83,15 @@ def test_a_silenced_neuron_is_zero_everywhere_and_the_others_are_as_they_were() 
 
 
 def test_tokens_are_replaced_in_the_input() -> None:
-    found = parse("token:2.9,token:16.1", model_of().config)
+    found = parse("token:2.9,token:16.1", shape_of(model_of()))
     assert changed_source(found, (5, 6, 7, 8)) == (5, 6, 9, 8)
     assert all_edits(found) == []
 
 
 def test_several_keep_their_order_and_each_comes_once() -> None:
     text = "positions:off,silence:encoder.0.attn.1"
-    assert join(parse(f"{text},positions:off,", model_of().config)) == text
-    assert parse("", model_of().config) == ()
+    assert join(parse(f"{text},positions:off,", shape_of(model_of()))) == text
+    assert parse("", shape_of(model_of())) == ()
 
 
 @pytest.mark.parametrize(
@@ -97,7 +104,7 @@ def test_several_keep_their_order_and_each_comes_once() -> None:
         ("silence:decoder.0.attn.0", "no attention layer decoder.0.attn"),
         ("silence:encoder.0.attn.3", "heads 0 to 2, got 3"),
         ("cut:encoder.0.attn.0.3-17", "positions are 0 to 16, got 17"),
-        ("neuron:encoder.0.ffn.11", "neurons are 0 to 10, got 11"),
+        ("neuron:encoder.0.ffn.11", "neurons 0 to 10 in encoder.0.ffn, got 11"),
         ("mute:encoder.5.ffn", "no feed-forward layer encoder.5.ffn"),
         ("token:0.23", "tokens 0 to 22"),
         ("<script>alert(1)</script>", "no intervention"),
@@ -106,15 +113,15 @@ def test_several_keep_their_order_and_each_comes_once() -> None:
 )
 def test_what_does_not_fit_is_one_plain_sentence(text: str, words: str) -> None:
     with pytest.raises(EditError, match=words) as caught:
-        parse(text, model_of().config)
+        parse(text, shape_of(model_of()))
     assert "\n" not in str(caught.value)
 
 
 def test_models_without_positions_or_feed_forward_say_so() -> None:
     with pytest.raises(EditError, match="no positions"):
-        parse("positions:off", model_of(positions="none").config)
+        parse("positions:off", shape_of(model_of(positions="none")))
     with pytest.raises(EditError, match="it has none"):
-        parse("mute:encoder.0.ffn", model_of(d_ff=0).config)
+        parse("mute:encoder.0.ffn", shape_of(model_of(d_ff=0)))
 
 
 def test_the_paths_are_those_of_a_trace() -> None:
@@ -122,5 +129,18 @@ def test_the_paths_are_those_of_a_trace() -> None:
         model = model_of(architecture)
         tokens = torch.arange(1, 8)[None]
         trace = xformer.record(model, *([tokens] * (1 + (architecture == "encoder-decoder"))))
-        assert tuple(attention_paths(model.config)) == trace.attention_layers()
-        assert all(f"{path}.post" in trace for path in feed_forward_paths(model.config))
+        assert tuple(shape_of(model).heads) == trace.attention_layers()
+        assert all(f"{path}.post" in trace for path in shape_of(model).neurons)
+
+
+def test_layers_of_another_kind_of_model_may_differ() -> None:
+    shape = replace(
+        shape_of(model_of()), heads={"encoder.0.attn": 2, "encoder.1.attn": 5}, neurons={"encoder.1.ffn": 40}
+    )
+    assert len(parse("silence:encoder.1.attn.4", shape)) == len(parse("neuron:encoder.1.ffn.39", shape)) == 1
+    assert len(parse("solo:encoder.1.attn.4", shape)[0].edits) == 4
+    assert parse("mute:encoder.0.ffn", shape)[0].label == "layer 1 · feed-forward muted"
+    with pytest.raises(EditError, match="heads 0 to 1, got 4"):
+        parse("silence:encoder.0.attn.4", shape)
+    with pytest.raises(EditError, match=r"no neurons that can be told apart in encoder\.0\.ffn"):
+        parse("neuron:encoder.0.ffn.0", shape)

@@ -59,7 +59,7 @@ def test_the_sites_of_a_subject_are_those_that_leave_a_trace(name: str) -> None:
     assert isinstance(subject, Subject)
     reading = read(subject, list(subject.task.draw(3)))  # type: ignore[attr-defined]
     left = [name.removesuffix(".out") for name in reading if name.endswith((".attn.out", "_attn.out", ".ffn.out"))]
-    assert [site.path for site in subject.sites] == left
+    assert [site.path for site in subject.shape.sites] == left
 
 
 @pytest.mark.parametrize("name", ["reverse", "reverse-seq2seq", "reverse-decoder"])

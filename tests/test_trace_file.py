@@ -6,9 +6,11 @@ import contextlib
 import json
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -21,6 +23,17 @@ from xformer.trace import Trace, record
 from xformer.trace_file import is_trace, load_trace, save_trace
 
 GOOD = {"architecture": "encoder", "vocab_size": 5, "d_model": 4, "n_layers": 1, "n_heads": 1, "d_ff": 0, "max_len": 7}
+
+
+def test_a_trace_of_another_kind_of_model_has_no_configuration_and_says_so(tmp_path: Path) -> None:
+    trace = replace(record(build(), *inputs(build())), model_config=None)
+    for asked in (lambda: trace.config, lambda: save_trace(trace, tmp_path / "x.safetensors")):
+        with pytest.raises(InputError, match="another kind of model"):
+            asked()
+    assert not list(tmp_path.iterdir())
+    trace.save_npz(tmp_path / "x.npz")
+    with np.load(tmp_path / "x.npz") as arrays:
+        assert set(arrays) == {"tokens", *trace}
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

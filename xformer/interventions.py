@@ -19,11 +19,11 @@ import re
 from dataclasses import dataclass
 
 from xformer import edits
-from xformer.config import ModelConfig
 from xformer.edits import AnyEdit
 from xformer.errors import EditError
+from xformer.model_shape import ModelShape
 from xformer.names import head_title, layer_title
-from xformer.site import PATH, sites_of
+from xformer.site import PATH
 
 MOST = 200
 """How many interventions one run may have."""
@@ -52,12 +52,12 @@ class Intervention:
     """A position of the input and the token that it gets: a change of what is read, not of how."""
 
 
-def parse(text: str, config: ModelConfig) -> tuple[Intervention, ...]:
+def parse(text: str, shape: ModelShape) -> tuple[Intervention, ...]:
     """The interventions of a link, in its order, each once. Raises `EditError` with one plain sentence for what is not one."""
     words = [word for word in dict.fromkeys(text.split(",")) if word]
     if len(words) > MOST:
         raise EditError(f"A run can have at most {MOST} interventions, got {len(words)}.")
-    return tuple(_one(word, config) for word in words)
+    return tuple(_one(word, shape) for word in words)
 
 
 def join(interventions: tuple[Intervention, ...]) -> str:
@@ -79,73 +79,65 @@ def changed_source(interventions: tuple[Intervention, ...], source: tuple[int, .
     return tuple(tokens)
 
 
-def attention_paths(config: ModelConfig) -> list[str]:
-    """The paths of a model's attention layers, in the order the input meets them."""
-    return [site.path for site in sites_of(config) if site.is_attention]
-
-
-def feed_forward_paths(config: ModelConfig) -> list[str]:
-    """The paths of a model's feed-forward layers, none where it has none."""
-    return [site.path for site in sites_of(config) if not site.is_attention]
-
-
-def _one(word: str, config: ModelConfig) -> Intervention:
+def _one(word: str, shape: ModelShape) -> Intervention:
     kind, _, rest = word.partition(":")
     match = re.fullmatch(_FORMS[kind], rest, re.ASCII) if kind in _FORMS else None
     if match is None:
-        raise EditError(f"“{word[:60]}” is no intervention; for example silence:{attention_paths(config)[0]}.0.")
+        raise EditError(
+            f"“{word[:60]}” is no intervention; for example silence:{[*shape.heads, 'encoder.0.attn'][0]}.0."
+        )
     found = match.groupdict()
     if kind == "positions":
-        if config.position_kind.acts_on == "nothing":
+        if not shape.can_drop_positions:
             raise EditError("This model has no positions that could be switched off.")
         return Intervention(word, "positions off", (edits.zero_positions(),))
     if kind == "token":
         position, token = int(found["position"]), int(found["symbol"])
-        n, what = (config.image**2, "pixels") if config.image else (config.max_len, "positions")
-        if position >= n or not 0 <= token < config.n_inputs:
-            values = "ink" if config.image else "tokens"
+        n, what = (shape.image**2, "pixels") if shape.image else (shape.max_len, "positions")
+        if position >= n or not 0 <= token < shape.n_inputs:
+            values = "ink" if shape.image else "tokens"
             raise EditError(
-                f"This model has {what} 0 to {n - 1} and {values} 0 to {config.n_inputs - 1}, got {position} and {token}."
+                f"This model has {what} 0 to {n - 1} and {values} 0 to {shape.n_inputs - 1}, got {position} and {token}."
             )
         return Intervention(word, f"position {position} reads {token}", replaced=(position, token))
     if kind in ("mute", "neuron"):
-        return _feed_forward(word, kind, found, config)
+        return _feed_forward(word, kind, found, shape)
     path = rest.rsplit(".", 2 if "query" in found else 1)[0]
-    if path not in attention_paths(config):
-        raise EditError(f"This model has no attention layer {path}; it has {', '.join(attention_paths(config))}.")
-    if found["head"] != "*" and int(found["head"]) >= config.n_heads:
-        raise EditError(f"This model has heads 0 to {config.n_heads - 1}, got {found['head']}.")
-    return _attention(word, kind, path, found, config)
+    if path not in shape.heads:
+        raise EditError(f"This model has no attention layer {path}; it has {', '.join(shape.heads)}.")
+    if found["head"] != "*" and int(found["head"]) >= shape.heads[path]:
+        raise EditError(f"This model has heads 0 to {shape.heads[path] - 1}, got {found['head']}.")
+    return _attention(word, kind, path, found, shape)
 
 
-def _attention(word: str, kind: str, path: str, found: dict[str, str], config: ModelConfig) -> Intervention:
-    is_pair = config.architecture == "encoder-decoder"
+def _attention(word: str, kind: str, path: str, found: dict[str, str], shape: ModelShape) -> Intervention:
     heads = None if found["head"] == "*" else (int(found["head"]),)
-    layer = layer_title(path, is_pair=is_pair)
-    name = f"{layer} · all heads" if heads is None else head_title(path, heads[0], is_pair=is_pair)
+    layer = layer_title(path, is_pair=shape.is_pair)
+    name = f"{layer} · all heads" if heads is None else head_title(path, heads[0], is_pair=shape.is_pair)
     if kind in ("cut", "open"):
         edge = (int(found["query"]), int(found["key"]))
-        if max(edge) >= config.max_len:
-            raise EditError(f"This model's positions are 0 to {config.max_len - 1}, got {max(edge)}.")
+        if max(edge) >= shape.max_len:
+            raise EditError(f"This model's positions are 0 to {shape.max_len - 1}, got {max(edge)}.")
         make = edits.mask_edges if kind == "cut" else edits.unmask_edges
         verb = "may not look at" if kind == "cut" else "may look at"
         return Intervention(word, f"{name}: {edge[0]} {verb} {edge[1]}", (make(path, [edge], heads),))
     assert heads is not None
     if kind == "silence":
         return Intervention(word, f"{name} silenced", (edits.ablate_head(path, heads[0]),))
-    others = [head for head in range(config.n_heads) if head != heads[0]]
+    others = [head for head in range(shape.heads[path]) if head != heads[0]]
     return Intervention(word, f"{name} alone", tuple(edits.ablate_head(path, head) for head in others))
 
 
-def _feed_forward(word: str, kind: str, found: dict[str, str], config: ModelConfig) -> Intervention:
+def _feed_forward(word: str, kind: str, found: dict[str, str], shape: ModelShape) -> Intervention:
     path = f"{found['stack']}.{int(found['layer'])}.ffn"
-    if path not in feed_forward_paths(config):
-        there = ", ".join(feed_forward_paths(config)) or "none"
+    if path not in (paths := [site.path for site in shape.feed_forward]):
+        there = ", ".join(paths) or "none"
         raise EditError(f"This model has no feed-forward layer {path}; it has {there}.")
-    where = f"{layer_title(path, is_pair=config.architecture == 'encoder-decoder')} · feed-forward"
+    where = f"{layer_title(path, is_pair=shape.is_pair)} · feed-forward"
     if kind == "mute":
         return Intervention(word, f"{where} muted", (edits.scale(f"{path}.out", 0.0),))
-    neuron = int(found["neuron"])
-    if neuron >= config.d_ff:
-        raise EditError(f"This model's neurons are 0 to {config.d_ff - 1}, got {neuron}.")
+    neuron, n = int(found["neuron"]), shape.neurons.get(path, 0)
+    if neuron >= n:
+        there = f"neurons 0 to {n - 1}" if n else "no neurons that can be told apart"
+        raise EditError(f"This model has {there} in {path}, got {neuron}.")
     return Intervention(word, f"{where} · neuron {neuron} silenced", (edits.ablate_neuron(path, neuron),))

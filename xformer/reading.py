@@ -25,7 +25,7 @@ from xformer.errors import EditError
 from xformer.interventions import all_edits, changed_source, parse
 from xformer.model import Transformer
 from xformer.site import Site
-from xformer.subjects import BareModel, Subject, TaskModel, own_model
+from xformer.subjects import BareModel, Subject, TaskModel
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace
@@ -94,12 +94,12 @@ class Reading:
     @property
     def attention(self) -> tuple[Site, ...]:
         """The attention layers of the model; `layer=` of a picture counts them from 0."""
-        return tuple(site for site in self.subject.sites if site.is_attention)
+        return self.subject.shape.attention
 
     @property
     def feed_forward(self) -> tuple[Site, ...]:
         """The feed-forward layers of the model; `layer=` of a picture of neurons counts them from 0."""
-        return tuple(site for site in self.subject.sites if not site.is_attention)
+        return self.subject.shape.feed_forward
 
     def attention_site(self, layer: int) -> Site:
         """The attention layer of that number, from 0. Raises `EditError` where there is none."""
@@ -112,12 +112,12 @@ class Reading:
     @property
     def output_stack(self) -> str:
         """The stack whose output becomes the logits: the decoder where there is one."""
-        return self.subject.sites[-1].stack
+        return self.subject.shape.output_stack
 
     @property
     def is_pair(self) -> bool:
         """Whether the model has two stacks, an encoder and a decoder."""
-        return self.subject.sites[0].stack != self.output_stack
+        return self.subject.shape.is_pair
 
     @property
     def edits(self) -> tuple[AnyEdit, ...]:
@@ -275,7 +275,7 @@ def framed(subject: Subject, typed: str | Sequence[int], changes: str = "") -> t
     first = subject.frame(typed)
     if not changes:
         return first, first, []
-    interventions = parse(changes, own_model(subject).config)
+    interventions = parse(changes, subject.shape)
     source = changed_source(interventions, first.source)
     return first, first if source == first.source else subject.frame(source), all_edits(interventions)
 

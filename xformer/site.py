@@ -11,7 +11,6 @@ import re
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from xformer.config import ModelConfig
 from xformer.errors import InputError
 
 Stack = Literal["encoder", "decoder"]
@@ -76,20 +75,3 @@ class Site:
     def does(self) -> str:
         """What it does, in a word: "attention", "cross-attention", "feed-forward"."""
         return _DOES[self.kind]
-
-
-def sites_of(config: ModelConfig) -> tuple[Site, ...]:
-    """The attention and feed-forward layers of a model, in the order the input meets them."""
-    is_pair = config.architecture == "encoder-decoder"
-    after: tuple[Kind, ...] = ("ffn",) if config.d_ff else ()
-    stacks: dict[Stack, tuple[Kind, ...]] = {}
-    if config.architecture != "decoder":
-        stacks["encoder"] = ("attn", *after)
-    if config.architecture != "encoder":
-        stacks["decoder"] = ("self_attn", "cross_attn", *after) if is_pair else ("attn", *after)
-    return tuple(
-        Site(stack, layer, kind)
-        for stack, kinds in stacks.items()
-        for layer in range(config.n_layers)
-        for kind in kinds
-    )

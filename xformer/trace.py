@@ -17,7 +17,7 @@ from torch import Tensor
 
 from xformer.config import ModelConfig
 from xformer.edits import AnyEdit, Replace
-from xformer.errors import EditError
+from xformer.errors import EditError, InputError
 from xformer.files import write_atomically
 from xformer.model import Transformer
 from xformer.site import Site
@@ -28,7 +28,8 @@ from xformer.tape import Tape
 class Trace:
     """The activations of one run, with what went in. `trace["encoder.0.attn.pattern"]` is one of them."""
 
-    config: ModelConfig
+    model_config: ModelConfig | None
+    """Of our own models; see `config`."""
     tokens: Int[Tensor, "batch pos"]
     target: Int[Tensor, "batch target"] | None
     edits: tuple[AnyEdit, ...]
@@ -58,6 +59,16 @@ class Trace:
     def keys(self) -> KeysView[str]:
         """The names of the activations, in the order they were computed."""
         return self.activations.keys()
+
+    @property
+    def config(self) -> ModelConfig:
+        """The configuration of the model that ran. Raises `InputError` where that is none of ours."""
+        if self.model_config is None:
+            raise InputError(
+                "This asks for the configuration of a model of xformer, like 'checkpoints/reverse', and this trace is of "
+                "another kind of model, which has none."
+            )
+        return self.model_config
 
     @property
     def logits(self) -> Float[Tensor, "batch pos vocab"]:
@@ -93,12 +104,13 @@ class Trace:
         return sum(storage.nbytes() for storage in storages.values())
 
     def save_npz(self, path: str | Path) -> None:
-        """Write all activations, the tokens, and the configuration as JSON, as one compressed NumPy archive."""
+        """Write all activations, the tokens, and a configuration of ours as JSON, as one compressed NumPy archive."""
         arrays = {name: value.numpy(force=True) for name, value in self.activations.items()}
         arrays["tokens"] = self.tokens.numpy(force=True)
         if self.target is not None:
             arrays["target"] = self.target.numpy(force=True)
-        arrays["config"] = np.array(json.dumps(self.config.to_json()))
+        if self.model_config is not None:
+            arrays["config"] = np.array(json.dumps(self.model_config.to_json()))
         archive = io.BytesIO()  # given a name, NumPy would write to another one, ending in .npz
         np.savez_compressed(archive, allow_pickle=False, **arrays)
         write_atomically(path, archive.getvalue())

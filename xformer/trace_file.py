@@ -34,7 +34,10 @@ READ = ("F64", "F32", "F16", "BF16", "I64", "I32", "BOOL")
 
 
 def save_trace(trace: Trace, path: str | Path) -> None:
-    """Write a trace as one safetensors file, whole or not at all. Raises `OSError` where the disk refuses."""
+    """Write a trace as one safetensors file, whole or not at all.
+
+    Raises `OSError` where the disk refuses, `InputError` where the model is none of ours: it would not be read back.
+    """
     tensors = {"tokens": trace.tokens, **trace.activations}
     if trace.target is not None:
         tensors["target"] = trace.target

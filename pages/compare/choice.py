@@ -16,6 +16,7 @@ from xformer.analysis import Contender
 from xformer.decoding import GREEDY, Sampling
 from xformer.errors import InputError, XformerError
 from xformer.interventions import Intervention, parse
+from xformer.model_shape import ModelShape
 from xformer.subjects import TaskModel
 from xformer.tasks import Task
 
@@ -54,13 +55,17 @@ class Choice:
         return models.checkpoint(self.model)
 
     @property
+    def shape(self) -> ModelShape:
+        return ModelShape.of(self.checkpoint.config)
+
+    @property
     def task(self) -> Task:
         task = self.checkpoint.task
         assert task is not None  # `read_choice` refuses a model without one
         return task
 
     def interventions(self) -> tuple[Intervention, ...]:
-        return parse(",".join(self.changes), self.checkpoint.config)
+        return parse(",".join(self.changes), self.shape)
 
     def contender(self, name: str) -> Contender:
         """What the library compares."""
@@ -121,7 +126,7 @@ def read_choice(text: str) -> Choice:
             choice = choice.with_number(name, _number(name, value))
         else:
             choice = replace(choice, changes=(*choice.changes, *filter(None, word.split(","))))
-    n_tokens = choice.checkpoint.config.vocab_size
+    n_tokens = choice.shape.vocab_size
     if choice.sampling.top_k > n_tokens:
         raise InputError(f"top_k must be at most {n_tokens}, the number of tokens; for example top_k-5.")
     try:

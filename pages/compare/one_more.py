@@ -10,9 +10,9 @@ import streamlit as st
 from pages.compare.choice import Choice
 from pages.compare.state import state
 from pages.shared.escape_markdown import escape_markdown
-from xformer import ModelConfig
 from xformer.errors import XformerError
-from xformer.interventions import attention_paths, feed_forward_paths, parse
+from xformer.interventions import parse
+from xformer.model_shape import ModelShape
 from xformer.names import layer_title
 
 KINDS = {
@@ -26,15 +26,15 @@ KINDS = {
 
 def ask_one_more(index: int, choice: Choice) -> None:
     """Choose a kind, then what it needs to know, and add it; or say why it cannot be."""
-    config, key = choice.checkpoint.config, f"compare_{index}_more"
-    left_out = {"neuron": not feed_forward_paths(config), "solo": config.n_heads == 1}
+    shape, key = choice.shape, f"compare_{index}_more"
+    left_out = {"neuron": not shape.neurons, "solo": shape.n_heads == 1}
     kinds = [kind for kind in KINDS if not left_out.get(kind)]
     with st.container(border=True, gap="xsmall"):
         kind = st.selectbox("One more change", kinds, format_func=KINDS.__getitem__, key=f"{key}_kind_{len(kinds)}")
-        text = _ask(kind, key, choice, config)
+        text = _ask(kind, key, choice, shape)
         problem = ""
         try:
-            parse(",".join([*choice.changes, text]), config)
+            parse(",".join([*choice.changes, text]), shape)
         except XformerError as error:
             problem = str(error)
             st.caption(f":material/edit: {escape_markdown(problem)}")
@@ -46,23 +46,23 @@ def ask_one_more(index: int, choice: Choice) -> None:
         )
 
 
-def _ask(kind: str, key: str, choice: Choice, config: ModelConfig) -> str:
+def _ask(kind: str, key: str, choice: Choice, shape: ModelShape) -> str:
     """Widgets for what a change needs to know; returns it as a link writes it."""
     left, right = st.columns(2)
     if kind == "token":
         vocabulary = choice.task.vocabulary
         symbols = range(1, 1 + vocabulary.symbols)
-        position = left.number_input("Position", 0, config.max_len - 1, 0, key=f"{key}_position")
+        position = left.number_input("Position", 0, shape.max_len - 1, 0, key=f"{key}_position")
         token = right.selectbox(
             "becomes", symbols, format_func=vocabulary.labels.__getitem__, key=f"{key}_token_{len(symbols)}"
         )
         return f"token:{position}.{token}"
-    paths = feed_forward_paths(config) if kind == "neuron" else attention_paths(config)
-    place = f"{key}_ffn_{config.n_layers}" if kind == "neuron" else f"{key}_path_{len(paths)}"
+    paths = list(shape.neurons if kind == "neuron" else shape.heads)
+    place = f"{key}_ffn_{shape.n_layers}" if kind == "neuron" else f"{key}_path_{len(paths)}"
     path = left.selectbox("Layer", paths, format_func=partial(layer_title, is_pair=True), key=place)
     if kind == "neuron":
-        return f"neuron:{path}.{right.number_input('Neuron', 0, config.d_ff - 1, 0, key=f'{key}_neuron')}"
-    heads = [*([] if kind == "solo" else ["*"]), *map(str, range(config.n_heads))]
+        return f"neuron:{path}.{right.number_input('Neuron', 0, shape.neurons[path] - 1, 0, key=f'{key}_neuron')}"
+    heads = [*([] if kind == "solo" else ["*"]), *map(str, range(shape.heads[path]))]
     head = right.selectbox(
         "Head",
         heads,
@@ -71,8 +71,8 @@ def _ask(kind: str, key: str, choice: Choice, config: ModelConfig) -> str:
     )
     if kind == "solo":
         return f"solo:{path}.{head}"
-    query = left.number_input("Query (position)", 0, config.max_len - 1, 0, key=f"{key}_query")
-    at = right.number_input("Key (position)", 0, config.max_len - 1, 0, key=f"{key}_key")
+    query = left.number_input("Query (position)", 0, shape.max_len - 1, 0, key=f"{key}_query")
+    at = right.number_input("Key (position)", 0, shape.max_len - 1, 0, key=f"{key}_key")
     return f"{kind}:{path}.{head}.{query}-{at}"
 
 

@@ -14,7 +14,7 @@ from pages.compare.state import show, state
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.resources import MASKS
 from xformer.decoding import Sampling
-from xformer.interventions import attention_paths, feed_forward_paths, parse
+from xformer.interventions import parse
 
 POSITIONS_OFF = "positions:off"
 
@@ -29,7 +29,7 @@ def settings(index: int, choice: Choice) -> None:
 
 
 def _changes(index: int, choice: Choice) -> None:
-    config, key = choice.checkpoint.config, f"compare_{index}"
+    shape, key = choice.shape, f"compare_{index}"
     with st.container(horizontal=True, gap="large", vertical_alignment="bottom"):
         show(f"{key}_mask", choice.mask)
         st.segmented_control(
@@ -40,7 +40,7 @@ def _changes(index: int, choice: Choice) -> None:
             width="content",
             on_change=lambda: state().put(index, replace(choice, mask=st.session_state[f"{key}_mask"])),
         )
-        if config.position_kind.acts_on != "nothing":
+        if shape.can_drop_positions:
             show(f"{key}_positions", POSITIONS_OFF in choice.changes)
             st.toggle(
                 "Positions off",
@@ -50,9 +50,9 @@ def _changes(index: int, choice: Choice) -> None:
                     index, choice, [POSITIONS_OFF], [POSITIONS_OFF] * st.session_state[f"{key}_positions"]
                 ),
             )
-    heads = [f"silence:{path}.{head}" for path in attention_paths(config) for head in range(config.n_heads)]
+    heads = [f"silence:{path}.{head}" for path, n in shape.heads.items() for head in range(n)]
     _several("Silenced heads", heads, index, choice)
-    if muted := [f"mute:{path}" for path in feed_forward_paths(config)]:
+    if muted := [f"mute:{site.path}" for site in shape.feed_forward]:
         _several("Muted feed-forward layers", muted, index, choice)
     for text in choice.changes:
         if text not in {*heads, *muted, POSITIONS_OFF}:  # no list above shows it: it has a way back of its own
@@ -89,7 +89,7 @@ def _keep(index: int, choice: Choice, among: Sequence[str], kept: Sequence[str])
 def _sampling(index: int, choice: Choice) -> None:
     key = f"compare_{index}_dice"
     st.caption("A temperature of 0 takes the likeliest token; above, dice are thrown, the same ones for the same seed.")
-    n_tokens = choice.checkpoint.config.vocab_size
+    n_tokens = choice.shape.vocab_size
     numbers = choice.numbers
     numbers |= {"top_k": min(choice.sampling.top_k, n_tokens), "top_p": max(choice.sampling.top_p, 0.01)}
     for name, value in numbers.items():
@@ -116,4 +116,4 @@ def _sampling(index: int, choice: Choice) -> None:
 
 
 def _label(text: str, choice: Choice) -> str:
-    return choice.label(parse(text, choice.checkpoint.config)[0])
+    return choice.label(parse(text, choice.shape)[0])

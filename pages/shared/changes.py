@@ -7,9 +7,9 @@ import streamlit as st
 from pages.shared import resources
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.view import View
-from xformer import ModelConfig
 from xformer.errors import EditError
 from xformer.interventions import Intervention, join, parse
+from xformer.model_shape import ModelShape
 
 
 def switched_on() -> list[str]:
@@ -28,17 +28,17 @@ def toggle_intervention(*texts: str) -> None:
     st.session_state["edits"] = ",".join(there)
 
 
-def interventions_on(config: ModelConfig) -> tuple[Intervention, ...]:
+def interventions_on(shape: ModelShape) -> tuple[Intervention, ...]:
     """The interventions that are on; those that do not fit this model are dropped aloud."""
     kept: list[str] = []
     for word in switched_on():
         try:
-            parse(",".join([*kept, word]), config)
+            parse(",".join([*kept, word]), shape)
         except EditError as error:
             st.warning(f"A change was left out. {escape_markdown(str(error))}", icon=":material/link_off:")
         else:
             kept.append(word)
-    found = parse(",".join(kept), config)
+    found = parse(",".join(kept), shape)
     st.session_state["edits"] = join(found)
     return found
 

@@ -20,6 +20,7 @@ from pages.shared.model_choice import ask_model, choose_model
 from pages.shared.sidebar import ask_input, ask_mask
 from pages.shared.view import View
 from xformer.errors import InputError
+from xformer.model_shape import ModelShape
 
 LINKED = ("input", "mask", "edits")
 """What the sidebar keeps in the link, besides the model."""
@@ -54,7 +55,7 @@ def open_page(title: str, question: str) -> View:
     if too_much:
         st.error(escape_markdown(too_much))
         st.stop()
-    view = View(model, source, mask, checkpoint, task, interventions_on(checkpoint.config))
+    view = View(model, source, mask, checkpoint, task, interventions_on(ModelShape.of(checkpoint.config)))
     show_chips(view)
     return view
 

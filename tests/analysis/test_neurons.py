@@ -20,11 +20,15 @@ from xformer.analysis.feed_forward import (
 )
 from xformer.analysis.neuron_survey import exciting_inputs, firing, fitting, survey, surveying
 from xformer.errors import EditError, InputError
-from xformer.interventions import feed_forward_paths
 from xformer.model import Transformer
+from xformer.model_shape import ModelShape
 from xformer.reading import from_trace
 from xformer.subjects import BareModel, TaskModel
 from xformer.trace import Trace, record
+
+
+def feed_forward_paths(model: Transformer) -> list[str]:
+    return list(ModelShape.of(model.config).neurons)
 
 
 def ran(architecture: str = "encoder", **options: object) -> tuple[Transformer, Trace]:
@@ -39,7 +43,7 @@ def ran(architecture: str = "encoder", **options: object) -> tuple[Transformer, 
 def test_every_feed_forward_layer_has_its_path(architecture: str, d_ff: int) -> None:
     model, trace = ran(architecture, d_ff=d_ff)
     run = from_trace(model, trace)
-    assert [site.path for site in run.feed_forward] == feed_forward_paths(model.config)
+    assert [site.path for site in run.feed_forward] == feed_forward_paths(model)
     with pytest.raises(EditError, match=r"layers 0 to \d, got 9" if d_ff else "no feed-forward layers, got 9"):
         top_neurons(run, layer=9, position=0)
 
@@ -81,7 +85,7 @@ def test_the_survey_is_what_single_runs_say(architecture: str) -> None:
     task, n = tiny_task(architecture), 23
     model = Transformer(tiny_model(task), torch.Generator().manual_seed(1)).eval()
     found = list(surveying(TaskModel(model, task), n, 7, best=3, batch=10))[-1]
-    fired: dict[str, list[int]] = {path: [0] * 8 for path in feed_forward_paths(model.config)}
+    fired: dict[str, list[int]] = {path: [0] * 8 for path in feed_forward_paths(model)}
     peaks: dict[str, list[list[tuple[float, int, int]]]] = {path: [[] for _ in range(8)] for path in fired}
     places = dict.fromkeys(fired, 0)
     for index in range(n):
@@ -168,8 +172,8 @@ def test_exciting_inputs_are_those_of_the_survey(architecture: str) -> None:
 def test_promoted_tokens_are_finite_differences(architecture: str) -> None:
     """In the last layer without norms the direct path is all there is: nudge each neuron and see the logits move."""
     model, trace = ran(architecture, norm="none")
-    path, step = feed_forward_paths(model.config)[-1], 0.25
-    effect = direct_logit_effect(from_trace(model, trace), len(feed_forward_paths(model.config)) - 1)
+    path, step = feed_forward_paths(model)[-1], 0.25
+    effect = direct_logit_effect(from_trace(model, trace), len(feed_forward_paths(model)) - 1)
     assert effect.shape == (17, 11)
     for neuron in range(17):
         nudged = trace[f"{path}.post"].clone()
@@ -185,7 +189,7 @@ def test_promoted_tokens_are_finite_differences(architecture: str) -> None:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_silencing_in_one_batch_is_silencing_one_at_a_time(architecture: str) -> None:
     model, _ = ran(architecture)
-    first, *_, last = feed_forward_paths(model.config)
+    first, *_, last = feed_forward_paths(model)
     draw = torch.Generator().manual_seed(5)
     target = torch.randint(1, 10, (1, 5), generator=draw) if architecture == "encoder-decoder" else None
     muted = [edits.scale(f"{last}.out", 0.5)]
@@ -216,7 +220,7 @@ def test_silencing_keeps_the_padding_and_the_mask_of_the_run(architecture: str, 
     model, _ = ran(architecture)
     tokens = torch.tensor([[3, 1, 4, 1, 5, 0, 0], [2, 7, 1, 8, 2, 8, 1]])
     target = torch.tensor([[3, 1, 4, 0, 0], [2, 7, 1, 8, 2]]) if architecture == "encoder-decoder" else None
-    path = feed_forward_paths(model.config)[0]
+    path = feed_forward_paths(model)[0]
     whole = record(model, tokens, target, **given)  # pyright: ignore[reportArgumentType]
     lifted = edits.replace(f"{path}.post", whole[f"{path}.post"] + 0.25)  # a value for each of the two inputs
     trace = record(model, tokens, target, edits=[lifted], **given)  # pyright: ignore[reportArgumentType]

@@ -21,6 +21,7 @@ from xformer.errors import ConfigError, EditError, InputError
 from xformer.interventions import changed_source, parse
 from xformer.layers.embedding import PatchEmbedding
 from xformer.model import Transformer
+from xformer.model_shape import ModelShape
 from xformer.reading import from_trace
 from xformer.trace import record
 
@@ -155,12 +156,12 @@ def test_a_checkpoint_comes_back_bit_by_bit() -> None:
 
 
 def test_a_link_can_replace_a_pixel() -> None:
-    config = ModelConfig(**SIZES)
-    [change] = parse("token:224.16", config)
+    shape = ModelShape.of(ModelConfig(**SIZES))
+    [change] = parse("token:224.16", shape)
     assert changed_source((change,), tuple([0] * 226))[224] == 16
     for text in ("token:225.3", "token:0.17"):
         with pytest.raises(EditError, match="pixels 0 to 224 and ink 0 to 16"):
-            parse(text, config)
+            parse(text, shape)
 
 
 @pytest.mark.parametrize(

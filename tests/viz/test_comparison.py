@@ -238,7 +238,9 @@ def test_confusions_are_those_of_one_player_in_the_order_of_the_tokens() -> None
 
 def test_right_tokens_that_differ_between_players_are_left_out_of_the_axis() -> None:
     one = CONTENDERS[0]
-    other = replace(one, subject=replace(one.subject, name="other"), interventions=parse("token:0.6", one.model.config))
+    other = replace(
+        one, subject=replace(one.subject, name="other"), interventions=parse("token:0.6", one.subject.shape)
+    )
     rollouts = [roll_out(contender, SOURCE, forced=True) for contender in (one, other)]
     shown = {row["step"]: row["place"] for row in rows(viz.predictions_by_step(rollouts)) if "step" in row}
     assert [shown[step] for step in (3, 4)] == [f"3 · {SOURCE[1]}", "4"]

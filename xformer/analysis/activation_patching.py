@@ -63,7 +63,7 @@ def parts(reading: Reading, *, everywhere: bool = False) -> list[Part]:
     """
     is_pair = reading.trace.target is not None
     found = []
-    for (stack, index), sites in groupby(reading.subject.sites, key=lambda site: (site.stack, site.layer)):
+    for (stack, index), sites in groupby(reading.subject.shape.sites, key=lambda site: (site.stack, site.layer)):
         if is_pair and not everywhere and stack == "encoder":
             continue
         layer, where = index + 1, f"{stack if is_pair else 'layer'} {index + 1}"

@@ -71,7 +71,7 @@ class Contender:
                 raise InputError(f"A player needs a task to know what is right, and {where!r} names none.")
             subject = TaskModel(checkpoint.model, checkpoint.task)
         recipe = f"xformer.analysis.Contender.load({', '.join(said)})"
-        interventions = parse(changes, subject.model.config)
+        interventions = parse(changes, subject.shape)
         edits = [*([] if causal is None else [set_causal(causal)]), *all_edits(interventions)]
         return cls(replace(subject, name=name), tuple(edits), sampling, seed, interventions, recipe)
 

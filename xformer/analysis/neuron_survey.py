@@ -107,7 +107,7 @@ def surveying(
     pad = task.vocabulary.special.pad
     inputs = _sequences(sample.tokens, -1 if task.rule.is_image else pad)
     targets = () if sample.target is None else _sequences(sample.target, pad)
-    sites = [site for site in subject.sites if not site.is_attention]
+    sites = subject.shape.feed_forward
     positions = {site.path: 0 for site in sites}
     fired: dict[str, Tensor] = {}
     peak: dict[str, Tensor] = {}
@@ -153,7 +153,7 @@ def firing(of: Reading | Survey) -> pd.DataFrame:
     anywhere), share_at_once (that fire at an average position).
     """
     rows = []
-    for site in [site for site in of.subject.sites if not site.is_attention]:
+    for site in of.subject.shape.feed_forward:
         if isinstance(of, Survey):
             over, count, n_positions = f"{of.n_inputs:,} inputs", of.fired[site.path], of.n_positions[site.path]
         else:
@@ -180,7 +180,7 @@ def exciting_inputs(of: Survey, *, layer: int, neuron: int) -> pd.DataFrame:
 
     Columns: input (its number), position, token (what stands there), activation, tokens (all that it reads, of a text).
     """
-    site = [site for site in of.subject.sites if not site.is_attention][layer]
+    site = of.subject.shape.feed_forward[layer]
     peaks, places = of.peak[site.path][:, neuron].tolist(), of.where[site.path][:, neuron].tolist()
     rows = []
     for value, (index, position) in zip(peaks, places, strict=True):

@@ -209,7 +209,7 @@ def kind_of(reading: Reading, name: str | None) -> PositionKind:
 
 def _stack_of(reading: Reading, stack: str | None) -> tuple[str, Stack]:
     """The encoder or the decoder by name, the first there is where none is named."""
-    name = stack or reading.subject.sites[0].stack
+    name = stack or reading.subject.shape.sites[0].stack
     return name, getattr(own_model(reading.subject), name)
 
 

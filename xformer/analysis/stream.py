@@ -31,7 +31,7 @@ class StreamStep:
 
 def stream_steps(reading: Reading) -> list[StreamStep]:
     """The sublayers of the output stack, in order."""
-    sites = [site for site in reading.subject.sites if site.stack == reading.output_stack]
+    sites = [site for site in reading.subject.shape.sites if site.stack == reading.output_stack]
     found, before = [], f"{reading.output_stack}.0.resid_pre"
     for site in sites:
         after = f"{site.stack}.{site.layer}.{_AFTER[site.kind]}"

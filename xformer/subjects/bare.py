@@ -13,7 +13,7 @@ from torch import Tensor
 from xformer.edits import AnyEdit
 from xformer.errors import InputError
 from xformer.model import Transformer
-from xformer.site import Site, sites_of
+from xformer.model_shape import ModelShape
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace, record
@@ -32,9 +32,9 @@ class BareModel:
         return _numbered(self.model.config.vocab_size)
 
     @property
-    def sites(self) -> tuple[Site, ...]:
-        """Its attention and feed-forward layers, in the order the input meets them."""
-        return sites_of(self.model.config)
+    def shape(self) -> ModelShape:
+        """Its sizes, and where its layers sit."""
+        return ModelShape.of(self.model.config)
 
     def frame(self, typed: str | Sequence[int]) -> Example:
         """Tokens as the model takes them, with no answer. Raises `InputError` when they are not its tokens."""

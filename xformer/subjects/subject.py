@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from xformer.edits import AnyEdit
-from xformer.site import Site
+from xformer.model_shape import ModelShape
 from xformer.tasks.task import Example
 from xformer.trace import Trace
 
@@ -29,8 +29,8 @@ class Subject(Protocol):
         ...
 
     @property
-    def sites(self) -> tuple[Site, ...]:
-        """Its attention and feed-forward layers, in the order the input meets them."""
+    def shape(self) -> ModelShape:
+        """Its sizes, and where its layers sit."""
         ...
 
     def frame(self, typed: str | Sequence[int]) -> Example:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from xformer.edits import AnyEdit
 from xformer.model import Transformer
-from xformer.site import Site
+from xformer.model_shape import ModelShape
 from xformer.subjects.bare import BareModel
 from xformer.tasks.task import Example, Task
 from xformer.trace import Trace
@@ -34,9 +34,9 @@ class TaskModel:
         return self.task.vocabulary.labels
 
     @property
-    def sites(self) -> tuple[Site, ...]:
-        """Its attention and feed-forward layers, in the order the input meets them."""
-        return self._bare.sites
+    def shape(self) -> ModelShape:
+        """Its sizes, and where its layers sit."""
+        return self._bare.shape
 
     def frame(self, typed: str | Sequence[int]) -> Example:
         """A source as it is typed, "3 7 12 9", or as tokens, with its right answer. Raises `InputError` for anything else."""

@@ -118,7 +118,7 @@ def firing(
     that fire, that rest and that are dead."""
     runs = {"": of} if before is None else {"original": before, "changed": of}
     tables = [firing_table(run).assign(run=name) for name, run in runs.items()]
-    is_pair = len({site.stack for site in of.subject.sites}) > 1
+    is_pair = of.subject.shape.is_pair
     rows = []
     for row in (row for same in zip(*(table.to_dict("records") for table in tables), strict=True) for row in same):
         where = f"{layer_title(row['layer'], is_pair=is_pair)} · {row['run'] or row['over']}"

@@ -1,0 +1,115 @@
+"""What a model looks like from outside, whoever made it: its sizes, its layers, and how many heads and neurons each has.
+
+    ModelShape.of(config)          of one of our own models
+    subject.shape                  of whatever is read
+
+Everything that is drawn of a model, and every change that a link names, asks this; only what works on our own weights asks a
+`ModelConfig`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Literal
+
+from xformer.config import ModelConfig
+from xformer.site import Kind, Site, Stack
+from xformer.task_limits import Architecture
+
+
+@dataclass(frozen=True, eq=False)
+class ModelShape:
+    """The sizes of a model. `heads` and `neurons` say how many each layer has, by its path, for layers may differ."""
+
+    architecture: Architecture
+    is_causal: bool
+    """Whether no position of the stack that reads the input sees what comes later."""
+    d_model: int
+    n_layers: int
+    """Of an encoder-decoder, in each of its two stacks."""
+    vocab_size: int
+    max_len: int
+    """The most positions of a stack."""
+    n_inputs: int
+    """What it reads are whole numbers from 0 to `n_inputs` - 1: tokens, or the ink of a pixel."""
+    sites: tuple[Site, ...]
+    """Its attention and feed-forward layers, in the order the input meets them."""
+    heads: Mapping[str, int]
+    neurons: Mapping[str, int]
+    """A feed-forward layer without neurons that can be told apart is left out."""
+    norm: Literal["pre", "post", "none"]
+    """Where a block normalises the stream: before each part, after it, or nowhere."""
+    final_norm: bool
+    """Whether there is one more norm between the last block and the output layer."""
+    can_drop_positions: bool
+    """Whether what tells it where a token stands can be switched off."""
+    image: int = 0
+    """The side of the square images that it reads, in pixels; 0 where it reads tokens."""
+    patch: int = 0
+    """The side of the square patches that an image is cut into."""
+
+    @classmethod
+    @lru_cache(maxsize=64)
+    def of(cls, config: ModelConfig) -> ModelShape:
+        """The shape of one of our own models."""
+        sites = _sites(config)
+        return cls(
+            architecture=config.architecture,
+            is_causal=bool(config.causal),
+            d_model=config.d_model,
+            n_layers=config.n_layers,
+            vocab_size=config.vocab_size,
+            max_len=config.max_len,
+            n_inputs=config.n_inputs,
+            sites=sites,
+            heads={site.path: config.n_heads for site in sites if site.is_attention},
+            neurons={site.path: config.d_ff for site in sites if not site.is_attention},
+            norm=config.norm,
+            final_norm=bool(config.final_norm),
+            can_drop_positions=config.position_kind.acts_on != "nothing",
+            image=config.image,
+            patch=config.patch,
+        )
+
+    @cached_property
+    def attention(self) -> tuple[Site, ...]:
+        """The attention layers, in the order the input meets them."""
+        return tuple(site for site in self.sites if site.is_attention)
+
+    @cached_property
+    def feed_forward(self) -> tuple[Site, ...]:
+        """The feed-forward layers, in the order the input meets them."""
+        return tuple(site for site in self.sites if not site.is_attention)
+
+    @property
+    def output_stack(self) -> Stack:
+        """The stack whose output becomes the logits: the decoder where there is one."""
+        return self.sites[-1].stack
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether it has two stacks, an encoder and a decoder."""
+        return self.architecture == "encoder-decoder"
+
+    @property
+    def n_heads(self) -> int:
+        """How many heads an attention layer has; where layers differ, the most."""
+        return max(self.heads.values(), default=0)
+
+
+def _sites(config: ModelConfig) -> tuple[Site, ...]:
+    is_pair = config.architecture == "encoder-decoder"
+    after: tuple[Kind, ...] = ("ffn",) if config.d_ff else ()
+    stacks: dict[Stack, tuple[Kind, ...]] = {}
+    if config.architecture != "decoder":
+        stacks["encoder"] = ("attn", *after)
+    if config.architecture != "encoder":
+        stacks["decoder"] = ("self_attn", "cross_attn", *after) if is_pair else ("attn", *after)
+    return tuple(
+        Site(stack, layer, kind)
+        for stack, kinds in stacks.items()
+        for layer in range(config.n_layers)
+        for kind in kinds
+    )
