@@ -5,6 +5,7 @@
     ├── InputError        tokens, text or a prompt do not fit the model
     ├── EditError         an intervention names something that never happened, or does not fit it
     ├── CheckpointError   a file is not a model that can be trusted
+    ├── ModelFileError    a folder or a file holds no model that can be opened here
     ├── TrainingError     a run cannot go on
     ├── RunStoreError     the run store cannot be used, or a run is not in the state for what is asked of it
     └── NoRoomError       what is to be written does not fit into what may be kept here, or on the disk
@@ -31,6 +32,14 @@ class EditError(XformerError, ValueError):
 
 class CheckpointError(XformerError):
     """A file is not a checkpoint that can be trusted and loaded."""
+
+
+class ModelFileError(XformerError):
+    """A folder or a file of somebody else's holds no model that can be opened here; the message says what would work."""
+
+
+class NotEnoughMemoryError(ModelFileError):
+    """Opening the model would take more memory than is free; nothing of it was loaded."""
 
 
 class TrainingError(XformerError):

@@ -1,0 +1,73 @@
+"""Model files of a few bytes, whole and broken, made by hand: nothing of transformers is needed to refuse them."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 4}
+
+
+def safetensors(tensors: dict[str, list[int]], dtype: str = "F32", width: int = 4) -> bytes:
+    """A file with tensors of those shapes, all zero."""
+    header, end = {}, 0
+    for name, shape in tensors.items():
+        n_bytes = width
+        for length in shape:
+            n_bytes *= length
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + n_bytes]}
+        end += n_bytes
+    raw = json.dumps(header).encode()
+    return len(raw).to_bytes(8, "little") + raw + bytes(end)
+
+
+def folder_of(where: Path, files: dict[str, bytes | str | dict[str, Any]]) -> Path:
+    """A folder with these files; an object is written as JSON."""
+    where.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        text = json.dumps(content) if isinstance(content, dict) else content
+        (where / name).write_bytes(text.encode() if isinstance(text, str) else text)
+    return where
+
+
+def a_model(where: Path, **files: Any) -> Path:
+    """A folder that can be opened as far as anybody can tell: 12 parameters, and a tokenizer."""
+    usual = {"config.json": CONFIG, "model.safetensors": safetensors({"w": [3, 4]}), "tokenizer.json": {}}
+    return folder_of(where, usual | files)
+
+
+def text(value: str) -> bytes:
+    """A string as GGUF writes it."""
+    return struct.pack("<Q", len(value)) + value.encode()
+
+
+def key(name: str, kind: int, value: bytes) -> bytes:
+    """A key and its value as GGUF writes them."""
+    return text(name) + struct.pack("<I", kind) + value
+
+
+ARCHITECTURE = key("general.architecture", 8, text("llama"))
+TOKENS = key("tokenizer.ggml.tokens", 9, struct.pack("<IQ", 8, 2) + text("a") + text("b"))
+
+
+def tensor(name: str = "w", shape: tuple[int, ...] = (32, 2), kind: int = 3, offset: int = 0) -> bytes:
+    """What a GGUF header says of a tensor; of 64 numbers in blocks of 32 as Q4_1 it takes 40 bytes."""
+    return text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)
+
+
+def gguf(
+    keys: tuple[bytes, ...] = (ARCHITECTURE, TOKENS),
+    tensors: tuple[bytes, ...] = (tensor(),),
+    *,
+    data: int = 40,
+    magic: bytes = b"GGUF",
+    version: int = 3,
+    n_tensors: int | None = None,
+    n_keys: int | None = None,
+) -> bytes:
+    """A GGUF file; what it claims of itself may differ from what it has."""
+    counts = (len(tensors) if n_tensors is None else n_tensors, len(keys) if n_keys is None else n_keys)
+    head = magic + struct.pack("<IQQ", version, *counts) + b"".join((*keys, *tensors))
+    return head + bytes(-len(head) % 32 + data)

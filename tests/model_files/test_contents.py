@@ -1,0 +1,170 @@
+"""What a folder holds is told from its headers, and each folder that is refused is refused with its reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.model_files.small_files import CONFIG, a_model, folder_of, gguf, safetensors
+from xformer.errors import ModelFileError
+from xformer.model_files import inspect
+
+INDEX = "model.safetensors.index.json"
+PARTS = {"a.safetensors": safetensors({"x": [2]}), "b.safetensors": safetensors({"y": [3, 3]})}
+PLACES = {"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}
+SAFE = {"model.safetensors": safetensors({"w": [3, 4]})}
+
+
+def test_one_file(tmp_path: Path) -> None:
+    found = inspect(a_model(tmp_path / "m"))
+    assert (found.model_type, found.architectures) == ("llama", ("LlamaForCausalLM",))
+    assert (found.n_parameters, found.has_tokenizer, found.gguf_file) == (12, True, None)
+    assert found.config["hidden_size"] == 4
+    assert found.weights == (tmp_path / "m" / "model.safetensors",)
+
+
+def test_halves_need_as_much_memory_as_whole_numbers(tmp_path: Path) -> None:
+    whole = inspect(a_model(tmp_path / "whole"))
+    half = inspect(a_model(tmp_path / "half", **{"model.safetensors": safetensors({"w": [3, 4]}, "BF16", 2)}))
+    assert half.n_bytes < whole.n_bytes
+    assert half.needed == whole.needed
+
+
+def test_parts(tmp_path: Path) -> None:
+    found = inspect(folder_of(tmp_path, {"config.json": CONFIG, INDEX: PLACES, **PARTS}))
+    assert [file.name for file in found.weights] == ["a.safetensors", "b.safetensors"]
+    assert found.n_parameters == 11
+    assert not found.has_tokenizer
+
+
+def test_a_gguf_file_alone_and_in_its_folder(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "m", {"m.gguf": gguf(), "mmproj-m.gguf": b"what sees pictures"})
+    for path in (folder, folder / "m.gguf"):
+        found = inspect(path)
+        assert (found.folder, found.gguf_file, found.model_type) == (folder, "m.gguf", "llama")
+        assert (found.n_parameters, found.has_tokenizer) == (64, True)
+
+
+def test_safetensors_are_taken_before_gguf(tmp_path: Path) -> None:
+    assert inspect(a_model(tmp_path, **{"m.gguf": gguf()})).gguf_file is None
+
+
+def test_some_published_configurations_have_infinity(tmp_path: Path) -> None:
+    assert inspect(a_model(tmp_path, **{"config.json": '{"model_type": "mamba2", "limit": [0.0, Infinity]}'}))
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        ({}, "There are no weights there; give a folder with config.json and model.safetensors, or a .gguf file."),
+        (
+            {"config.json": CONFIG, "pytorch_model.bin": b""},
+            r"only as a pickle \(pytorch_model.bin\).* save_pretrained",
+        ),
+        ({"config.json": CONFIG, "consolidated.00.pth": b""}, r"only as a pickle \(consolidated.00.pth\)"),
+        ({"config.json": CONFIG, "tf_model.h5": b""}, "of a kind that is not read here"),
+        ({"config.json": CONFIG, "weights.safetensors": SAFE["model.safetensors"]}, "alone is not a model"),
+        ({"a.gguf": gguf(), "b.gguf": gguf()}, r"has 2 GGUF files \(a.gguf, b.gguf\); give the path of one"),
+        (SAFE, "no config.json, so nobody can tell what they are"),
+        ({"config.json": {}, **SAFE}, "must name the model_type, like 'llama'"),
+        ({"config.json": {"model_type": "../llama"}, **SAFE}, "must name the model_type"),
+        ({"config.json": "{", **SAFE}, "config.json is not valid JSON"),
+        ({"config.json": "[" * 100_000, **SAFE}, "config.json is not valid JSON"),
+        ({"config.json": b"\xff", **SAFE}, "config.json is not valid JSON"),
+        ({"config.json": "[]", **SAFE}, "must hold a JSON object, got list"),
+        ({"config.json": CONFIG, "model.safetensors": SAFE["model.safetensors"][:-1]}, "take 48 bytes, but 47 follow"),
+        ({"config.json": CONFIG, "model.safetensors": b"\xff" * 64}, "header claims"),
+        ({"config.json": CONFIG, "model.safetensors": b""}, "it has only 0 bytes"),
+        (
+            {"config.json": CONFIG | {"auto_map": {"AutoModel": "evil.Model"}}, **SAFE},
+            r"own code \(config.json names 'evil",
+        ),
+        (
+            {"config.json": CONFIG, "tokenizer_config.json": {"auto_map": {"AutoTokenizer": ["evil.T", None]}}, **SAFE},
+            r"own code \(tokenizer_config.json names",
+        ),
+        ({"config.json": CONFIG | {"quantization_config": {"quant_method": "gptq"}}, **SAFE}, "quantised with 'gptq'"),
+        ({"config.json": CONFIG, "adapter_config.json": {}, **SAFE}, "an adapter to another model"),
+        ({"m.gguf": gguf(), "config.json": CONFIG | {"auto_map": {"AutoModel": "evil.Model"}}}, "brings its own code"),
+    ],
+)
+def test_refused(files: dict[str, Any], why: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=why) as error:
+        inspect(folder_of(tmp_path / "m", files))
+    assert "\n" not in str(error.value)
+
+
+def test_a_configuration_of_gigabytes_is_not_read(tmp_path: Path) -> None:
+    folder = a_model(tmp_path)
+    with (folder / "config.json").open("wb") as file:
+        file.truncate(10 * 1024**3)  # takes no room: there is nothing in it
+    with pytest.raises(ModelFileError, match="at most 16,777,216 are read"):
+        inspect(folder)
+
+
+@pytest.mark.parametrize(
+    "part", ["../a.safetensors", "/etc/a.safetensors", "sub/a.safetensors", "..\\a.safetensors", "a.bin"]
+)
+def test_an_index_cannot_lead_out_of_its_folder(part: str, tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").write_bytes(PARTS["a.safetensors"])
+    folder = folder_of(tmp_path / "m", {"config.json": CONFIG, INDEX: {"weight_map": {"x": part}}})
+    with pytest.raises(ModelFileError, match="a part is a file of the same folder"):
+        inspect(folder)
+
+
+@pytest.mark.parametrize(
+    ("places", "why"),
+    [
+        ({"x": "c.safetensors"}, "names 'c.safetensors', which is missing"),
+        ({"y": "a.safetensors"}, "says that 'a.safetensors' holds 'y', and it does not"),
+        ({"x": 3}, "must say in weight_map"),
+        ([], "must say in weight_map"),
+        ({str(n): f"{n}.safetensors" for n in range(1_001)}, "names 1,001 files; at most 1,000"),
+    ],
+)
+def test_an_index_that_lies(places: Any, why: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=why):
+        inspect(folder_of(tmp_path, {"config.json": CONFIG, INDEX: {"weight_map": places}, **PARTS}))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "vocab.txt"])
+def test_a_link_cannot_lead_out_of_its_folder(name: str, tmp_path: Path) -> None:
+    folder = a_model(tmp_path / "m")
+    (tmp_path / "elsewhere").write_bytes(SAFE["model.safetensors"])
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ModelFileError, match=f"'{name}' is a link that leads out of the model's folder"):
+        inspect(folder)
+
+
+def test_the_hub_links_to_its_own_blobs_and_nowhere_else(tmp_path: Path) -> None:
+    repository = tmp_path / "models--org--name"
+    snapshot = a_model(repository / "snapshots" / "abc")
+    (blobs := repository / "blobs").mkdir()
+    (snapshot / "model.safetensors").rename(blobs / "1234")
+    (snapshot / "model.safetensors").symlink_to("../../blobs/1234")
+    assert inspect(snapshot).n_parameters == 12
+    (tmp_path / "secret").write_text("{}")
+    (snapshot / "tokenizer.json").unlink()
+    (snapshot / "tokenizer.json").symlink_to("../../../secret")
+    with pytest.raises(ModelFileError, match="leads out"):
+        inspect(snapshot)
+
+
+def test_nothing_there_and_a_file_of_another_kind(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="There is nothing at '/nowhere'; give a folder"):
+        inspect("/nowhere")
+    folder = folder_of(tmp_path, {"model.pt": b"", "model.safetensors": b""})
+    with pytest.raises(ModelFileError, match="only as a pickle"):
+        inspect(folder / "model.pt")
+    with pytest.raises(ModelFileError, match="alone is not a model; give a folder"):
+        inspect(folder / "model.safetensors")
+
+
+def test_a_gguf_file_beside_a_link_that_is_not_its_own(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "m.gguf").write_bytes(gguf())
+    (tmp_path / "models" / "other").symlink_to(tmp_path)
+    assert inspect(tmp_path / "models" / "m.gguf").n_parameters == 64

@@ -1,0 +1,79 @@
+"""A GGUF header is believed only as far as the file bears it out."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from tests.model_files.small_files import ARCHITECTURE, TOKENS, gguf, key, tensor, text
+from xformer.errors import ModelFileError
+from xformer.model_files import inspect
+from xformer.model_files.gguf_header import BLOCKS, LONGEST, read_gguf_header
+
+MANY = 2**60
+
+
+def written(folder: Path, content: bytes) -> Path:
+    file = folder / "m.gguf"
+    file.write_bytes(content)
+    return file
+
+
+def test_what_it_says(tmp_path: Path) -> None:
+    size = key("llama.block_count", 4, struct.pack("<I", 30))
+    template = key("tokenizer.chat_template", 8, text("x" * 5_000))
+    two = (tensor(), tensor("v", (8,), 0, 64))
+    header = read_gguf_header(written(tmp_path, gguf((ARCHITECTURE, size, template, TOKENS), two, data=64 + 32)))
+    assert header.architecture == "llama"
+    assert header.values["llama.block_count"] == 30
+    assert header.values["tokenizer.ggml.tokens"] == 2
+    assert header.n_parameters == 64 + 8
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (gguf(magic=b"GGML"), "does not begin with the letters GGUF"),
+        (b"GG", "it is cut short"),
+        (b"", "it is cut short"),
+        (gguf(version=1), "it has version 1, and versions 2 and 3"),
+        (gguf(version=3 << 24), "of the other byte order"),
+        (gguf(n_tensors=MANY), "claims 1,152,921,504,606,846,976 tensors"),
+        (gguf(n_keys=MANY), "claims 1 tensors and 1,152"),
+        (gguf(n_tensors=2), "impossible shape"),
+        (gguf(data=39), "it is cut short: its tensors end at byte"),
+        (gguf()[:60], "it is cut short"),
+        (gguf((struct.pack("<Q", MANY),)), "a text of 1,152,"),
+        (gguf((key("a", 8, struct.pack("<Q", LONGEST + 1)),)), "at most 1,000,000 are read"),
+        (gguf((key("a", 8, struct.pack("<Q", LONGEST)),)), "it is cut short"),
+        (gguf((key("a", 9, struct.pack("<IQ", 8, MANY)),)), "its lists claim"),
+        (gguf((key("a", 9, struct.pack("<IQ", 12, 7_000_000)),)), "it is cut short"),
+        (gguf((key("a", 9, struct.pack("<IQ", 9, 1)),)), "it has a list of type 9"),
+        (gguf((key("a", 77, b""),)), "it has a value of type 77"),
+        (gguf((ARCHITECTURE, ARCHITECTURE)), "names the key 'general.architecture' twice"),
+        (gguf((ARCHITECTURE, key("general.alignment", 4, struct.pack("<I", 0)))), "its alignment 0 is no power of two"),
+        (gguf((ARCHITECTURE, key("general.alignment", 8, text("many")))), "its alignment 'many'"),
+        (gguf(tensors=(tensor(kind=99),)), "has the unknown type 99"),
+        (gguf(tensors=(tensor(shape=(31, 2)),)), "impossible shape"),
+        (gguf(tensors=(tensor(shape=()),), data=0), "impossible shape"),
+        (gguf(tensors=(tensor(shape=(32, 0)),)), "impossible shape"),
+        (gguf(tensors=(tensor(shape=(32, 1, 1, 1, 1)),)), "claims 5 dimensions"),
+        (gguf(tensors=(tensor(shape=(2**40, 2**20)),)), "it is cut short: its tensors end at byte"),
+        (gguf(tensors=(tensor(), tensor("v"))), "two of its tensors overlap"),
+        (gguf(tensors=(tensor(offset=8),)), "one is out of its place"),
+        (gguf((TOKENS,)), "does not say what it is"),
+        (gguf(tensors=()), "has no weights, only a vocabulary"),
+    ],
+)
+def test_refused(content: bytes, why: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=why) as error:
+        inspect(written(tmp_path, content))
+    assert "\n" not in str(error.value)
+
+
+def test_blocks_are_those_of_the_package() -> None:
+    constants = pytest.importorskip("gguf.constants")
+    sizes = {int(kind): size for kind, size in constants.GGML_QUANT_SIZES.items()}
+    assert {kind: sizes[kind] for kind in BLOCKS} == BLOCKS

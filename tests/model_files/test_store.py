@@ -1,0 +1,293 @@
+"""One copy of each open model: loaded once for all who ask, never taken from those who use it, given up when nobody does."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+
+from xformer.errors import InputError, ModelFileError, NotEnoughMemoryError
+from xformer.model_files import ModelStore, SharedJobs
+from xformer.model_files.shared_job import Step
+
+
+class Model:
+    """Something that is held in memory, and holds itself as hooks do."""
+
+    def __init__(self, id: str) -> None:
+        self.id, self.me = id, self
+
+
+class Machine:
+    """Memory for `room` models, and what loads them; `gate` holds a load back."""
+
+    def __init__(self, room: int = 10) -> None:
+        self.room, self.loads, self.at_once, self.most_at_once = room, [], 0, 0
+        self.alive: weakref.WeakSet[Model] = weakref.WeakSet()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.trouble: list[BaseException] = []
+
+    def load(self, id: str, step: Step) -> Model:
+        self.loads.append(id)
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            step(1, 2, f"reading {id}")
+            assert self.gate.wait(20)
+            step(2, 2, "done")
+            if self.trouble:
+                raise self.trouble.pop()
+            model = Model(id)
+            self.alive.add(model)
+            return model
+        finally:
+            self.at_once -= 1
+
+    def store(self, kept_seconds: float = 1e6) -> ModelStore[Model]:
+        return ModelStore(self.load, lambda id: 1, free=lambda: self.room - len(self.alive), kept_seconds=kept_seconds)
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    machine = Machine()
+    yield machine
+    machine.gate.set()
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait for something that another thread does."""
+    for _ in range(1_000):
+        if true():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it never came about")
+
+
+def test_eight_who_ask_at_once_get_one_copy_and_see_the_same_progress(machine: Machine) -> None:
+    store, seen = machine.store(), [[] for _ in range(8)]
+    machine.gate.clear()
+
+    def ask(number: int) -> int:
+        with store.use("hf:a", lambda *progress: seen[number].append(progress)) as model:
+            return id(model)
+
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(ask, number) for number in range(8)]
+        until(lambda: all((1, 2, "reading hf:a") in one for one in seen))
+        machine.gate.set()
+        assert len({one.result() for one in asked}) == 1
+    assert machine.loads == ["hf:a"]
+    assert store.open_ids() == ["hf:a"]
+
+
+def test_different_models_are_loaded_one_after_the_other(machine: Machine) -> None:
+    store = machine.store()
+
+    def ask(number: int) -> str:
+        with store.use(f"hf:{number}") as model:
+            return model.id
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sorted(pool.map(ask, range(8))) == [f"hf:{number}" for number in range(8)]
+    assert machine.most_at_once == 1
+
+
+def test_the_one_unused_for_longest_makes_room(machine: Machine) -> None:
+    machine.room = 2
+    store = machine.store()
+    for id in ("hf:a", "hf:b", "hf:a", "hf:c"):
+        with store.use(id):
+            pass
+    assert store.open_ids() == ["hf:a", "hf:c"]
+    assert {model.id for model in machine.alive} == {"hf:a", "hf:c"}
+    assert store.job("hf:b") is None
+
+
+def test_what_is_used_is_never_given_up(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xformer.model_files.store.PATIENCE", 1)
+    machine.room = 2
+    store = machine.store()
+    with ExitStack() as used:
+        models = [used.enter_context(store.use(id)) for id in ("hf:a", "hf:b")]
+        with pytest.raises(NotEnoughMemoryError, match=r"c needs .* of memory, .* are free"), store.use("hf:c"):
+            pass
+        assert store.unload_unused() == []
+        assert [model.id for model in models] == ["hf:a", "hf:b"]
+        del models
+    with store.use("hf:c"):  # now somebody has to go
+        assert store.open_ids() == ["hf:a", "hf:c"]  # b was given back first
+
+
+def test_one_that_many_use_stays_until_the_last_is_done(machine: Machine) -> None:
+    store = machine.store()
+    with store.use("hf:a"):
+        with store.use("hf:a"):
+            pass
+        assert store.unload_unused() == []
+    assert store.unload_unused() == ["hf:a"]
+
+
+def test_one_that_somebody_waits_for_is_not_given_up_before_they_have_it(machine: Machine) -> None:
+    store = machine.store()
+    machine.gate.clear()
+    used = store.use("hf:a")
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(used.__enter__)
+        until(lambda: machine.loads == ["hf:a"])
+        assert store.unload_unused() == []
+        machine.gate.set()
+        assert asked.result().id == "hf:a"
+        assert store.unload_unused() == []
+
+
+def test_unused_for_a_while(machine: Machine) -> None:
+    store = machine.store(kept_seconds=0.05)
+    with store.use("hf:a"):
+        until(lambda: store.open_ids() == ["hf:a"])
+        time.sleep(0.3)
+        assert store.open_ids() == ["hf:a"]
+    until(lambda: not store.open_ids())
+    until(lambda: not machine.alive)
+    with store.use("hf:a"):
+        assert machine.loads == ["hf:a", "hf:a"]
+
+
+def test_started_without_anybody_waiting(machine: Machine) -> None:
+    store = machine.store()
+    machine.gate.clear()
+    job = store.start("hf:a")
+    assert store.start("hf:a") is job
+    until(lambda: job.progress == (1, 2, "reading hf:a"))
+    assert (job.state, store.open_ids()) == ("running", [])
+    machine.gate.set()
+    assert job.wait().id == "hf:a"
+    assert store.job("hf:a") is job
+    assert machine.loads == ["hf:a"]
+
+
+def test_a_failure_is_told_to_all_and_the_next_may_try_again(machine: Machine) -> None:
+    store = machine.store()
+    machine.gate.clear()
+    machine.trouble.append(InputError("Its logits are off."))
+
+    def ask(_: int) -> str:
+        try:
+            with store.use("hf:a") as model:
+                return model.id
+        except InputError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(ask, number) for number in range(8)]
+        until(lambda: machine.loads == ["hf:a"])
+        until(lambda: store._slots["hf:a"].users == 8)
+        machine.gate.set()
+        assert {one.result() for one in asked} == {"Its logits are off."}
+    failed = store.job("hf:a")
+    assert failed is not None
+    assert (failed.state, str(failed.error)) == ("failed", "Its logits are off.")
+    assert ask(0) == "hf:a"
+
+
+def test_a_strange_failure_becomes_a_sentence_and_keeps_nothing_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logged: list[object] = []
+    monkeypatch.setattr(
+        logging.getLogger("xformer.model_files.shared_job"), "exception", lambda *said: logged.append(said)
+    )
+    half = Model("half")
+    gone = weakref.ref(half)
+
+    def load(id: str, step: Step) -> Model:
+        kept = half_made.pop()
+        raise OSError(f"cannot read /srv/secret/models/{kept.id}.json\nmore")
+
+    half_made = [half]
+    del half
+    store = ModelStore(load, lambda id: 1)
+    with (
+        pytest.raises(ModelFileError, match=r"^a could not be opened \(OSError: cannot read …/half.json\)\.$"),
+        store.use("hf:a"),
+    ):
+        pass
+    assert logged
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_name_that_nobody_knows_is_refused_at_once() -> None:
+    def needed(id: str) -> int:
+        raise ModelFileError(f"This server has no model {id!r}.")
+
+    store = ModelStore(lambda id, step: Model(id), needed)
+    with pytest.raises(ModelFileError, match="no model 'hf:a'"), store.use("hf:a"):
+        pass
+    assert store.job("hf:a") is None  # made-up names do not pile up
+
+
+def test_whoever_goes_away_while_it_loads_leaves_it_to_the_others(machine: Machine) -> None:
+    store = machine.store()
+    machine.gate.clear()
+
+    def leave(*progress: object) -> None:
+        raise KeyError("the visitor is gone")
+
+    with pytest.raises(KeyError), store.use("hf:a", leave):
+        pass
+    machine.gate.set()
+    with store.use("hf:a") as model:
+        assert model.id == "hf:a"
+    assert machine.loads == ["hf:a"]
+
+
+def test_threads_that_use_and_give_up_do_not_disturb_each_other(machine: Machine) -> None:
+    """More models than fit, eight threads: each gets the model that it asked for, and it is open while it is used."""
+    machine.room = 9
+    store = machine.store()
+
+    def visit(number: int) -> None:
+        for turn in range(6):
+            wanted = f"hf:{(number * 7 + turn * 3) % 12}"
+            with store.use(wanted) as model:
+                assert model.id == wanted
+                assert wanted in store.open_ids()
+            del model
+            if turn % 4 == number % 4:
+                store.unload_unused()
+
+    with ThreadPoolExecutor(8) as pool:
+        for visitor in [pool.submit(visit, number) for number in range(8)]:
+            visitor.result()
+    assert len(machine.alive) <= 9
+
+
+def test_jobs_are_joined_while_they_run_and_can_be_cancelled() -> None:
+    jobs: SharedJobs[int] = SharedJobs()
+    gate = threading.Event()
+
+    def work(step: Step) -> int:
+        step(0, 1, "half way")
+        assert gate.wait(20)
+        step(1, 1, "done")
+        return 3
+
+    first = jobs.run("SmolLM2", work)
+    assert jobs.run("SmolLM2", work) is first
+    first.cancel()
+    gate.set()
+    with pytest.raises(ModelFileError, match=r"SmolLM2 was cancelled\."):
+        first.wait()
+    again = jobs.run("SmolLM2", work)
+    assert again is not first
+    assert again.wait() == 3
+    assert jobs.last("SmolLM2") is again
+    assert jobs.last("another") is None

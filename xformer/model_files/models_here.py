@@ -1,0 +1,165 @@
+"""Which models of others there are on this server: whoever serves decides, and a visitor names one of them, never a path.
+
+XFORMER_MODELS   a folder: what lies in it and nothing else · empty: none at all · not set: what lies in models/, what
+                 huggingface_hub has fetched on this machine, and what an installed package carries
+XFORMER_MODEL    one more, which is opened first: `python -m xformer app --model PATH` sets it
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from xformer.errors import ModelFileError
+from xformer.model_files.contents import Contents, gguf_files, inspect
+from xformer.model_files.hub_cache import cache_folder, cached_models
+from xformer.model_files.packages import installed_model
+from xformer.model_files.safetensors_folder import INDEX, SINGLE
+from xformer.room import REPOSITORY
+
+FOLDER, FIRST = "XFORMER_MODELS", "XFORMER_MODEL"
+PREFIX = "hf:"
+MOST_LISTED = 500
+MOST_NAMED = 10
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model that is there, whether it can be opened or not."""
+
+    id: str
+    """What stands for it in a link, like "hf:SmolLM2-135M-Instruct"."""
+    path: Path
+    contents: Contents | None
+    trouble: str = ""
+    """Why it cannot be opened, in one sentence; empty where it can."""
+
+    @property
+    def title(self) -> str:
+        """What a person calls it."""
+        return self.id.removeprefix(PREFIX)
+
+    @property
+    def n_bytes(self) -> int:
+        """What its weights take on the disk; 0 where nobody can tell."""
+        return self.contents.n_bytes if self.contents else 0
+
+    @property
+    def needed(self) -> int:
+        """Bytes of memory that opening it takes; 0 where it cannot be opened."""
+        return self.contents.needed if self.contents else 0
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The models by their ids, in the order in which they are offered."""
+
+    entries: Mapping[str, Entry]
+    first: Entry | None = None
+    """The one that is to be open from the start."""
+
+    def entry(self, id: str) -> Entry:
+        """The model of that id. Raises `ModelFileError` where there is none, or it cannot be opened."""
+        if id not in self.entries:
+            there = [name for name, entry in self.entries.items() if not entry.trouble]
+            listed = ", ".join(there[:MOST_NAMED]) or "none"
+            more = f" and {len(there) - MOST_NAMED} more" if len(there) > MOST_NAMED else ""
+            raise ModelFileError(f"This server has no model {id!r:.100}; those it has: {listed}{more}.")
+        if (entry := self.entries[id]).trouble:
+            raise ModelFileError(f"{entry.title} cannot be opened. {entry.trouble}")
+        return entry
+
+
+def models_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """The server's folder of models, which need not exist; None where there are to be none."""
+    if (chosen := environment.get(FOLDER)) == "":
+        return None
+    return Path(chosen).expanduser() if chosen else REPOSITORY / "models"
+
+
+def visitors_may_fetch(environment: Mapping[str, str] = os.environ) -> bool:
+    """Only where nobody has said which models there are to be."""
+    return FOLDER not in environment
+
+
+def catalogue(environment: Mapping[str, str] = os.environ) -> Catalogue:
+    """What there is at this moment."""
+    entries: dict[str, Entry] = {}
+    first = None
+    if given := environment.get(FIRST):
+        path = Path(given).expanduser().resolve()
+        first = _entry(_name(path), path)
+        entries[first.id] = first
+    for name, path in _places(environment):
+        if f"{PREFIX}{name}" not in entries and len(entries) < MOST_LISTED:
+            entry = _entry(name, path)
+            entries[entry.id] = entry
+    return Catalogue(entries, first)
+
+
+def _places(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    folder = models_folder(environment)
+    if folder is None:
+        return
+    for path in _sorted(folder):
+        if path.name.startswith(".") or not path.name.isprintable():  # no link can carry half a letter
+            continue
+        if path.is_dir():
+            yield from _each_model(path.name, path)
+        elif path.suffix == ".gguf":
+            yield _name(path), path
+    if FOLDER in environment:
+        return
+    if file := installed_model():
+        yield "SmolLM2-135M-Instruct", file
+    for name, snapshot in cached_models(cache_folder(environment)):
+        yield from _each_model(name, snapshot)
+
+
+def _each_model(name: str, folder: Path) -> Iterator[tuple[str, Path]]:
+    """One, or as many as there are GGUF files: often the same model in several sizes."""
+    names = [path.name for path in _sorted(folder)]
+    files = [] if {SINGLE, INDEX} & set(names) else gguf_files(names)
+    if len(files) < 2:
+        yield name, folder
+    else:
+        yield from ((f"{name}/{file.removesuffix('.gguf')}", folder / file) for file in files)
+
+
+def _sorted(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _name(path: Path) -> str:
+    return path.name.removesuffix(".gguf")
+
+
+def _entry(name: str, path: Path) -> Entry:
+    try:
+        return Entry(f"{PREFIX}{name}", path, _inspected(path, _state_of(path)))
+    except ModelFileError as error:
+        return Entry(f"{PREFIX}{name}", path, None, str(error))
+
+
+@lru_cache(maxsize=MOST_LISTED)
+def _inspected(path: Path, state: object) -> Contents:
+    """`inspect`, once for each state of the files: a page asks at every click."""
+    return inspect(path)
+
+
+def _state_of(path: Path) -> tuple[tuple[str, int, int], ...]:
+    folder = path if path.is_dir() else path.parent
+    found = []
+    for file in _sorted(folder):
+        try:
+            status = file.stat()
+            found.append((file.name, status.st_size, status.st_mtime_ns))
+        except OSError:  # a link to what is gone
+            found.append((file.name, -1, -1))
+    return tuple(found)

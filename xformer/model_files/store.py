@@ -1,0 +1,158 @@
+"""Models that are open, one copy of each for all threads: loaded once, kept while used, given up for another or after a while.
+
+store = ModelStore(load=lambda id, step: open_model(catalogue().entry(id).path, step=step),
+                   needed=lambda id: catalogue().entry(id).needed)
+with store.use(id, step) as model: …     # waits until it is open; it stays open as long as this block runs
+store.start(id).progress                 # begins to open it, and does not wait
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from xformer.memory import free_bytes
+from xformer.model_files.needed_memory import check_free
+from xformer.model_files.shared_job import LOOK_EVERY, Job, Step
+
+T = TypeVar("T")
+KEPT_SECONDS = 20 * 60
+"""An unused model stays that long: whoever reads what a picture says does not ask for a new one meanwhile."""
+
+PATIENCE = 10
+"""How often memory is looked at again before a model is refused."""
+
+
+@dataclass
+class _Slot(Generic[T]):
+    job: Job[T] | None = None
+    users: int = 0
+    last_used: float = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        return self.job is not None and self.job.state == "done"
+
+
+class ModelStore(Generic[T]):
+    """`load` opens the model of an id, `needed` says what that takes; a failure is told to all who wait, the next may retry."""
+
+    def __init__(
+        self,
+        load: Callable[[str, Step], T],
+        needed: Callable[[str], int],
+        *,
+        free: Callable[[], int] = free_bytes,
+        kept_seconds: float = KEPT_SECONDS,
+    ) -> None:
+        self._load, self._needed, self._free, self._kept = load, needed, free, kept_seconds
+        self._slots: dict[str, _Slot[T]] = {}
+        self._lock = threading.RLock()
+        self._turn = threading.Lock()
+        self._sweeper: threading.Thread | None = None
+
+    @contextmanager
+    def use(self, id: str, step: Step | None = None) -> Iterator[T]:
+        """The open model, which is not given up before this block ends. Raises `ModelFileError` where it cannot be opened."""
+        needed = self._needed(id)
+        with self._lock:
+            slot = self._slots.setdefault(id, _Slot())
+            slot.users += 1
+            job = self._begin(id, slot, needed)
+        try:
+            yield job.wait(step)
+        finally:
+            with self._lock:
+                slot.users -= 1
+                slot.last_used = time.monotonic()
+            self._sweep_later()
+
+    def start(self, id: str) -> Job[T]:
+        """Begin to open a model, or join those who wait for it; nobody is kept waiting here."""
+        needed = self._needed(id)  # first of all: a name that nobody knows leaves nothing behind
+        with self._lock:
+            return self._begin(id, self._slots.setdefault(id, _Slot()), needed)
+
+    def job(self, id: str) -> Job[T] | None:
+        """What opened, opens or failed to open it; None where nobody asked, or it was given up since."""
+        with self._lock:
+            return slot.job if (slot := self._slots.get(id)) else None
+
+    def open_ids(self) -> list[str]:
+        """Those that are open."""
+        with self._lock:
+            return [id for id, slot in self._slots.items() if slot.is_open]
+
+    def unload_unused(self, seconds: float = 0.0) -> list[str]:
+        """Give up what nobody has used for so long; the ids of what was given up."""
+        with self._lock:
+            now = time.monotonic()
+            unused = [id for id, slot in self._idle() if now - slot.last_used >= seconds]
+            for id in unused:
+                del self._slots[id]
+        if unused:
+            gc.collect()  # models refer to themselves by their hooks
+        return unused
+
+    def _begin(self, id: str, slot: _Slot[T], needed: int) -> Job[T]:
+        if slot.job is None or slot.job.state == "failed":
+            slot.job = Job(lambda step: self._opened(id, slot, needed, step), id.partition(":")[2] or id)
+        return slot.job
+
+    def _opened(self, id: str, slot: _Slot[T], needed: int, step: Step) -> T:
+        """One after the other: two that load at once would both count on the same free memory."""
+        while not self._turn.acquire(timeout=LOOK_EVERY):
+            step(0, 1, "waiting until another model is open")
+        try:
+            self._make_room(id, needed, step)
+            model = self._load(id, step)
+        finally:
+            self._turn.release()
+        slot.last_used = time.monotonic()
+        self._sweep_later()
+        return model
+
+    def _make_room(self, id: str, needed: int, step: Step) -> None:
+        patience = PATIENCE  # whoever has just stopped using a model may still have it in hand
+        while needed > self._free():
+            if self._give_up_oldest():
+                step(0, 1, "giving up a model that nobody uses")
+                patience = PATIENCE
+            elif not patience:
+                check_free(id.partition(":")[2] or id, needed, self._free())
+            else:
+                patience -= 1
+                time.sleep(LOOK_EVERY)
+            gc.collect()
+
+    def _give_up_oldest(self) -> bool:
+        with self._lock:
+            oldest = min(self._idle(), key=lambda item: item[1].last_used, default=None)
+            if oldest:
+                del self._slots[oldest[0]]
+            return oldest is not None
+
+    def _idle(self) -> list[tuple[str, _Slot[T]]]:
+        return [(id, slot) for id, slot in self._slots.items() if slot.is_open and not slot.users]
+
+    def _sweep_later(self) -> None:
+        with self._lock:
+            if self._sweeper is None:
+                self._sweeper = threading.Thread(target=self._sweep, daemon=True, name="unused models")
+                self._sweeper.start()
+
+    def _sweep(self) -> None:
+        while True:
+            with self._lock:
+                if not any(slot.job and slot.job.state != "failed" for slot in self._slots.values()):
+                    self._sweeper = None
+                    return
+                idle = [slot.last_used for _, slot in self._idle()]
+            due = min(idle) + self._kept - time.monotonic() if idle else self._kept
+            time.sleep(max(LOOK_EVERY, due))
+            self.unload_unused(self._kept)
