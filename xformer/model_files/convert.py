@@ -33,6 +33,8 @@ def gguf(folder: Path) -> None:
     [file] = folder.glob("*.gguf")
     AutoTokenizer.from_pretrained(folder, gguf_file=file.name, local_files_only=True).save_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file.name, local_files_only=True)
+    model.config.__dict__.pop("quantization_config")  # its numbers are whole from now on
+    model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(folder)
     _write(model.state_dict(), folder)
     file.unlink()

