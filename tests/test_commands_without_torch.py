@@ -42,6 +42,9 @@ print(*sorted({"torch", "pandas", "numpy", "streamlit", "jaxtyping"} & set(sys.m
         ["eval", "nowhere", "--samples", "0"],
         ["trace", "nowhere", "--input", "3", "--out", "x"],
         ["doctor", "nowhere"],
+        ["models"],
+        ["models", "fetch", "nonsense"],
+        ["app", "--model", "nowhere"],
     ],
     ids=" ".join,
 )

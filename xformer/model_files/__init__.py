@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING
 from xformer.lazy import attach
 
 if TYPE_CHECKING:
-    from xformer.model_files.contents import Contents, inspect
+    from xformer.model_files.contents import Contents, check_memory, inspect
     from xformer.model_files.fetching import fetch
     from xformer.model_files.models_here import Catalogue, Entry, catalogue
-    from xformer.model_files.needed_memory import check_memory
     from xformer.model_files.packages import PACKAGES, Package
     from xformer.model_files.shared_job import Job, LoadProgress, SharedJobs
     from xformer.model_files.store import ModelStore
@@ -37,7 +36,7 @@ else:
             "Package": "packages",
             "SharedJobs": "shared_job",
             "catalogue": "models_here",
-            "check_memory": "needed_memory",
+            "check_memory": "contents",
             "fetch": "fetching",
             "inspect": "contents",
         },

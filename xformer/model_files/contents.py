@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from xformer.errors import ModelFileError
+from xformer.memory import free_bytes
 from xformer.model_files.folder_rules import TOKENIZERS, checked_config, file_names
 from xformer.model_files.gguf_header import read_gguf_header
-from xformer.model_files.needed_memory import needed_bytes
+from xformer.model_files.needed_memory import check_free, needed_bytes
 from xformer.model_files.safetensors_folder import INDEX, SINGLE, weights_in
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
@@ -50,6 +51,11 @@ class Contents:
     def needed(self) -> int:
         """Bytes of memory that opening it takes."""
         return needed_bytes(self.n_parameters, is_gguf=self.gguf_file is not None)
+
+
+def check_memory(contents: Contents, free: int | None = None) -> None:
+    """Raise `NotEnoughMemoryError` where opening the model takes more than is free (on this machine, if not told)."""
+    check_free(contents.folder.name, contents.needed, free_bytes() if free is None else free)
 
 
 def inspect(path: str | Path) -> Contents:

