@@ -15,6 +15,7 @@ HERE = Path(__file__).parent
 
 def main() -> None:
     from pages.shared import link, notebook, screens
+    from pages.shared.picture import panel
     from pages.shared.resources import warm_up
 
     st.set_page_config(page_title="xformer", page_icon=str(HERE / "pages/shared/icon.png"), layout="wide")
@@ -28,7 +29,7 @@ def main() -> None:
     link.begin(screen.url_path)
     notebook.begin()
     try:
-        screen.run()
+        panel(screen.run)
     except StopException:  # the screen has said all that it has to say
         link.finish()
         raise

@@ -3,6 +3,7 @@
     XformerError
     ├── ConfigError       a configuration breaks one of its rules
     ├── InputError        tokens, text or a prompt do not fit the model
+    │   └── UnavailableError  what was asked for cannot be had of this kind of model
     ├── EditError         an intervention names something that never happened, or does not fit it
     ├── CheckpointError   a file is not a model that can be trusted
     ├── ModelFileError    a folder or a file holds no model that can be opened here
@@ -24,6 +25,10 @@ class ConfigError(XformerError, ValueError):
 
 class InputError(XformerError, ValueError):
     """Tokens, text or a prompt do not fit the model or the task."""
+
+
+class UnavailableError(InputError):
+    """What was asked for cannot be had of this kind of model; a screen shows the sentence in its place."""
 
 
 class EditError(XformerError, ValueError):

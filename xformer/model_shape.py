@@ -45,6 +45,8 @@ class ModelShape:
     """Whether there is one more norm between the last block and the output layer."""
     can_drop_positions: bool
     """Whether what tells it where a token stands can be switched off."""
+    activation: str = ""
+    """The function inside its feed-forward layers: "relu", "gelu", …; "" where it is none that has a name here."""
     image: int = 0
     """The side of the square images that it reads, in pixels; 0 where it reads tokens."""
     patch: int = 0
@@ -69,6 +71,7 @@ class ModelShape:
             norm=config.norm,
             final_norm=bool(config.final_norm),
             can_drop_positions=config.position_kind.acts_on != "nothing",
+            activation=config.activation,
             image=config.image,
             patch=config.patch,
         )

@@ -148,9 +148,16 @@ class Reading:
         return tuple(self._answer.tolist())
 
     @property
+    def open_output(self) -> int | None:
+        """The output that says what follows all that was read, where nobody knows that: the last one of a decoder alone."""
+        labels, shape = self.example.labels[0], self.subject.shape
+        is_open = shape.architecture == "decoder" and self.example.target is None and int(labels[-1]) == IGNORED
+        return len(labels) - 1 if is_open else None
+
+    @property
     def answer_name(self) -> str:
         """What stands at an output for comparison: the right answer, or where there is none what else is known."""
-        return "right answer" if self.has_right_answer else self.subject.instead_of_an_answer
+        return "right answer" if self.has_right_answer else self.subject.input.instead_of_an_answer
 
     def explained(self, position: int) -> int:
         """The token at an output that a picture is about: what should, or really does, stand there; else the likeliest."""
@@ -261,7 +268,7 @@ def read(
     kept = keep if "logits" in keep or "*" in keep else (*keep, "logits")
     has_right_answer = subject.has_right_answer(first)
     trace = subject.record(example, edits=run, keep=kept)
-    if isinstance(subject, TaskModel) and subject.task.rule.is_image and not has_right_answer:
+    if subject.input.answers_itself and not has_right_answer:
         alone = trace if not run and example is first else subject.record(first, keep=("logits",))
         example = answered(example, int(alone.logits[0, 0].argmax()))
     return Reading(subject, example, trace, has_right_answer, _recipe(where, words, edits, changes))

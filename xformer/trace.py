@@ -17,7 +17,7 @@ from torch import Tensor
 
 from xformer.config import ModelConfig
 from xformer.edits import AnyEdit, Replace
-from xformer.errors import EditError, InputError
+from xformer.errors import EditError, UnavailableError
 from xformer.files import write_atomically
 from xformer.model import Transformer
 from xformer.site import Site
@@ -62,9 +62,9 @@ class Trace:
 
     @property
     def config(self) -> ModelConfig:
-        """The configuration of the model that ran. Raises `InputError` where that is none of ours."""
+        """The configuration of the model that ran. Raises `UnavailableError` where that is none of ours."""
         if self.model_config is None:
-            raise InputError(
+            raise UnavailableError(
                 "This asks for the configuration of a model of xformer, like 'checkpoints/reverse', and this trace is of "
                 "another kind of model, which has none."
             )

@@ -23,7 +23,7 @@ def steps_panel(view: View, run: Reading, layer: PatternLayer, chosen: Selection
     head, (query, key) = chosen.head, cell_of(chosen, layer)
     at = {"layer": chosen.layer, "head": head, "query": query, "key": key}
     calls = {step: Call(viz.attention_steps, (run,), {**at, "step": step}) for step in STEPS}
-    cell, d_model = attention_cell(run, **at), view.checkpoint.config.d_model
+    cell, d_model = attention_cell(run, **at), view.shape.d_model
     row = softmax_row(cell)
     name_q, name_k = (
         f"{query} “{escape_markdown(layer.query_labels[query])}”",

@@ -14,6 +14,7 @@ from pages.components.attention_view import Selection
 from pages.shared.layout import what_to_notice
 from pages.shared.view import View
 from xformer.reading import Reading
+from xformer.tasks import Task
 from xformer.viz.packing import PatternLayer
 from xformer.words import percent
 
@@ -38,6 +39,8 @@ class BestTaskHead:
 def best_task_head(view: View, run: Reading, paths: Sequence[str]) -> BestTaskHead:
     """The head of a run with the most of what this task needs; where none has any, the first of the last layer."""
     best = BestTaskHead(Selection(len(paths) - 1, 0), 0.0, 0.0)
+    if view.task is None:
+        return best
     scores, chances = (of(run.trace, run.example) for of in (view.task.head_scores, view.task.chance_scores))
     silenced = {path: _silenced(run, path) for path in scores}
     for layer, path in enumerate(paths):
@@ -49,12 +52,13 @@ def best_task_head(view: View, run: Reading, paths: Sequence[str]) -> BestTaskHe
 
 def attention_notes(view: View, layers: Sequence[PatternLayer], run: Reading, best: BestTaskHead) -> None:
     """What to notice in the run that is shown, with what `best_task_head` found in it."""
-    what_to_notice([view.task.rule.look_for + closest(view, layers, best), *_about_the_mask(view, layers, run)])
+    task = [] if view.task is None else [view.task.rule.look_for + closest(view, view.task, layers, best)]
+    what_to_notice([*task, *_about_the_mask(view, layers, run)])
 
 
-def closest(view: View, layers: Sequence[PatternLayer], best: BestTaskHead) -> str:
+def closest(view: View, task: Task, layers: Sequence[PatternLayer], best: BestTaskHead) -> str:
     """Which head comes closest, where one clearly does; else how little there is of it; nothing where that tells nothing."""
-    says, where = view.task.rule.score_says, f"With {view.what_changed()}" if view.is_changed else "Here"
+    says, where = task.rule.score_says, f"With {view.what_changed()}" if view.is_changed else "Here"
     even = f"a head that looks at everything alike has {percent(best.chance, 0)}"
     if best.weight == 0:
         return ""
@@ -72,7 +76,7 @@ def _about_the_mask(view: View, layers: Sequence[PatternLayer], run: Reading) ->
     if view.mask == "as trained" and run.trace.tokens.shape[1] > 1:
         notes.append(_other_mask(view, run))
     elif view.mask != "as trained":
-        is_own = (view.mask == "causal") == view.checkpoint.config.causal
+        is_own = (view.mask == "causal") == view.shape.is_causal
         notes.append(
             f"The mask is **{view.mask}** now, which is what this model was trained with."
             if is_own
@@ -84,22 +88,13 @@ def _about_the_mask(view: View, layers: Sequence[PatternLayer], run: Reading) ->
 
 
 def _other_mask(view: View, run: Reading) -> str:
-    if view.checkpoint.config.causal:
+    if view.shape.is_causal:
         return (
             "Set the mask to **Full**: every position then also sees what comes later, which it never did in training."
         )
-    if view.task.rule.is_image:
-        return (
-            "Set the mask to **Causal**: the class token comes first, so it may then look at nothing but itself, and learns "
-            "nothing of the image."
-        )
-    ahead = view.task.looks_ahead(run.example)
-    if not ahead:
-        return "Set the mask to **Causal**: no output of this input needs a token that comes after it. Does the model know?"
-    return (
-        "Set the mask to **Causal**: a position then sees only itself and what came before, and "
-        f"{ahead} of {len(run.example.answer)} outputs need a token that comes later."
-    )
+    if view.task is None:
+        return "Set the mask to **Causal**: a position then sees only itself and what came before."
+    return f"Set the mask to **Causal**: {view.task.rule.about_causal_mask(run.example.source)}"
 
 
 def _silenced(run: Reading, path: str) -> set[int]:

@@ -17,7 +17,7 @@ def head_tools(view: View, layer: PatternLayer, chosen: Selection) -> None:
     where = f"{layer.title} · head {head + 1}"
     silenced, alone = f"silence:{path}.{head}", f"solo:{path}.{head}"
     switch(f"{'Silenced:' if silenced in on else 'Silence'} {where}", silenced, on, "Its z becomes 0.", width="content")
-    only = view.checkpoint.config.n_heads == 1
+    only = view.shape.heads[path] == 1
     words, does = f"{'Alone' if alone in on else 'Solo'}", "The z of all other heads of its layer becomes 0."
     switch(words, alone, on, does, disabled=only, width="content")
     if chosen.query is not None and chosen.key is not None:
@@ -34,7 +34,7 @@ def change_panel(view: View, layer: PatternLayer, chosen: Selection) -> None:
     first, second, third = st.columns(3, gap="medium")
     with first:
         st.markdown("**Positions**")
-        none = view.checkpoint.config.position_kind.acts_on == "nothing"
+        none = not view.shape.can_drop_positions
         switch(
             "Positions are off" if "positions:off" in on else "Positions off",
             "positions:off",
@@ -55,7 +55,7 @@ def change_panel(view: View, layer: PatternLayer, chosen: Selection) -> None:
             help="While this is on, every cell you click is cut in this head (or mended, if it was cut).",
         )
     with third:
-        if view.task.rule.is_image:
+        if view.shape.image:
             st.markdown("**One pixel**")
             _replace_pixel(view)
         else:
@@ -64,7 +64,7 @@ def change_panel(view: View, layer: PatternLayer, chosen: Selection) -> None:
 
 
 def _replace_token(view: View) -> None:
-    positions, label = range(len(view.source)), view.task.vocabulary.labels
+    positions, label = range(len(view.source)), view.subject.labels
     st.selectbox(
         "Position",
         positions,
@@ -73,20 +73,19 @@ def _replace_token(view: View) -> None:
         ),
         key="replace_position",
     )
-    tokens = range(1, 1 + view.task.vocabulary.symbols)
-    st.selectbox("becomes", tokens, format_func=lambda token: label[token], key="replace_token")
+    st.selectbox("becomes", view.input.replacements, format_func=lambda token: label[token], key="replace_token")
     st.button("Replace", on_click=_replace, width="stretch", key="replace")
 
 
 def _replace_pixel(view: View) -> None:
-    side = view.task.image_side
+    side = view.shape.image
     st.selectbox(
         "Pixel",
         range(side * side),
         format_func=lambda pixel: f"y{pixel // side + 1} x{pixel % side + 1}: ink {view.source[pixel]}",
         key="replace_position",
     )
-    st.selectbox("gets the ink", range(view.checkpoint.config.n_inputs), key="replace_token")
+    st.selectbox("gets the ink", range(view.shape.n_inputs), key="replace_token")
     st.button("Replace", on_click=_replace, width="stretch", key="replace")
 
 

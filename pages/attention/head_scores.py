@@ -28,12 +28,11 @@ _ENTROPY = "How spread out a row is: −Σ p log₂ p. 0 bits is a single key; l
 
 def scores_panel(view: View, run: Reading, attention: str) -> None:
     """The scores of every head of `run`; choosing a row chooses that head in the attention view of that key."""
-    rule, options = view.task.rule, {}
-    if view.task.config.architecture == "decoder" and not rule.is_open_ended:
+    of, options = view.input, {}
+    if of.scored(run.example, "answer") != of.scored(run.example, "source"):
         options["look"] = choose("look", SCOPES, "answer", "Look")
-    what = "patches" if rule.is_image else rule.unit if rule.is_open_ended else "tokens"
     st.caption(
-        f"Shares of a head's attention, averaged over the {what} of this input; special tokens are left out"
+        f"Shares of a head's attention, averaged over the {of.many} of this input; special tokens are left out"
         f"{f', with {view.what_changed()}' if view.is_changed else ''}. Choose a row to enlarge that head; "
         "click a column to sort."
     )
@@ -42,10 +41,15 @@ def scores_panel(view: View, run: Reading, attention: str) -> None:
     shown.insert(0, "where", [layer_title(path, is_pair=view.is_pair) for path in found["layer"]])
     if bool(shown["induction"].isna().all()):
         shown = shown.drop(columns="induction")
-    needed = f"{view.task.score_name.capitalize()}: how much of its attention {rule.score_says}. The task needs this."
+    helps = dict(_HELP)
+    if view.task is None:
+        shown = shown.drop(columns=TASK)
+    else:
+        says = view.task.rule.score_says
+        helps[TASK] = f"{view.task.score_name.capitalize()}: how much of its attention {says}. The task needs this."
     share = {
         name: st.column_config.ProgressColumn(name, width=95, min_value=0.0, max_value=1.0, format="%.3f", help=text)
-        for name, text in {TASK: needed, **_HELP}.items()
+        for name, text in helps.items()
     }
     entropy = st.column_config.NumberColumn("entropy (bits)", width=95, format="%.2f", help=_ENTROPY)
     event = st.dataframe(

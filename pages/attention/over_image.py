@@ -14,7 +14,7 @@ LAID = {"heads": "attention of every head", "rollout": "rollout"}
 
 def over_image_panel(view: View) -> None:
     """Draw it for every run."""
-    names = view.task.position_names([])
+    names = view.original().tokens
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         laid = choose("laid", LAID, "heads", "Laid over the image")
         who = choose("from", {name: name for name in names}, names[0], "Looking from", widget=st.selectbox, width=160)

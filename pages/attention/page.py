@@ -25,7 +25,7 @@ from pages.components.attention_view import (
 from pages.shared.call import Call
 from pages.shared.link import asked
 from pages.shared.link_widgets import choose, not_here
-from pages.shared.picture import footer
+from pages.shared.picture import footer, panel
 from pages.shared.prediction import prediction_panel
 from pages.shared.session import open_page
 from pages.shared.view import View
@@ -41,7 +41,7 @@ def page() -> None:
     view = open_page("Attention", "Who looks at whom, in every layer and head?")
     original, changed = view.original(), view.changed()
     prediction_panel(view)
-    if view.task.rule.is_image:
+    if view.shape.image:
         over_image_panel(view)
 
     layers = pattern_layers(original)
@@ -60,12 +60,12 @@ def page() -> None:
         _footer(view, chosen)
 
     # The panels that are not shown are not computed.
-    panel = choose("panel", PANELS, next(iter(PANELS)), "Panel", label_visibility="collapsed")
-    if panel == "scores of all heads":
-        scores_panel(view, run, KEY)
-    elif panel == "step by step":
-        steps_panel(view, run, layer, chosen)
-    elif panel == "change the run":
+    shown = choose("panel", PANELS, next(iter(PANELS)), "Panel", label_visibility="collapsed")
+    if shown == "scores of all heads":
+        panel(scores_panel, view, run, KEY)
+    elif shown == "step by step":
+        panel(steps_panel, view, run, layer, chosen)
+    elif shown == "change the run":
         change_panel(view, layer, chosen)
     else:
         rollout_panel(view, run)

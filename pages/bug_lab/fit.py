@@ -77,7 +77,7 @@ def fitting(view: View, bug: Bug) -> tuple[View, str]:
         return view, ""
     other = _view_of(name, view)
     if why_not(other, bug):  # on this input; on the model's own example it does show
-        other = replace(other, source=tuple(other.task.vocabulary.read(other.task.rule.default)))
+        other = replace(other, source=other.input.read(other.input.default))
     return other, why
 
 
@@ -102,7 +102,7 @@ def ask_fitting(view: View, bug: Bug) -> tuple[View, dict[str, str]]:
             f":material/swap_horiz: Shown on **{escape_markdown(other.model)}**; {name} does not show it: {why}.",
             width="content",
         )
-        if bug.applies_to(view.checkpoint.config):
+        if view.task is not None and bug.applies_to(view.config):
             words = f"Show {name} all the same"
             st.button(words, on_click=_set_own, args=(1,), key="bug_fit_own", type="tertiary")
         words, key = f"Choose {escape_markdown(other.model)}", f"bug_model_{other.model}"
@@ -116,7 +116,9 @@ def _set_own(value: int) -> None:
 
 def why_not(view: View, bug: Bug) -> str:
     """Why a bug is not to be seen on a model and an input, as the end of a sentence; "" where it is."""
-    if not bug.applies_to(view.checkpoint.config):
+    if view.task is None:
+        return "it was not trained here"
+    if not bug.applies_to(view.config):
         return f"it needs {escape_markdown(bug.rule.partition(':')[0])}"
     if bug.shows == "in training":
         return "" if view.model == FITTING[bug.name] or models.run_and_step(view.model) else "it takes longer to train"
@@ -131,15 +133,13 @@ def why_not(view: View, bug: Bug) -> str:
 
 def _view_of(name: str, view: View) -> View:
     """Another model on the same input where it can read that, else on its own example; as it was trained."""
-    checkpoint = models.checkpoint(name)
-    task = checkpoint.task
-    assert task is not None
-    source = tuple(task.vocabulary.read(task.rule.default))
-    if task.config.name == view.task.config.name:
+    subject = models.subject(name)
+    source = subject.input.read(subject.input.default)
+    if subject.input.name == view.input.name:
         try:
-            task.example(list(view.source), max_len=checkpoint.config.max_len)
+            subject.frame(view.source)
         except InputError:
             pass
         else:
             source = view.source
-    return View(name, source, resources.MASKS[0], checkpoint, task, ())
+    return View(name, source, resources.MASKS[0], subject, ())

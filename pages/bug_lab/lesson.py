@@ -63,7 +63,7 @@ def lab_preset(view: View, rate: int, steps: int) -> Preset:
         held_out=HELD_OUT,
         snapshot_every=0,
     )
-    return Preset("lab", "lab", "", view.checkpoint.config, view.task.config, train)
+    return Preset("lab", "lab", "", view.config, view.own.task.config, train)
 
 
 def lesson_code(view: View, bug: Bug, preset: Preset) -> list[str]:

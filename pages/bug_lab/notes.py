@@ -81,7 +81,7 @@ def effect(view: View, bug: Bug, both: Sequence[Reading], alone: Written) -> str
     words += f"the loss is {right.loss:.4f} nats without it and "
     words += f"{wrong.loss:.4f} with it." if math.isfinite(wrong.loss) else "with it no number at all."
     if bug.shows == "when fresh":
-        guess = math.log(view.checkpoint.config.vocab_size)
+        guess = math.log(view.shape.vocab_size)
         words += f" Both are untrained, so neither can know; guessing costs ln(vocabulary) = {guess:.3f}."
         if not math.isfinite(wrong.loss) or wrong.loss <= guess + WORSE:
             words += " The bug is in the patterns, not in the loss."

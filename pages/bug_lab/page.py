@@ -21,7 +21,6 @@ from pages.shared.layout import what_to_notice
 from pages.shared.link_widgets import choose
 from pages.shared.patience import patience
 from pages.shared.session import open_page
-from pages.shared.token_rows import token_rows
 from pages.shared.view import View
 from xformer.bugs import Bug
 from xformer.errors import XformerError
@@ -35,7 +34,7 @@ def page() -> None:
     bug = ask_bug()
     bug_card(bug)
     view, own = ask_fitting(chosen, bug)
-    if not bug.applies_to(view.checkpoint.config):
+    if not bug.applies_to(view.config):
         no_such_bug_here(view, bug)
         chosen.share(bug=bug.name, **own)
         crashes_panel()
@@ -88,12 +87,12 @@ def _both(view: View, bug: Bug) -> tuple[list[Reading], Written]:
 
 def _predictions(view: View, bug: Bug, both: list[Reading], alone: Written) -> None:
     """What it reads and says, right and wrong, and what both write on their own; then the loss in words."""
-    shown = token_rows(view.task, both[0], both[1], "with the bug")
+    shown = view.kind.rows(both[0], both[1], "with the bug")
     if math.isnan(both[1].loss):
         shown[-1] = replace(shown[-1], tokens=("NaN",) * len(both[1].answer))
     lost = ""
     if alone:
-        label, answer = view.task.vocabulary.labels, both[0].answer
+        label, answer = view.subject.labels, both[0].answer
         lost = "" if alone[1] else " On its own it writes nothing: there the code with this bug fails."
         for name, tokens in zip(("alone, right", "alone, bug"), alone, strict=True):
             if not tokens:

@@ -23,7 +23,7 @@ from xformer.errors import XformerError
 from xformer.interventions import join
 from xformer.model import Transformer
 from xformer.reading import Reading
-from xformer.subjects import TaskModel, own_model
+from xformer.subjects import own_model
 
 MOST_WRITTEN = 32
 """So many tokens of a longer answer are written alone: the broken model runs anew for each."""
@@ -35,10 +35,9 @@ def readings(view: View, bug: Bug) -> list[Reading]:
 
     Raises `XformerError` where the changes do not fit the broken model.
     """
-    subject = TaskModel(view.checkpoint.model, view.task, view.model)
 
     def make() -> list[Reading]:
-        return read_both(subject, view.source, bug.name, models=_models(view.model, bug.name), **_how(view))
+        return read_both(view.own, view.source, bug.name, models=_models(view.model, bug.name), **_how(view))
 
     return shared.get(("bug", *_what(view, bug)), make)
 
@@ -48,7 +47,7 @@ def written(view: View, bug: Bug, step: Step | None = None) -> Written:
 
     `step(done, of)` is told how much both have written.
     """
-    if view.task.config.architecture == "encoder" or view.task.rule.is_open_ended or bug.shows != "at once":
+    if not view.own.task.is_decoded or bug.shows != "at once":
         return []
     return shared.get(("bug alone", *_what(view, bug)), partial(_written, readings(view, bug), step))
 
@@ -60,8 +59,8 @@ def n_padding(reading: Reading) -> int:
 
 def shows_padding(view: View, bug: Bug) -> bool:
     """Whether the bug can be seen on this model's input: images are never padded, nor is what fills the model."""
-    room = view.checkpoint.config.max_len - view.original().example.stream.shape[1]
-    return bug.shows != "with padding" or (not view.task.rule.is_image and room > 0)
+    room = view.shape.max_len - view.original().example.stream.shape[1]
+    return bug.shows != "with padding" or (not view.shape.image and room > 0)
 
 
 @st.cache_data(max_entries=64, show_spinner=False)
@@ -74,7 +73,7 @@ def verdict(name: str, bug: str) -> tuple[list[Finding], list[Finding]]:
 
 def reading_code(view: View, bug: Bug) -> list[str]:
     """The lines that make the readings `right` and `wrong`."""
-    typed = view.task.vocabulary.text(list(view.source))
+    typed = view.input.text(view.source)
     how = "".join(f", {name}={value!r}" for name, value in _how(view).items() if value not in (None, ""))
     call = f"read_both({models.shown_path(view.model)!r}, {typed!r}, {bug.name!r}{how})"
     return ["from xformer.bugs.read import read_both", f"right, wrong = {call}"]

@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 
 from pages.shared import models
 from pages.shared.resources import MASKS
-from xformer import Checkpoint
 from xformer.analysis import Contender
 from xformer.decoding import GREEDY, Sampling
 from xformer.errors import InputError, XformerError
 from xformer.interventions import Intervention, parse
 from xformer.model_shape import ModelShape
-from xformer.subjects import TaskModel
+from xformer.subjects import TaskModel, own_task_model
 from xformer.tasks import Task
 
 LETTERS = ("A", "B", "C", "D")
@@ -51,18 +50,16 @@ class Choice:
         return {**vars(self.sampling), "seed": self.seed}
 
     @property
-    def checkpoint(self) -> Checkpoint:
-        return models.checkpoint(self.model)
+    def subject(self) -> TaskModel:
+        return own_task_model(models.subject(self.model))  # `read_choice` refuses any other model
 
     @property
     def shape(self) -> ModelShape:
-        return ModelShape.of(self.checkpoint.config)
+        return self.subject.shape
 
     @property
     def task(self) -> Task:
-        task = self.checkpoint.task
-        assert task is not None  # `read_choice` refuses a model without one
-        return task
+        return self.subject.task
 
     def interventions(self) -> tuple[Intervention, ...]:
         return parse(",".join(self.changes), self.shape)
@@ -76,7 +73,7 @@ class Choice:
             changes=",".join(self.changes),
             sampling=self.sampling,
             seed=self.seed,
-            subject=TaskModel(self.checkpoint.model, self.task),
+            subject=self.subject,
         )
 
     def label(self, change: Intervention) -> str:
@@ -84,7 +81,7 @@ class Choice:
         if change.replaced is None:
             return change.label
         position, token = change.replaced
-        return f"position {position} reads {self.task.vocabulary.labels[token]}"
+        return f"position {position} reads {self.subject.labels[token]}"
 
     def settings(self) -> list[str]:
         """What is changed, in a few words each; empty for the model as it was trained, choosing its likeliest token."""
@@ -139,7 +136,10 @@ def why_not_playable(model: str) -> str | None:
     """Why a model cannot be compared here, as one sentence; None where it can."""
     if why := models.usable(model):
         return why
-    if models.checkpoint(model).config.image:
+    subject = models.subject(model)
+    if not isinstance(subject, TaskModel):
+        return f"The model {models.title_of(model)} was not trained here, and this screen compares those that were."
+    if subject.shape.image:
         return f"The model {models.title_of(model)} reads images, and this screen steps through tokens; choose another one."
     return None
 

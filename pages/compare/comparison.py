@@ -75,7 +75,7 @@ class Comparison:
     @property
     def has_decoder(self) -> bool:
         """Whether some player writes one token after the other, so that forcing it makes a difference."""
-        return any(choice.task.config.architecture != "encoder" for choice in self.choices)
+        return any(choice.shape.architecture != "encoder" for choice in self.choices)
 
     @property
     def unit(self) -> str:

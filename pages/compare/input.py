@@ -19,7 +19,7 @@ from pages.shared.link import asked, carry
 from pages.shared.session import LookedAt
 from pages.shared.typed import typed
 from xformer.errors import InputError
-from xformer.tasks import Task
+from xformer.subjects import Input, TaskModel
 
 INPUT = "compare_input"
 MOST_TYPED = 2_000
@@ -31,35 +31,35 @@ def ask_input(choices: Sequence[Choice], looked: LookedAt) -> Comparison:
 
     It is the input of the other screens, wherever the model there reads the same tokens as the players here.
     """
-    task, shares = choices[0].task, is_shared(choices, looked)
-    _begin(task, looked if shares else None)
+    of, shares = choices[0].subject.input, is_shared(choices, looked)
+    _begin(of, looked if shares else None)
     carry(INPUT)
     row = st.container(horizontal=True, gap="small", vertical_alignment="bottom", key="compare_input_row")
     row.text_input(
         "Input",
         key=INPUT,
         persist_state="session",
-        help=task.rule.typed,
+        help=of.typed,
         label_visibility="collapsed",
         icon=":material/input:",
-        placeholder=task.rule.typed,
+        placeholder=of.typed,
     )
     with row.popover("Examples", key="compare_examples"):
-        for purpose, text in task.rule.examples().items():
+        for purpose, text in of.examples().items():
             st.button(
                 purpose, on_click=_type, args=(text,), width="stretch", type="tertiary", key=f"compare_ex_{purpose}"
             )
-    row.button("Random", on_click=_type_random, args=(task,), key="compare_random")
+    row.button("Random", on_click=_type_random, args=(of,), key="compare_random")
     find_at = row.container(width="content")
     with row:
         forced = ask_forced(choices)
-    source, is_as_typed = _source(choices, task)
+    source, is_as_typed = _source(choices, of)
     comparison = Comparison(tuple(choices), source, forced)
     if shares and is_as_typed:
-        st.session_state["input"] = state().shared_input = task.vocabulary.text(list(source))
+        st.session_state["input"] = state().shared_input = of.text(source)
     with find_at:
         ask_search(comparison)
-    if remark := task.rule.remark(source):
+    if remark := of.remark(source):
         st.caption(f":material/info: {remark}")
     follow_search(comparison)
     return comparison
@@ -69,23 +69,23 @@ def is_shared(choices: Sequence[Choice], looked: LookedAt) -> bool:
     """Whether the model of the other screens reads what the players read, so that all have one input."""
     if models.usable(looked.model) is not None:
         return False
-    task = models.checkpoint(looked.model).task
-    return task is not None and symbols_of(task) == symbols_of(choices[0].task)
+    subject = models.subject(looked.model)
+    return isinstance(subject, TaskModel) and symbols_of(subject.task) == symbols_of(choices[0].task)
 
 
 def input_in_link(comparison: Comparison, looked: LookedAt) -> dict[str, str]:
     """The input as the link carries it: under its own name where the other screens have another one."""
     if is_shared(comparison.choices, looked):
         return {"input": str(st.session_state["input"])}
-    return {"reads": comparison.task.vocabulary.text(list(comparison.source))}
+    return {"reads": comparison.choices[0].subject.input.text(comparison.source)}
 
 
-def _source(choices: Sequence[Choice], task: Task) -> tuple[tuple[int, ...], bool]:
+def _source(choices: Sequence[Choice], of: Input) -> tuple[tuple[int, ...], bool]:
     """What is read, and whether that is what stands in the box."""
     ours = state()
 
     def read(text: str) -> tuple[int, ...]:
-        source = tuple(task.vocabulary.read(text))
+        source = of.read(text)
         check_input(choices, source)
         return source
 
@@ -93,7 +93,7 @@ def _source(choices: Sequence[Choice], task: Task) -> tuple[tuple[int, ...], boo
         source = read(typed(st.session_state[INPUT], MOST_TYPED))
     except InputError as error:
         st.error(escape_markdown(str(error)), icon=":material/edit:")
-        for text in (ours.good_input, task.rule.default):
+        for text in (ours.good_input, of.default):
             try:
                 source = read(text)
             except InputError:
@@ -101,11 +101,11 @@ def _source(choices: Sequence[Choice], task: Task) -> tuple[tuple[int, ...], boo
             st.caption(f"Still showing {escape_markdown(text)}.")
             return source, False
         st.stop()
-    ours.good_input = task.vocabulary.text(list(source))
+    ours.good_input = of.text(source)
     return source, True
 
 
-def _begin(task: Task, looked: LookedAt | None) -> None:
+def _begin(of: Input, looked: LookedAt | None) -> None:
     """What stands in the box: the input of the other screens where it is read here, else what stood there, or a usual one."""
     ours, own = state(), asked("reads")
     if ours.found_input is not None:
@@ -119,25 +119,25 @@ def _begin(task: Task, looked: LookedAt | None) -> None:
             _type(own)
         else:  # the others have another input now; this one keeps what it has
             ours.shared_input = None
-    is_other_task, ours.task = ours.task not in ("", task.config.name), task.config.name
+    is_other_task, ours.task = ours.task not in ("", of.name), of.name
     was_shared = looked is not None or own is not None
     text = st.session_state.get(INPUT)
-    if text is None or (is_other_task and not was_shared and not _fits(task, str(text))):
-        _type(task.rule.default)
+    if text is None or (is_other_task and not was_shared and not _fits(of, str(text))):
+        _type(of.default)
 
 
-def _fits(task: Task, text: str) -> bool:
+def _fits(of: Input, text: str) -> bool:
     """Whether what stood there for another task can stay; a model of texts can read anything, which is no reason to."""
     try:
-        task.vocabulary.read(text)
+        of.read(text)
     except InputError:
         return False
-    return not task.rule.is_open_ended
+    return not of.goes_on
 
 
 def _type(text: str) -> None:
     st.session_state[INPUT] = text
 
 
-def _type_random(task: Task) -> None:
-    _type(task.vocabulary.text(task.draw(random.getrandbits(32))))
+def _type_random(of: Input) -> None:
+    _type(of.random(random.getrandbits(32)))

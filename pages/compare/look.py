@@ -24,7 +24,7 @@ def look() -> LookedAt:
     """What is looked at; on a first visit what the link asks for, else the first player's model, else the usual one."""
     follow_the_link({"mask": MASKS})
     visit = st.session_state
-    known = [*models.shipped(), *models.trained()]
+    known = [*models.shipped(), *models.foreign_titles(), *models.trained()]
     if visit.get("model") not in known and not _look_at_first(st.query_params.get("a", "")):
         choose_model(known[0])
     visit.setdefault("mask", MASKS[0])
@@ -39,10 +39,10 @@ def look() -> LookedAt:
 def in_link(looked: LookedAt) -> dict[str, str]:
     """What is looked at, as every screen writes it into the link."""
     text = looked.input
-    task = None if models.usable(looked.model) else models.checkpoint(looked.model).task
-    if task is not None:
+    if not models.usable(looked.model):
+        of = models.subject(looked.model).input
         try:
-            text = task.vocabulary.text(task.vocabulary.read(text))
+            text = of.text(of.read(text))
         except InputError:
             text = _usual_input(looked.model)
     found = {"model": looked.model, "input": text, "mask": looked.mask}
@@ -71,7 +71,7 @@ def beside(choice: Choice) -> Choice:
         earlier = [step for step in models.steps_of(of_run[0]) if step < (of_run[1] or 0)]
         if earlier:
             return Choice(f"{of_run[0]}@{min(earlier, key=lambda step: abs(step - EARLIER_STEP))}")
-    return replace(own, mask="full" if own.checkpoint.config.causal else "causal")
+    return replace(own, mask="full" if own.shape.is_causal else "causal")
 
 
 def usual_choices() -> list[Choice]:
@@ -92,5 +92,4 @@ def _look_at_first(player: str) -> bool:
 
 
 def _usual_input(model: str) -> str:
-    task = None if models.usable(model) else models.checkpoint(model).task
-    return "" if task is None else task.rule.default
+    return "" if models.usable(model) else models.subject(model).input.default

@@ -16,9 +16,9 @@ OPEN_MODES = {"free": "go on", "forced": "along it"}
 def ask_forced(choices: Sequence[Choice]) -> bool:
     """Whether all are led along the right answer; only who writes one token after the other can be."""
     seed("mode", list(MODES), "free", key="compare_mode")
-    if all(choice.task.config.architecture == "encoder" for choice in choices):
+    if all(choice.shape.architecture == "encoder" for choice in choices):
         return False
-    is_open = choices[0].task.rule.is_open_ended
+    is_open = choices[0].subject.input.goes_on
     mode = st.segmented_control(
         "They go on",
         list(MODES),

@@ -27,7 +27,7 @@ def check_input(choices: Sequence[Choice], source: tuple[int, ...]) -> None:
     for letter, choice in zip(LETTERS, choices, strict=False):
         read = changed_source(choice.interventions(), source)
         try:
-            choice.task.example(list(read), max_len=choice.checkpoint.config.max_len)
+            choice.subject.frame(read)
         except InputError as error:
             raise InputError(str(error) if len(set(choices)) == 1 else f"{letter} cannot read this. {error}") from None
 

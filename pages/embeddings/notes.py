@@ -16,7 +16,7 @@ from xformer.reading import Reading
 
 def where_from(view: View, stack: str | None, parts: Mapping[str, Tensor]) -> str:
     """Which matrix the tokens are looked up in, who shares it, and what is added."""
-    config = view.checkpoint.config
+    config = view.config
     said = []
     if stack:
         said.append(
@@ -38,7 +38,7 @@ def where_from(view: View, stack: str | None, parts: Mapping[str, Tensor]) -> st
 
 def _without_any(view: View, stack: str | None) -> str:
     """What a model without positions goes by."""
-    if view.checkpoint.config.causal or stack == "decoder":
+    if view.shape.is_causal or stack == "decoder":
         return "its causal mask is all that tells it where a token is"
     return "nothing tells it where a token is"
 

@@ -21,7 +21,7 @@ ROUND_WITHIN = 0.2
 
 def has_waves(view: View) -> bool:
     """Whether the model reads enough numbers for a spectrum."""
-    return view.task.rule.n_numbers >= FEWEST_NUMBERS
+    return view.task is not None and view.task.rule.n_numbers >= FEWEST_NUMBERS
 
 
 def number_waves_panel(view: View, stack: str | None) -> None:

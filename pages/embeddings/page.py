@@ -10,6 +10,7 @@ from pages.embeddings.patch_filters import filters_panel, patch_notes, where_pat
 from pages.embeddings.vectors import ask_part, vectors_panel
 from pages.embeddings.vocabulary import vocabulary_panel
 from pages.shared.link_widgets import ask_side, choose
+from pages.shared.picture import panel
 from pages.shared.session import open_page
 from pages.shared.view import View
 from xformer.analysis.embeddings import input_vectors
@@ -24,26 +25,26 @@ def page() -> None:
         stack = ask_side() if view.is_pair else None
         parts = input_vectors(view.original(), stack)
         part = ask_part(list(parts)) if show == VECTORS else ""
-    is_image = view.task.rule.is_image
-    st.caption(where_patches_come_from(view) if is_image else where_from(view, stack, parts))
+    if view.task is not None:
+        st.caption(where_patches_come_from(view) if view.shape.image else where_from(view, stack, parts))
     if show == VECTORS:
         vectors_panel(view, part, stack)
     elif show == VOCABULARY:
-        vocabulary_panel(view, stack)
+        panel(vocabulary_panel, view, stack)
     elif show == WAVES:
         number_waves_panel(view, stack)
     else:
         filters_panel(view)
-    if is_image:
+    if view.shape.image:
         patch_notes(view, parts)
     else:
-        embedding_notes(view, parts, stack, show)
+        panel(embedding_notes, view, parts, stack, show)
     view.share()
 
 
 def _panels(view: View) -> dict[str, str]:
     """What there is to see of this model."""
-    if view.task.rule.is_image:
+    if view.shape.image:
         return {VECTORS: "this image", FILTERS: "filters"}
     waves = {WAVES: "numbers as waves"} if has_waves(view) else {}
     return {VECTORS: "this input", VOCABULARY: "whole vocabulary", **waves}

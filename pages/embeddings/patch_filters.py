@@ -33,7 +33,7 @@ def filters_panel(view: View) -> None:
             + "."
         )
     with right:
-        heading(f"The {view.checkpoint.config.d_model} filters")
+        heading(f"The {view.shape.d_model} filters")
         picture(view, "filters", viz.patch_filters, run)
         st.caption(
             "What each number of a patch’s vector adds up, the strongest first: blue pixels count for it, orange ones against "
@@ -43,7 +43,7 @@ def filters_panel(view: View) -> None:
 
 def where_patches_come_from(view: View) -> str:
     """How an image becomes vectors, in two sentences."""
-    config = view.checkpoint.config
+    config = view.config
     return (
         f"There is no table of tokens here: each of the {config.n_patches} patches of {config.patch}×{config.patch} pixels is "
         f"mapped to {config.d_model} numbers by one learned matrix [{config.d_model} × {config.patch**2}] and a bias. Before "
@@ -53,12 +53,12 @@ def where_patches_come_from(view: View) -> str:
 
 def patch_notes(view: View, parts: Mapping[str, Tensor]) -> None:
     """What to notice in the vectors of this image."""
-    embedding = view.checkpoint.model.embedding
+    embedding = view.own.model.embedding
     assert isinstance(embedding, PatchEmbedding)
     patches = embedding.patches(view.original().example.stream)[0].tolist()
-    names = view.task.position_names([])[1:]
+    names = view.original().tokens[1:]
     blank = [name for name, inside in zip(names, patches, strict=True) if not any(inside)]
-    of = f"of the {view.checkpoint.config.n_patches} patches of this image"
+    of = f"of the {view.config.n_patches} patches of this image"
     shown = ", ".join(blank[:MOST_NAMED]) + (", …" if len(blank) > MOST_NAMED else "")
     if len(blank) > 1:
         apart = " Only their **positions** tell them apart." if "positions" in parts else ""

@@ -73,7 +73,7 @@ def _numbers(view: View, run: Reading, name: str, look: dict[str, Any], shown: r
     n, d = input_vectors(run, look["stack"])[part].shape
     heading(f"{SHOWN[part].partition(':')[0].capitalize()}{name}")
     picture(view, _file("vectors", view, run), viz.vectors, run, limit=limit, **look)
-    one, many = ("patch", "patches") if view.task.rule.is_image else ("token", "tokens")
+    one, many = ("patch", "patches") if view.shape.image else ("token", "tokens")
     st.caption(
         f"{window_words(shown, n)} × {d} numbers{every_nth(every(len(shown), d))}. {_ROWS[part].format(one=one, many=many)} "
         f"One colour scale for every part, ±{limit:.3g}."

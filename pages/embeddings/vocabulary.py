@@ -62,7 +62,7 @@ def _projection(view: View, run: Reading, stack: str | None, near: int) -> None:
 
 
 def _neighbours(view: View, run: Reading, stack: str | None) -> int:
-    vectors, label, tokens = once_a_model(view, stack, vocabulary_vectors), view.task.vocabulary.labels, run.ids(stack)
+    vectors, label, tokens = once_a_model(view, stack, vocabulary_vectors), view.subject.labels, run.ids(stack)
     heading("Nearest neighbours")
     names = {name: f"{name}{' · in the input' if token in tokens else ''}" for token, name in enumerate(label)}
     near = choose("near", names, label[tokens[0]], "of token", widget=st.selectbox, label_visibility="collapsed")

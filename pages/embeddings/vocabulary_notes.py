@@ -28,10 +28,12 @@ KINDS = {
 
 def vocabulary_notes(view: View, stack: str | None) -> list[str]:
     """What is known of the order of its numbers, how far apart they are, and which characters lie together."""
-    n = view.task.rule.n_numbers
+    if view.task is None:
+        return []
+    n, alphabet = view.task.rule.n_numbers, view.task.config.alphabet
     order = about_order(n, once_a_model(view, stack, _nearness_of_numbers)) if n else ""
     distance = about_distance(once_a_model(view, stack, number_vectors)) if n > 2 else ""
-    kinds = about_kinds(_nearness_of_kinds(view, stack)) if view.task.rule.is_open_ended else ""
+    kinds = about_kinds(_nearness_of_kinds(view, stack, alphabet)) if alphabet else ""
     return [order, distance, kinds]
 
 
@@ -64,9 +66,8 @@ def about_distance(numbers: Float[Tensor, "number d_model"]) -> str:
     return f"{said}. {way} than chance would have them, by {abs(errors):.1f} standard errors."
 
 
-def _nearness_of_kinds(view: View, stack: str | None) -> dict[str, Nearness]:
+def _nearness_of_kinds(view: View, stack: str | None, alphabet: str) -> dict[str, Nearness]:
     """Of each kind of characters that the alphabet has enough of."""
-    alphabet = view.task.config.alphabet
     places = {kind: [at for at, one in enumerate(alphabet) if one in found] for kind, found in KINDS.items()}
     enough = {kind: found for kind, found in places.items() if len(found) >= FEWEST_OF_A_KIND}
 

@@ -25,8 +25,8 @@ _FUNCTIONS = {"relu": "ReLU", "gelu": "GELU"}
 def activations_panel(view: View, choice: Choice) -> None:
     """Draw the map of every run in the order and on the scale of the original; the chosen neuron is marked."""
     heading("Every neuron at every position")
-    config, path = view.checkpoint.config, choice.site.path
-    function = _FUNCTIONS[config.activation]
+    path, relu = choice.site.path, view.shape.activation == "relu"
+    n, function = view.shape.neurons[path], _FUNCTIONS.get(view.shape.activation, "the nonlinearity")
     positions = range(len(view.original().tokens_of(choice.site.stack)))
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         stage = choose("stage", STAGES, "post", f"{function} …", key="ff_stage", width="content")
@@ -46,23 +46,19 @@ def activations_panel(view: View, choice: Choice) -> None:
         limit=signed_limit(whole.numpy(force=True)) if len(runs) > 1 else None,
     )
     what = f"Blue fires, orange is what {function} cuts off." if stage == "pre" else f"What {function} lets through."
-    if stage == "post" and config.activation != "relu":
+    if stage == "post" and not relu:
         what = f"What {function} makes of them: blue is above 0, orange below."
-    few = (
-        ""
-        if config.d_ff <= MOST_NEURONS_DRAWN
-        else f" Shown are the first {MOST_NEURONS_DRAWN:,} of {config.d_ff:,} in this order."
-    )
+    few = "" if n <= MOST_NEURONS_DRAWN else f" Shown are the first {MOST_NEURONS_DRAWN:,} of {n:,} in this order."
     muted = (
         " The layer is muted: this is computed, and then not added to the stream." if f"mute:{path}" in view.on else ""
     )
     st.caption(
-        f"{choice.title.capitalize()}: {config.d_ff:,} neurons, one column each. {what} ▲ is neuron #{choice.neuron}. Drag to "
+        f"{choice.title.capitalize()}: {n:,} neurons, one column each. {what} ▲ is neuron #{choice.neuron}. Drag to "
         f"zoom, double-click to return.{few}{muted}{shown_of(positions, shown)}"
     )
     share = (view.original()[f"{path}.post"][0] > 0).double().mean().item()
     whose = " in the original run" if view.is_changed else ""
     said = f"In {choice.title}, **{percent(share, 0)}** of the activations on this input are above 0{whose}."
-    if stage == "post" and config.activation == "relu" and share < 1:
+    if stage == "post" and relu and share < 1:
         said += " Switch to **before**: what is below 0 there, ReLU sets to 0 here."
     what_to_notice([said])

@@ -26,14 +26,12 @@ def exciting_inputs(view: View, choice: Choice, found: Survey) -> None:
     call = Call(analysis.exciting_inputs, (found,), {"layer": choice.layer, "neuron": choice.neuron})
     table = call.make()
     if table.empty:
-        what = (
-            "test image excites it: this neuron is dead on them"
-            if view.task.rule.is_image
-            else ("sampled input excites it: this neuron is dead on the sample")
+        on = "them" if view.shape.image else "the sample"
+        st.info(
+            f"No {view.input.sampled} excites it: this neuron is dead on {on}.", icon=":material/do_not_disturb_on:"
         )
-        st.info(f"No {what}.", icon=":material/do_not_disturb_on:")
         return
-    if view.task.rule.is_image:
+    if view.shape.image:
         _images(view, found, table)
     else:
         _texts(view, choice, found, table)
@@ -56,7 +54,7 @@ def _texts(view: View, choice: Choice, found: Survey, table: pd.DataFrame) -> No
 
 
 def _images(view: View, found: Survey, table: pd.DataFrame) -> None:
-    size, rows = view.checkpoint.config.patch * 12, table.to_dict("records")
+    size, rows = view.shape.patch * 12, table.to_dict("records")
     for start in range(0, len(rows), IMAGES_IN_A_ROW):
         columns = st.columns(IMAGES_IN_A_ROW)
         for column, row in zip(columns, rows[start : start + IMAGES_IN_A_ROW], strict=False):

@@ -22,7 +22,8 @@ OVER = {"sample": "many inputs", "input": "this input"}
 def firing_panel(view: View, choice: Choice) -> None:
     """Draw the shares of all layers, on this input or over the sample, and say how it stands with the chosen layer."""
     heading("How many of them fire")
-    over = choose("over", OVER, "sample", "Counted over", key="ff_over")
+    options = {name: words for name, words in OVER.items() if name == "input" or view.task is not None}
+    over = choose("over", options, next(iter(options)), "Counted over", key="ff_over")
     place, original, changed = st.container(), view.original(), view.changed()
     counted, said, which = changed or original, "this input alone", ""
     before: dict[str, Any] = {} if changed is None else {"before": original}
@@ -31,7 +32,7 @@ def firing_panel(view: View, choice: Choice) -> None:
         if found is None:
             return
         tokens = next(iter(found.n_positions.values()))
-        kind = "test images" if view.task.rule.is_image else "inputs sampled from the task"
+        kind = "test images" if view.shape.image else "inputs sampled from the task"
         said = (
             f"{found.n_inputs:,} {kind} (seed {found.seed}; {tokens:,} tokens in the first layer), the model as trained"
         )

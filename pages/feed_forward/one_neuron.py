@@ -24,7 +24,7 @@ MOST_POSITIONS_BESIDE = 12
 def one_neuron_panel(view: View, choice: Choice) -> None:
     """Ask for a neuron and show it."""
     heading("One neuron")
-    path, last = choice.site.path, view.checkpoint.config.d_ff - 1
+    path, last = choice.site.path, view.shape.neurons[choice.site.path] - 1
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         look: dict[str, Any] = {"min_value": 0, "max_value": last, "step": 1, "width": 180}
         number = st.number_input(f"Neuron (0 to {last})", key=NEURON, persist_state="session", **look)

@@ -8,6 +8,7 @@ from pages.feed_forward.firing import firing_panel
 from pages.feed_forward.one_neuron import one_neuron_panel
 from pages.feed_forward.token_neurons import token_neurons_panel
 from pages.feed_forward.without_neurons import without_neurons
+from pages.shared.picture import panel
 from pages.shared.prediction import prediction_panel
 from pages.shared.session import open_page
 
@@ -24,7 +25,7 @@ def page() -> None:
     prediction_panel(view)
     if view.original().feed_forward:
         # The pictures that are not shown are not computed.
-        PANELS[ask_picture()](view, ask_choice(view))
+        panel(PANELS[ask_picture()], view, ask_choice(view))
     else:
         without_neurons(view)
     view.share()

@@ -66,13 +66,13 @@ def token_neurons_panel(view: View, choice: Choice) -> None:
             _rows(view, frame, position)
         with right:
             shown(view, calls[1], "promotion")
-            n = len(view.task.vocabulary)
+            n = len(view.subject.labels)
             few = (
                 f" Shown are the {MOST_TOKENS_DRAWN} of {n:,} tokens that change most." if n > MOST_TOKENS_DRAWN else ""
             )
             st.caption(
                 "Activation × its row of W₂, through the unembedding: what it adds to each logit here. "
-                f"{_DIRECT[view.checkpoint.config.norm]}{few}"
+                f"{_DIRECT[view.shape.norm]}{few}"
             )
     else:
         _rows(view, frame, position)

@@ -11,14 +11,14 @@ from pages.shared.view import View
 
 def without_neurons(view: View) -> None:
     """The sentence, a button for each shipped model that has some, and what this one does without them."""
-    n = view.checkpoint.config.n_layers
+    n = view.shape.n_layers
     st.info(
         f"This model has no feed-forward layer: its {n} layer{'s are' if n > 1 else ' is'} attention alone, so there are no "
         "neurons to look at.",
         icon=":material/hub:",
     )
     usable = [name for name in models.shipped() if not models.usable(name)]
-    others = {name: d_ff for name in usable if (d_ff := models.checkpoint(name).config.d_ff)}
+    others = {name: d_ff for name in usable if (d_ff := max(models.subject(name).shape.neurons.values(), default=0))}
     if others:
         st.markdown("These models have some:")
         with st.container(horizontal=True):

@@ -16,15 +16,16 @@ Predictions = tuple[tuple[int, float], ...]
 
 def answer_panel(view: View) -> None:
     """The lanes, and how many tokens are right."""
-    label, end = view.task.vocabulary.labels, view.task.vocabulary.special.end
+    task, label = view.own.task, view.subject.labels
+    end = task.vocabulary.special.end
     lanes, sources = [typed(view)], (view.source, changed_source(view.interventions, view.source))
     answer, right = [], ()
     for (name, predictions), source in zip(predicted(view, "It answers", "it says").items(), sources, strict=False):
-        answer = [*view.task.answer(list(source)), *([] if end is None else [end])]
+        answer = [*task.answer(list(source)), *([] if end is None else [end])]
         right = tuple(i < len(answer) and token == answer[i] for i, (token, _) in enumerate(predictions))
         lanes.append(Lane(name, tuple(label[t] for t, _ in predictions), right, tuple(p for _, p in predictions)))
     prediction_strip(lanes, key="prediction")
-    how = "all at once" if view.task.config.architecture == "encoder" else "one token after the other"
+    how = "all at once" if view.shape.architecture == "encoder" else "one token after the other"
     is_all_right = len(right) == len(answer) and all(right)
     verdict = "Every token is right" if is_all_right else f"{sum(right)} of {len(answer)} right"
     under = f" with {view.what_changed()}" if view.is_changed else ""
@@ -33,7 +34,7 @@ def answer_panel(view: View) -> None:
 
 def typed(view: View) -> Lane:
     """The lane of what is typed."""
-    return Lane("you type", tuple(view.task.vocabulary.labels[token] for token in view.source))
+    return Lane("you type", tuple(view.subject.labels[token] for token in view.source))
 
 
 def predicted(view: View, wait: str, name: str) -> dict[str, Predictions]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import streamlit as st
 
 from pages.components.prediction_strip import Lane, prediction_strip
@@ -25,13 +23,13 @@ def continuation_panel(view: View) -> None:
 
 
 def _strip(view: View) -> None:
-    label, lanes = view.task.vocabulary.labels, [typed(view)]
+    label, lanes = view.subject.labels, [typed(view)]
     for name, predictions in predicted(view, "It goes on with the text", "it goes on").items():
         lanes.append(Lane(name, tuple(label[t] for t, _ in predictions), probability=tuple(p for _, p in predictions)))
     prediction_strip(lanes, key="prediction")
     halves = "Its encoder read the first half of what you typed, and it goes on from there. " if view.is_pair else ""
     st.caption(
-        "The model ran just now and took its likeliest character each time; a bar shows how sure it was. "
+        f"The model ran just now and took its likeliest {view.input.one} each time; a bar shows how sure it was. "
         f"{halves}Nobody knows the right answer: a text may go on in many ways."
         " A dot is a space, ↵ a new line.",
         width="stretch",
@@ -49,14 +47,14 @@ def _story(view: View) -> None:
             format_func=lambda value: TEMPERATURES[value],
             key="story_temperature",
             label_visibility="collapsed",
-            help="Temperature 0, 0.5, 0.8 or 1.2: how readily it takes a character that is not the likeliest.",
+            help=f"Temperature 0, 0.5, 0.8 or 1.2: how readily it takes a {view.input.one} that is not the likeliest.",
         )
         n = st.segmented_control(
-            "Characters",
+            view.input.many.capitalize(),
             LENGTHS,
             default=LENGTHS[0],
             required=True,
-            format_func=lambda value: f"{value} characters" if value == LENGTHS[-1] else str(value),
+            format_func=lambda value: f"{value} {view.input.many}" if value == LENGTHS[-1] else str(value),
             key="story_length",
             label_visibility="collapsed",
         )
@@ -65,20 +63,18 @@ def _story(view: View) -> None:
     with patience("It writes") as step:
         seed = st.session_state.get("story_seed", 0)
         continuation = resources.continuation(view.model, view.source, n, temperature, seed, step=step)
-    st.code(_plain(view, [*view.original().ids(), *continuation]), language=None, wrap_lines=True)
-    config = view.task.config
+    st.code(view.input.plain([*view.original().ids(), *continuation]), language=None, wrap_lines=True)
+    read, trained = view.shape.max_len, ""
+    if view.task is not None:
+        read, trained = (
+            view.task.config.max_len,
+            f"was trained on {escape_markdown(texts.title(view.task.config.text))} and ",
+        )
     st.caption(
-        f"It was trained on {escape_markdown(texts.title(config.text))} and never sees more than {config.max_len} characters "
-        "at once: "
+        f"It {trained}never sees more than {read} {view.input.many} at once: "
         + (
-            f"its encoder reads the last {config.max_len}, its decoder says {config.max_len} more, and so on."
+            f"its encoder reads the last {read}, its decoder says {read} more, and so on."
             if view.is_pair
-            else f"once there are {config.max_len}, the first one drops out for each that comes, and it reads the rest anew."
+            else f"once there are {read}, the first one drops out for each that comes, and it reads the rest anew."
         )
     )
-
-
-def _plain(view: View, tokens: Sequence[int]) -> str:
-    """Tokens as the text that they are; what is no character is left out."""
-    alphabet = view.task.config.alphabet
-    return "".join(alphabet[token - 1] for token in tokens if 1 <= token <= len(alphabet))

@@ -15,6 +15,7 @@ from pages.home.training_record import training_panel
 from pages.shared import screens
 from pages.shared.link_widgets import choose
 from pages.shared.model_card import card_of_model
+from pages.shared.picture import panel
 from pages.shared.session import View, open_page
 from xformer.counting import n_parameters, parameters_by_part
 from xformer.viz.diagram import diagram
@@ -26,26 +27,25 @@ LEARNED = 0.5
 
 def page() -> None:
     view = open_page("See a transformer think", "Where does my input go?")
-    st.markdown(f"**{view.task.rule.does}**{_has_it_learned(view)}")
-    if view.task.rule.is_open_ended:
-        continuation_panel(view)
-    elif view.task.rule.is_image:
-        class_panel(view)
-    else:
-        answer_panel(view)
-    more = {name: words for name, words in MORE.items() if name != "wrong" or view.task.rule.is_image}
+    st.markdown(f"**{view.input.does}**{_has_it_learned(view)}")
+    panel(ANSWERS.get(view.input.kind, continuation_panel), view)
+    left_out = {"wrong"} if not view.shape.image else set()
+    left_out |= {"training", "numbers"} if view.task is None else set()
+    more = {name: words for name, words in MORE.items() if name not in left_out}
     shown = choose("more", more, "inside", "More about this model", label_visibility="collapsed")
     view.share()
-    SHOW[shown](view)
+    panel(SHOW[shown], view)
 
 
 def _has_it_learned(view: View) -> str:
     """What is known of how well the model does what its task asks for; nothing where it does it as a rule."""
+    if view.task is None:
+        return ""
     card = card_of_model(view.model)
     figures = card.get("figures") or card.get("reported")
     if not isinstance(figures, dict):
         return " At least that is its task; nobody has scored whether it does."
-    if view.task.rule.is_open_ended or figures["exact_match"] >= LEARNED:
+    if view.input.goes_on or figures["exact_match"] >= LEARNED:
         return ""
     share = percent(figures["exact_match"], 1)
     return f" At least that is its task: at this step it gets {share} of unseen inputs wholly right."
@@ -53,25 +53,26 @@ def _has_it_learned(view: View) -> str:
 
 def _inside(view: View) -> None:
     """The picture of the model, each box of it the way to its screen."""
+    example = view.original().example
+    n_target = None if example.target is None else example.target.shape[1]
+    picture = diagram(view.config, view.config.n_positions(example.stream.shape[1]), n_target)
     st.caption(
         "This is what your input passes through. Click a box to see what happens to it there; **Attention** is a good one "
         "to begin with. Model, input and mask are chosen in the sidebar, and stay when you go on."
     )
-    example = view.original().example
-    n_target = None if example.target is None else example.target.shape[1]
-    config = view.checkpoint.config
-    picture = diagram(config, config.n_positions(example.stream.shape[1]), n_target)
     target = model_diagram(picture, available=frozenset(screens.screens()), key="diagram")
     if target is not None:
         st.switch_page(screens.file_of(target))  # what is in the sidebar goes along
 
 
 def _parameters(view: View) -> None:
-    config = view.checkpoint.config
+    config = view.config
     st.subheader(f"{n_parameters(config):,} learned numbers", anchor=False)
     show_parts(parameters_by_part(config))
 
 
+ANSWERS = {"symbols": answer_panel, "image": class_panel}
+"""What a model says by itself, by the kind of its input; with all others it goes on with what it reads."""
 MORE = {
     "inside": "What is inside",
     "wrong": "What it gets wrong",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.shared.call import Call
-from pages.shared.image_input import show_image, test_predictions
+from pages.shared.input_kinds.image import show_image, test_predictions
 from pages.shared.layout import is_dark
 from pages.shared.notebook import heading
 from pages.shared.picture import footer, shown
@@ -43,7 +43,7 @@ def _verdict(view: View, run: Reading) -> str:
     ran = "It ran just now, and said this once, at its class token."
     if not run.has_right_answer:
         return f"{says}. Nobody knows what a drawn image is, so this is neither right nor wrong. {ran}"
-    rule, [right], [of_right] = view.task.rule, run.answer, run.probability_of_answer
+    rule, [right], [of_right] = view.own.task.rule, run.answer, run.probability_of_answer
     assert isinstance(rule, Digits)
     verdict = "which is right" if run.right[0] else f"**which is wrong**: {right} gets {percent(of_right, 1)}"
     return f"Test image {rule.test_number(view.source)} is a {right}. {says}, {verdict}. {ran}"

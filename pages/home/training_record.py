@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import streamlit as st
@@ -27,21 +26,8 @@ def training_panel(view: View) -> None:
         )
         return
     tiles = st.columns(4)
-    if view.task.rule.is_open_ended:
-        tiles[0].metric(
-            f"Bits per character{figures.get('at', '')}",
-            f"{figures['loss'] / math.log(2):.3f}",
-            help=f"The loss on text it never read, {figures['loss']:.4f} nats, in bits. Knowing nothing, it would need "
-            f"{math.log2(view.task.config.symbols):.2f}.",
-            border=True,
-        )
-    else:
-        tiles[0].metric(
-            f"{'Images right' if view.task.rule.is_image else 'Exact match'}{figures.get('at', '')}",
-            percent(figures["exact_match"]),
-            help="Images whose digit it says." if view.task.rule.is_image else "Whole sequences right.",
-            border=True,
-        )
+    score = view.kind.score(view.subject, figures)
+    tiles[0].metric(score["label"] + figures.get("at", ""), score["value"], help=score["help"], border=True)
     seed = figures.get("seed", card["seed"])
     tiles[1].metric("On unseen inputs", f"{figures['samples']:,}", help=f"From seed {seed}.", border=True)
     tiles[2].metric("Training steps", f"{card['step']:,}", help=f"{recipe['batch_size']} inputs each.", border=True)

@@ -25,7 +25,7 @@ CARDS_IN_A_ROW = 3
 
 def position_kinds_panel(view: View, side: str | None) -> None:
     """A card each, that of the model marked; a learned kind is drawn where the model has learned it."""
-    config = view.checkpoint.config
+    config = view.config
     draw = choose("draw", DRAW, "done", "Draw", label_visibility="collapsed")
     n = max(2, view.longest_trained(side))
     heads = f"{config.n_heads} head{'s' if config.n_heads > 1 else ''} of {config.d_head}"
@@ -44,7 +44,7 @@ def position_kinds_panel(view: View, side: str | None) -> None:
 
 
 def _card(view: View, kind: PositionKind, draw: str, n: int, side: str | None) -> None:
-    config, run = view.checkpoint.config, view.original()
+    config, run = view.config, view.original()
     own = kind is config.position_kind
     heading(kind.title + (" :green-badge[:material/check: this model]" if own else ""))
     if kind.acts_on == "nothing":

@@ -20,7 +20,9 @@ def _about_loss(view: View, side: str | None) -> str:
     without, off = with_and_without(view)
     n = len(without.answer)
     loss = f"the loss goes from {without.loss:.4f} to {off.loss:.4f} nats."
-    if view.task.rule.is_open_ended or (view.task.rule.is_image and without.has_right_answer):
+    if not without.asked:
+        said = ""
+    elif view.input.goes_on or (view.shape.image and without.has_right_answer):
         said = f"Without positions {loss} "
     elif without.has_right_answer:
         said = f"Without positions {off.n_right} of {n} are right instead of {without.n_right}, and {loss} "
@@ -37,7 +39,7 @@ def _about_loss(view: View, side: str | None) -> str:
 
 
 def _about_waves(view: View, side: str | None) -> str:
-    config = view.checkpoint.config
+    config = view.config
     if not config.position_kind.wave_width(config):
         return ""
     waves, longest = wavelengths(config), view.longest_trained(side)
@@ -52,12 +54,12 @@ def _about_waves(view: View, side: str | None) -> str:
 
 
 def _about_band(view: View, side: str | None) -> str:
-    config = view.checkpoint.config
+    config = view.config
     return config.position_kind.offset_note(config)
 
 
 def _about_sums(view: View, side: str | None) -> str:
-    if view.checkpoint.config.d_model % 2:
+    if view.shape.d_model % 2:
         return ""
     return (
         "Drawn by how far apart, **sinusoidal** and **rotary** are the same kind of sum, Σ cos(offset · ω): one adds its waves "

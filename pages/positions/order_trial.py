@@ -19,19 +19,17 @@ def order_trial(view: View) -> None:
         )
         return
     st.metric("Largest difference", f"{found.difference:.1e}", help="Of any logit, between the two runs.", border=True)
-    is_causal = bool(view.checkpoint.config.causal)
-    st.caption(trial_in_words(found, is_image=view.task.rule.is_image, is_causal=is_causal))
+    is_causal = view.shape.is_causal
+    st.caption(trial_in_words(found, what="patches" if view.shape.image else "tokens", is_causal=is_causal))
 
 
-def trial_in_words(found: OrderTest, *, is_image: bool, is_causal: bool) -> str:
+def trial_in_words(found: OrderTest, *, what: str, is_causal: bool) -> str:
     """What was tried, and what came of it."""
     tried = "Tried just now, with positions off: the input, and " + (
-        "the same patches in reverse order." if is_image else "the input backwards."
+        "the same patches in reverse order." if what == "patches" else "the input backwards."
     )
     if found.is_blind:
-        outputs = "The answer is the same" if is_image else "Each token gets the same output in both"
-        return (
-            f"{tried} {outputs}, but for rounding: this model then sees a bag of {'patches' if is_image else 'tokens'}."
-        )
+        outputs = "The answer is the same" if what == "patches" else "Each token gets the same output in both"
+        return f"{tried} {outputs}, but for rounding: this model then sees a bag of {what}."
     differ = f"{tried} The outputs differ (its largest logit is {found.scale:.1e})"
     return f"{differ}: the causal mask still tells how many tokens came before." if is_causal else f"{differ}."

@@ -19,7 +19,7 @@ MOST_WAVES = 8
 
 def own_positions_panel(view: View, side: str | None) -> None:
     """Draw what this model adds or turns at each position."""
-    config = view.checkpoint.config
+    config = view.config
     is_added, n = config.position_kind.acts_on == "stream", positions_of(view, side)
     shown = ask_window(n, MOST_ROWS_DRAWN, "positions_from")
     if is_added:
@@ -46,7 +46,7 @@ def offsets_panel(view: View, side: str | None) -> None:
     n = min(positions_of(view, side), max(2, view.longest_trained(side)))
     heading("Two positions, by how far apart")
     picture(view, "offsets", viz.position_offsets, view.original(), n=n, stack=side)
-    if caption := view.checkpoint.config.position_kind.offset_caption(view.checkpoint.config):
+    if caption := view.config.position_kind.offset_caption(view.config):
         st.caption(caption)
     else:
         band = table(view, analysis.position_offsets, view.original(), n=n, stack=side)
@@ -58,14 +58,14 @@ def offsets_panel(view: View, side: str | None) -> None:
 
 def positions_of(view: View, side: str | None) -> int:
     """How many positions there are to draw: all that the model can have, or where they hang on the end, those of the input."""
-    config = view.checkpoint.config
+    config = view.config
     return config.max_len if config.position_kind.keeps_keys else len(view.original().tokens_of(side))
 
 
 def _curves(view: View, shown: range, side: str | None) -> None:
-    kind, longest = view.checkpoint.config.position_kind, view.longest_trained(side)
+    kind, longest = view.config.position_kind, view.longest_trained(side)
     heading("Some of its dimensions")
-    waves = _ask_waves(view.checkpoint.config.d_model)
+    waves = _ask_waves(view.shape.d_model)
     trained = longest if kind.keeps_keys and longest < shown.stop else None
     of = {"dimensions": waves, "positions": shown, "stack": side}
     picture(view, "curves", viz.position_curves, view.original(), trained=trained, **of)

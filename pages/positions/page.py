@@ -20,6 +20,9 @@ def page() -> None:
     view = open_page("Positions", "How does the model know where a token is?")
     positions_switch(view)
     panels = _panels(view)
+    if not panels:
+        view.share()
+        return
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         show = choose("show", panels, next(iter(panels)), "Show", key="positions_show", label_visibility="collapsed")
         side = ask_side() if show not in (ATTENTION, PLACES) and view.is_pair else None
@@ -39,15 +42,16 @@ def page() -> None:
 
 def _panels(view: View) -> dict[str, str]:
     """What there is to see of this model."""
-    kind = view.checkpoint.config.position_kind
+    panels = {ATTENTION: "with and without"} if view.shape.can_drop_positions else {}
+    if view.task is None:
+        return panels
+    kind = view.config.position_kind
     own = f"its own kind: {kind.title}"
-    panels = {}
     if kind.acts_on != "nothing":
-        panels[ATTENTION] = "with and without"
         if not kind.is_drawn_by_offset:
             panels[OWN] = own
         panels[OFFSETS] = own if kind.is_drawn_by_offset else "by how far apart"
-    if view.task.rule.is_image and kind.acts_on == "stream":
+    if view.shape.image and kind.acts_on == "stream":
         panels[PLACES] = "where a patch is"
     return {**panels, ALL_KINDS: "all kinds"}
 

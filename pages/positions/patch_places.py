@@ -30,7 +30,7 @@ def places_panel(view: View) -> None:
 
 def _verdict(view: View, found: Nearness, side: int) -> str:
     """What follows from the share, held against chance."""
-    config = view.checkpoint.config
+    config = view.config
     if not config.position_kind.learned(config):
         return "These vectors are fixed, counted row by row; nothing of them was learned."
     if found.is_above_chance:

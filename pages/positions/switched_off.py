@@ -28,7 +28,7 @@ def positions_switch(view: View) -> None:
     """What the model says, with the positions' switch beside it."""
     what = _what(view)
     prediction_lanes(view, what)
-    if view.checkpoint.config.position_kind.acts_on == "nothing":
+    if not view.shape.can_drop_positions:
         st.info("This model has no positions that could be switched off.", icon=":material/info:")
         return
     is_off = OFF in view.on

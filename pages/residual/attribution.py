@@ -33,7 +33,7 @@ def attribution_panel(view: View) -> None:
     heading("Who adds what to one output")
     position, goal = _ask_output(view)
     original, changed = view.original(), view.changed()
-    is_lead, label = goal == "lead", view.task.vocabulary.labels
+    is_lead, label = goal == "lead", view.subject.labels
     # Where nobody knows the token, a changed run is asked about the one that the original says.
     known = int(original.example.labels[0, position]) != IGNORED
     token = None if known or changed is None else original.explained(position)
@@ -60,7 +60,7 @@ def attribution_panel(view: View) -> None:
         else ""
     )
     caption(
-        _IDENTITY[view.checkpoint.config.norm]
+        _IDENTITY[view.shape.norm]
         + f" A head’s part is its z·W_O; what moved **which** way it looks is not in it.{few}"
     )
     parts_notes(frames[view.shown], position)
@@ -71,11 +71,11 @@ def _ask_output(view: View) -> tuple[int, str]:
     run = view.original()
     labels = run.example.labels[0].tolist()
     positions = [index for index, token in enumerate(labels) if token != IGNORED]
-    if view.task.rule.is_open_ended and not view.is_pair:
-        positions.append(len(labels) - 1)  # what comes after the last character nobody knows; the model says something
+    if run.open_output is not None:
+        positions.append(run.open_output)  # what comes after the last character nobody knows; the model says something
     seed("pos", positions, positions[0], key="residual_pos", called="position")
-    reads, token = view.reads(run, "decoder"), view.task.vocabulary.labels
-    verb = "has to say" if run.has_right_answer else "really followed by" if view.task.rule.is_open_ended else "says"
+    reads, token = view.reads(run, "decoder"), view.subject.labels
+    verb = "has to say" if run.has_right_answer else view.kind.verb
 
     def position_words(at: int) -> str:
         known = labels[at] != IGNORED
@@ -102,4 +102,4 @@ def _ask_output(view: View) -> tuple[int, str]:
 
 def _meant(view: View) -> str:
     """Which token is explained, in a word."""
-    return "right" if view.original().has_right_answer else "next" if view.task.rule.is_open_ended else "predicted"
+    return "right" if view.original().has_right_answer else view.kind.meant

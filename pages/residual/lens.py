@@ -32,21 +32,19 @@ def lens_panel(view: View) -> None:
         positions=shown if len(shown) < len(positions) else None,
     )
     caption(_what(view, frames[ORIGINAL], positions, shown))
-    lens_notes(frames, len(view.task.vocabulary), judged=view.original().has_right_answer)
+    lens_notes(frames, len(view.subject.labels), judged=view.original().has_right_answer)
 
 
 def _what(view: View, frame: pd.DataFrame, positions: list[int], shown: list[int]) -> str:
     """What the picture is, under this model and this input."""
-    norm = "the model’s last norm and its unembedding" if view.checkpoint.config.final_norm else "the unembedding"
+    norm = "the model’s last norm and its unembedding" if view.shape.final_norm else "the unembedding"
     which = "the decoder’s stream" if view.is_pair else "the stream"
     if view.original().has_right_answer:
         outline = "✓ and the outline mark the right answer"
-    elif view.task.rule.is_open_ended:
-        outline = (
-            "a text has no right answer; the outline marks where the likeliest character is what really comes next"
-        )
     else:
-        outline = "nobody knows the right answer here; the outline marks what the unchanged model says in the end"
+        outline = (
+            view.kind.outline.format(one=view.input.one) if view.original().asked else "nobody knows what is right here"
+        )
     first, n_points = positions[0], len(set(frame["depth"]))
     left_out = f" The {first} positions before the answer have nothing to get right and are left out." if first else ""
     thin = f" Of {n_points} steps {MOST_POINTS} are drawn." if n_points > MOST_POINTS else ""

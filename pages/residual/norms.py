@@ -32,7 +32,7 @@ def norms_panel(view: View) -> None:
         positions=shown if len(shown) < len(positions) else None,
     )
     caption(_caption(view, what, frames[-1], positions, shown))
-    if notes := norm_notes(frames[-1], what, view.checkpoint.config.norm):
+    if notes := norm_notes(frames[-1], what, view.shape.norm):
         what_to_notice(notes)
 
 
@@ -43,7 +43,7 @@ def _caption(view: View, what: str, frame: pd.DataFrame, positions: list[int], s
         if what == "stream"
         else "‖f(x)‖, the length of what a step adds."
     )
-    if view.checkpoint.config.norm == "post":
+    if view.shape.norm == "post":
         said += " Each norm of this model resets the length of the stream" + (
             ", and what a step adds is measured before that." if what == "added" else "."
         )

@@ -6,6 +6,7 @@ from pages.residual.attribution import attribution_panel
 from pages.residual.lens import lens_panel
 from pages.residual.norms import norms_panel
 from pages.shared.link_widgets import choose
+from pages.shared.picture import panel
 from pages.shared.prediction import prediction_panel
 from pages.shared.session import open_page
 
@@ -18,7 +19,7 @@ def page() -> None:
     prediction_panel(view)
     # The pictures that are not shown are not computed.
     picture = choose("picture", PICTURES, "lens", "Picture", key="residual_picture", label_visibility="collapsed")
-    PANELS[picture](view)
+    panel(PANELS[picture], view)
     view.share()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from xformer.subjects import BareModel, TaskModel
+from xformer.subjects import Subject
 
 
 def n_bytes(value: Any) -> int:
@@ -26,11 +26,11 @@ def _n_bytes(value: Any, seen: set[int]) -> int:
         return 0
     if isinstance(value, np.ndarray):
         return value.nbytes
-    if isinstance(value, TaskModel | BareModel):
-        return 0  # the weights are counted where the model is kept
     if isinstance(value, torch.nn.Module):
         return sum(_n_bytes(tensor, seen) for tensor in (*value.parameters(), *value.buffers()))
     if dataclasses.is_dataclass(value):
+        if isinstance(value, Subject):
+            return 0  # the weights are counted where the model is kept
         return sum(_n_bytes(getattr(value, field.name), seen) for field in dataclasses.fields(value))
     if isinstance(value, Mapping):
         return sys.getsizeof(value) + sum(_n_bytes(item, seen) for item in value.values())

@@ -14,7 +14,8 @@ from xformer.training.transfer import ImportResult
 def ask_model() -> str:
     """The name of the model that runs, with the step of a run written out."""
     runs = models.trained()
-    options = [*models.shipped(), *runs]
+    others = models.foreign_titles()
+    options = [*models.shipped(), *others, *runs]
     before = st.session_state.get("model")
     if before not in options:
         st.session_state["model"] = options[0]
@@ -24,7 +25,7 @@ def ask_model() -> str:
     chosen = st.selectbox(
         "Model",
         options,
-        format_func=lambda name: _shown(name, runs),
+        format_func=lambda name: others.get(name) or _shown(name, runs),
         key="model",
         persist_state="session",
         help="It runs live, on every change. What you train on the Train screen is in this list too.",

@@ -15,7 +15,8 @@ from pages.shared import run_store
 from pages.shared.byte_cache import kept
 from xformer import Checkpoint, load
 from xformer.checkpoints import FILE
-from xformer.errors import RunStoreError, XformerError
+from xformer.errors import RunStoreError, UnavailableError, XformerError
+from xformer.subjects import Subject, TaskModel
 from xformer.training.snapshots import snapshot_file, snapshot_steps
 
 ROOT = Path(__file__).parents[2]
@@ -61,13 +62,13 @@ def steps_of(run: str) -> list[int]:
 
 def run_and_step(name: str) -> tuple[str, int | None] | None:
     """The run and the step that a name means; None when it is a shipped checkpoint's."""
-    match = None if name in shipped() else _RUN.fullmatch(name)
+    match = None if name in (*shipped(), *foreign_titles()) else _RUN.fullmatch(name)
     return None if match is None else (match[1], None if match[2] is None else int(match[2]))
 
 
 def resolved(name: str) -> str | None:
     """The name with its step written out, or None where there is no such model."""
-    if name in shipped():
+    if name in (*shipped(), *foreign_titles()):
         return name
     asked = run_and_step(name)
     if asked is None:
@@ -112,6 +113,8 @@ def path_of(name: str) -> Path:
 
 def shown_path(name: str) -> str:
     """The same as the code at a picture writes it: from the project's folder, or from `RUNS` where runs are kept elsewhere."""
+    if name in foreign_titles():
+        return name
     path = path_of(name)
     if path.is_relative_to(ROOT):
         return str(path.relative_to(ROOT))
@@ -125,8 +128,33 @@ def checkpoint(name: str) -> Checkpoint:
     return load(path_of(name))
 
 
+def foreign_titles() -> dict[str, str]:
+    """The models that are not ours and can be chosen here: their names in links, and what a person calls them."""
+    return {}
+
+
+def foreign(name: str) -> Subject | None:
+    """A model that is not ours by its name in links; None where there is none of that name."""
+    return None
+
+
+def subject(name: str) -> Subject:
+    """What is read under a name, the step of a run written out.
+
+    Raises `CheckpointError` when it cannot be trusted, `UnavailableError` when nothing can be typed into it.
+    """
+    if (found := foreign(name)) is not None:
+        return found
+    chosen = checkpoint(name)
+    if chosen.task is None:
+        raise UnavailableError(f"The model {title_of(name)} names no task, so it has no input.")
+    return TaskModel(chosen.model, chosen.task, name)
+
+
 def title_of(name: str) -> str:
     """What a person calls a model: the name of a checkpoint, or of a run with its step."""
+    if name in (titles := foreign_titles()):
+        return titles[name]
     asked = run_and_step(name)
     if asked is None:
         return name
@@ -141,10 +169,9 @@ def usable(name: str) -> str | None:
     try:
         if (asked := run_and_step(name)) is not None:
             run_store.entry(asked[0])
-        return (
-            None
-            if checkpoint(name).task is not None
-            else f"The model {title_of(name)} names no task, so it has no input."
-        )
+        subject(name)
+    except UnavailableError as error:
+        return str(error)
     except XformerError as error:
         return f"The model {title_of(name)} cannot be opened. {error}"
+    return None

@@ -18,9 +18,19 @@ from streamlit.delta_generator import DeltaGenerator
 
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call, Draw, Shown, Source, code, tables
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import chart_spec, run_title
 from pages.shared.notebook import Table, code_and_data
 from pages.shared.view import ORIGINAL, View
+from xformer.errors import UnavailableError
+
+
+def panel(draw: Callable[..., None], *arguments: Any) -> None:
+    """Draw a part of a screen, or the sentence on why it cannot be had of this kind of model."""
+    try:
+        draw(*arguments)
+    except UnavailableError as error:
+        st.info(escape_markdown(str(error)), icon=":material/info:")
 
 
 def picture(view: Shown, name: str, draw: Draw, *readings: Source, key: str = "", **options: Any) -> Any:

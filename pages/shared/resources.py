@@ -13,16 +13,14 @@ import torch
 
 from pages.shared import run_store
 from pages.shared.byte_cache import budget, shared
-from pages.shared.models import checkpoint, shipped, shown_path, usable
+from pages.shared.models import shipped, shown_path, subject, usable
 from pages.shared.patience import Step
-from xformer import Checkpoint, decoding, edits
-from xformer.continuation import continue_text
-from xformer.decoding import Sampling, decode
+from xformer import decoding, edits
+from xformer.decoding import Sampling
 from xformer.edits import AnyEdit
 from xformer.errors import InputError
-from xformer.memory import check_fits
 from xformer.reading import Reading, Recipe, framed, read
-from xformer.subjects import TaskModel
+from xformer.subjects import Subject
 from xformer.tasks.task import Example
 
 MASKS = ("as trained", "causal", "full")
@@ -42,11 +40,11 @@ def warm_up() -> bool:
     torch.set_num_threads(1)
     for name in shipped():
         if usable(name) is None:
-            task = checkpoint(name).task
-            assert task is not None
-            source = task.vocabulary.read(task.rule.default) if task.rule.missing else task.draw(0)
+            of = subject(name).input
             with suppress(InputError):  # it may be too large for what this server allows
-                decoded(name, tuple(source))  # the first run of a model is slower than all later ones
+                decoded(
+                    name, of.read(of.default if of.missing else of.random(0))
+                )  # the first run of a model is slower than all later ones
     run_store.start_reconciler()
     gc.collect()
     gc.freeze()
@@ -67,10 +65,9 @@ def run(name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str =
 
 
 def _run(name: str, source: tuple[int, ...], mask: str, changes: str) -> Reading:
-    chosen, *_ = _prepare(name, source, mask, changes)
-    assert chosen.task is not None
-    reading = read(TaskModel(chosen.model, chosen.task, name), source, edits=mask_edits(mask), changes=changes)
-    typed = chosen.task.vocabulary.text(list(source))
+    of, *_ = _prepare(name, source, mask, changes)
+    reading = read(of, source, edits=mask_edits(mask), changes=changes)
+    typed = of.input.text(source)
     causal = None if mask == MASKS[0] else mask == "causal"
     return replace(reading, recipe=Recipe(shown_path(name), typed, causal, changes))
 
@@ -84,15 +81,9 @@ def decoded(
     """
 
     def make() -> tuple[tuple[int, float], ...]:
-        chosen, example, changed = _prepare(name, source, mask, changes)
-        assert chosen.task is not None
-        if chosen.task.rule.is_open_ended:
-            return _all(
-                continue_text(chosen.model, _prompt(example), CONTINUATION_LENGTH, edits=changed),
-                CONTINUATION_LENGTH,
-                step,
-            )
-        return _all(decode(chosen.model, example.tokens, edits=changed), len(example.answer), step)
+        of, example, changed = _prepare(name, source, mask, changes)
+        n = CONTINUATION_LENGTH if of.input.goes_on else None
+        return _all(of.steps(example, n, edits=changed), n or len(example.answer), step)
 
     return shared.get(("said", name, source, mask, changes), make)
 
@@ -103,12 +94,9 @@ def continuation(
     """The n tokens that a model goes on with after a text, drawn at a temperature (0: the likeliest each time)."""
 
     def make() -> tuple[tuple[int, float], ...]:
-        chosen, example, _ = _prepare(name, source, MASKS[0], "")
-        draw = torch.Generator().manual_seed(seed)
-        steps = continue_text(
-            chosen.model, _prompt(example), n, sampling=Sampling(temperature=temperature), generator=draw
-        )
-        return _all(steps, n, step)
+        of, example, _ = _prepare(name, source, MASKS[0], "")
+        sampling, draw = Sampling(temperature=temperature), torch.Generator().manual_seed(seed)
+        return _all(of.steps(example, n, sampling=sampling, generator=draw), n, step)
 
     return tuple(token for token, _ in shared.get(("continued", name, source, n, temperature, seed), make))
 
@@ -123,19 +111,12 @@ def _all(steps: Iterable[decoding.Step], n: int, step: Step | None) -> tuple[tup
     return tuple(said)
 
 
-def _prompt(example: Example) -> torch.Tensor:
-    """What a model goes on from: all that was typed, of an encoder-decoder what its encoder reads of it."""
-    return example.stream if example.target is None else example.tokens
-
-
-def _prepare(name: str, source: tuple[int, ...], mask: str, changes: str) -> tuple[Checkpoint, Example, list[AnyEdit]]:
+def _prepare(name: str, source: tuple[int, ...], mask: str, changes: str) -> tuple[Subject, Example, list[AnyEdit]]:
     """The model, what it reads once tokens are replaced, and the edits of its run."""
-    chosen = checkpoint(name)
-    assert chosen.task is not None
-    _, example, changed = framed(TaskModel(chosen.model, chosen.task, name), source, changes)
-    target = None if example.target is None else example.target.shape[1]
-    check_fits(chosen.config, example.stream.shape[1], target, allowed_bytes=budget())
-    return chosen, example, [*mask_edits(mask), *changed]
+    of = subject(name)
+    _, example, changed = framed(of, source, changes)
+    of.check_fits(example, budget())
+    return of, example, [*mask_edits(mask), *changed]
 
 
 def mask_edits(mask: str) -> list[AnyEdit]:

@@ -14,13 +14,13 @@ import streamlit as st
 from pages.shared import models, resources
 from pages.shared.changes import interventions_on, show_chips
 from pages.shared.escape_markdown import escape_markdown
+from pages.shared.input_kinds import kind_of
 from pages.shared.link import asked
 from pages.shared.link_widgets import not_here
+from pages.shared.mask_choice import ask_mask
 from pages.shared.model_choice import ask_model, choose_model
-from pages.shared.sidebar import ask_input, ask_mask
 from pages.shared.view import View
 from xformer.errors import InputError
-from xformer.model_shape import ModelShape
 
 LINKED = ("input", "mask", "edits")
 """What the sidebar keeps in the link, besides the model."""
@@ -38,16 +38,14 @@ def open_page(title: str, question: str) -> View:
         if problem := models.usable(model):
             st.error(escape_markdown(problem))
             st.stop()
-        checkpoint = models.checkpoint(model)
-        task = checkpoint.task
-        assert task is not None
+        subject = models.subject(model)
         asked_at, mask_at = st.container(), st.container()
-        if task.rule.is_image:  # which takes so much room that the mask would be out of sight below it
+        if kind_of(subject).is_tall:
             asked_at, mask_at = mask_at, asked_at
         source, too_much = (), ""
         with asked_at:
             try:
-                source = ask_input(task, checkpoint.config.max_len, model)
+                source = kind_of(subject).ask(subject, model)
             except InputError as error:  # not even the usual input of a model with very many heads
                 too_much = str(error)
         with mask_at:
@@ -55,7 +53,7 @@ def open_page(title: str, question: str) -> View:
     if too_much:
         st.error(escape_markdown(too_much))
         st.stop()
-    view = View(model, source, mask, checkpoint, task, interventions_on(ModelShape.of(checkpoint.config)))
+    view = View(model, source, mask, subject, interventions_on(subject.shape))
     show_chips(view)
     return view
 

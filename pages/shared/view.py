@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from pages.shared import link as link_of_screen
 from pages.shared import resources
 from pages.shared.escape_markdown import escape_markdown
-from xformer import Checkpoint
+from pages.shared.input_kinds import InputKind, kind_of
+from xformer.config import ModelConfig
 from xformer.interventions import Intervention, join
+from xformer.model_shape import ModelShape
 from xformer.reading import Reading
+from xformer.subjects import Input, Subject, TaskModel, own_model, own_task_model
 from xformer.tasks import Task
 
 ORIGINAL = "original"
@@ -25,8 +28,7 @@ class View:
     model: str
     source: tuple[int, ...]
     mask: str
-    checkpoint: Checkpoint
-    task: Task
+    subject: Subject
     interventions: tuple[Intervention, ...]
 
     @property
@@ -37,7 +39,37 @@ class View:
     @property
     def is_pair(self) -> bool:
         """Whether the model has two stacks, an encoder and a decoder."""
-        return self.checkpoint.config.architecture == "encoder-decoder"
+        return self.shape.is_pair
+
+    @property
+    def shape(self) -> ModelShape:
+        """The model from outside, whoever made it."""
+        return self.subject.shape
+
+    @property
+    def input(self) -> Input:
+        """What it reads, and the words to speak of it."""
+        return self.subject.input
+
+    @property
+    def kind(self) -> InputKind:
+        """How screens show that."""
+        return kind_of(self.subject)
+
+    @property
+    def task(self) -> Task | None:
+        """What the model was made for, where that is one of our tasks."""
+        return self.subject.task if isinstance(self.subject, TaskModel) else None
+
+    @property
+    def own(self) -> TaskModel:
+        """The model as one of ours with its task. Raises `UnavailableError` where it is another kind of model."""
+        return own_task_model(self.subject)
+
+    @property
+    def config(self) -> ModelConfig:
+        """The configuration of one of our models. Raises `UnavailableError` where it is another kind of model."""
+        return own_model(self.subject).config
 
     @property
     def on(self) -> frozenset[str]:
@@ -73,7 +105,7 @@ class View:
 
     def longest_trained(self, stack: str | None = None) -> int:
         """The most positions that training ever showed a stack."""
-        source, target = self.task.longest
+        source, target = self.own.task.longest
         return target if stack == "decoder" and target else source
 
     def name_of(self, intervention: Intervention) -> str:
@@ -81,9 +113,9 @@ class View:
         if intervention.replaced is None:
             return intervention.label
         position, token = intervention.replaced
-        if side := self.task.image_side:
+        if side := self.shape.image:
             return f"pixel y{position // side + 1} x{position % side + 1} becomes {token}"
-        return f"position {position} reads {escape_markdown(self.task.vocabulary.labels[token])}"
+        return f"position {position} reads {escape_markdown(self.subject.labels[token])}"
 
     def what_changed(self) -> str:
         """The changes in a few words, for the name of a lane or a legend."""
@@ -93,7 +125,7 @@ class View:
 
     def share(self, **more: str) -> None:
         """Put the view into the address bar, with what else the screen wants to restore, for whoever copies the link."""
-        link = {"model": self.model, "input": self.task.vocabulary.text(list(self.source)), "mask": self.mask, **more}
+        link = {"model": self.model, "input": self.input.text(self.source), "mask": self.mask, **more}
         if self.interventions:
             link["edits"] = join(self.interventions)
         link_of_screen.share(link)

@@ -16,8 +16,8 @@ from xformer.viz.film import pack_film
 
 def play(entry: Entry, task: Task, example: Example, film: Film, exact: Sequence[tuple[int, float]]) -> Rest:
     """Draw the player of a run, and return where it rests."""
-    is_pair, is_image = example.target is not None, task.rule.is_image
-    if is_image:  # its tokens are patches: the picture names them
+    is_pair = example.target is not None
+    if task.n_patches:  # its tokens are patches: the picture names them
         reads = {"right answer": [task.vocabulary.labels[token] for token in example.answer]}
     else:
         reads = {"source" if is_pair else "reads": task.position_names(example.stream[0].tolist())}
@@ -27,7 +27,7 @@ def play(entry: Entry, task: Task, example: Example, film: Film, exact: Sequence
         film.layers,
         film.frames,
         reads=reads,
-        offset=0 if is_image else int((example.labels[0] >= 0).long().argmax()),
+        offset=int((example.labels[0] >= 0).long().argmax()),
         score=task.score_name,
         steps=entry.train.get("steps", 1),
         exact=exact,
@@ -35,7 +35,7 @@ def play(entry: Entry, task: Task, example: Example, film: Film, exact: Sequence
         best=_best(film),
         live=entry.is_active or entry.state == "queued",
         told=player_target(entry.id),
-        judged=not task.rule.is_open_ended,
+        judged=task.has_right_answer(example.source),
     )
     return training_player(packed, key=film_key(entry.id))
 

@@ -9,7 +9,7 @@ import pytest
 from streamlit.dataframe_util import convert_arrow_bytes_to_pandas_df
 
 import xformer
-from pages.shared import image_input
+from pages.shared.input_kinds import image as image_input
 from tests.pages.conftest import ROOT, Open
 from xformer.analysis.images import predict_test_images, wrong_ones
 from xformer.tasks.digit_images import digit_images

@@ -36,12 +36,12 @@ def head_scores(
 ) -> pd.DataFrame:
     """One row per head: layer, head (from 0), what the task needs, the six scores, and induction, for the first input.
 
-    Which positions count is the subject's to say (`Subject.scored`; `look` is "answer" or "source") unless `positions` are
+    Which positions count is the subject's to say (`Input.scored`; `look` is "answer" or "source") unless `positions` are
     given; `keys` are positions of another stream to look at from them, for a decoder whose answer looks at its source. What
     the task needs is missing where no task is known, or where the layer has no part in it.
     """
     if positions is None:
-        positions, keys = reading.subject.scored(reading.example, look)
+        positions, keys = reading.subject.input.scored(reading.example, look)
     needed = reading.subject.task_scores(reading.trace, reading.example)
     rows = []
     for site in reading.sites:

@@ -105,7 +105,7 @@ def surveying(
     n = n_asked if first is None else min(n_asked, first)
     batch = max(1, min(250, MOST_TOKENS_AT_ONCE // max(task.longest))) if batch is None else batch
     pad = task.vocabulary.special.pad
-    inputs = _sequences(sample.tokens, -1 if task.rule.is_image else pad)
+    inputs = _sequences(sample.tokens, -1 if subject.shape.image else pad)
     targets = () if sample.target is None else _sequences(sample.target, pad)
     sites = subject.shape.feed_forward
     positions = {site.path: 0 for site in sites}
@@ -186,6 +186,6 @@ def exciting_inputs(of: Survey, *, layer: int, neuron: int) -> pd.DataFrame:
     for value, (index, position) in zip(peaks, places, strict=True):
         if value > 0:
             names = of.subject.names(torch.tensor(of.read_by(site)[index]))
-            text = "" if of.subject.task.rule.is_image else " ".join(names)
+            text = "" if of.subject.shape.image else " ".join(names)
             rows.append((index, position, names[position], value, text))
     return pd.DataFrame(rows, columns=["input", "position", "token", "activation", "tokens"])

@@ -117,7 +117,7 @@ def _predictions(contender: Contender, batch: Batch, labels: tuple[str, ...], on
     """One forward pass; `one_by_one` as many as an answer has tokens."""
     logits = _logits_one_by_one(contender, batch) if one_by_one else _logits(contender, batch)
     likeliest = logits.softmax(dim=-1).max(dim=-1)  # [input, out]
-    sources, labels_typed = _as_typed(batch, contender.task)
+    sources, labels_typed = contender.task.rule.as_typed(batch.tokens, batch.labels, is_pair=batch.target is not None)
     labelled = labels_typed != IGNORED  # [input, out]
     width = int(labelled.sum(dim=1).max())
     # [input, out]: unlabelled ones go to a spare column
@@ -133,20 +133,6 @@ def _predictions(contender: Contender, batch: Batch, labels: tuple[str, ...], on
         predicted=gathered(joint[likeliest.indices], NO_TOKEN),
         probability=gathered(likeliest.values, 0),
     )
-
-
-def _as_typed(batch: Batch, task: Task) -> tuple[Int[Tensor, "input pos"], Int[Tensor, "input out"]]:
-    """The inputs as a person would type them, and the answers that there are then.
-
-    A piece of a text that is typed has no answer after its last character; an encoder-decoder is given both halves of it.
-    """
-    if not task.rule.is_open_ended:
-        return batch.tokens, batch.labels
-    if batch.target is not None:
-        return torch.cat((batch.tokens, batch.labels), dim=1), batch.labels
-    labels = batch.labels.clone()
-    labels[:, -1] = IGNORED
-    return batch.tokens, labels
 
 
 def _logits(contender: Contender, batch: Batch) -> Float[Tensor, "input out vocab"]:

@@ -171,7 +171,7 @@ def rolling_out(
     example = contender.frame(source)
     answer = tuple(token for token in example.labels[0].tolist() if token != IGNORED)
     n_steps = len(answer)
-    if contender.task.rule.is_open_ended and example.target is None and not forced:
+    if contender.subject.input.goes_on and example.target is None and not forced:
         answer, n_steps = (), CONTINUATION_LENGTH
         work = _after_text(contender, example)
     elif not contender.writes:

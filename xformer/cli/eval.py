@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from xformer.cli.numbers import check_samples, check_seed, figure
 from xformer.cli.say import say_json, say_table
 from xformer.errors import InputError
+from xformer.task_limits import TASK_LIMITS
 
 if TYPE_CHECKING:
     from xformer.tasks import Task
@@ -41,7 +42,7 @@ def _bits(figures: dict[str, Any], task: Task) -> dict[str, float]:
     """Of a text also bits per character."""
     from xformer.tasks import Score
 
-    if not (task.rule.is_open_ended and figures):
+    if not (TASK_LIMITS[task.config.name].is_text and figures):
         return {}
     names = ("loss", "token_accuracy", "exact_match", "samples")
     return {"bits_per_character": Score(**{name: figures[name] for name in names}).bits}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -10,10 +10,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from xformer.decoding import GREEDY, Sampling, Step, decode
 from xformer.edits import AnyEdit
 from xformer.errors import InputError
+from xformer.memory import check_fits
 from xformer.model import Transformer
 from xformer.model_shape import ModelShape
+from xformer.subjects.input import Input
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace, record
@@ -25,6 +28,11 @@ class BareModel:
 
     model: Transformer
     name: str = "model"
+
+    @property
+    def input(self) -> NumbersInput:
+        """The numbers of its tokens."""
+        return NumbersInput()
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -52,11 +60,6 @@ class BareModel:
         """Nobody knows what is right."""
         return False
 
-    @property
-    def instead_of_an_answer(self) -> str:
-        """Nothing is asked for."""
-        return "nothing"
-
     def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
         """The numbers of the tokens."""
         return tuple(self.labels[token] for token in tokens.tolist())
@@ -70,9 +73,22 @@ class BareModel:
         """Last norm (where there is one), then the output layer of the stack that predicts."""
         return self.model.unembed(stream)
 
-    def scored(self, example: Example, look: str) -> tuple[None, None]:
-        """All positions count."""
-        return None, None
+    def steps(
+        self,
+        example: Example,
+        n: int | None = None,
+        *,
+        sampling: Sampling = GREEDY,
+        edits: Sequence[AnyEdit] = (),
+        generator: torch.Generator | None = None,
+    ) -> Iterator[Step]:
+        """What it says until its end token, or `n` tokens; see `xformer.decode`."""
+        return decode(self.model, example.tokens, sampling=sampling, max_steps=n, edits=edits, generator=generator)
+
+    def check_fits(self, example: Example, allowed_bytes: int) -> None:
+        """See `xformer.memory`."""
+        n_target = None if example.target is None else example.target.shape[1]
+        check_fits(self.model.config, example.stream.shape[1], n_target, allowed_bytes=allowed_bytes)
 
     def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
         """Nobody knows what is needed."""
@@ -80,15 +96,37 @@ class BareModel:
 
     def _numbers(self, typed: str | Sequence[int]) -> Int[Tensor, " pos"]:
         size, most = self.model.config.vocab_size, self.model.config.max_len
-        try:
-            numbers = [int(word) for word in typed.split()] if isinstance(typed, str) else [int(word) for word in typed]
-        except ValueError:
-            raise InputError(
-                f"This model reads numbers with spaces between them, like '3 7 12', got {typed!r}."
-            ) from None
+        numbers = self.input.read(typed) if isinstance(typed, str) else [int(word) for word in typed]
         if not numbers or len(numbers) > most or not all(0 <= number < size for number in numbers):
             raise InputError(f"This model reads 1 to {most} tokens from 0 to {size - 1}, like '0 1', got {typed!r}.")
         return torch.tensor(numbers)
+
+
+class NumbersInput(Input):
+    """The numbers of tokens, typed with spaces."""
+
+    @property
+    def does(self) -> str:
+        return "Type the numbers of tokens; nobody knows what it should say to them."
+
+    @property
+    def typed(self) -> str:
+        return "Numbers with spaces between them."
+
+    @property
+    def default(self) -> str:
+        return "0"
+
+    def read(self, text: str) -> tuple[int, ...]:
+        try:
+            return tuple(int(word) for word in text.split())
+        except ValueError:
+            raise InputError(
+                f"This model reads numbers with spaces between them, like '3 7 12', got {text!r}."
+            ) from None
+
+    def text(self, source: Sequence[int]) -> str:
+        return " ".join(map(str, source))
 
 
 @lru_cache(maxsize=16)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from xformer.decoding import GREEDY, Sampling, Step
 from xformer.edits import AnyEdit
 from xformer.model_shape import ModelShape
+from xformer.subjects.input import Input
 from xformer.tasks.task import Example
 from xformer.trace import Trace
 
@@ -21,6 +24,11 @@ class Subject(Protocol):
     @property
     def name(self) -> str:
         """What a person calls it."""
+        ...
+
+    @property
+    def input(self) -> Input:
+        """What it reads, as a person types it."""
         ...
 
     @property
@@ -44,11 +52,6 @@ class Subject(Protocol):
         """Whether what the model says to it can be right or wrong."""
         ...
 
-    @property
-    def instead_of_an_answer(self) -> str:
-        """What stands in an answer's place where nobody knows what is right, in a few words."""
-        ...
-
     def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
         """What stands at each position of a stream, as a person reads it."""
         ...
@@ -61,11 +64,23 @@ class Subject(Protocol):
         """The logits that a place of the stream would have if it were the last: its last norm, then the output layer."""
         ...
 
-    def scored(self, example: Example, look: str) -> tuple[Sequence[int] | None, Sequence[int] | None]:
-        """The positions whose attention tells what a head does, and those of another stream that it is held against.
+    def steps(
+        self,
+        example: Example,
+        n: int | None = None,
+        *,
+        sampling: Sampling = GREEDY,
+        edits: Sequence[AnyEdit] = (),
+        generator: torch.Generator | None = None,
+    ) -> Iterator[Step]:
+        """What it says by itself, token by token: `n` tokens where it goes on with its input, else until its answer ends.
 
-        `look` is "answer", from the answer back to the source where they stand in one stream, or "source". None: all.
+        Raises `UnavailableError` where it says nothing by itself.
         """
+        ...
+
+    def check_fits(self, example: Example, allowed_bytes: int) -> None:
+        """Raise `InputError` where recording a run of it would take more memory than that."""
         ...
 
     def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:

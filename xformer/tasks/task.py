@@ -158,12 +158,6 @@ class Task:
             chances[path] = self.rule.head_score(even, example.source, queries).tolist()
         return chances
 
-    def looks_ahead(self, example: Example) -> int:
-        """How many outputs of an encoder have to look at a token of the source that stands after them."""
-        wanted = self.rule.target_pattern(torch.tensor(example.source))  # [answer, source]
-        queries = torch.tensor(list(self.answer_queries(len(example.source))))[:, None]  # [answer, 1]
-        return int((wanted & (torch.arange(wanted.shape[1]) > queries)).any(dim=1).sum())
-
     def answer(self, source: list[int]) -> list[int]:
         """The right answer to one sequence of symbols."""
         self.rule.check(source)
@@ -174,6 +168,11 @@ class Task:
         """Whether what a model says to a source can be right or wrong: not of a text, which may go on in many ways, nor of
         an image that somebody drew."""
         return self.rule.has_right_answer(source)
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether answers are written token by token until they end, as a text never does."""
+        return self.config.architecture != "encoder" and not self.rule.is_open_ended
 
     def answer_queries(self, n: int) -> range:
         """Where the outputs that say the answer to n symbols stand: a decoder's after its source, all others' at once."""

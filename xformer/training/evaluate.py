@@ -76,14 +76,13 @@ def evaluate_edge_cases(model: Transformer, task: Task) -> Score | None:
 def score_batches(model: Transformer, task: Task, batches: Iterator[Batch]) -> Score:
     """The figures of some batches together: exact match by greedy decoding where answers are written token by token."""
     parts, cells, decoded = [], [], Decoded(model)
-    decodes = model.config.architecture != "encoder" and not task.rule.is_open_ended  # a text has no right end
     for batch in batches:
         parts.append(score(batch.logits(model), batch))
         cells.append(int((batch.labels != IGNORED).sum()))
-        if decodes:
+        if task.is_decoded:
             decoded.add(batch)
     result = average(parts, cells)
-    if not decodes:
+    if not task.is_decoded:
         return result
     return Score(result.loss, result.token_accuracy, decoded.count_right() / result.samples, result.samples)
 

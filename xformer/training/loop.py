@@ -225,7 +225,7 @@ class Run:
         """How good it is now: under teacher forcing, and decoding where that can find another share of answers right."""
         if self.reads_ahead is None:
             few = self.task.sample(FEW, seed=self.config.seed, purpose="held-out", device=self.device)
-            self.reads_ahead = not self.task.rule.is_open_ended and reads_ahead(self.model, few)
+            self.reads_ahead = self.task.is_decoded and reads_ahead(self.model, few)
         found = score(self.held_out.logits(self.model), self.held_out)
         if not self.reads_ahead:
             return found

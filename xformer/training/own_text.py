@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from xformer.errors import ConfigError
 from xformer.presets import Preset
+from xformer.task_limits import TASK_LIMITS
 from xformer.tasks import Task, texts
 
 
@@ -14,7 +15,7 @@ def with_text(preset: Preset, name: str) -> Preset:
 
     Raises `ConfigError` for a preset of another task, `InputError` where the text is not here.
     """
-    if not Task(preset.task).rule.is_open_ended:
+    if not TASK_LIMITS[preset.task.name].is_text:
         raise ConfigError(
             f"Only the task characters reads a text, got the preset {preset.name!r}; for example 'characters'."
         )

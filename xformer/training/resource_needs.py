@@ -9,8 +9,6 @@ from xformer.presets import Preset
 FLOAT = 4
 PROCESS = 290 * 10**6
 """A process that has torch imported and has trained a very small model."""
-IMAGES = 200 * 10**6
-"""The same for the library that brings the images of digits."""
 PER_PARAMETER = 48
 """Weight, gradient, two moments; and all of it once more, and a copy, while the state is written."""
 FUSED = 32
@@ -24,13 +22,7 @@ def memory_needed(settings: Preset) -> int:
 
     model, task, train = settings.model, settings.task, settings.train
     rule = Task(task).rule
-
-    def tokens(length: float) -> float:
-        """How many a model reads of an example of that length, about."""
-        both = model.architecture == "decoder" and not rule.is_open_ended
-        return model.max_len if rule.is_image else length * (2 if both else 1) + 2
-
-    width, longest = tokens((task.min_len + task.max_len) / 2), tokens(task.max_len)
+    width, longest = rule.stream_length((task.min_len + task.max_len) / 2), rule.stream_length(task.max_len)
     stacks = 2 if model.architecture == "encoder-decoder" else 1
     has_dropout = model.dropout > 0
     # Where each score stands in memory, two examples may share a row.
@@ -45,8 +37,8 @@ def memory_needed(settings: Preset) -> int:
     step = FLOAT * train.batch_size * width * ((stacks * model.n_layers + 1) * layer + logits + masks)
     held_out = FLOAT * train.held_out * width * (4 * model.d_model + heads + 1.5 * model.d_ff + logits + 4 * longest)
     drawn = CHUNK * train.batch_size * width * 8 * 5
-    beside = PROCESS + (IMAGES if rule.is_image else 0) + PER_PARAMETER * n_parameters(model) + drawn
-    return int(beside + max(step, held_out, peak_bytes(model, int(tokens(rule.probe_size)))))
+    beside = PROCESS + rule.bytes_beside + PER_PARAMETER * n_parameters(model) + drawn
+    return int(beside + max(step, held_out, peak_bytes(model, int(rule.stream_length(rule.probe_size)))))
 
 
 def weights_on_disk(settings: Preset) -> int:

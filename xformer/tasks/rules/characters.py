@@ -121,8 +121,16 @@ class Characters(Rule):
     def typed_length(self, n: int) -> int:
         return n if self.is_pair else n - 1
 
-    def size(self, source: Sequence[int]) -> int:
-        return len(source)
+    def stream_length(self, size: float) -> float:
+        return size + 2
+
+    def as_typed(self, tokens: Sequences, labels: Sequences, *, is_pair: bool) -> tuple[Sequences, Sequences]:
+        """A piece that is typed has no answer after its last character; an encoder-decoder is given both halves of it."""
+        if is_pair:
+            return torch.cat((tokens, labels), dim=1), labels
+        labels = labels.clone()
+        labels[:, -1] = IGNORED
+        return tokens, labels
 
     @property
     def probe_size(self) -> int:

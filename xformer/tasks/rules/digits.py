@@ -44,6 +44,7 @@ class Digits(Rule):
     )
     unit = "pixels per side"
     is_image = True
+    bytes_beside = 200 * 10**6  # of the library that brings the images
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -86,6 +87,14 @@ class Digits(Rule):
 
     def size(self, source: Sequence[int]) -> int:
         return SIDE
+
+    def stream_length(self, size: float) -> float:
+        return 1 + (SIDE // self.config.patch) ** 2
+
+    def about_causal_mask(self, source: Sequence[int]) -> str:
+        return (
+            "the class token comes first, so it may then look at nothing but itself, and learns nothing of the image."
+        )
 
     def answer_length(self, n: int) -> int:
         return 1

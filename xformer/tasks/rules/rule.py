@@ -61,6 +61,8 @@ class Rule:
     is_open_ended: ClassVar[bool] = False
     """Whether there is no end to what a model says: it goes on with a text, and nobody knows the right answer."""
 
+    bytes_beside: ClassVar[int] = 0
+    """Memory of what brings its inputs."""
     stalled_above: ClassVar[float] = 1.0
     """A training loss, in nats, that a run which has not stalled is below after most of its steps."""
 
@@ -160,6 +162,26 @@ class Rule:
         """Where the outputs that say the answer to n symbols stand: a decoder's after its source, all others' at once."""
         start = n if self.config.architecture == "decoder" else 0
         return range(start, start + self.answer_length(n))
+
+    def stream_length(self, size: float) -> float:
+        """About how many tokens a model reads of an example of that size."""
+        return size * (2 if self.config.architecture == "decoder" else 1) + 2
+
+    def as_typed(self, tokens: Sequences, labels: Sequences, *, is_pair: bool) -> tuple[Sequences, Sequences]:
+        """Of a batch the inputs as a person would type them, and the answers that there are then."""
+        return tokens, labels
+
+    def about_causal_mask(self, source: Sequence[int]) -> str:
+        """What the causal mask would take from a model that sees everything, as the end of “Set the mask to Causal: …”."""
+        wanted = self.target_pattern(torch.tensor(list(source)))  # [answer, source]
+        queries = torch.tensor(list(self.answer_queries(len(source))))[:, None]  # [answer, 1]
+        ahead = int((wanted & (torch.arange(wanted.shape[1]) > queries)).any(dim=1).sum())
+        if not ahead:
+            return "no output of this input needs a token that comes after it. Does the model know?"
+        return (
+            "a position then sees only itself and what came before, and "
+            f"{ahead} of {len(wanted)} outputs need a token that comes later."
+        )
 
     def size(self, source: Sequence[int]) -> int:
         """The size of a source, in `unit`."""

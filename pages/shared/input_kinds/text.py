@@ -1,0 +1,46 @@
+"""Text: nothing is right or wrong, but the tokens that really come next surprise the model or not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pages.components.prediction_strip import Lane
+from pages.shared.input_kinds.kind import InputKind, first_asked, moved
+from xformer.reading import Reading
+from xformer.subjects import Subject
+from xformer.words import percent
+
+
+class _Text(InputKind):
+    verb = "really followed by"
+    meant = "next"
+    outline = "a text has no right answer; the outline marks where the likeliest {one} is what really comes next"
+
+    def read_rows(self, run: Reading) -> list[Lane]:
+        """With a lane of what comes next; its bars say how far each token was expected."""
+        comes = Lane("comes next", run.answers, probability=run.probability_of_answer, offset=first_asked(run))
+        return [*super().read_rows(run), comes]
+
+    def sentence(self, original: Reading, changed: Reading | None, what: str) -> str:
+        """A text may go on in many ways: how far what really comes was expected."""
+        run, one = changed or original, original.subject.input.one
+        expects = f"the {one} that really comes next gets **{percent(math.exp(-run.loss), 1)}** (the geometric mean)"
+        if changed is None:
+            return f"T{expects[1:]}: {_bits(run)}. A text may go on in many ways, so no guess is right or wrong."
+        return f"With {what} {expects}, {_bits(run)} instead of {_bits(original)}. {moved(original, run)}"
+
+    def score(self, subject: Subject, figures: dict[str, Any]) -> dict[str, str]:
+        return {
+            "label": f"Bits per {subject.input.one}",
+            "value": f"{figures['loss'] / math.log(2):.3f}",
+            "help": f"The loss on text it never read, {figures['loss']:.4f} nats, in bits. Knowing nothing, it would need "
+            f"{math.log2(len(subject.input.replacements)):.2f}.",
+        }
+
+
+def _bits(run: Reading) -> str:
+    return f"{run.loss / math.log(2):.3f} bits per {run.subject.input.one}"
+
+
+KIND = _Text()

@@ -1,0 +1,91 @@
+"""Every screen with a model that is not ours: its main picture is there, and what cannot be shown says why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from tests.pages.conftest import Open, plain
+from tests.pages.stranger import STRANGERS, let_in
+from xformer.errors import UnavailableError
+from xformer.subjects import Subject, own_model, own_task_model
+
+
+@pytest.fixture(autouse=True)
+def _known(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_in(monkeypatch)
+
+
+def everything(app: AppTest) -> str:
+    return plain(" ".join(one.value for kind in ("caption", "markdown", "info") for one in getattr(app, kind)))
+
+
+def n_charts(app: AppTest) -> int:
+    return sum(len(app.get(kind)) for kind in ("vega_lite_chart", "arrow_vega_lite_chart", "plotly_chart"))
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+def test_nothing_of_ours_can_be_reached(name: str) -> None:
+    subject = STRANGERS[name]
+    assert isinstance(subject, Subject)
+    asks: list[Callable[[Subject], object]] = [own_model, own_task_model]
+    for ask in (*asks, lambda one: one.record(one.frame(one.input.default)).config):
+        with pytest.raises(UnavailableError):
+            ask(subject)
+
+
+WEIGHTS = "is of another kind"
+SCREENS = [
+    ("home", {}, 0, WEIGHTS),
+    ("attention", {"panel": "scores of all heads"}, 0, "Shares of a head's attention"),
+    ("attention", {"panel": "step by step"}, 4, WEIGHTS),
+    (
+        "attention",
+        {"panel": "change the run", "edits": "silence:decoder.0.attn.1,token:1.99"},
+        0,
+        "runs again with each change",
+    ),
+    ("attention", {"panel": "rollout", "mask": "full"}, 1, "The mask is **full** now"),
+    ("embeddings", {"show": "vectors"}, 2, "24 numbers"),
+    ("embeddings", {"show": "vocabulary"}, 0, WEIGHTS),
+    ("positions", {"edits": "positions:off"}, 3, "causal mask"),
+    ("feed_forward", {"picture": "map"}, 1, "32 neurons"),
+    ("feed_forward", {"picture": "token"}, 0, WEIGHTS),
+    ("feed_forward", {"picture": "neuron"}, 1, "Only for a model that was trained here"),
+    ("feed_forward", {"picture": "firing"}, 1, "on this input"),
+    ("residual", {"picture": "lens", "edits": "mute:decoder.1.ffn"}, 2, "Logit lens"),
+    ("residual", {"picture": "parts"}, 0, WEIGHTS),
+    ("residual", {"picture": "norms"}, 1, "the length of the residual stream"),
+    ("compare", {}, 0, "was not trained here"),
+    ("bug_lab", {}, 0, "it was not trained here"),
+]
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+@pytest.mark.parametrize(("screen", "link", "charts", "says"), SCREENS)
+def test_every_screen_shows_what_it_can_and_says_why_where_it_cannot(
+    open_page: Open, name: str, screen: str, link: dict[str, str], charts: int, says: str
+) -> None:
+    app = open_page(f"pages/{screen}/page.py", model=name, **link)
+    assert not app.exception
+    assert not app.error
+    assert not app.warning
+    assert app.query_params["model"] == name
+    assert all(app.query_params[key] == value for key, value in link.items())
+    assert says in everything(app)
+    assert "nan" not in everything(app).lower().split()
+    assert n_charts(app) >= charts
+
+
+def test_what_is_typed_is_read_by_the_model_itself(open_page: Open) -> None:
+    app = open_page("pages/attention/page.py", model="stranger", input="Käse")
+    assert app.query_params["input"] == "Käse"
+    app.sidebar.text_input(key="input").set_value("x" * 40).run()
+    assert "Bytes 9 to 40 of your 40 are shown: the last 32" in everything(app)
+    app.sidebar.text_input(key="input").set_value("x").run()
+    assert "at least two characters" in app.error[0].value
+    app.sidebar.selectbox(key="model").set_value("reverse").run()
+    assert app.sidebar.text_input(key="input").value == "3 7 12 9 4 11"
+    assert not app.exception
