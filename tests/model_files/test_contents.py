@@ -85,6 +85,11 @@ def test_some_published_configurations_have_infinity(tmp_path: Path) -> None:
             {"config.json": CONFIG, "tokenizer_config.json": {"auto_map": {"AutoTokenizer": ["evil.T", None]}}, **SAFE},
             r"own code \(tokenizer_config.json names",
         ),
+        (
+            {"config.json": CONFIG | {"text_config": {"auto_map": {"AutoModel": "evil.M"}}}, **SAFE},
+            "brings its own code",
+        ),
+        ({"config.json": CONFIG | {"transformers_weights": "adapter_model.bin"}, **SAFE}, "under transformers_weights"),
         ({"config.json": CONFIG | {"quantization_config": {"quant_method": "gptq"}}, **SAFE}, "quantised with 'gptq'"),
         ({"config.json": CONFIG, "adapter_config.json": {}, **SAFE}, "an adapter to another model"),
         ({"m.gguf": gguf(), "config.json": CONFIG | {"auto_map": {"AutoModel": "evil.Model"}}}, "brings its own code"),
@@ -101,6 +106,16 @@ def test_a_configuration_of_gigabytes_is_not_read(tmp_path: Path) -> None:
     with (folder / "config.json").open("wb") as file:
         file.truncate(10 * 1024**3)  # takes no room: there is nothing in it
     with pytest.raises(ModelFileError, match="at most 16,777,216 are read"):
+        inspect(folder)
+
+
+def test_a_tokenizer_of_gigabytes_is_not_read(tmp_path: Path) -> None:
+    folder = a_model(tmp_path)
+    with (folder / "tokenizer.json").open("wb") as file:
+        file.truncate(10 * 1024**3)
+    with pytest.raises(
+        ModelFileError, match=r"'tokenizer.json' has 10,737,418,240 bytes; of a file beside the weights"
+    ):
         inspect(folder)
 
 

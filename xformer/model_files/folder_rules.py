@@ -12,6 +12,9 @@ from xformer.errors import ModelFileError
 from xformer.model_files.guarded_json import read_object
 
 MOST_FILES = 2_000
+TEXTS = (".json", ".txt", ".jinja", ".model", ".spm", ".tiktoken")
+MOST_TEXT = 128 * 1024**2
+"""Bytes of a tokenizer, which is read whole; the largest known has 35 MB."""
 TOKENIZERS = (
     "tokenizer.json",
     "tokenizer.model",
@@ -37,11 +40,23 @@ def file_names(folder: Path) -> list[str]:
         )
     inside = _whole_model(folder)
     for name in names:
-        if (folder / name).is_symlink() and not (folder / name).resolve().is_relative_to(inside):
+        file = folder / name
+        if file.is_symlink() and not file.resolve().is_relative_to(inside):
             raise ModelFileError(
-                f"{name!r:.100} is a link that leads out of the model's folder; put the file itself there."
+                f"{name!r:.100} is a link that leads out of the model's folder; put the file there itself."
+            )
+        if name.endswith(TEXTS) and (size := _size(file)) > MOST_TEXT:
+            raise ModelFileError(
+                f"{name!r:.100} has {size:,} bytes; of a file beside the weights {MOST_TEXT:,} are read."
             )
     return names
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:  # a link to what is gone
+        return 0
 
 
 def _whole_model(folder: Path) -> Path:
@@ -59,9 +74,15 @@ def checked_config(folder: Path, names: list[str]) -> dict[str, Any]:
             "save the whole with save_pretrained."
         )
     config = read_object(folder / "config.json") if "config.json" in names else {}
-    _check_no_code("config.json", config)
-    if "tokenizer_config.json" in names:
-        _check_no_code("tokenizer_config.json", read_object(folder / "tokenizer_config.json"))
+    tokenizer = read_object(folder / "tokenizer_config.json") if "tokenizer_config.json" in names else {}
+    for part in (config, *config.values()):  # a model of pictures and text has a configuration for each
+        _check_no_code("config.json", part)
+    _check_no_code("tokenizer_config.json", tokenizer)
+    if named := config.get("transformers_weights"):
+        raise ModelFileError(
+            f"config.json names {str(named)[:60]!r} under transformers_weights, and other files than those that are looked at "
+            "here are not read; name the weights model.safetensors and remove the entry."
+        )
     if quantised := config.get("quantization_config"):
         method = quantised.get("quant_method") if isinstance(quantised, Mapping) else None
         raise ModelFileError(
@@ -71,8 +92,8 @@ def checked_config(folder: Path, names: list[str]) -> dict[str, Any]:
     return config
 
 
-def _check_no_code(file: str, config: Mapping[str, Any]) -> None:
-    if own := config.get("auto_map"):
+def _check_no_code(file: str, config: Any) -> None:
+    if isinstance(config, Mapping) and (own := config.get("auto_map")):
         first = next(iter(own.values()), "") if isinstance(own, Mapping) else own
         raise ModelFileError(
             f"This model brings its own code ({file} names {str(first)[:60]!r} under auto_map), and no code of a model is "
