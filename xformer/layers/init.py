@@ -20,9 +20,11 @@ from xformer.layers.position_tables import PositionTables
 
 @torch.no_grad()
 def initialise(model: nn.Module, config: ModelConfig, generator: torch.Generator | None = None) -> None:
-    """Fill every parameter of `model` in place."""
+    """Fill every parameter of `model` in place. Those on the meta device have a shape and no numbers, and stay so."""
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
+            if parameter.is_meta:  # drawing there imports torch's compiler: seconds for nothing
+                continue
             if isinstance(module, LayerNorm):
                 parameter.fill_(1.0 if name == "weight" else 0.0)
             elif parameter.dim() == 1:

@@ -22,10 +22,11 @@ def sinusoidal(n_pos: int, d_model: int, base: float = 10_000.0) -> Float[Tensor
 def _waves(n_pos: int, d_model: int, base: float) -> Float[Tensor, "pos d_model"]:
     import torch
 
-    position = torch.arange(n_pos, dtype=torch.float64)[:, None]  # [pos, 1]
-    pair = torch.arange(0, d_model, 2, dtype=torch.float64)  # [⌈d_model/2⌉]: 2i
+    # On the meta device, arange would import torch's compiler first: seconds.
+    position = torch.arange(n_pos, dtype=torch.float64, device="cpu")[:, None]  # [pos, 1]
+    pair = torch.arange(0, d_model, 2, dtype=torch.float64, device="cpu")  # [⌈d_model/2⌉]: 2i
     angle = position / base ** (pair / d_model)  # [pos, ⌈d_model/2⌉]
-    table = torch.empty(n_pos, d_model, dtype=torch.float64)
+    table = torch.empty(n_pos, d_model, dtype=torch.float64, device="cpu")
     table[:, 0::2] = angle.sin()
     table[:, 1::2] = angle.cos()[:, : d_model // 2]  # an odd d_model ends on a sine
     return table
