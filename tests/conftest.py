@@ -10,7 +10,7 @@ import torch
 
 torch.set_num_threads(1)  # the tensors are tiny, and the workers of pytest-xdist would fight over the cores
 
-# Every annotated signature is checked, values and shapes, in whatever a test calls; but for the ROOMS below. (Not
+# Every annotated signature is checked, values and shapes, in whatever a test calls; but for those UNCHECKED below. (Not
 # xformer.config: its errors for mistyped fields are its own.) The hook must stand before the first import of the library.
 jaxtyping.install_import_hook(
     ["xformer.layers", "xformer.model", "xformer.trace", "xformer.edits"], "beartype.beartype"
@@ -32,14 +32,18 @@ def dims() -> dict[str, int]:
     return {"batch": 2, "n_heads": 3, "d_head": 5, "d_value": 7, "pos": 11, "d_model": 13, "d_ff": 17, "source": 19}
 
 
-ROOMS = {"diagnosis", "pages", "tasks", "training"}
+UNCHECKED = {"diagnosis", "integrations", "pages", "tasks", "training"} | {
+    f"analysis/test_{name}.py" for name in ("agreement", "decision", "disagreement", "divergence", "patching")
+}
 """What is tested there calls the layers over and over with what their own tests call them with, and checking every call
-again would take a third of its time."""
+again would take up to two thirds of its time."""
 
 
 @pytest.fixture(autouse=True)
 def _checked(request: pytest.FixtureRequest) -> Iterator[None]:
-    jaxtyping.config.update("jaxtyping_disable", request.path.parent.name in ROOMS)
+    folder = request.path.parent.name
+    places = (folder, f"{folder}/{request.path.name}")
+    jaxtyping.config.update("jaxtyping_disable", not UNCHECKED.isdisjoint(places))
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
 

@@ -10,6 +10,7 @@ from functools import partial
 
 import streamlit as st
 import torch
+from altair.utils import schemapi
 
 from pages.shared import run_store
 from pages.shared.byte_cache import budget, shared
@@ -38,6 +39,7 @@ def warm_up() -> bool:
     """
     # The models are small: a second thread costs more than it gives, and visitors share the cores.
     torch.set_num_threads(1)
+    schemapi.disable_debug_mode()  # Altair checks the parts of a chart when they are made, then the whole: once is enough
     for name in shipped():
         if usable(name) is None:
             of = subject(name).input

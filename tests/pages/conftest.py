@@ -14,9 +14,11 @@ from streamlit.util import calc_hash
 
 from pages.shared import run_store
 from pages.shared.escape_markdown import WORD_JOINER
+from tests import altair_classes
 
 ROOT = Path(__file__).parents[2]
 Open = Callable[..., AppTest]
+altair_classes.make_once()
 
 
 @pytest.fixture(scope="session", autouse=True)
