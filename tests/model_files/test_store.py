@@ -215,7 +215,7 @@ def test_a_strange_failure_becomes_a_sentence_and_keeps_nothing_in_memory(
     del half
     store = ModelStore(load, lambda id: 1)
     with (
-        pytest.raises(ModelFileError, match=r"^a could not be opened \(OSError: cannot read …/half.json\)\.$"),
+        pytest.raises(ModelFileError, match=r"^Opening a failed \(OSError: cannot read …/half.json\)\.$"),
         store.use("hf:a"),
     ):
         pass
@@ -280,13 +280,13 @@ def test_jobs_are_joined_while_they_run_and_can_be_cancelled() -> None:
         step(1, 1, "done")
         return 3
 
-    first = jobs.run("SmolLM2", work)
-    assert jobs.run("SmolLM2", work) is first
+    first = jobs.run("SmolLM2", work, "Fetching SmolLM2")
+    assert jobs.run("SmolLM2", work, "Fetching SmolLM2") is first
     first.cancel()
     gate.set()
-    with pytest.raises(ModelFileError, match=r"SmolLM2 was cancelled\."):
+    with pytest.raises(ModelFileError, match=r"Fetching SmolLM2 was cancelled\."):
         first.wait()
-    again = jobs.run("SmolLM2", work)
+    again = jobs.run("SmolLM2", work, "Fetching SmolLM2")
     assert again is not first
     assert again.wait() == 3
     assert jobs.last("SmolLM2") is again

