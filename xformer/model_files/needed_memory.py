@@ -10,8 +10,10 @@ BYTES_PER_PARAMETER = 4
 BESIDE = 120_000_000
 """The classes of a model, its tokenizer, and what a first short run takes."""
 WHILE_READ = 1.2
+"""What loading takes at its widest for each byte that stays. A file that is only mapped is not counted beside what is made of
+it: the system takes its pages back when it needs them."""
 WHILE_READ_GGUF = 1.6
-"""What loading takes at its widest for each byte that stays: blocks are unpacked into arrays, and these copied into tensors."""
+"""The same of a GGUF file: blocks are unpacked into arrays, and these copied into tensors."""
 
 
 def needed_bytes(n_parameters: int, *, is_gguf: bool) -> int:

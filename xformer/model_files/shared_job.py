@@ -1,7 +1,7 @@
 """Work that takes a while and that many wait for: done once in a thread of its own, its progress seen by all of them.
 
 jobs = SharedJobs()
-job = jobs.run("SmolLM2", lambda step: …)   # the same job for whoever asks while it runs
+job = jobs.run("SmolLM2", lambda step: …, "Fetching SmolLM2")   # the same job for whoever asks while it runs
 job.progress; job.state                     # for a page that looks now and then
 job.wait(step)                              # its result, or its error
 """
