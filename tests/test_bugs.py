@@ -310,6 +310,7 @@ def same_run(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     )
 
 
+@pytest.mark.usefixtures("unchecked")  # hundreds of runs of layers that were checked with each bug alone
 @pytest.mark.parametrize(
     ("architecture", "norm"), [("encoder", "pre"), ("decoder", "post"), ("encoder-decoder", "pre")]
 )
