@@ -135,6 +135,12 @@ def see(page: Page, words: str, exact: bool = False) -> None:
     expect(page.get_by_text(words, exact=exact).filter(visible=True).first).to_be_visible()
 
 
+def click(page: Page, screen: str) -> None:
+    """Another screen by the sidebar, until its link is written or there is none to come."""
+    page.locator(f'[data-testid="stSidebarNavLink"][href$="/{screen}"]').first.click()
+    page.wait_for_function("screen => location.pathname === '/' + screen && location.search", arg=screen)
+
+
 def quiet(page: Page) -> None:
     """Wait until the server has run the screen to its end."""
     expect(page.get_by_test_id("stApp")).to_have_attribute("data-test-script-state", "notRunning")

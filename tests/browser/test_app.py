@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import Visit, quiet, see, until
+from tests.browser.conftest import Visit, click, quiet, see, until
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 Visiting = Callable[..., Visit]
@@ -90,40 +90,38 @@ def test_home_leads_to_attention_with_the_same_input(app: str, visit: Visiting) 
     assert visitor.problems == []
 
 
-def in_both_themes(visitor: Visit, look: Callable[[], None]) -> None:
-    """Look at a screen in the light theme, then in the dark one, which follows the system's at once."""
-    light = "rgb(255, 255, 255)"
-    expect(visitor.page.get_by_test_id("stApp")).to_have_css("background-color", light)
-    look()
-    visitor.page.emulate_media(color_scheme="dark")
-    expect(visitor.page.get_by_test_id("stApp")).not_to_have_css("background-color", light)
-    look()
-    assert visitor.problems == []
-
-
-SCREENS = ["", "embeddings", "positions", "attention", "feed_forward", "residual"]
+SCREENS = ("embeddings", "positions", "attention", "feed_forward", "residual")
 PICTURES = {"": "diagram", "attention": "attention"}
 """Where a picture of ours, drawn by the browser, is."""
 
 
 @pytest.mark.parametrize(
-    ("model", "screen"),
-    [
-        *itertools.product(["reverse", "reverse-seq2seq"], SCREENS),
-        *itertools.product(["reverse-decoder", "reverse-mirror"], PICTURES),
-    ],
+    ("model", "screens"),
+    [("reverse", SCREENS), ("reverse-seq2seq", SCREENS), ("reverse-decoder", PICTURES), ("reverse-mirror", PICTURES)],
 )
-def test_every_screen_is_quiet_in_both_themes(app: str, visit: Visiting, model: str, screen: str) -> None:
-    visitor = visit(app, f"/{screen}?model={model}" + "&mask=causal" * (model == "reverse"))
+def test_every_screen_is_quiet_in_both_themes(app: str, visit: Visiting, model: str, screens: Iterable[str]) -> None:
+    """Each in the theme that it is opened in, then in the other one, which follows the system's at once."""
+    visitor = visit(app, f"/?model={model}" + "&mask=causal" * (model == "reverse"))
+    page, theme, light = visitor.page, "light", "rgb(255, 255, 255)"
 
-    def look() -> None:
-        see(visitor.page, "What to notice" if screen else "How it was trained")
+    def look(screen: str) -> None:
+        background = expect(page.get_by_test_id("stApp"))
+        (background.to_have_css if theme == "light" else background.not_to_have_css)("background-color", light)
+        see(page, "What to notice" if screen else "How it was trained")
         if screen in PICTURES:
-            expect(visitor.page.locator(f".st-key-{PICTURES[screen]}").locator("svg, canvas").first).to_be_visible()
-        expect(visitor.page.get_by_test_id("stException")).to_have_count(0)
-        expect(visitor.page.get_by_test_id("stAlertContentError")).to_have_count(0)
+            expect(page.locator(f".st-key-{PICTURES[screen]}").locator("svg, canvas").first).to_be_visible()
+        expect(page.get_by_test_id("stException")).to_have_count(0)
+        expect(page.get_by_test_id("stAlertContentError")).to_have_count(0)
+        assert visitor.problems == []
 
-    in_both_themes(visitor, look)
+    for screen in dict.fromkeys(("", *screens)):
+        if screen:
+            click(page, screen)
+            quiet(page)
+        look(screen)
+        theme = "dark" if theme == "light" else "light"
+        page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+        look(screen)
 
 
 def attention_ready(visitor: Visit) -> None:
@@ -133,25 +131,33 @@ def attention_ready(visitor: Visit) -> None:
     quiet(visitor.page)
 
 
-def point_at(visitor: Visit, query: int, key: int, n: int) -> tuple[float, float]:
-    """The middle of a cell of the enlarged matrix, found by moving the mouse until the read-out names it."""
+def click_cell(visitor: Visit, query: int, key: int) -> None:
+    """Press a cell of the enlarged matrix: along a row to the column of the key, then down to where the read-out names it."""
     box = visitor.page.locator(".st-key-attention .detail canvas").first.bounding_box()
     assert box is not None
-    wanted = f"query {query} "
-    for x in range(int(box["x"]) + 20, int(box["x"] + box["width"]), 12):
-        for y in range(int(box["y"]) + 20, int(box["y"] + box["height"]), 12):
-            visitor.page.mouse.move(x, y)
-            said = visitor.page.locator(".st-key-attention .readout").first.inner_text()
-            if said.startswith(wanted) and f"→ key {key} " in said:
-                return x, y
-    raise AssertionError(f"no cell of the matrix reads {wanted} → {key}")
+    readout = visitor.page.locator(".st-key-attention .readout").first
+    wanted = re.compile(rf"^query {query} .*→ key {key} ")
+    x, y = box["x"] + 20, box["y"] + box["height"] / 2
+    while x < box["x"] + box["width"]:
+        visitor.page.mouse.move(x, y)
+        if f"→ key {key} " in readout.inner_text():
+            break
+        x += 12
+    y = box["y"] + 20
+    while y < box["y"] + box["height"]:
+        visitor.page.mouse.move(x, y)
+        if wanted.match(readout.inner_text()):
+            visitor.page.mouse.click(x, y)
+            return
+        y += 12
+    raise AssertionError(f"no cell of the matrix reads {wanted.pattern}")
 
 
 def test_a_click_locks_a_cell_and_cutting_it_changes_the_prediction_and_the_link(app: str, visit: Visiting) -> None:
     visitor = visit(app, "/attention?model=reverse-mirror&input=4+9+2+11+5&panel=change+the+run")
     page = visitor.page
     attention_ready(visitor)
-    page.mouse.click(*point_at(visitor, 0, 4, 5))
+    click_cell(visitor, query=0, key=4)
     expect(page.locator(".st-key-attention")).to_contain_text("locked")
     cut = page.get_by_role("button", name="Cut 0 “4” → 4 “5”", exact=True)
     expect(cut).to_be_visible()

@@ -14,15 +14,16 @@ pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 Visiting = Callable[..., Visit]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_keys_walk_the_steps_and_words_are_words_whatever_is_in_them(app: str, visit: Visiting, theme: str) -> None:
-    visitor = visit(app, "/first_principles?text=to+be+or+not", theme)
+def test_keys_walk_the_steps_and_words_are_words_whatever_is_in_them_in_both_themes(app: str, visit: Visiting) -> None:
+    visitor = visit(app, "/first_principles?text=to+be+or+not")
     page = visitor.page
     see(page, "is its own mirror image")
     expect(page.get_by_test_id("stVegaLiteChart")).to_have_count(4)
     page.locator("h1").click()
     page.keyboard.press("n")
     see(page, "is no longer a mirror image")
+    page.emulate_media(color_scheme="dark")
+    expect(page.get_by_test_id("stApp")).not_to_have_css("background-color", "rgb(255, 255, 255)")
     page.keyboard.press("b")
     see(page, "is its own mirror image")
     box = page.get_by_label(re.compile("A sentence of 2 to 8 words"))

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlparse
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import Visit
+from tests.browser.conftest import Visit, click
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 Visiting = Callable[..., Visit]
@@ -20,12 +20,6 @@ def linked(page: Page) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(urlparse(page.url).query).items()}
 
 
-def click(page: Page, screen: str) -> None:
-    """Another screen by the sidebar, until its link is written or there is none to come."""
-    page.locator(f'[data-testid="stSidebarNavLink"][href$="/{screen}"]').first.click()
-    page.wait_for_function("screen => location.pathname === '/' + screen && location.search", arg=screen)
-
-
 def test_the_sidebar_keeps_the_model_the_input_and_the_mask_and_one_back_leaves_a_screen(
     app: str, visit: Visiting
 ) -> None:
@@ -33,19 +27,8 @@ def test_the_sidebar_keeps_the_model_the_input_and_the_mask_and_one_back_leaves_
     page = visitor.page
     page.wait_for_function("location.search.includes('head=')")
     began = page.evaluate("history.length")
-    path = [
-        "residual",
-        "",
-        "train",
-        "embeddings",
-        "compare",
-        "positions",
-        "first_principles",
-        "feed_forward",
-        "bug_lab",
-        "residual",
-    ]
-    shown = ("train", "compare", "first_principles")
+    path = ["residual", "", "train", "positions", "compare", "feed_forward", "bug_lab", "residual"]
+    shown = ("train", "compare")
     for screen in path:
         click(page, screen)
         if screen not in shown:
