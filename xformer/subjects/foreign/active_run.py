@@ -1,0 +1,71 @@
+"""The run that this thread is in: which tape its activations go to, and how often each part has been called.
+
+A foreign model is one shared object with hooks on it; what is recorded or changed belongs to the call. The hooks find it
+here, in a context variable, so that any number of threads can run the same model at once under different edits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+from xformer.tape import AnyTape
+
+
+class Observer(Protocol):
+    """Whoever wants to know of each attention of a run while a model's layout is still unknown."""
+
+    def attention_begins(self, n_query: int, n_key: int) -> None: ...
+
+    def attention_ends(self, z: Tensor) -> None: ...
+
+
+@dataclass
+class ActiveRun:
+    """One forward pass of one foreign model."""
+
+    tape: AnyTape
+    attention_paths: tuple[str, ...] = ()
+    """The path of each attention in the order of the calls; empty while they are being found."""
+    n_batch: int = 1
+    observer: Observer | None = None
+    calls: Counter[tuple[str, str]] = field(default_factory=Counter)
+    kept: dict[str, Tensor] = field(default_factory=dict)
+    """What one hook leaves for a later one of the same run: the stream that a block began with."""
+    inside: int = 0
+    """How many attention modules the run is in; counts only where attention is found by its softmax."""
+    n_attentions: int = 0
+
+    def next_attention(self) -> str | None:
+        """The path of the attention that begins now; None for one that was not there when the model was opened."""
+        index, self.n_attentions = self.n_attentions, self.n_attentions + 1
+        return self.attention_paths[index] if index < len(self.attention_paths) else None
+
+    def call_number(self, module: str, side: str) -> int:
+        """How often this was asked before in this run: a layer that is shared is called once for every depth."""
+        self.calls[module, side] += 1
+        return self.calls[module, side] - 1
+
+
+_RUN: ContextVar[ActiveRun | None] = ContextVar("xformer_run", default=None)
+
+
+def active_run() -> ActiveRun | None:
+    """The run of this thread, None where nobody records."""
+    return _RUN.get()
+
+
+@contextmanager
+def running(run: ActiveRun | None) -> Iterator[ActiveRun | None]:
+    """Everything that a model does inside belongs to `run`; None: to nobody, as if there were no run around it."""
+    token = _RUN.set(run)
+    try:
+        yield run
+    finally:
+        _RUN.reset(token)

@@ -1,0 +1,113 @@
+"""Attention written out for models of any family, every step handed to the tape.
+
+    scores  = softcap(q kᵀ · scale + bias)            −∞ wherever a query may not look
+    pattern = softmax(scores)                          with a sink: over the keys and one more, whose weight goes nowhere
+    z       = pattern v
+
+Grouped heads (Ainslie et al. 2023) share keys and values; they are handed over once for each head that reads them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from xformer.tape import SILENT, AnyTape
+
+FORBIDDEN = -1e4
+"""What is added to a score that is not to count is far below this (the least number of its type); what is a bias lies above."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What stands beside q, k and v in a family's attention."""
+
+    scale: float
+    added: Tensor | None = None
+    """Added to the scores [batch, head or 1, query, key]: the least number of its type where a query may not look."""
+    allowed: Tensor | None = None
+    """The same as a boolean, for those who have it so."""
+    bias: Tensor | None = None
+    """A bias by relative position [batch or 1, head, query, key] (Raffel et al. 2020, §2.1)."""
+    softcap: float | None = None
+    sinks: Tensor | None = None
+    """One score a head that takes weight away from all keys [head]."""
+    is_causal: bool = False
+    """Whether a query sees nothing later than itself, by the model's own rule."""
+
+
+def attend(
+    q: Float[Tensor, "batch head query d_head"],
+    k: Float[Tensor, "batch group key d_head"],
+    v: Float[Tensor, "batch group key d_value"],
+    terms: Terms,
+    tape: AnyTape,
+) -> tuple[Float[Tensor, "batch head query d_value"], Float[Tensor, "batch head query key"]]:
+    """z and the pattern, as the tape leaves them."""
+    q, k, v = tape("q", q), tape("k", for_each_head(k, q.shape[1])), tape("v", for_each_head(v, q.shape[1]))
+    scores = q @ k.transpose(-2, -1) * terms.scale  # [batch, head, query, key]
+    if terms.bias is not None:
+        scores = scores + tape("pos_bias", terms.bias)
+    if terms.softcap is not None:
+        scores = torch.tanh(scores / terms.softcap) * terms.softcap
+    if terms.added is not None:
+        scores = scores + terms.added.masked_fill(terms.added <= FORBIDDEN, 0.0)
+    allowed = _allowed(terms, scores, tape)
+    empty = ~allowed.any(dim=-1, keepdim=True)  # [batch, head, query, 1]
+    scores = tape("scores", scores.masked_fill(~allowed, float("-inf")))
+    pattern = _softmax(scores.masked_fill(empty, 0.0), terms.sinks).to(v.dtype)
+    pattern = tape("pattern", pattern.masked_fill(empty, 0.0))
+    return tape("z", pattern @ v), pattern
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
+    """z alone, from PyTorch's kernel, which never writes the scores down; for layers that nobody looks at."""
+    k, v = for_each_head(k, q.shape[1]), for_each_head(v, q.shape[1])
+    if terms.softcap is not None or terms.sinks is not None:
+        return attend(q, k, v, terms, SILENT)[0]
+    mask = terms.added if terms.allowed is None else terms.allowed
+    if terms.bias is not None:
+        bias = terms.bias.to(q.dtype)
+        mask = bias if mask is None else (bias + mask if mask.dtype != torch.bool else bias.masked_fill(~mask, -torch.inf))
+    if mask is not None and mask.dtype != torch.bool:
+        mask = mask.to(q.dtype)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=terms.scale)
+
+
+def for_each_head(x: Float[Tensor, "batch group key width"], n_heads: int) -> Float[Tensor, "batch head key width"]:
+    """Keys or values as each head reads them: head h has those of group h · groups / heads. Shares storage."""
+    groups = x.shape[1]
+    if groups == n_heads:
+        return x
+    return x[:, :, None].expand(-1, -1, n_heads // groups, -1, -1).flatten(1, 2)
+
+
+def _allowed(terms: Terms, scores: Tensor, tape: AnyTape) -> Bool[Tensor, "batch head query key"]:
+    """Where a query may look; causality passes the tape on its own, so that it can be lifted or imposed."""
+    n_query, n_key = scores.shape[-2:]
+    allowed = torch.ones(n_query, n_key, dtype=torch.bool, device=scores.device)  # [query, key]
+    if terms.allowed is not None:
+        allowed = terms.allowed
+    elif terms.added is not None:
+        allowed = terms.added > FORBIDDEN
+    if n_query == n_key:
+        everything = allowed.new_ones(n_query, n_key)
+        own = everything.tril() if terms.is_causal else everything
+        wanted = tape("causal", own)
+        opened = wanted & ~own
+        # The last query sees every key that is no padding: what is opened is opened for those keys alone.
+        allowed = (allowed & wanted) | (opened & allowed[..., -1:, :]) if wanted is not own else allowed
+    while allowed.dim() < 4:
+        allowed = allowed[None]
+    return tape("mask", allowed.expand(scores.shape))
+
+
+def _softmax(scores: Float[Tensor, "batch head query key"], sinks: Tensor | None) -> Tensor:
+    if sinks is None:
+        return F.softmax(scores, dim=-1, dtype=torch.float32)
+    column = sinks.reshape(1, -1, 1, 1).expand(*scores.shape[:-1], 1).to(scores.dtype)
+    return F.softmax(torch.cat([scores, column], dim=-1), dim=-1)[..., :-1]

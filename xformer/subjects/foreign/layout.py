@@ -1,0 +1,273 @@
+"""Which part of an unknown model is what, under our names: found once, by watching one run.
+
+    layer        how many blocks of its stack were entered before, so that a layer that is shared counts by call
+    stack        "encoder" or "decoder"; cross-attention looks from the one into the other
+    taps         which module's input or output is which activation
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from xformer.site import Kind, Site, Stack
+from xformer.subjects.foreign.block_layout import BlockLayout, block_layout
+from xformer.subjects.foreign.neuron_layout import neuron_taps
+from xformer.subjects.foreign.probe import Attention, Call, Probe
+
+Side = Literal["in", "out", "adds", "angles"]
+"""Where an activation is met: what a module takes, what it gives, what it adds to the stream, the angles of a rotation."""
+
+
+@dataclass(frozen=True)
+class Tap:
+    """One activation at one call of a module."""
+
+    module: str
+    side: Side
+    number: int
+    name: str
+
+
+@dataclass
+class Layout:
+    """What was found."""
+
+    attention: tuple[Site, ...]
+    """The site of each attention, in the order of the calls."""
+    owners: tuple[str, ...]
+    """The modules that hold them."""
+    taps: list[Tap] = field(default_factory=list)
+    feed_forward: list[Site] = field(default_factory=list)
+    norms: dict[str, Literal["pre", "post", "parallel"]] = field(default_factory=dict)
+    """How each block that could be taken apart uses its norms, by the path of its attention."""
+    last: dict[Stack, str] = field(default_factory=dict)
+    """The module that gives the last state of each stack's stream."""
+    final_norm: dict[Stack, str] = field(default_factory=dict)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(site.path for site in self.attention)
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """Attention and feed-forward layers, in the order the input meets them."""
+        order = {site: index for index, site in enumerate(self.attention)}
+        stacks = list(dict.fromkeys(site.stack for site in self.attention))
+        last = len(order)
+        return tuple(
+            sorted(
+                dict.fromkeys([*self.attention, *self.feed_forward]),
+                key=lambda site: (stacks.index(site.stack), site.layer, order.get(site, last)),
+            )
+        )
+
+
+def find_layout(seen: Probe, ids: tuple[Tensor, ...], n_target: int | None, *, is_causal: bool) -> Layout:
+    """Name what a watched run showed. `ids` are the tokens it read, `n_target` how many a decoder read beside an encoder."""
+    blocks = _blocks(seen)
+    layout = Layout((), tuple(dict.fromkeys(seen.calls[one.parents[-1]].path for one in seen.attentions if one.parents)))
+    sites: dict[int, Site] = {}
+    depth: Counter[Stack] = Counter()
+    numbers: dict[int, int] = {}
+    for index, attention in enumerate(seen.attentions):
+        stack = _stack_of(attention, n_target, is_causal=is_causal)
+        block = blocks.get(index)
+        is_cross = n_target is not None and stack == "decoder" and attention.n_key != n_target
+        if block is None:
+            is_new = not is_cross
+        else:
+            is_new = block not in numbers
+        if is_new:
+            if block is not None:
+                numbers[block] = depth[stack]
+            depth[stack] += 1
+        layer = numbers[block] if block is not None else depth[stack] - 1
+        kind: Kind = "attn"
+        if n_target is not None and stack == "decoder":
+            kind = "cross_attn" if is_cross else "self_attn"
+        sites[index] = Site(stack, max(layer, 0), kind)
+    layout.attention = tuple(sites[index] for index in range(len(seen.attentions)))
+    for block, members in _grouped(blocks).items():
+        _name_block(layout, seen, block, [(sites[index], seen.attentions[index]) for index in members])
+    _name_ends(layout, seen, ids, n_target, blocks, sites)
+    return layout
+
+
+def _blocks(seen: Probe) -> dict[int, int]:
+    """For each attention the call that is its block: the outermost member of a list of modules with one self-attention."""
+    found: dict[int, int] = {}
+    holds: Counter[int] = Counter(parent for one in seen.attentions if one.n_query == one.n_key for parent in one.parents)
+    for index, attention in enumerate(seen.attentions):
+        for parent in attention.parents:
+            call = seen.calls[parent]
+            if holds[parent] <= 1 and _is_member_of_list(call.path) and _is_stream(call):
+                found[index] = parent
+                break
+    return found
+
+
+def _is_member_of_list(path: str) -> bool:
+    return path.rpartition(".")[2].isdigit()
+
+
+def _is_stream(call: Call) -> bool:
+    return call.taken is not None and call.given is not None and call.taken.shape == call.given.shape
+
+
+def _stack_of(attention: Attention, n_target: int | None, *, is_causal: bool) -> Stack:
+    if n_target is None:
+        return "decoder" if is_causal else "encoder"
+    return "decoder" if attention.n_query == n_target else "encoder"
+
+
+def _grouped(blocks: dict[int, int]) -> dict[int, list[int]]:
+    groups: dict[int, list[int]] = {}
+    for attention, block in blocks.items():
+        groups.setdefault(block, []).append(attention)
+    return groups
+
+
+def _name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Site, Attention]]) -> None:
+    call, site = seen.calls[block], members[0][0]
+    at = f"{site.stack}.{site.layer}"
+    layout.taps += [
+        Tap(call.path, "in", call.number, f"{at}.resid_pre"),
+        Tap(call.path, "out", call.number, f"{at}.resid_post"),
+    ]
+    layout.last[site.stack] = call.path
+    parts = block_layout(seen, block, [attention for _, attention in members])
+    after = ["resid_mid", "resid_cross"]
+    for index, (one, attention) in enumerate(members):
+        if parts is None:
+            if (out := _projection(seen, attention, call)) is not None:
+                layout.taps.append(Tap(out.path, "out", out.number, f"{one.path}.out"))
+            continue
+        layer = parts.attention[index]
+        layout.taps.append(Tap(layer.adds.path, "out", layer.adds.number, f"{one.path}.out"))
+        if parts.feed_forward is not None and not parts.is_parallel:
+            where = layer.adds if layer.mid is None else layer.mid
+            layout.taps.append(
+                Tap(where.path, "adds" if layer.mid is None else "out", where.number, f"{at}.{after[index]}")
+            )
+    layout.taps += list(_attention_inputs(seen, call, members))
+    if parts is None:
+        return
+    layout.norms[site.path] = "parallel" if parts.is_parallel else _norm_of(parts)
+    if parts.feed_forward is not None:
+        ffn = Site(site.stack, site.layer, "ffn")
+        layout.feed_forward.append(ffn)
+        adds = parts.feed_forward.adds
+        layout.taps.append(Tap(adds.path, "out", adds.number, f"{ffn.path}.out"))
+        after_attention = 0 if parts.is_parallel else parts.attention[-1].adds.end
+        for module, side, number, name in neuron_taps(seen, block, adds, after_attention, members[-1][1]):
+            layout.taps.append(Tap(module, side, number, f"{ffn.path}.{name}"))
+
+
+def _norm_of(parts: BlockLayout) -> Literal["pre", "post"]:
+    return "pre" if parts.attention[0].mid is None else "post"
+
+
+def _projection(seen: Probe, attention: Attention, block: Call) -> Call | None:
+    """The part that maps the heads' z back to the stream: the first with weights that reads z."""
+    if attention.z is None:
+        return None
+    for call in seen.calls:
+        if attention.end < call.begin < block.end and call.is_leaf and call.taken is not None and call.given is not None:
+            return call
+    return None
+
+
+def _attention_inputs(seen: Probe, block: Call, members: list[tuple[Site, Attention]]) -> Iterator[Tap]:
+    """What the query's projection of each attention reads."""
+    since = block.begin
+    for site, attention in members:
+        for call in seen.calls:
+            is_weight = call.is_leaf and hasattr(call.module, "weight") and getattr(call.module, "weight").dim() == 2
+            if since < call.begin < attention.begin and is_weight and call.taken is not None:
+                if call.taken.is_floating_point() and block.taken is not None and call.taken.numel() == block.taken.numel():
+                    yield Tap(call.path, "in", call.number, f"{site.path}.in")
+                    break
+        since = attention.end
+
+
+def _name_ends(
+    layout: Layout, seen: Probe, ids: tuple[Tensor, ...], n_target: int | None, blocks: dict[int, int], sites: dict[int, Site]
+) -> None:
+    """What stands before the first block and after the last."""
+    is_pair = n_target is not None
+    for stack, call, name in _embeddings(seen, ids, is_pair=is_pair, alone=layout.attention[0].stack):
+        layout.taps.append(Tap(call.path, "out", call.number, f"{stack}.{name}" if is_pair else name))
+    n_rotations = 0
+    for call in seen.calls:
+        if _is_rotation(call):
+            suffix = f"_{n_rotations + 1}" if n_rotations else ""
+            layout.taps.append(Tap(call.path, "angles", call.number, f"pos_angles{suffix}"))
+            n_rotations += 1
+    for stack in dict.fromkeys(site.stack for site in layout.attention):
+        members = [block for index, block in blocks.items() if sites[index].stack == stack]
+        if not members:
+            continue
+        last = seen.calls[max(members)]
+        for call in seen.calls:
+            if call.begin > last.end and call.is_leaf and call.taken is not None and call.given is not None:
+                is_it = last.given is not None and call.taken.shape == last.given.shape == call.given.shape
+                if is_it and torch.equal(call.taken, last.given) and _is_norm(call.module):
+                    name = f"{stack}.final_norm" if is_pair and stack == "encoder" else "final_norm"
+                    layout.taps.append(Tap(call.path, "out", call.number, name))
+                    layout.final_norm[stack] = call.path
+                break
+
+
+def _is_norm(module: nn.Module) -> bool:
+    weights = [weight for weight in module.parameters(recurse=False)]
+    return "norm" in type(module).__name__.lower() or bool(weights and all(weight.dim() == 1 for weight in weights))
+
+
+def _embeddings(
+    seen: Probe, ids: tuple[Tensor, ...], *, is_pair: bool, alone: Stack
+) -> Iterator[tuple[Stack, Call, str]]:
+    """The tables that are looked up: by token, or by place."""
+    used: set[str] = set()
+    for call in seen.calls:
+        if not isinstance(call.module, nn.Embedding) or call.given is None or call.given.dim() < 2:
+            continue
+        n = call.given.shape[-2]
+        by_token = [index for index, read in enumerate(ids) if any(_is_equal(value, read) for value in call.inputs)]
+        stack: Stack = alone
+        if is_pair:
+            stack = "encoder" if n == ids[0].shape[-1] else "decoder"
+        name = "embed" if by_token else "pos_embed" if _is_by_place(call, n) else "type_embed"
+        if f"{stack}.{name}" not in used:
+            used.add(f"{stack}.{name}")
+            yield stack, call, name
+
+
+def _is_equal(value: Tensor, read: Tensor) -> bool:
+    return value.shape == read.shape and bool((value == read).all())
+
+
+def _is_by_place(call: Call, n: int) -> bool:
+    """Whether the rows are those of places that follow each other, wherever a family begins to count."""
+    table, rows = getattr(call.module, "weight"), call.given
+    assert rows is not None
+    rows = rows.reshape(-1, n, rows.shape[-1])[0]
+    return any(
+        len(table) >= start + n and torch.allclose(rows, table[start : start + n], atol=1e-6) for start in range(4)
+    )
+
+
+def _is_rotation(call: Call) -> bool:
+    """Whether it gives cosines and sines of one shape: what rotary positions turn queries and keys with."""
+    if len(call.outputs) != 2 or "rot" not in f"{call.path}{type(call.module).__name__}".lower():
+        return False
+    cosine, sine = call.outputs
+    if cosine.shape != sine.shape or not cosine.is_floating_point():
+        return False
+    length = cosine.double() ** 2 + sine.double() ** 2
+    return bool(torch.allclose(length, length.flatten()[0].expand_as(length), rtol=1e-3))

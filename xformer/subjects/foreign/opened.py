@@ -1,0 +1,74 @@
+"""A foreign model that is open: where its parts are, by which way its attention is read, and how one run of it is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from xformer.edits import AnyEdit
+from xformer.errors import EditError
+from xformer.subjects.foreign.active_run import ActiveRun, running
+from xformer.subjects.foreign.layout import Layout
+from xformer.subjects.foreign.softmax_mode import SoftmaxMode
+from xformer.tape import Tape
+
+Rung = Literal[1, 2]
+"""1: our attention in the place of the model's own. 2: its own, watched at its softmax."""
+Inputs = dict[str, Any]
+"""What the model is called with, by the names of its arguments."""
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedModel:
+    """A model with taps on it. Only read: any number of threads may run it at once."""
+
+    module: nn.Module
+    layout: Layout
+    rung: Rung
+    call: Callable[[nn.Module, Inputs], Any]
+    """How the module is called."""
+    logits_of: Callable[[Any], Tensor]
+    """The logits in what it returns."""
+
+    def run(
+        self,
+        inputs: Inputs,
+        *,
+        n_batch: int = 1,
+        edits: Sequence[AnyEdit] = (),
+        keep: Sequence[str] = ("*",),
+        gradients: bool = False,
+    ) -> dict[str, Tensor]:
+        """One run under `edits`; the activations that `keep` asks for. Raises `EditError` where a name is never met."""
+        tape = Tape(edits, keep, fused=True)
+        with torch.set_grad_enabled(gradients):
+            self._once(inputs, n_batch, tape)
+        if tape.never_matched():  # layers without a tape named nothing, and the error lists them all
+            everything = Tape()
+            with torch.no_grad():
+                self._once(inputs, n_batch, everything)
+            tape.names = everything.names
+        tape.check_all_fired()
+        return tape.activations
+
+    def plain(self, inputs: Inputs) -> Tensor:
+        """The logits alone, nothing recorded and nothing changed."""
+        with torch.no_grad(), running(None):
+            return self.logits_of(self.call(self.module, inputs))
+
+    def _once(self, inputs: Inputs, n_batch: int, tape: Tape) -> None:
+        run = ActiveRun(tape, self.layout.paths, n_batch)
+        watching = SoftmaxMode(run) if self.rung == 2 else nullcontext()
+        with running(run), watching:
+            output = self.call(self.module, inputs)
+        if run.n_attentions != len(self.layout.paths):
+            raise EditError(
+                f"This run met {run.n_attentions} attention layers where there were {len(self.layout.paths)} when the model was "
+                "opened, so their names cannot be trusted; open the model again with an input like this one."
+            )
+        tape("logits", self.logits_of(output))

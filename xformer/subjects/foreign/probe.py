@@ -1,0 +1,124 @@
+"""One watched run of a model whose inside is unknown: every call of every part, in order, with what went in and came out.
+
+The layout is found in it by what the numbers say, not by what a family happens to call its parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from xformer.subjects.foreign.active_run import ActiveRun, running
+from xformer.tape import SILENT
+
+
+@dataclass
+class Call:
+    """One call of one module."""
+
+    module: nn.Module
+    path: str
+    number: int
+    """How often the module had been called before."""
+    begin: int
+    parents: tuple[int, ...]
+    """The indices of the calls around it, the outermost first."""
+    taken: Tensor | None
+    """The first tensor of floating-point numbers that went in, or the first tensor at all."""
+    inputs: tuple[Tensor, ...] = ()
+    end: int = -1
+    given: Tensor | None = None
+    """The first tensor that came out."""
+    outputs: tuple[Tensor, ...] = ()
+
+    @property
+    def is_leaf(self) -> bool:
+        return next(self.module.children(), None) is None
+
+
+@dataclass
+class Attention:
+    """One attention in the course of the run."""
+
+    begin: int
+    parents: tuple[int, ...]
+    n_query: int
+    n_key: int
+    end: int = -1
+    z: Tensor | None = None
+
+
+@dataclass
+class Probe:
+    """What was seen, in order."""
+
+    calls: list[Call] = field(default_factory=list)
+    attentions: list[Attention] = field(default_factory=list)
+    output: Any = None
+    _time: int = 0
+    _open: list[int] = field(default_factory=list)
+    _times: dict[int, int] = field(default_factory=dict)
+
+    def attention_begins(self, n_query: int, n_key: int) -> None:
+        self.attentions.append(Attention(self._tick(), tuple(self._open), n_query, n_key))
+
+    def attention_ends(self, z: Tensor) -> None:
+        self.attentions[-1].end, self.attentions[-1].z = self._tick(), z
+
+    def enters(self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        inputs = tuple(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+        number = self._times.get(id(module), 0)
+        self._times[id(module)] = number + 1
+        call = Call(module, path, number, self._tick(), tuple(self._open), _main(inputs), inputs)
+        self._open.append(len(self.calls))
+        self.calls.append(call)
+
+    def leaves(self, output: Any) -> None:
+        call = self.calls[self._open.pop()]
+        call.end, call.outputs = self._tick(), _tensors(output)
+        call.given = call.outputs[0] if call.outputs else None
+
+    def inside(self, index: int) -> list[Call]:
+        """The calls within a call, in order."""
+        return [call for call in self.calls if index in call.parents]
+
+    def _tick(self) -> int:
+        self._time += 1
+        return self._time
+
+
+@torch.no_grad()
+def probe(model: nn.Module, run_model: Callable[[ActiveRun], Any], n_batch: int = 1) -> Probe:
+    """Run a model once and watch. `run_model` calls it, with whatever has to stand around the call for this run."""
+    seen = Probe()
+    hooks = []
+    for path, module in model.named_modules():
+        hooks.append(module.register_forward_pre_hook(_entering(seen, path), with_kwargs=True))
+        hooks.append(module.register_forward_hook(lambda module, args, output: seen.leaves(output)))
+    run = ActiveRun(SILENT, n_batch=n_batch, observer=seen)
+    try:
+        with running(run):
+            seen.output = run_model(run)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return seen
+
+
+def _entering(seen: Probe, path: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
+    return lambda module, args, kwargs: seen.enters(path, module, args, kwargs)
+
+
+def _tensors(output: Any) -> tuple[Tensor, ...]:
+    if isinstance(output, Tensor):
+        return (output,)
+    values = output.values() if isinstance(output, dict) else output if isinstance(output, list | tuple) else ()
+    return tuple(value for value in values if isinstance(value, Tensor))
+
+
+def _main(inputs: tuple[Tensor, ...]) -> Tensor | None:
+    return next((value for value in inputs if value.is_floating_point()), inputs[0] if inputs else None)
