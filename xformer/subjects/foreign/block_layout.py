@@ -1,6 +1,7 @@
 """What adds to the stream within one block of an unknown model, found by the sums that come out.
 
     pre-norm    mid = x + A            y = mid + F                 A: what attention adds, F: what the neurons add
+                                                                   (some families add a constant share of it)
     post-norm   mid = norm(x + A)      y = norm(mid + F)
     parallel    y = x + A + F                                      (Wang & Komatsuzaki 2021)
 
@@ -27,6 +28,8 @@ class Sublayer:
     adds: Call
     mid: Call | None
     """The norm whose output is the stream after it, where a norm stands between; None: the stream is the sum itself."""
+    factor: float = 1.0
+    """What the part's output is multiplied with before it is added."""
 
 
 @dataclass(frozen=True)
@@ -58,31 +61,32 @@ def _serial(parts: list[Call], x: Tensor, y: Tensor, attentions: list[Attention]
 
 def _walk(parts: list[Call], x: Tensor, y: Tensor, ends: list[int], after: int) -> list[Sublayer] | None:
     """The sublayers that lead from x to y, one for each attention and one for the neurons; the latest parts first."""
-    start = max(after, ends[0]) if ends else after
-    later = [call for call in parts if call.begin > start]
-    stop = ends[1] if len(ends) > 1 else None
+    later = [call for call in parts if call.begin > max([after, *ends[:1]])]
     for adds in reversed(later):
-        if stop is not None and adds.end > stop:
+        if len(ends) > 1 and adds.end > ends[1]:
             continue
-        total = _sum(x, adds)
-        if len(ends) <= 1 and _close(total, y):  # the block ends here
-            if ends and any(call.begin > adds.end and _reads_stream(call) for call in later):
+        following = [call for call in later if call.begin > adds.end]
+        is_last = len(ends) <= 1
+        if is_last and not (ends and any(call.is_leaf and call.has_weights for call in following)):
+            factor = _factor(x, adds, y)
+            if factor is not None:
+                return [Sublayer(adds, None, factor)]
+        for reads in following:
+            if reads.taken is None or reads.given is None or reads.taken.numel() != x.numel():
                 continue
-            return [Sublayer(adds, None)]
-        for norm in (call for call in later if call.begin > adds.end and call.taken is not None):
-            assert norm.taken is not None
-            if norm.taken.numel() != total.numel() or not _close(norm.taken.reshape(total.shape), total):
+            factor = _factor(x, adds, reads.taken.reshape(x.shape))
+            if factor is None:
                 continue
-            assert norm.given is not None
-            after_norm = norm.given.reshape(total.shape)
-            if len(ends) <= 1 and _close(after_norm, y) and norm.end >= max(call.end for call in parts):
-                return [Sublayer(adds, norm)]
-            if not ends:
-                continue
-            for base, mid in ((total, None), (after_norm, norm)):
-                rest = _walk(parts, base, y, ends[1:], norm.begin - 1 if mid is None else norm.end)
-                if rest is not None:
-                    return [Sublayer(adds, mid), *rest]
+            given = reads.given.reshape(x.shape)
+            is_end = not any(call.is_leaf and call.has_weights and call.begin > reads.begin for call in parts)
+            if is_last and reads.is_norm and is_end and _close(given, y):
+                return [Sublayer(adds, reads, factor)]
+            if ends:
+                bases = [(x + factor * _as(adds, x), None), *([(given, reads)] if reads.is_norm else [])]
+                for base, mid in bases:
+                    rest = _walk(parts, base, y, ends[1:], reads.begin - 1 if mid is None else reads.end)
+                    if rest is not None:
+                        return [Sublayer(adds, mid, factor), *rest]
             break
     return None
 
@@ -100,12 +104,14 @@ def _parallel(parts: list[Call], x: Tensor, y: Tensor, attentions: list[Attentio
     return None
 
 
-def _reads_stream(call: Call) -> bool:
-    return call.is_leaf and next(call.module.parameters(recurse=False), None) is not None
-
-
-def _sum(x: Tensor, adds: Call) -> Tensor:
-    return x + _as(adds, x)
+def _factor(x: Tensor, adds: Call, total: Tensor) -> float | None:
+    """The constant c with x + c · adds = total; None where there is none."""
+    part = _as(adds, x)
+    if _close(x + part, total):
+        return 1.0
+    length = float((part * part).sum())
+    factor = float(((total - x) * part).sum()) / length if length > 0 else 0.0
+    return factor if factor > 0 and _close(x + factor * part, total) and not _close(x, total) else None
 
 
 def _as(call: Call, x: Tensor) -> Tensor:

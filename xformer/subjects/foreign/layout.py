@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -32,6 +33,8 @@ class Tap:
     side: Side
     number: int
     name: str
+    factor: float = 1.0
+    """What it is multiplied with before it is added to the stream."""
 
 
 @dataclass
@@ -71,6 +74,8 @@ class Layout:
 def find_layout(seen: Probe, ids: tuple[Tensor, ...], n_target: int | None, *, is_causal: bool) -> Layout:
     """Name what a watched run showed. `ids` are the tokens it read, `n_target` how many a decoder read beside an encoder."""
     blocks = _blocks(seen)
+    if not _is_chain(seen, blocks):  # parts of one layer that lie in lists of their own are no blocks
+        blocks = {}
     layout = Layout((), tuple(dict.fromkeys(seen.calls[one.parents[-1]].path for one in seen.attentions if one.parents)))
     sites: dict[int, Site] = {}
     depth: Counter[Stack] = Counter()
@@ -112,6 +117,17 @@ def _blocks(seen: Probe) -> dict[int, int]:
     return found
 
 
+def _is_chain(seen: Probe, blocks: dict[int, int]) -> bool:
+    """Whether most blocks begin with what the one before them gave."""
+    calls = [seen.calls[index] for index in dict.fromkeys(blocks.values())]
+    links = [
+        one.given is not None and other.taken is not None and one.given.shape == other.taken.shape
+        and torch.equal(one.given, other.taken)
+        for one, other in pairwise(calls)
+    ]
+    return 2 * sum(links) >= len(links)
+
+
 def _is_member_of_list(path: str) -> bool:
     return path.rpartition(".")[2].isdigit()
 
@@ -149,12 +165,12 @@ def _name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Sit
                 layout.taps.append(Tap(out.path, "out", out.number, f"{one.path}.out"))
             continue
         layer = parts.attention[index]
-        layout.taps.append(Tap(layer.adds.path, "out", layer.adds.number, f"{one.path}.out"))
+        layout.taps.append(Tap(layer.adds.path, "out", layer.adds.number, f"{one.path}.out", layer.factor))
         if parts.feed_forward is not None and not parts.is_parallel:
             where = layer.adds if layer.mid is None else layer.mid
-            layout.taps.append(
-                Tap(where.path, "adds" if layer.mid is None else "out", where.number, f"{at}.{after[index]}")
-            )
+            side: Side = "adds" if layer.mid is None else "out"
+            factor = layer.factor if layer.mid is None else 1.0
+            layout.taps.append(Tap(where.path, side, where.number, f"{at}.{after[index]}", factor))
     layout.taps += list(_attention_inputs(seen, call, members))
     if parts is None:
         return
@@ -163,7 +179,7 @@ def _name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Sit
         ffn = Site(site.stack, site.layer, "ffn")
         layout.feed_forward.append(ffn)
         adds = parts.feed_forward.adds
-        layout.taps.append(Tap(adds.path, "out", adds.number, f"{ffn.path}.out"))
+        layout.taps.append(Tap(adds.path, "out", adds.number, f"{ffn.path}.out", parts.feed_forward.factor))
         after_attention = 0 if parts.is_parallel else parts.attention[-1].adds.end
         for module, side, number, name in neuron_taps(seen, block, adds, after_attention, members[-1][1]):
             layout.taps.append(Tap(module, side, number, f"{ffn.path}.{name}"))
@@ -201,7 +217,7 @@ def _name_ends(
 ) -> None:
     """What stands before the first block and after the last."""
     is_pair = n_target is not None
-    for stack, call, name in _embeddings(seen, ids, is_pair=is_pair, alone=layout.attention[0].stack):
+    for stack, call, name in _embeddings(seen, ids, set(blocks.values()), is_pair=is_pair, alone=layout.attention[0].stack):
         layout.taps.append(Tap(call.path, "out", call.number, f"{stack}.{name}" if is_pair else name))
     n_rotations = 0
     for call in seen.calls:
@@ -217,25 +233,22 @@ def _name_ends(
         for call in seen.calls:
             if call.begin > last.end and call.is_leaf and call.taken is not None and call.given is not None:
                 is_it = last.given is not None and call.taken.shape == last.given.shape == call.given.shape
-                if is_it and torch.equal(call.taken, last.given) and _is_norm(call.module):
+                if is_it and torch.equal(call.taken, last.given) and call.is_norm:
                     name = f"{stack}.final_norm" if is_pair and stack == "encoder" else "final_norm"
                     layout.taps.append(Tap(call.path, "out", call.number, name))
                     layout.final_norm[stack] = call.path
                 break
 
 
-def _is_norm(module: nn.Module) -> bool:
-    weights = [weight for weight in module.parameters(recurse=False)]
-    return "norm" in type(module).__name__.lower() or bool(weights and all(weight.dim() == 1 for weight in weights))
-
-
 def _embeddings(
-    seen: Probe, ids: tuple[Tensor, ...], *, is_pair: bool, alone: Stack
+    seen: Probe, ids: tuple[Tensor, ...], blocks: set[int], *, is_pair: bool, alone: Stack
 ) -> Iterator[tuple[Stack, Call, str]]:
     """The tables that are looked up: by token, or by place."""
     used: set[str] = set()
     for call in seen.calls:
         if not isinstance(call.module, nn.Embedding) or call.given is None or call.given.dim() < 2:
+            continue
+        if set(call.parents) & blocks:  # a table of biases
             continue
         n = call.given.shape[-2]
         by_token = [index for index, read in enumerate(ids) if any(_is_equal(value, read) for value in call.inputs)]

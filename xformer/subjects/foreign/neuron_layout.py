@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from xformer.subjects.foreign.probe import Attention, Call, Probe
 
@@ -48,7 +49,7 @@ def neuron_taps(
     if acts:
         act = acts[0]
         yield act.path, "in", act.number, "pre"
-        gate = next((call for call in ups if call.given is act.taken), None)
+        gate = next((call for call in ups if _is_same(call.given, act.taken)), None)
         if len(ups) == 2:
             other = next(call for call in ups if call is not gate)
             yield other.path, "out", other.number, "up"
@@ -65,6 +66,10 @@ def _attention_only(seen: Probe, attention: Attention, block: int, adds: Call) -
 def _is_matrix(call: Call) -> bool:
     weight = getattr(call.module, "weight", None)
     return call.is_leaf and weight is not None and weight.dim() == 2 and not isinstance(call.module, nn.Embedding)
+
+
+def _is_same(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is not None and other is not None and one.shape == other.shape and torch.equal(one, other)
 
 
 def _rows(call: Call) -> int:

@@ -39,6 +39,18 @@ class Call:
     def is_leaf(self) -> bool:
         return next(self.module.children(), None) is None
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether it has weights of its own."""
+        return next(self.module.parameters(recurse=False), None) is not None
+
+    @property
+    def is_norm(self) -> bool:
+        """Whether it is a norm: by its name, or as all its weights are a number for each feature."""
+        weights = list(self.module.parameters(recurse=False))
+        by_weights = bool(weights) and all(weight.dim() == 1 for weight in weights)
+        return self.is_leaf and ("norm" in type(self.module).__name__.lower() or by_weights)
+
 
 @dataclass
 class Attention:
@@ -73,14 +85,16 @@ class Probe:
         inputs = tuple(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
         number = self._times.get(id(module), 0)
         self._times[id(module)] = number + 1
-        call = Call(module, path, number, self._tick(), tuple(self._open), _main(inputs), inputs)
+        taken = _main(inputs)  # copied, as a later part may add to it in place
+        copied = None if taken is None else taken.clone()
+        call = Call(module, path, number, self._tick(), tuple(self._open), copied, inputs)
         self._open.append(len(self.calls))
         self.calls.append(call)
 
     def leaves(self, output: Any) -> None:
         call = self.calls[self._open.pop()]
         call.end, call.outputs = self._tick(), _tensors(output)
-        call.given = call.outputs[0] if call.outputs else None
+        call.given = call.outputs[0].clone() if call.outputs else None
 
     def inside(self, index: int) -> list[Call]:
         """The calls within a call, in order."""

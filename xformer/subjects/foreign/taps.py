@@ -19,6 +19,7 @@ from xformer.subjects.foreign.layout import Layout, Side, Tap
 def set_taps(model: nn.Module, layout: Layout, *, by_softmax: bool) -> None:
     """Hang the taps of a layout onto a model. `by_softmax`: attention is found inside the modules that hold it."""
     by_place: dict[tuple[str, Side], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+    factors = {tap.module: tap.factor for tap in layout.taps if tap.factor != 1.0}
     for tap in layout.taps:
         by_place[tap.module, tap.side][tap.number].append(tap.name)
     for (path, side), names in by_place.items():
@@ -30,7 +31,7 @@ def set_taps(model: nn.Module, layout: Layout, *, by_softmax: bool) -> None:
             module.register_forward_hook(_turning(path, found))
     for path in dict.fromkeys(path for path, side in by_place if side in ("out", "adds")):
         adds, out = (_by_number(by_place.get((path, side), {})) for side in ("adds", "out"))
-        model.get_submodule(path).register_forward_hook(_giving(path, adds, out))
+        model.get_submodule(path).register_forward_hook(_giving(path, adds, out, factors.get(path, 1.0)))
     if by_softmax:
         for path in layout.owners:
             model.get_submodule(path).register_forward_pre_hook(_entering)
@@ -69,8 +70,10 @@ def _taking(path: str, found: Sequence[tuple[str, ...]]) -> Callable[..., Any]:
     return hook
 
 
-def _giving(path: str, adds: Sequence[tuple[str, ...]], found: Sequence[tuple[str, ...]]) -> Callable[..., Any]:
-    """The first tensor that a module gives; and where that is added to the stream, the stream with it."""
+def _giving(
+    path: str, adds: Sequence[tuple[str, ...]], found: Sequence[tuple[str, ...]], factor: float
+) -> Callable[..., Any]:
+    """The first tensor that a module gives; and where that, times a factor, is added to the stream, the stream with it."""
 
     def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         run = active_run()
@@ -82,9 +85,11 @@ def _giving(path: str, adds: Sequence[tuple[str, ...]], found: Sequence[tuple[st
         if not names and not sums:
             return None
         first = output if isinstance(output, Tensor) else output[0]
-        changed = _through(run, names, first)
+        added = first if factor == 1.0 else first * factor
+        changed = _through(run, names, added)
         for name in sums:
             changed = _onto_stream(run, name, changed)
+        changed = first if changed is added else changed / factor
         for name in names:
             if name.endswith(".resid_post"):
                 run.kept.pop(name.rpartition(".")[0], None)
