@@ -13,8 +13,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
+from xformer.subjects.foreign.attend import Limits, Terms
 from xformer.tape import AnyTape
 
 
@@ -38,6 +40,8 @@ class ActiveRun:
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)
     kept: dict[str, Tensor] = field(default_factory=dict)
     """What one hook leaves for a later one of the same run: the stream that a block began with."""
+    limits: dict[tuple[int, bool], tuple[Tensor | None, Limits]] = field(default_factory=dict)
+    """What the masks of this run mean: most layers share one."""
     inside: int = 0
     """How many attention modules the run is in; counts only where attention is found by its softmax."""
     n_attentions: int = 0
@@ -46,6 +50,16 @@ class ActiveRun:
         """The path of the attention that begins now; None for one that was not there when the model was opened."""
         index, self.n_attentions = self.n_attentions, self.n_attentions + 1
         return self.attention_paths[index] if index < len(self.attention_paths) else None
+
+    def limits_of(self, terms: Terms, n_query: int, n_key: int, device: torch.device) -> Limits:
+        """What a mask means, worked out once a run. The mask is held, so that no other can take its place in memory."""
+        mask = terms.added if terms.allowed is None else terms.allowed
+        at = (0 if mask is None else mask.data_ptr(), terms.is_causal)
+        known = self.limits.get(at)
+        if known is None or known[1].own.shape != (n_query, n_key) or (mask is not None and known[0] is None):
+            known = (mask, Limits.of(terms, n_query, n_key, device))
+            self.limits[at] = known
+        return known[1]
 
     def call_number(self, module: str, side: str) -> int:
         """How often this was asked before in this run: a layer that is shared is called once for every depth."""

@@ -40,27 +40,80 @@ class Terms:
     """Whether a query sees nothing later than itself, by the model's own rule."""
 
 
+@dataclass(frozen=True)
+class Limits:
+    """Who may look at whom, worked out once for all layers that share a mask."""
+
+    allowed: Bool[Tensor, "#batch #head query key"]
+    own: Bool[Tensor, "query key"]
+    """What the order of time allows, by the model's own rule."""
+    forbidden: Bool[Tensor, "#batch #head query key"] | None
+    """None where everything is allowed."""
+    empty: Bool[Tensor, "#batch #head query 1"] | None
+    """The queries that may look at nothing; None where there are none."""
+    bias: Tensor | None
+    """What a mask adds to the scores that count, where that is anything."""
+
+    @classmethod
+    def of(cls, terms: Terms, n_query: int, n_key: int, device: torch.device) -> Limits:
+        """What a family's mask means."""
+        everything = torch.ones(n_query, n_key, dtype=torch.bool, device=device)
+        own = everything.tril() if terms.is_causal else everything
+        allowed, bias = everything, None
+        if terms.allowed is not None:
+            allowed = terms.allowed
+        elif terms.added is not None:
+            allowed = terms.added > FORBIDDEN
+            rest = terms.added.masked_fill(~allowed, 0.0)
+            bias = rest if bool(rest.any()) else None
+        while allowed.dim() < 4:
+            allowed = allowed[None]
+        return cls(allowed, own, *_gaps(allowed), bias)
+
+    def under(self, tape: AnyTape, shape: torch.Size) -> tuple[Tensor | None, Tensor | None]:
+        """Forbidden cells and empty queries, as the tape leaves them; causality passes on its own, so that it can be lifted."""
+        allowed = self.allowed
+        if shape[-1] == shape[-2]:
+            wanted = tape("causal", self.own)
+            if wanted is not self.own:
+                # The last query sees every key that is no padding: what is opened is opened for those keys alone.
+                allowed = (allowed & wanted) | (wanted & ~self.own & allowed[..., -1:, :])
+        whole = allowed.expand(shape)
+        changed = tape("mask", whole)
+        if changed is whole and allowed is self.allowed:
+            return self.forbidden, self.empty
+        return _gaps(changed)
+
+
+def _gaps(allowed: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    if bool(allowed.all()):
+        return None, None
+    empty = ~allowed.any(dim=-1, keepdim=True)
+    return ~allowed, empty if bool(empty.any()) else None
+
+
 def attend(
     q: Float[Tensor, "batch head query d_head"],
     k: Float[Tensor, "batch group key d_head"],
     v: Float[Tensor, "batch group key d_value"],
     terms: Terms,
     tape: AnyTape,
+    limits: Limits | None = None,
 ) -> tuple[Float[Tensor, "batch head query d_value"], Float[Tensor, "batch head query key"]]:
     """z and the pattern, as the tape leaves them."""
+    limits = limits or Limits.of(terms, q.shape[-2], k.shape[-2], q.device)
     q, k, v = tape("q", q), tape("k", for_each_head(k, q.shape[1])), tape("v", for_each_head(v, q.shape[1]))
-    scores = q @ k.transpose(-2, -1) * terms.scale  # [batch, head, query, key]
+    scores = (q @ k.transpose(-2, -1)).mul_(terms.scale)  # [batch, head, query, key]
     if terms.bias is not None:
         scores = scores + tape("pos_bias", terms.bias)
     if terms.softcap is not None:
         scores = torch.tanh(scores / terms.softcap) * terms.softcap
-    if terms.added is not None:
-        scores = scores + terms.added.masked_fill(terms.added <= FORBIDDEN, 0.0)
-    allowed = _allowed(terms, scores, tape)
-    empty = ~allowed.any(dim=-1, keepdim=True)  # [batch, head, query, 1]
-    scores = tape("scores", scores.masked_fill(~allowed, float("-inf")))
-    pattern = _softmax(scores.masked_fill(empty, 0.0), terms.sinks).to(v.dtype)
-    pattern = tape("pattern", pattern.masked_fill(empty, 0.0))
+    if limits.bias is not None:
+        scores = scores + limits.bias
+    forbidden, empty = limits.under(tape, scores.shape)
+    scores = tape("scores", scores if forbidden is None else scores.masked_fill_(forbidden, float("-inf")))
+    pattern = _softmax(scores if empty is None else scores.masked_fill(empty, 0.0), terms.sinks).to(v.dtype)
+    pattern = tape("pattern", pattern if empty is None else pattern.masked_fill(empty, 0.0))
     return tape("z", pattern @ v), pattern
 
 
@@ -84,26 +137,6 @@ def for_each_head(x: Float[Tensor, "batch group key width"], n_heads: int) -> Fl
     if groups == n_heads:
         return x
     return x[:, :, None].expand(-1, -1, n_heads // groups, -1, -1).flatten(1, 2)
-
-
-def _allowed(terms: Terms, scores: Tensor, tape: AnyTape) -> Bool[Tensor, "batch head query key"]:
-    """Where a query may look; causality passes the tape on its own, so that it can be lifted or imposed."""
-    n_query, n_key = scores.shape[-2:]
-    allowed = torch.ones(n_query, n_key, dtype=torch.bool, device=scores.device)  # [query, key]
-    if terms.allowed is not None:
-        allowed = terms.allowed
-    elif terms.added is not None:
-        allowed = terms.added > FORBIDDEN
-    if n_query == n_key:
-        everything = allowed.new_ones(n_query, n_key)
-        own = everything.tril() if terms.is_causal else everything
-        wanted = tape("causal", own)
-        opened = wanted & ~own
-        # The last query sees every key that is no padding: what is opened is opened for those keys alone.
-        allowed = (allowed & wanted) | (opened & allowed[..., -1:, :]) if wanted is not own else allowed
-    while allowed.dim() < 4:
-        allowed = allowed[None]
-    return tape("mask", allowed.expand(scores.shape))
 
 
 def _softmax(scores: Float[Tensor, "batch head query key"], sinks: Tensor | None) -> Tensor:

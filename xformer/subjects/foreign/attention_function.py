@@ -63,7 +63,8 @@ def attention(
     tape = SILENT if path is None else run.tape.at(path)
     if tape is SILENT and run.observer is None:
         return fused(query, key, value, terms).transpose(1, 2).contiguous(), None
-    z, pattern = attend(query, key, value, terms, tape)
+    limits = run.limits_of(terms, query.shape[-2], key.shape[-2], query.device)
+    z, pattern = attend(query, key, value, terms, tape, limits)
     out = z.transpose(1, 2).contiguous()  # [batch, query, head, d_value]
     if run.observer is not None:
         run.observer.attention_ends(out)

@@ -14,6 +14,7 @@ from xformer.edits import AnyEdit
 from xformer.errors import EditError
 from xformer.subjects.foreign.active_run import ActiveRun, running
 from xformer.subjects.foreign.layout import Layout
+from xformer.subjects.foreign.output_head import OutputHead
 from xformer.subjects.foreign.softmax_mode import SoftmaxMode
 from xformer.tape import Tape
 
@@ -34,6 +35,8 @@ class OpenedModel:
     """How the module is called."""
     logits_of: Callable[[Any], Tensor]
     """The logits in what it returns."""
+    head: OutputHead | None = None
+    """From the last state of the stream to the logits; None where they do not follow from that alone."""
 
     def run(
         self,

@@ -12,7 +12,7 @@ causal model. What is not equal is not shown.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from xformer.subjects.foreign.active_run import ActiveRun
 from xformer.subjects.foreign.attention_function import register
 from xformer.subjects.foreign.layout import find_layout
 from xformer.subjects.foreign.opened import Inputs, OpenedModel, Rung
+from xformer.subjects.foreign.output_head import find_output_head
 from xformer.subjects.foreign.probe import Probe, probe
 from xformer.subjects.foreign.softmax_mode import SoftmaxMode
 from xformer.subjects.foreign.taps import set_taps
@@ -98,8 +99,13 @@ def _opened(
     if not seen.attentions:
         raise InputError("It calls no attention that can be seen." if rung == 2 else "It does not call a registered attention.")
     layout = find_layout(seen, ids, n_target(inputs), is_causal=is_causal)
+    softcap = getattr(getattr(module, "config", None), "final_logit_softcapping", None)
+    last = layout.last.get(layout.attention[-1].stack)
+    head = None
+    with suppress(InputError):
+        head = None if last is None else find_output_head(seen, last, logits_of(seen.output), softcap)
     set_taps(module, layout, by_softmax=rung == 2)
-    return OpenedModel(module, layout, rung, call, logits_of)
+    return OpenedModel(module, layout, rung, call, logits_of, head)
 
 
 def _verify(opened: OpenedModel, examples: tuple[Inputs, ...], stock: list[Tensor]) -> Verification:

@@ -1,0 +1,186 @@
+"""A language model that somebody else made, with its tokenizer: one more subject, read like our own.
+
+    causal             "France is"                 every position is held against the token that really comes next
+    masked             "Paris is in [MASK]."       a mask has no right answer: there stands what the unchanged model says
+    encoder-decoder    "source >> target"          without a target it writes one itself, the likeliest token each time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from xformer.edits import AnyEdit
+from xformer.errors import InputError
+from xformer.model_shape import ModelShape
+from xformer.subjects.foreign.opened import Inputs, OpenedModel
+from xformer.subjects.foreign.opening import Verification
+from xformer.subjects.foreign.shape import shape_of
+from xformer.subjects.foreign.token_text import readable
+from xformer.subjects.foreign.transformers_model import example_inputs, open_transformers
+from xformer.tasks.batch import IGNORED
+from xformer.tasks.task import Example
+from xformer.trace import Trace
+
+BETWEEN = ">>"
+"""What stands between the source and the target of an encoder-decoder."""
+N_WRITTEN = 24
+"""The most tokens that an encoder-decoder writes itself where no target is given."""
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageModel:
+    """A `PreTrainedModel` that is open, and the tokenizer that cuts its texts. Only read."""
+
+    opened: OpenedModel
+    tokenizer: Any
+    shape: ModelShape
+    verification: Verification
+    name: str = "model"
+
+    @classmethod
+    def open(cls, model: Any, tokenizer: Any, name: str = "model") -> LanguageModel:
+        """Take a loaded model over. Raises `InputError` where it cannot be read by any way."""
+        if tokenizer is None:
+            raise InputError("A language model is read with its tokenizer; give tokenizer=AutoTokenizer.from_pretrained(…).")
+        opened, verification = open_transformers(model)
+        example = opened.run(example_inputs(model, 2))
+        config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+        longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+        is_causal = opened.layout.attention[-1].stack == "decoder" and not model.config.is_encoder_decoder
+        shape = shape_of(opened.layout, example, is_causal=is_causal, max_len=longest)
+        return cls(opened, tokenizer, shape, verification, name)
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The text of each token; a number for what the tokenizer has no word for."""
+        n = self.shape.vocab_size
+        tokens = self.tokenizer.convert_ids_to_tokens(list(range(min(n, len(self.tokenizer)))))
+        known = readable([token if token is not None else f"#{index}" for index, token in enumerate(tokens)])
+        return known + tuple(f"#{index}" for index in range(len(known), n))
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether it fills gaps: it sees both sides, and its tokenizer has a token for what is missing."""
+        return self.shape.architecture == "encoder" and self.tokenizer.mask_token_id is not None
+
+    def frame(self, typed: str | Sequence[int]) -> Example:
+        """A text, or tokens, laid out for the model with what stands at each output. Raises `InputError` for none."""
+        if self.shape.is_pair:
+            return self._pair(typed)
+        ids = self.ids(typed) if isinstance(typed, str) else [int(token) for token in typed]
+        self._check(ids)
+        stream = torch.tensor([ids])
+        labels = torch.full_like(stream, IGNORED)
+        if self.shape.is_causal:
+            labels[:, :-1] = stream[:, 1:]
+        else:
+            labels = self._filled(stream)
+        answer = tuple(label for label in labels[0].tolist() if label != IGNORED)
+        return Example(tuple(ids), answer, stream, None, stream, labels)
+
+    def ids(self, text: str) -> list[int]:
+        """The tokens of a text, with whatever special tokens the tokenizer puts around it."""
+        return list(self.tokenizer(text)["input_ids"])
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of tokens, special ones left out."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def has_right_answer(self, example: Example) -> bool:
+        """A text may go on in many ways."""
+        return False
+
+    @property
+    def instead_of_an_answer(self) -> str:
+        """What stands at an output for comparison."""
+        return "said unchanged" if self.is_masked or self.shape.is_pair else "really comes next"
+
+    def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
+        """The tokens as they are written."""
+        return tuple(self.labels[token] for token in tokens.tolist())
+
+    def record(self, example: Example, *, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",)) -> Trace:
+        """Run it once; see `xformer.record`."""
+        activations = self.opened.run(self._inputs(example), n_batch=len(example.stream), edits=edits, keep=keep)
+        return Trace(None, example.stream, example.target, tuple(edits), activations)
+
+    def logits(self, example: Example) -> Float[Tensor, "1 pos vocab"]:
+        """What it predicts, nothing recorded."""
+        return self.opened.plain(self._inputs(example))
+
+    def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
+        """What the model makes of the last state of its stream. Raises `InputError` where that is not all it needs."""
+        if self.opened.head is None:
+            raise InputError(f"The logits of {self.name} do not follow from the last state of its stream alone.")
+        return self.opened.head(stream)
+
+    def scored(self, example: Example, look: str) -> tuple[None, None]:
+        """All positions count."""
+        return None, None
+
+    def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
+        """Nobody knows what is needed."""
+        return {}
+
+    def _inputs(self, example: Example) -> Inputs:
+        inputs: Inputs = {"input_ids": example.stream}
+        if example.target is not None:
+            inputs["decoder_input_ids"] = example.target
+        if getattr(self.opened.module.config, "use_cache", None) is not None:
+            inputs["use_cache"] = False
+        return inputs
+
+    def _check(self, ids: Sequence[int]) -> None:
+        n, most = self.shape.n_inputs, self.shape.max_len
+        if not ids:
+            raise InputError(f"{self.name} reads 1 to {most} tokens, got none; type a word.")
+        if len(ids) > most:
+            raise InputError(f"{self.name} reads 1 to {most} tokens, got {len(ids)}; take some away.")
+        if not all(0 <= token < n for token in ids):
+            raise InputError(f"The tokens of {self.name} are 0 to {n - 1}, got {max(ids, key=lambda token: abs(token))}.")
+
+    def _filled(self, stream: Int[Tensor, "1 pos"]) -> Int[Tensor, "1 pos"]:
+        """What stands at each output of a model that sees both sides: the token itself, at a mask what the model says."""
+        labels = stream.clone()
+        special = torch.tensor(sorted({*self.tokenizer.all_special_ids} - {self.tokenizer.mask_token_id}))
+        labels[torch.isin(stream, special)] = IGNORED
+        if (masked := stream == self.tokenizer.mask_token_id).any():
+            labels[:] = IGNORED
+            example = Example(tuple(stream[0].tolist()), (), stream, None, stream, labels)
+            labels[masked] = self.logits(example).argmax(dim=-1)[masked]
+        return labels
+
+    def _pair(self, typed: str | Sequence[int]) -> Example:
+        """Source and target of an encoder-decoder; the target is written by the model where none is given."""
+        source, between, target = typed.partition(BETWEEN) if isinstance(typed, str) else (typed, "", "")
+        ids = self.ids(source.strip()) if isinstance(source, str) else [int(token) for token in source]
+        self._check(ids)
+        stream = torch.tensor([ids])
+        config = self.opened.module.config
+        start = config.decoder_start_token_id
+        if start is None:
+            start = config.bos_token_id or 0
+        if between:
+            said = list(self.tokenizer(text_target=target.strip())["input_ids"])
+        else:
+            said = self._written(stream, int(start))
+        labels = torch.tensor([said])
+        read = torch.tensor([[int(start), *said[:-1]]])
+        return Example(tuple(ids), tuple(said), stream, read, stream, labels)
+
+    def _written(self, stream: Int[Tensor, "1 pos"], start: int) -> list[int]:
+        said: list[int] = []
+        while len(said) < N_WRITTEN:
+            read = torch.tensor([[start, *said]])
+            example = Example((), (), stream, read, stream, read)
+            said.append(int(self.logits(example)[0, -1].argmax()))
+            if said[-1] == self.tokenizer.eos_token_id:
+                break
+        return said
