@@ -11,8 +11,8 @@ causal model. What is not equal is not shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +62,7 @@ def open_module(
     Raises `InputError` where it cannot be read by any rung, with the reason.
     """
     module.eval()
-    with torch.no_grad(), _fast_paths_off():
+    with torch.no_grad():
         stock = [logits_of(call(module, inputs)) for inputs in examples]
     why: list[str] = []
     for rung in (1, 2):
@@ -140,13 +140,3 @@ def _give_back(module: nn.Module) -> None:
         part._forward_hooks.clear()
         part._forward_pre_hooks.clear()
 
-
-@contextmanager
-def _fast_paths_off() -> Iterator[None]:
-    """PyTorch's encoder layers skip their own parts in eval mode, and with them everything that could be seen."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)

@@ -3,6 +3,7 @@
 While a run is on, PyTorch's own functions are watched inside the modules that hold an attention:
 
     scaled_dot_product_attention    written out step by step in its place: everything can be read and changed
+    multi_head_attention_forward    likewise
     softmax over the keys           its input are the scores, its output the pattern
     matmul of that pattern          its output is z
 """
@@ -20,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from xformer.subjects.foreign.active_run import ActiveRun
 from xformer.subjects.foreign.attend import Terms, attend
+from xformer.subjects.foreign.torch_attention import can_be_written_out, multi_head_attention
 from xformer.tape import SILENT, AnyTape
 
 _SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
@@ -41,6 +43,8 @@ class SoftmaxMode(TorchFunctionMode):
         options = kwargs or {}
         if not (self._everywhere or self._run.inside):
             return func(*args, **options)
+        if func is F.multi_head_attention_forward and can_be_written_out(args, options):
+            return multi_head_attention(self._attend, args, options)
         if func is F.scaled_dot_product_attention:
             return self._sdpa(*args, **options)
         if func in _SOFTMAX and self._is_over_keys(func, args, options):
@@ -74,10 +78,13 @@ class SoftmaxMode(TorchFunctionMode):
             allowed=allowed,
             is_causal=n_query == n_key and _is_causal(added, allowed),
         )
-        self._begin(n_query, n_key)
-        z, _ = attend(query, key, value, terms, self._tape)
+        return self._attend(query, key, value, terms)[0]
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
+        self._begin(query.shape[-2], key.shape[-2])
+        z, pattern = attend(query, key, value, terms, self._tape)
         self._end(z)
-        return z
+        return z, pattern
 
     def _is_over_keys(self, func: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> bool:
         scores = args[0] if args else options["input"]

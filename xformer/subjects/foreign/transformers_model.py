@@ -53,7 +53,8 @@ def logits_of(output: Any) -> Tensor:
         value = getattr(output, name, None)
         if isinstance(value, Tensor):
             return value
-    first = next((value for value in output.values() if isinstance(value, Tensor)), None)
+    values = output if isinstance(output, tuple | list) else output.values()
+    first = next((value for value in values if isinstance(value, Tensor)), None)
     if first is None:
         raise InputError("This model returns no tensor that could be shown.")
     return first
