@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from xformer.checkpoints import Checkpoint, load
 from xformer.edits import AnyEdit, set_causal
@@ -26,9 +27,13 @@ from xformer.interventions import all_edits, changed_source, parse
 from xformer.model import Transformer
 from xformer.site import Site
 from xformer.subjects import BareModel, Subject, TaskModel
+from xformer.subjects.foreign.openings import is_foreign, opened_from, opened_module
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace
+
+Readable = str | Path | Checkpoint | Transformer | nn.Module | Subject
+"""What can be read: a path, a model of ours or of anybody else, or a subject."""
 
 
 @dataclass(frozen=True)
@@ -244,9 +249,10 @@ def _numbered(sites: tuple[Site, ...], layer: int, what: str) -> Site:
 
 
 def read(
-    where: str | Path | Checkpoint | Transformer | Subject,
-    typed: str | Sequence[int] | Int[Tensor, " pos"],
+    where: Readable,
+    typed: Any,
     *,
+    tokenizer: Any = None,
     edits: Sequence[AnyEdit] = (),
     changes: str = "",
     keep: Sequence[str] = ("*",),
@@ -254,15 +260,19 @@ def read(
     """Run an input through a model and keep what it computes.
 
     `where` is a checkpoint's folder or file, or what is loaded already; `typed` an input as a person types it ("3 7 12 9")
-    or the numbers of its tokens. `edits` are of `xformer.edits`, `changes` more of them as a link has them
-    ("mute:encoder.0.ffn,token:3.7", see `xformer.interventions`); `keep` lists globs of the activations wanted.
+    or the numbers of its tokens. A model of the Transformers library is a folder with its config.json, a .gguf file, or the
+    loaded model with its `tokenizer`; any other torch module is given the inputs it is called with.
+
+    `edits` are of `xformer.edits`, `changes` more of them as a link has them ("mute:encoder.0.ffn,token:3.7", see
+    `xformer.interventions`); `keep` lists globs of the activations wanted.
 
     What nobody knows the answer to, a drawn image, has what the unchanged model says in the answer's place.
 
     Raises `CheckpointError`, `InputError` or `EditError`, each with one plain sentence.
     """
-    subject = subject_of(where)
-    words = tuple(typed.flatten().tolist()) if isinstance(typed, Tensor) else typed
+    subject = subject_of(where, typed, tokenizer)
+    is_ids = isinstance(typed, Tensor) and not typed.is_floating_point()
+    words: Any = tuple(typed.flatten().tolist()) if is_ids else typed
     first, example, changed = framed(subject, words, changes)
     run = [*edits, *changed]
     kept = keep if "logits" in keep or "*" in keep else (*keep, "logits")
@@ -287,9 +297,7 @@ def framed(subject: Subject, typed: str | Sequence[int], changes: str = "") -> t
     return first, first if source == first.source else subject.frame(source), all_edits(interventions)
 
 
-def from_trace(
-    where: str | Path | Checkpoint | Transformer | Subject, trace: Trace, answers: Sequence[int] | None = None
-) -> Reading:
+def from_trace(where: Readable, trace: Trace, answers: Sequence[int] | None = None) -> Reading:
     """A run that was recorded already, of its first input; `answers` are the right tokens at its outputs, −100 for none."""
     tokens, target = trace.tokens[:1], None if trace.target is None else trace.target[:1]
     n_out = (trace.logits if "logits" in trace else tokens if target is None else target).shape[1]
@@ -314,13 +322,21 @@ def _recipe(where: object, typed: str | Sequence[int], edits: Sequence[AnyEdit],
     return Recipe(str(where), typed if isinstance(typed, str) else tuple(typed), causal, changes)
 
 
-def subject_of(where: str | Path | Checkpoint | Transformer | Subject) -> Subject:
-    """What is to be read, by whatever names it. Raises `CheckpointError` for a path that holds no checkpoint."""
+def subject_of(where: Readable, typed: Any = None, tokenizer: Any = None) -> Subject:
+    """What is to be read, by whatever names it; `typed` are the inputs that a module of torch is opened with.
+
+    Raises `CheckpointError` for a path that holds no model, `InputError` for a module without attention that can be seen.
+    """
     name = "model"
     if isinstance(where, str | Path):
-        name, where = Path(where).name, load(where)
+        path = Path(where)
+        if is_foreign(path):
+            return opened_from(path)
+        name, where = path.name, load(where)
     if isinstance(where, Transformer):
         return BareModel(where, name)
     if isinstance(where, Checkpoint):
         return BareModel(where.model, name) if where.task is None else TaskModel(where.model, where.task, name)
+    if isinstance(where, nn.Module):
+        return opened_module(where, typed, tokenizer)
     return where

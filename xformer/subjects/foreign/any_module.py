@@ -9,7 +9,7 @@ Nothing is known of it but what a run shows. Where it reads whole numbers these 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -53,15 +53,23 @@ class AnyModule:
         run = opened.run(named, n_batch=_n_batch(named))
         return cls(opened, named, shape_of(opened.layout, run, is_causal=is_causal, max_len=None), verification, name)
 
-    @cached_property
+    def given(self, inputs: ModuleInputs) -> AnyModule:
+        """The same module with other inputs."""
+        return replace(self, inputs=_named(inputs))
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """Its tokens are numbers."""
+        return self._labels
+
+    @cached_property
+    def _labels(self) -> tuple[str, ...]:
         return tuple(str(number) for number in range(self.shape.vocab_size))
 
     def frame(self, typed: Any = None) -> Example:
-        """The inputs that it was opened for, their batch's first one shown; nothing is asked of its outputs."""
-        stream = _positions(self.inputs, 0)
-        target = _positions(self.inputs, 1) if self.shape.is_pair else None
+        """The inputs that it is called with, their batch's first one shown; nothing is asked of its outputs."""
+        stream = self._positions(self.shape.attention[0].stack, 0)
+        target = self._positions("decoder", 1) if self.shape.is_pair else None
         labels = torch.full_like(stream if target is None else target, IGNORED)
         return Example(tuple(stream[0].tolist()), (), stream, target, stream, labels)
 
@@ -97,6 +105,16 @@ class AnyModule:
         """Nobody knows what is needed."""
         return {}
 
+    def _positions(self, stack: str, index: int) -> Int[Tensor, "1 pos"]:
+        """The tokens that a stack reads, or the numbers of its positions where what it reads are no tokens."""
+        ids = _ids_of(self.inputs)
+        if index < len(ids):
+            return ids[index][:1]
+        site = next(site for site in self.shape.attention if site.stack == stack and not site.is_cross)
+        name = f"{site.path}.pattern"
+        run = self.opened.run(self.inputs, n_batch=_n_batch(self.inputs), keep=(name,))
+        return torch.arange(run[name].shape[-1])[None]
+
 
 def _named(inputs: ModuleInputs) -> Inputs:
     if isinstance(inputs, Tensor):
@@ -112,7 +130,11 @@ def _call(module: nn.Module, inputs: Inputs) -> Any:
 
 
 def _tensors(inputs: Inputs) -> list[Tensor]:
-    return [value for value in inputs.values() if isinstance(value, Tensor) and value.dim() >= 2 and value.dtype != torch.bool]
+    return [
+        value
+        for value in inputs.values()
+        if isinstance(value, Tensor) and value.dim() >= 2 and value.dtype != torch.bool
+    ]
 
 
 def _ids_of(inputs: Inputs) -> tuple[Tensor, ...]:
@@ -127,11 +149,6 @@ def _n_target(inputs: Inputs) -> int | None:
     """The length of a second stream, where a module reads two of different lengths."""
     lengths = [value.shape[1] for value in _tensors(inputs)[:2]]
     return lengths[1] if len(lengths) == 2 and lengths[0] != lengths[1] else None
-
-
-def _positions(inputs: Inputs, index: int) -> Int[Tensor, "1 pos"]:
-    value = _tensors(inputs)[index]
-    return torch.arange(value.shape[1])[None] if value.is_floating_point() else value[:1]
 
 
 @torch.no_grad()

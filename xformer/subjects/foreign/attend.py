@@ -117,7 +117,7 @@ def attend(
     return tape("z", pattern @ v), pattern
 
 
-def fused(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
+def fused(q: Tensor, k: Tensor, v: Tensor, terms: Terms, dropout: float = 0.0) -> Tensor:
     """z alone, from PyTorch's kernel, which never writes the scores down; for layers that nobody looks at."""
     k, v = for_each_head(k, q.shape[1]), for_each_head(v, q.shape[1])
     if terms.softcap is not None or terms.sinks is not None:
@@ -125,10 +125,12 @@ def fused(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
     mask = terms.added if terms.allowed is None else terms.allowed
     if terms.bias is not None:
         bias = terms.bias.to(q.dtype)
-        mask = bias if mask is None else (bias + mask if mask.dtype != torch.bool else bias.masked_fill(~mask, -torch.inf))
+        mask = (
+            bias if mask is None else (bias + mask if mask.dtype != torch.bool else bias.masked_fill(~mask, -torch.inf))
+        )
     if mask is not None and mask.dtype != torch.bool:
         mask = mask.to(q.dtype)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=terms.scale)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=terms.scale)
 
 
 def for_each_head(x: Float[Tensor, "batch group key width"], n_heads: int) -> Float[Tensor, "batch head key width"]:

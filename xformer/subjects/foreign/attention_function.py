@@ -1,4 +1,4 @@
-"""The attention that Transformers' own models call instead of theirs (rung 1): registered once, it reads and changes all of them.
+"""The attention that models of Transformers call instead of theirs (rung 1): registered once, it reads and changes them all.
 
 Transformers hands over q and k after rotation, k and v before the repetition of grouped heads, and whatever else a family adds
 to its scores. The mask function has to be registered beside it: without one a model silently runs without a causal mask.
@@ -55,8 +55,8 @@ def attention(
         sinks=s_aux if s_aux is not None else getattr(module, "sinks", None),
         is_causal=causal and query.shape[-2] == key.shape[-2],
     )
-    if run is None:
-        return fused(query, key, value, terms).transpose(1, 2).contiguous(), None
+    if run is None:  # somebody else's pass, who may be training it
+        return fused(query, key, value, terms, dropout).transpose(1, 2).contiguous(), None
     path = run.next_attention()
     if run.observer is not None:
         run.observer.attention_begins(query.shape[-2], key.shape[-2])

@@ -1,8 +1,8 @@
 """A language model that somebody else made, with its tokenizer: one more subject, read like our own.
 
-    causal             "France is"                 every position is held against the token that really comes next
-    masked             "Paris is in [MASK]."       a mask has no right answer: there stands what the unchanged model says
-    encoder-decoder    "source >> target"          without a target it writes one itself, the likeliest token each time
+causal             "France is"                 every position is held against the token that really comes next
+masked             "Paris is in [MASK]."       a mask has no right answer: there stands what the unchanged model says
+encoder-decoder    "source >> target"          without a target it writes one itself, the likeliest token each time
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class LanguageModel:
     def open(cls, model: Any, tokenizer: Any, name: str = "model") -> LanguageModel:
         """Take a loaded model over. Raises `InputError` where it cannot be read by any way."""
         if tokenizer is None:
-            raise InputError("A language model is read with its tokenizer; give tokenizer=AutoTokenizer.from_pretrained(…).")
+            raise InputError(
+                "A language model is read with its tokenizer; give tokenizer=AutoTokenizer.from_pretrained(…)."
+            )
         opened, verification = open_transformers(model)
         example = opened.run(example_inputs(model, 2))
         config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
@@ -57,9 +59,13 @@ class LanguageModel:
         shape = shape_of(opened.layout, example, is_causal=is_causal, max_len=longest)
         return cls(opened, tokenizer, shape, verification, name)
 
-    @cached_property
+    @property
     def labels(self) -> tuple[str, ...]:
         """The text of each token; a number for what the tokenizer has no word for."""
+        return self._labels
+
+    @cached_property
+    def _labels(self) -> tuple[str, ...]:
         n = self.shape.vocab_size
         tokens = self.tokenizer.convert_ids_to_tokens(list(range(min(n, len(self.tokenizer)))))
         known = readable([token if token is not None else f"#{index}" for index, token in enumerate(tokens)])
@@ -144,7 +150,9 @@ class LanguageModel:
         if len(ids) > most:
             raise InputError(f"{self.name} reads 1 to {most} tokens, got {len(ids)}; take some away.")
         if not all(0 <= token < n for token in ids):
-            raise InputError(f"The tokens of {self.name} are 0 to {n - 1}, got {max(ids, key=lambda token: abs(token))}.")
+            raise InputError(
+                f"The tokens of {self.name} are 0 to {n - 1}, got {max(ids, key=lambda token: abs(token))}."
+            )
 
     def _filled(self, stream: Int[Tensor, "1 pos"]) -> Int[Tensor, "1 pos"]:
         """What stands at each output of a model that sees both sides: the token itself, at a mask what the model says."""
@@ -159,21 +167,29 @@ class LanguageModel:
 
     def _pair(self, typed: str | Sequence[int]) -> Example:
         """Source and target of an encoder-decoder; the target is written by the model where none is given."""
-        source, between, target = typed.partition(BETWEEN) if isinstance(typed, str) else (typed, "", "")
-        ids = self.ids(source.strip()) if isinstance(source, str) else [int(token) for token in source]
+        source: Any
+        target: Any
+        if isinstance(typed, str):
+            source, between, target = typed.partition(BETWEEN)
+        else:
+            between = len(typed) == 2 and not isinstance(typed[0], int)
+            source, target = typed if between else (typed, ())
+        ids = self._ids_of(source, is_target=False)
         self._check(ids)
         stream = torch.tensor([ids])
-        config = self.opened.module.config
+        config: Any = self.opened.module.config
         start = config.decoder_start_token_id
         if start is None:
             start = config.bos_token_id or 0
-        if between:
-            said = list(self.tokenizer(text_target=target.strip())["input_ids"])
-        else:
-            said = self._written(stream, int(start))
+        said = self._ids_of(target, is_target=True) if between else self._written(stream, int(start))
         labels = torch.tensor([said])
         read = torch.tensor([[int(start), *said[:-1]]])
         return Example(tuple(ids), tuple(said), stream, read, stream, labels)
+
+    def _ids_of(self, side: str | Sequence[int], *, is_target: bool) -> list[int]:
+        if not isinstance(side, str):
+            return [int(token) for token in side]
+        return list(self.tokenizer(text_target=side.strip())["input_ids"]) if is_target else self.ids(side.strip())
 
     def _written(self, stream: Int[Tensor, "1 pos"], start: int) -> list[int]:
         said: list[int] = []

@@ -1,8 +1,8 @@
 """Which part of an unknown model is what, under our names: found once, by watching one run.
 
-    layer        how many blocks of its stack were entered before, so that a layer that is shared counts by call
-    stack        "encoder" or "decoder"; cross-attention looks from the one into the other
-    taps         which module's input or output is which activation
+layer        how many blocks of its stack were entered before, so that a layer that is shared counts by call
+stack        "encoder" or "decoder"; cross-attention looks from the one into the other
+taps         which module's input or output is which activation
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class Tap:
     name: str
     factor: float = 1.0
     """What it is multiplied with before it is added to the stream."""
+    is_changed_later: bool = False
+    """Whether a later part writes over it, so that what is kept has to be a copy."""
 
 
 @dataclass
@@ -76,7 +78,9 @@ def find_layout(seen: Probe, ids: tuple[Tensor, ...], n_target: int | None, *, i
     blocks = _blocks(seen)
     if not _is_chain(seen, blocks):  # parts of one layer that lie in lists of their own are no blocks
         blocks = {}
-    layout = Layout((), tuple(dict.fromkeys(seen.calls[one.parents[-1]].path for one in seen.attentions if one.parents)))
+    layout = Layout(
+        (), tuple(dict.fromkeys(seen.calls[one.parents[-1]].path for one in seen.attentions if one.parents))
+    )
     sites: dict[int, Site] = {}
     depth: Counter[Stack] = Counter()
     numbers: dict[int, int] = {}
@@ -84,10 +88,7 @@ def find_layout(seen: Probe, ids: tuple[Tensor, ...], n_target: int | None, *, i
         stack = _stack_of(attention, n_target, is_causal=is_causal)
         block = blocks.get(index)
         is_cross = n_target is not None and stack == "decoder" and attention.n_key != n_target
-        if block is None:
-            is_new = not is_cross
-        else:
-            is_new = block not in numbers
+        is_new = not is_cross if block is None else block not in numbers
         if is_new:
             if block is not None:
                 numbers[block] = depth[stack]
@@ -107,7 +108,9 @@ def find_layout(seen: Probe, ids: tuple[Tensor, ...], n_target: int | None, *, i
 def _blocks(seen: Probe) -> dict[int, int]:
     """For each attention the call that is its block: the outermost member of a list of modules with one self-attention."""
     found: dict[int, int] = {}
-    holds: Counter[int] = Counter(parent for one in seen.attentions if one.n_query == one.n_key for parent in one.parents)
+    holds: Counter[int] = Counter(
+        parent for one in seen.attentions if one.n_query == one.n_key for parent in one.parents
+    )
     for index, attention in enumerate(seen.attentions):
         for parent in attention.parents:
             call = seen.calls[parent]
@@ -121,7 +124,9 @@ def _is_chain(seen: Probe, blocks: dict[int, int]) -> bool:
     """Whether most blocks begin with what the one before them gave."""
     calls = [seen.calls[index] for index in dict.fromkeys(blocks.values())]
     links = [
-        one.given is not None and other.taken is not None and one.given.shape == other.taken.shape
+        one.given is not None
+        and other.taken is not None
+        and one.given.shape == other.taken.shape
         and torch.equal(one.given, other.taken)
         for one, other in pairwise(calls)
     ]
@@ -165,7 +170,9 @@ def _name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Sit
                 layout.taps.append(Tap(out.path, "out", out.number, f"{one.path}.out"))
             continue
         layer = parts.attention[index]
-        layout.taps.append(Tap(layer.adds.path, "out", layer.adds.number, f"{one.path}.out", layer.factor))
+        layout.taps.append(
+            Tap(layer.adds.path, "out", layer.adds.number, f"{one.path}.out", layer.factor, layer.adds.is_changed_later)
+        )
         if parts.feed_forward is not None and not parts.is_parallel:
             where = layer.adds if layer.mid is None else layer.mid
             side: Side = "adds" if layer.mid is None else "out"
@@ -179,7 +186,9 @@ def _name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Sit
         ffn = Site(site.stack, site.layer, "ffn")
         layout.feed_forward.append(ffn)
         adds = parts.feed_forward.adds
-        layout.taps.append(Tap(adds.path, "out", adds.number, f"{ffn.path}.out", parts.feed_forward.factor))
+        layout.taps.append(
+            Tap(adds.path, "out", adds.number, f"{ffn.path}.out", parts.feed_forward.factor, adds.is_changed_later)
+        )
         after_attention = 0 if parts.is_parallel else parts.attention[-1].adds.end
         for module, side, number, name in neuron_taps(seen, block, adds, after_attention, members[-1][1]):
             layout.taps.append(Tap(module, side, number, f"{ffn.path}.{name}"))
@@ -194,30 +203,41 @@ def _projection(seen: Probe, attention: Attention, block: Call) -> Call | None:
     if attention.z is None:
         return None
     for call in seen.calls:
-        if attention.end < call.begin < block.end and call.is_leaf and call.taken is not None and call.given is not None:
+        if (
+            attention.end < call.begin < block.end
+            and call.is_leaf
+            and call.taken is not None
+            and call.given is not None
+        ):
             return call
     return None
 
 
 def _attention_inputs(seen: Probe, block: Call, members: list[tuple[Site, Attention]]) -> Iterator[Tap]:
     """What the query's projection of each attention reads."""
-    since = block.begin
+    since, size = block.begin, 0 if block.taken is None else block.taken.numel()
     for site, attention in members:
         for call in seen.calls:
-            is_weight = call.is_leaf and hasattr(call.module, "weight") and getattr(call.module, "weight").dim() == 2
-            if since < call.begin < attention.begin and is_weight and call.taken is not None:
-                if call.taken.is_floating_point() and block.taken is not None and call.taken.numel() == block.taken.numel():
-                    yield Tap(call.path, "in", call.number, f"{site.path}.in")
-                    break
+            reads = call.taken is not None and call.taken.is_floating_point() and call.taken.numel() == size
+            if since < call.begin < attention.begin and reads and call.is_matrix:
+                yield Tap(call.path, "in", call.number, f"{site.path}.in")
+                break
         since = attention.end
 
 
 def _name_ends(
-    layout: Layout, seen: Probe, ids: tuple[Tensor, ...], n_target: int | None, blocks: dict[int, int], sites: dict[int, Site]
+    layout: Layout,
+    seen: Probe,
+    ids: tuple[Tensor, ...],
+    n_target: int | None,
+    blocks: dict[int, int],
+    sites: dict[int, Site],
 ) -> None:
     """What stands before the first block and after the last."""
     is_pair = n_target is not None
-    for stack, call, name in _embeddings(seen, ids, set(blocks.values()), is_pair=is_pair, alone=layout.attention[0].stack):
+    for stack, call, name in _embeddings(
+        seen, ids, set(blocks.values()), is_pair=is_pair, alone=layout.attention[0].stack
+    ):
         layout.taps.append(Tap(call.path, "out", call.number, f"{stack}.{name}" if is_pair else name))
     n_rotations = 0
     for call in seen.calls:
@@ -225,19 +245,25 @@ def _name_ends(
             suffix = f"_{n_rotations + 1}" if n_rotations else ""
             layout.taps.append(Tap(call.path, "angles", call.number, f"pos_angles{suffix}"))
             n_rotations += 1
-    for stack in dict.fromkeys(site.stack for site in layout.attention):
+    stacks: list[Stack] = list(dict.fromkeys(site.stack for site in layout.attention))
+    for stack in stacks:
         members = [block for index, block in blocks.items() if sites[index].stack == stack]
         if not members:
             continue
         last = seen.calls[max(members)]
         for call in seen.calls:
-            if call.begin > last.end and call.is_leaf and call.taken is not None and call.given is not None:
-                is_it = last.given is not None and call.taken.shape == last.given.shape == call.given.shape
-                if is_it and torch.equal(call.taken, last.given) and call.is_norm:
+            if call.begin > last.end and call.is_leaf:
+                if call.is_norm and _reads_all(call, last):
                     name = f"{stack}.final_norm" if is_pair and stack == "encoder" else "final_norm"
                     layout.taps.append(Tap(call.path, "out", call.number, name))
                     layout.final_norm[stack] = call.path
                 break
+
+
+def _reads_all(call: Call, last: Call) -> bool:
+    """Whether a part reads what another one gave, every position of it."""
+    one, other = call.taken, last.given
+    return one is not None and other is not None and one.shape == other.shape and torch.equal(one, other)
 
 
 def _embeddings(
@@ -267,7 +293,7 @@ def _is_equal(value: Tensor, read: Tensor) -> bool:
 
 def _is_by_place(call: Call, n: int) -> bool:
     """Whether the rows are those of places that follow each other, wherever a family begins to count."""
-    table, rows = getattr(call.module, "weight"), call.given
+    table, rows = call.module.get_parameter("weight"), call.given
     assert rows is not None
     rows = rows.reshape(-1, n, rows.shape[-1])[0]
     return any(

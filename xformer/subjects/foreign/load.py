@@ -18,7 +18,15 @@ from xformer.subjects.foreign.language_model import LanguageModel
 
 Step = Callable[[int, int, str], None]
 """Told how far loading is: done, of how many, and what is being done."""
-_HEADS = ("ForCausalLM", "ForMaskedLM", "ForConditionalGeneration", "LMHeadModel", "WithLMHeadModel", "MTModel", "ForPreTraining")
+_HEADS = (
+    "ForCausalLM",
+    "ForMaskedLM",
+    "ForConditionalGeneration",
+    "LMHeadModel",
+    "WithLMHeadModel",
+    "MTModel",
+    "ForPreTraining",
+)
 
 
 def open_model(path: str | Path, *, step: Step | None = None) -> LanguageModel:
@@ -37,7 +45,11 @@ def open_model(path: str | Path, *, step: Step | None = None) -> LanguageModel:
                 options["gguf_file"] = gguf
             config = transformers.AutoConfig.from_pretrained(folder, **options)
             model = _class_of(transformers, config).from_pretrained(
-                folder, **options, dtype=torch.float32, attn_implementation="eager", use_safetensors=gguf is None or None
+                folder,
+                **options,
+                dtype=torch.float32,
+                attn_implementation="eager",
+                use_safetensors=gguf is None or None,
             )
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **_of_tokenizer(folder, options))
     except XformerError:

@@ -1,7 +1,7 @@
 """Where the neurons of a block are: what goes into the nonlinearity, what it is multiplied with, and what is mapped back.
 
-    out = W_down (act(W_gate x) · W_up x)      with a gate (Shazeer 2020)
-    out = W_down act(W_up x)                   without one
+out = W_down (act(W_gate x) · W_up x)      with a gate (Shazeer 2020)
+out = W_down act(W_up x)                   without one
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def neuron_taps(
         if call.begin > after and call.end <= adds.end and not excluded & {*call.parents}
     ]
     rows = adds.given.shape[:-1].numel() if adds.given is not None else 0
-    mapped = [call for call in parts if _is_matrix(call) and call.taken is not None and _rows(call) == rows]
+    mapped = [call for call in parts if call.is_matrix and call.taken is not None and _rows(call) == rows]
     if len(mapped) < 2:
         return
     down = mapped[-1]
@@ -42,9 +42,14 @@ def neuron_taps(
     acts = [
         call
         for call in parts
-        if call.is_leaf and not isinstance(call.module, _IDLE) and next(call.module.parameters(), None) is None
-        and ups[0].begin < call.begin < down.begin and _rows(call) == rows
-        and call.taken is not None and call.given is not None and call.taken.shape[-1] == call.given.shape[-1] == d_ff
+        if call.is_leaf
+        and not isinstance(call.module, _IDLE)
+        and next(call.module.parameters(), None) is None
+        and ups[0].begin < call.begin < down.begin
+        and _rows(call) == rows
+        and call.taken is not None
+        and call.given is not None
+        and call.taken.shape[-1] == call.given.shape[-1] == d_ff
     ]
     if acts:
         act = acts[0]
@@ -61,11 +66,6 @@ def _attention_only(seen: Probe, attention: Attention, block: int, adds: Call) -
     """The calls between the block and the attention in it that hold no neurons, so that none of their parts are."""
     inner = attention.parents[attention.parents.index(block) + 1 :]
     return {index for index in inner if index not in adds.parents}
-
-
-def _is_matrix(call: Call) -> bool:
-    weight = getattr(call.module, "weight", None)
-    return call.is_leaf and weight is not None and weight.dim() == 2 and not isinstance(call.module, nn.Embedding)
 
 
 def _is_same(one: Tensor | None, other: Tensor | None) -> bool:

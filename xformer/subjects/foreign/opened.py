@@ -71,7 +71,7 @@ class OpenedModel:
             output = self.call(self.module, inputs)
         if run.n_attentions != len(self.layout.paths):
             raise EditError(
-                f"This run met {run.n_attentions} attention layers where there were {len(self.layout.paths)} when the model was "
-                "opened, so their names cannot be trusted; open the model again with an input like this one."
+                f"This run met {run.n_attentions} attention layers and there were {len(self.layout.paths)} when the model "
+                "was opened, so their names cannot be trusted; open it again with an input like this one."
             )
         tape("logits", self.logits_of(output))

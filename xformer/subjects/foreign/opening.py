@@ -3,7 +3,8 @@
 The rungs, from the best one down:
 
     1   our attention in the place of the model's own       reads and changes every step
-    2   its own attention, watched at its softmax           changes pattern and what comes of it; q, k, v where PyTorch's kernel is called
+    2   its own attention, watched at its softmax           changes the pattern and what comes of it; q, k and v only where
+                                                            a function of PyTorch does the attention
 
 A rung counts only where the logits are those of the stock model, and where no later token can change an earlier prediction of a
 causal model. What is not equal is not shown.
@@ -43,7 +44,11 @@ class Verification:
 
     def __str__(self) -> str:
         how = {1: "attention read step by step (rung 1)", 2: "attention read at its softmax (rung 2)"}[self.rung]
-        same = "equal to the stock model" if self.difference == 0 else f"equal to the stock model within {self.difference:.0e}"
+        same = (
+            "equal to the stock model"
+            if self.difference == 0
+            else f"equal to the stock model within {self.difference:.0e}"
+        )
         return f"{same}; {how}"
 
 
@@ -97,7 +102,9 @@ def _opened(
     ids = ids_of(inputs)
     seen: Probe = probe(module, watched, n_batch=ids[0].shape[0] if ids else 1)
     if not seen.attentions:
-        raise InputError("It calls no attention that can be seen." if rung == 2 else "It does not call a registered attention.")
+        raise InputError(
+            "It calls no attention that can be seen." if rung == 2 else "It does not call a registered attention."
+        )
     layout = find_layout(seen, ids, n_target(inputs), is_causal=is_causal)
     softcap = getattr(getattr(module, "config", None), "final_logit_softcapping", None)
     last = layout.last.get(layout.attention[-1].stack)
@@ -139,4 +146,3 @@ def _give_back(module: nn.Module) -> None:
     for part in module.modules():
         part._forward_hooks.clear()
         part._forward_pre_hooks.clear()
-

@@ -36,6 +36,11 @@ class Call:
     outputs: tuple[Tensor, ...] = ()
 
     @property
+    def is_changed_later(self) -> bool:
+        """Whether a later part wrote over what came out."""
+        return self.given is not None and not torch.equal(self.given, self.outputs[0])
+
+    @property
     def is_leaf(self) -> bool:
         return next(self.module.children(), None) is None
 
@@ -43,6 +48,13 @@ class Call:
     def has_weights(self) -> bool:
         """Whether it has weights of its own."""
         return next(self.module.parameters(recurse=False), None) is not None
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether it maps its input by one matrix."""
+        weight = getattr(self.module, "weight", None)
+        is_table = isinstance(self.module, nn.Embedding)
+        return self.is_leaf and isinstance(weight, Tensor) and weight.dim() == 2 and not is_table
 
     @property
     def is_norm(self) -> bool:

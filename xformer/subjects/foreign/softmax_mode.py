@@ -1,4 +1,4 @@
-"""Attention found by its softmax (rung 2): for models that do not call a registered function, `torch.nn`'s and hand-written ones.
+"""Attention found by its softmax (rung 2), in models that call no registered function: `torch.nn`'s and hand-written ones.
 
 While a run is on, PyTorch's own functions are watched inside the modules that hold an attention:
 

@@ -1,4 +1,4 @@
-"""Hooks on a shared foreign model that hand its activations to the tape of the run they belong to; without a run they do nothing.
+"""Hooks on a shared foreign model that hand its activations to the tape of the run they belong to; without a run they idle.
 
 They are set once, when the model is opened, and hold no state of their own.
 """
@@ -13,13 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from xformer.subjects.foreign.active_run import ActiveRun, active_run
-from xformer.subjects.foreign.layout import Layout, Side, Tap
+from xformer.subjects.foreign.layout import Layout, Side
 
 
 def set_taps(model: nn.Module, layout: Layout, *, by_softmax: bool) -> None:
     """Hang the taps of a layout onto a model. `by_softmax`: attention is found inside the modules that hold it."""
     by_place: dict[tuple[str, Side], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     factors = {tap.module: tap.factor for tap in layout.taps if tap.factor != 1.0}
+    copied = {tap.module for tap in layout.taps if tap.is_changed_later}
     for tap in layout.taps:
         by_place[tap.module, tap.side][tap.number].append(tap.name)
     for (path, side), names in by_place.items():
@@ -31,7 +32,9 @@ def set_taps(model: nn.Module, layout: Layout, *, by_softmax: bool) -> None:
             module.register_forward_hook(_turning(path, found))
     for path in dict.fromkeys(path for path, side in by_place if side in ("out", "adds")):
         adds, out = (_by_number(by_place.get((path, side), {})) for side in ("adds", "out"))
-        model.get_submodule(path).register_forward_hook(_giving(path, adds, out, factors.get(path, 1.0)))
+        model.get_submodule(path).register_forward_hook(
+            _giving(path, adds, out, factors.get(path, 1.0), path in copied)
+        )
     if by_softmax:
         for path in layout.owners:
             model.get_submodule(path).register_forward_pre_hook(_entering)
@@ -57,21 +60,19 @@ def _taking(path: str, found: Sequence[tuple[str, ...]]) -> Callable[..., Any]:
             return None
         at = next((i for i, value in enumerate(args) if _is_numbers(value)), None)
         key = None if at is not None else next((name for name, value in kwargs.items() if _is_numbers(value)), None)
-        if at is None and key is None:
-            return None
-        value = args[at] if at is not None else kwargs[key]
-        changed = _through(run, names, value)
-        if changed is value:
-            return None
         if at is not None:
-            return (*args[:at], changed, *args[at + 1 :]), kwargs
-        return args, {**kwargs, key: changed}
+            changed = _through(run, names, args[at])
+            return None if changed is args[at] else ((*args[:at], changed, *args[at + 1 :]), kwargs)
+        if key is not None:
+            changed = _through(run, names, kwargs[key])
+            return None if changed is kwargs[key] else (args, {**kwargs, key: changed})
+        return None
 
     return hook
 
 
 def _giving(
-    path: str, adds: Sequence[tuple[str, ...]], found: Sequence[tuple[str, ...]], factor: float
+    path: str, adds: Sequence[tuple[str, ...]], found: Sequence[tuple[str, ...]], factor: float, is_copied: bool
 ) -> Callable[..., Any]:
     """The first tensor that a module gives; and where that, times a factor, is added to the stream, the stream with it."""
 
@@ -85,7 +86,7 @@ def _giving(
         if not names and not sums:
             return None
         first = output if isinstance(output, Tensor) else output[0]
-        added = first if factor == 1.0 else first * factor
+        added = first * factor if factor != 1.0 else first.clone() if is_copied else first
         changed = _through(run, names, added)
         for name in sums:
             changed = _onto_stream(run, name, changed)
@@ -153,7 +154,7 @@ def _through(run: ActiveRun, names: tuple[str, ...], value: Tensor) -> Tensor:
         changed = run.tape(name, shown)
         if changed is not shown:
             value = changed.reshape(value.shape)
-        if name.endswith(".resid_pre") or (name.endswith((".resid_mid", ".resid_cross"))):
+        if name.endswith((".resid_pre", ".resid_mid", ".resid_cross")):
             run.kept[name.rpartition(".")[0]] = value
     return value
 

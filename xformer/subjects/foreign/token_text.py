@@ -1,8 +1,8 @@
 """How a tokenizer's tokens are written for a person: a space is ·, a line break ↵, bytes that are no text as ‹e2 80›.
 
-    byte-level   "ĠMary"   →  ·Mary         (Radford et al. 2019)
-    pieces       "▁Mary"   →  ·Mary         (Kudo & Richardson 2018)
-    word pieces  "##ing"   →  ##ing
+byte-level   "ĠMary"   →  ·Mary         (Radford et al. 2019)
+pieces       "▁Mary"   →  ·Mary         (Kudo & Richardson 2018)
+word pieces  "##ing"   →  ##ing
 """
 
 from __future__ import annotations

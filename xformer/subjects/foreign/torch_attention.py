@@ -43,7 +43,9 @@ def multi_head_attention(attend: Attend, args: tuple[Any, ...], kwargs: dict[str
     added = _mask(given, n_heads, q)
     is_causal = added is not None and q.shape[-2] == k.shape[-2] and not bool((added > -math.inf).triu(1).any())
     z, pattern = attend(q, k, v, Terms(scale=1 / math.sqrt(q.shape[-1]), added=added, is_causal=is_causal))
-    out = F.linear(z.permute(2, 0, 1, 3).flatten(2), given["out_proj_weight"], given["out_proj_bias"])  # [pos, batch, d_model]
+    out = F.linear(
+        z.permute(2, 0, 1, 3).flatten(2), given["out_proj_weight"], given["out_proj_bias"]
+    )  # [pos, batch, d_model]
     if not given["need_weights"]:
         return (out if is_batched else out[:, 0]), None
     shown = pattern.mean(dim=1) if given["average_attn_weights"] else pattern

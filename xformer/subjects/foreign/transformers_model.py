@@ -24,7 +24,7 @@ def open_transformers(model: nn.Module) -> tuple[OpenedModel, Verification]:
     config: Any = model.config
     examples = tuple(example_inputs(model, seed) for seed in (0, 1))
     causal = is_causal(model, examples[0])
-    if type(model).__name__.endswith("ForCausalLM") and not causal:
+    if _says_it_is_causal(model) and not causal:
         raise InputError(
             f"{type(model).__name__} is a causal model, but its early predictions change when a late token changes; "
             "its mask was lost, and what it shows would be wrong."
@@ -36,8 +36,17 @@ def open_transformers(model: nn.Module) -> tuple[OpenedModel, Verification]:
         examples,
         ids_of,
         is_causal=causal,
-        n_target=(lambda inputs: inputs["decoder_input_ids"].shape[-1]) if config.is_encoder_decoder else (lambda inputs: None),
+        n_target=(lambda inputs: inputs["decoder_input_ids"].shape[-1])
+        if config.is_encoder_decoder
+        else (lambda inputs: None),
     )
+
+
+def _says_it_is_causal(model: nn.Module) -> bool:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    config: Any = model.config
+    return type(model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() and not config.is_encoder_decoder
 
 
 def call(model: nn.Module, inputs: Inputs) -> Any:

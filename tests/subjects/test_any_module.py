@@ -1,0 +1,151 @@
+"""Any torch module is read by what a run shows: PyTorch's own encoder, and a model written by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import xformer
+from xformer import edits
+from xformer.errors import InputError
+
+CLOSE = {"rtol": 0.0, "atol": 1e-5}
+
+
+class HandWritten(nn.Module):
+    """A causal block whose attention is three lines of arithmetic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(15), nn.LayerNorm(15)
+        self.qkv, self.back = nn.Linear(15, 45), nn.Linear(15, 15)
+        self.up, self.act, self.down = nn.Linear(15, 37), nn.GELU(), nn.Linear(37, 15)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n = x.shape[1]
+        q, k, v = (part.unflatten(-1, (3, 5)).transpose(1, 2) for part in self.qkv(self.first(x)).chunk(3, dim=-1))
+        scores = (q @ k.transpose(-2, -1) / math.sqrt(5)).masked_fill(torch.ones(n, n).triu(1) > 0, -math.inf)
+        x = x + self.back((scores.softmax(dim=-1) @ v).transpose(1, 2).flatten(2))
+        return x + self.down(self.act(self.up(self.second(x))))
+
+
+class SmallGpt(nn.Module):
+    """Two of them under a table of tokens and one of places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(31, 15), nn.Embedding(19, 15)
+        self.blocks = nn.ModuleList(HandWritten() for _ in range(2))
+        self.norm, self.head = nn.LayerNorm(15), nn.Linear(15, 31)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids) + self.places(torch.arange(ids.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+@pytest.fixture
+def gpt() -> SmallGpt:
+    torch.manual_seed(0)
+    return SmallGpt().eval()
+
+
+def test_a_hand_written_gpt_is_a_decoder_with_everything_named(gpt: SmallGpt) -> None:
+    ids = torch.tensor([[3, 1, 4, 1, 5, 9, 2]])
+    reading = xformer.read(gpt, ids)
+    assert torch.allclose(reading.logits, gpt(ids), **CLOSE)
+    assert [site.path for site in reading.subject.shape.sites] == [
+        "decoder.0.attn", "decoder.0.ffn", "decoder.1.attn", "decoder.1.ffn",
+    ]  # fmt: skip
+    assert torch.allclose(reading["decoder.0.resid_pre"], gpt.tokens(ids) + gpt.places(torch.arange(7)), **CLOSE)
+    assert torch.equal(reading["pos_embed"], gpt.places.weight[:7])
+    assert reading["decoder.1.ffn.post"].shape == (1, 7, 37)
+    assert reading.tokens == ("3", "1", "4", "1", "5", "9", "2")
+    pattern = reading["decoder.0.attn.pattern"]
+    assert torch.allclose(pattern.sum(-1), torch.ones(1, 3, 7), **CLOSE)
+    assert bool((pattern.triu(1) == 0).all())
+    assert torch.allclose(reading.subject.unembed(reading["decoder.1.resid_post"]), reading.logits, **CLOSE)
+
+
+def test_a_silenced_head_of_it_is_the_head_cut_out_of_its_weights(gpt: SmallGpt) -> None:
+    ids = torch.tensor([[3, 1, 4, 1, 5, 9, 2]])
+    found = xformer.read(gpt, ids, edits=[edits.ablate_head("decoder.1.attn", 2)])
+    block = gpt.blocks[1]
+    assert isinstance(block, HandWritten)
+    block.back.weight.data[:, 10:] = 0
+    assert torch.allclose(found.logits, gpt(ids), **CLOSE)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_pytorchs_encoder(norm_first: bool) -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(15, 3, 37, batch_first=True, norm_first=norm_first)
+    module = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    x = torch.randn(2, 7, 15)
+    reading = xformer.read(module, x)
+    assert torch.allclose(reading.logits, module(x), **CLOSE)
+    wanted = layer_weights(module, x, norm_first)
+    assert torch.allclose(reading["encoder.0.attn.pattern"], wanted, **CLOSE)
+    assert reading.tokens == tuple("0123456")
+    muted = xformer.read(module, x, edits=[edits.scale("encoder.1.ffn.out", 0.0)])
+    last = module.layers[1]
+    assert isinstance(last, nn.TransformerEncoderLayer)
+    last.linear2.weight.data.zero_()
+    last.linear2.bias.data.zero_()
+    assert torch.allclose(muted.logits, module(x), **CLOSE)
+
+
+def layer_weights(module: nn.TransformerEncoder, x: Tensor, norm_first: bool) -> Tensor:
+    """The first layer's pattern, as PyTorch gives it when it is asked for."""
+    layer = module.layers[0]
+    assert isinstance(layer, nn.TransformerEncoderLayer)
+    read = layer.norm1(x) if norm_first else x
+    return layer.self_attn(read, read, read, need_weights=True, average_attn_weights=False)[1].detach()
+
+
+def test_pytorchs_attention_with_masks_and_other_keys() -> None:
+    torch.manual_seed(0)
+    module = nn.MultiheadAttention(15, 3, kdim=11, vdim=13).eval()
+    query, key, value = torch.randn(5, 2, 15), torch.randn(7, 2, 11), torch.randn(7, 2, 13)
+    padding = torch.zeros(2, 7, dtype=torch.bool)
+    padding[1, 5:] = True
+    drawn = torch.rand(5, 7) > 0.8
+    drawn[:, 0] = False
+    inputs = {"query": query, "key": key, "value": value, "key_padding_mask": padding, "attn_mask": drawn}
+    wanted, pattern = module(**inputs, average_attn_weights=False)
+    reading = xformer.read(module, inputs)
+    assert torch.allclose(reading.logits, wanted, **CLOSE)
+    site = reading.attention[0].path
+    assert torch.allclose(reading[f"{site}.pattern"], pattern, **CLOSE)
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
+def test_pytorchs_whole_transformer_has_two_stacks() -> None:
+    torch.manual_seed(0)
+    module = nn.Transformer(15, 3, 1, 1, 37, batch_first=True).eval()
+    source, target = torch.randn(1, 7, 15), torch.randn(1, 5, 15)
+    reading = xformer.read(module, (source, target))
+    assert torch.allclose(reading.logits, module(source, target), **CLOSE)
+    assert [site.path for site in reading.attention] == [
+        "encoder.0.attn",
+        "decoder.0.self_attn",
+        "decoder.0.cross_attn",
+    ]
+    assert reading["decoder.0.cross_attn.pattern"].shape == (1, 3, 5, 7)
+
+
+def test_a_module_without_attention_is_refused() -> None:
+    with pytest.raises(InputError, match="calls no attention that can be seen"):
+        xformer.read(nn.Sequential(nn.Linear(5, 7), nn.ReLU()), torch.randn(1, 3, 5))
+
+
+def test_other_inputs_are_read_without_opening_it_again(gpt: SmallGpt) -> None:
+    first = xformer.read(gpt, torch.tensor([[1, 2, 3]]))
+    second = xformer.read(gpt, torch.tensor([[4, 5, 6, 7]]))
+    assert second.tokens == ("4", "5", "6", "7")
+    assert torch.allclose(second.logits, gpt(torch.tensor([[4, 5, 6, 7]])), **CLOSE)
+    assert first.tokens == ("1", "2", "3")
