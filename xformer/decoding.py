@@ -151,6 +151,11 @@ class _Choice:
         )
 
 
+def choice_of(sampling: Sampling, generator: torch.Generator | None = None) -> _Choice:
+    """How a model that is not ours chooses its tokens: as many as it is asked for, none of them given."""
+    return _Choice(sampling, None, None, generator)
+
+
 def _positions(model: Transformer, tokens: Tensor, choose: _Choice, edits: tuple[AnyEdit, ...]) -> Iterator[Step]:
     def run() -> Trace:
         return record(model, tokens, edits=edits)

@@ -8,7 +8,7 @@ Nothing is known of it but what a run shows. Where it reads whole numbers these 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,9 +17,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from xformer.decoding import GREEDY, Sampling, Step
 from xformer.edits import AnyEdit
-from xformer.errors import InputError
+from xformer.errors import InputError, UnavailableError
 from xformer.model_shape import ModelShape
+from xformer.subjects.bare import NumbersInput
 from xformer.subjects.foreign.opened import Inputs, OpenedModel
 from xformer.subjects.foreign.opening import Verification, open_module
 from xformer.subjects.foreign.shape import shape_of
@@ -77,11 +79,6 @@ class AnyModule:
         """Nobody knows what is right."""
         return False
 
-    @property
-    def instead_of_an_answer(self) -> str:
-        """Nothing is asked for."""
-        return "nothing"
-
     def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
         """The numbers of the tokens, or of the positions."""
         return tuple(str(token) for token in tokens.tolist())
@@ -97,9 +94,25 @@ class AnyModule:
             raise InputError(f"The output of {self.name} does not follow from the last state of its stream alone.")
         return self.opened.head(stream)
 
-    def scored(self, example: Example, look: str) -> tuple[None, None]:
-        """All positions count."""
-        return None, None
+    @property
+    def input(self) -> NumbersInput:
+        """Nothing is typed: it reads the inputs that it is called with."""
+        return NumbersInput()
+
+    def steps(
+        self,
+        example: Example,
+        n: int | None = None,
+        *,
+        sampling: Sampling = GREEDY,
+        edits: Sequence[AnyEdit] = (),
+        generator: torch.Generator | None = None,
+    ) -> Iterator[Step]:
+        """Nobody knows what it would say. Raises `UnavailableError`."""
+        raise UnavailableError(f"{self.name} is a module that nobody knows the words of; it says nothing by itself.")
+
+    def check_fits(self, example: Example, allowed_bytes: int) -> None:
+        """It is read where it was made, by whoever made it."""
 
     def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
         """Nobody knows what is needed."""

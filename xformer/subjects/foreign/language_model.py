@@ -7,7 +7,7 @@ encoder-decoder    "source >> target"          without a target it writes one it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,20 +16,25 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from xformer.decoding import GREEDY, Sampling, Step
 from xformer.edits import AnyEdit
-from xformer.errors import InputError
+from xformer.errors import InputError, UnavailableError
 from xformer.model_shape import ModelShape
+from xformer.room import megabytes
+from xformer.subjects.foreign.continuing import continuing
 from xformer.subjects.foreign.opened import Inputs, OpenedModel
 from xformer.subjects.foreign.opening import Verification
-from xformer.subjects.foreign.shape import shape_of
+from xformer.subjects.foreign.purposes import purposes
+from xformer.subjects.foreign.shape import recorded_bytes, shape_of
+from xformer.subjects.foreign.text_input import BETWEEN, TextPair, TextWithGaps, TokenizedText
 from xformer.subjects.foreign.token_text import readable
 from xformer.subjects.foreign.transformers_model import example_inputs, open_transformers
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace
 
-BETWEEN = ">>"
-"""What stands between the source and the target of an encoder-decoder."""
+CONTINUED = 32
+"""How many tokens it goes on with where nobody says how many."""
 N_WRITTEN = 24
 """The most tokens that an encoder-decoder writes itself where no target is given."""
 
@@ -93,20 +98,25 @@ class LanguageModel:
 
     def ids(self, text: str) -> list[int]:
         """The tokens of a text, with whatever special tokens the tokenizer puts around it."""
-        return list(self.tokenizer(text)["input_ids"])
+        return list(self.input.read(text))
 
-    def text(self, ids: Sequence[int]) -> str:
-        """The text of tokens, special ones left out."""
-        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+    @property
+    def input(self) -> TokenizedText:
+        """What it reads, as a person types it."""
+        return self._input
+
+    @cached_property
+    def _input(self) -> TokenizedText:
+        kind, default = TokenizedText, "When Mary and John went to the store, John gave a drink to"
+        if self.shape.is_pair:
+            kind, default = TextPair, "The house is small."
+        elif self.is_masked:
+            kind, default = TextWithGaps, f"Paris is the {self.tokenizer.mask_token} of France."
+        return kind(self.tokenizer, self.shape.n_inputs, self.shape.max_len, default, purposes(self.name))
 
     def has_right_answer(self, example: Example) -> bool:
         """A text may go on in many ways."""
         return False
-
-    @property
-    def instead_of_an_answer(self) -> str:
-        """What stands at an output for comparison."""
-        return "said unchanged" if self.is_masked or self.shape.is_pair else "really comes next"
 
     def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
         """The tokens as they are written."""
@@ -127,9 +137,45 @@ class LanguageModel:
             raise InputError(f"The logits of {self.name} do not follow from the last state of its stream alone.")
         return self.opened.head(stream)
 
-    def scored(self, example: Example, look: str) -> tuple[None, None]:
-        """All positions count."""
-        return None, None
+    def steps(
+        self,
+        example: Example,
+        n: int | None = None,
+        *,
+        sampling: Sampling = GREEDY,
+        edits: Sequence[AnyEdit] = (),
+        generator: torch.Generator | None = None,
+    ) -> Iterator[Step]:
+        """What it goes on with; a model that fills gaps says nothing by itself.
+
+        Raises `UnavailableError` for one, `InputError` where there is no place left.
+        """
+        if not self.shape.is_causal and not self.shape.is_pair:
+            raise UnavailableError(f"{self.name} sees both sides of a gap and fills it; it does not go on with a text.")
+        is_pair = self.shape.is_pair
+        read = example.target[:, :1] if is_pair and example.target is not None else example.stream
+        room = self.shape.max_len - read.shape[1]
+        wanted = (N_WRITTEN if is_pair else CONTINUED) if n is None else n
+        if room < 1:
+            raise InputError(f"{self.name} reads at most {self.shape.max_len} tokens; take some away.")
+
+        def inputs(so_far: Tensor) -> Inputs:
+            return self._inputs(
+                Example((), (), example.stream if is_pair else so_far, so_far if is_pair else None, so_far, so_far)
+            )
+
+        end = self.tokenizer.eos_token_id if is_pair else None
+        return continuing(self.opened, read, inputs, min(wanted, room), end, sampling, edits, generator)
+
+    def check_fits(self, example: Example, allowed_bytes: int) -> None:
+        """Raise `InputError` where recording a run of it would take more memory than that."""
+        n = example.stream.shape[1]
+        needed = recorded_bytes(self.shape, n, 0 if example.target is None else example.target.shape[1])
+        if needed > allowed_bytes:
+            raise InputError(
+                f"Looking into {n:,} tokens of {self.name} takes {megabytes(needed)} of memory, and "
+                f"{megabytes(allowed_bytes)} are allowed here; type a shorter text."
+            )
 
     def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
         """Nobody knows what is needed."""
@@ -189,7 +235,7 @@ class LanguageModel:
     def _ids_of(self, side: str | Sequence[int], *, is_target: bool) -> list[int]:
         if not isinstance(side, str):
             return [int(token) for token in side]
-        return list(self.tokenizer(text_target=side.strip())["input_ids"]) if is_target else self.ids(side.strip())
+        return list(self.tokenizer(text_target=side.strip())["input_ids"]) if is_target else self.ids(side)
 
     def _written(self, stream: Int[Tensor, "1 pos"], start: int) -> list[int]:
         said: list[int] = []

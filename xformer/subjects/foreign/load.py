@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from xformer.errors import CheckpointError, XformerError
+from xformer.model_files.contents import check_memory, inspect
 from xformer.subjects.foreign.language_model import LanguageModel
 
 Step = Callable[[int, int, str], None]
@@ -33,7 +34,9 @@ def open_model(path: str | Path, *, step: Step | None = None) -> LanguageModel:
     """Open a model's folder, or a .gguf file. Raises `CheckpointError` or `InputError`, each with one plain sentence."""
     tell = step or (lambda done, of, what: None)
     where = Path(path)
-    folder, gguf = (where.parent, where.name) if where.suffix == ".gguf" else (where, _gguf_in(where))
+    contents = inspect(where)  # before anything is loaded: no pickles, no code, no lies about sizes
+    check_memory(contents)
+    folder, gguf = contents.folder, contents.gguf_file
     tell(0, 3, "reading the library that knows its family")
     try:
         with _quietly():
@@ -73,13 +76,6 @@ def _class_of(transformers: Any, config: Any) -> Any:
     masked = type(config) in transformers.AutoModelForMaskedLM._model_mapping
     causal = type(config) in transformers.AutoModelForCausalLM._model_mapping
     return transformers.AutoModelForMaskedLM if masked and not causal else transformers.AutoModelForCausalLM
-
-
-def _gguf_in(folder: Path) -> str | None:
-    """The .gguf file of a folder without safetensors."""
-    if any(folder.glob("*.safetensors")):
-        return None
-    return next((file.name for file in sorted(folder.glob("*.gguf"))), None)
 
 
 def _of_tokenizer(folder: Path, options: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from xformer.memory import BYTES_PER_FLOAT
 from xformer.model_shape import ModelShape
 from xformer.site import Site
 from xformer.subjects.foreign.layout import Layout
@@ -41,3 +42,17 @@ def shape_of(layout: Layout, run: dict[str, Tensor], *, is_causal: bool, max_len
 
 def _width(run: dict[str, Tensor], site: Site) -> int:
     return run[f"{site.path}.post"].shape[-1]
+
+
+def recorded_bytes(shape: ModelShape, n: int, n_target: int = 0) -> int:
+    """About how many bytes a run with everything kept takes: `n` positions read, `n_target` in a decoder beside an encoder."""
+    cells = numbers = 0
+    for site in shape.sites:
+        queries = n_target if n_target and site.stack == "decoder" else n
+        if site.is_attention:
+            keys = n if site.is_cross else queries
+            cells += 2 * shape.heads[site.path] * queries * keys  # scores and pattern
+            numbers += 7 * queries * shape.d_model
+        else:
+            numbers += queries * (3 * shape.neurons.get(site.path, 0) + 3 * shape.d_model)
+    return BYTES_PER_FLOAT * (cells + numbers + 2 * (n_target or n) * shape.vocab_size)

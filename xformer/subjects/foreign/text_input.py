@@ -1,0 +1,122 @@
+"""What a language model with a tokenizer reads: a text, cut into tokens; with a mask in it where the model fills gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+
+from xformer.errors import InputError
+from xformer.subjects.input import Input
+
+BETWEEN = ">>"
+"""What stands between the source and the target of an encoder-decoder."""
+_LINE_BREAK = "↵"
+"""How a line break is typed into a box of one line."""
+
+
+@dataclass(frozen=True)
+class TokenizedText(Input):
+    """A text of which nobody knows how it goes on."""
+
+    tokenizer: Any = field(repr=False)
+    n_tokens: int
+    max_len: int
+    usual: str
+    """What stands in the box at first."""
+    purposes: tuple[tuple[str, str], ...] = ()
+    """Inputs with a purpose."""
+
+    kind: ClassVar[str] = "text"
+    one: ClassVar[str] = "token"
+    many: ClassVar[str] = "tokens"
+    instead_of_an_answer: ClassVar[str] = "really comes next"
+    goes_on: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """Texts for one tokenizer are written alike."""
+        return f"{type(self).__name__} {self.n_tokens}"
+
+    @property
+    def does(self) -> str:
+        return "Type the beginning of a text; it goes on with it, token by token."
+
+    @property
+    def typed(self) -> str:
+        return f"A text of up to {self.max_len:,} tokens. ↵ stands for a new line."
+
+    @property
+    def default(self) -> str:
+        return self.usual
+
+    def examples(self) -> dict[str, str]:
+        return dict(self.purposes)
+
+    def read(self, text: str) -> tuple[int, ...]:
+        """The tokens of a text, with whatever special ones the tokenizer puts around it."""
+        ids = tuple(self.tokenizer(text.replace(_LINE_BREAK, "\n"))["input_ids"])
+        if not ids:
+            raise InputError("This model reads a text, got none; type a word.")
+        return ids
+
+    def text(self, source: Sequence[int]) -> str:
+        """Special tokens that the tokenizer adds by itself are left out."""
+        ids = list(source)
+        around = self.tokenizer("")["input_ids"]
+        if around and ids[: len(around) - 1] == around[:-1] and ids[-1:] == around[-1:] and len(around) > 1:
+            ids = ids[len(around) - 1 : -1]
+        elif around and ids[: len(around)] == around:
+            ids = ids[len(around) :]
+        text = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return str(text).replace("\n", _LINE_BREAK)
+
+    def plain(self, tokens: Sequence[int]) -> str:
+        """Special tokens are left out."""
+        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def random(self, seed: int) -> str:
+        """Arbitrary tokens, said twice: what a head that copies is found with."""
+        draw = torch.Generator().manual_seed(seed)
+        once = torch.randint(0, min(self.n_tokens, len(self.tokenizer)), (12,), generator=draw).tolist()
+        special = set(self.tokenizer.all_special_ids)
+        kept = [token for token in once if token not in special]
+        return self.text([*kept, *kept])
+
+    def fitted(self, source: tuple[int, ...]) -> tuple[int, ...]:
+        """The end of a text that is too long."""
+        return source[-self.max_len :]
+
+    @property
+    def replacements(self) -> range:
+        return range(self.n_tokens)
+
+
+@dataclass(frozen=True)
+class TextWithGaps(TokenizedText):
+    """A text with masks in it, or without: of a model that sees both sides."""
+
+    instead_of_an_answer: ClassVar[str] = "said unchanged"
+    goes_on: ClassVar[bool] = False
+
+    @property
+    def does(self) -> str:
+        return f"Type a text with {self.tokenizer.mask_token} where a word is missing; it says which."
+
+
+@dataclass(frozen=True)
+class TextPair(TokenizedText):
+    """A source, and after >> a target, which the model writes itself where none is given."""
+
+    instead_of_an_answer: ClassVar[str] = "said unchanged"
+    goes_on: ClassVar[bool] = False
+
+    @property
+    def does(self) -> str:
+        return f"Type a text; it writes what belongs to it, or reads what you type after {BETWEEN}."
+
+    def read(self, text: str) -> tuple[int, ...]:
+        """The source alone: the target is the model's own."""
+        return super().read(text.partition(BETWEEN)[0].strip())
