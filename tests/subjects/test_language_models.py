@@ -102,8 +102,8 @@ def test_a_text_that_does_not_fit_is_refused(typed: str, sentence: str) -> None:
 
 
 def test_a_folder_that_cannot_be_read_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(ModelFileError, match="There are no weights there"):
-        (tmp_path / "config.json").write_text('{"model_type": "llama"}')
         xformer.read(tmp_path, "the cat")
     where = folder_of("Llama", tmp_path / "tiny")
     config = json.loads((where / "config.json").read_text())
