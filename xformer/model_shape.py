@@ -18,6 +18,20 @@ from xformer.config import ModelConfig
 from xformer.site import Kind, Site, Stack
 from xformer.task_limits import Architecture
 
+_SAME = (
+    "architecture",
+    "d_model",
+    "n_layers",
+    "vocab_size",
+    "max_len",
+    "n_inputs",
+    "norm",
+    "activation",
+    "image",
+    "patch",
+)
+"""What a `ModelConfig` calls by the same name."""
+
 
 @dataclass(frozen=True, eq=False)
 class ModelShape:
@@ -58,22 +72,13 @@ class ModelShape:
         """The shape of one of our own models."""
         sites = _sites(config)
         return cls(
-            architecture=config.architecture,
+            **{name: getattr(config, name) for name in _SAME},
             is_causal=bool(config.causal),
-            d_model=config.d_model,
-            n_layers=config.n_layers,
-            vocab_size=config.vocab_size,
-            max_len=config.max_len,
-            n_inputs=config.n_inputs,
+            final_norm=bool(config.final_norm),
             sites=sites,
             heads={site.path: config.n_heads for site in sites if site.is_attention},
             neurons={site.path: config.d_ff for site in sites if not site.is_attention},
-            norm=config.norm,
-            final_norm=bool(config.final_norm),
             can_drop_positions=config.position_kind.acts_on != "nothing",
-            activation=config.activation,
-            image=config.image,
-            patch=config.patch,
         )
 
     @cached_property

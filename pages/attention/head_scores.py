@@ -45,8 +45,10 @@ def scores_panel(view: View, run: Reading, attention: str) -> None:
     if view.task is None:
         shown = shown.drop(columns=TASK)
     else:
-        says = view.task.rule.score_says
-        helps[TASK] = f"{view.task.score_name.capitalize()}: how much of its attention {says}. The task needs this."
+        rule = view.task.rule
+        helps[TASK] = (
+            f"{rule.score_name.capitalize()}: how much of its attention {rule.score_says}. The task needs this."
+        )
     share = {
         name: st.column_config.ProgressColumn(name, width=95, min_value=0.0, max_value=1.0, format="%.3f", help=text)
         for name, text in helps.items()

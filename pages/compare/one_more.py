@@ -50,12 +50,9 @@ def _ask(kind: str, key: str, choice: Choice, shape: ModelShape) -> str:
     """Widgets for what a change needs to know; returns it as a link writes it."""
     left, right = st.columns(2)
     if kind == "token":
-        vocabulary = choice.task.vocabulary
-        symbols = range(1, 1 + vocabulary.symbols)
+        symbols, labels = choice.subject.input.replacements, choice.subject.labels
         position = left.number_input("Position", 0, shape.max_len - 1, 0, key=f"{key}_position")
-        token = right.selectbox(
-            "becomes", symbols, format_func=vocabulary.labels.__getitem__, key=f"{key}_token_{len(symbols)}"
-        )
+        token = right.selectbox("becomes", symbols, format_func=labels.__getitem__, key=f"{key}_token_{len(symbols)}")
         return f"token:{position}.{token}"
     paths = list(shape.neurons if kind == "neuron" else shape.heads)
     place = f"{key}_ffn_{shape.n_layers}" if kind == "neuron" else f"{key}_path_{len(paths)}"

@@ -47,13 +47,11 @@ def surveyed(view: View) -> Survey | None:
     Whatever a visitor clicks meanwhile ends the run of this screen; what was found so far is kept, and the next goes on. None,
     and it is said why, where there are no inputs to be had.
     """
-    subject, missing = view.subject, view.input.missing
-    if not isinstance(subject, TaskModel):
-        missing = "Only for a model that was trained here it is known what to draw them from."
-    if missing or not isinstance(subject, TaskModel):
+    if view.task is None or view.input.missing:
+        missing = view.input.missing or "Only for a model that was trained here it is known what to draw them from."
         st.info(f"No inputs can be sampled. {missing}", icon=":material/info:")
         return None
-    work, stopped = _work(view.model, subject), st.session_state.setdefault(STOPPED, set())
+    work, stopped = _work(view.model, view.own), st.session_state.setdefault(STOPPED, set())
     place = st.empty()
     found = work.latest or work.step()
     if view.model in stopped and not work.is_done:

@@ -74,7 +74,7 @@ def _ask_output(view: View) -> tuple[int, str]:
     if run.open_output is not None:
         positions.append(run.open_output)  # what comes after the last character nobody knows; the model says something
     seed("pos", positions, positions[0], key="residual_pos", called="position")
-    reads, token = view.reads(run, "decoder"), view.subject.labels
+    reads, token = run.tokens_of("decoder"), view.subject.labels
     verb = "has to say" if run.has_right_answer else view.kind.verb
 
     def position_words(at: int) -> str:

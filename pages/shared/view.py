@@ -99,10 +99,6 @@ class View:
             return self.model, self.source, resources.MASKS[0], ""
         return self.model, self.source, self.mask, join(self.interventions)
 
-    def reads(self, run: Reading, stack: str | None = None) -> list[str]:
-        """The tokens that a stack reads in a run, as they are written."""
-        return list(run.tokens_of(stack))
-
     def longest_trained(self, stack: str | None = None) -> int:
         """The most positions that training ever showed a stack."""
         source, target = self.own.task.longest

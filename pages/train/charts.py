@@ -59,9 +59,9 @@ def metric_chart(
 def head_panel(film: Film, task: Task, steps: int, shown: int | None, marks: Mapping[int, str]) -> None:
     """The scores of the heads on the probe, over the snapshots."""
     names = head_names(film)
-    st.markdown(f"**Heads: {task.score_name} score**", help=SCORE)
+    st.markdown(f"**Heads: {task.rule.score_name} score**", help=SCORE)
     if not names:
-        curves = head_curves(f"Heads: {task.score_name} score", {"best": "best head"}, [0])
+        curves = head_curves(f"Heads: {task.rule.score_name} score", {"best": "best head"}, [0])
         _show(
             pd.DataFrame({"step": pd.Series(dtype=float), "best": pd.Series(dtype=float)}), curves, steps, TALL, False
         )
@@ -77,7 +77,9 @@ def head_panel(film: Film, task: Task, steps: int, shown: int | None, marks: Map
         if len(dict.fromkeys(hues)) == 1:
             hues = list(range(len(names)))
     wide, columns = head_frame(table)
-    curves = head_curves(f"Heads: {task.score_name} score", {columns[pair]: name for pair, name in names.items()}, hues)
+    curves = head_curves(
+        f"Heads: {task.rule.score_name} score", {columns[pair]: name for pair, name in names.items()}, hues
+    )
     _show(with_marks(wide, shown, marks.items()), curves, steps, TALL, False)
 
 

@@ -51,13 +51,13 @@ def _heads(
     found = []
     if first["score"] >= APPEARS:
         found.append(
-            f"At step {int(first['step']):,} a head scores {first['score']:.2f} already on this input ({task.score_name} "
+            f"At step {int(first['step']):,} a head scores {first['score']:.2f} already on this input ({task.rule.score_name} "
             "score): with so few tokens to look at, chance can give that much."
             + (f" At step {step:,} {name} is best with {score:.2f}." if gained else "")
         )
     elif appears is None:
         found.append(
-            f"Up to step {step:,} no head has half of its attention where the task needs it ({task.score_name} score"
+            f"Up to step {step:,} no head has half of its attention where the task needs it ({task.rule.score_name} score"
             + (f"); the best is {name} with {score:.2f}." if gained else f", best {score:.2f}).")
         )
     else:

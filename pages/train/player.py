@@ -28,7 +28,7 @@ def play(entry: Entry, task: Task, example: Example, film: Film, exact: Sequence
         film.frames,
         reads=reads,
         offset=int((example.labels[0] >= 0).long().argmax()),
-        score=task.score_name,
+        score=task.rule.score_name,
         steps=entry.train.get("steps", 1),
         exact=exact,
         marks=[(step, words) for step, words in moments(film, exact).items()],

@@ -103,7 +103,7 @@ def test_every_head_that_sees_source_and_answer_is_scored(architecture: str, pat
         pattern = trace[f"{path}.pattern"][0]  # [head, query, key]
         by_hand = [sum(head[first + i, 3 - i].item() for i in range(4)) / 4 for head in pattern]
         assert values == pytest.approx(by_hand, abs=1e-6)
-    assert task.score_name == "anti-diagonal"
+    assert task.rule.score_name == "anti-diagonal"
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -14,13 +14,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from xformer.checkpoints import load
 from xformer.decoding import GREEDY, Sampling
 from xformer.edits import AblateHead, AblateNeuron, AnyEdit, Scale, SetCausal, SetEdges, ZeroPositions, set_causal
 from xformer.errors import InputError
 from xformer.interventions import Intervention, all_edits, changed_source, parse
 from xformer.model import Transformer
-from xformer.subjects import TaskModel
+from xformer.reading import subject_of
+from xformer.subjects import TaskModel, own_task_model
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 
@@ -65,11 +65,7 @@ class Contender:
         usual = {"causal": None, "changes": "", "seed": 0}
         said = [repr(where), repr(name), *(f"{key}={value!r}" for key, value in given.items() if value != usual[key])]
         said += [f"sampling=xformer.{sampling}"] if sampling != GREEDY else []
-        if subject is None:
-            checkpoint = load(where)
-            if checkpoint.task is None:
-                raise InputError(f"A player needs a task to know what is right, and {where!r} names none.")
-            subject = TaskModel(checkpoint.model, checkpoint.task)
+        subject = own_task_model(subject_of(where)) if subject is None else subject
         recipe = f"xformer.analysis.Contender.load({', '.join(said)})"
         interventions = parse(changes, subject.shape)
         edits = [*([] if causal is None else [set_causal(causal)]), *all_edits(interventions)]

@@ -17,10 +17,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from xformer.checkpoints import Checkpoint
-from xformer.errors import InputError
 from xformer.reading import Reading, subject_of
 from xformer.site import Site
-from xformer.subjects import TaskModel
+from xformer.subjects import TaskModel, own_task_model
 from xformer.trace import record
 
 MOST_TOKENS_AT_ONCE = 4096
@@ -94,11 +93,7 @@ def surveying(
 
     `batch` bounds the memory and the time of a step, and changes nothing else.
     """
-    subject = subject_of(where)
-    if not isinstance(subject, TaskModel):
-        raise InputError(
-            f"Inputs are sampled from a model's task, as of 'checkpoints/reverse'; {subject.name!r} has none."
-        )
+    subject = own_task_model(subject_of(where))
     task, path = subject.task, str(where) if isinstance(where, str | Path) else None
     n_asked = min(n, task.rule.unseen or n)
     sample = task.sample(n_asked, seed=seed)

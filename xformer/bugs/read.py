@@ -16,10 +16,9 @@ import torch.nn.functional as F
 
 from xformer.bugs import BUGS
 from xformer.edits import set_causal
-from xformer.errors import InputError
 from xformer.model import Transformer
 from xformer.reading import Reading, framed, subject_of
-from xformer.subjects import TaskModel
+from xformer.subjects import TaskModel, own_task_model
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import record
@@ -50,9 +49,7 @@ def read_both(
     `models` are those of `right_and_wrong`, where they are there already. Raises what `read` raises, and `XformerError` where
     the changes do not fit the broken model.
     """
-    subject = subject_of(where)
-    if not isinstance(subject, TaskModel):
-        raise InputError(f"A bug is shown on a model with a task, like 'checkpoints/reverse', got {subject.name!r}.")
+    subject = own_task_model(subject_of(where))
     config, (_, example, changed) = subject.model.config, framed(subject, typed, changes)
     edits = [*([] if causal is None else [set_causal(causal)]), *changed]
     n = min(PADDING, config.max_len - example.stream.shape[1]) if BUGS[bug].shows == "with padding" else 0

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from xformer.decoding import GREEDY, Sampling, Step, decode
+from xformer.decoding import Step, decode
 from xformer.edits import AnyEdit
 from xformer.errors import InputError
 from xformer.memory import check_fits
@@ -30,7 +31,7 @@ class BareModel:
     name: str = "model"
 
     @property
-    def input(self) -> NumbersInput:
+    def input(self) -> Input:
         """The numbers of its tokens."""
         return NumbersInput()
 
@@ -74,16 +75,10 @@ class BareModel:
         return self.model.unembed(stream)
 
     def steps(
-        self,
-        example: Example,
-        n: int | None = None,
-        *,
-        sampling: Sampling = GREEDY,
-        edits: Sequence[AnyEdit] = (),
-        generator: torch.Generator | None = None,
+        self, example: Example, n: int | None = None, *, edits: Sequence[AnyEdit] = (), **how: Any
     ) -> Iterator[Step]:
         """What it says until its end token, or `n` tokens; see `xformer.decode`."""
-        return decode(self.model, example.tokens, sampling=sampling, max_steps=n, edits=edits, generator=generator)
+        return decode(self.model, example.tokens, max_steps=n, edits=edits, **how)
 
     def check_fits(self, example: Example, allowed_bytes: int) -> None:
         """See `xformer.memory`."""
@@ -105,17 +100,10 @@ class BareModel:
 class NumbersInput(Input):
     """The numbers of tokens, typed with spaces."""
 
-    @property
-    def does(self) -> str:
-        return "Type the numbers of tokens; nobody knows what it should say to them."
-
-    @property
-    def typed(self) -> str:
-        return "Numbers with spaces between them."
-
-    @property
-    def default(self) -> str:
-        return "0"
+    name = "numbers"
+    does = "Type the numbers of tokens; nobody knows what it should say to them."
+    typed = "Numbers with spaces between them."
+    default = "0"
 
     def read(self, text: str) -> tuple[int, ...]:
         try:

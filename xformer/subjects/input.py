@@ -28,30 +28,18 @@ class Input:
     sampled: ClassVar[str] = "sampled input"
     """What one of many is called that a model is tried on."""
 
-    @property
-    def name(self) -> str:
-        """Inputs of one name are written alike, so that one may stand when another model is chosen."""
-        return self.kind
-
-    @property
-    def does(self) -> str:
-        """What a person does and what the model then does, in one sentence: “Type numbers; it …”."""
-        raise NotImplementedError
-
-    @property
-    def typed(self) -> str:
-        """What can be typed, in a few words."""
-        raise NotImplementedError
-
-    @property
-    def default(self) -> str:
-        """What stands in the box at first."""
-        raise NotImplementedError
-
-    @property
-    def missing(self) -> str:
-        """Why nothing can be drawn at random, as one sentence; "" where it can."""
-        return ""
+    name: str
+    """Inputs of one name are written alike, so that one may stand when another model is chosen."""
+    does: str
+    """What a person does and what the model then does, in one sentence: “Type numbers; it …”."""
+    typed: str
+    """What can be typed, in a few words."""
+    default: str
+    """What stands in the box at first."""
+    missing: str = ""
+    """Why nothing can be drawn at random, as one sentence; "" where it can."""
+    replacements: range = range(0)
+    """The tokens that one of the source can be replaced by."""
 
     def examples(self) -> dict[str, str]:
         """Inputs with a purpose, in the words of “See how the model …”."""
@@ -84,11 +72,6 @@ class Input:
     def remark(self, source: Sequence[int]) -> str:
         """What makes a source unlike those that the model knows, as one sentence; "" when nothing does."""
         return ""
-
-    @property
-    def replacements(self) -> range:
-        """The tokens that one of the source can be replaced by."""
-        raise NotImplementedError
 
     def scored(self, example: Example, look: str) -> tuple[Sequence[int] | None, Sequence[int] | None]:
         """The positions whose attention tells what a head does, and those of another stream that it is held against.

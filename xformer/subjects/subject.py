@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from xformer.decoding import GREEDY, Sampling, Step
+from xformer.decoding import Step
 from xformer.edits import AnyEdit
 from xformer.model_shape import ModelShape
 from xformer.subjects.input import Input
@@ -65,15 +64,11 @@ class Subject(Protocol):
         ...
 
     def steps(
-        self,
-        example: Example,
-        n: int | None = None,
-        *,
-        sampling: Sampling = GREEDY,
-        edits: Sequence[AnyEdit] = (),
-        generator: torch.Generator | None = None,
+        self, example: Example, n: int | None = None, *, edits: Sequence[AnyEdit] = (), **how: Any
     ) -> Iterator[Step]:
         """What it says by itself, token by token: `n` tokens where it goes on with its input, else until its answer ends.
+
+        `how` are a `sampling` and a `generator`, as `xformer.decode` takes them.
 
         Raises `UnavailableError` where it says nothing by itself.
         """

@@ -3,40 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
-from xformer.errors import InputError
 from xformer.subjects.input import Input
 from xformer.tasks.task import Example, Task
 
 
-@dataclass(frozen=True)
 class TaskInput(Input):
     """Symbols: numbers, digits, brackets, whatever a rule is about."""
 
-    task: Task
-    max_len: int
-
-    @property
-    def name(self) -> str:
-        return self.task.config.name
-
-    @property
-    def does(self) -> str:
-        return self.task.rule.does
-
-    @property
-    def typed(self) -> str:
-        return self.task.rule.typed
-
-    @property
-    def default(self) -> str:
-        return self.task.rule.default
-
-    @property
-    def missing(self) -> str:
-        return self.task.rule.missing
+    def __init__(self, task: Task, max_len: int) -> None:
+        rule = task.rule
+        self.task, self.max_len, self.name = task, max_len, task.config.name
+        self.does, self.typed, self.default, self.missing = rule.does, rule.typed, rule.default, rule.missing
+        self.replacements = range(1, 1 + task.vocabulary.symbols)
 
     def examples(self) -> dict[str, str]:
         return self.task.rule.examples()
@@ -56,10 +36,6 @@ class TaskInput(Input):
     def remark(self, source: Sequence[int]) -> str:
         return self.task.rule.remark(source)
 
-    @property
-    def replacements(self) -> range:
-        return range(1, 1 + self.task.vocabulary.symbols)
-
     def scored(self, example: Example, look: str) -> tuple[Sequence[int], Sequence[int] | None]:
         """The tokens of the source without special ones."""
         n = len(example.source)
@@ -68,7 +44,6 @@ class TaskInput(Input):
         return range(n), None
 
 
-@dataclass(frozen=True)
 class TextInput(TaskInput):
     """The characters of a text: there is no right answer, and no end."""
 
@@ -84,29 +59,14 @@ class TextInput(TaskInput):
         return "".join(alphabet[token - 1] for token in tokens if 1 <= token <= len(alphabet))
 
     def fitted(self, source: tuple[int, ...]) -> tuple[int, ...]:
-        """The end of a text, as long as a model reads it: all of it, where it fits."""
-        least, most = 0, len(source)  # that many fit; no more can
-        while least < most:
-            n = (least + most + 1) // 2
-            if self._fits(source[-n:]):
-                least = n
-            else:
-                most = n - 1
-        return source[-least:] if least else source
+        """The end of a text, as long as the model reads it; an encoder-decoder is given half of it on each side."""
+        return source[-self.max_len * (2 if self.task.config.architecture == "encoder-decoder" else 1) :]
 
     def scored(self, example: Example, look: str) -> tuple[Sequence[int], None]:
         """All of it is read, and all of it is asked for."""
         return range(min(example.stream.shape[1], example.labels.shape[1])), None
 
-    def _fits(self, source: tuple[int, ...]) -> bool:
-        try:
-            self.task.example(list(source), max_len=self.max_len)
-        except InputError:
-            return len(source) < 2  # too short is another matter
-        return True
 
-
-@dataclass(frozen=True)
 class ImageInput(TaskInput):
     """The pixels of an image, read in patches."""
 

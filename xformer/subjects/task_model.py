@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from xformer.continuation import continue_text
-from xformer.decoding import GREEDY, Sampling, Step
+from xformer.decoding import Step
 from xformer.edits import AnyEdit
 from xformer.model import Transformer
-from xformer.model_shape import ModelShape
 from xformer.subjects.bare import BareModel
 from xformer.subjects.task_input import TaskInput, input_of
 from xformer.tasks.task import Example, Task
 from xformer.trace import Trace
 
 
-@dataclass(frozen=True, eq=False)
-class TaskModel:
+@dataclass(frozen=True, eq=False, init=False)
+class TaskModel(BareModel):
     """A `Transformer` and its `Task`. Raises `ConfigError` where they do not fit each other."""
 
-    model: Transformer
-    task: Task
-    name: str = "model"
+    task: Task = field(kw_only=True)
 
-    def __post_init__(self) -> None:
-        self.task.check_fits(self.model.config)
+    def __init__(self, model: Transformer, task: Task, name: str = "model") -> None:
+        super().__init__(model, name)
+        object.__setattr__(self, "task", task)
+        task.check_fits(model.config)
 
     @cached_property
     def _input(self) -> TaskInput:
@@ -47,11 +45,6 @@ class TaskModel:
         """The text of each token of the task."""
         return self.task.vocabulary.labels
 
-    @property
-    def shape(self) -> ModelShape:
-        """Its sizes, and where its layers sit."""
-        return self._bare.shape
-
     def frame(self, typed: str | Sequence[int]) -> Example:
         """A source as it is typed, "3 7 12 9", or as tokens, with its right answer. Raises `InputError` for anything else."""
         source = list(self.input.read(typed) if isinstance(typed, str) else typed)
@@ -65,38 +58,15 @@ class TaskModel:
         """The tokens as they are written, or the patches of an image."""
         return tuple(self.task.position_names(tokens.tolist()))
 
-    def record(self, example: Example, *, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",)) -> Trace:
-        """Run it once; see `xformer.record`."""
-        return self._bare.record(example, edits=edits, keep=keep)
-
-    def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
-        """Last norm (where there is one), then the output layer of the stack that predicts."""
-        return self._bare.unembed(stream)
-
     def steps(
-        self,
-        example: Example,
-        n: int | None = None,
-        *,
-        sampling: Sampling = GREEDY,
-        edits: Sequence[AnyEdit] = (),
-        generator: torch.Generator | None = None,
+        self, example: Example, n: int | None = None, *, edits: Sequence[AnyEdit] = (), **how: Any
     ) -> Iterator[Step]:
         """Its answer; or where it goes on with a text the `n` characters after it, an encoder-decoder's from what it reads."""
-        options: dict[str, Any] = {"sampling": sampling, "edits": edits, "generator": generator}
         if not self.input.goes_on or n is None:
-            return self._bare.steps(example, n, **options)
+            return super().steps(example, n, edits=edits, **how)
         prompt = example.stream if example.target is None else example.tokens
-        return continue_text(self.model, prompt, n, **options)
-
-    def check_fits(self, example: Example, allowed_bytes: int) -> None:
-        """See `xformer.memory`."""
-        self._bare.check_fits(example, allowed_bytes)
+        return continue_text(self.model, prompt, n, edits=edits, **how)
 
     def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
         """What the task needs; see `Task.head_scores`."""
         return self.task.head_scores(trace, example)
-
-    @cached_property
-    def _bare(self) -> BareModel:
-        return BareModel(self.model, self.name)

@@ -124,11 +124,6 @@ class Task:
             return patch_names(self.image_side // self.config.patch)
         return [self.vocabulary.labels[token] for token in tokens]
 
-    @property
-    def score_name(self) -> str:
-        """What `head_scores` measures, in a word or two."""
-        return self.rule.score_name
-
     def head_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
         """How much each head does of what the task needs, in [0, 1], by the path of its attention layer.
 

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
 from xformer.reading import Reading
-from xformer.subjects import TaskModel
+from xformer.subjects import own_task_model
 from xformer.viz.packing import visible
 from xformer.viz.planes import LEVELS, planes_of
 from xformer.viz.theme import HEAD_HUES, SEQUENTIAL
@@ -62,8 +62,7 @@ def plane(
 
 def film_frame(reading: Reading, step: int) -> Frame:
     """What a film keeps of a snapshot's reading: its patterns as codes, the scores of its heads, and what it says."""
-    subject = reading.subject
-    assert isinstance(subject, TaskModel)
+    subject = own_task_model(reading.subject)
     return Frame(
         step,
         {

@@ -88,8 +88,8 @@ class _Image(InputKind):
             loss = f"The loss goes from {original.loss:.4f} to {changed.loss:.4f} nats."
         return f"With {what}: {_uncapped(_class_of(changed))}. Originally: {_uncapped(_class_of(original))}. {loss}"
 
-    def score(self, subject: Subject, figures: dict[str, Any]) -> dict[str, str]:
-        return {**super().score(subject, figures), "label": "Images right", "help": "Images whose digit it says."}
+    def score(self, subject: Subject, figures: dict[str, Any]) -> tuple[str, str, str]:
+        return "Images right", percent(figures["exact_match"]), "Images whose digit it says."
 
 
 KIND = _Image()

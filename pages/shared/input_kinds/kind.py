@@ -6,7 +6,6 @@ Here as most kinds do it: a box to type in, examples and a random one, and the l
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import streamlit as st
@@ -83,12 +82,8 @@ class InputKind:
 
     def read_rows(self, run: Reading) -> list[Lane]:
         """The lanes of what the model reads."""
-        if run.example.target is None:
-            return [Lane("reads", _labels(run, run.example.stream[0].tolist()))]
-        return [
-            Lane("source", _labels(run, run.example.stream[0].tolist())),
-            Lane("decoder reads", _labels(run, run.example.target[0].tolist())),
-        ]
+        stacks = {"reads": None} if not run.is_pair else {"source": "encoder", "decoder reads": "decoder"}
+        return [Lane(name, run.tokens_of(stack)) for name, stack in stacks.items()]
 
     def rows(self, run: Reading, changed: Reading | None = None, name: str = "") -> list[Lane]:
         """The input, what the model says to it, and what it says in the changed run, aligned by position."""
@@ -108,9 +103,9 @@ class InputKind:
             f"{original.loss:.4f} to {changed.loss:.4f} nats. {moved(original, changed)}"
         )
 
-    def score(self, subject: Subject, figures: dict[str, Any]) -> dict[str, str]:
+    def score(self, subject: Subject, figures: dict[str, Any]) -> tuple[str, str, str]:
         """How well it does on inputs that it never saw, as label, value and help of a tile."""
-        return {"label": "Exact match", "value": percent(figures["exact_match"]), "help": "Whole sequences right."}
+        return "Exact match", percent(figures["exact_match"]), "Whole sequences right."
 
 
 def moved(original: Reading, changed: Reading) -> str:
@@ -128,16 +123,12 @@ def first_asked(run: Reading) -> int:
     return int((run.example.labels[0] >= 0).long().argmax())
 
 
-def _labels(run: Reading, tokens: Sequence[int]) -> tuple[str, ...]:
-    return tuple(run.subject.labels[token] for token in tokens)
-
-
 def _said(name: str, run: Reading, before: Lane | None = None) -> Lane:
     predicted, probability = run.predicted, run.probability
     if run.open_output is not None:
         last = run.logits[0, run.open_output].softmax(dim=-1).max(dim=-1)
         predicted, probability = (*predicted, int(last.indices)), (*probability, last.values.item())
-    tokens = _labels(run, predicted)
+    tokens = tuple(run.subject.labels[token] for token in predicted)
     return Lane(
         name,
         tokens,

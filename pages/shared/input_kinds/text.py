@@ -30,13 +30,11 @@ class _Text(InputKind):
             return f"T{expects[1:]}: {_bits(run)}. A text may go on in many ways, so no guess is right or wrong."
         return f"With {what} {expects}, {_bits(run)} instead of {_bits(original)}. {moved(original, run)}"
 
-    def score(self, subject: Subject, figures: dict[str, Any]) -> dict[str, str]:
-        return {
-            "label": f"Bits per {subject.input.one}",
-            "value": f"{figures['loss'] / math.log(2):.3f}",
-            "help": f"The loss on text it never read, {figures['loss']:.4f} nats, in bits. Knowing nothing, it would need "
-            f"{math.log2(len(subject.input.replacements)):.2f}.",
-        }
+    def score(self, subject: Subject, figures: dict[str, Any]) -> tuple[str, str, str]:
+        one, loss, n = subject.input.one, figures["loss"], len(subject.input.replacements)
+        read = f"The loss on text it never read, {loss:.4f} nats, in bits."
+        knowing = f"Knowing nothing, it would need {math.log2(n):.2f}."
+        return f"Bits per {one}", f"{loss / math.log(2):.3f}", f"{read} {knowing}"
 
 
 def _bits(run: Reading) -> str:
