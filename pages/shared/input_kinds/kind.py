@@ -119,8 +119,8 @@ def moved(original: Reading, changed: Reading) -> str:
 
 
 def first_asked(run: Reading) -> int:
-    """The first output that has a right answer."""
-    return int((run.example.labels[0] >= 0).long().argmax())
+    """The first output that is asked for; where none is, the one that says what follows."""
+    return (*run.asked, run.open_output or 0)[0]
 
 
 def _said(name: str, run: Reading, before: Lane | None = None) -> Lane:

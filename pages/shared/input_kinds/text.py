@@ -20,7 +20,7 @@ class _Text(InputKind):
     def read_rows(self, run: Reading) -> list[Lane]:
         """With a lane of what comes next; its bars say how far each token was expected."""
         comes = Lane("comes next", run.answers, probability=run.probability_of_answer, offset=first_asked(run))
-        return [*super().read_rows(run), comes]
+        return [*super().read_rows(run), *([comes] if run.asked else [])]
 
     def sentence(self, original: Reading, changed: Reading | None, what: str) -> str:
         """A text may go on in many ways: how far what really comes was expected."""
