@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import streamlit as st
 
+from pages.attention.atom_mapping import atom_mapping_panel
 from pages.attention.attention_steps import steps_panel
 from pages.attention.best_task_head import attention_notes, best_task_head
 from pages.attention.change import change_panel, head_tools
@@ -67,6 +68,8 @@ def page() -> None:
         panel(steps_panel, view, run, layer, chosen)
     elif shown == "change the run":
         change_panel(view, layer, chosen)
+    elif panel == "atom mapping":
+        atom_mapping_panel(view, run, chosen)
     else:
         rollout_panel(view, run)
     view.share(head=_head_text(chosen), **_look_texts(chosen.looks))

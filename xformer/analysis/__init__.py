@@ -14,6 +14,7 @@ __getattr__, __dir__, __all__ = attach(
         "accuracy": "counting_agreement",
         "activations": "feed_forward",
         "agreement": "counting_agreement",
+        "atom_mapping": "reactions",
         "attention": "attention_head",
         "attention_costs": "multiplications",
         "attention_moved": "attention_change",

@@ -12,6 +12,7 @@ __getattr__, __dir__, __all__ = attach(
     {
         "accuracy": "counting_agreement",
         "activations": "feed_forward",
+        "atom_mapping": "reactions",
         "attention": "attention_head",
         "attention_costs": "costs",
         "attention_moved": "positions",

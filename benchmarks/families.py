@@ -1,0 +1,205 @@
+"""Which families of the Transformers library can be read and changed: a tiny model of each, held against the stock model.
+
+    make families        writes docs/families.md; some ten minutes on two cores
+
+Every model type that Transformers knows is made with small sizes and arbitrary weights. It counts as read where a recorded run
+gives the stock model's logits, and as changed where silencing every head of the first attention moves them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SECONDS = 120
+"""The longest that one family may take."""
+MOST_PARAMETERS = 30_000_000
+DOCUMENT = Path(__file__).parents[1] / "docs" / "families.md"
+SMALL: dict[str, Any] = {
+    "vocab_size": 97, "hidden_size": 48, "d_model": 48, "n_embd": 48, "dim": 48, "emb_dim": 48, "embed_dim": 48,
+    "word_embed_proj_dim": 48, "embedding_size": 48, "intermediate_size": 64, "ffn_dim": 64, "d_ff": 64, "hidden_dim": 64,
+    "n_inner": 64, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+    "num_hidden_layers": 2, "n_layer": 2, "n_layers": 2, "num_layers": 2, "encoder_layers": 2, "decoder_layers": 2,
+    "num_decoder_layers": 2, "num_encoder_layers": 2, "num_attention_heads": 4, "n_head": 4, "n_heads": 4, "num_heads": 4,
+    "encoder_attention_heads": 4, "decoder_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12, "d_kv": 12,
+    "max_position_embeddings": 64, "n_positions": 64, "n_ctx": 64, "max_target_positions": 64, "max_source_positions": 13,
+    "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "num_mel_bins": 8,
+    "image_size": 24, "patch_size": 8, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
+    "layer_types": None, "rotary_dim": 8, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
+    "v_head_dim": 12, "type_vocab_size": 2, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one model type."""
+
+    family: str
+    model: str = ""
+    rung: int = 0
+    """0: not read."""
+    difference: float = 0.0
+    is_changed: bool = False
+    has_stream: bool = False
+    """Whether what attention and neurons add to the stream was found."""
+    why: str = ""
+    ran: bool = False
+    """Whether the stock model ran at these sizes at all."""
+
+
+def tiny(config_class: Any) -> Any:
+    """A configuration of a family with small sizes, as far as it has them."""
+    usual = config_class()
+    sizes = {
+        name: value for name, value in SMALL.items() if getattr(usual, name, None) is not None and value is not None
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return config_class(**sizes)
+
+
+def model_of(config: Any) -> Any:
+    """The model with the head that says most: words, else classes, else none."""
+    import transformers as library
+
+    is_pair = getattr(config, "is_encoder_decoder", False)
+    heads = ("ForSeq2SeqLM",) if is_pair else ("ForMaskedLM", "ForCausalLM", "ForImageClassification")
+    for head in (*heads, ""):
+        auto = getattr(library, f"AutoModel{head}")
+        if type(config) in auto._model_mapping:
+            with torch.device("meta"):
+                size = sum(weight.numel() for weight in auto.from_config(config).parameters())
+            if size > MOST_PARAMETERS:
+                raise ValueError(f"has {size:,} parameters at these sizes")
+            torch.manual_seed(0)
+            config._attn_implementation = "eager"
+            return auto.from_config(config).eval()
+    raise ValueError("has no model class that is looked for")
+
+
+def outcome_of(family: str) -> Outcome:
+    """Make, open, compare and change a tiny model of a family."""
+    from transformers import CONFIG_MAPPING
+
+    from xformer import edits
+    from xformer.subjects.foreign.transformers_model import call, example_inputs, logits_of, open_transformers
+
+    try:
+        model = model_of(tiny(CONFIG_MAPPING[family]))
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                weight.data.normal_(0, 0.1)
+        inputs = example_inputs(model, 0)
+        with torch.no_grad():
+            if not bool(torch.isfinite(logits_of(call(model, inputs))).all()):
+                raise ValueError("gives no numbers")
+    except Exception as error:  # whatever a family makes of sizes that are not its own
+        return Outcome(family, why=f"{type(error).__name__}: {error}".split("\n")[0][:160])
+    name = type(model).__name__
+    try:
+        opened, verification = open_transformers(model)
+        plain = opened.run(inputs, keep=("logits",))["logits"]
+        n_heads = opened.run(inputs)[f"{opened.layout.paths[0]}.pattern"].shape[1]
+        silenced = [edits.ablate_head(opened.layout.paths[0], head) for head in range(n_heads)]
+        changed = opened.run(inputs, edits=silenced, keep=("logits",))["logits"]
+    except Exception as error:
+        return Outcome(family, name, why=f"{error}".split("\n")[0][:160], ran=True)
+    moved = float((plain - changed).abs().max()) > 1e-6 * float(plain.abs().max())
+    layers = {(site.stack, site.layer) for site in opened.layout.attention}
+    has_stream = len(opened.layout.norms) == len(layers)
+    return Outcome(family, name, verification.rung, verification.difference, moved, has_stream, ran=True)
+
+
+def outcomes(families: list[str]) -> Iterator[Outcome]:
+    """One after the other, each in a process of its own: a family that hangs or falls takes nothing with it."""
+    forking = multiprocessing.get_context("fork")
+    for family in families:
+        ours, theirs = forking.Pipe(duplex=False)
+        process = forking.Process(target=_told, args=(family, theirs))
+        process.start()
+        theirs.close()
+        told = ours.poll(SECONDS)
+        try:
+            yield ours.recv() if told else Outcome(family, why=f"took longer than {SECONDS} s")
+        except EOFError:
+            yield Outcome(family, why="its process ended")
+        process.kill()
+        process.join()
+
+
+def _told(family: str, pipe: Any) -> None:
+    import os
+    import sys
+
+    sys.stderr = sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    warnings.simplefilter("ignore")
+    pipe.send(outcome_of(family))
+
+
+def document(found: list[Outcome], version: str) -> str:
+    """The table, as Markdown."""
+    ran = [one for one in found if one.ran]
+    rungs = Counter(one.rung for one in ran)
+    read = rungs[1] + rungs[2]
+    changed = sum(one.is_changed for one in ran)
+    stream = sum(one.has_stream for one in ran)
+    lines = [
+        "# Families of models that can be read",
+        "",
+        f"Written by `make families` with transformers {version}: a tiny model of every model type, arbitrary weights, logits "
+        "against the stock model, and all heads of the first attention silenced.",
+        "",
+        f"Of {len(found)} model types {len(ran)} ran at these sizes. **{read} of them are read** with the stock model's "
+        f"logits: {rungs[1]} at rung 1 (our attention in the place of theirs), {rungs[2]} at rung 2 (watched at the softmax). "
+        f"Silencing moves the logits of {changed}; what attention and neurons add to the stream was found in {stream}.",
+        "",
+        "| type | model | rung | off by | changed | stream |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in sorted(ran, key=lambda one: one.family):
+        if one.rung:
+            marks = ["yes" if value else "no" for value in (one.is_changed, one.has_stream)]
+            lines.append(f"| {one.family} | {one.model} | {one.rung} | {one.difference:.0e} | {' | '.join(marks)} |")
+        else:
+            lines.append(f"| {one.family} | {one.model} | – | | {one.why.replace('|', '/')} | |")
+    lines += [
+        "",
+        f"Not tried, as they do not run at these sizes: {', '.join(sorted(o.family for o in found if not o.ran))}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("families", nargs="*", help="all that Transformers knows, where none is named")
+    parser.add_argument("--json", type=Path, help="write the outcomes there, and leave the document as it is")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    families = asked.families or sorted(transformers.CONFIG_MAPPING)
+    found = []
+    for one in outcomes(families):
+        found.append(one)
+        what = f"rung {one.rung}, off by {one.difference:.0e}" if one.rung else one.why
+        print(f"{len(found):4d}/{len(families)}  {one.family:28s} {what}", flush=True)
+    if asked.json:
+        asked.json.write_text(json.dumps([asdict(one) for one in found], indent=1))
+    elif not asked.families:
+        DOCUMENT.write_text(document(found, transformers.__version__))
+        print(f"written to {DOCUMENT}")
+
+
+if __name__ == "__main__":
+    main()
