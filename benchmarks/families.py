@@ -2,8 +2,8 @@
 
     make families        writes docs/families.md; some ten minutes on two cores
 
-Every model type that Transformers knows is made with small sizes and arbitrary weights. It counts as read where a recorded run
-gives the stock model's logits, and as changed where silencing every head of the first attention moves them.
+Every model type that Transformers has a head for is made with small sizes and arbitrary weights. It counts as read where a
+recorded run gives the stock model's logits, and as changed where silencing every head of the first attention moves them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-SECONDS = 120
+SECONDS = 60
 """The longest that one family may take."""
 MOST_PARAMETERS = 30_000_000
 DOCUMENT = Path(__file__).parents[1] / "docs" / "families.md"
@@ -57,6 +57,16 @@ class Outcome:
     """Whether the stock model ran at these sizes at all."""
 
 
+def model_types() -> list[str]:
+    """The model types with a head for words or for classes that are one model and not several in one."""
+    from transformers import CONFIG_MAPPING
+    from transformers.models.auto import modeling_auto
+
+    heads = ("CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM", "IMAGE_CLASSIFICATION", "SPEECH_SEQ_2_SEQ")
+    known = {name for head in heads for name in getattr(modeling_auto, f"MODEL_FOR_{head}_MAPPING_NAMES")}
+    return [name for name in sorted(known & set(CONFIG_MAPPING)) if not CONFIG_MAPPING[name].sub_configs]
+
+
 def tiny(config_class: Any) -> Any:
     """A configuration of a family with small sizes, as far as it has them."""
     usual = config_class()
@@ -73,7 +83,9 @@ def model_of(config: Any) -> Any:
     import transformers as library
 
     is_pair = getattr(config, "is_encoder_decoder", False)
-    heads = ("ForSeq2SeqLM",) if is_pair else ("ForMaskedLM", "ForCausalLM", "ForImageClassification")
+    heads = (
+        ("ForSeq2SeqLM", "ForSpeechSeq2Seq") if is_pair else ("ForMaskedLM", "ForCausalLM", "ForImageClassification")
+    )
     for head in (*heads, ""):
         auto = getattr(library, f"AutoModel{head}")
         if type(config) in auto._model_mapping:
@@ -188,7 +200,7 @@ def main() -> None:
     import transformers
 
     transformers.logging.set_verbosity_error()
-    families = asked.families or sorted(transformers.CONFIG_MAPPING)
+    families = asked.families or model_types()
     found = []
     for one in outcomes(families):
         found.append(one)

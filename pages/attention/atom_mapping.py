@@ -24,10 +24,10 @@ def atom_mapping_panel(view: View, run: Reading, chosen: Selection) -> None:
         "sides. That elements agree is checked against chemistry: the model was never told which atoms are which."
     )
     picture(view, "atom_mapping", viz.atom_mapping, run, layer=chosen.layer, head=chosen.head)
-    found, chance = atom_mapping(run, layer=chosen.layer, head=chosen.head)["agrees"], agreement_by_chance(run)
-    n = len(found)
-    said = f"{int(found.sum())} of {n} atoms of the product are joined to an atom of their own element"
-    if found.mean() >= chance + CLEARLY:
+    found = atom_mapping(run, layer=chosen.layer, head=chosen.head)["agrees"].tolist()
+    n, chance = len(found), agreement_by_chance(run)
+    said = f"{sum(found)} of {n} atoms of the product are joined to an atom of their own element"
+    if sum(found) / n >= chance + CLEARLY:
         st.markdown(f"**{said}**; by chance it would be {percent(chance)}.")
     else:
         st.markdown(f"{said}, and by chance it would be {percent(chance)}: this head does not follow atoms here.")

@@ -14,7 +14,7 @@ STEP = 26
 """Pixels from token to token."""
 
 
-def atom_mapping(reading: Reading, *, layer: int, head: int, dark: bool = False) -> alt.LayerChart:
+def atom_mapping(reading: Reading, *, layer: int, head: int, dark: bool = False) -> alt.TopLevelMixin:
     """`analysis.atom_mapping`: lines as strong as their weight; another colour and a dash where the elements do not agree."""
     frame = mapping_table(reading, layer=layer, head=head)
     tokens, at = reading.tokens, reading.tokens.index(ARROW)
@@ -26,8 +26,8 @@ def atom_mapping(reading: Reading, *, layer: int, head: int, dark: bool = False)
         [{"x": x[i], "y": float(i > at), "token": token, "position": i} for i, token in enumerate(tokens) if i != at]
     )
     lines = frame.assign(
-        x=frame["product"].map(x), x2=frame["reactant"].map(x), y=0.93, y2=0.07,
-        elements=frame["agrees"].map({True: "the same", False: "differ"}),
+        x=[x[position] for position in frame["product"]], x2=[x[position] for position in frame["reactant"]], y=0.93, y2=0.07,
+        elements=["the same" if agrees else "differ" for agrees in frame["agrees"]],
     )  # fmt: skip
     hover = [
         alt.Tooltip("product_token", title="atom of the product"),
