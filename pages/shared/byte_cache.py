@@ -111,6 +111,13 @@ class ByteCache:
         with self._lock:
             return sum(entry.size for entry in self._entries.values())
 
+    def forget(self, is_gone: Callable[[tuple[Any, ...]], bool]) -> None:
+        """Let go the answers whose keys name what is gone."""
+        with self._lock:
+            for key, entry in list(self._entries.items()):
+                if entry.answer and isinstance(key, tuple) and is_gone(key):
+                    self._drop(key, entry)
+
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:

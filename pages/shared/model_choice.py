@@ -1,12 +1,13 @@
-"""The choice of a model in the sidebar: a shipped one, a step of a run, or a file of one’s own."""
+"""The choice of a model in the sidebar: a shipped one, one of others, a step of a run, or a file of one’s own."""
 
 from __future__ import annotations
 
 import streamlit as st
 
-from pages.shared import models, run_store
+from pages.shared import foreign_models, models, run_store
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link import carry
+from pages.shared.open_model import WANTED, open_model
 from pages.shared.upload import upload
 from xformer.training.transfer import ImportResult
 
@@ -16,9 +17,11 @@ def ask_model() -> str:
     runs = models.trained()
     others = models.foreign_titles()
     options = [*models.shipped(), *others, *runs]
+    if (wanted := st.session_state.pop(WANTED, None)) is not None:
+        choose_model(wanted)
     before = st.session_state.get("model")
     if before not in options:
-        st.session_state["model"] = options[0]
+        st.session_state["model"] = foreign_models.first() or options[0]
         if isinstance(before, str) and (why := models.why_not(before)):  # it went while it was looked at
             st.warning(f"{escape_markdown(why)} The usual model is shown.", icon=":material/link_off:")
     carry("model")
@@ -32,8 +35,11 @@ def ask_model() -> str:
     )
     model = f"{chosen}@{_ask_step(chosen)}" if chosen in runs else chosen
     who = run_store.visitor()  # outside of the popover: what is in a closed one is not in the browser
-    with st.popover("Open a file", icon=":material/upload_file:", type="tertiary", key="open_file"):
-        upload(who, _choose_taken, key="sidebar_upload")
+    with st.container(horizontal=True, gap="small", key="open_others"):
+        with st.popover("Open a model", icon=":material/folder_open:", type="tertiary", key="open_model"):
+            open_model(choose_model)
+        with st.popover("Open a file", icon=":material/upload_file:", type="tertiary", key="open_file"):
+            upload(who, _choose_taken, key="sidebar_upload")
     return model
 
 

@@ -2,6 +2,7 @@
 
 reverse            the folder checkpoints/reverse
 3fa9c1d2@200       step 200 of a run;  3fa9c1d2 alone is the latest step that it has
+hf:SmolLM2         a model of others that this server has, see `foreign_models`
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from pages.shared import run_store
+from pages.shared import foreign_models, run_store
 from pages.shared.byte_cache import kept
 from xformer import Checkpoint, load
 from xformer.checkpoints import FILE
@@ -84,10 +85,10 @@ def resolved(name: str) -> str | None:
 
 
 def why_not(name: str) -> str | None:
-    """Why a run that a link names cannot be opened, as one sentence; None where it is not the name of any run."""
+    """Why a run, or a model of others, that a link names cannot be opened, as one sentence; None where it names neither."""
     asked = run_and_step(name)
     if asked is None:
-        return None
+        return foreign_models.why_not(name)
     run, step = asked
     try:
         entry, steps = run_store.entry(run), steps_of(run)
@@ -113,6 +114,8 @@ def path_of(name: str) -> Path:
 
 def shown_path(name: str) -> str:
     """The same as the code at a picture writes it: from the project's folder, or from `RUNS` where runs are kept elsewhere."""
+    if foreign_models.is_foreign(name):
+        return foreign_models.shown_path(name)
     if name in foreign_titles():
         return name
     path = path_of(name)
@@ -130,12 +133,15 @@ def checkpoint(name: str) -> Checkpoint:
 
 def foreign_titles() -> dict[str, str]:
     """The models that are not ours and can be chosen here: their names in links, and what a person calls them."""
-    return {}
+    return foreign_models.titles()
 
 
 def foreign(name: str) -> Subject | None:
-    """A model that is not ours by its name in links; None where there is none of that name."""
-    return None
+    """A model that is not ours by its name in links; None where there is none of that name.
+
+    Raises `ModelFileError` where it cannot be opened.
+    """
+    return foreign_models.opened(name)
 
 
 def subject(name: str) -> Subject:

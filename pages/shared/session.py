@@ -19,8 +19,10 @@ from pages.shared.link import asked
 from pages.shared.link_widgets import not_here
 from pages.shared.mask_choice import ask_mask
 from pages.shared.model_choice import ask_model, choose_model
+from pages.shared.open_model import wait_until_open
 from pages.shared.view import View
 from xformer.errors import InputError
+from xformer.subjects.foreign.language_model import LanguageModel
 
 LINKED = ("input", "mask", "edits")
 """What the sidebar keeps in the link, besides the model."""
@@ -29,16 +31,22 @@ LINKED = ("input", "mask", "edits")
 def open_page(title: str, question: str) -> View:
     """Draw the heading and the sidebar; stop the page with one plain sentence where there is nothing to show."""
     st.title(f"{title} :small[:gray[{question}]]", anchor=False)
-    if not models.shipped() and not models.trained():
+    if not (models.shipped() or models.foreign_titles() or models.trained()):
         st.info("There is no model here yet. Train the shipped ones with `make checkpoints`, then reload this page.")
         st.stop()
     follow_the_link({"mask": resources.MASKS})
     with st.sidebar:
         model = ask_model()
+    if problem := wait_until_open(model):  # the sidebar stands already, so that another can be chosen
+        st.error(escape_markdown(problem))
+        st.stop()
+    with st.sidebar:
         if problem := models.usable(model):
             st.error(escape_markdown(problem))
             st.stop()
         subject = models.subject(model)
+        if isinstance(subject, LanguageModel):
+            st.caption(f":material/verified: {str(subject.verification)[0].upper()}{str(subject.verification)[1:]}.")
         asked_at, mask_at = st.container(), st.container()
         if kind_of(subject).is_tall:
             asked_at, mask_at = mask_at, asked_at

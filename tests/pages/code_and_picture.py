@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import altair as alt
@@ -18,10 +19,11 @@ from tests.pages.conftest import ROOT, Open
 
 
 def assert_code_draws_what_is_shown(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch, page: str, link: Mapping[str, str]
+    open_page: Open, monkeypatch: pytest.MonkeyPatch, page: str, link: Mapping[str, str], folder: Path = ROOT
 ) -> AppTest:
-    """Open a screen and run the code of all its pictures: each chart that is shown comes out of it, to the last number."""
-    monkeypatch.chdir(ROOT)
+    """Open a screen and run the code of all its pictures in `folder`: each chart that is shown comes out of it, to the last
+    number."""
+    monkeypatch.chdir(folder)
     shown: list[dict[str, Any]] = []
     show_chart, show_figure = st.vega_lite_chart, st.plotly_chart
     monkeypatch.setattr(  # a copy: Streamlit writes an empty title as a space into what it is given

@@ -52,6 +52,10 @@ class Job(Generic[T]):
         """End it at its next step; whoever waits is told so."""
         self._cancelled = True
 
+    def ended(self, seconds: float) -> bool:
+        """Whether it has ended, after so long a wait at most."""
+        return self._ended.wait(seconds)
+
     def wait(self, step: Step | None = None) -> T:
         """Its result, once it is there; `step` is told of all progress meanwhile. Raises what ended it."""
         told = None

@@ -1,0 +1,84 @@
+"""The models of others that visitors share: which there are, one open copy of each, and its name as a link and as code have it.
+
+Whoever serves decides which there are; a visitor names one as "hf:NAME", never a path.
+"""
+
+from __future__ import annotations
+
+from pages.shared.byte_cache import shared
+from xformer.errors import ModelFileError
+from xformer.memory import free_bytes
+from xformer.model_files.models_here import PREFIX, catalogue, models_folder
+from xformer.model_files.shared_job import Job, Step
+from xformer.model_files.store import ModelStore
+from xformer.subjects import Subject
+from xformer.subjects.foreign.load import open_model
+
+MODELS = "models"
+"""What a visitor reads of the folder of models, which is nobody's business on a server."""
+
+
+def _load(id: str, step: Step) -> Subject:
+    return open_model(catalogue().entry(id).path, step=step)
+
+
+def _needed(id: str) -> int:
+    return catalogue().entry(id).needed
+
+
+def _free() -> int:
+    """Bytes that are free, once what was said by models that are no longer open is forgotten: it holds on to them."""
+    open_now = set(store.open_ids())
+    shared.forget(lambda key: any(is_foreign(word) and word not in open_now for word in key))
+    return free_bytes()
+
+
+store: ModelStore[Subject] = ModelStore(_load, _needed, free=_free)
+"""One a server."""
+
+
+def is_foreign(name: object) -> bool:
+    """Whether a name is one of these, there or not."""
+    return isinstance(name, str) and name.startswith(PREFIX)
+
+
+def titles() -> dict[str, str]:
+    """Those that can be opened: their names in links, and what a person calls them. The one to be open first comes first."""
+    return {id: entry.title for id, entry in catalogue().entries.items() if not entry.trouble}
+
+
+def first() -> str | None:
+    """The one that a visitor without a link is shown, where whoever serves has named one that can be opened."""
+    entry = catalogue().first
+    return None if entry is None or entry.trouble else entry.id
+
+
+def opened(name: str) -> Subject | None:
+    """The model of that name, opened now where it is not; None where there is none. Raises `ModelFileError` with the reason."""
+    if not is_foreign(name) or name not in catalogue().entries:
+        return None
+    with store.use(name) as model:
+        return model
+
+
+def opening(name: str) -> Job[Subject] | None:
+    """The job that opens it, one for all who wait; None for a model of ours. Raises `ModelFileError` where it cannot be."""
+    return store.start(name) if is_foreign(name) else None
+
+
+def why_not(name: str) -> str | None:
+    """Why it cannot be opened, as one sentence; None where it can, or where it is the name of none of these."""
+    try:
+        if is_foreign(name):
+            catalogue().entry(name)
+    except ModelFileError as error:
+        return str(error)
+    return None
+
+
+def shown_path(name: str) -> str:
+    """Where it lies, as the code at a picture writes it: from the folder of models, whatever that is called here."""
+    path, folder = catalogue().entry(name).path, models_folder()
+    if folder is not None and path.is_relative_to(folder):
+        return f"{MODELS}/{path.relative_to(folder).as_posix()}"
+    return f"{MODELS}/{name.removeprefix(PREFIX)}"

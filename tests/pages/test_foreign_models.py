@@ -1,0 +1,120 @@
+"""Models of others in the app: opened by a link or in the sidebar, shared by all, and a sentence where one cannot be."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pages.shared import foreign_models, models
+from pages.shared.byte_cache import shared
+from tests.pages.code_and_picture import assert_code_draws_what_is_shown
+from tests.pages.conftest import Open, plain
+from tests.subjects.test_language_models import folder_of
+from xformer.errors import ModelFileError
+from xformer.model_files import PACKAGES
+from xformer.model_files.store import ModelStore
+
+pytestmark = pytest.mark.xdist_group("transformers")
+PAGE = "pages/attention/page.py"
+TINY = "hf:tiny-llama"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return folder_of("Llama", tmp_path_factory.mktemp("models") / "tiny-llama").parent
+
+
+@pytest.fixture
+def served(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A server with one model that can be opened and one that cannot; its store is this test's."""
+    folder = Path(shutil.copytree(made, tmp_path / "models"))
+    (folder / "broken").mkdir()
+    (folder / "broken" / "pytorch_model.bin").write_bytes(b"x")
+    (folder / "broken" / "config.json").write_text('{"model_type": "llama"}')
+    monkeypatch.setenv("XFORMER_MODELS", str(folder))
+    monkeypatch.delenv("XFORMER_MODEL", raising=False)
+    monkeypatch.setattr(foreign_models, "store", ModelStore(foreign_models._load, foreign_models._needed))
+    return folder
+
+
+def test_it_is_opened_by_its_name_and_its_code_shows_where_it_lies(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch, served: Path
+) -> None:
+    link = {"model": TINY, "input": "the cat sat on the cat", "panel": "rollout"}
+    app = assert_code_draws_what_is_shown(open_page, monkeypatch, PAGE, link, folder=served.parent)
+    assert any("xformer.read('models/tiny-llama', 'the cat sat on the cat')" in block.value for block in app.code)
+    assert str(served) not in "".join(block.value for block in app.code)
+    assert any("qual to the stock model" in caption.value and "(rung 1)" in caption.value for caption in app.caption)
+    assert foreign_models.store.open_ids() == [TINY]
+    assert link.items() <= dict(app.query_params.items()).items()
+
+
+def test_one_copy_is_shared(served: Path) -> None:
+    assert models.subject(TINY) is models.subject(TINY)
+    assert models.subject(TINY) is models.foreign(TINY)
+
+
+def test_what_cannot_be_opened_says_why_and_the_sidebar_stays(open_page: Open, served: Path) -> None:
+    app = open_page(PAGE, model="hf:broken")
+    assert not app.exception
+    assert "pickle" in plain(app.warning[0].value)
+    assert app.selectbox(key="model").value == models.shipped()[0]
+    app = open_page(PAGE, model="hf:../../etc")
+    assert "This server has no model 'hf:../../etc'" in plain(app.warning[0].value)
+
+
+def test_too_little_memory_is_a_sentence_in_the_place_of_the_page(
+    open_page: Open, served: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(id: str, step: object) -> object:
+        raise ModelFileError("tiny-llama needs 9.0 GB of memory, 1.0 GB are free.")
+
+    monkeypatch.setattr(foreign_models, "store", ModelStore(load, foreign_models._needed))
+    app = open_page(PAGE, model=TINY)
+    assert not app.exception
+    assert [plain(error.value) for error in app.error] == [
+        "The model tiny-llama cannot be opened. tiny-llama needs 9.0 GB of memory, 1.0 GB are free."
+    ]
+    app.selectbox(key="model").set_value("reverse").run()
+    assert not app.error
+    assert app.title[0].value.startswith("Attention")
+
+
+def test_the_one_to_be_opened_first_is_what_a_fresh_visitor_sees(
+    open_page: Open, served: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XFORMER_MODEL", str(served / "tiny-llama"))
+    app = open_page(PAGE)
+    assert app.selectbox(key="model").value == TINY
+    assert not app.exception
+
+
+def test_open_a_model_lists_what_there_is_and_why_not(open_page: Open, served: Path) -> None:
+    app = open_page(PAGE, model="reverse")
+    assert [button.key for button in app.button if str(button.key).startswith("open_hf")] == [f"open_{TINY}"]
+    assert any("pickle" in plain(caption.value) for caption in app.caption)
+    assert not [button for button in app.button if str(button.key).startswith("fetch_")]  # the server has decided
+    app.button(key=f"open_{TINY}").click().run()
+    assert app.selectbox(key="model").value == TINY
+    assert not app.exception
+
+
+def test_a_fetch_is_offered_where_the_server_has_not_decided(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("XFORMER_MODELS", raising=False)
+    monkeypatch.setattr("pages.shared.open_model.catalogue", lambda: foreign_models.catalogue({"XFORMER_MODELS": ""}))
+    monkeypatch.setattr("pages.shared.open_model.offered", lambda: [PACKAGES["SmolLM2-135M-Instruct"]])
+    app = open_page(PAGE, model="reverse")
+    [button] = [button for button in app.button if str(button.key).startswith("fetch_")]
+    assert button.label == "Fetch SmolLM2-135M-Instruct"
+
+
+def test_what_a_model_said_is_forgotten_with_it(served: Path) -> None:
+    shared.put(("run", TINY, (1,), "", ""), "said")
+    shared.put(("run", "reverse", (1,), "", ""), "kept")
+    foreign_models._free()
+    assert shared.peek(("run", TINY, (1,), "", "")) is None
+    assert shared.peek(("run", "reverse", (1,), "", "")) == "kept"
