@@ -17,7 +17,7 @@ from xformer.errors import CheckpointError, XformerError
 from xformer.model_files.contents import check_memory, inspect
 from xformer.subjects.foreign.language_model import LanguageModel
 
-Step = Callable[[int, int, str], None]
+Step = Callable[[float, float, str], object]
 """Told how far loading is: done, of how many, and what is being done."""
 _HEADS = (
     "ForCausalLM",
