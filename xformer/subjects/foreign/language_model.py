@@ -142,9 +142,10 @@ class LanguageModel:
         example: Example,
         n: int | None = None,
         *,
-        sampling: Sampling = GREEDY,
         edits: Sequence[AnyEdit] = (),
+        sampling: Sampling = GREEDY,
         generator: torch.Generator | None = None,
+        **others: Any,
     ) -> Iterator[Step]:
         """What it goes on with; a model that fills gaps says nothing by itself.
 
