@@ -6,8 +6,10 @@ And it checks each part of a chart when it is made, then all of them again in th
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
+import vl_convert
 from altair.utils import schemapi
 
 _made: dict[frozenset[type], dict[int, list[type]]] = {}
@@ -26,4 +28,5 @@ def _look_up(table: Any, classes: Iterable[type]) -> None:
 def make_once() -> None:
     """From now on, charts are described in half the time, and in the same words."""
     schemapi._FromDict.__init__ = _look_up
+    vl_convert.javascript_bundle = cache(vl_convert.javascript_bundle)
     schemapi.disable_debug_mode()

@@ -17,6 +17,14 @@ jaxtyping.install_import_hook(
 )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_power_cut() -> Iterator[None]:
+    """Nobody waits for the disk: that files are flushed, and in which order, is tested with an `fsync` of the test's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda descriptor: None)
+        yield
+
+
 @pytest.fixture
 def float64() -> Iterator[None]:
     """Double precision, so that a wrong term cannot hide behind rounding."""

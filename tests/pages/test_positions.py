@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +30,34 @@ def complaints(app: Any) -> list[str]:
     return [element.value for kind in ("error", "warning", "exception") for element in getattr(app, kind)]
 
 
-@pytest.fixture
-def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of fresh models, one for each kind and architecture, in place of the shipped ones."""
+@pytest.fixture(scope="module")
+def fresh_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of fresh models, one for each kind and architecture."""
+    folder = tmp_path_factory.mktemp("kinds")
     for architecture in ("encoder", "decoder", "encoder-decoder"):
         for kind in (kind for fits, kind in FITTING if fits == architecture):
             task = tiny_task(architecture)
             model = xformer.Transformer(tiny_model(task, positions=kind), torch.Generator().manual_seed(0)).eval()
-            xformer.save(xformer.Checkpoint(model, task), tmp_path / f"{architecture}-{kind}")
-    monkeypatch.setattr(models, "FOLDER", tmp_path)
+            xformer.save(xformer.Checkpoint(model, task), folder / f"{architecture}-{kind}")
+    return folder
+
+
+@pytest.fixture
+def ship(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
+    """`ship(folder)`: its models in place of the shipped ones."""
+
+    def ship(folder: Path) -> None:
+        monkeypatch.setattr(models, "FOLDER", folder)
+        models.shipped.clear()
+
+    yield ship
     models.shipped.clear()
-    yield
-    models.shipped.clear()
+
+
+@pytest.fixture
+def kinds(fresh_models: Path, ship: Callable[[Path], None]) -> None:
+    """Fresh models of all kinds in place of the shipped ones."""
+    ship(fresh_models)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -170,12 +187,13 @@ def test_going_to_a_smaller_model_keeps_the_screen_alive(open_page: Open) -> Non
     assert complaints(app) == []
 
 
-@pytest.mark.usefixtures("kinds")
-def test_a_long_input_is_put_together_and_says_so(open_page: Open, tmp_path: Path) -> None:
+def test_a_long_input_is_put_together_and_says_so(
+    open_page: Open, tmp_path: Path, ship: Callable[[Path], None]
+) -> None:
     task = tiny_task("encoder")
     model = xformer.Transformer(tiny_model(task, max_len=300), torch.Generator().manual_seed(0)).eval()
     xformer.save(xformer.Checkpoint(model, task), tmp_path / "long")
-    models.shipped.clear()
+    ship(tmp_path)
     app = open_page(PAGE, model="long", input=" ".join(["3", "1", "2"] * 50))
     assert [value for value in complaints(app) if "raining" not in value] == []
     assert "150 positions, put together into blocks of 3" in text(app)

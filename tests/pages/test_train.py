@@ -34,7 +34,6 @@ UNANSWERED = "Its process ended before it had answered. Resume goes on from the 
 @pytest.fixture(autouse=True)
 def _no_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xformer.training.queue.next_for", lambda *_: [])
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 
 def finished(runs: Path, architecture: str = "encoder", state: str = "finished", **how: Any) -> str:

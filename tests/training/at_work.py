@@ -52,7 +52,6 @@ def happenings(
         patch.setattr(worker, "lower_priority", lambda: "as it was")
         patch.setattr(worker.signal, "signal", lambda *_: None)
         patch.setattr(worker, "SAMPLES", 20)
-        patch.setattr("os.fsync", lambda descriptor: None)
         yield
     assert not waiting, "the worker did not wait as often as the test thought"
 

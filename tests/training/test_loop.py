@@ -30,12 +30,6 @@ from xformer.words import percent
 TIMES = ("seconds", "tokens_per_second")
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.set_num_threads(1)
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)  # proven in test_files and test_full_disk
-
-
 def run_of(preset: Any, out: Path | None = None) -> Run:
     return Run(preset, Task(preset.task), torch.device("cpu"), out)
 

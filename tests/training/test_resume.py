@@ -27,12 +27,6 @@ from xformer.training.snapshots import STATE, snapshot_steps, write_snapshot
 PRESET = tiny_preset(model={"dropout": 0.2}, weight_decay=0.1)
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.set_num_threads(1)
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)  # proven in test_files and test_full_disk
-
-
 def run_of(preset: Preset, out: Path | None = None, *, resume: bool = False) -> Run:
     run = Run(preset, Task(preset.task), torch.device("cpu"), out)
     if resume:
