@@ -17,7 +17,6 @@ from xformer.errors import InputError, XformerError
 from xformer.interventions import Intervention, parse
 from xformer.model_shape import ModelShape
 from xformer.subjects import TaskModel, own_task_model
-from xformer.tasks import Task
 
 LETTERS = ("A", "B", "C", "D")
 """What players are called for short; there are at most as many."""
@@ -56,10 +55,6 @@ class Choice:
     @property
     def shape(self) -> ModelShape:
         return self.subject.shape
-
-    @property
-    def task(self) -> Task:
-        return self.subject.task
 
     def interventions(self) -> tuple[Intervention, ...]:
         return parse(",".join(self.changes), self.shape)

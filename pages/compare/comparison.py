@@ -19,7 +19,7 @@ from xformer.analysis import Contender, roll_out
 from xformer.analysis.divergence import first_divergence
 from xformer.analysis.token_rollout import Rollout, rolling_out
 from xformer.reading import Reading
-from xformer.tasks import Task
+from xformer.subjects.task_input import TaskInput
 from xformer.viz.step_ruler import pack_rollouts
 
 
@@ -52,9 +52,9 @@ class Comparison:
         return LETTERS[: len(self.choices)]
 
     @property
-    def task(self) -> Task:
-        """The task that inputs are typed and sampled for: that of the first player."""
-        return self.choices[0].task
+    def input(self) -> TaskInput:
+        """What is typed and sampled: what the first player reads."""
+        return self.choices[0].subject.input
 
     @cached_property
     def about(self) -> str:
@@ -85,7 +85,7 @@ class Comparison:
     @property
     def has_right_answer(self) -> bool:
         """Whether anybody knows what is right here: not how a text goes on."""
-        return self.task.has_right_answer(self.source)
+        return self.input.task.has_right_answer(self.source)
 
     def contenders(self) -> list[Contender]:
         return [choice.contender(name) for choice, name in zip(self.choices, self.names, strict=True)]

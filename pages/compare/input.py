@@ -70,14 +70,14 @@ def is_shared(choices: Sequence[Choice], looked: LookedAt) -> bool:
     if models.usable(looked.model) is not None:
         return False
     subject = models.subject(looked.model)
-    return isinstance(subject, TaskModel) and symbols_of(subject.task) == symbols_of(choices[0].task)
+    return isinstance(subject, TaskModel) and symbols_of(subject.task) == symbols_of(choices[0].subject.task)
 
 
 def input_in_link(comparison: Comparison, looked: LookedAt) -> dict[str, str]:
     """The input as the link carries it: under its own name where the other screens have another one."""
     if is_shared(comparison.choices, looked):
         return {"input": str(st.session_state["input"])}
-    return {"reads": comparison.choices[0].subject.input.text(comparison.source)}
+    return {"reads": comparison.input.text(comparison.source)}
 
 
 def _source(choices: Sequence[Choice], of: Input) -> tuple[tuple[int, ...], bool]:

@@ -55,7 +55,7 @@ def many_panel(comparison: Comparison) -> dict[str, str]:
         st.info(escape_markdown(job.problem), icon=":material/functions:")
     elif report is None:
         st.caption(
-            f"Fresh inputs of the task {comparison.task.config.name}, none of them trained on, the same for all. Each player’s "
+            f"Fresh inputs of the task {comparison.input.name}, none of them trained on, the same for all. Each player’s "
             "likeliest token is counted, given the right answer so far; no dice are thrown and no tokens replaced."
         )
     else:

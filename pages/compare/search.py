@@ -69,7 +69,7 @@ def _status(comparison: Comparison, ticks: bool) -> None:
             st.button("", icon=":material/close:", type="tertiary", key="compare_search_close", on_click=_forget)
         if ticks and not job.is_running:
             if report is not None and report.found is not None:
-                state().found_input = comparison.choices[0].subject.input.text(report.found.source)
+                state().found_input = comparison.input.text(report.found.source)
             st.rerun()
 
 

@@ -12,11 +12,11 @@ from xformer.tasks import Task
 
 def why_not_together(choices: Sequence[Choice]) -> str | None:
     """Why players cannot get the same input, as one sentence; None where they can."""
-    alphabet = symbols_of(choices[0].task)
-    for letter, choice in zip(LETTERS, choices, strict=False):
-        if symbols_of(choice.task) != alphabet:
+    first, *_ = tasks = [choice.subject.task for choice in choices]
+    for letter, task in zip(LETTERS, tasks, strict=False):
+        if symbols_of(task) != symbols_of(first):
             return (
-                f"{LETTERS[0]} reads {_described(choices[0].task)} and {letter} reads {_described(choice.task)}, so no input "
+                f"{LETTERS[0]} reads {_described(first)} and {letter} reads {_described(task)}, so no input "
                 "suits both; choose models that read the same tokens."
             )
     return None

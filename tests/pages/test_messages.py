@@ -38,7 +38,7 @@ OURS = {
     "bug_lab/fit.py": {"name", "why", "words"},
     "bug_lab/training.py": {"curves.title"},
     "attention/edges.py": {"label"},
-    "compare/many.py": {"comparison.task.config.name"},
+    "compare/many.py": {"comparison.input.name"},
     "feed_forward/firing.py": {"said"},
     "feed_forward/without_neurons.py": {"name"},
     "first_principles/scale.py": {"title"},
