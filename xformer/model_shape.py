@@ -61,6 +61,8 @@ class ModelShape:
     """Whether what tells it where a token stands can be switched off."""
     activation: str = ""
     """The function inside its feed-forward layers: "relu", "gelu", …; "" where it is none that has a name here."""
+    joined: frozenset[str] = frozenset()
+    """The layers after which the stream has no state of its own, as what they add is added together with what others do."""
     image: int = 0
     """The side of the square images that it reads, in pixels; 0 where it reads tokens."""
     patch: int = 0

@@ -75,3 +75,11 @@ class Site:
     def does(self) -> str:
         """What it does, in a word: "attention", "cross-attention", "feed-forward"."""
         return _DOES[self.kind]
+
+
+_AFTER = {"attn": "resid_mid", "self_attn": "resid_mid", "cross_attn": "resid_cross", "ffn": "resid_post"}
+
+
+def after(site: Site) -> str:
+    """What the stream is called after a layer has added to it."""
+    return f"{site.stack}.{site.layer}.{_AFTER[site.kind]}"

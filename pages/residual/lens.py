@@ -11,15 +11,21 @@ from pages.shared.picture import of_each_run, table
 from pages.shared.position_window import ask_window, shown_of
 from pages.shared.view import ORIGINAL, View
 from xformer import analysis, viz
+from xformer.analysis.logit_lens import looked_at
 from xformer.viz.residual import MOST_POINTS
+
+MOST_NUMBERS = 100_000_000
+"""Of what the stream would say at each step, so many numbers are worked out at a time: seconds, with a large vocabulary."""
 
 
 def lens_panel(view: View) -> None:
     """Draw the lens of every run, the cells that a change moved marked, and say when the outputs are decided."""
     heading("What the stream would say if it stopped here")
-    frames = {name: table(view, analysis.lens, run) for name, run in view.runs().items()}
-    positions = sorted(frames[ORIGINAL]["position"].unique().tolist())
+    positions = looked_at(view.original())
     shown = ask_window(positions, "residual_from")
+    is_large = len(positions) * len(view.shape.sites) * len(view.subject.labels) > MOST_NUMBERS
+    look = {"positions": shown} if is_large and len(shown) < len(positions) else {}
+    frames = {name: table(view, analysis.lens, run, **look) for name, run in view.runs().items()}
     beside = len(shown) <= WIDE and len(frames) > 1
     of_each_run(
         view,
@@ -32,6 +38,8 @@ def lens_panel(view: View) -> None:
         positions=shown if len(shown) < len(positions) else None,
     )
     caption(_what(view, frames[ORIGINAL], positions, shown))
+    if look:
+        caption("The notes are about these positions alone.")
     lens_notes(frames, len(view.subject.labels), judged=view.original().has_right_answer)
 
 

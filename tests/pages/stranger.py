@@ -22,6 +22,7 @@ from xformer.errors import InputError
 from xformer.model import Transformer
 from xformer.model_shape import ModelShape
 from xformer.subjects import BareModel, Input, Subject
+from xformer.subjects.weights import Sealed
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace
@@ -90,6 +91,7 @@ class Stranger:
         )  # fmt: skip
         inside = BareModel(Transformer(config, torch.Generator().manual_seed(5)).eval().requires_grad_(False))
         self.name, self.input, self.labels, self.shape = name, of, LABELS, ModelShape.of(config)
+        self.weights = Sealed(name)
         self._asks = asks
         self._record: Callable[..., Trace] = lambda *what, **how: inside.record(*what, **how)
         self._unembed: Callable[[Tensor], Tensor] = lambda stream: inside.unembed(stream)

@@ -56,7 +56,7 @@ SCREENS = [
     ("feed_forward", {"picture": "neuron"}, 1, "Only for a model that was trained here"),
     ("feed_forward", {"picture": "firing"}, 1, "on this input"),
     ("residual", {"picture": "lens", "edits": "mute:decoder.1.ffn"}, 2, "Logit lens"),
-    ("residual", {"picture": "parts"}, 0, WEIGHTS),
+    ("residual", {"picture": "parts"}, 0, "out of reach"),
     ("residual", {"picture": "norms"}, 1, "the length of the residual stream"),
     ("compare", {}, 0, "was not trained here"),
     ("bug_lab", {}, 0, "it was not trained here"),

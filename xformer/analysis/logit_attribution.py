@@ -9,12 +9,16 @@ the mean is linear; dividing by the standard deviation is not, so each norm's σ
 
     g · LayerNorm(x) = g′ · x + g · β,     g′ = (γ g / σ) − mean(γ g / σ),     σ = √(var(x) + ε)
 
-So the parts sum to the logit exactly: with pre-norm or none only the last norm is passed, with post-norm every later one.
+So the parts sum to the logit exactly: with pre-norm or none only the last norm is passed, with post-norm every later one. A
+model of others may have RMSNorm instead, a norm between W_O and the stream, or a soft cap on its logits, which is taken as the
+factor that it is in this run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 
 import pandas as pd
@@ -23,11 +27,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from xformer.analysis.stream import stream_steps
-from xformer.errors import EditError
-from xformer.layers.norm import LayerNorm
-from xformer.layers.residual import PostNorm
+from xformer.errors import EditError, UnavailableError
 from xformer.reading import Reading
-from xformer.subjects import own_model
+from xformer.site import Site
+from xformer.subjects.weights import Projection, Readout, before_norm
 from xformer.trace import Trace
 
 
@@ -40,62 +43,123 @@ def attribution(reading: Reading, *, position: int, token: int | None = None, le
     −1 for none), contribution. The contributions, in double precision, sum to the logit (or the lead). Where an edit took the
     place of a whole sublayer's output, that output is one part, its bias included.
 
-    Raises `EditError` when an edit changed the stream itself, which is then not the sum of its parts.
+    Raises `EditError` when an edit changed the stream itself, which is then not the sum of its parts, and `UnavailableError`
+    where more than a norm and a matrix stand between the stream and the logits.
     """
-    model, trace = own_model(reading.subject), reading.trace
-    name = reading.output_stack
-    stack, at = getattr(model, name), f"{name}." if reading.is_pair else ""
+    trace, weights, at = reading.trace, reading.subject.weights, f"{reading.output_stack}." if reading.is_pair else ""
+    readout, steps = weights.unembedding(), stream_steps(reading)
     token, rival = explained_pair(reading, position, token)
-    unembed = model.unembedding.matrix(model.embedding)
-    bias = torch.zeros(len(unembed)) if model.unembedding.bias is None else model.unembedding.bias
+    _check_is_a_sum(trace, [*(end for step in steps for end in (step.before, step.after)), f"{at}final_norm", "logits"])
+    x = trace[steps[-1].after][0, position].double()
+    capped = _soft_cap(readout, x)
 
-    def chosen(table: Tensor) -> Tensor:
+    def chosen(table: Tensor, factor: Callable[[Tensor], float] = lambda row: 1.0) -> Tensor:
         row = table[token].double()
-        return row - table[rival].double() if lead else row
+        row = row * factor(row)
+        return row - table[rival].double() * factor(table[rival].double()) if lead else row
 
-    g = chosen(unembed)  # [d_model]: the readout
+    g = chosen(readout.matrix, capped)  # [d_model]: the readout
+    bias = torch.zeros(len(readout.matrix)) if readout.bias is None else readout.bias
     rows = [_row("output bias", "bias", chosen(bias))]
     shift = torch.zeros((), dtype=torch.float64)  # from the βs of the norms
     added = torch.zeros((), dtype=torch.float64)  # from the biases of the sublayers
-    steps = stream_steps(reading)
-    _check_is_a_sum(trace, [*(end for step in steps for end in (step.before, step.after)), f"{at}final_norm", "logits"])
-    if stack.norm is not None:
-        g, constant = _before_norm(stack.norm, trace[steps[-1].after][0, position].double(), g)
+    if readout.norm is not None:
+        g, constant = before_norm(readout.norm, x, g)
         shift = shift + constant
     for step in reversed(steps):
         path, layer = step.site.path, step.site.layer
-        block = stack.blocks[layer]
-        module, residual = getattr(block, step.site.kind), getattr(block, f"{step.site.kind}_residual")
         out = trace[f"{path}.out"][0, position].double()  # [d_model]
-        if isinstance(residual, PostNorm):  # the norm after the sum, which post-norm alone has
-            x = trace[step.before][0, position].double()
-            g, constant = _before_norm(residual.norm, x + out, g)
+        if (norm := weights.norm_after(path)) is not None:  # the norm after the sum, which post-norm alone has
+            g, constant = before_norm(norm, trace[step.before][0, position].double() + out, g)
             shift = shift + constant
-        own = module.bias_out
+        kind = "attention" if step.site.is_attention else "feed_forward"
         replaced = any(fnmatchcase(f"{path}.out", edit.name) for edit in trace.edits)
-        if replaced or own is None:
-            own = torch.zeros_like(out)
-        added = added + g @ own.double()
-        if not step.site.is_attention or replaced:
-            kind = "attention" if step.site.is_attention else "feed_forward"
-            rows.append(_row(step.title, kind, g @ (out - own.double()), layer))
+        own = None if replaced else _projection(reading, step.site)
+        if own is None:
+            rows.append(_row(step.title, kind, g @ out, layer))
+            continue
+        inner, constant = _inside(own, trace, step.site, position, g)
+        shift = shift + constant
+        of_bias = torch.zeros_like(shift) if own.bias is None else inner @ own.bias.double()
+        added = added + of_bias
+        if not step.site.is_attention:
+            rows.append(_row(step.title, kind, g @ out - of_bias - constant, layer))
             continue
         z = trace[f"{path}.z"][0, :, position].double()  # [head, d_value]
-        heads = torch.einsum("hv,hvd,d->h", z, module.W_O.double(), g)  # [head]
+        w_o = own.weight.double().unflatten(0, tuple(z.shape))  # [head, d_value, d_model]
+        heads = torch.einsum("hv,hvd,d->h", z, w_o, inner)  # [head]
         title = step.title.removesuffix(" · attention")
         rows += [
-            _row(f"{title} · head {head + 1}", "attention", heads[head], layer, head)
-            for head in reversed(range(len(heads)))
+            _row(f"{title} · head {head + 1}", kind, heads[head], layer, head) for head in reversed(range(len(heads)))
         ]
-    if f"{at}pos_embed" in trace:
-        table = trace[f"{at}pos_embed"]
-        table = table[0] if table.dim() == 3 else table  # [pos, d_model]
-        rows.append(_row("position", "positions", g @ table[position].double()))
-    rows.append(_row("token", "embedding", g @ trace[f"{at}embed"][0, position].double()))
+    rows += [_row(name, kind, g @ vector) for name, kind, vector in entering(reading, steps[0].before, position)]
     rows.reverse()
     rows.insert(-1, _row("norms' shifts β", "bias", shift))
     rows.insert(-1, _row("sublayers' biases", "bias", added))
     return pd.DataFrame(rows)
+
+
+def entering(reading: Reading, name: str, position: int) -> list[tuple[str, str, Float[Tensor, " d_model"]]]:
+    """What enters the first layer at a position, part by part, the last one first: position, token; one part where they mix.
+
+    Some families multiply a table's rows with a constant, which is found here; a norm or a matrix behind the tables mixes them.
+    """
+    at = f"{reading.output_stack}." if reading.is_pair else ""
+    whole = reading[name][0].double()  # [pos, d_model]
+    tables = {"position": "pos_embed", "token": "embed", "token type": "type_embed"}
+    found: dict[str, Tensor] = {}
+    for part, table in tables.items():
+        if f"{at}{table}" in reading:
+            rows = reading[f"{at}{table}"].double()
+            found[part] = rows[0] if rows.dim() == 3 else rows
+    kinds = {"position": "positions", "token": "embedding", "token type": "embedding"}
+    if found and all(rows.shape == whole.shape for rows in found.values()):
+        columns = torch.stack([rows.flatten() for rows in found.values()], dim=1)  # [pos · d_model, part]
+        factors = torch.linalg.lstsq(columns, whole.flatten()[:, None]).solution[:, 0]
+        if torch.allclose(columns.sum(dim=1), whole.flatten(), rtol=0, atol=1e-6 * float(whole.abs().max())):
+            factors = torch.ones_like(factors)
+        if torch.allclose(columns @ factors, whole.flatten(), rtol=0, atol=1e-5 * float(whole.abs().max())):
+            return [
+                (part, kinds[part], factor * rows[position])
+                for (part, rows), factor in zip(found.items(), factors, strict=True)
+            ]
+    name = "token and position" if f"{at}pos_embed" in reading else "token"
+    return [(name, "embedding", whole[position])]
+
+
+def _soft_cap(readout: Readout, x: Float[Tensor, " d_model"]) -> Callable[[Tensor], float]:
+    """By which factor a soft cap lowers the logit that a row of the matrix reads, frozen at this run's value; 1 without one."""
+    cap = readout.softcap
+    if cap is None:
+        return lambda row: 1.0
+    zero = torch.zeros_like(x)
+
+    def factor(row: Tensor) -> float:
+        g, constant = (row, zero.sum()) if readout.norm is None else before_norm(readout.norm, x, row)
+        logit = float(g @ x + constant)
+        return cap * math.tanh(logit / cap) / logit if logit else 1.0
+
+    return factor
+
+
+def _projection(reading: Reading, site: Site) -> Projection | None:
+    """What maps the inside of a layer to the stream, where it is known and the inside was kept."""
+    inside = f"{site.path}.{'z' if site.is_attention else 'post'}"
+    with suppress(UnavailableError):
+        return reading.subject.weights.projection(site.path) if inside in reading else None
+    return None
+
+
+def _inside(
+    own: Projection, trace: Trace, site: Site, position: int, g: Float[Tensor, " d_model"]
+) -> tuple[Float[Tensor, " d_model"], Float[Tensor, ""]]:
+    """The readout of what the matrix gives that equals the readout g of what is added, up to a constant."""
+    g = g * own.factor
+    if own.norm is None:
+        return g, torch.zeros((), dtype=torch.float64)
+    inside = trace[f"{site.path}.z"][0, :, position] if site.is_attention else trace[f"{site.path}.post"][0, position]
+    mapped = inside.double().flatten() @ own.weight.double()
+    return before_norm(own.norm, mapped if own.bias is None else mapped + own.bias.double(), g)
 
 
 def explained_pair(reading: Reading, position: int, token: int | None = None) -> tuple[int, int]:
@@ -145,12 +209,3 @@ def _check_is_a_sum(trace: Trace, names: Sequence[str]) -> None:
 
 def _row(part: str, kind: str, value: Tensor, layer: int = -1, head: int = -1) -> dict[str, object]:
     return {"part": part, "kind": kind, "layer": layer, "head": head, "contribution": value.item()}
-
-
-def _before_norm(
-    norm: LayerNorm, x: Float[Tensor, " d_model"], g: Float[Tensor, " d_model"]
-) -> tuple[Float[Tensor, " d_model"], Float[Tensor, ""]]:
-    """The readout g′ of a norm's input x that equals the readout g of its output, up to the constant g · β."""
-    sigma = torch.sqrt(x.var(correction=0) + norm.eps)
-    scaled = norm.weight.double() * g / sigma  # [d_model]
-    return scaled - scaled.mean(), g @ norm.bias.double()

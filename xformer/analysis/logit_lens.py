@@ -15,7 +15,6 @@ from torch import Tensor
 
 from xformer.analysis.stream import positions_of, stream
 from xformer.reading import Reading
-from xformer.tasks.batch import IGNORED
 
 
 @torch.no_grad()
@@ -24,33 +23,39 @@ def lens_logits(reading: Reading) -> dict[str, Float[Tensor, "batch pos vocab"]]
     return {title: reading.subject.unembed(x) for title, x in stream(reading).items()}
 
 
+@torch.no_grad()
 def lens(reading: Reading, positions: Sequence[int] | None = None) -> pd.DataFrame:
     """One row for each point of the stream and each output that is asked for, of the first input; padding is left out.
 
     Columns: depth, point, position, token (the likeliest), probability, answer, answer_probability, right. Where no output is
-    asked for, all positions are there, without the last three. `positions` are those wanted, all by default.
+    asked for, all positions are there, without the last three. `positions` are those wanted, all by default. The output that
+    says what follows a text, which nobody knows, has what the model says in the end for its answer.
     """
-    labels, names = reading.example.labels[0].cpu(), reading.subject.labels  # [pos]
-    asked = labels != IGNORED if bool((labels != IGNORED).any()) else torch.ones_like(labels, dtype=torch.bool)
-    counted = torch.tensor([at for at in positions_of(reading, positions) if asked[at]], dtype=torch.long)  # [asked]
-    answer = labels[counted]
+    names, counted = reading.subject.labels, looked_at(reading, positions)
+    answer = torch.tensor([reading.explained(at) for at in counted], dtype=torch.long)  # [asked]
     frames = []
-    for depth, (point, logits) in enumerate(lens_logits(reading).items()):
-        p = logits[0, counted.to(logits.device)].softmax(dim=-1).cpu()  # [asked, vocab]
+    for depth, (point, x) in enumerate(stream(reading).items()):  # one at a time: a vocabulary may be large
+        p = reading.subject.unembed(x[:1, counted])[0].softmax(dim=-1).cpu()  # [asked, vocab]
         best = p.max(dim=-1)
         columns: dict[str, object] = {
             "depth": depth,
             "point": point,
-            "position": counted.tolist(),
+            "position": counted,
             "token": [names[token] for token in best.indices.tolist()],
             "probability": best.values.tolist(),
         }
-        if not bool((answer == IGNORED).any()):
+        if reading.asked:
             columns["answer"] = [names[token] for token in answer.tolist()]
             columns["answer_probability"] = p.gather(1, answer[:, None])[:, 0].tolist()
             columns["right"] = (best.indices == answer).tolist()
         frames.append(pd.DataFrame(columns))
     return pd.concat(frames, ignore_index=True)
+
+
+def looked_at(reading: Reading, positions: Sequence[int] | None = None) -> list[int]:
+    """The positions of the outputs that a lens is about: those asked for, and what follows a text; where none is, all."""
+    asked = {*reading.asked, *([] if reading.open_output is None else [reading.open_output])}
+    return [at for at in positions_of(reading, positions) if not reading.asked or at in asked]
 
 
 def decided(frame: pd.DataFrame) -> pd.DataFrame:

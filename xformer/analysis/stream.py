@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from xformer.errors import UnavailableError
 from xformer.reading import Reading
-from xformer.site import Site
+from xformer.site import Site, after
 
-_AFTER = {"attn": "resid_mid", "self_attn": "resid_mid", "cross_attn": "resid_cross", "ffn": "resid_post"}
 _DOES = {"attn": "attention", "self_attn": "self", "cross_attn": "cross", "ffn": "feed-forward"}
 
 
@@ -30,21 +31,41 @@ class StreamStep:
 
 
 def stream_steps(reading: Reading) -> list[StreamStep]:
-    """The sublayers of the output stack, in order."""
-    sites = [site for site in reading.subject.shape.sites if site.stack == reading.output_stack]
+    """The sublayers of the output stack, in order. Those that add at once, in a parallel block, share a before and an after.
+
+    Raises `UnavailableError` for a model in which no stream was found.
+    """
+    shape = reading.subject.shape
+    sites = [site for site in shape.sites if site.stack == reading.output_stack]
+    if not shape.d_model or not sites:
+        raise UnavailableError(f"No residual stream was found in {reading.subject.name}.")
     found, before = [], f"{reading.output_stack}.0.resid_pre"
     for site in sites:
-        after = f"{site.stack}.{site.layer}.{_AFTER[site.kind]}"
         layer = f"{'decoder' if reading.is_pair else 'layer'} {site.layer + 1}"
-        found.append(StreamStep(site, f"{layer} · {_DOES[site.kind]}", before, after))
-        before = after
+        joined = site.path in shape.joined
+        end = f"{site.stack}.{site.layer}.resid_post" if joined else after(site)
+        found.append(StreamStep(site, f"{layer} · {_DOES[site.kind]}", before, end))
+        is_last = site is sites[-1] or sites[sites.index(site) + 1].layer != site.layer
+        before = before if joined and not is_last else end
     return found
 
 
 def stream(reading: Reading) -> dict[str, Float[Tensor, "batch pos d_model"]]:
     """The residual stream at every point where something has been added, by a title of the point, in order."""
+    return {title: reading[name] for title, (name, _) in _points(reading).items()}
+
+
+def _points(reading: Reading) -> dict[str, tuple[str, list[str]]]:
+    """The points of the stream by their titles: its name there, and the names of what was added to get there."""
     steps = stream_steps(reading)
-    return {"embedding": reading[steps[0].before]} | {step.title: reading[step.after] for step in steps}
+    points: dict[str, tuple[str, list[str]]] = {"embedding": (steps[0].before, [])}
+    by_end: dict[str, list[StreamStep]] = {}
+    for step in steps:
+        by_end.setdefault(step.after, []).append(step)
+    for end, together in by_end.items():
+        title = " and ".join([together[0].title, *(_DOES[step.site.kind] for step in together[1:])])
+        points[title] = end, [f"{step.site.path}.out" for step in together]
+    return points
 
 
 def positions_of(reading: Reading, positions: Sequence[int] | None = None) -> list[int]:
@@ -63,7 +84,11 @@ def norms(reading: Reading, positions: Sequence[int] | None = None) -> pd.DataFr
     With post-norm what is added is measured before the sum is normalised. "added" at the embedding is the embedding.
     Padding is left out. Columns: what, depth, point, position, length.
     """
-    outs = {step.title: reading[f"{step.site.path}.out"] for step in stream_steps(reading)}
+    outs = {
+        title: torch.stack([reading[out] for out in added]).sum(dim=0)
+        for title, (_, added) in _points(reading).items()
+        if added
+    }
     counted = positions_of(reading, positions)
     rows = []
     for depth, (point, x) in enumerate(stream(reading).items()):

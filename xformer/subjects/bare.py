@@ -18,6 +18,7 @@ from xformer.memory import check_fits
 from xformer.model import Transformer
 from xformer.model_shape import ModelShape
 from xformer.subjects.input import Input
+from xformer.subjects.own_weights import OwnWeights
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace, record
@@ -44,6 +45,11 @@ class BareModel:
     def shape(self) -> ModelShape:
         """Its sizes, and where its layers sit."""
         return ModelShape.of(self.model.config)
+
+    @property
+    def weights(self) -> OwnWeights:
+        """All of them."""
+        return OwnWeights(self.model)
 
     def frame(self, typed: str | Sequence[int]) -> Example:
         """Tokens as the model takes them, with no answer. Raises `InputError` when they are not its tokens."""

@@ -12,6 +12,7 @@ from xformer.decoding import Step
 from xformer.edits import AnyEdit
 from xformer.model_shape import ModelShape
 from xformer.subjects.input import Input
+from xformer.subjects.weights import Weights
 from xformer.tasks.task import Example
 from xformer.trace import Trace
 
@@ -38,6 +39,11 @@ class Subject(Protocol):
     @property
     def shape(self) -> ModelShape:
         """Its sizes, and where its layers sit."""
+        ...
+
+    @property
+    def weights(self) -> Weights:
+        """What can be asked of its weights."""
         ...
 
     def frame(self, typed: str | Sequence[int]) -> Example:

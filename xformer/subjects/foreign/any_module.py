@@ -26,6 +26,7 @@ from xformer.subjects.foreign.opened import Inputs, OpenedModel
 from xformer.subjects.foreign.opening import Verification, open_module
 from xformer.subjects.foreign.shape import shape_of
 from xformer.subjects.foreign.transformers_model import logits_of
+from xformer.subjects.foreign.weights import ForeignWeights
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace
@@ -54,6 +55,11 @@ class AnyModule:
         )
         run = opened.run(named, n_batch=_n_batch(named))
         return cls(opened, named, shape_of(opened.layout, run, is_causal=is_causal, max_len=None), verification, name)
+
+    @property
+    def weights(self) -> ForeignWeights:
+        """Those that were found."""
+        return ForeignWeights(self.opened, self.name)
 
     def given(self, inputs: ModuleInputs) -> AnyModule:
         """The same module with other inputs."""

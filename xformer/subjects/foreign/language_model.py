@@ -29,6 +29,7 @@ from xformer.subjects.foreign.shape import recorded_bytes, shape_of
 from xformer.subjects.foreign.text_input import BETWEEN, TextPair, TextWithGaps, TokenizedText
 from xformer.subjects.foreign.token_text import readable
 from xformer.subjects.foreign.transformers_model import example_inputs, open_transformers
+from xformer.subjects.foreign.weights import ForeignWeights
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace
@@ -75,6 +76,11 @@ class LanguageModel:
         tokens = self.tokenizer.convert_ids_to_tokens(list(range(min(n, len(self.tokenizer)))))
         known = readable([token if token is not None else f"#{index}" for index, token in enumerate(tokens)])
         return known + tuple(f"#{index}" for index in range(len(known), n))
+
+    @property
+    def weights(self) -> ForeignWeights:
+        """Those that were found."""
+        return ForeignWeights(self.opened, self.name)
 
     @property
     def is_masked(self) -> bool:

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from xformer.site import Kind, Site, Stack
-from xformer.subjects.foreign.block_layout import BlockLayout, block_layout
+from xformer.subjects.foreign.block_layout import BlockLayout, Sublayer, block_layout
 from xformer.subjects.foreign.neuron_layout import neuron_taps
 from xformer.subjects.foreign.probe import Attention, Call, Probe
+from xformer.subjects.foreign.projections import ProjectionPlace, heads_side_by_side, projection_place
 
 Side = Literal["in", "out", "adds", "angles"]
 """Where an activation is met: what a module takes, what it gives, what it adds to the stream, the angles of a rotation."""
@@ -54,6 +55,10 @@ class Layout:
     last: dict[Stack, str] = field(default_factory=dict)
     """The module that gives the last state of each stack's stream."""
     final_norm: dict[Stack, str] = field(default_factory=dict)
+    projections: dict[str, ProjectionPlace] = field(default_factory=dict)
+    """What maps the heads, or the neurons, of each layer back to the stream, by its path, where one matrix does."""
+    norm_after: dict[str, str] = field(default_factory=dict)
+    """The norm that stands on the stream after a layer's output was added, by its path, where there is one."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -173,6 +178,9 @@ def _name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Sit
         layout.taps.append(
             Tap(layer.adds.path, "out", layer.adds.number, f"{one.path}.out", layer.factor, layer.adds.is_changed_later)
         )
+        _name_projection(
+            layout, seen, one.path, layer, heads_side_by_side(attention.z, attention.n_query), attention.begin
+        )
         if parts.feed_forward is not None and not parts.is_parallel:
             where = layer.adds if layer.mid is None else layer.mid
             side: Side = "adds" if layer.mid is None else "out"
@@ -192,6 +200,19 @@ def _name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Sit
         after_attention = 0 if parts.is_parallel else parts.attention[-1].adds.end
         for module, side, number, name in neuron_taps(seen, block, adds, after_attention, members[-1][1]):
             layout.taps.append(Tap(module, side, number, f"{ffn.path}.{name}"))
+            if name == "post":
+                neurons = next(one for one in seen.calls if (one.path, one.number) == (module, number))
+                _name_projection(layout, seen, ffn.path, parts.feed_forward, neurons.taken, after_attention)
+
+
+def _name_projection(
+    layout: Layout, seen: Probe, path: str, layer: Sublayer, inside: Tensor | None, after: int
+) -> None:
+    place = projection_place(seen, inside, after, layer.adds, layer.factor)
+    if place is not None:
+        layout.projections[path] = place
+    if layer.mid is not None:
+        layout.norm_after[path] = layer.mid.path
 
 
 def _norm_of(parts: BlockLayout) -> Literal["pre", "post"]:

@@ -49,9 +49,16 @@ class OutputHead:
     @property
     def matrix(self) -> Float[Tensor, "vocab d_model"] | None:
         """The matrix of that head, its factor in it; None where the head is more than a norm and a matrix."""
+        return self.output_matrix if self.softcap is None else None
+
+    @property
+    def output_matrix(self) -> Float[Tensor, "vocab d_model"] | None:
+        """The same of a head that may cap its logits in the end."""
         weight = getattr(self.parts[-1], "weight", None)
-        is_linear = len(self.parts) <= 2 and self.softcap is None and isinstance(weight, Tensor) and weight.dim() == 2
-        return weight.detach() * self.factor if is_linear and weight is not None else None
+        is_linear = len(self.parts) <= 2 and isinstance(weight, Tensor) and weight.dim() == 2
+        if not is_linear or weight is None:
+            return None
+        return weight.detach() if self.factor == 1.0 else weight.detach() * self.factor
 
 
 def find_output_head(seen: Probe, last: str, logits: Tensor, softcap: float | None) -> OutputHead:
@@ -67,7 +74,8 @@ def find_output_head(seen: Probe, last: str, logits: Tensor, softcap: float | No
         if step is None or step.given is None:
             raise InputError("This model's logits do not follow from the last state of its stream alone.")
         factor *= _share(step, value) or 1.0
-        parts.append(step.module)
+        if not torch.equal(step.given, value):  # a dropout does nothing here
+            parts.append(step.module)
         value, after = step.given, step.end
     for head in _endings(tuple(parts), factor, value, logits, softcap):
         if _close(head(start), logits):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from xformer.memory import BYTES_PER_FLOAT
 from xformer.model_shape import ModelShape
-from xformer.site import Site
+from xformer.site import Site, after
 from xformer.subjects.foreign.layout import Layout
 
 WITHOUT_LIMIT = 2048
@@ -36,6 +36,7 @@ def shape_of(layout: Layout, run: dict[str, Tensor], *, is_causal: bool, max_len
         neurons={site.path: _width(run, site) for site in sites if f"{site.path}.post" in run},
         norm=norm,
         final_norm="final_norm" in run,
+        joined=frozenset(site.path for site in sites if after(site) not in run),
         can_drop_positions=any("pos_" in name for name in run),
     )
 

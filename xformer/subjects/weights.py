@@ -1,0 +1,127 @@
+"""What is asked of a model's weights, whoever made it: where tokens become vectors, how layers reach the stream, what reads it.
+
+    subject.weights.token_embedding()            the vector of each token
+    subject.weights.projection("decoder.3.attn")   what maps the heads (or the neurons) of a layer back to the stream
+    subject.weights.unembedding()                what the logits are read with
+
+What a model does not have, or where nobody found it, raises `UnavailableError` with one plain sentence.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from xformer.errors import UnavailableError
+
+Norm = Callable[[Tensor], Tensor]
+_FAR = 1e4
+"""Beside numbers of this size the ε of a norm is nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """factor · norm(x W + b): how what a layer computes inside, its heads side by side or its neurons, reaches the stream."""
+
+    weight: Float[Tensor, "inside d_model"]
+    bias: Float[Tensor, " d_model"] | None = None
+    norm: nn.Module | None = None
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Readout:
+    """logits = cap · tanh(W norm(x) / cap) + b, without the cap and the norm where there are none."""
+
+    matrix: Float[Tensor, "vocab d_model"]
+    bias: Float[Tensor, " vocab"] | None = None
+    norm: nn.Module | None = None
+    softcap: float | None = None
+
+
+class Weights(Protocol):
+    """The weights of one model. Only read."""
+
+    def token_embedding(self, stack: str | None = None) -> Float[Tensor, "vocab width"]:
+        """The vector of each token, as a stack receives it."""
+        ...
+
+    def unembedding(self) -> Readout:
+        """What reads the logits off the last state of the stream."""
+        ...
+
+    def projection(self, path: str) -> Projection:
+        """What maps the inside of a layer to the stream."""
+        ...
+
+    def norm_after(self, path: str) -> nn.Module | None:
+        """The norm that stands on the stream after a layer's output was added, where there is one."""
+        ...
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """Weights that nobody can reach."""
+
+    name: str
+
+    def token_embedding(self, stack: str | None = None) -> Tensor:
+        raise UnavailableError(f"The vectors of the tokens of {self.name} are out of reach.")
+
+    def unembedding(self) -> Readout:
+        raise UnavailableError(f"The matrix that {self.name} reads its logits with is out of reach.")
+
+    def projection(self, path: str) -> Projection:
+        raise UnavailableError(f"What {path} of {self.name} writes to the stream is out of reach, part by part.")
+
+    def norm_after(self, path: str) -> nn.Module | None:
+        return None
+
+
+@torch.no_grad()
+def before_norm(
+    norm: nn.Module, x: Float[Tensor, " d_model"], g: Float[Tensor, " d_model"]
+) -> tuple[Float[Tensor, " d_model"], Float[Tensor, ""]]:
+    """The readout g′ of a norm's input x that equals the readout g of its output, up to a constant: g · norm(x) = g′ · x + c.
+
+    norm(x) = γ (x − μ) / σ + β, of LayerNorm and, with μ = 0 and β = 0, of RMSNorm; σ is frozen at its value at x. What γ, β, μ
+    and σ are is read off what the norm makes of a few vectors, so that it does not matter how a family writes it down.
+
+    Raises `UnavailableError` for a norm of another form.
+    """
+    f = _in_double(norm)
+    given, mirrored = f(x), f(-x)
+    shift = (given + mirrored) / 2
+    sign = torch.ones_like(x)
+    sign[1::2] = -1
+    centred = bool(torch.allclose(f(_FAR * (sign + 1)), f(_FAR * (sign - sign.mean())), atol=1e-4, rtol=1e-4))
+    probe = sign - sign.mean() if centred else sign
+    scale = (f(_FAR * probe) - shift) / (probe * _FAR) * _length(_FAR * probe)
+    inside = scale * (x - x.mean() if centred else x)
+    per_sigma = (inside @ (given - shift)) / (inside @ inside)
+    if not torch.allclose(inside * per_sigma + shift, given, rtol=1e-3, atol=1e-4 * float(given.abs().max())):
+        raise UnavailableError(
+            f"{type(norm).__name__} is no norm that divides by one number, so logits are no sum here."
+        )
+    pulled = scale * g * per_sigma
+    return pulled - pulled.mean() if centred else pulled, g @ shift
+
+
+def _length(x: Tensor) -> Tensor:
+    """The root of the mean of the squares."""
+    return x.square().mean().sqrt()
+
+
+def _in_double(norm: nn.Module) -> Norm:
+    twin = copy.deepcopy(norm).double()
+
+    def apply(x: Tensor) -> Tensor:
+        return twin(x[None, None])[0, 0].double()
+
+    return apply
