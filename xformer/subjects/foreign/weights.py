@@ -41,7 +41,7 @@ class ForeignWeights:
         own = getattr(head.parts[-1], "bias", None)
         biases = [] if own is None else [own.detach() * head.factor]
         biases += [] if head.bias is None else [head.bias]
-        return Readout(matrix, sum(biases[1:], biases[0]) if biases else None, head.norm, head.softcap)
+        return Readout(matrix, torch.stack(biases).sum(dim=0) if biases else None, head.norm, head.softcap)
 
     def projection(self, path: str) -> Projection:
         """The matrix behind the heads or the neurons. Raises `UnavailableError` where none was found."""
