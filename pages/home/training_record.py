@@ -26,8 +26,8 @@ def training_panel(view: View) -> None:
         )
         return
     tiles = st.columns(4)
-    label, value, meaning = view.kind.score(view.subject, figures)
-    tiles[0].metric(label + figures.get("at", ""), value, help=meaning, border=True)
+    measure, value, meaning = view.kind.score(view.subject, figures)
+    tiles[0].metric(measure + figures.get("at", ""), value, help=meaning, border=True)
     seed = figures.get("seed", card["seed"])
     tiles[1].metric("On unseen inputs", f"{figures['samples']:,}", help=f"From seed {seed}.", border=True)
     tiles[2].metric("Training steps", f"{card['step']:,}", help=f"{recipe['batch_size']} inputs each.", border=True)
