@@ -37,6 +37,7 @@ OURS = {
     "bug_lab/card.py": {"name"},
     "bug_lab/fit.py": {"name", "why", "words"},
     "bug_lab/training.py": {"curves.title"},
+    "attention/atom_mapping.py": {"said"},
     "attention/edges.py": {"label"},
     "compare/many.py": {"comparison.input.name"},
     "feed_forward/firing.py": {"said"},

@@ -82,6 +82,20 @@ def test_each_block_adds_up(family: tuple[str, Any, OpenedModel]) -> None:
         assert torch.allclose(found[f"{block}.resid_post"], after + found[f"{block}.ffn.out"], **CLOSE), name
 
 
+def test_what_an_attention_reads_is_the_stream_behind_its_norm(family: tuple[str, Any, OpenedModel]) -> None:
+    """So it says of every attention that has the name, cross-attention too."""
+    _, stock, opened = family
+    found = run(opened, example_inputs(stock, 6))
+    before = {"attn": "resid_pre", "self_attn": "resid_pre", "cross_attn": "resid_mid"}
+    for site in opened.layout.attention:
+        if f"{site.path}.in" not in found:
+            continue
+        stream = found[f"{site.stack}.{site.layer}.{before[site.kind]}"]
+        norm = opened.layout.norm_before.get(site.path)
+        wanted = stream if norm is None else opened.module.get_submodule(norm)(stream)
+        assert torch.allclose(found[f"{site.path}.in"], wanted, **CLOSE), site.path
+
+
 def test_a_silenced_head_is_the_head_cut_out_of_the_weights(family: tuple[str, Any, OpenedModel]) -> None:
     name, stock, opened = family
     cut = copy.deepcopy(stock)

@@ -61,5 +61,6 @@ __getattr__, __dir__, __all__ = attach(
         "spectrum": "number_waves",
         "survey": "neuron_survey",
         "vectors": "embeddings",
+        "why": "score_parts",
     },
 )  # fmt: skip

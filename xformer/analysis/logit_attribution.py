@@ -92,19 +92,19 @@ def attribution(reading: Reading, *, position: int, token: int | None = None, le
         rows += [
             _row(f"{title} · head {head + 1}", kind, heads[head], layer, head) for head in reversed(range(len(heads)))
         ]
-    rows += [_row(name, kind, g @ vector) for name, kind, vector in entering(reading, steps[0].before, position)]
+    rows += [_row(name, kind, g @ vectors[position]) for name, kind, vectors in entering(reading, steps[0].before)]
     rows.reverse()
     rows.insert(-1, _row("norms' shifts β", "bias", shift))
     rows.insert(-1, _row("sublayers' biases", "bias", added))
     return pd.DataFrame(rows)
 
 
-def entering(reading: Reading, name: str, position: int) -> list[tuple[str, str, Float[Tensor, " d_model"]]]:
-    """What enters the first layer at a position, part by part, the last one first: position, token; one part where they mix.
+def entering(reading: Reading, name: str) -> list[tuple[str, str, Float[Tensor, "pos d_model"]]]:
+    """What enters the first layer at `name`, part by part, the last one first: position, token; one part where they mix.
 
     Some families multiply a table's rows with a constant, which is found here; a norm or a matrix behind the tables mixes them.
     """
-    at = f"{reading.output_stack}." if reading.is_pair else ""
+    at = f"{name.split('.')[0]}." if reading.is_pair else ""
     whole = reading[name][0].double()  # [pos, d_model]
     tables = {"position": "pos_embed", "token": "embed", "token type": "type_embed"}
     found: dict[str, Tensor] = {}
@@ -115,16 +115,15 @@ def entering(reading: Reading, name: str, position: int) -> list[tuple[str, str,
     kinds = {"position": "positions", "token": "embedding", "token type": "embedding"}
     if found and all(rows.shape == whole.shape for rows in found.values()):
         columns = torch.stack([rows.flatten() for rows in found.values()], dim=1)  # [pos · d_model, part]
-        factors = torch.linalg.lstsq(columns, whole.flatten()[:, None]).solution[:, 0]
         if torch.allclose(columns.sum(dim=1), whole.flatten(), rtol=0, atol=1e-6 * float(whole.abs().max())):
-            factors = torch.ones_like(factors)
+            factors = torch.ones_like(columns[0])
+        else:
+            factors = torch.linalg.lstsq(columns, whole.flatten()[:, None]).solution[:, 0]
         if torch.allclose(columns @ factors, whole.flatten(), rtol=0, atol=1e-5 * float(whole.abs().max())):
             return [
-                (part, kinds[part], factor * rows[position])
-                for (part, rows), factor in zip(found.items(), factors, strict=True)
+                (part, kinds[part], factor * rows) for (part, rows), factor in zip(found.items(), factors, strict=True)
             ]
-    name = "token and position" if f"{at}pos_embed" in reading else "token"
-    return [(name, "embedding", whole[position])]
+    return [("token and position" if f"{at}pos_embed" in reading else "token", "embedding", whole)]
 
 
 def _soft_cap(readout: Readout, x: Float[Tensor, " d_model"]) -> Callable[[Tensor], float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -79,6 +79,12 @@ class BareModel:
     def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
         """Last norm (where there is one), then the output layer of the stack that predicts."""
         return self.model.unembed(stream)
+
+    def heads_read(
+        self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
+    ) -> Float[Tensor, "part head pos d_head"]:
+        """Queries or keys of a layer for other streams, positions as in the run."""
+        return self.weights.heads_read(trace, path, x, side)
 
     def steps(
         self, example: Example, n: int | None = None, *, edits: Sequence[AnyEdit] = (), **how: Any

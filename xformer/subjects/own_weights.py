@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from xformer.errors import InputError
 from xformer.layers.embedding import PatchEmbedding, TokenEmbedding
-from xformer.layers.residual import PostNorm
+from xformer.layers.residual import PostNorm, PreNorm
 from xformer.model import Transformer
 from xformer.site import Site
 from xformer.subjects.weights import Projection, Readout
+from xformer.trace import Trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +48,27 @@ class OwnWeights:
         """Of post-norm alone."""
         _, residual = self._parts(path)
         return residual.norm if isinstance(residual, PostNorm) else None
+
+    def norm_before(self, path: str) -> nn.Module | None:
+        """Of pre-norm alone."""
+        _, residual = self._parts(path)
+        return residual.norm if isinstance(residual, PreNorm) else None
+
+    def last_norm(self, stack: str) -> nn.Module | None:
+        return getattr(self.model, stack).norm
+
+    @torch.no_grad()
+    def heads_read(
+        self, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
+    ) -> Float[Tensor, "part head pos d_head"]:
+        """x W_Q + b_Q, or x W_K + b_K, turned where positions turn them, as the run did."""
+        attention, _ = self._parts(path)
+        which = 0 if side == "q" else 1
+        weight = attention.weight_in.split(attention.rows)[which].to(x.dtype)
+        bias = None if attention.bias_in is None else attention.bias_in.split(attention.rows)[which].to(x.dtype)
+        read = attention.split(F.linear(x, weight, bias))
+        angles = f"{path}.pos_angles"
+        return attention.positions.turn(read, trace[angles].to(x.dtype)) if angles in trace else read
 
     def _parts(self, path: str) -> tuple[Any, Any]:
         site = Site.parse(path)

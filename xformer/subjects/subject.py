@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -67,6 +67,15 @@ class Subject(Protocol):
 
     def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
         """The logits that a place of the stream would have if it were the last: its last norm, then the output layer."""
+        ...
+
+    def heads_read(
+        self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
+    ) -> Float[Tensor, "part head pos d_head"]:
+        """The queries or keys that an attention layer makes of streams, everything else as in a run of `example`.
+
+        Raises `UnavailableError` where they are out of reach.
+        """
         ...
 
     def steps(

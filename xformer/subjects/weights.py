@@ -64,6 +64,14 @@ class Weights(Protocol):
         """The norm that stands on the stream after a layer's output was added, where there is one."""
         ...
 
+    def norm_before(self, path: str) -> nn.Module | None:
+        """The norm between the stream and what a layer reads of it, where there is one."""
+        ...
+
+    def last_norm(self, stack: str) -> nn.Module | None:
+        """The norm after a stack's last block, where there is one."""
+        ...
+
 
 @dataclass(frozen=True)
 class Sealed:
@@ -81,6 +89,12 @@ class Sealed:
         raise UnavailableError(f"What {path} of {self.name} writes to the stream is out of reach, part by part.")
 
     def norm_after(self, path: str) -> nn.Module | None:
+        return None
+
+    def norm_before(self, path: str) -> nn.Module | None:
+        return None
+
+    def last_norm(self, stack: str) -> nn.Module | None:
         return None
 
 

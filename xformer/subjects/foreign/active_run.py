@@ -7,11 +7,11 @@ here, in a context variable, so that any number of threads can run the same mode
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -45,6 +45,8 @@ class ActiveRun:
     inside: int = 0
     """How many attention modules the run is in; counts only where attention is found by its softmax."""
     n_attentions: int = 0
+    catches: tuple[str, int, Callable[[tuple[Any, ...], dict[str, Any]], None]] | None = None
+    """A module, which of its calls, and what is told of what it is called with."""
 
     def next_attention(self) -> str | None:
         """The path of the attention that begins now; None for one that was not there when the model was opened."""

@@ -11,17 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from xformer.decoding import GREEDY, Sampling, Step
+from xformer.decoding import Step
 from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError
 from xformer.model_shape import ModelShape
 from xformer.subjects.bare import NumbersInput
+from xformer.subjects.foreign.captured_call import heads_read
 from xformer.subjects.foreign.opened import Inputs, OpenedModel
 from xformer.subjects.foreign.opening import Verification, open_module
 from xformer.subjects.foreign.shape import shape_of
@@ -105,14 +106,14 @@ class AnyModule:
         """Nothing is typed: it reads the inputs that it is called with."""
         return NumbersInput()
 
+    def heads_read(
+        self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
+    ) -> Float[Tensor, "part head pos d_head"]:
+        """The layer is called by itself; see `captured_call`."""
+        return heads_read(self.opened, self.inputs, path, x, side)
+
     def steps(
-        self,
-        example: Example,
-        n: int | None = None,
-        *,
-        sampling: Sampling = GREEDY,
-        edits: Sequence[AnyEdit] = (),
-        generator: torch.Generator | None = None,
+        self, example: Example, n: int | None = None, *, edits: Sequence[AnyEdit] = (), **how: Any
     ) -> Iterator[Step]:
         """Nobody knows what it would say. Raises `UnavailableError`."""
         raise UnavailableError(f"{self.name} is a module that nobody knows the words of; it says nothing by itself.")

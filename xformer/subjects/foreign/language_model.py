@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -21,6 +21,7 @@ from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError
 from xformer.model_shape import ModelShape
 from xformer.room import megabytes
+from xformer.subjects.foreign.captured_call import heads_read
 from xformer.subjects.foreign.continuing import continuing
 from xformer.subjects.foreign.opened import Inputs, OpenedModel
 from xformer.subjects.foreign.opening import Verification
@@ -142,6 +143,12 @@ class LanguageModel:
         if self.opened.head is None:
             raise InputError(f"The logits of {self.name} do not follow from the last state of its stream alone.")
         return self.opened.head(stream)
+
+    def heads_read(
+        self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
+    ) -> Float[Tensor, "part head pos d_head"]:
+        """The layer is called by itself; see `captured_call`."""
+        return heads_read(self.opened, self._inputs(example), path, x, side)
 
     def steps(
         self,

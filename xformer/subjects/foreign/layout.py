@@ -48,12 +48,16 @@ class Layout:
     """The site of each attention, in the order of the calls."""
     owners: tuple[str, ...]
     """The modules that hold them."""
+    owner_calls: tuple[tuple[str, int], ...] = ()
+    """For each attention the module that holds it, and which of its calls that is."""
     taps: list[Tap] = field(default_factory=list)
     feed_forward: list[Site] = field(default_factory=list)
     norms: dict[str, Literal["pre", "post", "parallel"]] = field(default_factory=dict)
     """How each block that could be taken apart uses its norms, by the path of its attention."""
     last: dict[Stack, str] = field(default_factory=dict)
     """The module that gives the last state of each stack's stream."""
+    norm_before: dict[str, str] = field(default_factory=dict)
+    """The norm between the stream and an attention, by the attention's path."""
     final_norm: dict[Stack, str] = field(default_factory=dict)
     projections: dict[str, ProjectionPlace] = field(default_factory=dict)
     """What maps the heads, or the neurons, of each layer back to the stream, by its path, where one matrix does."""
@@ -86,6 +90,7 @@ def find_layout(seen: Probe, ids: tuple[Tensor, ...], n_target: int | None, *, i
     layout = Layout(
         (), tuple(dict.fromkeys(seen.calls[one.parents[-1]].path for one in seen.attentions if one.parents))
     )
+    layout.owner_calls = tuple(_owner(seen, one) for one in seen.attentions)
     sites: dict[int, Site] = {}
     depth: Counter[Stack] = Counter()
     numbers: dict[int, int] = {}
@@ -108,6 +113,13 @@ def find_layout(seen: Probe, ids: tuple[Tensor, ...], n_target: int | None, *, i
         _name_block(layout, seen, block, [(sites[index], seen.attentions[index]) for index in members])
     _name_ends(layout, seen, ids, n_target, blocks, sites)
     return layout
+
+
+def _owner(seen: Probe, attention: Attention) -> tuple[str, int]:
+    if not attention.parents:
+        return "", 0
+    call = seen.calls[attention.parents[-1]]
+    return call.path, call.number
 
 
 def _blocks(seen: Probe) -> dict[int, int]:
@@ -186,10 +198,13 @@ def _name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Sit
             side: Side = "adds" if layer.mid is None else "out"
             factor = layer.factor if layer.mid is None else 1.0
             layout.taps.append(Tap(where.path, side, where.number, f"{at}.{after[index]}", factor))
-    layout.taps += list(_attention_inputs(seen, call, members))
+    layout.taps += list(_attention_inputs(layout, seen, call, members))
     if parts is None:
         return
     layout.norms[site.path] = "parallel" if parts.is_parallel else _norm_of(parts)
+    if layout.norms[site.path] == "post":  # what its norms give is the stream itself
+        for one, _ in members:
+            layout.norm_before.pop(one.path, None)
     if parts.feed_forward is not None:
         ffn = Site(site.stack, site.layer, "ffn")
         layout.feed_forward.append(ffn)
@@ -234,16 +249,28 @@ def _projection(seen: Probe, attention: Attention, block: Call) -> Call | None:
     return None
 
 
-def _attention_inputs(seen: Probe, block: Call, members: list[tuple[Site, Attention]]) -> Iterator[Tap]:
-    """What the query's projection of each attention reads."""
-    since, size = block.begin, 0 if block.taken is None else block.taken.numel()
+def _attention_inputs(layout: Layout, seen: Probe, block: Call, members: list[tuple[Site, Attention]]) -> Iterator[Tap]:
+    """What the query's projection of each attention reads: the first matrix in the module that holds it."""
+    size = 0 if block.taken is None else block.taken.numel()
     for site, attention in members:
-        for call in seen.calls:
+        for call in seen.inside(attention.parents[-1]):
             reads = call.taken is not None and call.taken.is_floating_point() and call.taken.numel() == size
-            if since < call.begin < attention.begin and reads and call.is_matrix:
+            if call.begin < attention.begin and reads and call.is_matrix:
+                layout.norm_before |= _norm_giving(seen, call, block, site)
                 yield Tap(call.path, "in", call.number, f"{site.path}.in")
                 break
-        since = attention.end
+
+
+def _norm_giving(seen: Probe, reads: Call, block: Call, site: Site) -> dict[str, str]:
+    """The norm within a block that gives what a part reads; nothing where that is the stream itself."""
+    within = (call for call in seen.calls if block.begin < call.begin < reads.begin)
+    return next(({site.path: call.path} for call in within if call.is_norm and _gives(call, reads)), {})
+
+
+def _gives(one: Call, other: Call) -> bool:
+    """Whether one part gives what another one reads."""
+    given, taken = one.given, other.taken
+    return given is not None and taken is not None and given.shape == taken.shape and torch.equal(given, taken)
 
 
 def _name_ends(
@@ -273,18 +300,13 @@ def _name_ends(
             continue
         last = seen.calls[max(members)]
         for call in seen.calls:
-            if call.begin > last.end and call.is_leaf:
-                if call.is_norm and _reads_all(call, last):
-                    name = f"{stack}.final_norm" if is_pair and stack == "encoder" else "final_norm"
-                    layout.taps.append(Tap(call.path, "out", call.number, name))
-                    layout.final_norm[stack] = call.path
-                break
-
-
-def _reads_all(call: Call, last: Call) -> bool:
-    """Whether a part reads what another one gave, every position of it."""
-    one, other = call.taken, last.given
-    return one is not None and other is not None and one.shape == other.shape and torch.equal(one, other)
+            if call.begin < last.end or not call.is_leaf:
+                continue
+            if call.is_norm and _gives(last, call):
+                name = f"{stack}.final_norm" if is_pair and stack == "encoder" else "final_norm"
+                layout.taps.append(Tap(call.path, "out", call.number, name))
+                layout.final_norm[stack] = call.path
+            break
 
 
 def _embeddings(

@@ -35,6 +35,8 @@ def set_taps(model: nn.Module, layout: Layout, *, by_softmax: bool) -> None:
         model.get_submodule(path).register_forward_hook(
             _giving(path, adds, out, factors.get(path, 1.0), path in copied)
         )
+    for path in dict.fromkeys(path for path, _ in layout.owner_calls):
+        model.get_submodule(path).register_forward_pre_hook(_catching(path), with_kwargs=True)
     if by_softmax:
         for path in layout.owners:
             model.get_submodule(path).register_forward_pre_hook(_entering)
@@ -130,6 +132,19 @@ def _turning(path: str, found: Sequence[tuple[str, ...]]) -> Callable[..., Any]:
             return None
         length = torch.hypot(cosine, sine)
         return (changed.cos() * length, changed.sin() * length)
+
+    return hook
+
+
+def _catching(path: str) -> Callable[..., Any]:
+    """What an attention is called with, for a run that wants to know."""
+
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        run = active_run()
+        if run is None or run.catches is None or run.catches[0] != path:
+            return
+        if run.call_number(path, "catch") == run.catches[1]:
+            run.catches[2](args, kwargs)
 
     return hook
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -17,17 +16,8 @@ _LINE_BREAK = "↵"
 """How a line break is typed into a box of one line."""
 
 
-@dataclass(frozen=True)
 class TokenizedText(Input):
     """A text of which nobody knows how it goes on."""
-
-    tokenizer: Any = field(repr=False)
-    n_tokens: int
-    max_len: int
-    usual: str
-    """What stands in the box at first."""
-    purposes: tuple[tuple[str, str], ...] = ()
-    """Inputs with a purpose."""
 
     kind: ClassVar[str] = "text"
     one: ClassVar[str] = "token"
@@ -35,22 +25,14 @@ class TokenizedText(Input):
     instead_of_an_answer: ClassVar[str] = "really comes next"
     goes_on: ClassVar[bool] = True
 
-    @property
-    def name(self) -> str:
-        """Texts for one tokenizer are written alike."""
-        return f"{type(self).__name__} {self.n_tokens}"
-
-    @property
-    def does(self) -> str:
-        return "Type the beginning of a text; it goes on with it, token by token."
-
-    @property
-    def typed(self) -> str:
-        return f"A text of up to {self.max_len:,} tokens. ↵ stands for a new line."
-
-    @property
-    def default(self) -> str:
-        return self.usual
+    def __init__(
+        self, tokenizer: Any, n_tokens: int, max_len: int, default: str, purposes: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        self.tokenizer, self.n_tokens, self.max_len, self.purposes = tokenizer, n_tokens, max_len, purposes
+        self.name = f"{type(self).__name__} {n_tokens}"
+        self.does = "Type the beginning of a text; it goes on with it, token by token."
+        self.typed = f"A text of up to {max_len:,} tokens. ↵ stands for a new line."
+        self.default, self.replacements = default, range(n_tokens)
 
     def examples(self) -> dict[str, str]:
         return dict(self.purposes)
@@ -89,33 +71,27 @@ class TokenizedText(Input):
         """The end of a text that is too long."""
         return source[-self.max_len :]
 
-    @property
-    def replacements(self) -> range:
-        return range(self.n_tokens)
 
-
-@dataclass(frozen=True)
 class TextWithGaps(TokenizedText):
     """A text with masks in it, or without: of a model that sees both sides."""
 
     instead_of_an_answer: ClassVar[str] = "said unchanged"
     goes_on: ClassVar[bool] = False
 
-    @property
-    def does(self) -> str:
-        return f"Type a text with {self.tokenizer.mask_token} where a word is missing; it says which."
+    def __init__(self, tokenizer: Any, *sizes: Any) -> None:
+        super().__init__(tokenizer, *sizes)
+        self.does = f"Type a text with {tokenizer.mask_token} where a word is missing; it says which."
 
 
-@dataclass(frozen=True)
 class TextPair(TokenizedText):
     """A source, and after >> a target, which the model writes itself where none is given."""
 
     instead_of_an_answer: ClassVar[str] = "said unchanged"
     goes_on: ClassVar[bool] = False
 
-    @property
-    def does(self) -> str:
-        return f"Type a text; it writes what belongs to it, or reads what you type after {BETWEEN}."
+    def __init__(self, tokenizer: Any, *sizes: Any) -> None:
+        super().__init__(tokenizer, *sizes)
+        self.does = f"Type a text; it writes what belongs to it, or reads what you type after {BETWEEN}."
 
     def read(self, text: str) -> tuple[int, ...]:
         """The source alone: the target is the model's own."""

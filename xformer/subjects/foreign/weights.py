@@ -57,6 +57,16 @@ class ForeignWeights:
             place.factor,
         )
 
+    def norm_before(self, path: str) -> nn.Module | None:
+        """Of pre-norm and parallel blocks."""
+        where = self.opened.layout.norm_before.get(path)
+        return None if where is None else self.opened.module.get_submodule(where)
+
+    def last_norm(self, stack: str) -> nn.Module | None:
+        """The one that was found."""
+        where = {str(name): module for name, module in self.opened.layout.final_norm.items()}.get(stack)
+        return None if where is None else self.opened.module.get_submodule(where)
+
     def norm_after(self, path: str) -> nn.Module | None:
         """Of post-norm blocks."""
         where = self.opened.layout.norm_after.get(path)

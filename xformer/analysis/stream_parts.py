@@ -1,0 +1,112 @@
+"""The residual stream before a layer as the sum of who wrote what into it: tokens, positions, every head, every feed-forward.
+
+    pre-norm     x  =  token + position + Σ heads z W_O + Σ feed-forward + biases
+    post-norm    likewise, each part carried through every norm that it passed, its divisor frozen at this run's value
+
+Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits".
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from xformer.analysis.logit_attribution import entering
+from xformer.errors import UnavailableError
+from xformer.names import layer_title
+from xformer.reading import Reading
+from xformer.site import Site
+from xformer.subjects.frozen_norm import FrozenNorm
+from xformer.subjects.weights import Projection
+
+BIASES = "biases"
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Who wrote a part of the stream. `head` is None for what is no head, `site` for what is no layer."""
+
+    name: str
+    kind: str
+    site: Site | None = None
+    head: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class StreamParts:
+    """The stream at one point, part by part, of the first input; they sum to it."""
+
+    writers: tuple[Writer, ...]
+    vectors: Float[Tensor, "part pos d_model"]
+
+    def through(self, norm: FrozenNorm) -> StreamParts:
+        """The same behind a norm, whose shift goes to the biases."""
+        vectors = norm(self.vectors)
+        at = [writer.name for writer in self.writers].index(BIASES)
+        vectors[at] = vectors[at] + norm.shift
+        return StreamParts(self.writers, vectors)
+
+
+@torch.no_grad()
+def stream_parts(reading: Reading, stack: str, until: Site | None = None) -> StreamParts:
+    """The stream of a stack where layer `until` reads it, before that layer's own norm; None: its state after the last block.
+
+    In double precision. Raises `UnavailableError` where the stream or its parts are out of reach.
+    """
+    sites = [site for site in reading.subject.shape.sites if site.stack == stack]
+    if not sites or f"{stack}.0.resid_pre" not in reading:
+        raise UnavailableError(f"No residual stream was found in {reading.subject.name}.")
+    writers, vectors = _beginning(reading, stack)
+    parts = StreamParts(tuple(writers), torch.stack(vectors))
+    for site in sites:
+        if site == until:
+            break
+        parts = _joined(parts, *_added(reading, site))
+        norm = reading.subject.weights.norm_after(site.path)
+        if norm is not None:
+            parts = parts.through(FrozenNorm.at(norm, parts.vectors.sum(dim=0)))
+    return parts
+
+
+def _beginning(reading: Reading, stack: str) -> tuple[list[Writer], list[Tensor]]:
+    """What enters the first layer; the biases begin at nothing."""
+    found = [*reversed(entering(reading, f"{stack}.0.resid_pre"))]
+    vectors = [part.double() for _, _, part in found]
+    return [*(Writer(name, kind) for name, kind, _ in found), Writer(BIASES, "bias")], [*vectors, 0 * vectors[0]]
+
+
+def _added(reading: Reading, site: Site) -> tuple[list[Writer], Tensor, Tensor]:
+    """What a layer adds: its writers, their vectors [writer, pos, d_model], and its biases [pos, d_model]."""
+    title = layer_title(site.path, is_pair=reading.is_pair)
+    out = reading[f"{site.path}.out"][0].double()  # [pos, d_model]
+    own: Projection | None = None
+    with suppress(UnavailableError):
+        own = reading.subject.weights.projection(site.path)
+    zero = torch.zeros_like(out)
+    if own is None:
+        kind = "attention" if site.is_attention else "feed_forward"
+        return [Writer(f"{title} · {site.does}", kind, site)], out[None], zero
+    bias = zero if own.bias is None else own.bias.double().expand_as(out)
+    if site.is_attention:
+        z = reading[f"{site.path}.z"][0].double()  # [head, pos, d_value]
+        weight = own.weight.double().unflatten(0, (z.shape[0], z.shape[2]))  # [head, d_value, d_model]
+        inside = torch.einsum("hpv,hvd->hpd", z, weight)
+        writers = [Writer(f"{title} · head {head + 1}", "attention", site, head) for head in range(len(inside))]
+    else:
+        inside = (reading[f"{site.path}.post"][0].double() @ own.weight.double())[None]
+        writers = [Writer(f"{title} · feed-forward", "feed_forward", site)]
+    if own.norm is not None:
+        frozen = FrozenNorm.at(own.norm, inside.sum(dim=0) + bias)
+        inside, bias = frozen(inside), frozen(bias[None])[0] + frozen.shift
+    return writers, inside * own.factor, bias * own.factor
+
+
+def _joined(parts: StreamParts, writers: list[Writer], vectors: Tensor, bias: Tensor) -> StreamParts:
+    at = [writer.name for writer in parts.writers].index(BIASES)
+    before = parts.vectors.clone()
+    before[at] = before[at] + bias
+    return StreamParts((*parts.writers, *writers), torch.cat([before, vectors]))
