@@ -70,6 +70,12 @@ class Tape:
         idle = self._fused and not any(_reaches(glob, f"{path}.") for glob in globs)
         return SILENT if idle else TapeAt(self, path)
 
+    def without_keeping(self) -> Tape:
+        """The same edits for a part of the run of which nothing is kept."""
+        other = Tape(self._edits, (), fused=True)
+        other._fired = self._fired
+        return other
+
     def never_matched(self) -> list[str]:
         """The globs, of edits and then of `keep`, that matched nothing in the pass that has just ended."""
         idle = [edit.name for index, edit in enumerate(self._edits) if index not in self._fired]

@@ -15,10 +15,10 @@ from xformer import viz
 from xformer.analysis.attention_arithmetic import AttentionCell, attention_cell, softmax_row
 from xformer.reading import Reading
 from xformer.viz.attention_arithmetic import MOST_KEYS, STEPS
-from xformer.viz.packing import PatternLayer
+from xformer.viz.layers import AnyLayer
 
 
-def steps_panel(view: View, run: Reading, layer: PatternLayer, chosen: Selection) -> None:
+def steps_panel(view: View, run: Reading, layer: AnyLayer, chosen: Selection) -> None:
     """Draw the steps of one cell of `run`; the numbers are those of the trace."""
     head, (query, key) = chosen.head, cell_of(chosen, layer)
     at = {"layer": chosen.layer, "head": head, "query": query, "key": key}
@@ -57,7 +57,7 @@ def steps_panel(view: View, run: Reading, layer: PatternLayer, chosen: Selection
     footer(view, "steps", list(calls.values()), row)
 
 
-def cell_of(chosen: Selection, layer: PatternLayer) -> tuple[int, int]:
+def cell_of(chosen: Selection, layer: AnyLayer) -> tuple[int, int]:
     """The locked cell; where only a row is locked, or nothing, the strongest cell of the row or of the first query."""
     query = 0 if chosen.query is None else chosen.query
     if chosen.key is not None:

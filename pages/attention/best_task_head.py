@@ -15,7 +15,7 @@ from pages.shared.layout import what_to_notice
 from pages.shared.view import View
 from xformer.reading import Reading
 from xformer.tasks import Task
-from xformer.viz.packing import PatternLayer
+from xformer.viz.layers import AnyLayer
 from xformer.words import percent
 
 CLEAR = 0.4
@@ -50,13 +50,13 @@ def best_task_head(view: View, run: Reading, paths: Sequence[str]) -> BestTaskHe
     return best
 
 
-def attention_notes(view: View, layers: Sequence[PatternLayer], run: Reading, best: BestTaskHead) -> None:
+def attention_notes(view: View, layers: Sequence[AnyLayer], run: Reading, best: BestTaskHead) -> None:
     """What to notice in the run that is shown, with what `best_task_head` found in it."""
     task = [] if view.task is None else [view.task.rule.look_for + closest(view, view.task, layers, best)]
     what_to_notice([*task, *_about_the_mask(view, layers, run)])
 
 
-def closest(view: View, task: Task, layers: Sequence[PatternLayer], best: BestTaskHead) -> str:
+def closest(view: View, task: Task, layers: Sequence[AnyLayer], best: BestTaskHead) -> str:
     """Which head comes closest, where one clearly does; else how little there is of it; nothing where that tells nothing."""
     says, where = task.rule.score_says, f"With {view.what_changed()}" if view.is_changed else "Here"
     even = f"a head that looks at everything alike has {percent(best.chance, 0)}"
@@ -70,7 +70,7 @@ def closest(view: View, task: Task, layers: Sequence[PatternLayer], best: BestTa
     return f" {where} **{name}** comes closest: {percent(best.weight, 0)} of its attention {says} ({even})."
 
 
-def _about_the_mask(view: View, layers: Sequence[PatternLayer], run: Reading) -> list[str]:
+def _about_the_mask(view: View, layers: Sequence[AnyLayer], run: Reading) -> list[str]:
     """What another mask would do, where another is not on already; and what hatching means, where some is to be seen."""
     notes = []
     if view.mask == "as trained" and run.trace.tokens.shape[1] > 1:
@@ -82,7 +82,7 @@ def _about_the_mask(view: View, layers: Sequence[PatternLayer], run: Reading) ->
             if is_own
             else f"The mask is **{view.mask}** now; with **as trained** the model runs as it was trained."
         )
-    if any(not layer.allowed.all() for layer in layers):
+    if any(layer.is_masked for layer in layers):
         notes.append("Hatched grey cells are masked, which is not the same as a weight of zero.")
     return [" ".join(notes)] if notes else []
 

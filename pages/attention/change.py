@@ -8,10 +8,10 @@ from pages.attention.edges import edge_button, switch
 from pages.components.attention_view import Selection
 from pages.shared.changes import switched_on
 from pages.shared.view import View
-from xformer.viz.packing import PatternLayer
+from xformer.viz.layers import AnyLayer
 
 
-def head_tools(view: View, layer: PatternLayer, chosen: Selection) -> None:
+def head_tools(view: View, layer: AnyLayer, chosen: Selection) -> None:
     """At the picture: silence or solo the head that is enlarged, and cut the edge that is locked."""
     path, head, on = layer.name, chosen.head, view.on
     where = f"{layer.title} · head {head + 1}"
@@ -24,7 +24,7 @@ def head_tools(view: View, layer: PatternLayer, chosen: Selection) -> None:
         edge_button(layer, chosen, str(head), on, width="content")
 
 
-def change_panel(view: View, layer: PatternLayer, chosen: Selection) -> None:
+def change_panel(view: View, layer: AnyLayer, chosen: Selection) -> None:
     """Buttons that change what runs; what is on stands as chips at the top of the page, and in its link."""
     on = view.on
     st.caption(

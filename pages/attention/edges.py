@@ -9,10 +9,10 @@ import streamlit as st
 from pages.components.attention_view import Selection
 from pages.shared.changes import switched_on, toggle_intervention
 from pages.shared.escape_markdown import escape_markdown
-from xformer.viz.packing import PatternLayer
+from xformer.viz.layers import AnyLayer
 
 
-def follow_cutting_click(layer: PatternLayer, chosen: Selection) -> None:
+def follow_cutting_click(layer: AnyLayer, chosen: Selection) -> None:
     """While “A click cuts” is on, turn a newly clicked cell into a cut edge and run again."""
     cell = (layer.name, chosen.head, chosen.query, chosen.key)
     before = st.session_state.get("last_cell")
@@ -24,7 +24,7 @@ def follow_cutting_click(layer: PatternLayer, chosen: Selection) -> None:
 
 
 def edge_button(
-    layer: PatternLayer,
+    layer: AnyLayer,
     chosen: Selection,
     heads: str,
     on: frozenset[str],

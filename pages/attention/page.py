@@ -16,6 +16,7 @@ from pages.attention.head_scores import scores_panel
 from pages.attention.over_image import over_image_panel
 from pages.attention.rollout import rollout_panel
 from pages.components.attention_view import (
+    SCALES,
     SHOWN,
     Look,
     Selection,
@@ -31,7 +32,7 @@ from pages.shared.prediction import prediction_panel
 from pages.shared.session import open_page
 from pages.shared.view import View
 from xformer import viz
-from xformer.viz.packing import PatternLayer, pack
+from xformer.viz.packing import AnyLayer, pack
 from xformer.viz.pattern_layers import pattern_layers
 
 KEY = "attention"
@@ -80,7 +81,7 @@ def _footer(view: View, chosen: Selection) -> None:
     """The code and the numbers of the enlarged head: with a changed run of both runs, and of their difference."""
     original, changed = view.original(), view.changed()
     before = {} if changed is None else {"before": original}
-    options = {"layer": chosen.layer, "head": chosen.head, **before, "own_scale": chosen.looks.own_scale}
+    options = {"layer": chosen.layer, "head": chosen.head, **before, "scale": chosen.looks.scale}
     remark = "# Arcs are drawn in the browser alone; this is the same head as a matrix."
     footer(
         view,
@@ -94,7 +95,7 @@ def _look_texts(look: Look) -> dict[str, str]:
     """How the enlarged head is drawn, for the link, where that is not the usual way."""
     arcs = ".".join(str(head + 1) for head in look.arcs)
     texts = {
-        "scale": "own" if look.own_scale else "",
+        "scale": "" if look.scale == SCALES[0] else look.scale,
         "view": "" if look.shown == SHOWN[0] else look.shown,
         "arcs": arcs,
     }
@@ -104,7 +105,7 @@ def _look_texts(look: Look) -> dict[str, str]:
 def _look_of(asks: dict[str, str | None]) -> Look:
     """What a link asks for; what is not here is said."""
     scale, shown, arcs = (asks[name] or "" for name in ("scale", "view", "arcs"))
-    if scale not in ("", "own"):
+    if scale not in ("", *SCALES):
         not_here("scale")
     if shown not in ("", *SHOWN):
         not_here("view")
@@ -112,7 +113,7 @@ def _look_of(asks: dict[str, str | None]) -> Look:
         not_here("arcs")
         arcs = ""
     heads = sorted({int(head) - 1 for head in arcs.split(".") if head})
-    return Look(scale == "own", shown if shown in SHOWN else SHOWN[0], tuple(heads))
+    return Look(scale if scale in SCALES else SCALES[0], shown if shown in SHOWN else SHOWN[0], tuple(heads))
 
 
 def _head_text(chosen: Selection) -> str:
@@ -121,9 +122,9 @@ def _head_text(chosen: Selection) -> str:
     return text if chosen.query is None or chosen.key is None else f"{text}.{chosen.query}-{chosen.key}"
 
 
-def _follow_the_link(layers: list[PatternLayer], best: Selection) -> None:
+def _follow_the_link(layers: list[AnyLayer], best: Selection) -> None:
     """Choose what a link asks for; else, whenever the model changes, the telling head; then the visitor chooses."""
-    heads = [item.pattern.shape[0] for item in layers]
+    heads = [item.shape[0] for item in layers]
     asks = {name: asked(name) for name in ("head", "scale", "view", "arcs")}
     is_link = any(value is not None for value in asks.values())
     if not is_link and st.session_state.get("heads_shown") == heads:

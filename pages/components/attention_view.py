@@ -16,7 +16,7 @@ from typing import Any
 import streamlit as st
 from streamlit.components.v2 import component
 
-from xformer.viz.packing import PatternLayer, header_of
+from xformer.viz.packing import AnyLayer, header_of
 
 _HERE = Path(__file__).parent
 _EVENT = "choice"
@@ -35,14 +35,16 @@ _component = component(
 
 
 SHOWN = ("both", "matrix", "arcs")
+SCALES = ("fixed", "own", "log", "rest")
+"""What the colours mean: 0 to 1, up to each head's largest, a logarithm, or up to the largest besides the first key."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """How the enlarged head is drawn: each head on a scale of its own or not, as which picture, and whose arcs besides its
-    own, as heads counted from 0."""
+    """How the enlarged head is drawn: on which of `SCALES`, as which picture, and whose arcs besides its own, as heads counted
+    from 0."""
 
-    own_scale: bool = False
+    scale: str = SCALES[0]
     shown: str = SHOWN[0]
     arcs: tuple[int, ...] = ()
 
@@ -66,9 +68,9 @@ class Selection:
         return self.look or Look()
 
 
-def attention_choice(key: str, layers: Sequence[PatternLayer]) -> Selection:
+def attention_choice(key: str, layers: Sequence[AnyLayer]) -> Selection:
     """Return what is chosen in the view `key`, moved inside what `layers` has; head 0 of layer 0 at first."""
-    return _inside(st.session_state.get(_memory(key)), [layer.pattern.shape for layer in layers])
+    return _inside(st.session_state.get(_memory(key)), [layer.shape for layer in layers])
 
 
 def choose_attention(key: str, selection: Selection) -> None:
@@ -97,7 +99,7 @@ def attention_view(packed: bytes, *, key: str, height: int | None = None) -> Sel
         _tell(key, chosen)
     told, order = st.session_state[_told(key)]
     query, seen = (0 if index is None else index + 1 for index in (told.query, told.key))
-    look = int(told.looks.own_scale) + 2 * SHOWN.index(told.looks.shown)
+    look = SCALES.index(told.looks.scale) + 4 * SHOWN.index(told.looks.shown)
     arcs = sum(1 << head for head in told.looks.arcs)
     # Raw bytes can only be the whole of `data`, so these settings ride behind them.
     rider = struct.pack("<IIIIII", height or 0, query, seen, order, look, arcs)
@@ -130,7 +132,8 @@ def _read(sent: dict[str, Any]) -> Selection:
         sorted({head for head in arcs if type(head) is int and 0 <= head < MOST_HEADS}) if type(arcs) is list else ()
     )
     shown = sent.get("shown")
-    look = Look(sent.get("own") is True, shown if shown in SHOWN else SHOWN[0], tuple(heads))
+    scale = sent.get("scale")
+    look = Look(scale if scale in SCALES else SCALES[0], shown if shown in SHOWN else SHOWN[0], tuple(heads))
     return Selection(number("layer") or 0, number("head") or 0, number("query"), number("key"), look)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from xformer.subjects import Subject
+from xformer.subjects.foreign.on_demand import OnDemand
 
 
 def n_bytes(value: Any) -> int:
@@ -32,6 +33,8 @@ def _n_bytes(value: Any, seen: set[int]) -> int:
         if isinstance(value, Subject):
             return 0  # the weights are counted where the model is kept
         return sum(_n_bytes(getattr(value, field.name), seen) for field in dataclasses.fields(value))
+    if isinstance(value, OnDemand):
+        return sum(_n_bytes(item, seen) for item in value.held())
     if isinstance(value, Mapping):
         return sys.getsizeof(value) + sum(_n_bytes(item, seen) for item in value.values())
     if isinstance(value, list | tuple | set | frozenset):

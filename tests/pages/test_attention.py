@@ -63,10 +63,10 @@ def test_the_picture_holds_the_numbers_of_record(open_page: Open, model: str) ->
     assert np.isinf(exact[~allowed]).all()
     layer = header["layers"][1]
     planes = np.frombuffer(body, np.uint8, layer["heads"] * n * n, offset=layer["runs"][0]["offset"])
-    weights = planes.reshape(-1, n, n) / 253 * np.array(layer["runs"][0]["peaks"])[:, None, None]
+    weights = (planes.reshape(-1, n, n) / 253) ** 2 * np.array(layer["runs"][0]["peaks"])[:, None, None]
     everywhere = trace[f"{path}.mask"][0].numpy()
     shown, true = weights[everywhere], trace[f"{path}.pattern"][0].numpy()[everywhere]
-    assert np.abs(shown - true).max() <= 1 / 506 + 1e-6  # half a step of 8 bits
+    assert np.abs(shown - true).max() <= 1 / 253  # half a step of 8 bits, on a scale of roots
     assert (planes.reshape(-1, n, n)[~everywhere] == 255).all()
 
 
@@ -147,7 +147,7 @@ def test_the_link_says_how_the_picture_is_drawn(open_page: Open) -> None:
     assert asks.items() <= dict(app.query_params.items()).items()
     assert not app.warning
     [code] = [block.value for block in app.code if "viz.attention(" in block.value]
-    assert "own_scale=True" in code
+    assert "scale='own'" in code
     app = open_page(PAGE, model="reverse-decoder")
     assert not {"scale", "view", "arcs"} & set(app.query_params)
 

@@ -32,7 +32,7 @@ def colour(spec: dict) -> dict:
 def test_the_scale_is_fixed_or_the_heads_own() -> None:
     cells = frame(5)
     assert colour(head_chart(cells).to_dict())["scale"]["domain"][-1] == 1
-    own = colour(head_chart(cells, own_scale=True).to_dict())["scale"]["domain"][-1]
+    own = colour(head_chart(cells, scale="own").to_dict())["scale"]["domain"][-1]
     assert own == pytest.approx(cells["weight"].max())
 
 

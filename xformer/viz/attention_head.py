@@ -18,6 +18,9 @@ from xformer.viz.embeddings import rows_height
 from xformer.viz.planes import block_max, factor
 from xformer.viz.theme import MASKED, diverging, sequential, vega_scale
 
+LEAST = 1e-4
+"""Where a logarithmic scale begins."""
+NOTHING = 1e-12
 MOST_CELLS = 64
 """So many positions a side are drawn one by one; a chart of more would be as heavy as a film."""
 
@@ -28,11 +31,12 @@ def attention(
     layer: int,
     head: int,
     before: Reading | None = None,
-    own_scale: bool = False,
+    scale: str = "fixed",
     height: int | None = None,
     dark: bool = False,
 ) -> alt.TopLevelMixin:
-    """The weights of one head, `analysis.attention`, on the fixed scale from 0 to 1 or up to its own largest weight.
+    """The weights of one head, `analysis.attention`. `scale` is "fixed" from 0 to 1, "own" up to its largest weight, "log" from
+    0.0001 to 1, or "rest" up to its largest weight besides the first key, which is left out then.
 
     Masked cells are grey, never the colour of a zero. More than `MOST_CELLS` positions a side are pooled by their largest
     weight. With the original run `before`: both on one scale, and by how much each weight changed. Cells are squares; with a
@@ -40,34 +44,51 @@ def attention(
     """
     after = attention_table(reading, layer=layer, head=head)
     if before is None:
-        return head_chart(after, own_scale=own_scale, height=height, dark=dark)
-    return _changed_chart(attention_table(before, layer=layer, head=head), after, own_scale=own_scale, dark=dark)
+        return head_chart(after, scale=scale, height=height, dark=dark)
+    return _changed_chart(attention_table(before, layer=layer, head=head), after, scale=scale, dark=dark)
 
 
 def head_chart(
-    frame: pd.DataFrame, *, own_scale: bool = False, height: int | None = None, dark: bool = False
+    frame: pd.DataFrame, *, scale: str = "fixed", height: int | None = None, dark: bool = False
 ) -> alt.TopLevelMixin:
     """The cells of a head, as `analysis.attention` has them, as a heatmap."""
-    frame = pooled(frame, MOST_CELLS)
-    top = float(np.nanmax(frame["weight"], initial=0.0)) if own_scale else 1.0
-    return _heatmap(frame, "weight", vega_scale(sequential(dark), 0, top or 1.0), "", dark, height)
+    frame = pooled(_left_out(frame, scale), MOST_CELLS)
+    return _heatmap(frame, "weight", _scale(frame["weight"].to_numpy(), scale, dark), "", dark, height)
+
+
+def _left_out(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
+    """The cells without those of the first key, where a scale is without it; for a logarithm no weight is 0."""
+    if scale == "log":
+        return frame.assign(weight=frame["weight"].clip(lower=NOTHING))
+    if scale != "rest":
+        return frame
+    is_first = frame["key"] == frame["key"].iloc[0]
+    return frame.assign(allowed=frame["allowed"] & ~is_first, weight=frame["weight"].mask(is_first))
+
+
+def _scale(weights: np.ndarray, scale: str, dark: bool) -> dict[str, Any]:
+    if scale == "log":
+        colours = vega_scale(sequential(dark), 0, 1)
+        return {**colours, "type": "log", "domain": np.geomspace(LEAST, 1, len(colours["range"])).tolist()}
+    top = float(np.nanmax(weights, initial=0.0)) if scale in ("own", "rest") else 1.0
+    return vega_scale(sequential(dark), 0, top or 1.0)
 
 
 def _changed_chart(
-    before: pd.DataFrame, after: pd.DataFrame, *, own_scale: bool = False, dark: bool = False
+    before: pd.DataFrame, after: pd.DataFrame, *, scale: str = "fixed", dark: bool = False
 ) -> alt.TopLevelMixin:
     """A head in the original and in a changed run, both on one scale, and by how much each weight changed."""
+    before, after = _left_out(before, scale), _left_out(after, scale)
     moved = after.assign(weight=after["weight"].fillna(0.0) - before["weight"].fillna(0.0))
     moved["allowed"] = before["allowed"] | after["allowed"]
     moved["weight"] = moved["weight"].where(moved["allowed"])
     weights = np.concatenate([before["weight"].to_numpy(), after["weight"].to_numpy()])
-    top = float(np.nanmax(weights, initial=0.0)) if own_scale else 1.0
-    limit = float(np.nanmax(np.abs(moved["weight"]), initial=0.0)) if own_scale else 1.0
-    scale = vega_scale(sequential(dark), 0, top or 1.0)
+    limit = float(np.nanmax(np.abs(moved["weight"]), initial=0.0)) if scale in ("own", "rest") else 1.0
+    colours = _scale(weights, scale, dark)
     signed = vega_scale(diverging(dark), -(limit or 1.0), limit or 1.0)
     charts = [
-        _heatmap(pooled(before, MOST_CELLS), "weight", scale, "original", dark),
-        _heatmap(pooled(after, MOST_CELLS), "weight", scale, "changed", dark),
+        _heatmap(pooled(before, MOST_CELLS), "weight", colours, "original", dark),
+        _heatmap(pooled(after, MOST_CELLS), "weight", colours, "changed", dark),
         _heatmap(pooled(moved, MOST_CELLS, signed=True), "difference", signed, "changed − original", dark),
     ]
     return alt.hconcat(*charts).resolve_scale(color="independent")

@@ -2,76 +2,37 @@
 
     bytes = "XATT" · header length (uint32, little endian) · header (JSON, padded) · planes (uint8) · exact (float32)
 
-A plane is one head in a byte a cell, above the byte budget pooled (xformer/viz/planes.py). The chosen head comes a
-second time, exact, as float32 (masked: +inf, not a number: NaN).
+A plane is one head in a byte a cell, above the byte budget pooled (xformer/viz/planes.py). Behind the planes of a layer stands
+their first column once more, as it is without the first key, on which most of a large model's attention may rest. The chosen
+head comes a second time, exact, as float32 (masked: +inf, not a number: NaN), pooled too where even one head is too large.
 """
 
 import json
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
 
 from xformer.site import Site
-from xformer.viz.planes import exact_block, factor, moved, planes_of
+from xformer.viz.layers import AnyLayer, PatternLayer
+from xformer.viz.planes import block_max
 from xformer.viz.theme import DIVERGING, HEAD_HUES, SEQUENTIAL
 
+__all__ = ["AnyLayer", "PatternLayer", "header_of", "pack", "visible"]
 MAGIC = b"XATT"
 
+POWER = 2
+"""How weights become bytes: see `xformer.viz.planes`."""
+MOST_BYTES = 1_950_000
+"""A head that is not exact within so many bytes is pooled."""
 _SHOWN = str.maketrans({" ": "·", "\n": "↵", "\r": "↵", "\t": "⇥"})
 
 
-@dataclass(frozen=True, eq=False)
-class PatternLayer:
-    """The attention of one layer as arrays and labels.
-
-    `pattern` [head, query, key] holds weights, each row summing to 1; `allowed` (broadcastable to it) is False where
-    the mask forbids to look. Rows are not checked: a broken layer has to be shown as it is. `z_size` is the mean length of
-    each head's z over the queries, none where it is not known: a head whose z is 0 looks, but says nothing.
-    Raises ValueError where shapes or labels do not agree.
-    """
-
-    name: str
-    title: str
-    pattern: Float[np.ndarray, "head query key"]
-    allowed: Bool[np.ndarray, "#head #query #key"]
-    query_labels: tuple[str, ...]
-    key_labels: tuple[str, ...]
-    z_size: tuple[float, ...] = ()
-
-    @property
-    def silenced(self) -> tuple[int, ...]:
-        """The heads, from 0, that look at something and write nothing."""
-        return tuple(
-            head for head, size in enumerate(self.z_size) if size == 0 and np.nan_to_num(self.pattern[head]).any()
-        )
-
-    def __post_init__(self) -> None:
-        shape = self.pattern.shape
-        if len(shape) != 3 or 0 in shape:
-            raise ValueError(f"A pattern has the axes [head, query, key], none of them empty; {self.name} has {shape}.")
-        if (len(self.query_labels), len(self.key_labels)) != shape[1:]:
-            raise ValueError(
-                f"Every query and key needs one label; {self.name} has {shape[1]} queries and {shape[2]} keys but "
-                f"{len(self.query_labels)} and {len(self.key_labels)} labels."
-            )
-        if self.allowed.dtype != np.bool_:
-            raise ValueError(f"The mask is boolean, False where masked; {self.name} has {self.allowed.dtype}.")
-        try:
-            fits = np.broadcast_shapes(self.allowed.shape, shape) == shape
-        except ValueError:
-            fits = False
-        if not fits:
-            raise ValueError(f"The mask has to broadcast to {shape}; {self.name} has {self.allowed.shape}.")
-
-
 def pack(
-    layers: Sequence[PatternLayer],
-    changed: Sequence[PatternLayer] | None = None,
+    layers: Sequence[AnyLayer],
+    changed: Sequence[AnyLayer] | None = None,
     *,
     selected: tuple[int, int] = (0, 0),
     max_thumbnail: int = 64,
@@ -91,33 +52,36 @@ def pack(
     _check(runs, selected, max_thumbnail)
     layer, head = selected
 
-    floats = [exact_block(run[layer].pattern, run[layer].allowed, head) for run in runs]
+    floats = [run[layer].exact(head) for run in runs]
     room = budget - sum(block.nbytes for block in floats)
     side = _side(layers, room // len(runs), max_thumbnail)
+    floats, exact_pool = _fitted(floats, MOST_BYTES - len(runs) * sum(_plane_bytes(item, side) for item in layers))
 
     labels: dict[tuple[str, tuple[str, ...]], int] = {}
     blocks: list[bytes] = []
     described: list[dict[str, Any]] = []
     offset = 0
     for index, item in enumerate(layers):
-        heads, queries, keys = item.pattern.shape
+        heads, queries, keys = item.shape
         queried, looked_at = _sequences(item.name)
         record: dict[str, Any] = {
             "name": item.name, "title": item.title, "heads": heads, "queries": queries, "keys": keys,
             "queryLabels": labels.setdefault((queried, item.query_labels), len(labels)),
             "keyLabels": labels.setdefault((looked_at, item.key_labels), len(labels)),
-            "pool": [factor(queries, side), factor(keys, side)], "runs": [],
+            "pool": list(item.pool(side)), "runs": [],
         }  # fmt: skip
         for run in runs:
-            planes, peaks = planes_of(run[index].pattern, run[index].allowed, side)
+            small = run[index].reduced(side)
             sizes = [size if np.isfinite(size) else None for size in run[index].z_size]  # JSON has no infinity
-            silenced = list(run[index].silenced)
-            record["runs"].append({"offset": offset, "peaks": peaks.tolist(), "z": sizes, "silenced": silenced})
-            record["rows"], record["cols"] = planes.shape[1:]
-            blocks.append(planes.tobytes())
-            offset += planes.size
+            record["runs"].append({
+                "offset": offset, "peaks": small.peaks.tolist(), "restPeaks": small.rest_peaks.tolist(),
+                "z": sizes, "silenced": list(run[index].silenced),
+            })  # fmt: skip
+            record["rows"], record["cols"] = small.planes.shape[1:]
+            blocks += [small.planes.tobytes(), small.rest.tobytes()]
+            offset += small.planes.size + small.rest.size
         if changed is not None:
-            record["moved"] = moved(item.pattern, runs[1][index].pattern).tolist()
+            record["moved"] = runs[1][index].moved_from(item).tolist()
         described.append(record)
 
     blocks.append(bytes(-offset % 4))
@@ -125,7 +89,7 @@ def pack(
     body = b"".join([*blocks, *(block.tobytes() for block in floats)])
     header = {
         "layers": described, "labels": [[visible(text) for text in row] for _, row in labels],
-        "selected": [layer, head], "exact": exact, "thumbnail": max_thumbnail,
+        "selected": [layer, head], "exact": exact, "thumbnail": max_thumbnail, "power": POWER, "exactPool": exact_pool,
         "firstHead": first_head, "firstPosition": first_position,
         "hues": HEAD_HUES, "sequential": SEQUENTIAL, "diverging": DIVERGING,
         "content": zlib.crc32(body[:offset]), "whole": zlib.crc32(body),
@@ -149,20 +113,20 @@ def visible(text: str) -> str:
     return clean.translate(_SHOWN) or "∅"
 
 
-def _check(runs: Sequence[tuple[PatternLayer, ...]], selected: tuple[int, int], max_thumbnail: int) -> None:
+def _check(runs: Sequence[tuple[AnyLayer, ...]], selected: tuple[int, int], max_thumbnail: int) -> None:
     layers = runs[0]
     if not layers:
         raise ValueError("There is nothing to pack: give at least one layer.")
     if max_thumbnail < 1:
         raise ValueError(f"A thumbnail has at least one cell a side; received max_thumbnail={max_thumbnail}, try 64.")
     layer, head = selected
-    if not (0 <= layer < len(layers) and 0 <= head < layers[layer].pattern.shape[0]):
+    if not (0 <= layer < len(layers) and 0 <= head < layers[layer].shape[0]):
         raise ValueError(f"The selected (layer, head) has to exist; received {selected}, (0, 0) always does.")
     for run in runs[1:]:
-        if [item.pattern.shape for item in run] != [item.pattern.shape for item in layers]:
+        if [item.shape for item in run] != [item.shape for item in layers]:
             raise ValueError(
                 "The changed run has to have the shapes of the original, "
-                f"{[item.pattern.shape for item in layers]}; received {[item.pattern.shape for item in run]}."
+                f"{[item.shape for item in layers]}; received {[item.shape for item in run]}."
             )
 
 
@@ -172,14 +136,27 @@ def _sequences(name: str) -> tuple[str, str]:
     return (name, name) if site is None else (site.query_stack, site.key_stack)
 
 
-def _side(layers: Sequence[PatternLayer], room: int, smallest: int) -> int:
+def _side(layers: Sequence[AnyLayer], room: int, smallest: int) -> int:
     """The largest number of cells a plane may keep on either axis for all planes of a run to fit in `room` bytes."""
-    longest = max(max(item.pattern.shape[1:]) for item in layers)
+    longest = max(max(item.shape[1:]) for item in layers)
     sides = (-(-longest // divisor) for divisor in range(1, longest + 1))
     fits = (s for s in sides if s <= smallest or sum(_plane_bytes(item, s) for item in layers) <= room)
     return max(next(fits, smallest), smallest)
 
 
-def _plane_bytes(item: PatternLayer, side: int) -> int:
-    heads, queries, keys = item.pattern.shape
-    return heads * -(-queries // factor(queries, side)) * -(-keys // factor(keys, side))
+def _plane_bytes(item: AnyLayer, side: int) -> int:
+    heads, queries, keys = item.shape
+    tall, wide = item.pool(side)
+    return heads * -(-queries // tall) * -(-keys // wide)
+
+
+def _fitted(blocks: list[np.ndarray], room: int) -> tuple[list[np.ndarray], list[int]]:
+    """The exact blocks of a head in `room` bytes, and how many cells a side became one: their largest."""
+    size = 1
+    while sum(block[::size, ::size].nbytes for block in blocks) > max(room, 100_000):
+        size += 1
+    if size > 1:  # masked cells lose to all others
+        low = [np.where(block == np.inf, -np.inf, block) for block in blocks]
+        blocks = [block_max(block_max(block, size, axis=0), size, axis=1) for block in low]
+        blocks = [np.where(block == -np.inf, np.inf, block).astype("<f4") for block in blocks]
+    return blocks, [size, size]

@@ -10,18 +10,23 @@ import numpy as np
 from xformer.analysis.attention_head import token_names
 from xformer.names import layer_title
 from xformer.reading import Reading
-from xformer.viz.packing import PatternLayer
+from xformer.subjects.foreign.on_demand import OnDemand
+from xformer.viz.layers import AnyLayer, LaterLayer, PatternLayer
 
 
-def pattern_layers(reading: Reading) -> list[PatternLayer]:
+def pattern_layers(reading: Reading) -> list[AnyLayer]:
     """The attention layers of a reading's first input, in the order the input meets them.
 
     A trace recorded without its masks shows every cell as allowed. A broken model is shown as it is, whatever axes its
-    patterns have; what is not a number is shown, masked or not.
+    patterns have; what is not a number is shown, masked or not. Of a large run the patterns are worked out one at a time.
     """
-    layers = []
+    layers: list[AnyLayer] = []
+    run = reading.trace.activations
     for site in reading.sites:
-        path = site.path
+        path, title = site.path, layer_title(site.path, is_pair=reading.is_pair)
+        if isinstance(run, OnDemand) and (kept := run.reduced(path)) is not None:
+            layers.append(LaterLayer(path, title, kept, run, *token_names(reading, site, kept.shape)))
+            continue
         pattern = reading[f"{path}.pattern"][0].float().numpy(force=True)  # [head, query, key]
         queries, keys = token_names(reading, site, pattern.shape)
         allowed = np.ones((1, 1, 1), dtype=bool)
@@ -33,6 +38,5 @@ def pattern_layers(reading: Reading) -> list[PatternLayer]:
         if broken.any():
             allowed = allowed | broken
         size = reading[f"{path}.z"][0].float().norm(dim=-1).mean(dim=-1).tolist() if f"{path}.z" in reading else ()
-        title = layer_title(path, is_pair=reading.is_pair)
         layers.append(PatternLayer(path, title, pattern, allowed, queries, keys, tuple(size)))
     return layers

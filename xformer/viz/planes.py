@@ -1,9 +1,13 @@
 """Turn attention weights into planes, a byte a cell, pooled by their maximum where there are too many cells.
 
-A *plane* is one head: each cell q stands for q / 253 · peak, where the peak is that head's largest weight, so that a
-weight is off by at most peak / 506. Two values are reserved: 255 is a masked cell, 254 a cell that is not a number.
-The maximum of a block loses no peak.
+A *plane* is one head: each cell q stands for (q / 253)ᵖ · peak, where the peak is that head's largest weight. With p = 1 a
+weight is off by at most peak / 506; with p = 2 by at most peak / 253, and small ones beside a large one by much less. Two
+values are reserved: 255 is a masked cell, 254 a cell that is not a number. The maximum of a block loses no peak.
 """
+
+import math
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
@@ -17,9 +21,12 @@ def factor(cells: int, side: int) -> int:
 
 
 def planes_of(
-    pattern: Float[np.ndarray, "head query key"], allowed: Bool[np.ndarray, "#head #query #key"], side: int
+    pattern: Float[np.ndarray, "head query key"],
+    allowed: Bool[np.ndarray, "#head #query #key"],
+    side: int,
+    power: int = 1,
 ) -> tuple[UInt8[np.ndarray, "head row col"], Float[np.ndarray, " head"]]:
-    """q = round(253 · pattern / peak) of the maximum of each block; the peak is that of the head's finite cells.
+    """q = round(253 · (pattern / peak)^(1/power)) of the maximum of each block; the peak is that of the head's finite cells.
 
     Rows and columns are at most `side` each.
     """
@@ -29,8 +36,8 @@ def planes_of(
     pattern = block_max(block_max(pattern, tall, axis=1), wide, axis=2)  # [head, row, col]
     number = np.isfinite(pattern)
     peaks = np.max(pattern, axis=(1, 2), where=number, initial=0.0)  # [head]
-    scale = LEVELS / np.where(peaks > 0, peaks, 1)  # [head]
-    planes = np.clip(np.rint(np.where(number, pattern, 0) * scale[:, None, None]), 0, LEVELS)
+    share = np.where(number, pattern, 0) / np.where(peaks > 0, peaks, 1)[:, None, None]  # [head, row, col]
+    planes = np.clip(np.rint(LEVELS * (np.sqrt(np.maximum(share, 0)) if power == 2 else share)), 0, LEVELS)
     return np.where(number, planes, np.where(pattern == -np.inf, MASKED, NAN)).astype(np.uint8), peaks
 
 
@@ -59,3 +66,62 @@ def block_max(array: Float[np.ndarray, "..."], size: int, axis: int) -> Float[np
         part = source[start::size]
         np.maximum(largest[: len(part)], part, out=largest[: len(part)])
     return np.moveaxis(largest, 0, axis)
+
+
+@dataclass(frozen=True, eq=False)
+class Small:
+    """What a small picture of each head of a layer shows, with `POWER` 2."""
+
+    planes: UInt8[np.ndarray, "head row col"]
+    peaks: Float[np.ndarray, " head"]
+    rest: UInt8[np.ndarray, "head row"]
+    """The first column of the planes without the first key."""
+    rest_peaks: Float[np.ndarray, " head"]
+    """The largest weight on any other key."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reduced:
+    """The same with what else a picture of all heads says of a layer: small enough to be kept of every layer."""
+
+    shape: tuple[int, int, int]
+    """[head, query, key] of its pattern."""
+    small: Small
+    z_size: tuple[float, ...]
+    silenced: tuple[int, ...]
+    is_masked: bool
+
+    @property
+    def planes(self) -> UInt8[np.ndarray, "head row col"]:
+        return self.small.planes
+
+
+def plane_side(n_heads: int, budget: int = 600_000) -> int:
+    """The most cells a side for the planes of so many heads to take `budget` bytes; from 32 to 64."""
+    return max(32, min(64, int(math.sqrt(budget / max(1, n_heads)))))
+
+
+def reduced(path: str, seen: dict[str, Any], most: int) -> Reduced:
+    """The mask, pattern and z of one layer as planes of `most` cells a side at most."""
+    pattern = seen["pattern"][0].float().numpy(force=True)  # [head, query, key]
+    allowed = seen["mask"][0].numpy(force=True)  # [head, query, key]
+    planes = small(pattern, allowed, most)
+    size = seen["z"][0].float().norm(dim=-1).mean(dim=-1).tolist()
+    silenced = tuple(head for head, one in enumerate(size) if one == 0 and planes.peaks[head] > 0)
+    return Reduced(pattern.shape, planes, tuple(size), silenced, not bool(allowed.all()))
+
+
+def small(
+    pattern: Float[np.ndarray, "head query key"], allowed: Bool[np.ndarray, "#head #query #key"], side: int
+) -> Small:
+    """A layer's planes, and what they are without the first key."""
+    planes, peaks = planes_of(pattern, allowed, side, 2)
+    tall, wide = factor(pattern.shape[1], side), factor(pattern.shape[2], side)
+    block = np.where(np.broadcast_to(allowed, pattern.shape)[:, :, 1:wide], pattern[:, :, 1:wide], np.float32(-np.inf))
+    column = block_max(block.max(axis=2, initial=-np.inf), tall, axis=1)  # [head, row]
+    number = np.isfinite(column)
+    share = np.where(number, column, 0) / np.where(peaks > 0, peaks, 1)[:, None]
+    codes = np.clip(np.rint(LEVELS * np.sqrt(np.maximum(share, 0))), 0, LEVELS)
+    others = np.max(np.where(planes[:, :, 1:] <= LEVELS, planes[:, :, 1:], 0), axis=(1, 2), initial=0)  # [head]
+    most = np.maximum((others / LEVELS) ** 2 * peaks, np.max(column, axis=1, where=number, initial=0.0))
+    return Small(planes, peaks, np.where(number, codes, MASKED).astype(np.uint8), most)

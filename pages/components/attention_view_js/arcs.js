@@ -43,7 +43,7 @@ class Arcs {
   drawArcs(pane) {
     const { patterns } = this, l = this.current[0], { plot, layered } = pane, at = layered.clear(layered.base);
     // Curves of nearly the same weight share one path. The weakest are left out when there are too many to see.
-    const sources = [...this.active].map((h) => ({ h, ...patterns.codes(pane.run, l, h, this.top(l, h)) }));
+    const sources = [...this.active].map((h) => ({ h, ...patterns.codes(pane.run, l, h, this.top(l, h), this.scale) }));
     const counts = new Uint32Array(256);
     for (const s of sources) for (let i = 0; i < s.codes.length; i++) counts[s.codes[i]]++;
     let least = LEVELS, total = counts[LEVELS];
@@ -71,7 +71,7 @@ class Arcs {
   }
 
   focusArcs(pane) {
-    const { focus, patterns, theme, layer } = this, { plot, layered } = pane, at = layered.clear(layered.over);
+    const { focus, theme, layer } = this, { plot, layered } = pane, at = layered.clear(layered.over);
     pane.node.classList.toggle("dim", Boolean(focus));
     at.fillStyle = theme.muted; at.font = this.font(12); at.textBaseline = "middle";
     at.textAlign = "right"; at.fillText("query", plot.x - 6, plot.y - 12);
@@ -87,8 +87,8 @@ class Arcs {
       at.strokeStyle = this.hue(h);
       for (let i = 0; i < count; i++) {
         const [query, key] = byKey ? [i, focus.key] : [focus.query, i];
-        const w = Math.min(1, patterns.weight(pane.run, l, h, query, key) / top);
-        if (!(w >= 0.004) || patterns.weight(pane.run, l, h, query, key) === Infinity) continue;
+        const weight = this.seen(pane.run, l, h, query, key), w = shareOf(weight, top, this.scale);
+        if (!(w >= 0.004) || weight === Infinity) continue;
         at.globalAlpha = 0.12 + 0.88 * w; at.lineWidth = 0.8 + 3.6 * w;
         at.beginPath(); this.curve(at, plot, query, key); at.stroke();
       }

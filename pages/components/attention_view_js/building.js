@@ -11,7 +11,8 @@ class Building {
     this.movedLegend = element("span", "muted");
     const push = element("div", "push");
     push.append(
-      this.segments("Colour scale", [["0 … 1", false], ["each head's own", true]], () => this.own, (value) => { this.own = value; }),
+      this.segments("Colour scale", [["0 … 1", "fixed"], ["each head's own", "own"], ["log", "log"], ["without the first token", "rest"]],
+        () => this.scale, (value) => { this.scale = value; }),
       this.segments("View", [["matrix", "matrix"], ["arcs", "arcs"], ["both", "both"]], () => this.show, (value) => { this.show = value; }),
     );
     this.bar.append(this.legend, this.signedLegend, this.maskedLegend, push);

@@ -21,7 +21,7 @@ class Choosing {
     const [layer, head] = this.current, at = this.lock;
     const arcs = this.active.size > 1 ? [...this.active] : []; // one alone is the chosen head
     return JSON.stringify({ layer, head, query: at ? at.query : null, key: at && at.kind !== "token" ? at.key : null,
-      own: this.own, shown: this.show, arcs });
+      scale: this.scale, shown: this.show, arcs });
   }
 
   report() { // to the server, once the hand is still

@@ -49,7 +49,7 @@ class Grid {
     const run = patterns.runs - 1; // the changed run, where there is one
     for (const t of g.thumbs) {
       const it = patterns.layers[t.layer];
-      const source = patterns.codes(run, t.layer, t.head, this.top(t.layer, t.head), true);
+      const source = patterns.codes(run, t.layer, t.head, this.top(t.layer, t.head), this.scale, true);
       drawCodes(at, source, theme.sequential, t, theme.hatch, theme.dpr, false, it.queries, it.keys, patterns.thumbnail);
       at.strokeStyle = theme.line; at.lineWidth = 1;
       at.strokeRect(t.x - 0.5, t.y - 0.5, t.w + 1, t.h + 1);

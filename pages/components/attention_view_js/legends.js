@@ -7,7 +7,8 @@ class Legends {
     this.title.textContent = `${it.title} · ${this.headName(head)}`;
     this.path.textContent = `${it.name} [${head}]`;
     const exact = this.patterns.isExact(layer, head);
-    this.precision.textContent = exact ? "exact values" : it.pool[0] * it.pool[1] > 1 ? "pooled preview" : "8-bit preview";
+    const [tall, wide] = this.patterns.exactPool;
+    this.precision.textContent = exact ? (tall * wide > 1 ? `largest of ${tall} × ${wide} cells` : "exact values") : it.pool[0] * it.pool[1] > 1 ? "pooled preview" : "8-bit preview";
     const silenced = this.patterns.isSilenced(layer, head);
     const before = this.changed ? this.patterns.zSize(0, layer, head) : null;
     this.silence.hidden = !silenced;
@@ -21,7 +22,7 @@ class Legends {
   }
 
   drawLegends() {
-    const shown = [this.themeKey, this.theme.dpr, this.own, this.changed].join("|");
+    const shown = [this.themeKey, this.theme.dpr, this.scale, this.changed].join("|");
     if (shown === this.legends) return;
     this.legends = shown;
     const { theme } = this, bar = (colours, width) => {
@@ -35,16 +36,20 @@ class Legends {
       }
       return canvas;
     };
-    this.legend.replaceChildren("weight 0", bar(theme.sequential, 120), this.own ? "the head's largest" : "1");
+    const [least, most] = {
+      fixed: ["0", "1"], own: ["0", "the head's largest"], log: ["0.0001", "1, logarithmic"],
+      rest: ["0", "the head's largest without the first token"],
+    }[this.scale];
+    this.legend.replaceChildren(`weight ${least}`, bar(theme.sequential, 120), most);
     const hatch = element("canvas");
     hatch.width = Math.round(22 * theme.dpr); hatch.height = Math.round(12 * theme.dpr);
     hatch.style.width = "22px"; hatch.style.height = "12px";
     const at = hatch.getContext("2d");
     at.fillStyle = theme.hatch; at.fillRect(0, 0, hatch.width, hatch.height);
-    this.maskedLegend.replaceChildren(hatch, "masked");
+    this.maskedLegend.replaceChildren(hatch, this.scale === "rest" ? "masked, or the first token" : "masked");
     this.signedLegend.hidden = this.movedLegend.hidden = !this.changed;
     if (!this.changed) return;
-    this.signedLegend.replaceChildren(this.own ? "difference −largest" : "difference −1", bar(theme.diverging, 120), this.own ? "+largest" : "+1");
+    this.signedLegend.replaceChildren(this.isOwn ? "difference −largest" : "difference −1", bar(theme.diverging, 120), this.isOwn ? "+largest" : "+1");
     this.movedLegend.replaceChildren(" · small heads: the changed run; the bar below each: how far it moved");
   }
 }

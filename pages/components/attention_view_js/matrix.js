@@ -4,10 +4,10 @@ class Matrix {
   drawMatrix(pane) {
     const { theme, patterns, layer } = this, [l, h] = this.current, { plot, layered } = pane;
     const at = layered.clear(layered.base), signed = pane.role === "difference";
-    const scale = signed ? (this.own ? patterns.largestDifference(l, h) : 1) : this.top(l, h);
-    const source = signed ? patterns.differenceCodes(l, h, scale) : patterns.codes(pane.run, l, h, scale);
+    const scale = signed ? (this.isOwn ? patterns.largestDifference(l, h, this.scale) : 1) : this.top(l, h);
+    const source = signed ? patterns.differenceCodes(l, h, scale, this.scale) : patterns.codes(pane.run, l, h, scale, this.scale);
     const colours = signed ? theme.diverging : theme.sequential;
-    if (this.own) pane.name.textContent += signed ? ` · ±${scale.toFixed(2)}` : ` · 0…${scale.toFixed(2)}`;
+    if (this.isOwn) pane.name.textContent += signed ? ` · ±${scale.toFixed(2)}` : ` · 0…${scale.toFixed(2)}`;
     pane.name.title = pane.name.textContent;
     Object.assign(pane, { source, colours });
     drawCodes(at, source, colours, plot, theme.hatch, theme.dpr, signed, layer.queries, layer.keys);
@@ -25,7 +25,7 @@ class Matrix {
       for (let q = 0; q < layer.queries; q++) {
         for (let k = 0; k < layer.keys; k++) {
           const w = signed ? patterns.difference(l, h, q, k) : patterns.weight(pane.run, l, h, q, k);
-          if (w === Infinity) continue;
+          if (w === Infinity || source.codes[q * layer.keys + k] === MASKED) continue;
           const nil = Math.abs(w) < 0.005, text = w !== w ? "NaN" : nil ? "0" : `${signed && w > 0 ? "+" : ""}${w.toFixed(2).replace("-", "−")}`;
           at.fillStyle = ink(colours.rgb[source.codes[q * layer.keys + k]]);
           at.globalAlpha = nil ? 0.4 : 1;

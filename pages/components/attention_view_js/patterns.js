@@ -2,6 +2,11 @@
 // A code is 0..253 on a scale, 254 not a number, 255 masked.
 
 const LEVELS = 253, NAN = 254, MASKED = 255;
+const SCALES = ["fixed", "own", "log", "rest"]; // 0…1 · each head's own · logarithmic · its own without the first token
+const DECADES = 4; // a logarithmic scale begins at 10 to the power of −DECADES
+
+// Where a weight lies on a scale that ends at `top`, from 0 to 1.
+const shareOf = (w, top, scale) => Math.max(0, Math.min(1, scale === "log" ? 1 + Math.log10(Math.max(w, 1e-12)) / DECADES : w / (top || 1)));
 
 class Patterns {
   constructor(bytes) {
@@ -13,15 +18,25 @@ class Patterns {
     this.height = rider[0];
     this.cell = [rider[1], rider[2]].map((n) => (n ? n - 1 : null)); // locked by the server: query, key
     this.order = rider[3];                                           // counts what the server chose
-    this.look = { own: Boolean(rider[4] & 1), show: ["both", "matrix", "arcs"][rider[4] >> 1] || "both", arcs: rider[5] };
+    this.look = { scale: SCALES[rider[4] & 3], show: ["both", "matrix", "arcs"][rider[4] >> 2] || "both", arcs: rider[5] };
     this.body = bytes.subarray(8 + length, bytes.length - 24);
     this.runs = this.layers[0].runs.length; // 1, or 2 with a changed run
-    const cells = this.layers[this.selected[0]].queries * this.layers[this.selected[0]].keys;
+    const chosen = this.layers[this.selected[0]], [tall, wide] = this.exactPool;
+    this.exactSize = [Math.ceil(chosen.queries / tall), Math.ceil(chosen.keys / wide)];
+    const cells = this.exactSize[0] * this.exactSize[1];
     const floats = new Float32Array(this.body.slice(this.exact).buffer); // a copy, since floats have to be aligned
     this.floats = Array.from({ length: this.runs }, (_, run) => floats.subarray(run * cells, (run + 1) * cells));
   }
 
   isExact(layer, head) { return layer === this.selected[0] && head === this.selected[1]; }
+
+  isSharp(layer, head) { return this.isExact(layer, head) && this.exactPool[0] * this.exactPool[1] === 1; }
+
+  // Behind the planes of a layer: their first column without the first key.
+  rest(run, layer, head) {
+    const { rows, cols, heads, runs } = this.layers[layer], from = runs[run].offset + heads * rows * cols + head * rows;
+    return this.body.subarray(from, from + rows);
+  }
 
   plane(run, layer, head) {
     const { rows, cols, runs } = this.layers[layer], size = rows * cols, from = runs[run].offset + head * size;
@@ -33,13 +48,14 @@ class Patterns {
   zSize(run, layer, head) { return this.layers[layer].runs[run].z[head] ?? null; }
 
   peak(run, layer, head) { return this.layers[layer].runs[run].peaks[head]; }
+  restPeak(run, layer, head) { return this.layers[layer].runs[run].restPeaks[head]; }
 
   // The weight of one cell: a number, NaN, or Infinity where masked.
   weight(run, layer, head, query, key) {
     const it = this.layers[layer];
-    if (this.isExact(layer, head)) return this.floats[run][query * it.keys + key];
+    if (this.isExact(layer, head)) return this.floats[run][Math.floor(query / this.exactPool[0]) * this.exactSize[1] + Math.floor(key / this.exactPool[1])];
     const code = this.plane(run, layer, head)[Math.floor(query / it.pool[0]) * it.cols + Math.floor(key / it.pool[1])];
-    return code === MASKED ? Infinity : code === NAN ? NaN : (code / LEVELS) * this.peak(run, layer, head);
+    return code === MASKED ? Infinity : code === NAN ? NaN : (code / LEVELS) ** this.power * this.peak(run, layer, head);
   }
 
   // How far a cell moved. A masked cell has the weight 0; masked in both runs it stays masked.
@@ -49,45 +65,49 @@ class Patterns {
     return (after === Infinity ? 0 : after) - (before === Infinity ? 0 : before);
   }
 
-  // One head as codes on the scale 0..top, as fine as it is known: {codes, rows, cols, pool}.
-  codes(run, layer, head, top, coarse = false) {
+  // One head as codes on a scale that ends at `top`, as fine as it is known: {codes, rows, cols, pool}. On the scale "rest" the
+  // first key is left out, as if it were masked.
+  codes(run, layer, head, top, scale, coarse = false) {
     const it = this.layers[layer];
     if (!coarse && this.isExact(layer, head)) {
-      const from = this.floats[run], codes = new Uint8Array(from.length), scale = LEVELS / (top || 1);
+      const from = this.floats[run], codes = new Uint8Array(from.length), [rows, cols] = this.exactSize;
       for (let i = 0; i < from.length; i++) {
         const w = from[i];
-        codes[i] = w === Infinity ? MASKED : w !== w ? NAN : Math.max(0, Math.min(LEVELS, Math.round(w * scale)));
+        codes[i] = w === Infinity ? MASKED : w !== w ? NAN : Math.round(LEVELS * shareOf(w, top, scale));
       }
-      return { codes, rows: it.queries, cols: it.keys, pool: [1, 1] };
+      // Of cells that are taken together the first column is the one with the first key in it.
+      if (scale === "rest") for (let r = 0; r < rows; r++) codes[r * cols] = MASKED;
+      return { codes, rows, cols, pool: this.exactPool };
     }
     const plane = this.plane(run, layer, head), codes = new Uint8Array(plane.length), table = new Uint8Array(256);
-    const scale = this.peak(run, layer, head) / (top || 1);
-    for (let c = 0; c <= LEVELS; c++) table[c] = Math.min(LEVELS, Math.round(c * scale));
+    const peak = this.peak(run, layer, head);
+    for (let c = 0; c <= LEVELS; c++) table[c] = Math.round(LEVELS * shareOf((c / LEVELS) ** this.power * peak, top, scale));
     table[NAN] = NAN; table[MASKED] = MASKED;
     for (let i = 0; i < plane.length; i++) codes[i] = table[plane[i]];
+    if (scale === "rest") this.rest(run, layer, head).forEach((code, r) => { codes[r * it.cols] = table[code]; });
     return { codes, rows: it.rows, cols: it.cols, pool: it.pool };
   }
 
   // changed − original as codes: 0 is −top, 126.5 is no change, 253 is +top.
-  differenceCodes(layer, head, top) {
+  differenceCodes(layer, head, top, scale) {
     const it = this.layers[layer], fine = this.isExact(layer, head);
-    const [rows, cols, pool] = fine ? [it.queries, it.keys, [1, 1]] : [it.rows, it.cols, it.pool];
+    const [rows, cols, pool] = fine ? [...this.exactSize, this.exactPool] : [it.rows, it.cols, it.pool];
     const codes = new Uint8Array(rows * cols), half = LEVELS / 2;
     for (let r = 0, i = 0; r < rows; r++) {
       for (let c = 0; c < cols; c++, i++) {
         const d = this.difference(layer, head, r * pool[0], c * pool[1]);
-        codes[i] = d === Infinity ? MASKED : d !== d ? NAN
+        codes[i] = d === Infinity || (scale === "rest" && !c) ? MASKED : d !== d ? NAN
           : Math.max(0, Math.min(LEVELS, Math.round(half + (d / (top || 1)) * half)));
       }
     }
     return { codes, rows, cols, pool };
   }
 
-  largestDifference(layer, head) {
-    const it = this.layers[layer], [tall, wide] = this.isExact(layer, head) ? [1, 1] : it.pool;
+  largestDifference(layer, head, scale) {
+    const it = this.layers[layer], [tall, wide] = this.isExact(layer, head) ? this.exactPool : it.pool;
     let most = 0;
     for (let q = 0; q < it.queries; q += tall) {
-      for (let k = 0; k < it.keys; k += wide) {
+      for (let k = scale === "rest" ? wide : 0; k < it.keys; k += wide) {
         const d = Math.abs(this.difference(layer, head, q, k));
         if (d > most && d !== Infinity) most = d;
       }

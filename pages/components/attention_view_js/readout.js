@@ -5,7 +5,7 @@ class Readout {
   token(kind, i) { return `${kind} ${this.position(i)} '${this.labels(kind)[i]}'`; }
 
   words(query, key) { // "0.9731", or with a changed run "original 0.9731, changed 0.1200, difference −0.8531"
-    const { patterns } = this, [l, h] = this.current, exact = patterns.isExact(l, h);
+    const { patterns } = this, [l, h] = this.current, exact = patterns.isSharp(l, h);
     const before = patterns.weight(0, l, h, query, key);
     if (!this.changed) return this.number(before, exact);
     const after = patterns.weight(1, l, h, query, key), d = patterns.difference(l, h, query, key);

@@ -20,7 +20,7 @@ class Strips {
   }
 
   focusStrips() {
-    const { focus, patterns } = this, [l, h] = this.current, run = patterns.runs - 1;
+    const { focus } = this, [l, h] = this.current, run = this.patterns.runs - 1;
     const hue = this.hue(h), top = this.top(l, h) || 1;
     for (const strip of this.strips) {
       if (strip.node.hidden) continue;
@@ -29,8 +29,8 @@ class Strips {
       const byKey = focus && (this.same ? focus.kind === "key" : strip.kind === "query");
       const known = focus && (byKey ? focus.key !== null : focus.query !== null);
       strip.nodes.forEach((chip, i) => {
-        const w = !known ? -1 : byKey ? patterns.weight(run, l, h, i, focus.key) : patterns.weight(run, l, h, focus.query, i);
-        const code = w === Infinity ? -2 : w !== w ? -1 : w < 0 ? 0 : Math.round(Math.min(1, w / top) * 200);
+        const w = !known ? -1 : byKey ? this.seen(run, l, h, i, focus.key) : this.seen(run, l, h, focus.query, i);
+        const code = w === Infinity ? -2 : w !== w ? -1 : w < 0 ? 0 : Math.round(shareOf(w, top, this.scale) * 200);
         const asQuery = focus && focus.query === i && (this.same || strip.kind === "query");
         const asKey = focus && focus.key === i && (this.same || strip.kind === "key") && !(asQuery && this.same);
         const state = code * 4 + (asQuery ? 1 : 0) + (asKey ? 2 : 0);

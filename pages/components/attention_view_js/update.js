@@ -24,7 +24,7 @@ class Update {
     if (old && JSON.stringify(words(old)) !== JSON.stringify(words(next))) this.forget(); // other tokens
     if (!again) { // how it looks, too
       const heads = Array.from({ length: this.layer.heads }, (_, head) => head).filter((head) => head < 32 && (next.look.arcs >>> head) & 1);
-      this.own = next.look.own; this.show = next.look.show;
+      this.scale = next.look.scale; this.show = next.look.show;
       this.active = new Set([...heads, this.current[1]]);
       for (const paint of this.painters) paint();
     }
@@ -44,7 +44,13 @@ class Update {
   get same() { return this.layer.queryLabels === this.layer.keyLabels; } // queries and keys are the same tokens
   labels(kind) { return this.patterns.labels[kind === "query" ? this.layer.queryLabels : this.layer.keyLabels]; }
   top(layer, head) { // the weight that has the last colour; one for both runs, so that they compare
-    return this.own ? Math.max(...this.patterns.layers[layer].runs.map((_, run) => this.patterns.peak(run, layer, head))) : 1;
+    if (!this.isOwn) return 1;
+    const peak = this.scale === "rest" ? "restPeak" : "peak";
+    return Math.max(...this.patterns.layers[layer].runs.map((_, run) => this.patterns[peak](run, layer, head)));
+  }
+  get isOwn() { return this.scale === "own" || this.scale === "rest"; } // a scale ends at the head's largest weight
+  seen(run, layer, head, query, key) { // a weight as it is drawn: the first key may be left out
+    return this.scale === "rest" && key === 0 ? Infinity : this.patterns.weight(run, layer, head, query, key);
   }
   headName(head) { return `head ${head + this.patterns.firstHead}`; }
   position(i) { return i + this.patterns.firstPosition; }

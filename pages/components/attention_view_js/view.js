@@ -5,7 +5,7 @@ class AttentionView {
   constructor(parent) {
     this.calls = 0;
     this.show = "both";           // matrix | arcs | both
-    this.own = false;             // each head on its own scale instead of 0…1
+    this.scale = "fixed";         // what the colours mean: see SCALES
     this.current = [0, 0];        // layer, head
     this.active = new Set([0]);   // heads whose arcs are drawn
     this.hover = this.lock = null; // {query, key, kind: cell | token | query | key}

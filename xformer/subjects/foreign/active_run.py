@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from xformer.subjects.foreign.attend import Limits, Terms
 from xformer.tape import AnyTape
+
+if TYPE_CHECKING:
+    from xformer.subjects.foreign.on_demand import Later, Reduce
 
 
 class Observer(Protocol):
@@ -47,6 +50,9 @@ class ActiveRun:
     n_attentions: int = 0
     catches: tuple[str, int, Callable[[tuple[Any, ...], dict[str, Any]], None]] | None = None
     """A module, which of its calls, and what is told of what it is called with."""
+    later: dict[str, Later] | None = None
+    """What each attention was given, by its path, where that is kept in the place of what it makes of it."""
+    reduce: Reduce | None = None
 
     def next_attention(self) -> str | None:
         """The path of the attention that begins now; None for one that was not there when the model was opened."""

@@ -11,9 +11,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from xformer.subjects.foreign.active_run import active_run
+from xformer.subjects.foreign.active_run import ActiveRun, active_run
 from xformer.subjects.foreign.attend import Terms, attend, fused
-from xformer.tape import SILENT
+from xformer.subjects.foreign.on_demand import Later, Listening
+from xformer.tape import SILENT, Tape
 
 NAME = "xformer"
 """What our attention is called among Transformers' implementations."""
@@ -60,6 +61,8 @@ def attention(
     path = run.next_attention()
     if run.observer is not None:
         run.observer.attention_begins(query.shape[-2], key.shape[-2])
+    if run.later is not None and path is not None:
+        return _kept_for_later(run, run.later, path, query, key, value, terms), None
     tape = SILENT if path is None else run.tape.at(path)
     if tape is SILENT and run.observer is None:
         return fused(query, key, value, terms).transpose(1, 2).contiguous(), None
@@ -69,6 +72,20 @@ def attention(
     if run.observer is not None:
         run.observer.attention_ends(out)
     return out, pattern
+
+
+def _kept_for_later(
+    run: ActiveRun, later: dict[str, Later], path: str, q: Tensor, k: Tensor, v: Tensor, terms: Terms
+) -> Tensor:
+    """z, and of all else what it takes to do it again."""
+    assert isinstance(run.tape, Tape)
+    limits = run.limits_of(terms, q.shape[-2], k.shape[-2], q.device)
+    tape = Listening(run.tape.without_keeping().at(path))
+    z, _ = attend(q, k, v, terms, tape, limits)
+    run.tape.names.extend(f"{path}.{one}" for one in tape.names)
+    reduced = None if run.reduce is None else run.reduce(path, tape.seen)
+    later[path] = Later(q, k, v, terms, limits, tuple(tape.names), reduced)
+    return z.transpose(1, 2).contiguous()
 
 
 def _cut(added: Tensor | None, key: Tensor) -> Tensor | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
@@ -26,7 +26,7 @@ from xformer.subjects.foreign.continuing import continuing
 from xformer.subjects.foreign.opened import Inputs, OpenedModel
 from xformer.subjects.foreign.opening import Verification
 from xformer.subjects.foreign.purposes import purposes
-from xformer.subjects.foreign.shape import recorded_bytes, shape_of
+from xformer.subjects.foreign.shape import added_bytes, on_demand_bytes, recorded_bytes, shape_of
 from xformer.subjects.foreign.text_input import BETWEEN, TextPair, TextWithGaps, TokenizedText
 from xformer.subjects.foreign.token_text import readable
 from xformer.subjects.foreign.transformers_model import example_inputs, open_transformers
@@ -34,9 +34,14 @@ from xformer.subjects.foreign.weights import ForeignWeights
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace
+from xformer.viz.planes import plane_side, reduced
 
 CONTINUED = 32
 """How many tokens it goes on with where nobody says how many."""
+LARGE_BYTES = 64 * 1024**2
+"""What a recorded run takes at most of which everything is kept."""
+KEPT_BYTES = 256 * 1024**2
+"""What stream and neurons of a larger one may take to be kept with it."""
 N_WRITTEN = 24
 """The most tokens that an encoder-decoder writes itself where no target is given."""
 
@@ -130,8 +135,15 @@ class LanguageModel:
         return tuple(self.labels[token] for token in tokens.tolist())
 
     def record(self, example: Example, *, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",)) -> Trace:
-        """Run it once; see `xformer.record`."""
-        activations = self.opened.run(self._inputs(example), n_batch=len(example.stream), edits=edits, keep=keep)
+        """Run it once; see `xformer.record`. Of a large run everything can be asked for, and little is kept: see `OnDemand`."""
+        inputs, n_batch = self._inputs(example), len(example.stream)
+        activations: dict[str, Tensor]
+        if "*" in keep and n_batch == 1 and self._is_large(example):
+            reduce = partial(reduced, most=plane_side(sum(self.shape.heads.values())))
+            kept = keep if added_bytes(self.shape, *_lengths(example)) <= KEPT_BYTES else ("logits",)
+            activations = self.opened.run_on_demand(inputs, edits=edits, keep=kept, reduce=reduce)
+        else:
+            activations = self.opened.run(inputs, n_batch=n_batch, edits=edits, keep=keep)
         return Trace(None, example.stream, example.target, tuple(edits), activations)
 
     def logits(self, example: Example) -> Float[Tensor, "1 pos vocab"]:
@@ -183,13 +195,17 @@ class LanguageModel:
 
     def check_fits(self, example: Example, allowed_bytes: int) -> None:
         """Raise `InputError` where recording a run of it would take more memory than that."""
-        n = example.stream.shape[1]
-        needed = recorded_bytes(self.shape, n, 0 if example.target is None else example.target.shape[1])
+        n, n_target = _lengths(example)
+        needed = (on_demand_bytes if self._is_large(example) else recorded_bytes)(self.shape, n, n_target)
         if needed > allowed_bytes:
             raise InputError(
                 f"Looking into {n:,} tokens of {self.name} takes {megabytes(needed)} of memory, and "
                 f"{megabytes(allowed_bytes)} are allowed here; type a shorter text."
             )
+
+    def _is_large(self, example: Example) -> bool:
+        """Whether keeping all of a run would take so much that it is worked out again instead."""
+        return self.opened.rung == 1 and recorded_bytes(self.shape, *_lengths(example)) > LARGE_BYTES
 
     def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
         """Nobody knows what is needed."""
@@ -260,3 +276,8 @@ class LanguageModel:
             if said[-1] == self.tokenizer.eos_token_id:
                 break
         return said
+
+
+def _lengths(example: Example) -> tuple[int, int]:
+    """How many tokens are read, and how many by a decoder beside an encoder."""
+    return example.stream.shape[1], 0 if example.target is None else example.target.shape[1]

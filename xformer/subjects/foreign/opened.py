@@ -14,6 +14,7 @@ from xformer.edits import AnyEdit
 from xformer.errors import EditError
 from xformer.subjects.foreign.active_run import ActiveRun, running
 from xformer.subjects.foreign.layout import Layout
+from xformer.subjects.foreign.on_demand import Later, OnDemand, Reduce
 from xformer.subjects.foreign.output_head import OutputHead
 from xformer.subjects.foreign.softmax_mode import SoftmaxMode
 from xformer.tape import Tape
@@ -59,13 +60,44 @@ class OpenedModel:
         tape.check_all_fired()
         return tape.activations
 
+    def run_on_demand(
+        self,
+        inputs: Inputs,
+        *,
+        n_batch: int = 1,
+        edits: Sequence[AnyEdit] = (),
+        keep: Sequence[str] = ("*",),
+        reduce: Reduce | None = None,
+    ) -> OnDemand:
+        """The same for a large model read by rung 1: everything can be asked for, and `keep` says what of it is kept.
+
+        Patterns are never kept, but what `reduce` makes of each.
+        """
+        tape, later = Tape(edits, keep, fused=True), {}
+        with torch.no_grad():
+            self._once(inputs, n_batch, tape, later, reduce)
+        if any(glob != "*" for glob in tape.never_matched()):
+            return OnDemand(self.run(inputs, n_batch=n_batch, edits=edits), [], {}, (), lambda names: {})  # raises
+
+        def record(names: Sequence[str]) -> dict[str, Tensor]:
+            return self.run(inputs, n_batch=n_batch, edits=edits, keep=names)
+
+        return OnDemand(tape.activations, tape.names, later, edits, record)
+
     def plain(self, inputs: Inputs) -> Tensor:
         """The logits alone, nothing recorded and nothing changed."""
         with torch.no_grad(), running(None):
             return self.logits_of(self.call(self.module, inputs))
 
-    def _once(self, inputs: Inputs, n_batch: int, tape: Tape) -> None:
-        run = ActiveRun(tape, self.layout.paths, n_batch)
+    def _once(
+        self,
+        inputs: Inputs,
+        n_batch: int,
+        tape: Tape,
+        later: dict[str, Later] | None = None,
+        reduce: Reduce | None = None,
+    ) -> None:
+        run = ActiveRun(tape, self.layout.paths, n_batch, later=later, reduce=reduce)
         watching = SoftmaxMode(run) if self.rung == 2 else nullcontext()
         with running(run), watching:
             output = self.call(self.module, inputs)

@@ -1,0 +1,153 @@
+"""The activations of a run of a large model: few are kept, the others are worked out again when somebody asks for one.
+
+    attention    from what it was given (q, k, v before anything is made of them), by the same arithmetic under the same edits
+    all others   by another run that keeps them, unless they are few enough to be kept in the first
+
+A pattern takes [head, query, key] numbers: 30 layers of 9 heads would be 4.5 GB at 2,048 tokens, what they follow from 0.2 GB.
+While it is at hand each pattern is reduced to what a picture of all heads shows.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator, KeysView, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from xformer.edits import AnyEdit
+from xformer.subjects.foreign.attend import Limits, Terms, attend
+from xformer.tape import AnyTape, Tape
+
+MOST_GROUPS = 2
+"""So many groups of activations that were worked out again stay."""
+Reduce = Callable[[str, dict[str, Tensor]], Any]
+"""Makes of a layer's path and of its mask, pattern and z what is kept of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Later:
+    """What one attention was given: enough to do it again."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    terms: Terms
+    limits: Limits
+    names: tuple[str, ...]
+    """What it hands to a tape, in its order."""
+    reduced: Any
+
+    def again(self, path: str, name: str, edits: Sequence[AnyEdit]) -> Tensor:
+        """One of its activations."""
+        tape = Tape(edits, (f"{path}.{name}",))
+        attend(self.q, self.k, self.v, self.terms, tape.at(path), self.limits)
+        return tape.activations[f"{path}.{name}"]
+
+    @property
+    def held(self) -> list[Tensor]:
+        return [self.q, self.k, self.v]
+
+
+@dataclass(eq=False)
+class Listening:
+    """A tape that looks at what one attention hands over and keeps none of it."""
+
+    tape: AnyTape
+    names: list[str] = field(default_factory=list)
+    seen: dict[str, Tensor] = field(default_factory=dict)
+    recording = True
+
+    def __call__(self, name: str, value: Tensor) -> Tensor:
+        value = self.tape(name, value)
+        self.names.append(name)
+        if name in ("mask", "pattern", "z"):
+            self.seen[name] = value
+        return value
+
+    def at(self, path: str) -> Any:
+        return self
+
+
+class OnDemand(dict[str, Tensor]):
+    """Activations by name, in the order of the run; those that were kept are in the dictionary itself."""
+
+    def __init__(
+        self,
+        kept: dict[str, Tensor],
+        names: Sequence[str],
+        later: dict[str, Later],
+        edits: Sequence[AnyEdit],
+        record: Callable[[Sequence[str]], dict[str, Tensor]],
+    ) -> None:
+        super().__init__(kept)
+        self.later = later
+        self._names = dict.fromkeys(names)
+        self._edits, self._record = tuple(edits), record
+        self._groups: dict[str, dict[str, Tensor]] = {}
+        self._last: tuple[str, Tensor] | None = None
+        self._memory: dict[tuple[object, ...], Any] = {}
+        self._lock = threading.Lock()
+
+    def __getitem__(self, name: str) -> Tensor:
+        if dict.__contains__(self, name):
+            return super().__getitem__(name)
+        path, _, what = name.rpartition(".")
+        with self._lock:
+            if path in self.later and what in self.later[path].names:
+                if self._last is None or self._last[0] != name:
+                    self._last = (name, self.later[path].again(path, what, self._edits))
+                return self._last[1]
+            group = _group(what or name)
+            if group not in self._groups:
+                wanted = [one for one in self if not dict.__contains__(self, one) and not self._is_later(one)]
+                found = self._record([one for one in wanted if _group(one.rpartition(".")[2]) == group])
+                self._groups = dict([*self._groups.items(), (group, found)][-MOST_GROUPS:])
+            return self._groups[group][name]
+
+    def _is_later(self, name: str) -> bool:
+        path, _, what = name.rpartition(".")
+        return path in self.later and what in self.later[path].names
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def keys(self) -> KeysView[str]:  # type: ignore[override]
+        return self._names.keys()
+
+    def values(self) -> Any:
+        return (self[name] for name in self)
+
+    def items(self) -> Any:
+        return ((name, self[name]) for name in self)
+
+    def held(self) -> list[Tensor]:
+        """What is in memory of it."""
+        groups = [tensor for group in self._groups.values() for tensor in group.values()]
+        return [*dict.values(self), *(tensor for one in self.later.values() for tensor in one.held), *groups]
+
+    def remembered(self, key: tuple[object, ...], make: Callable[[], Any]) -> Any:
+        """What was worked out from it and others before; of other objects in the key only their place is known."""
+        at = tuple(id(one) if isinstance(one, OnDemand) else one for one in key)
+        found = self._memory.get(at)
+        alive = [weakref.ref(one) for one in key if isinstance(one, OnDemand)]
+        if found is None or [one() for one in found[0]] != [one() for one in alive]:
+            found = self._memory[at] = (alive, make())
+        return found[1]
+
+    def reduced(self, path: str) -> Any:
+        """What was kept of a layer's pattern; None where nothing was."""
+        return self.later[path].reduced if path in self.later else None
+
+
+def _group(what: str) -> str:
+    """Which activations are worked out together: what stands in the stream or is added to it, and else those of a kind."""
+    return "stream" if what.startswith(("resid", "pos_")) or what in ("embed", "in", "out", "final_norm") else what
