@@ -50,10 +50,12 @@ def best_task_head(view: View, run: Reading, paths: Sequence[str]) -> BestTaskHe
     return best
 
 
-def attention_notes(view: View, layers: Sequence[AnyLayer], run: Reading, best: BestTaskHead) -> None:
-    """What to notice in the run that is shown, with what `best_task_head` found in it."""
+def attention_notes(
+    view: View, layers: Sequence[AnyLayer], run: Reading, best: BestTaskHead, *, all_seen: bool = True
+) -> None:
+    """What to notice in the run that is shown, with what `best_task_head` found in it; `all_seen`: no key is left out."""
     task = [] if view.task is None else [view.task.rule.look_for + closest(view, view.task, layers, best)]
-    what_to_notice([*task, *_about_the_mask(view, layers, run)])
+    what_to_notice([*task, *_about_the_mask(view, layers if all_seen else (), run)])
 
 
 def closest(view: View, task: Task, layers: Sequence[AnyLayer], best: BestTaskHead) -> str:

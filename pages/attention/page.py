@@ -74,7 +74,7 @@ def page() -> None:
     else:
         rollout_panel(view, run)
     view.share(head=_head_text(chosen), **_look_texts(chosen.looks))
-    attention_notes(view, other or layers, run, best)
+    attention_notes(view, other or layers, run, best, all_seen=chosen.looks.scale != "rest")
 
 
 def _footer(view: View, chosen: Selection) -> None:

@@ -12,14 +12,14 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator, KeysView, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from xformer.edits import AnyEdit
 from xformer.subjects.foreign.attend import Limits, Terms, attend
-from xformer.tape import AnyTape, Tape
+from xformer.tape import AnyTape, Tape, TapeAt
 
 MOST_GROUPS = 2
 """So many groups of activations that were worked out again stay."""
@@ -51,24 +51,20 @@ class Later:
         return [self.q, self.k, self.v]
 
 
-@dataclass(eq=False)
-class Listening:
+class Listening(TapeAt):
     """A tape that looks at what one attention hands over and keeps none of it."""
 
-    tape: AnyTape
-    names: list[str] = field(default_factory=list)
-    seen: dict[str, Tensor] = field(default_factory=dict)
-    recording = True
+    def __init__(self, tape: AnyTape) -> None:
+        self._inner = tape
+        self.names: list[str] = []
+        self.seen: dict[str, Tensor] = {}
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
-        value = self.tape(name, value)
+        value = self._inner(name, value)
         self.names.append(name)
         if name in ("mask", "pattern", "z"):
             self.seen[name] = value
         return value
-
-    def at(self, path: str) -> Any:
-        return self
 
 
 class OnDemand(dict[str, Tensor]):
