@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from xformer.subjects.foreign.on_demand import OnDemand
-from xformer.viz.planes import Reduced, Small, exact_block, factor, moved, small
+from xformer.subjects.foreign.small_pattern import Reduced, Small
+from xformer.viz.planes import exact_block, factor, moved, small
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +96,8 @@ class LaterLayer:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        return self.kept.shape
+        heads, queries, keys = self.kept.shape
+        return heads, queries, keys
 
     @property
     def pattern(self) -> Float[np.ndarray, "head query key"]:
@@ -119,7 +121,7 @@ class LaterLayer:
 
     def pool(self, side: int) -> tuple[int, int]:
         """As it was pooled when it ran, whatever the side."""
-        rows, cols = self.kept.planes.shape[1:]
+        rows, cols = self.kept.small.planes.shape[1:]
         return factor(self.shape[1], rows), factor(self.shape[2], cols)
 
     def reduced(self, side: int) -> Small:

@@ -5,14 +5,10 @@ weight is off by at most peak / 506; with p = 2 by at most peak / 253, and small
 values are reserved: 255 is a masked cell, 254 a cell that is not a number. The maximum of a block loses no peak.
 """
 
-import math
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
-LEVELS, NAN, MASKED = 253, 254, 255
+from xformer.subjects.foreign.small_pattern import LEVELS, MASKED, NAN, Small
 
 
 def factor(cells: int, side: int) -> int:
@@ -66,49 +62,6 @@ def block_max(array: Float[np.ndarray, "..."], size: int, axis: int) -> Float[np
         part = source[start::size]
         np.maximum(largest[: len(part)], part, out=largest[: len(part)])
     return np.moveaxis(largest, 0, axis)
-
-
-@dataclass(frozen=True, eq=False)
-class Small:
-    """What a small picture of each head of a layer shows, with `POWER` 2."""
-
-    planes: UInt8[np.ndarray, "head row col"]
-    peaks: Float[np.ndarray, " head"]
-    rest: UInt8[np.ndarray, "head row"]
-    """The first column of the planes without the first key."""
-    rest_peaks: Float[np.ndarray, " head"]
-    """The largest weight on any other key."""
-
-
-@dataclass(frozen=True, eq=False)
-class Reduced:
-    """The same with what else a picture of all heads says of a layer: small enough to be kept of every layer."""
-
-    shape: tuple[int, int, int]
-    """[head, query, key] of its pattern."""
-    small: Small
-    z_size: tuple[float, ...]
-    silenced: tuple[int, ...]
-    is_masked: bool
-
-    @property
-    def planes(self) -> UInt8[np.ndarray, "head row col"]:
-        return self.small.planes
-
-
-def plane_side(n_heads: int, budget: int = 600_000) -> int:
-    """The most cells a side for the planes of so many heads to take `budget` bytes; from 32 to 64."""
-    return max(32, min(64, int(math.sqrt(budget / max(1, n_heads)))))
-
-
-def reduced(path: str, seen: dict[str, Any], most: int) -> Reduced:
-    """The mask, pattern and z of one layer as planes of `most` cells a side at most."""
-    pattern = seen["pattern"][0].float().numpy(force=True)  # [head, query, key]
-    allowed = seen["mask"][0].numpy(force=True)  # [head, query, key]
-    planes = small(pattern, allowed, most)
-    size = seen["z"][0].float().norm(dim=-1).mean(dim=-1).tolist()
-    silenced = tuple(head for head, one in enumerate(size) if one == 0 and planes.peaks[head] > 0)
-    return Reduced(pattern.shape, planes, tuple(size), silenced, not bool(allowed.all()))
 
 
 def small(

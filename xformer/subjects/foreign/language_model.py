@@ -27,6 +27,7 @@ from xformer.subjects.foreign.opened import Inputs, OpenedModel
 from xformer.subjects.foreign.opening import Verification
 from xformer.subjects.foreign.purposes import purposes
 from xformer.subjects.foreign.shape import added_bytes, on_demand_bytes, recorded_bytes, shape_of
+from xformer.subjects.foreign.small_pattern import plane_side, reduced
 from xformer.subjects.foreign.text_input import BETWEEN, TextPair, TextWithGaps, TokenizedText
 from xformer.subjects.foreign.token_text import readable
 from xformer.subjects.foreign.transformers_model import example_inputs, open_transformers
@@ -34,7 +35,6 @@ from xformer.subjects.foreign.weights import ForeignWeights
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace
-from xformer.viz.planes import plane_side, reduced
 
 CONTINUED = 32
 """How many tokens it goes on with where nobody says how many."""

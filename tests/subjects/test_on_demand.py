@@ -1,0 +1,82 @@
+"""A large run keeps little, and everything that is asked of it is what a run that keeps all would have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import xformer
+from tests.subjects.families import FAMILIES
+from tests.subjects.test_language_models import tokenizer
+from xformer.errors import EditError
+from xformer.subjects.foreign import language_model
+from xformer.subjects.foreign.language_model import LanguageModel
+from xformer.subjects.foreign.on_demand import OnDemand
+from xformer.subjects.foreign.small_pattern import MASKED, reduced
+from xformer.viz.pattern_layers import pattern_layers
+from xformer.viz.planes import small
+
+pytestmark = pytest.mark.xdist_group("transformers")
+TEXT = "the cat sat on the mat and the dog sat on the bird"
+CHANGES = "silence:decoder.1.attn.3,cut:decoder.0.attn.*.5-1"
+
+
+@pytest.fixture
+def as_if_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(language_model, "LARGE_BYTES", 0)
+    monkeypatch.setattr(language_model, "KEPT_BYTES", 0)
+
+
+@pytest.mark.parametrize("family", ["Llama", "Gemma2", "GPT-OSS", "BERT", "T5"])
+@pytest.mark.parametrize("changes", ["", "changed"])
+def test_everything_that_is_asked_for_is_the_same(family: str, changes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = LanguageModel.open(FAMILIES[family].make(), tokenizer(), family)
+    path = model.shape.attention[0].path
+    changes = changes and f"silence:{path}.3,cut:{path}.*.5-1"
+    text = f"{TEXT} >> a bird flew" if model.shape.is_pair else TEXT
+    whole = xformer.read(model, text, changes=changes)
+    assert type(whole.trace.activations) is dict
+    monkeypatch.setattr(language_model, "LARGE_BYTES", 0)
+    monkeypatch.setattr(language_model, "KEPT_BYTES", 0)
+    large = xformer.read(model, text, changes=changes)
+    assert isinstance(large.trace.activations, OnDemand)
+    assert list(large) == list(whole)
+    for name in whole:
+        assert torch.allclose(large[name].float(), whole[name].float(), rtol=0, atol=1e-5), name
+        if name.endswith((".scores", ".mask", ".pattern", ".z")):  # by the very arithmetic of the run
+            assert torch.equal(large[name], whole[name]), name
+    held = sum(tensor.numel() for tensor in xformer.read(model, text).trace.activations.held())  # type: ignore[attr-defined]
+    assert held < sum(tensor.numel() for tensor in whole.trace.activations.values())
+
+
+def test_what_fits_nothing_is_refused(as_if_large: None) -> None:
+    model = LanguageModel.open(FAMILIES["Llama"].make(), tokenizer())
+    with pytest.raises(EditError, match="Nothing in this run is called"):
+        xformer.read(model, "the cat", edits=[xformer.edits.scale("decoder.9.ffn.out", 0.0)])
+
+
+def test_its_small_pictures_are_those_of_the_whole_patterns(as_if_large: None, tmp_path: Path) -> None:
+    model = LanguageModel.open(FAMILIES["Llama"].make(), tokenizer())
+    [layer, *_] = pattern_layers(xformer.read(model, TEXT))
+    pattern, allowed = layer.pattern, layer.allowed
+    of_all = small(pattern, allowed, 64)
+    kept = layer.reduced(0)
+    np.testing.assert_allclose(kept.planes.astype(int), of_all.planes.astype(int), rtol=0, atol=1)
+    np.testing.assert_allclose(kept.peaks, of_all.peaks)
+    np.testing.assert_allclose(kept.rest_peaks, np.where(allowed, pattern, 0)[:, :, 1:].max(axis=(1, 2)), atol=2 / 253)
+    assert (kept.rest == MASKED).all()  # a column of one key is the first key's
+
+
+@pytest.mark.parametrize("most", [4, 5, 7])
+def test_a_block_is_its_largest_with_the_first_key_and_without(most: int) -> None:
+    pattern = torch.rand(1, 3, 13, 13, generator=torch.Generator().manual_seed(0)).tril()
+    pattern[..., 0] = 5
+    mask = torch.ones(1, 1, 13, 13, dtype=torch.bool).tril().expand(1, 3, 13, 13)
+    kept = reduced("", {"pattern": pattern, "mask": mask, "z": torch.ones(1, 3, 13, 4)}, most).small
+    of_all = small(pattern[0].numpy(), mask[0].numpy(), most)
+    for one, other in zip((kept.planes, kept.rest), (of_all.planes, of_all.rest), strict=True):
+        np.testing.assert_allclose(one.astype(int), other.astype(int), rtol=0, atol=1)
+    np.testing.assert_allclose(kept.rest_peaks, pattern[0, :, :, 1:].amax(dim=(1, 2)).numpy(), rtol=1e-6)
