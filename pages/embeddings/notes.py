@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from torch import Tensor
 
@@ -11,6 +12,7 @@ from pages.embeddings.vocabulary_notes import vocabulary_notes
 from pages.shared.layout import what_to_notice
 from pages.shared.view import View
 from xformer.analysis.geometry import cosine_matrix
+from xformer.errors import UnavailableError
 from xformer.reading import Reading
 
 
@@ -34,6 +36,20 @@ def where_from(view: View, stack: str | None, parts: Mapping[str, Tensor]) -> st
         said.append(f"This model adds no positions: {why}, so what enters layer 1 is the token vectors alone.")
     scale = f" × √{config.d_model}" if config.scale_embeddings else ""
     return f"A token looks up its row of a learned matrix [{config.vocab_size} × {config.d_model}]{scale}. {' '.join(said)}"
+
+
+def which_table(view: View, stack: str | None) -> str:
+    """The same of a model that somebody else made, as far as it was found; nothing where nothing was."""
+    weights = view.subject.weights
+    try:
+        table = weights.token_embedding(stack)
+    except UnavailableError:
+        return ""
+    said = f"A token looks up its row of a learned matrix [{table.shape[0]:,} × {table.shape[1]:,}]."
+    with suppress(UnavailableError):
+        is_same = weights.unembedding().matrix.data_ptr() == table.data_ptr()
+        said += f" The output reads its logits with {'the same matrix' if is_same else 'a matrix of its own'}."
+    return said
 
 
 def _without_any(view: View, stack: str | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.embeddings.notes import embedding_notes, where_from
+from pages.embeddings.notes import embedding_notes, where_from, which_table
 from pages.embeddings.number_waves import has_waves, number_waves_panel
 from pages.embeddings.patch_filters import filters_panel, patch_notes, where_patches_come_from
 from pages.embeddings.vectors import ask_part, vectors_panel
@@ -27,6 +27,8 @@ def page() -> None:
         part = ask_part(list(parts)) if show == VECTORS else ""
     if view.task is not None:
         st.caption(where_patches_come_from(view) if view.shape.image else where_from(view, stack, parts))
+    elif said := which_table(view, stack):
+        st.caption(said)
     if show == VECTORS:
         vectors_panel(view, part, stack)
     elif show == VOCABULARY:

@@ -30,6 +30,7 @@ _ROWS = {
     "positions": "A row is what is added to the {one} that stands there.",
     "sum": "A row is what enters layer 1: the {one}’s own vector plus its position’s.",
 }
+_MIXED = "A row is what enters layer 1, which the model makes of the {one}’s own vector and its position’s."
 
 
 def ask_part(parts: list[str]) -> str:
@@ -42,7 +43,8 @@ def vectors_panel(view: View, part: str, stack: str | None) -> None:
     original, changed = view.original(), view.changed()
     before = input_vectors(original, stack)
     after = before if changed is None else input_vectors(changed, stack)
-    limit = theme.signed_limit(torch.cat([*before.values(), *after.values()]).numpy())  # one scale for all of them
+    every_one = [vectors.flatten() for vectors in (*before.values(), *after.values())]
+    limit = theme.signed_limit(torch.cat(every_one).numpy())  # one scale for all of them
     n = len(before[part])
     shown = ask_window(n, ROWS_AT_A_TIME, "vectors_from")
     look = {"part": part, "stack": stack, "positions": None if len(shown) == n else shown}
@@ -74,10 +76,18 @@ def _numbers(view: View, run: Reading, name: str, look: dict[str, Any], shown: r
     heading(f"{SHOWN[part].partition(':')[0].capitalize()}{name}")
     picture(view, _file("vectors", view, run), viz.vectors, run, limit=limit, **look)
     one, many = ("patch", "patches") if view.shape.image else ("token", "tokens")
+    parts = input_vectors(run, look["stack"])
+    row = _MIXED if part == "sum" and view.task is None and not _is_the_sum(parts) else _ROWS[part]
     st.caption(
-        f"{window_words(shown, n)} × {d} numbers{every_nth(every(len(shown), d))}. {_ROWS[part].format(one=one, many=many)} "
+        f"{window_words(shown, n)} × {d} numbers{every_nth(every(len(shown), d))}. {row.format(one=one, many=many)} "
         f"One colour scale for every part, ±{limit:.3g}."
     )
+
+
+def _is_the_sum(parts: dict[str, Float[Tensor, "pos d_model"]]) -> bool:
+    """Whether nothing but the two is added up: some models normalise that, or map it to another width."""
+    tokens, positions, whole = (parts[name] for name in ("tokens", "positions", "sum"))
+    return tokens.shape == whole.shape and bool(torch.allclose(tokens + positions, whole, atol=1e-5))
 
 
 def _angles(view: View, run: Reading, name: str, look: dict[str, Any]) -> None:

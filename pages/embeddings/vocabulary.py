@@ -13,11 +13,13 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link_widgets import choose
 from pages.shared.notebook import heading
 from pages.shared.picture import footer, shown
+from pages.shared.token_search import MOST_LISTED, ask_token
 from pages.shared.view import View
 from xformer import analysis, viz
 from xformer.analysis.embeddings import principal_axes, vocabulary_vectors
-from xformer.analysis.geometry import cosine_matrix, random_cosine
+from xformer.analysis.geometry import cosines_with, random_cosine
 from xformer.reading import Reading
+from xformer.viz.vocabulary import MOST_POINTS_DRAWN
 from xformer.words import percent
 
 AXES = {"2": "2-D", "3": "3-D"}
@@ -52,9 +54,11 @@ def _projection(view: View, run: Reading, stack: str | None, near: int) -> None:
         call = Call(viz.projection, (run,), {"near": near, "stack": stack})
         shown(view, call, "projection", on_select=_follow_click, selection_mode="point")
         hint = "Names that would collide are left out: hover for them. Click a token for its neighbours (ringed)."
+    if len(vectors) > MOST_POINTS_DRAWN:
+        hint = f"About {MOST_POINTS_DRAWN:,} are drawn, the input’s and the neighbours among them. {hint}"
     seen = sum(once_a_model(view, stack, principal_axes).explained.tolist()[:axes])
     st.caption(
-        f"{len(vectors)} vectors of {vectors.shape[1]} numbers, seen along the {axes} directions in which they differ most: "
+        f"{len(vectors):,} vectors of {vectors.shape[1]} numbers, seen along the {axes} directions in which they differ most: "
         f"{percent(seen, 1)} of their variance, so {percent(1 - seen, 1)} is not in the picture. The input’s tokens "
         f"are large. {hint}"
     )
@@ -64,9 +68,13 @@ def _projection(view: View, run: Reading, stack: str | None, near: int) -> None:
 def _neighbours(view: View, run: Reading, stack: str | None) -> int:
     vectors, label, tokens = once_a_model(view, stack, vocabulary_vectors), view.subject.labels, run.ids(stack)
     heading("Nearest neighbours")
-    names = {name: f"{name}{' · in the input' if token in tokens else ''}" for token, name in enumerate(label)}
-    near = choose("near", names, label[tokens[0]], "of token", widget=st.selectbox, label_visibility="collapsed")
-    token = label.index(near)
+    if len(label) > MOST_LISTED:
+        token = ask_token(label, "near", tokens[0], "of token")
+        near = label[token]
+    else:
+        names = {name: f"{name}{' · in the input' if token in tokens else ''}" for token, name in enumerate(label)}
+        near = choose("near", names, label[tokens[0]], "of token", widget=st.selectbox, label_visibility="collapsed")
+        token = label.index(near)
     call = Call(analysis.neighbours, (run,), {"token": token, "stack": stack})
     st.dataframe(
         call.make().drop(columns="id"),
@@ -77,7 +85,7 @@ def _neighbours(view: View, run: Reading, stack: str | None) -> int:
             "distance": st.column_config.NumberColumn(format="%.6f", help="Length of the difference."),
         },
     )
-    others = cosine_matrix(vectors[token : token + 1], vectors)[0].abs()  # [vocab]
+    others = cosines_with(vectors, token).abs()  # [vocab]
     usual = (others.sum() - others[token]) / max(1, len(others) - 1)
     st.caption(
         f"By cosine, among the whole vocabulary. |cosine| of {escape_markdown(near)} with the others is {usual:.3f} on "

@@ -18,8 +18,14 @@ from xformer.viz.theme import signed_limit
 from xformer.words import percent
 
 STAGES = {"post": "after", "pre": "before"}
+GATED = {"post": "their product", "pre": "the gate", "up": "what it gates"}
 ORDERS = {"sorted": "sorted", "plain": "by number"}
 _FUNCTIONS = {"relu": "ReLU", "gelu": "GELU"}
+_OF_A_GATE = {
+    "post": "What each adds, times its row of W₂: the nonlinearity of its gate × what that gates.",
+    "pre": "What goes into the nonlinearity: blue lets through, orange is held back.",
+    "up": "What is multiplied with the nonlinearity of the gate: where that holds back, this adds nothing.",
+}
 
 
 def activations_panel(view: View, choice: Choice) -> None:
@@ -29,7 +35,11 @@ def activations_panel(view: View, choice: Choice) -> None:
     n, function = view.shape.neurons[path], _FUNCTIONS.get(view.shape.activation, "the nonlinearity")
     positions = range(len(view.original().tokens_of(choice.site.stack)))
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-        stage = choose("stage", STAGES, "post", f"{function} …", key="ff_stage", width="content")
+        kept = [name for name in GATED if f"{path}.{name}" in view.original()]
+        is_gated = "up" in kept
+        words, asks = (GATED, "Neurons as …") if is_gated else (STAGES, f"{function} …")
+        stages = {name: words[name] for name in kept}
+        stage = choose("stage", stages, "post", asks, key=f"ff_stage{'_gated' * is_gated}", width="content")
         order = choose("order", ORDERS, "sorted", "Neurons", key="ff_order", width="content")
         shown = ask_window(positions, "ff_from")
     runs = view.runs().values()
@@ -48,6 +58,8 @@ def activations_panel(view: View, choice: Choice) -> None:
     what = f"Blue fires, orange is what {function} cuts off." if stage == "pre" else f"What {function} lets through."
     if stage == "post" and not relu:
         what = f"What {function} makes of them: blue is above 0, orange below."
+    if is_gated:
+        what = _OF_A_GATE[stage]
     few = "" if n <= MOST_NEURONS_DRAWN else f" Shown are the first {MOST_NEURONS_DRAWN:,} of {n:,} in this order."
     muted = (
         " The layer is muted: this is computed, and then not added to the stream." if f"mute:{path}" in view.on else ""
@@ -59,6 +71,6 @@ def activations_panel(view: View, choice: Choice) -> None:
     share = (view.original()[f"{path}.post"][0] > 0).double().mean().item()
     whose = " in the original run" if view.is_changed else ""
     said = f"In {choice.title}, **{percent(share, 0)}** of the activations on this input are above 0{whose}."
-    if stage == "post" and relu and share < 1:
+    if stage == "post" and relu and not is_gated and share < 1:
         said += " Switch to **before**: what is below 0 there, ReLU sets to 0 here."
     what_to_notice([said])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import streamlit as st
+
 from pages.feed_forward.activations import activations_panel
 from pages.feed_forward.choices import ask_choice, ask_picture
 from pages.feed_forward.firing import firing_panel
@@ -23,7 +25,13 @@ PANELS = {
 def page() -> None:
     view = open_page("Feed-forward", "What do the neurons do?")
     prediction_panel(view)
-    if view.original().feed_forward:
+    if view.original().feed_forward and not view.shape.neurons:
+        st.info(
+            "The feed-forward layers of this model have no neurons that can be told apart, as where experts are chosen for "
+            "each token.",
+            icon=":material/info:",
+        )
+    elif view.original().feed_forward:
         # The pictures that are not shown are not computed.
         panel(PANELS[ask_picture()], view, ask_choice(view))
     else:

@@ -59,7 +59,7 @@ def token_neurons_panel(view: View, choice: Choice) -> None:
     before = {} if changed is None else {"before": original}
     calls = [Call(analysis.neurons, (run,), {**of, **before})]
     frame = table(view, analysis.neurons, run, **of, **before)
-    if speaks_directly(run, choice.layer):
+    if speaks_directly(run, choice.layer) and "promotes" in frame:
         calls.append(Call(viz.promotion, (run,), of))
         left, right = st.columns([5, 4] if changed is None else [3, 2])
         with left:
@@ -74,6 +74,11 @@ def token_neurons_panel(view: View, choice: Choice) -> None:
                 "Activation × its row of W₂, through the unembedding: what it adds to each logit here. "
                 f"{_DIRECT[view.shape.norm]}{few}"
             )
+    elif "promotes" not in frame and speaks_directly(run, choice.layer):
+        _rows(view, frame, position)
+        st.caption(
+            "No single matrix leads from these neurons to the logits, so no tokens can be read off them directly."
+        )
     else:
         _rows(view, frame, position)
         st.caption(

@@ -12,32 +12,19 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.analysis.geometry import Pca, cosine_matrix, pca
-from xformer.errors import InputError
-from xformer.layers.embedding import PatchEmbedding, TokenEmbedding
-from xformer.model import Transformer
+from xformer.analysis.geometry import Pca, cosine_matrix, cosines_with, pca
 from xformer.reading import Reading
-from xformer.subjects import own_model
-
-
-def token_embedding(model: Transformer, stack: str | None = None) -> TokenEmbedding:
-    """The embedding that a stack reads its tokens with: an encoder-decoder may have one for each side."""
-    if stack != "decoder" and model.source_embedding is not None:
-        return model.source_embedding
-    if isinstance(model.embedding, PatchEmbedding):
-        raise InputError("A model of images looks no token up; see `patch_filters` for what it does with its patches.")
-    return model.embedding
 
 
 def vocabulary_vectors(reading: Reading, stack: str | None = None) -> Float[Tensor, "vocab d_model"]:
-    """The vector of every token, as a stack receives it."""
-    embedding = token_embedding(own_model(reading.subject), stack)
-    with torch.no_grad():
-        return embedding(torch.arange(len(embedding.token), device=embedding.token.device)[None])[0]
+    """The vector of every token, as a stack receives it; of a model of others as its table has it.
+
+    Raises `InputError` for a model of images, `UnavailableError` where there is no table.
+    """
+    return reading.subject.weights.token_embedding(stack)
 
 
 def input_vectors(reading: Reading, stack: str | None = None) -> dict[str, Float[Tensor, "pos d_model"]]:
@@ -93,7 +80,8 @@ def projection(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
     where: dict[int, list[str]] = {}
     for position, token in enumerate(reading.ids(stack)):
         where.setdefault(token, []).append(str(position))
-    labels, points = reading.subject.labels, principal_axes(reading, stack).points
+    points = principal_axes(reading, stack).points
+    labels = _as_many(reading.subject.labels, len(points))
     table = pd.DataFrame({"id": range(len(labels)), "token": labels})
     table["positions"] = [", ".join(where.get(token, [])) for token in range(len(labels))]
     return table.join(pd.DataFrame(points.numpy(), columns=[f"PC{axis + 1}" for axis in range(points.shape[1])]))
@@ -101,8 +89,9 @@ def projection(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
 
 def neighbours(reading: Reading, *, token: int, stack: str | None = None, n: int = 8) -> pd.DataFrame:
     """The `n` tokens whose vectors point most nearly the way of a token's: id, token, cosine, distance; itself left out."""
-    every, labels = vocabulary_vectors(reading, stack), reading.subject.labels
-    alike = cosine_matrix(every[token : token + 1], every)[0]  # [vocab]
+    every = vocabulary_vectors(reading, stack)
+    labels = _as_many(reading.subject.labels, len(every))
+    alike = cosines_with(every, token)  # [vocab]
     alike[token] = -math.inf
     chosen = alike.topk(min(n, len(labels) - 1)).indices
     distance = (every[chosen].double() - every[token].double()).norm(dim=-1)
@@ -114,6 +103,11 @@ def neighbours(reading: Reading, *, token: int, stack: str | None = None, n: int
             "distance": distance.tolist(),
         }
     )
+
+
+def _as_many(labels: Sequence[str], n: int) -> list[str]:
+    """The names of `n` rows: a table may have more of them than the model says tokens, or fewer."""
+    return [*labels[:n], *(f"#{row}" for row in range(len(labels), n))]
 
 
 def vector_table(

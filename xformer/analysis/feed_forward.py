@@ -8,19 +8,24 @@ which through the unembedding favours some tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import numpy as np
 import pandas as pd
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from xformer import edits
-from xformer.errors import EditError
+from xformer.errors import EditError, UnavailableError
 from xformer.reading import Reading
-from xformer.subjects import own_model
+from xformer.subjects import BareModel, own_model
 from xformer.trace import repeat_first
+
+MOST_TOKENS = 2048
+"""Of a larger vocabulary so many tokens are told of."""
 
 
 def activations(
@@ -28,7 +33,8 @@ def activations(
 ) -> pd.DataFrame:
     """One row per position (all, unless `positions` are given): position, token, and a column for each neuron.
 
-    `stage` is "post", after the activation function, or "pre", before it.
+    `stage` is "post", after the activation function, or "pre", before it; with a gate "post" is the product of what the
+    function makes of the gate and of "up", what that is multiplied with.
     """
     site = reading.feed_forward_site(layer)
     values, tokens = reading[f"{site.path}.{stage}"][0], reading.tokens_of(site.stack)  # [pos, d_ff]
@@ -57,31 +63,40 @@ def speaks_directly(reading: Reading, layer: int) -> bool:
 
 
 @torch.no_grad()
-def direct_logit_effect(reading: Reading, layer: int) -> Float[Tensor, "d_ff vocab"]:
-    """W₂ W_U: what one unit of each neuron's activation adds to each logit on the direct path to the unembedding.
+def direct_logit_effect(
+    reading: Reading, layer: int, neurons: Sequence[int] | None = None
+) -> Float[Tensor, "neuron vocab"]:
+    """W₂ W_U: what one unit of each neuron's activation (all, unless some are given) adds to each logit on the direct path to
+    the unembedding.
 
     The path is the whole truth in the last layer of a model without norms. Elsewhere it leaves out what later layers make
-    of it, and that every norm in between rescales it.
+    of it, and that every norm in between rescales it. Raises `UnavailableError` where the matrices are out of reach.
     """
-    site, model = reading.feed_forward_site(layer), own_model(reading.subject)
-    written = getattr(model, site.stack).blocks[site.layer].ffn.weight_out.T  # [d_ff, d_model]
-    return written @ model.unembedding.matrix(model.embedding).T
+    weights = reading.subject.weights
+    own = weights.projection(reading.feed_forward_site(layer).path)
+    written = own.weight if neurons is None else own.weight[list(neurons)]  # [neuron, d_model]
+    return (written if own.factor == 1.0 else written * own.factor) @ weights.unembedding().matrix.T
 
 
 def promotion(reading: Reading, *, layer: int, position: int, n: int = 10) -> pd.DataFrame:
     """What the `n` most active neurons at a position add to each logit there: neuron, token, adds (activation × direct effect).
 
-    Raises `EditError` for a layer whose stream is not unembedded.
+    Of a vocabulary of more than `MOST_TOKENS` the tokens are there that any of the neurons changes most. Raises `EditError`
+    for a layer whose stream is not unembedded.
     """
     if not speaks_directly(reading, layer):
         raise EditError(f"{reading.feed_forward_site(layer).path} writes to a stream that is not unembedded.")
     chosen, labels = top_neurons(reading, layer=layer, position=position, n=n), reading.subject.labels
     post = reading[f"{reading.feed_forward_site(layer).path}.post"][0, position, chosen]  # [neuron]
-    effect = direct_logit_effect(reading, layer)[chosen] * post[:, None]  # [neuron, vocab]
+    effect = direct_logit_effect(reading, layer, chosen) * post[:, None]  # [neuron, vocab]
+    tokens = torch.arange(effect.shape[1])
+    if len(tokens) > MOST_TOKENS:
+        tokens = effect.abs().amax(dim=0).topk(MOST_TOKENS).indices.sort().values
+        effect = effect[:, tokens]
     return pd.DataFrame(
         {
-            "neuron": np.repeat(chosen, len(labels)),
-            "token": np.tile(np.asarray(labels, dtype=object), len(chosen)),
+            "neuron": np.repeat(chosen, len(tokens)),
+            "token": np.tile(np.asarray([labels[token] for token in tokens.tolist()], dtype=object), len(chosen)),
             "adds": effect.flatten().double().numpy(force=True),
         }
     )
@@ -98,6 +113,20 @@ def silenced_one_by_one(reading: Reading, layer: int, neurons: Sequence[int]) ->
     changes = [edits.replace(name, post)]
     model = own_model(reading.subject)
     return repeat_first(model, reading.trace, len(post), edits=changes, keep=["logits"], fused=True).logits
+
+
+def _each_silenced(reading: Reading, layer: int, neurons: Sequence[int]) -> Iterator[Float[Tensor, "pos vocab"]]:
+    """The same, one after another: of a model of others one run each, so that a large vocabulary is held once."""
+    if isinstance(reading.subject, BareModel):
+        yield from silenced_one_by_one(reading, layer, neurons)
+        return
+    name = f"{reading.feed_forward_site(layer).path}.post"
+    for silent in (None, *neurons):
+        post = reading[name].clone()
+        if silent is not None:
+            post[..., silent] = 0.0
+        changes = [*reading.trace.edits, edits.replace(name, post)]
+        yield reading.subject.record(reading.example, edits=changes, keep=["logits"]).logits[0]
 
 
 def neurons(
@@ -119,13 +148,19 @@ def neurons(
     if before is not None:
         table["originally"] = before[name][0, position, chosen].tolist()
     if speaks_directly(reading, layer):
-        ranked = direct_logit_effect(reading, layer)[chosen].argsort(descending=True).tolist()  # [neuron, vocab]
-        table["promotes"] = [" ".join(labels[token] for token in order[:favourites]) for order in ranked]
-        table["suppresses"] = [" ".join(labels[token] for token in order[: -favourites - 1 : -1]) for order in ranked]
+        with suppress(UnavailableError):  # then its matrices are out of reach
+            effect = direct_logit_effect(reading, layer, chosen)  # [neuron, vocab]
+            most = min(favourites, effect.shape[1])
+            for column, end in (("promotes", effect), ("suppresses", -effect)):
+                table[column] = [
+                    " ".join(labels[token] for token in order) for order in end.topk(most).indices.tolist()
+                ]
     answers = reading.example.labels[0]
     labelled: Bool[Tensor, " out"] = answers >= 0
     right = answers[labelled]
-    logits = silenced_one_by_one(reading, layer, chosen)[:, labelled]  # [neuron+1, right, vocab]
-    loss = -logits.log_softmax(dim=-1)[:, torch.arange(len(right)), right].mean(dim=-1)  # [neuron+1]
-    said = logits.argmax(dim=-1)  # [neuron+1, right]
-    return table.assign(loss_change=(loss[1:] - loss[0]).tolist(), flips=(said[1:] != said[0]).sum(dim=-1).tolist())
+    losses, said = [], []
+    for logits in _each_silenced(reading, layer, chosen):
+        losses.append(F.cross_entropy(logits[labelled], right).item())
+        said.append(logits[labelled].argmax(dim=-1))  # [right]
+    changes = [loss - losses[0] for loss in losses[1:]]
+    return table.assign(loss_change=changes, flips=[int((one != said[0]).sum()) for one in said[1:]])

@@ -3,7 +3,7 @@
     cosine(a, b)   = a·b / (‖a‖ ‖b‖)
     PCA            X − mean = U S Vᵀ; a point's coordinates are the rows of U S, an axis explains the share sᵢ² / Σ s²
 
-Everything is worked out in double precision.
+Everything is worked out in double precision, but for the products of very many vectors.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+MOST_IN_DOUBLE = 2**22
+"""Of more numbers than these no copy in double precision is made: a vocabulary of 49,152 tokens takes seconds then."""
 
 
 def cosine_matrix(
@@ -52,6 +55,14 @@ def random_cosine(d_model: int) -> float:
     return math.exp(math.lgamma(d_model / 2) - math.lgamma((d_model + 1) / 2)) / math.sqrt(math.pi)
 
 
+def cosines_with(vectors: Float[Tensor, "a d_model"], one: int) -> Float[Tensor, " a"]:
+    """The cosine of one of the vectors with each of them: as `cosine_matrix` has it, in one product."""
+    if vectors.numel() <= MOST_IN_DOUBLE:
+        return cosine_matrix(vectors[one : one + 1], vectors)[0]
+    lengths = vectors.norm(dim=-1)
+    return ((vectors @ vectors[one]) / (lengths * lengths[one]).clamp(min=1e-12)).double()
+
+
 @dataclass(frozen=True, eq=False)
 class Pca:
     """Points seen along the directions in which they differ most."""
@@ -66,6 +77,8 @@ class Pca:
 
 def pca(vectors: Float[Tensor, "point d_model"], n_axes: int | None = None) -> Pca:
     """The first `n_axes` principal axes (at most as many as there are points or dimensions)."""
+    if vectors.numel() > MOST_IN_DOUBLE:
+        return _pca_of_many(vectors, n_axes)
     mean = vectors.double().mean(dim=0)
     centred = vectors.double() - mean  # [point, d_model]
     u, s, axes = torch.linalg.svd(centred, full_matrices=False)
@@ -74,3 +87,15 @@ def pca(vectors: Float[Tensor, "point d_model"], n_axes: int | None = None) -> P
     total = s.square().sum()
     explained = s.square() / total if total > 0 else torch.zeros_like(s)
     return Pca(mean, (axes * sign)[:n_axes], (u * s * sign.T)[:, :n_axes], explained[:n_axes])
+
+
+def _pca_of_many(vectors: Float[Tensor, "point d_model"], n_axes: int | None) -> Pca:
+    """The same, by the eigenvectors of the dimensions' covariance, one product of single precision."""
+    mean = vectors.mean(dim=0)
+    centred = vectors - mean
+    values, columns = torch.linalg.eigh((centred.T @ centred).double())  # ascending
+    axes = columns.T.flip(0)[:n_axes]
+    largest = axes.gather(1, axes.abs().argmax(dim=1, keepdim=True))
+    axes = axes * torch.where(largest < 0, -1.0, 1.0)
+    points = (centred @ axes.T.to(centred.dtype)).double()
+    return Pca(mean.double(), axes, points, values.flip(0)[: len(axes)].clamp(min=0) / values.clamp(min=0).sum())

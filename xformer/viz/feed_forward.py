@@ -63,7 +63,7 @@ def activations(
     runs = [run for run in (before, reading) if run is not None]
     whole = np.concatenate([run[f"{path}.{stage}"][0].numpy(force=True) for run in runs])
     limit = theme.signed_limit(whole) if limit is None else limit
-    signed = stage == "pre" or bool((whole < 0).any())
+    signed = stage != "post" or bool((whole < 0).any())
     is_sorted = order == "sorted"
     ranking = by_mean(runs[0][f"{path}.post"][0].numpy(force=True)) if is_sorted else np.arange(values.shape[1])
     ranking = ranking[:MOST_NEURONS_DRAWN]
@@ -175,9 +175,10 @@ def promotion(
     """
     data = promotion_table(reading, layer=layer, position=position, n=n)
     limit = theme.signed_limit(data["adds"].to_numpy())
-    labels = list(reading.subject.labels)
-    if len(labels) > MOST_TOKENS_DRAWN:
-        effect = data["adds"].abs().to_numpy().reshape(-1, len(labels))  # [neuron, vocab]
+    n_tokens = len(data) // data["neuron"].nunique()
+    labels = data["token"].tolist()[:n_tokens]
+    if n_tokens > MOST_TOKENS_DRAWN:
+        effect = data["adds"].abs().to_numpy().reshape(-1, n_tokens)  # [neuron, vocab]
         kept = np.sort(np.argsort(-effect.max(axis=0), kind="stable")[:MOST_TOKENS_DRAWN])
         labels = [labels[token] for token in kept]
         data = data.iloc[[row for row in range(len(data)) if row % effect.shape[1] in set(kept)]]

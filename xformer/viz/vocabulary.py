@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from xformer.analysis.embeddings import principal_axes
+from xformer.analysis.embeddings import neighbours, principal_axes
 from xformer.analysis.embeddings import projection as projection_table
 from xformer.reading import Reading
 from xformer.viz import theme
@@ -24,6 +24,8 @@ from xformer.words import percent
 
 WIDTH_OF_POINTS = 400
 """Pixels between the outermost points of a projection in a window of usual width: what its labels have to share."""
+MOST_POINTS_DRAWN = 2_000
+"""Of a larger vocabulary so many points are drawn, besides those that somebody asked for."""
 HEIGHT_IN_PLANE, HEIGHT_IN_SPACE = 430, 480
 
 
@@ -33,10 +35,15 @@ def projection(
     """The vocabulary along its first two principal axes, or along three, to be turned with the mouse (in Plotly).
 
     The tokens of the input are larger and in colour. In the plane the token `near` has a ring, and a click on a point is the
-    selection "point", with the token.
+    selection "point", with the token. Of more than `MOST_POINTS_DRAWN` tokens those are drawn that the input has, `near` and
+    its neighbours, and others evenly apart by their numbers.
     """
     table = projection_table(reading, stack=stack)
     table = table.assign(shown=table["positions"] != "")
+    if len(table) > MOST_POINTS_DRAWN:
+        beside = [] if near is None else [near, *neighbours(reading, token=near, stack=stack)["id"]]
+        drawn = table.index.isin([*beside, *np.linspace(0, len(table) - 1, MOST_POINTS_DRAWN).astype(int)])
+        table = table[drawn | table["shown"]].assign(named=lambda one: one["shown"] | one["id"].isin(beside))
     shares = [percent(share, 1) for share in principal_axes(reading, stack).explained.tolist()]
     return _in_space(table, shares, dark) if axes == 3 else _in_the_plane(table, shares, near, dark)
 
@@ -53,10 +60,12 @@ def _in_the_plane(
         alt.Tooltip("PC2:Q", format=".7g"),
     ]
     quiet, loud = theme.pick(theme.PART_HUES["tokens"], dark), theme.pick(theme.PRIMARY, dark)
-    sides = place_labels(
-        table[["PC1", "PC2"]].to_numpy(),
-        table["token"].tolist(),
-        first=table["shown"].tolist(),
+    named = table.loc[table["named"]] if "named" in table else table
+    sides = pd.Series("", index=table.index)
+    sides[named.index] = place_labels(
+        named[["PC1", "PC2"]].to_numpy(),
+        named["token"].tolist(),
+        first=named["shown"].tolist(),
         width=WIDTH_OF_POINTS,
         height=HEIGHT_IN_PLANE - 100,
     )
@@ -68,7 +77,7 @@ def _in_the_plane(
     bold = {"size": 15, "gap": 9, "fontWeight": "bold", "color": theme.pick(theme.TEXT, dark)}
     return alt.layer(
         ring.mark_point(size=420, strokeWidth=2, color=theme.pick(theme.PART_HUES["positions"], dark)),
-        rest.mark_circle(size=45, color=quiet, opacity=0.55),
+        rest.mark_circle(size=45 if "named" not in table else 14, color=quiet, opacity=0.55),
         *label_layers(rest, "token:N", color=quiet),
         marked.mark_circle(size=150, color=loud, opacity=1),
         *label_layers(marked, "token:N", **bold),
@@ -88,7 +97,7 @@ def _in_space(table: pd.DataFrame, shares: Sequence[str], dark: bool) -> go.Figu
             x=np.asarray(part["PC1"]),
             y=np.asarray(part["PC2"]),
             z=np.asarray(part["PC3"]),
-            mode="markers+text",
+            mode="markers+text" if shown or len(table) <= MOST_POINTS_DRAWN else "markers",
             name=name,
             text=np.array([html.escape(token) for token in part["token"]]),
             customdata=np.asarray(part[["positions"]]),
