@@ -11,6 +11,7 @@ from pages.shared.link import chose
 from pages.shared.link_widgets import choose, seed
 from pages.shared.notebook import heading
 from pages.shared.picture import picture, table
+from pages.shared.token_search import ask_token
 from pages.shared.view import ORIGINAL, View
 from xformer import analysis, viz
 from xformer.analysis.logit_attribution import explained_pair
@@ -31,12 +32,12 @@ _IDENTITY = {
 def attribution_panel(view: View) -> None:
     """Ask for an output, draw the parts of every run, and say who adds the most."""
     heading("Who adds what to one output")
-    position, goal = _ask_output(view)
+    position, goal, typed = _ask_output(view)
     original, changed = view.original(), view.changed()
     is_lead, label = goal == "lead", view.subject.labels
     # Where nobody knows the token, a changed run is asked about the one that the original says.
     known = int(original.example.labels[0, position]) != IGNORED
-    token = None if known or changed is None else original.explained(position)
+    token = typed if typed is not None or known or changed is None else original.explained(position)
     of = {"position": position, "token": token, "lead": is_lead}
     before = {} if changed is None else {"before": original}
     picture(view, "attribution", viz.attribution, changed or original, **before, **of)
@@ -59,21 +60,34 @@ def attribution_panel(view: View) -> None:
         if n_parts > MOST + 1
         else ""
     )
+    cap = " Its soft cap is taken as the factor that it is here." if _is_capped(view) else ""
     caption(
-        _IDENTITY[view.shape.norm]
-        + f" A head’s part is its z·W_O; what moved **which** way it looks is not in it.{few}"
+        _identity(view) + cap + f" A head’s part is its z·W_O; what moved **which** way it looks is not in it.{few}"
     )
     parts_notes(frames[view.shown], position)
 
 
-def _ask_output(view: View) -> tuple[int, str]:
-    """Which output is explained, and what of it: its position and one of `GOALS`."""
+def _identity(view: View) -> str:
+    """Why the parts sum to the logit."""
+    norm = view.subject.weights.unembedding().norm
+    if view.shape.norm == "pre" and norm is None:
+        return _IDENTITY["none"]
+    return _IDENTITY[view.shape.norm].replace(
+        "standard deviation", "divisor" if view.task is None else "standard deviation"
+    )
+
+
+def _is_capped(view: View) -> bool:
+    return view.subject.weights.unembedding().softcap is not None
+
+
+def _ask_output(view: View) -> tuple[int, str, int | None]:
+    """Which output is explained, and what of it: its position, one of `GOALS`, and the token where another one was typed."""
     run = view.original()
     labels = run.example.labels[0].tolist()
     positions = [index for index, token in enumerate(labels) if token != IGNORED]
     if run.open_output is not None:
         positions.append(run.open_output)  # what comes after the last character nobody knows; the model says something
-    seed("pos", positions, positions[0], key="residual_pos", called="position")
     reads, token = run.tokens_of("decoder"), view.subject.labels
     verb = "has to say" if run.has_right_answer else view.kind.verb
 
@@ -81,7 +95,9 @@ def _ask_output(view: View) -> tuple[int, str]:
         known = labels[at] != IGNORED
         return f"{at}: reads {reads[at]}, {verb if known else 'says'} {token[run.explained(at)]}"
 
-    where, what = st.columns([3, 2])
+    usual = positions[0] if run.has_right_answer or run.open_output is None else run.open_output
+    seed("pos", positions, usual, key="residual_pos", called="position")
+    where, what, which = (*st.columns([3, 2]), None) if view.task is not None else st.columns([4, 3, 4])
     with where:
         position = st.select_slider(
             "Output at position", positions, format_func=position_words, key="residual_pos", persist_state="session"
@@ -97,7 +113,14 @@ def _ask_output(view: View) -> tuple[int, str]:
             help="The lead is its logit less that of the strongest other token. "
             "A logit alone may rise together with all the others; the lead is what makes a token win.",
         )
-    return position, goal
+    if which is None:
+        return position, goal, None
+    explained = run.explained(position)
+    with which:
+        token_typed = ask_token(
+            token, "token", explained, "Token", help="Type another token to see what speaks for it."
+        )
+    return position, goal, None if token_typed == explained else token_typed
 
 
 def _meant(view: View) -> str:

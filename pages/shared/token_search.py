@@ -38,15 +38,15 @@ def ask_token(labels: Sequence[str], name: str, usual: int, label: str, *, help:
         not_here("token")
     st.session_state.setdefault(name, "")
     carry(name)
-    box, among = st.columns(2, vertical_alignment="bottom")
-    typed = box.text_input(label, key=name, persist_state="session", placeholder=labels[usual], help=help)
+    row = st.container(horizontal=True, vertical_alignment="bottom", gap="small")
+    typed = row.text_input(label, key=name, persist_state="session", placeholder=labels[usual], help=help)
     found = find_tokens(labels, typed) if typed else [usual]
     if not found:
         st.caption(f"No token holds {escape_markdown(typed[:40])}; {escape_markdown(labels[usual])} is shown.")
         return usual
     chosen = found[0]
     if len(found) > 1 and labels[chosen] != typed:
-        chosen = among.selectbox(
+        chosen = row.selectbox(
             "Token", found, format_func=lambda token: labels[token], key=f"{name}_among", label_visibility="collapsed"
         )
     chose(name, labels[chosen] if typed else "")

@@ -15,6 +15,9 @@ from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.residual import ROOMY, TIGHT, around, flat_axis, place_labels, point_axis, row_height, thinned, written
 
+WIDTH_OF_CELLS = 620
+"""Pixels for all columns in a window of usual width: what is longer than its share is cut."""
+
 
 def lens(
     reading: Reading,
@@ -87,6 +90,7 @@ def lens(
             .mark_rect(filled=False, strokeWidth=1.5, strokeDash=[4, 3], width={"band": 0.92}, height={"band": 0.92})
             .encode(stroke=written(), tooltip=hover)
         )
+    limit = max(WIDTH_OF_CELLS // n, 20)
     ink, two_lines = written(), n <= ROOMY and high >= 30
     if n <= TIGHT and high >= 18:
         layers.append(
@@ -94,15 +98,22 @@ def lens(
                 fontSize=15 if n <= ROOMY and legend and high >= 26 else 12,
                 fontWeight="bold",
                 dy=-6 if two_lines else 0,
+                limit=limit,
             ).encode(color=ink, text="says:N")
         )
     if two_lines:
         layers.append(base.mark_text(fontSize=11, dy=10).encode(color=ink, text="share:N"))
     if has_answers and n <= 1.5 * TIGHT:
         answers = data.drop_duplicates("position").assign(point=answer)
+        look = {"fontWeight": "bold", "limit": limit, "color": theme.pick(theme.TEXT, dark)}
         layers.append(
             alt.Chart(answers)
-            .mark_text(fontSize=15 if n <= TIGHT else 10, fontWeight="bold", color=theme.pick(theme.TEXT, dark))
+            .mark_text(fontSize=_answer_size(answers["answer"], limit, n), **look)
             .encode(x, y, text="answer:N", tooltip=["place:N", "answer:N"])
         )
     return alt.layer(*layers).properties(height=high * len(rows) + around(title), title=title)
+
+
+def _answer_size(answers: Sequence[str], limit: int, n: int) -> int:
+    """The size of the answers' letters: smaller where one of them would not fit its column."""
+    return 10 if n > TIGHT else 15 if 9 * max(map(len, answers), default=0) <= limit else 11
