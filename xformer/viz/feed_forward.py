@@ -175,7 +175,7 @@ def promotion(
     """
     data = promotion_table(reading, layer=layer, position=position, n=n)
     limit = theme.signed_limit(data["adds"].to_numpy())
-    n_tokens = len(data) // data["neuron"].nunique()
+    n_tokens = len(data) // len(set(data["neuron"].tolist()))
     labels = data["token"].tolist()[:n_tokens]
     if n_tokens > MOST_TOKENS_DRAWN:
         effect = data["adds"].abs().to_numpy().reshape(-1, n_tokens)  # [neuron, vocab]

@@ -108,7 +108,7 @@ def lens(
         look = {"fontWeight": "bold", "limit": limit, "color": theme.pick(theme.TEXT, dark)}
         layers.append(
             alt.Chart(answers)
-            .mark_text(fontSize=_answer_size(answers["answer"], limit, n), **look)
+            .mark_text(fontSize=_answer_size(answers["answer"].tolist(), limit, n), **look)
             .encode(x, y, text="answer:N", tooltip=["place:N", "answer:N"])
         )
     return alt.layer(*layers).properties(height=high * len(rows) + around(title), title=title)
