@@ -47,7 +47,11 @@ def ask_token(labels: Sequence[str], name: str, usual: int, label: str, *, help:
     chosen = found[0]
     if len(found) > 1 and labels[chosen] != typed:
         chosen = row.selectbox(
-            "Token", found, format_func=lambda token: labels[token], key=f"{name}_among", label_visibility="collapsed"
+            "Token",
+            found,
+            format_func=lambda token: str(labels[token]),
+            key=f"{name}_among",
+            label_visibility="collapsed",
         )
     chose(name, labels[chosen] if typed else "")
     return chosen
