@@ -190,7 +190,7 @@ function drawBox(box, at, pen, hues, dark) {
     group.append(pen.write(box.title, left, y + 22, 14.5, room, { className: "title", weight: 650 }));
     group.append(pen.write(box.equation, left, y + 41, 13, room));
     group.append(pen.write(box.shape, left, y + 60, 12, room, { className: muted, mono: true }));
-    group.append(pen.write(box.parameters ? params(room) : box.note ? "shared" : "", left, y + 77, 12, room, { className: muted }));
+    group.append(pen.write(box.parameters ? params(room) : box.note.startsWith("shares") ? "shared" : "", left, y + 77, 12, room, { className: muted }));
   } else { // above the stream
     const icon = box.mask ? 24 : 0;
     group.append(pen.write(box.title, left, y + 23, 14.5, room - icon, { className: "title", weight: 650 }));
@@ -334,7 +334,7 @@ class DiagramView {
     const { places, frames, rows, scale } = plan;
     const picture = svg("svg", {
       width: Math.floor(plan.width * scale), height: Math.ceil(plan.height * scale), viewBox: `0 0 ${plan.width} ${plan.height}`,
-      role: "group", "aria-label": `Diagram of the model: ${data.title}, ${number(data.parameters)} parameters`,
+      role: "group", "aria-label": `Diagram of the model: ${data.title}${data.parameters ? `, ${number(data.parameters)} parameters` : ""}`,
     });
     for (const frame of frames) picture.append(...this.frame(frame, pen));
     const wires = svg("g"), flows = svg("g"), boxes = svg("g");
@@ -456,7 +456,7 @@ class DiagramView {
       if (box.activation) facts.append(html("span", "mono", box.activation));
     } else {
       this.words.style.removeProperty("--hue");
-      line.append(html("b", "", this.data.title), `${number(this.data.parameters)} parameters`);
+      line.append(html("b", "", this.data.title), this.data.parameters ? `${number(this.data.parameters)} parameters` : "");
       const click = this.data.boxes.some((one) => one.open) ? "; click it to open its screen" : "";
       facts.append(html("span", "", `Point at a part to read what it does${click}. Shapes are those of this input.`));
     }

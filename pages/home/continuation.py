@@ -64,12 +64,15 @@ def _story(view: View) -> None:
         seed = st.session_state.get("story_seed", 0)
         continuation = resources.continuation(view.model, view.source, n, temperature, seed, step=step)
     st.code(view.input.plain([*view.original().ids(), *continuation]), language=None, wrap_lines=True)
-    read, trained = view.shape.max_len, ""
-    if view.task is not None:
-        read, trained = (
-            view.task.config.max_len,
-            f"was trained on {escape_markdown(texts.title(view.task.config.text))} and ",
+    if view.task is None:
+        st.caption(
+            f"It reads at most {view.shape.max_len:,} {view.input.many}, its own among them, and stops where there are as many."
         )
+        return
+    read, trained = (
+        view.task.config.max_len,
+        f"was trained on {escape_markdown(texts.title(view.task.config.text))} and ",
+    )
     st.caption(
         f"It {trained}never sees more than {read} {view.input.many} at once: "
         + (

@@ -9,6 +9,7 @@ import streamlit as st
 from pages.components.model_diagram import model_diagram
 from pages.home.answer import answer_panel
 from pages.home.continuation import continuation_panel
+from pages.home.filled import filled_panel
 from pages.home.predicted_class import class_panel, mistakes_panel
 from pages.home.published_sizes import published_panel, show_parts
 from pages.home.training_record import training_panel
@@ -19,6 +20,7 @@ from pages.shared.picture import panel
 from pages.shared.session import View, open_page
 from xformer.counting import n_parameters, parameters_by_part
 from xformer.viz.diagram import diagram
+from xformer.viz.diagram_of_reading import diagram_of
 from xformer.words import percent
 
 LEARNED = 0.5
@@ -28,7 +30,8 @@ LEARNED = 0.5
 def page() -> None:
     view = open_page("See a transformer think", "Where does my input go?")
     st.markdown(f"**{view.input.does}**{_has_it_learned(view)}")
-    panel(ANSWERS.get(view.input.kind, continuation_panel), view)
+    says = continuation_panel if view.input.goes_on else filled_panel
+    panel(ANSWERS.get(view.input.kind, says), view)
     left_out = {"wrong"} if not view.shape.image else set()
     left_out |= {"training", "numbers"} if view.task is None else set()
     more = {name: words for name, words in MORE.items() if name not in left_out}
@@ -55,7 +58,10 @@ def _inside(view: View) -> None:
     """The picture of the model, each box of it the way to its screen."""
     example = view.original().example
     n_target = None if example.target is None else example.target.shape[1]
-    picture = diagram(view.config, view.config.n_positions(example.stream.shape[1]), n_target)
+    if view.task is None:
+        picture = diagram_of(view.original())
+    else:
+        picture = diagram(view.config, view.config.n_positions(example.stream.shape[1]), n_target)
     st.caption(
         "This is what your input passes through. Click a box to see what happens to it there; **Attention** is a good one "
         "to begin with. Model, input and mask are chosen in the sidebar, and stay when you go on."

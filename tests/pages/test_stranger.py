@@ -38,7 +38,7 @@ def test_nothing_of_ours_can_be_reached(name: str) -> None:
 
 WEIGHTS = "is of another kind"
 SCREENS = [
-    ("home", {}, 0, WEIGHTS),
+    ("home", {}, 0, "Click a box"),
     ("attention", {"panel": "scores of all heads"}, 0, "Shares of a head's attention"),
     ("attention", {"panel": "step by step"}, 4, WEIGHTS),
     (

@@ -70,6 +70,10 @@ class OwnWeights:
         angles = f"{path}.pos_angles"
         return attention.positions.turn(read, trace[angles].to(x.dtype)) if angles in trace else read
 
+    def n_parameters(self) -> int:
+        """What is shared counts once."""
+        return sum(weight.numel() for weight in self.model.parameters())
+
     def _parts(self, path: str) -> tuple[Any, Any]:
         site = Site.parse(path)
         block = getattr(self.model, site.stack).blocks[site.layer]

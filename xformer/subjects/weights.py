@@ -72,6 +72,10 @@ class Weights(Protocol):
         """The norm after a stack's last block, where there is one."""
         ...
 
+    def n_parameters(self) -> int:
+        """How many numbers the model has learned."""
+        ...
+
 
 @dataclass(frozen=True)
 class Sealed:
@@ -90,6 +94,9 @@ class Sealed:
 
     def norm_after(self, path: str) -> nn.Module | None:
         return None
+
+    def n_parameters(self) -> int:
+        raise UnavailableError(f"Nobody can count what {self.name} has learned.")
 
     def norm_before(self, path: str) -> nn.Module | None:
         return None

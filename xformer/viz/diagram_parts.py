@@ -76,6 +76,8 @@ class Diagram:
     stacks: tuple[StackFrame, ...]
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
+    total: int | None = None
+    """The learned numbers of the whole model, where those of its boxes are not known one by one."""
 
     def __getitem__(self, box_id: str) -> Box:
         return next(box for box in self.boxes if box.id == box_id)
@@ -83,7 +85,7 @@ class Diagram:
     @property
     def n_parameters(self) -> int:
         """The learned numbers of all boxes, repeats included: those of the whole model."""
-        return sum(box.parameters * box.repeats for box in self.boxes)
+        return sum(box.parameters * box.repeats for box in self.boxes) if self.total is None else self.total
 
     @property
     def targets(self) -> frozenset[str]:

@@ -19,12 +19,16 @@ class _Text(InputKind):
 
     def read_rows(self, run: Reading) -> list[Lane]:
         """With a lane of what comes next; its bars say how far each token was expected."""
+        if not run.subject.input.goes_on:
+            return super().read_rows(run)
         comes = Lane("comes next", run.answers, probability=run.probability_of_answer, offset=first_asked(run))
         return [*super().read_rows(run), *([comes] if run.asked else [])]
 
     def sentence(self, original: Reading, changed: Reading | None, what: str) -> str:
         """A text may go on in many ways: how far what really comes was expected."""
         run, one = changed or original, original.subject.input.one
+        if not original.subject.input.goes_on:
+            return _likeliest(original, changed, what)
         expects = f"the {one} that really comes next gets **{percent(math.exp(-run.loss), 1)}** (the geometric mean)"
         if changed is None:
             return f"T{expects[1:]}: {_bits(run)}. A text may go on in many ways, so no guess is right or wrong."
@@ -35,6 +39,16 @@ class _Text(InputKind):
         read = f"The loss on text it never read, {loss:.4f} nats, in bits."
         knowing = f"Knowing nothing, it would need {math.log2(n):.2f}."
         return f"Bits per {one}", f"{loss / math.log(2):.3f}", f"{read} {knowing}"
+
+
+def _likeliest(original: Reading, changed: Reading | None, what: str) -> str:
+    """How sure a model is that fills gaps, or says what belongs to a text: nobody knows what is right."""
+    sure = f"**{percent(sum(original.probability) / len(original.probability), 1)}**"
+    if changed is None:
+        n, one = len(original.probability), original.subject.input.one
+        return f"Its likeliest {one} gets {sure}{' on average' if n > 1 else ''} here; nobody knows what is right."
+    then = percent(sum(changed.probability) / len(changed.probability), 1)
+    return f"With {what} its likeliest token gets {then} instead of {sure}. {moved(original, changed)}"
 
 
 def _bits(run: Reading) -> str:

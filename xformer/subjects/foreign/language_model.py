@@ -124,7 +124,9 @@ class LanguageModel:
             kind, default = TextPair, "The house is small."
         elif self.is_masked:
             kind, default = TextWithGaps, f"Paris is the {self.tokenizer.mask_token} of France."
-        return kind(self.tokenizer, self.shape.n_inputs, self.shape.max_len, default, purposes(self.name))
+        known = purposes(self.name)
+        default = known[0][1] if known else default
+        return kind(self.tokenizer, self.shape.n_inputs, self.shape.max_len, default, known)
 
     def has_right_answer(self, example: Example) -> bool:
         """A text may go on in many ways."""

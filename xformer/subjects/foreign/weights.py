@@ -71,3 +71,7 @@ class ForeignWeights:
         """Of post-norm blocks."""
         where = self.opened.layout.norm_after.get(path)
         return None if where is None else self.opened.module.get_submodule(where)
+
+    def n_parameters(self) -> int:
+        """What is shared counts once."""
+        return sum(weight.numel() for weight in self.opened.module.parameters())

@@ -1,0 +1,61 @@
+"""Every screen with a tiny model of the Transformers library, opened from a folder: its main picture, or why there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pages.shared import models
+from tests.pages.conftest import Open
+from tests.pages.test_stranger import everything, n_charts
+from tests.subjects.test_language_models import folder_of
+from xformer.subjects import Subject
+from xformer.subjects.foreign.load import open_model
+
+pytestmark = pytest.mark.xdist_group("transformers")
+FAMILIES = ["Llama", "GPT-2", "GPT-NeoX", "Mixtral", "BERT", "T5"]
+OPENED: dict[str, Subject] = {}
+
+
+@pytest.fixture(autouse=True)
+def _known(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    def foreign(name: str) -> Subject | None:
+        if name not in FAMILIES:
+            return None
+        if name not in OPENED:
+            folder: Path = folder_of(name, tmp_path_factory.mktemp("models") / name)
+            OPENED[name] = open_model(folder)
+        return OPENED[name]
+
+    monkeypatch.setattr(models, "foreign", foreign)
+    monkeypatch.setattr(models, "foreign_titles", lambda: {name: name for name in FAMILIES})
+
+
+SCREENS = [
+    ("Llama", "home", {}, 0, "Click a box"),
+    ("Llama", "embeddings", {"show": "vocabulary"}, 1, "97 vectors of 24 numbers"),
+    ("Llama", "feed_forward", {"stage": "up"}, 1, "multiplied with the nonlinearity"),
+    ("Llama", "feed_forward", {"picture": "token"}, 1, "Activation × its row"),
+    ("Llama", "residual", {"picture": "parts", "token": "mat"}, 1, "logit of mat"),
+    ("GPT-2", "embeddings", {"part": "sum"}, 2, "own vector plus its position’s"),
+    ("GPT-NeoX", "residual", {}, 1, "Logit lens"),
+    ("GPT-NeoX", "home", {}, 0, "Click a box"),
+    ("Mixtral", "feed_forward", {}, 0, "no neurons that can be told apart"),
+    ("BERT", "home", {"input": "the [MASK] sat"}, 0, "says what is missing"),
+    ("BERT", "residual", {"picture": "parts"}, 0, "no sum of what was added"),
+    ("BERT", "embeddings", {"part": "sum"}, 2, "which the model makes of"),
+    ("T5", "home", {}, 0, "wrote this"),
+    ("T5", "residual", {"picture": "parts"}, 1, "the parts sum to"),
+]
+
+
+@pytest.mark.parametrize(("name", "screen", "link", "charts", "says"), SCREENS)
+def test_a_screen_shows_its_picture(
+    open_page: Open, name: str, screen: str, link: dict[str, str], charts: int, says: str
+) -> None:
+    app = open_page(f"pages/{screen}/page.py", model=name, **({"input": "the cat sat on the mat"} | link))
+    assert not app.exception
+    assert not app.error
+    assert says in everything(app)
+    assert n_charts(app) >= charts
