@@ -12,7 +12,7 @@ from contextlib import suppress
 from xformer.errors import UnavailableError
 from xformer.reading import Reading
 from xformer.site import Site, Stack, after
-from xformer.viz.diagram_parts import Arrow, Box, Diagram, Flow, StackFrame
+from xformer.viz.diagram_parts import Arrow, Box, Diagram, Flow, Kind, StackFrame
 
 _KINDS = {"encoder": "Encoder", "decoder": "Decoder", "encoder-decoder": "Encoder-decoder"}
 
@@ -184,7 +184,7 @@ class _Walk:
             activation=activation if activation in self.reading else None,
         )  # fmt: skip
 
-    def _box(self, name: str, kind: str, title: str, what: str, *, index: int | None = None, **more: object) -> Box:
+    def _box(self, name: str, kind: Kind, title: str, what: str, *, index: int | None = None, **more: object) -> Box:
         repeats = self.n_layers if index is not None else 1
         told = {"place": "stream", "shape": self.vectors, "note": "" if kind in ("tokens", "sum") else "learned"} | more
         activation = told.get("activation")
