@@ -65,7 +65,7 @@ def positions_of(view: View, side: str | None) -> int:
 def _curves(view: View, shown: range, side: str | None) -> None:
     kind, longest = view.config.position_kind, view.longest_trained(side)
     heading("Some of its dimensions")
-    waves = _ask_waves(view.shape.d_model)
+    waves = ask_waves(view.shape.d_model)
     trained = longest if kind.keeps_keys and longest < shown.stop else None
     of = {"dimensions": waves, "positions": shown, "stack": side}
     picture(view, "curves", viz.position_curves, view.original(), trained=trained, **of)
@@ -73,7 +73,7 @@ def _curves(view: View, shown: range, side: str | None) -> None:
     st.caption(f"{kind.vector_caption}{shaded} Click a dimension in the legend to pick it out, again to take it back.")
 
 
-def _ask_waves(d_model: int) -> list[int]:
+def ask_waves(d_model: int) -> list[int]:
     """The dimensions on show: those of the link, else those chosen, else the fastest sine and cosine and a few slower ones."""
     kept = st.session_state.get("waves")
     if (wanted := asked("waves")) is not None:

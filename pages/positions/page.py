@@ -5,11 +5,13 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.positions.every_kind import position_kinds_panel
+from pages.positions.found_kind import TITLES, found_offsets_panel, found_panel, found_title
 from pages.positions.notes import position_notes
 from pages.positions.own_kind import offsets_panel, own_positions_panel
 from pages.positions.patch_places import places_panel
 from pages.positions.switched_off import positions_off_panel, positions_switch
 from pages.shared.link_widgets import ask_side, choose
+from pages.shared.picture import panel
 from pages.shared.session import open_page
 from pages.shared.view import View
 
@@ -28,6 +30,8 @@ def page() -> None:
         side = ask_side() if show not in (ATTENTION, PLACES) and view.is_pair else None
     if show == ATTENTION:
         positions_off_panel(view)
+    elif view.task is None:
+        panel(found_panel if show == OWN else found_offsets_panel, view, side)
     elif show == OWN:
         own_positions_panel(view, side)
     elif show == OFFSETS:
@@ -36,7 +40,12 @@ def page() -> None:
         places_panel(view)
     else:
         position_kinds_panel(view, side)
-    position_notes(view, side, show)
+    if view.task is not None or show == ATTENTION:
+        position_notes(view, side, show)
+    if view.task is None and OWN not in panels:
+        st.info(
+            "No vectors, angles or biases were found that tell this model where a token is.", icon=":material/info:"
+        )
     view.share()
 
 
@@ -44,7 +53,11 @@ def _panels(view: View) -> dict[str, str]:
     """What there is to see of this model."""
     panels = {ATTENTION: "with and without"} if view.shape.can_drop_positions else {}
     if view.task is None:
-        return panels
+        title = found_title(view)
+        if not title:
+            return panels
+        own = {OWN: f"its own kind: {title}"}
+        return {**panels, **own, **({} if title == TITLES["biased"] else {OFFSETS: "by how far apart"})}
     kind = view.config.position_kind
     own = f"its own kind: {kind.title}"
     if kind.acts_on != "nothing":

@@ -21,14 +21,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from xformer.analysis.found_positions import found_biases, found_positions, found_values, turned_products
 from xformer.config import ModelConfig
-from xformer.errors import InputError
+from xformer.errors import InputError, UnavailableError
 from xformer.layers.layout import Layout
 from xformer.layers.stack import Stack
 from xformer.positions import POSITION_KINDS, PositionKind
 from xformer.positions.rotary import rotary_angles, rotate
 from xformer.reading import Reading
-from xformer.subjects import own_model
+from xformer.subjects import BareModel, own_model
 
 
 @torch.no_grad()
@@ -40,6 +41,11 @@ def added_positions(
 
     Raises `InputError` for one that adds nothing that this model has.
     """
+    if not isinstance(reading.subject, BareModel):
+        how, found = found_positions(reading, stack)
+        if how != "added":
+            raise UnavailableError(f"{reading.subject.name} adds no vectors for its positions.")
+        return found if n is None else found[:n]
     config, chosen = own_model(reading.subject).config, kind_of(reading, kind)
     is_own = chosen is config.position_kind
     if chosen.acts_on != "stream" or not (is_own or chosen.can_be_drawn(config)):
@@ -64,6 +70,8 @@ def position_values(
 
     Raises `InputError` where a kind does neither in this model.
     """
+    if not isinstance(reading.subject, BareModel):
+        return found_values(reading, positions, stack)
     if kind_of(reading, kind).acts_on != "queries and keys":
         vectors = added_positions(reading, None if positions is None else max(positions) + 1, kind=kind, stack=stack)
         shown = list(range(len(vectors)) if positions is None else positions)
@@ -118,6 +126,11 @@ def position_offsets(
     mean, low, high, and how many pairs there are. Turned is a query that meets its own key, both of length 1 and with the same
     share in every pair. Raises `InputError` where a kind does nothing that this model has.
     """
+    if not isinstance(reading.subject, BareModel):
+        how, found = found_positions(reading, stack)
+        if how == "biased":
+            return found_biases(found)
+        return by_offset(dot_products(found[:n]) if how == "added" else turned_products(found[:n]))
     config, chosen = own_model(reading.subject).config, kind_of(reading, kind)
     if chosen.acts_on == "scores":
         return _biases(reading, n or config.max_len, chosen, stack, most)
@@ -205,6 +218,13 @@ def _biases(reading: Reading, n: int, kind: PositionKind, stack: str | None, mos
 def kind_of(reading: Reading, name: str | None) -> PositionKind:
     """The kind of positions of that name, the model's own where none is given."""
     return own_model(reading.subject).config.position_kind if name is None else POSITION_KINDS[name]
+
+
+def are_turned(reading: Reading, kind: str | None, stack: str | None) -> bool:
+    """Whether queries and keys are turned, by a kind, or by the model itself."""
+    if not isinstance(reading.subject, BareModel):
+        return found_positions(reading, stack)[0] == "turned"
+    return kind_of(reading, kind).acts_on == "queries and keys"
 
 
 def _stack_of(reading: Reading, stack: str | None) -> tuple[str, Stack]:

@@ -15,13 +15,12 @@ import altair as alt
 import pandas as pd
 
 from xformer.analysis.attention_change import attention_moved as moved_table
-from xformer.analysis.positions import kind_of
+from xformer.analysis.positions import are_turned
 from xformer.analysis.positions import position_curves as curves_table
 from xformer.analysis.positions import position_offsets as offsets_table
 from xformer.analysis.positions import position_values as values_table
 from xformer.names import head_title
 from xformer.reading import Reading
-from xformer.subjects import own_model
 from xformer.viz import theme
 from xformer.viz.embeddings import vector_heatmap
 
@@ -90,7 +89,7 @@ def position_offsets(
 ) -> alt.LayerChart | alt.FacetChart:
     """`analysis.position_offsets`: a line a head where something is added to scores, else the mean of the products as a line,
     with the band from the lowest to the highest pair of positions."""
-    most = max(2, MOST_POINTS_DRAWN // max(1, own_model(reading.subject).config.n_heads // 8))
+    most = max(2, MOST_POINTS_DRAWN // max(1, reading.subject.shape.n_heads // 8))
     table = offsets_table(reading, n=n, kind=kind, stack=stack, most=most)
     offset = ("offset", "offset = key − query")
     if "bias" in table:
@@ -105,8 +104,7 @@ def position_offsets(
         *(alt.Tooltip(f"{name}:Q", format=".7g") for name in ("mean", "low", "high")),
         alt.Tooltip("pairs:Q", title="pairs of positions"),
     ]
-    is_turned = kind_of(reading, kind).acts_on == "queries and keys"
-    title = "turned q · k" if is_turned else "P[i] · P[j]"
+    title = "turned q · k" if are_turned(reading, kind, stack) else "P[i] · P[j]"
     return alt.layer(
         base.mark_area(color=hue, opacity=0.25).encode(y=alt.Y("low:Q", title=title), y2="high:Q"),
         base.mark_line(color=hue, strokeWidth=2.5).encode(y="mean:Q"),
