@@ -284,6 +284,13 @@ def read(
     return Reading(subject, example, trace, has_right_answer, _recipe(where, words, edits, changes))
 
 
+def rerun(reading: Reading, more: Sequence[AnyEdit], keep: Sequence[str] = ("*",)) -> Reading:
+    """The same input through the same subject under the reading's edits and `more` after them."""
+    run = [*reading.edits, *more]
+    trace = reading.subject.record(reading.example, edits=run, keep=keep)
+    return Reading(reading.subject, reading.example, trace, reading.has_right_answer)
+
+
 def framed(subject: Subject, typed: str | Sequence[int], changes: str = "") -> tuple[Example, Example, list[AnyEdit]]:
     """An input laid out for a model, the same with the tokens replaced that `changes` name, and the edits of their others.
 

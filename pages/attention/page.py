@@ -15,6 +15,7 @@ from pages.attention.edges import follow_cutting_click
 from pages.attention.head_scores import scores_panel
 from pages.attention.over_image import over_image_panel
 from pages.attention.rollout import rollout_panel
+from pages.attention.why import why_panel
 from pages.components.attention_view import (
     SCALES,
     SHOWN,
@@ -32,11 +33,12 @@ from pages.shared.prediction import prediction_panel
 from pages.shared.session import open_page
 from pages.shared.view import View
 from xformer import viz
+from xformer.analysis.reactions import is_reaction
 from xformer.viz.packing import AnyLayer, pack
 from xformer.viz.pattern_layers import pattern_layers
 
 KEY = "attention"
-PANELS = {name: name for name in ("scores of all heads", "step by step", "change the run", "rollout")}
+PANELS = {name: name for name in ("scores of all heads", "step by step", "why here?", "change the run", "rollout")}
 
 
 def page() -> None:
@@ -62,18 +64,23 @@ def page() -> None:
         _footer(view, chosen)
 
     # The panels that are not shown are not computed.
-    shown = choose("panel", PANELS, next(iter(PANELS)), "Panel", label_visibility="collapsed")
+    panels = PANELS | ({"atom mapping": "atom mapping"} if is_reaction(run) else {})
+    shown, more = choose("panel", panels, next(iter(panels)), "Panel", label_visibility="collapsed"), dict[str, str]()
     if shown == "scores of all heads":
         panel(scores_panel, view, run, KEY)
     elif shown == "step by step":
         panel(steps_panel, view, run, layer, chosen)
     elif shown == "change the run":
         change_panel(view, layer, chosen)
-    elif panel == "atom mapping":
+    elif shown == "why here?":
+        panel(lambda: more.update(why_panel(view, run, chosen, KEY)))
+    elif shown == "atom mapping":
         atom_mapping_panel(view, run, chosen)
     else:
         rollout_panel(view, run)
-    view.share(head=_head_text(chosen), **_look_texts(chosen.looks))
+    view.share(
+        head=_head_text(chosen), **_look_texts(chosen.looks), **{name: text for name, text in more.items() if text}
+    )
     attention_notes(view, other or layers, run, best, all_seen=chosen.looks.scale != "rest")
 
 

@@ -39,6 +39,8 @@ OURS = {
     "bug_lab/training.py": {"curves.title"},
     "attention/atom_mapping.py": {"said"},
     "attention/edges.py": {"label"},
+    "attention/trail.py": {"title_of(run, cell)"},
+    "attention/why.py": {"name", "title_of(run, cell)", "one.writer.name"},
     "compare/many.py": {"comparison.input.name"},
     "feed_forward/firing.py": {"said"},
     "feed_forward/without_neurons.py": {"name"},

@@ -42,6 +42,11 @@ class ScoreParts:
     total_advantage: float
 
     @property
+    def has_distance(self) -> bool:
+        """Whether the model adds a bias by distance to its scores."""
+        return bool(self.score[-1, -1] != 0 or self.advantage[-1, -1] != 0)
+
+    @property
     def residue(self) -> float:
         """What the sum misses of the score: rounding."""
         return self.total - float(self.score.sum())
@@ -68,7 +73,7 @@ def why(reading: Reading, *, layer: int, head: int, query: int, key: int, agains
         }
         for i, a in enumerate(parts.query_writers)
         for j, b in enumerate(parts.key_writers)
-        if (a is not DISTANCE and b is not DISTANCE) or a is b
+        if (a is DISTANCE) == (b is DISTANCE) and (a is not DISTANCE or parts.has_distance)
     ]
     return pd.DataFrame(rows).sort_values("advantage", ascending=False, key=abs, ignore_index=True)
 
@@ -85,8 +90,8 @@ def score_parts(
     others[key] = False
     compared = others.nonzero()[:, 0] if against is None else torch.tensor([against])
     q_parts, k_parts = sides(reading, site)
-    q = _read(reading, site, q_parts, "q")[:, head, query].double()  # [part, d_head]
-    k = _read(reading, site, k_parts, "k")[:, head].double()  # [part, key, d_head]
+    q = read_by_head(reading, site, q_parts, "q")[:, head, query].double()  # [part, d_head]
+    k = read_by_head(reading, site, k_parts, "k")[:, head].double()  # [part, key, d_head]
     bias = _distance(reading, site, head, query)  # [key]
     raw = q.sum(dim=0) @ k.sum(dim=0).T  # [key]
     factor = _factor(row - bias, raw)
@@ -114,7 +119,7 @@ def sides(reading: Reading, site: Site) -> tuple[StreamParts, StreamParts]:
     return queries, keys if last is None else keys.through(FrozenNorm.at(last, keys.vectors.sum(dim=0)))
 
 
-def _read(
+def read_by_head(
     reading: Reading, site: Site, parts: StreamParts, side: Literal["q", "k"]
 ) -> Float[Tensor, "part head pos d_head"]:
     """What the heads read of each part; what they add themselves, whatever they read, goes to the biases."""

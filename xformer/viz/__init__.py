@@ -49,5 +49,6 @@ __getattr__, __dir__, __all__ = attach(
         "softmax_saturation": "scaling",
         "spectrum": "number_waves",
         "vectors": "embeddings",
+        "why": "score_parts",
     },
 )  # fmt: skip

@@ -1,0 +1,141 @@
+"""“Why here?”: what the head's preference for one key is made of, the way back to who wrote that, and whether it matters."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from pages.attention.trail import Cell, breadcrumbs, open_cell, title_of, trail_to
+from pages.components.attention_view import Selection
+from pages.shared.call import Call
+from pages.shared.escape_markdown import escape_markdown
+from pages.shared.layout import caption
+from pages.shared.link import asked
+from pages.shared.picture import footer, shown
+from pages.shared.view import View
+from xformer import viz
+from xformer.analysis.score_parts import score_parts
+from xformer.analysis.score_summary import Carrier, carriers, check, explains, without_source
+from xformer.reading import Reading
+from xformer.words import percent
+
+LISTED = 5
+"""So many writers are offered to be followed."""
+MEAN = -1
+"""Stands for all other keys among the keys that this one can be compared with."""
+
+
+def why_panel(view: View, run: Reading, chosen: Selection, view_key: str) -> dict[str, str]:
+    """The sentence, the picture, the way back, and the check; what the link has to remember of it."""
+    cell = _cell(run, chosen)
+    trail = trail_to(run)
+    breadcrumbs(run, trail, view_key)
+    site = run.attention_site(cell.layer)
+    queries, keys = run.tokens_of(site.query_stack), run.tokens_of(site.key_stack)
+    against = _against(run, cell, keys)
+    where = {"layer": cell.layer, "head": cell.head, "query": cell.query, "key": cell.key, "against": against}
+    parts = score_parts(run, **where)
+    looks, seen = (
+        f"**{at} · {escape_markdown(names[at])}**" for at, names in ((cell.query, queries), (cell.key, keys))
+    )
+    st.markdown(
+        f"{title_of(run, cell)} at {looks} gives {seen} {percent(_weight(run, cell))} of its attention. "
+        + _sentence(parts.total_advantage, explains(parts), carriers(parts))
+    )
+    call = Call(viz.why, (run,), where)
+    shown(view, call, "why")
+    footer(view, "why", [call])
+    caption(
+        f"The score {parts.total:.4f} is the sum of all cells, less {abs(parts.residue):.0e} of rounding. Norms are frozen at "
+        "the values that they have here. This is arithmetic on one run: what a part adds is exact, and says nothing yet about "
+        "what would happen without it."
+    )
+    listed = [one for one in carriers(parts) if one.writer.name != "biases"][:LISTED]
+    _way_back(run, cell, listed, trail, view_key)
+    _check(run, cell, listed)
+    return {
+        "trail": "_".join(map(str, trail)),
+        "against": "" if against is None else str(against),
+    }
+
+
+def _cell(run: Reading, chosen: Selection) -> Cell:
+    """What is locked in the view; else the last query and the key that it looks at most."""
+    pattern = run[f"{run.attention_site(chosen.layer).path}.pattern"][0, chosen.head]  # [query, key]
+    query = len(pattern) - 1 if chosen.query is None else chosen.query
+    if chosen.query is None and chosen.key is not None:
+        query = int(pattern[:, chosen.key].argmax())
+    key = int(pattern[query].argmax()) if chosen.key is None else chosen.key
+    return Cell(chosen.layer, chosen.head, query, key)
+
+
+def _weight(run: Reading, cell: Cell) -> float:
+    return float(run[f"{run.attention_site(cell.layer).path}.pattern"][0, cell.head, cell.query, cell.key])
+
+
+def _against(run: Reading, cell: Cell, keys: tuple[str, ...]) -> int | None:
+    """What the key is compared with: the mean of the others, or one of them."""
+    scores = run[f"{run.attention_site(cell.layer).path}.scores"][0, cell.head, cell.query]
+    allowed = [key for key in scores.isfinite().nonzero()[:, 0].tolist() if key != cell.key]
+    wanted = asked("against")
+    if wanted is not None and wanted.isdecimal() and int(wanted) in allowed:
+        st.session_state["why_against"] = int(wanted)
+    if st.session_state.get("why_against") not in allowed:
+        st.session_state["why_against"] = MEAN
+    chosen = st.selectbox(
+        "Compared with",
+        [MEAN, *allowed],
+        format_func=lambda key: "the mean of all others it may look at" if key == MEAN else f"{key} · {keys[key]}",
+        key="why_against",
+        width=320,
+    )
+    return None if chosen == MEAN else chosen
+
+
+def _sentence(total: float, best: Carrier | None, found: list[Carrier]) -> str:
+    """Why it prefers this key: by one source where one carries most of it, else that none does."""
+    if total <= 0:
+        return "It does not prefer this key to what it is compared with."
+    if best is not None:
+        share, name = percent(best.share, 0), best.writer.name
+        return f"**{share}** of why it prefers it comes through **{name}** at the {best.side}."
+    largest = max(found, key=lambda one: one.advantage)
+    return (
+        f"No single source explains it: the largest, {largest.writer.name} at the {largest.side}, carries "
+        f"{percent(largest.share, 0)}."
+    )
+
+
+def _way_back(run: Reading, cell: Cell, listed: list[Carrier], trail: list[Cell], view_key: str) -> None:
+    """A button for each head among the strongest writers: it opens that head where it wrote."""
+    heads = [one for one in listed if one.writer.head is not None]
+    if not heads:
+        return
+    st.markdown("**Walk back:** open the head that wrote it, at the position where it wrote.")
+    with st.container(horizontal=True, gap="small"):
+        for one in heads:
+            assert one.writer.site is not None
+            assert one.writer.head is not None
+            layer = run.attention.index(one.writer.site)
+            at = cell.key if one.side == "key" else cell.query
+            pattern = run[f"{one.writer.site.path}.pattern"][0, one.writer.head]
+            there = Cell(layer, one.writer.head, at, int(pattern[at].argmax()))
+            st.button(
+                f"{one.writer.name} at the {one.side}: {one.advantage:+.2f}",
+                key=f"why_back_{one.side}_{layer}_{one.writer.head}",
+                on_click=open_cell,
+                args=(there, [*trail, cell], view_key),
+            )
+
+
+def _check(run: Reading, cell: Cell, listed: list[Carrier]) -> None:
+    """What really becomes of the cell when the strongest writer is taken out of the head's queries or keys."""
+    taken = next((one for one in listed if one.writer.name != "distance"), None)
+    if taken is None:
+        return
+    without = without_source(run, layer=cell.layer, head=cell.head, side=taken.side, source=taken.writer.name)
+    found = check(run, without, layer=cell.layer, head=cell.head, query=cell.query, key=cell.key)
+    name, what = taken.writer.name, "queries" if taken.side == "query" else "keys"
+    st.markdown(f"**And does it matter?** Measured, with what {name} wrote taken out of this head's {what} alone:")
+    st.dataframe(found, hide_index=True, width="content", key="why_check")
+    moved = not bool((run.logits.argmax(dim=-1) == without.logits.argmax(dim=-1)).all())
+    st.caption("Some prediction becomes another one." if moved else "No prediction becomes another one.")

@@ -1,0 +1,80 @@
+"""The picture of why a head looks at a token: who wrote what at the query and at the key, and what each pair adds."""
+
+from __future__ import annotations
+
+import altair as alt
+import pandas as pd
+
+from xformer.analysis.score_parts import why as why_table
+from xformer.reading import Reading
+from xformer.viz.theme import diverging, vega_scale
+
+SHOWN = 9
+"""So many writers of each side have a row or a column of their own; the others share one."""
+RANKED = 10
+CELL = 30
+OTHERS = "all others"
+
+
+def why(
+    reading: Reading, *, layer: int, head: int, query: int, key: int, against: int | None = None, dark: bool = False
+) -> alt.HConcatChart:
+    """`analysis.why`: the pairs that add most to the key's advantage, and all of them as a matrix, the strongest first."""
+    frame = why_table(reading, layer=layer, head=head, query=query, key=key, against=against)
+    ranked = frame.head(RANKED).assign(pair=lambda f: f["query_source"] + "  ×  " + f["key_source"])
+    cells, orders = _gathered(frame)
+    limit = max(map(abs, [*cells["advantage"].tolist(), *ranked["advantage"].tolist()])) or 1.0
+    colour = alt.Color(
+        "advantage:Q", scale=alt.Scale(**vega_scale(diverging(dark), -limit, limit)), title="adds to the choice"
+    )
+    hover = [
+        alt.Tooltip("query_source", title="at the query"),
+        alt.Tooltip("key_source", title="at the key"),
+        alt.Tooltip("score:Q", format=".4f"),
+        alt.Tooltip("advantage:Q", format=".4f"),
+    ]
+    bars = (
+        alt.Chart(ranked, title="Pairs that add most")
+        .mark_bar()
+        .encode(
+            x=alt.X("advantage:Q", title="adds to the choice"),
+            y=alt.Y("pair:N", sort=ranked["pair"].tolist(), title=None, axis=alt.Axis(labelLimit=320)),
+            color=colour,
+            tooltip=hover,
+        )
+        .properties(width=240, height=24 * len(ranked))
+    )
+    rows, columns = orders
+    matrix = (
+        alt.Chart(cells, title="At the query × at the key")
+        .mark_rect()
+        .encode(
+            x=alt.X(
+                "key_source:N",
+                sort=columns,
+                title=None,
+                axis=alt.Axis(labelAngle=-45, labelLimit=160, labelOverlap=False),
+            ),
+            y=alt.Y("query_source:N", sort=rows, title=None, axis=alt.Axis(labelLimit=180, labelOverlap=False)),
+            color=colour,
+            tooltip=hover,
+        )
+        .properties(width=CELL * len(columns), height=CELL * len(rows))
+    )
+    return alt.hconcat(bars, matrix, spacing=24)
+
+
+def _gathered(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[list[str]]]:
+    """The strongest writers, and what all others add as one row and one column, so that it sums to the same; both orders."""
+    columns, orders = {}, []
+    for side in ("query_source", "key_source"):
+        sizes: dict[str, float] = {}
+        for source, advantage in zip(frame[side].tolist(), frame["advantage"].tolist(), strict=True):
+            sizes[source] = sizes.get(source, 0.0) + abs(advantage)
+        order = sorted(sizes, key=lambda source: -sizes[source])
+        if len(order) > SHOWN + 1:
+            order = [*order[:SHOWN], OTHERS]
+        columns[side] = [source if source in order else OTHERS for source in frame[side].tolist()]
+        orders.append(order)
+    summed = frame.assign(**columns).groupby(["query_source", "key_source"], as_index=False)
+    return pd.DataFrame(summed[["score", "advantage"]].sum()), orders
