@@ -35,7 +35,7 @@ def steps_panel(view: View, run: Reading, layer: AnyLayer, chosen: Selection) ->
     )
     left, right = st.columns(2, gap="large")
     with left:
-        _heading("1 · q, k and their product", f"q, k: [{cell.d_head}]", "one row of X·W_Q, one of X·W_K")
+        _heading("1 · q, k and their product", f"q, k: [{cell.d_head}]", _shared_sentence(cell))
         shown(view, calls["product"], "step_product")
         _heading("2 · score", "a number", _score_sentence(cell))
         shown(view, calls["scores"], "step_scores")
@@ -69,7 +69,18 @@ def _heading(title: str, shape: str, sentence: str) -> None:
     st.markdown(f"**{title}** :gray[{shape}]  \n{sentence}")
 
 
+def _shared_sentence(cell: AttentionCell) -> str:
+    """Where its rows come from, and who else reads the same keys and values (Ainslie et al. 2023)."""
+    rows, heads = "one row of X·W_Q, one of X·W_K", cell.shared_by
+    if len(heads) < 2:
+        return rows
+    return f"{rows}; heads {heads[0] + 1} to {heads[-1] + 1} share these keys and values, each with queries of its own"
+
+
 def _score_sentence(cell: AttentionCell) -> str:
+    plain = cell.dot / math.sqrt(cell.d_head) + cell.bias
+    if abs(plain - cell.score) > 1e-3 * max(1.0, abs(plain)):
+        return f"this model makes **{cell.score:.4f}** of q·k = {cell.dot:.4f}"
     bias = f" + {cell.bias:.4f} (ALiBi)" if cell.bias else ""
     return f"q·k / √{cell.d_head}{bias} = {cell.dot:.4f} / {math.sqrt(cell.d_head):.4f}{bias} = **{cell.score:.4f}**"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import streamlit as st
 
 from pages.attention.edges import edge_button, switch
@@ -9,6 +11,9 @@ from pages.components.attention_view import Selection
 from pages.shared.changes import switched_on
 from pages.shared.view import View
 from xformer.viz.layers import AnyLayer
+
+MOST_LISTED = 500
+"""So many tokens are listed to choose from."""
 
 
 def head_tools(view: View, layer: AnyLayer, chosen: Selection) -> None:
@@ -73,8 +78,38 @@ def _replace_token(view: View) -> None:
         ),
         key="replace_position",
     )
-    st.selectbox("becomes", view.input.replacements, format_func=lambda token: label[token], key="replace_token")
-    st.button("Replace", on_click=_replace, width="stretch", key="replace")
+    found = _found_tokens(view)
+    st.selectbox("becomes", found, format_func=lambda token: label[token], key="replace_token", disabled=not found)
+    st.button("Replace", on_click=_replace, width="stretch", key="replace", disabled=not found)
+
+
+def _found_tokens(view: View) -> list[int]:
+    """The tokens to choose from: all of a short vocabulary, of a long one those that a search finds, so that no browser gets
+    fifty thousand."""
+    tokens, label = view.input.replacements, view.subject.labels
+    if len(tokens) <= MOST_LISTED:
+        return list(tokens)
+    asked = st.text_input(
+        f"Search {len(tokens):,} tokens",
+        key="replace_search",
+        help="Part of a token; · stands for the space before a word.",
+    )
+    found = search_tokens(label, asked, MOST_LISTED)
+    if not found:
+        st.caption("No token has that in it.")
+    return [token for token in found if token in tokens]
+
+
+def search_tokens(labels: Sequence[str], asked: str, most: int) -> list[int]:
+    """The tokens that a text is, that begin with it or have it in them, the closest first; a word with or without its space."""
+    wanted = asked.replace(" ", "·").casefold()
+    ranked = []
+    for token, label in enumerate(labels):
+        text = label.casefold()
+        if wanted in text:
+            bare = text.removeprefix("·")
+            ranked.append((bare != wanted and text != wanted, not bare.startswith(wanted), len(text), token))
+    return [token for *_, token in sorted(ranked)[:most]]
 
 
 def _replace_pixel(view: View) -> None:
@@ -94,6 +129,8 @@ def _replace() -> None:
 
     The two values are read now: arguments of a callback would be those of the run before the last keystroke.
     """
+    if st.session_state["replace_token"] is None:
+        return
     position, token = st.session_state["replace_position"], int(st.session_state["replace_token"])
     kept = [word for word in switched_on() if not word.startswith(f"token:{position}.")]
     st.session_state["edits"] = ",".join([*kept, f"token:{position}.{token}"])

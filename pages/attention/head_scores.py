@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from typing import Any
+
+import pandas as pd
 import streamlit as st
 
 from pages.components.attention_view import Selection, choose_attention
@@ -11,8 +15,10 @@ from pages.shared.picture import footer, table
 from pages.shared.view import View
 from xformer import analysis
 from xformer.analysis.heads import TASK
-from xformer.names import layer_title
+from xformer.names import head_title, layer_title
 from xformer.reading import Reading
+from xformer.subjects import Input
+from xformer.words import percent
 
 SCOPES = {"answer": "from the answer back to the source", "source": "within the source"}
 _HELP = {
@@ -26,17 +32,59 @@ _HELP = {
 _ENTROPY = "How spread out a row is: −Σ p log₂ p. 0 bits is a single key; log₂(keys) is all alike."
 
 
+SINKS = {"in": "counts like any other", "out": "is left out"}
+_TWICE = "Types arbitrary tokens and says them again: heads that look at what followed last time stand out."
+CLEAR = 0.4
+"""A head with less of its attention there is no sign of induction."""
+
+
+def _may_leave_out(run: Reading) -> bool:
+    """Nobody wants to in a model of images, or between two streams."""
+    return not run.subject.shape.image and not run.is_pair and not run.has_right_answer and len(run.tokens) > 2
+
+
+def _say_twice(of: Input) -> None:
+    st.session_state["input"] = of.random(random.getrandbits(32))
+
+
+def _strongest(run: Reading, found: pd.DataFrame, view: View) -> None:
+    """Name the head with the most induction, where it clearly has some."""
+    if bool(found["induction"].isna().all()):
+        return
+    best = found.loc[found["induction"].idxmax()]
+    if best["induction"] < CLEAR:
+        return
+    name = head_title(str(best["layer"]), int(best["head"]), is_pair=view.is_pair)
+    st.markdown(
+        f"Induction: **{name}** has the most, {percent(float(best['induction']), 0)} of its attention is on what followed an "
+        f"earlier occurrence of the same {view.input.one}."
+    )
+
+
+def _first(options: dict[str, Any]) -> str:
+    return "and the first one " if options.get("without_first") else ""
+
+
 def scores_panel(view: View, run: Reading, attention: str) -> None:
     """The scores of every head of `run`; choosing a row chooses that head in the attention view of that key."""
-    of, options = view.input, {}
+    of = view.input
+    options: dict[str, Any] = {}
     if of.scored(run.example, "answer") != of.scored(run.example, "source"):
         options["look"] = choose("look", SCOPES, "answer", "Look")
+    if _may_leave_out(run):
+        with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
+            sink = choose("sink", SINKS, "in", "The first token")
+            if view.input.goes_on:
+                st.button("Random tokens, twice", on_click=_say_twice, args=(view.input,), key="say_twice", help=_TWICE)
+        if sink == "out":
+            options["without_first"] = True
     st.caption(
-        f"Shares of a head's attention, averaged over the {of.many} of this input; special tokens are left out"
+        f"Shares of a head's attention, averaged over the {of.many} of this input; special tokens {_first(options)}are left out"
         f"{f', with {view.what_changed()}' if view.is_changed else ''}. Choose a row to enlarge that head; "
         "click a column to sort."
     )
     found = table(view, analysis.head_scores, run, **options)
+    _strongest(run, found, view)
     shown = found.assign(head=found["head"] + 1).drop(columns="layer")
     shown.insert(0, "where", [layer_title(path, is_pair=view.is_pair) for path in found["layer"]])
     if bool(shown["induction"].isna().all()):

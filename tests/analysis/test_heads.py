@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.training.tiny import random_model
-from xformer.analysis.heads import SCORES, TASK, head_scores, induction_scores, pattern_scores
+from xformer.analysis.heads import SCORES, TASK, head_scores, induction_scores, pattern_scores, renormalised
 from xformer.reading import from_trace
 from xformer.trace import record
 
@@ -136,3 +136,21 @@ def test_a_single_query_that_looks_at_two_keys_has_no_previous() -> None:
     """One answer to two numbers: what there is no key for counts 0, never NaN."""
     scores = pattern_scores(torch.tensor([[[0.3, 0.6, 0.1]]]), [0], [0, 1])[0]
     assert scores[:5].tolist() == pytest.approx([0.3, 0.6, 0.0, 0.6, 0.3])
+
+
+def test_without_the_first_token_rows_sum_to_one_over_the_others() -> None:
+    pattern = torch.tensor([[[[1.0, 0, 0], [0.9, 0.1, 0], [0.8, 0.05, 0.15]]]])
+    others = renormalised(pattern)
+    torch.testing.assert_close(others[0, 0], torch.tensor([[0.0, 0, 0], [0, 1, 0], [0, 0.25, 0.75]]))
+    assert pattern[0, 0, 1, 0] == 0.9  # nothing is changed
+
+
+def test_head_scores_leave_the_sink_out_and_still_measure_it() -> None:
+    model = random_model("decoder")
+    reading = from_trace(model, record(model, torch.arange(1, N + 1)[None]))
+    whole, others = (head_scores(reading, without_first=out) for out in (False, True))
+    assert whole["first"].tolist() == others["first"].tolist()
+    path = reading.attention[0].path
+    expected = pattern_scores(renormalised(reading[f"{path}.pattern"])[0], range(1, N))[:, 0]
+    assert others["diagonal"][: len(expected)].tolist() == pytest.approx(expected.tolist())
+    assert others["diagonal"].tolist() != whole["diagonal"].tolist()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pages.attention.change import search_tokens
 from pages.shared import foreign_models, models
 from pages.shared.byte_cache import shared
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
@@ -15,6 +16,8 @@ from tests.subjects.test_language_models import folder_of
 from xformer.errors import ModelFileError
 from xformer.model_files import PACKAGES
 from xformer.model_files.store import ModelStore
+from xformer.subjects.foreign import language_model
+from xformer.viz.packing import header_of
 
 pytestmark = pytest.mark.xdist_group("transformers")
 PAGE = "pages/attention/page.py"
@@ -118,3 +121,52 @@ def test_what_a_model_said_is_forgotten_with_it(served: Path) -> None:
     foreign_models._free()
     assert shared.peek(("run", TINY, (1,), "", "")) is None
     assert shared.peek(("run", "reverse", (1,), "", "")) == "kept"
+
+
+def test_a_scale_without_the_first_token_is_in_the_link_and_in_the_code(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch, served: Path
+) -> None:
+    link = {"model": TINY, "input": "the cat sat on the cat sat", "scale": "rest", "sink": "out", "head": "2.5"}
+    app = open_page(PAGE, **link)
+    assert not app.exception
+    assert link.items() <= dict(app.query_params.items()).items()
+    assert any("scale='rest'" in block.value for block in app.code)
+    assert any("without_first=True" in block.value for block in app.code)
+    assert not any("Hatched grey" in element.value for element in app.markdown)  # the first key is hatched too
+    assert open_page(PAGE, model=TINY, scale="nonsense").warning
+
+
+def test_one_press_says_random_tokens_twice(open_page: Open, served: Path) -> None:
+    app = open_page(PAGE, model=TINY, input="the cat sat")
+    app.button(key="say_twice").click().run()
+    said = app.session_state["input"].split()
+    assert said
+    assert said[: len(said) // 2] == said[len(said) // 2 :]
+
+
+def test_steps_say_which_heads_share_keys_and_values(open_page: Open, served: Path) -> None:
+    app = open_page(PAGE, model=TINY, input="the cat sat", head="1.2", panel="step by step")
+    assert not app.exception
+    assert any("heads 1 to 3 share these keys and values" in element.value for element in app.markdown)
+
+
+def test_a_long_vocabulary_is_searched(open_page: Open, served: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pages.attention.change.MOST_LISTED", 5)
+    app = open_page(PAGE, model=TINY, input="the cat sat", panel="change the run")
+    app.text_input(key="replace_search").set_value("dog").run()
+    assert app.selectbox(key="replace_token").options == ["dog"]
+    app.button(key="replace").click().run()
+    assert app.session_state["edits"] == "token:0.10"
+    assert search_tokens(["a·b", "·Paris", "paris", "Parisian"], "Paris", 3) == [2, 1, 3]
+
+
+def test_a_large_run_is_shown_by_small_pictures(open_page: Open, monkeypatch: pytest.MonkeyPatch, served: Path) -> None:
+    monkeypatch.setattr(language_model, "LARGE_BYTES", 0)
+    link = {"model": TINY, "input": "the cat sat on the cat", "edits": "silence:decoder.0.attn.2", "head": "1.3"}
+    app = assert_code_draws_what_is_shown(
+        open_page, monkeypatch, PAGE, {**link, "panel": "step by step"}, folder=served.parent
+    )
+    header = header_of(next(one.proto.bytes for one in app.get("bidi_component") if one.proto.bytes[:4] == b"XATT"))
+    assert header["layers"][0]["runs"][1]["silenced"] == [2]
+    assert header["layers"][0]["moved"] == [0] * 6  # it looks where it looked
+    assert max(header["layers"][1]["moved"]) > 0

@@ -19,9 +19,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from xformer.analysis.attention_head import token_names
-from xformer.errors import EditError
+from xformer.errors import EditError, UnavailableError
 from xformer.reading import Reading
-from xformer.subjects import own_model
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +33,7 @@ class AttentionCell:
     bias: float
     """What ALiBi adds to the score; 0 without it."""
     score: float
-    """q · k / √d_head + bias, as the layer computed it before the mask."""
+    """q · k / √d_head + bias, or what else the layer makes of it before the mask."""
     allowed: Bool[Tensor, " key"]
     scores: Float[Tensor, " key"]
     """The query's masked scores: −inf where not allowed."""
@@ -43,6 +42,8 @@ class AttentionCell:
     values: Float[Tensor, "key d_value"]
     tokens: tuple[str, ...]
     """What stands at the keys."""
+    shared_by: tuple[int, ...] = ()
+    """The heads, itself included, that read the very same keys and values as this one."""
 
     @property
     def d_head(self) -> int:
@@ -67,27 +68,37 @@ def attention_cell(reading: Reading, *, layer: int, head: int, query: int, key: 
             raise EditError(f"{at} has {name} 0 to {size - 1}, got {value}.")
     q, k, values = (reading[f"{at}.{name}"][0, head] for name in ("q", "k", "v"))
     bias = reading[f"{at}.pos_bias"][0, head, query, key].item() if f"{at}.pos_bias" in reading else 0.0
+    dot = (q[query].double() @ k[key].double()).item()
+    score, seen = dot / math.sqrt(q.shape[-1]) + bias, reading[f"{at}.scores"][0, head, query, key].item()
+    keys, of_all = reading[f"{at}.k"][0], reading[f"{at}.v"][0]
     return AttentionCell(
         q=q[query],
         k=k[key],
         v=values[key],
         bias=bias,
-        score=(q[query].double() @ k[key].double()).item() / math.sqrt(q.shape[-1]) + bias,
+        score=seen if math.isfinite(seen) and abs(seen - score) > 1e-3 * max(1.0, abs(score)) else score,
         allowed=reading[f"{at}.mask"][0, head, query],
         scores=reading[f"{at}.scores"][0, head, query],
         pattern=pattern[head, query],
         z=reading[f"{at}.z"][0, head, query],
         values=values,
         tokens=token_names(reading, site, pattern.shape)[1],
+        shared_by=tuple(
+            one for one in range(len(keys)) if keys[one].equal(keys[head]) and of_all[one].equal(of_all[head])
+        ),
     )
 
 
 def head_output(reading: Reading, *, layer: int, head: int, query: int) -> Float[Tensor, " d_model"]:
     """What a head adds to the residual stream at a position: z W_O (the output bias belongs to no head)."""
-    site = reading.attention_site(layer)
-    stack = getattr(own_model(reading.subject), site.stack)
-    w_o = getattr(stack.blocks[site.layer], site.kind).W_O[head]  # [d_value, d_model]
-    return reading[f"{site.path}.z"][0, head, query] @ w_o.detach()
+    path = reading.attention_site(layer).path
+    z, to_stream = reading[f"{path}.z"][0, head, query], reading.subject.weights.projection(path)
+    if to_stream.norm is not None:
+        raise UnavailableError(
+            "A norm stands between the heads and the stream here, so no head adds anything by itself."
+        )
+    rows = to_stream.weight[head * len(z) : (head + 1) * len(z)]  # [d_value, d_model]
+    return to_stream.factor * (z @ rows.detach().to(z.dtype))
 
 
 def attention_steps(reading: Reading, *, layer: int, head: int, query: int, key: int) -> pd.DataFrame:

@@ -32,13 +32,21 @@ SCORES = ("diagonal", "anti-diagonal", "previous", "next", "first", "entropy")
 
 
 def head_scores(
-    reading: Reading, *, look: str = "answer", positions: Sequence[int] | None = None, keys: Sequence[int] | None = None
+    reading: Reading,
+    *,
+    look: str = "answer",
+    positions: Sequence[int] | None = None,
+    keys: Sequence[int] | None = None,
+    without_first: bool = False,
 ) -> pd.DataFrame:
     """One row per head: layer, head (from 0), what the task needs, the six scores, and induction, for the first input.
 
     Which positions count is the subject's to say (`Input.scored`; `look` is "answer" or "source") unless `positions` are
     given; `keys` are positions of another stream to look at from them, for a decoder whose answer looks at its source. What
     the task needs is missing where no task is known, or where the layer has no part in it.
+
+    Most of a large model's attention may rest on the first token, whatever it is (Xiao et al. 2023, arXiv:2309.17453). With
+    `without_first` all but the score "first" leave it out, as a query and as a key: rows sum to 1 over the other keys.
     """
     if positions is None:
         positions, keys = reading.subject.input.scored(reading.example, look)
@@ -47,16 +55,33 @@ def head_scores(
     for site in reading.sites:
         path, pattern = site.path, reading[f"{site.path}.pattern"]
         scores = pattern_scores(pattern[0], positions, keys)  # [head, score]
+        counted = positions
+        if without_first and keys is None and not site.is_cross and pattern.shape[-1] > 1:
+            pattern, counted = renormalised(pattern), _others(positions, pattern.shape[2])
+            first, scores = scores[:, SCORES.index("first")], pattern_scores(pattern[0], counted)
+            scores[:, SCORES.index("first")] = first
         tokens = reading.trace.read_by(site.stack)
         is_one_stream = (
             keys is None and not site.is_cross and tokens.shape[1] == pattern.shape[2]
         )  # patches do not repeat
-        repeats = induction_scores(pattern[0], tokens[0], positions) if is_one_stream else [math.nan] * len(scores)
+        repeats = induction_scores(pattern[0], tokens[0], counted) if is_one_stream else [math.nan] * len(scores)
         task = needed.get(path, [None] * len(scores))
         for head, (values, induction) in enumerate(zip(scores.tolist(), repeats, strict=True)):
             row = {"layer": path, "head": head, TASK: task[head], **dict(zip(SCORES, values, strict=True))}
             rows.append(row | {"induction": induction})
     return pd.DataFrame(rows, columns=["layer", "head", TASK, *SCORES, "induction"])
+
+
+def renormalised(pattern: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch query key"]:
+    """The weights on all keys but the first, each row summing to 1; a row that has nothing else stays 0."""
+    others = pattern.clone()
+    others[..., 0] = 0
+    total = others.sum(dim=-1, keepdim=True)
+    return others / torch.where(total > 0, total, 1.0)
+
+
+def _others(positions: Sequence[int] | None, n: int) -> list[int]:
+    return [position for position in (range(n) if positions is None else positions) if position]
 
 
 def induction_scores(

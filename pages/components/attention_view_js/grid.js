@@ -99,6 +99,13 @@ class Grid {
     }
   }
 
+  revealThumb() { // of many layers the grid scrolls to the chosen one, once for each choice, without moving the page
+    const row = this.gridAt.rows[this.current[0]], box = this.scroll, chosen = String(this.current);
+    if (!row || chosen === this.revealed) return;
+    this.revealed = chosen;
+    if (row.y < box.scrollTop || row.y + row.h > box.scrollTop + box.clientHeight) box.scrollTop = row.y - box.clientHeight / 2;
+  }
+
   thumbAt(event) {
     const box = this.grid.base.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
     return this.gridAt.thumbs.find((t) => x >= t.x - 3 && x < t.x + t.w + 3 && y >= t.y - 3 && y < t.y + t.h + 3 + this.gridAt.below) || null;

@@ -45,6 +45,7 @@ class AttentionView {
 
   drawHead() { // the chosen head, enlarged
     this.drawTitle();
+    this.revealThumb();
     this.fillStrips();
     this.layOut();
     for (const pane of this.matrices) if (!pane.node.hidden) this.drawMatrix(pane);

@@ -62,9 +62,10 @@ class TokenizedText(Input):
     def random(self, seed: int) -> str:
         """Arbitrary tokens, said twice: what a head that copies is found with."""
         draw = torch.Generator().manual_seed(seed)
-        once = torch.randint(0, min(self.n_tokens, len(self.tokenizer)), (12,), generator=draw).tolist()
+        drawn = torch.randint(0, min(self.n_tokens, len(self.tokenizer)), (60,), generator=draw).tolist()
         special = set(self.tokenizer.all_special_ids)
-        kept = [token for token in once if token not in special]
+        kept = [token for token in drawn if token not in special and self.plain([token]).isprintable()]
+        kept = [token for token in kept if "\N{REPLACEMENT CHARACTER}" not in self.plain([token])][:12]
         return self.text([*kept, *kept])
 
     def fitted(self, source: tuple[int, ...]) -> tuple[int, ...]:

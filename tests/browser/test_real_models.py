@@ -1,0 +1,48 @@
+"""A trained model of others in a real Chromium, where it was fetched: opened, looked at, changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.browser.conftest import Visit, see
+from tests.browser.serving import launch, stop
+from tests.real_models import real_model
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+NAME = "SmolLM2-135M-Instruct"
+ONCE = " sausage louder bombing incorrect Elections Oswald tourist velvet harbour pencil"
+
+
+@pytest.fixture(scope="module")
+def served(browser: Browser) -> Iterator[str]:
+    folder: Path = real_model(NAME)
+    server, address = launch(XFORMER_MODELS=str(folder.parent))
+    yield address
+    stop(server)
+
+
+def test_silencing_the_induction_head_of_smollm2_raises_the_loss_on_a_repeat(
+    served: str, visit: Callable[..., Visit]
+) -> None:
+    visitor = visit(served, f"/attention?model=hf:{NAME}&input={(ONCE + ONCE).replace(' ', '+')}&head=19.7&scale=rest")
+    page = visitor.page
+    grid = page.locator(".st-key-attention .grid canvas").first
+    expect(grid).to_have_attribute("aria-label", re.compile(r"^All 270 heads"))
+    expect(page.locator(".st-key-attention .head .name")).to_have_text("layer 19 · head 7")
+    see(page, "Equal to the stock model")
+    expect(page.locator(".st-key-attention .bar")).to_contain_text("largest without the first token")
+    see(page, "Induction:")
+    before = page.get_by_text("bits per token").first.inner_text()
+    page.get_by_role("button", name="Silence layer 19 · head 7").first.click()
+    see(page, "instead of")
+    expect(page.locator(".st-key-attention .tag.silenced")).to_be_visible()
+    after = page.get_by_text("instead of").first.inner_text()
+    [now, was] = [float(number) for number in re.findall(r"([\d.]+) bits per token", after)]
+    assert f"{was:.3f} bits per token" in before
+    assert now > was + 0.3
+    assert visitor.problems == []
