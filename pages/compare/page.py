@@ -21,6 +21,7 @@ from pages.compare.rows import rows_panel
 from pages.compare.ruler import ask_step, take_step_of_link
 from pages.compare.state import state
 from pages.compare.steps import steps_panel
+from pages.compare.texts import compares_texts, texts_panel
 from pages.compare.together import why_not_together
 from pages.compare.wait import wait_for_rollouts
 from pages.shared import link as link_of_screen
@@ -47,6 +48,9 @@ def page() -> None:
         st.info("There is no model here yet. Train the shipped ones with `make checkpoints`, then reload this page.")
         return
     looked = look()
+    if "a" not in st.query_params and compares_texts(looked.model):
+        texts_panel(looked)
+        return
     if why := why_not_playable(looked.model):
         st.caption(f":material/info: {escape_markdown(why)} It stays the model of the other screens.")
     choices = ask_players(looked)

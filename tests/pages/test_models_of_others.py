@@ -46,6 +46,8 @@ SCREENS = [
     ("GPT-NeoX", "residual", {}, 1, "Logit lens"),
     ("GPT-NeoX", "home", {}, 0, "Click a box"),
     ("Mixtral", "feed_forward", {}, 0, "no neurons that can be told apart"),
+    ("Llama", "compare", {"with": "GPT-2"}, 0, "Both have the same tokens"),
+    ("BERT", "compare", {}, 0, "was not trained here"),
     ("BERT", "home", {"input": "the [MASK] sat"}, 0, "says what is missing"),
     ("BERT", "residual", {"picture": "parts"}, 0, "no sum of what was added"),
     ("BERT", "embeddings", {"part": "sum"}, 2, "which the model makes of"),

@@ -58,7 +58,7 @@ SCREENS = [
     ("residual", {"picture": "lens", "edits": "mute:decoder.1.ffn"}, 2, "Logit lens"),
     ("residual", {"picture": "parts"}, 0, "out of reach"),
     ("residual", {"picture": "norms"}, 1, "the length of the residual stream"),
-    ("compare", {}, 0, "was not trained here"),
+    ("compare", {"with": "characters"}, 0, "each character of what was typed"),
     ("bug_lab", {}, 0, "it was not trained here"),
 ]
 

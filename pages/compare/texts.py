@@ -1,0 +1,150 @@
+"""Two models that go on with a text, one of them made elsewhere: what each says, and the character at which they part.
+
+Their tokens may be of different vocabularies, so nothing here compares tokens unless both have the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import streamlit as st
+
+from pages.compare.look import in_link
+from pages.components.prediction_strip import Lane, prediction_strip
+from pages.shared import link as link_of_screen
+from pages.shared import models, resources
+from pages.shared.escape_markdown import escape_markdown
+from pages.shared.input_kinds.kind import MOST_TYPED
+from pages.shared.layout import caption
+from pages.shared.link import carry
+from pages.shared.link_widgets import choose
+from pages.shared.patience import patience
+from pages.shared.session import LookedAt
+from pages.shared.typed import typed
+from xformer.analysis.texts_apart import SaidText, bits_per_character, parting, pieces
+from xformer.errors import InputError, XformerError
+from xformer.subjects import Subject
+
+_CHANGED = "changed"
+
+
+@dataclass(frozen=True)
+class _Player:
+    """A model under a mask and changes."""
+
+    letter: str
+    model: str
+    mask: str = resources.MASKS[0]
+    changes: str = ""
+
+    @property
+    def subject(self) -> Subject:
+        return models.subject(self.model)
+
+
+def compares_texts(model: str) -> bool:
+    """Whether a model is one of others that goes on with a text."""
+    return model in models.foreign_titles() and not models.usable(model) and models.subject(model).input.goes_on
+
+
+def texts_panel(looked: LookedAt) -> None:
+    """Ask for the other model and the text; let both go on with it."""
+    a, title = _Player("A", looked.model), escape_markdown(models.title_of(looked.model))
+    others = _others(looked)
+    link = in_link(looked)
+    st.markdown(f"**A** · {title}")
+    if not others:
+        st.info(
+            "There is no second model here that goes on with a text. Change something on another screen and come back."
+        )
+        link_of_screen.share(link)
+        return
+    other = choose("with", others, next(iter(others)), "B", key="compare_with", widget=st.selectbox, width=480)
+    b = _Player("B", a.model, looked.mask, looked.edits) if other == _CHANGED else _Player("B", other)
+    carry("input")
+    st.text_input("Text", key="input", persist_state="session")
+    link_of_screen.share(link | {"with": other, "input": str(st.session_state["input"])})
+    if why := models.usable(b.model):
+        st.error(escape_markdown(why))
+        return
+    if not b.subject.input.goes_on:
+        st.info(f"{escape_markdown(models.title_of(b.model))} does not go on with a text.", icon=":material/info:")
+        return
+    try:
+        text = typed(st.session_state["input"], MOST_TYPED)
+        sources = [player.subject.input.read(text) for player in (a, b)]
+        with patience("Both go on with the text") as step:
+            runs = [
+                resources.decoded(player.model, source, player.mask, player.changes, step=step)
+                for player, source in zip((a, b), sources, strict=True)
+            ]
+    except (InputError, XformerError) as error:
+        st.error(escape_markdown(str(error)), icon=":material/edit:")
+        return
+    said = [SaidText.of(player.subject.input.plain, run) for player, run in zip((a, b), runs, strict=True)]
+    lanes = [_lane(player, run) for player, run in zip((a, b), runs, strict=True)]
+    prediction_strip(lanes, key="compare_texts")
+    caption(_where(*said))
+    _table(*said)
+    caption(_surprise((a, b), sources, text))
+
+
+def _others(looked: LookedAt) -> dict[str, str]:
+    """What it can be compared with: itself under the changes of the other screens, and all else that goes on with a text."""
+    found = {}
+    if looked.edits or looked.mask != resources.MASKS[0]:
+        found[_CHANGED] = f"{models.title_of(looked.model)}, with what is changed on the other screens"
+    foreign = {name: title for name, title in models.foreign_titles().items() if name != looked.model}
+    own = [name for name in models.shipped() if not models.usable(name) and models.subject(name).input.goes_on]
+    return found | foreign | {name: models.title_of(name) for name in own}
+
+
+def _lane(player: _Player, run: tuple[tuple[int, float], ...]) -> Lane:
+    labels = player.subject.labels
+    return Lane(f"{player.letter} says", tuple(labels[token] for token, _ in run), probability=tuple(p for _, p in run))
+
+
+def _where(one: SaidText, other: SaidText) -> str:
+    at = parting(one, other)
+    if at is None:
+        n = min(len(one.text), len(other.text))
+        return f"They say the same, as far as both go: {n} characters."
+    before = f"after {at} characters that are the same" if at else "at the first character"
+    return f"They part {before}. Each took its likeliest token each time; a bar shows how sure it was."
+
+
+def _table(one: SaidText, other: SaidText) -> None:
+    frame = pieces(one, other)
+    if frame.empty:
+        return
+    for name in ("A says", "B says"):
+        frame[name] = frame[name].str.replace(" ", "·").str.replace("\n", "↵")
+    share = st.column_config.ProgressColumn(min_value=0.0, max_value=1.0, format="percent")
+    st.dataframe(frame, hide_index=True, column_config={"p of A": share, "p of B": share}, key="compare_pieces")
+    st.caption(
+        "The text cut where both have the end of a token, with the product of its tokens’ probabilities; the last row is where "
+        "they part."
+    )
+
+
+def _surprise(players: tuple[_Player, _Player], sources: list[tuple[int, ...]], text: str) -> str:
+    """How far each expected what was typed, for each character; and whether tokens can be compared at all."""
+    said = []
+    for player, source in zip(players, sources, strict=True):
+        run = resources.run(player.model, source, player.mask, player.changes)
+        if len(run.answer) < 1 or run.example.target is not None:
+            continue
+        n = len(text) - len(player.subject.input.plain(source[: len(source) - len(run.answer)]))
+        if n > 0:
+            said.append(f"{player.letter} {bits_per_character(run.loss, len(run.answer), n):.2f}")
+    typed_text = (
+        f"Bits for each character of what was typed, after its first token: {', '.join(said)}. " if said else ""
+    )
+    labels = [player.subject.labels for player in players]
+    same = (
+        "Both have the same tokens."
+        if labels[0] == labels[1]
+        else "They cut a text into different tokens, so what needs a common vocabulary, like the distance of two distributions "
+        "over it, cannot be said."
+    )
+    return typed_text + same
