@@ -35,7 +35,7 @@ def why_panel(view: View, run: Reading, chosen: Selection, view_key: str) -> dic
     where = {"layer": cell.layer, "head": cell.head, "query": cell.query, "key": cell.key, "against": against}
     parts = score_parts(run, **where)
     looks, seen = (
-        f"**{at} · {escape_markdown(names[at])}**" for at, names in ((cell.query, queries), (cell.key, keys))
+        f"**{at} “{escape_markdown(names[at])}”**" for at, names in ((cell.query, queries), (cell.key, keys))
     )
     st.markdown(
         f"{title_of(run, cell)} at {looks} gives {seen} {percent(_weight(run, cell))} of its attention. "
@@ -86,7 +86,7 @@ def _against(run: Reading, cell: Cell, keys: tuple[str, ...]) -> int | None:
         [MEAN, *allowed],
         format_func=lambda key: "the mean of all others it may look at" if key == MEAN else f"{key} · {keys[key]}",
         key="why_against",
-        width=320,
+        width=400,
     )
     return None if chosen == MEAN else chosen
 

@@ -33,6 +33,8 @@ SAFE = {"escape_markdown", "len", "int", "float", "duration", "percent", "megaby
 OURS = {
     "shared/layout.py": {"text"},  # the callers hand it over, and are read here too
     "shared/notebook.py": {"words", "text"},
+    "embeddings/page.py": {"said"},
+    "shared/open_model.py": {"name"},  # of a package that is known here
     "feed_forward/activations.py": {"choice.title"},
     "bug_lab/card.py": {"name"},
     "bug_lab/fit.py": {"name", "why", "words"},

@@ -33,10 +33,10 @@ def test_an_induction_head_is_explained_by_the_head_before_it(open_page: Open) -
 def test_one_walks_back_to_the_head_that_wrote_it_and_returns(open_page: Open) -> None:
     app = open_page(PAGE, **LINK)
     app.button(key="why_back_key_0_0").click().run()
-    assert "Layer 1 · head 1 at **1 · 7**" in said(app)
+    assert "Layer 1 · head 1 at **1 “7”**" in said(app)
     assert "2.1.4-1" in app.query_params["trail"]
     app.button(key="why_step_0").click().run()
-    assert "Layer 2 · head 1 at **4 · 3**" in said(app)
+    assert "Layer 2 · head 1 at **4 “3”**" in said(app)
     assert "trail" not in app.query_params
 
 

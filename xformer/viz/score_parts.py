@@ -9,11 +9,12 @@ from xformer.analysis.score_parts import why as why_table
 from xformer.reading import Reading
 from xformer.viz.theme import diverging, vega_scale
 
-SHOWN = 9
+SHOWN = 7
 """So many writers of each side have a row or a column of their own; the others share one."""
 RANKED = 10
-CELL = 30
+CELL = 26
 OTHERS = "all others"
+_SHORT = {"feed-forward": "ffn"}
 
 
 def why(
@@ -21,12 +22,11 @@ def why(
 ) -> alt.HConcatChart:
     """`analysis.why`: the pairs that add most to the key's advantage, and all of them as a matrix, the strongest first."""
     frame = why_table(reading, layer=layer, head=head, query=query, key=key, against=against)
+    frame = frame.replace({"query_source": _SHORT, "key_source": _SHORT}, regex=True)
     ranked = frame.head(RANKED).assign(pair=lambda f: f["query_source"] + "  ×  " + f["key_source"])
     cells, orders = _gathered(frame)
     limit = max(map(abs, [*cells["advantage"].tolist(), *ranked["advantage"].tolist()])) or 1.0
-    colour = alt.Color(
-        "advantage:Q", scale=alt.Scale(**vega_scale(diverging(dark), -limit, limit)), title="adds to the choice"
-    )
+    colour = alt.Color("advantage:Q", scale=alt.Scale(**vega_scale(diverging(dark), -limit, limit)), legend=None)
     hover = [
         alt.Tooltip("query_source", title="at the query"),
         alt.Tooltip("key_source", title="at the key"),
@@ -38,11 +38,11 @@ def why(
         .mark_bar()
         .encode(
             x=alt.X("advantage:Q", title="adds to the choice"),
-            y=alt.Y("pair:N", sort=ranked["pair"].tolist(), title=None, axis=alt.Axis(labelLimit=320)),
+            y=alt.Y("pair:N", sort=ranked["pair"].tolist(), title=None, axis=alt.Axis(labelLimit=260)),
             color=colour,
             tooltip=hover,
         )
-        .properties(width=240, height=24 * len(ranked))
+        .properties(width=140, height=24 * len(ranked))
     )
     rows, columns = orders
     matrix = (
@@ -53,9 +53,9 @@ def why(
                 "key_source:N",
                 sort=columns,
                 title=None,
-                axis=alt.Axis(labelAngle=-45, labelLimit=160, labelOverlap=False),
+                axis=alt.Axis(labelAngle=-45, labelLimit=140, labelOverlap=False),
             ),
-            y=alt.Y("query_source:N", sort=rows, title=None, axis=alt.Axis(labelLimit=180, labelOverlap=False)),
+            y=alt.Y("query_source:N", sort=rows, title=None, axis=alt.Axis(labelLimit=140, labelOverlap=False)),
             color=colour,
             tooltip=hover,
         )
