@@ -54,7 +54,6 @@ OURS = {
     "runs/selected_run.py": {"name"},
     "attention/attention_steps.py": {"title", "layer.title"},
     "attention/head_scores.py": {"name"},
-    "shared/open_model.py": {"name"},
     "train/run_actions.py": {"words"},
     "train/charts.py": {"curves.title"},
     "train/controls.py": {"words"},
