@@ -52,14 +52,16 @@ def texts_panel(looked: LookedAt) -> None:
     a, title = _Player("A", looked.model), escape_markdown(models.title_of(looked.model))
     others = _others(looked)
     link = in_link(looked)
-    st.markdown(f"**A** · {title}")
+    one, two = st.columns([2, 3], vertical_alignment="bottom")
+    one.markdown(f"**A** · {title}")
     if not others:
         st.info(
             "There is no second model here that goes on with a text. Change something on another screen and come back."
         )
         link_of_screen.share(link)
         return
-    other = choose("with", others, next(iter(others)), "B", key="compare_with", widget=st.selectbox, width=480)
+    with two:
+        other = choose("with", others, next(iter(others)), "B", key="compare_with", widget=st.selectbox)
     b = _Player("B", a.model, looked.mask, looked.edits) if other == _CHANGED else _Player("B", other)
     carry("input")
     st.text_input("Text", key="input", persist_state="session")
@@ -109,7 +111,8 @@ def _where(one: SaidText, other: SaidText) -> str:
     if at is None:
         n = min(len(one.text), len(other.text))
         return f"They say the same, as far as both go: {n} characters."
-    before = f"after {at} characters that are the same" if at else "at the first character"
+    same = f"{at} characters that are the same" if at != 1 else "1 character that is the same"
+    before = f"after {same}" if at else "at the first character"
     return f"They part {before}. Each took its likeliest token each time; a bar shows how sure it was."
 
 

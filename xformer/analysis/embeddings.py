@@ -75,16 +75,20 @@ def principal_axes(reading: Reading, stack: str | None = None) -> Pca:
 def projection(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
     """The vocabulary along its `principal_axes`, one row a token: id, token, positions, PC1, PC2, PC3.
 
-    `positions` says where it stands in the input: "0, 4", or "" where it does not.
+    `positions` says where it stands in the input: "0, 4", or "" where it does not; `attrs["explained"]` has the share of the
+    variance along each axis.
     """
     where: dict[int, list[str]] = {}
     for position, token in enumerate(reading.ids(stack)):
         where.setdefault(token, []).append(str(position))
-    points = principal_axes(reading, stack).points
+    axes = principal_axes(reading, stack)
+    points = axes.points
     labels = _as_many(reading.subject.labels, len(points))
     table = pd.DataFrame({"id": range(len(labels)), "token": labels})
     table["positions"] = [", ".join(where.get(token, [])) for token in range(len(labels))]
-    return table.join(pd.DataFrame(points.numpy(), columns=[f"PC{axis + 1}" for axis in range(points.shape[1])]))
+    found = table.join(pd.DataFrame(points.numpy(), columns=[f"PC{axis + 1}" for axis in range(points.shape[1])]))
+    found.attrs["explained"] = axes.explained.tolist()
+    return found
 
 
 def neighbours(reading: Reading, *, token: int, stack: str | None = None, n: int = 8) -> pd.DataFrame:

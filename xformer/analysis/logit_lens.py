@@ -6,7 +6,7 @@ logit lens      logits(x) = W_U · norm(x) + b_U   for the stream x after each s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 import torch
@@ -15,6 +15,9 @@ from torch import Tensor
 
 from xformer.analysis.stream import positions_of, stream
 from xformer.reading import Reading
+
+MOST_AT_ONCE = 8_000_000
+"""Logits that are worked out at a time."""
 
 
 @torch.no_grad()
@@ -34,8 +37,7 @@ def lens(reading: Reading, positions: Sequence[int] | None = None) -> pd.DataFra
     names, counted = reading.subject.labels, looked_at(reading, positions)
     answer = torch.tensor([reading.explained(at) for at in counted], dtype=torch.long)  # [asked]
     frames = []
-    for depth, (point, x) in enumerate(stream(reading).items()):  # one at a time: a vocabulary may be large
-        p = reading.subject.unembed(x[:1, counted])[0].softmax(dim=-1).cpu()  # [asked, vocab]
+    for depth, (point, p) in enumerate(_probabilities(reading, counted)):
         best = p.max(dim=-1)
         columns: dict[str, object] = {
             "depth": depth,
@@ -50,6 +52,19 @@ def lens(reading: Reading, positions: Sequence[int] | None = None) -> pd.DataFra
             columns["right"] = (best.indices == answer).tolist()
         frames.append(pd.DataFrame(columns))
     return pd.concat(frames, ignore_index=True)
+
+
+def _probabilities(reading: Reading, counted: Sequence[int]) -> Iterator[tuple[str, Float[Tensor, "asked vocab"]]]:
+    """What each point of the stream would say at some positions. As many points at a time as `MOST_AT_ONCE` allows: a large
+    vocabulary's matrix is slow to read, and all its logits together are too many to hold.
+    """
+    points = list(stream(reading).items())
+    together = max(1, MOST_AT_ONCE // max(1, len(counted) * len(reading.subject.labels)))
+    for first in range(0, len(points), together):
+        some = points[first : first + together]
+        x = torch.cat([state[:1, counted] for _, state in some], dim=1)  # [1, point · asked, d_model]
+        p = reading.subject.unembed(x)[0].softmax(dim=-1).cpu().unflatten(0, (len(some), len(counted)))
+        yield from ((point, p[index]) for index, (point, _) in enumerate(some))
 
 
 def looked_at(reading: Reading, positions: Sequence[int] | None = None) -> list[int]:

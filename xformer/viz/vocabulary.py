@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from xformer.analysis.embeddings import neighbours, principal_axes
+from xformer.analysis.embeddings import neighbours
 from xformer.analysis.embeddings import projection as projection_table
 from xformer.reading import Reading
 from xformer.viz import theme
@@ -39,12 +39,12 @@ def projection(
     its neighbours, and others evenly apart by their numbers.
     """
     table = projection_table(reading, stack=stack)
+    shares = [percent(share, 1) for share in table.attrs["explained"]]
     table = table.assign(shown=table["positions"] != "")
     if len(table) > MOST_POINTS_DRAWN:
         beside = [] if near is None else [near, *neighbours(reading, token=near, stack=stack)["id"]]
         drawn = table.index.isin([*beside, *np.linspace(0, len(table) - 1, MOST_POINTS_DRAWN).astype(int)])
         table = table[drawn | table["shown"]].assign(named=lambda one: one["shown"] | one["id"].isin(beside))
-    shares = [percent(share, 1) for share in principal_axes(reading, stack).explained.tolist()]
     return _in_space(table, shares, dark) if axes == 3 else _in_the_plane(table, shares, near, dark)
 
 
