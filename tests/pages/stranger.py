@@ -18,7 +18,7 @@ from pages.shared import models
 from xformer.config import ModelConfig
 from xformer.decoding import GREEDY, Sampling, Step
 from xformer.edits import AnyEdit
-from xformer.errors import InputError
+from xformer.errors import InputError, UnavailableError
 from xformer.model import Transformer
 from xformer.model_shape import ModelShape
 from xformer.subjects import BareModel, Input, Subject
@@ -123,6 +123,9 @@ class Stranger:
         self, example: Example, n: int | None = None, *, sampling: Sampling = GREEDY, **how: Any
     ) -> Iterator[Step]:
         return self._steps(example, n, sampling=sampling, **how)
+
+    def heads_read(self, *what: object, **how: object) -> Tensor:
+        raise UnavailableError("The queries and keys of this model are out of reach.")
 
     def check_fits(self, example: Example, allowed_bytes: int) -> None:
         if allowed_bytes < 0:

@@ -36,11 +36,10 @@ def test_nothing_of_ours_can_be_reached(name: str) -> None:
             ask(subject)
 
 
-WEIGHTS = "is of another kind"
 SCREENS = [
     ("home", {}, 0, "Click a box"),
     ("attention", {"panel": "scores of all heads"}, 0, "Shares of a head's attention"),
-    ("attention", {"panel": "step by step"}, 4, WEIGHTS),
+    ("attention", {"panel": "step by step"}, 4, "out of reach"),
     (
         "attention",
         {"panel": "change the run", "edits": "silence:decoder.0.attn.1,token:1.99"},
