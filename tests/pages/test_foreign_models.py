@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import xformer
 from pages.attention.change import search_tokens
 from pages.shared import foreign_models, models
 from pages.shared.byte_cache import shared
@@ -170,3 +171,12 @@ def test_a_large_run_is_shown_by_small_pictures(open_page: Open, monkeypatch: py
     assert header["layers"][0]["runs"][1]["silenced"] == [2]
     assert header["layers"][0]["moved"] == [0] * 6  # it looks where it looked
     assert max(header["layers"][1]["moved"]) > 0
+
+
+def test_a_rollout_of_many_layers_is_drawn(served: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = xformer.read(served / "tiny-llama", "the cat sat on the mat " * 10)
+    spec = xformer.viz.rollout(reading).to_dict()
+    assert len(spec["data"]["values"]) == 2 * 30 * 30
+    monkeypatch.setattr("xformer.viz.attention_rollout.MOST_CELLS", 1000)
+    spec = xformer.viz.rollout(reading).to_dict()
+    assert {row["layer"] for row in spec["data"]["values"]} == {2}

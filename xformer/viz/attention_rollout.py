@@ -11,16 +11,23 @@ from xformer.viz.theme import sequential, vega_scale
 
 ROW_WIDTH = 1080
 """Pixels that the layers share in a row."""
+MOST_CELLS = 20_000
 
 
 def rollout(reading: Reading, *, stack: str | None = None, dark: bool = False) -> alt.FacetChart:
-    """`analysis.rollout`: a heatmap for each layer; rows are positions, columns the input tokens that reach them."""
+    """`analysis.rollout`: a heatmap for each layer; rows are positions, columns the input tokens that reach them.
+
+    Of layers with more than `MOST_CELLS` cells together so many are drawn as fit, evenly spaced, the last among them.
+    """
     frame = rollout_table(reading, stack=stack)
+    layers = frame["layer"].unique()
+    every = -(-len(frame) // MOST_CELLS)
+    frame = frame[frame["layer"].isin(layers[::-1][::every])]
     order = list(dict.fromkeys(frame["query"]))
     size = int(np.clip(26 * len(order), 150, 320))
     scale = alt.Scale(**vega_scale(sequential(dark), 0, 1))
     return (
-        alt.Chart(frame)
+        alt.Chart(alt.Data(values=frame.to_dict("records")))  # a table of Altair's has 5,000 rows at most
         .mark_rect()
         .encode(
             x=alt.X("key:N", sort=order, title="input token", axis=alt.Axis(labelOverlap=True)),
