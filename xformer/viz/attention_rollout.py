@@ -22,7 +22,7 @@ def rollout(reading: Reading, *, stack: str | None = None, dark: bool = False) -
     frame = rollout_table(reading, stack=stack)
     layers = frame["layer"].unique()
     every = -(-len(frame) // MOST_CELLS)
-    frame = frame[frame["layer"].isin(layers[::-1][::every])]
+    frame = frame.loc[frame["layer"].isin(list(layers)[::-1][::every])]
     order = list(dict.fromkeys(frame["query"]))
     size = int(np.clip(26 * len(order), 150, 320))
     scale = alt.Scale(**vega_scale(sequential(dark), 0, 1))
