@@ -5,11 +5,10 @@ Their tokens may be of different vocabularies, so nothing here compares tokens u
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import streamlit as st
 
 from pages.compare.look import in_link
+from pages.compare.text_player import TextPlayer, surprise
 from pages.components.prediction_strip import Lane, prediction_strip
 from pages.shared import link as link_of_screen
 from pages.shared import models, resources
@@ -21,25 +20,10 @@ from pages.shared.link_widgets import choose
 from pages.shared.patience import patience
 from pages.shared.session import LookedAt
 from pages.shared.typed import typed
-from xformer.analysis.texts_apart import SaidText, bits_per_character, parting, pieces
+from xformer.analysis.texts_apart import SaidText, parting, pieces
 from xformer.errors import InputError, XformerError
-from xformer.subjects import Subject
 
 _CHANGED = "changed"
-
-
-@dataclass(frozen=True)
-class _Player:
-    """A model under a mask and changes."""
-
-    letter: str
-    model: str
-    mask: str = resources.MASKS[0]
-    changes: str = ""
-
-    @property
-    def subject(self) -> Subject:
-        return models.subject(self.model)
 
 
 def compares_texts(model: str) -> bool:
@@ -49,7 +33,7 @@ def compares_texts(model: str) -> bool:
 
 def texts_panel(looked: LookedAt) -> None:
     """Ask for the other model and the text; let both go on with it."""
-    a, title = _Player("A", looked.model), escape_markdown(models.title_of(looked.model))
+    a, title = TextPlayer("A", looked.model), escape_markdown(models.title_of(looked.model))
     others = _others(looked)
     link = in_link(looked)
     one, two = st.columns([2, 3], vertical_alignment="bottom")
@@ -62,7 +46,7 @@ def texts_panel(looked: LookedAt) -> None:
         return
     with two:
         other = choose("with", others, next(iter(others)), "B", key="compare_with", widget=st.selectbox)
-    b = _Player("B", a.model, looked.mask, looked.edits) if other == _CHANGED else _Player("B", other)
+    b = TextPlayer("B", a.model, looked.mask, looked.edits) if other == _CHANGED else TextPlayer("B", other)
     carry("input")
     st.text_input("Text", key="input", persist_state="session")
     link_of_screen.share(link | {"with": other, "input": str(st.session_state["input"])})
@@ -88,7 +72,7 @@ def texts_panel(looked: LookedAt) -> None:
     prediction_strip(lanes, key="compare_texts")
     caption(_where(*said))
     _table(*said)
-    caption(_surprise((a, b), sources, text))
+    caption(surprise((a, b), sources, text))
 
 
 def _others(looked: LookedAt) -> dict[str, str]:
@@ -101,7 +85,7 @@ def _others(looked: LookedAt) -> dict[str, str]:
     return found | foreign | {name: models.title_of(name) for name in own}
 
 
-def _lane(player: _Player, run: tuple[tuple[int, float], ...]) -> Lane:
+def _lane(player: TextPlayer, run: tuple[tuple[int, float], ...]) -> Lane:
     labels = player.subject.labels
     return Lane(f"{player.letter} says", tuple(labels[token] for token, _ in run), probability=tuple(p for _, p in run))
 
@@ -128,26 +112,3 @@ def _table(one: SaidText, other: SaidText) -> None:
         "The text cut where both have the end of a token, with the product of its tokens’ probabilities; the last row is where "
         "they part."
     )
-
-
-def _surprise(players: tuple[_Player, _Player], sources: list[tuple[int, ...]], text: str) -> str:
-    """How far each expected what was typed, for each character; and whether tokens can be compared at all."""
-    said = []
-    for player, source in zip(players, sources, strict=True):
-        run = resources.run(player.model, source, player.mask, player.changes)
-        if len(run.answer) < 1 or run.example.target is not None:
-            continue
-        n = len(text) - len(player.subject.input.plain(source[: len(source) - len(run.answer)]))
-        if n > 0:
-            said.append(f"{player.letter} {bits_per_character(run.loss, len(run.answer), n):.2f}")
-    typed_text = (
-        f"Bits for each character of what was typed, after its first token: {', '.join(said)}. " if said else ""
-    )
-    labels = [player.subject.labels for player in players]
-    same = (
-        "Both have the same tokens."
-        if labels[0] == labels[1]
-        else "They cut a text into different tokens, so what needs a common vocabulary, like the distance of two distributions "
-        "over it, cannot be said."
-    )
-    return typed_text + same

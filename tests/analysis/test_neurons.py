@@ -148,7 +148,7 @@ def test_a_survey_knows_how_to_make_it_again_and_what_it_needs(tmp_path: Path) -
     again = eval(str(found.recipe), {"xformer": xformer})
     assert again.fired["encoder.0.ffn"].equal(found.fired["encoder.0.ffn"])
     assert (again.n_inputs, again.n_asked) == (14, 30)
-    with pytest.raises(InputError, match="'model' has none"):
+    with pytest.raises(InputError, match="'model' is none"):
         survey(BareModel(model), 30)  # pyright: ignore[reportArgumentType]
 
 
