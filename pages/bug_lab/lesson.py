@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from pages.shared import models
 from pages.shared.model_card import card_of_model
+from pages.shared.shown_path import shown_path
 from pages.shared.view import View
 from xformer.bugs import Bug
 from xformer.bugs.lab import lab_run
@@ -75,7 +75,7 @@ def lesson_code(view: View, bug: Bug, preset: Preset) -> list[str]:
         "from xformer.bugs.lab import lab_run",
         "from xformer.config import TrainConfig",
         "from xformer.presets import Preset",
-        f'checkpoint = xformer.load("{models.shown_path(view.model)}")',
+        f'checkpoint = xformer.load("{shown_path(view.model)}")',
         f"train = TrainConfig(steps={train.steps}, batch_size={train.batch_size}, peak_lr={train.peak_lr}, "
         f"log_every={train.log_every}, held_out={HELD_OUT}, snapshot_every=0)",
         'preset = Preset("lab", "lab", "", checkpoint.config, checkpoint.task.config, train)',

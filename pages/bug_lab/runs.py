@@ -12,6 +12,7 @@ import streamlit as st
 from pages.shared import models, resources
 from pages.shared.byte_cache import kept, shared
 from pages.shared.patience import Step
+from pages.shared.shown_path import shown_path
 from pages.shared.view import View
 from xformer.bugs import WHOLE_RUNS, Bug
 from xformer.bugs.read import read_both, right_and_wrong
@@ -75,7 +76,7 @@ def reading_code(view: View, bug: Bug) -> list[str]:
     """The lines that make the readings `right` and `wrong`."""
     typed = view.input.text(view.source)
     how = "".join(f", {name}={value!r}" for name, value in _how(view).items() if value not in (None, ""))
-    call = f"read_both({models.shown_path(view.model)!r}, {typed!r}, {bug.name!r}{how})"
+    call = f"read_both({shown_path(view.model)!r}, {typed!r}, {bug.name!r}{how})"
     return ["from xformer.bugs.read import read_both", f"right, wrong = {call}"]
 
 

@@ -10,14 +10,14 @@ import streamlit as st
 from pages.compare.choice import LETTERS, Choice, why_not_playable
 from pages.compare.settings import settings
 from pages.compare.state import show, state
-from pages.shared import models
+from pages.shared import models, run_weights
 from pages.shared.escape_markdown import escape_markdown
 from xformer.errors import XformerError
 
 
 def card(index: int, choice: Choice, n: int) -> None:
     """Draw the card of a player, one of n."""
-    runs, of_run = models.trained(), models.run_and_step(choice.model)
+    runs, of_run = run_weights.trained(), models.run_and_step(choice.model)
     chosen = choice.model if of_run is None else of_run[0]
     shipped = [name for name in models.shipped() if why_not_playable(name) is None]
     line: dict[str, Any] = {"horizontal": True, "wrap": False, "gap": "xsmall", "vertical_alignment": "center"}
@@ -68,7 +68,7 @@ def _ask_step(index: int, run: str, step: int | None, *, narrow: bool) -> None:
     show(f"compare_step_{index}", step)
     st.selectbox(
         f"Step of player {LETTERS[index]}",
-        list(dict.fromkeys([*models.steps_of(run), step])),
+        list(dict.fromkeys([*run_weights.steps_of(run), step])),
         format_func=lambda at: f"step {at:,}",
         key=f"compare_step_{index}",
         on_change=_choose_step,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from pages.shared import models
 from pages.shared.resources import MASKS
+from pages.shared.shown_path import shown_path
 from xformer.analysis import Contender
 from xformer.decoding import GREEDY, Sampling
 from xformer.errors import InputError, XformerError
@@ -62,7 +63,7 @@ class Choice:
     def contender(self, name: str) -> Contender:
         """What the library compares."""
         return Contender.load(
-            models.shown_path(self.model),
+            shown_path(self.model),
             name,
             causal=None if self.mask == MASKS[0] else self.mask == "causal",
             changes=",".join(self.changes),

@@ -10,7 +10,7 @@ from dataclasses import replace
 import streamlit as st
 
 from pages.compare.choice import Choice, read_choice, why_not_playable
-from pages.shared import models
+from pages.shared import models, run_weights
 from pages.shared.model_choice import choose_model
 from pages.shared.resources import MASKS
 from pages.shared.session import LookedAt, follow_the_link, looked_at
@@ -24,7 +24,7 @@ def look() -> LookedAt:
     """What is looked at; on a first visit what the link asks for, else the first player's model, else the usual one."""
     follow_the_link({"mask": MASKS})
     visit = st.session_state
-    known = [*models.shipped(), *models.foreign_titles(), *models.trained()]
+    known = [*models.shipped(), *models.foreign_titles(), *run_weights.trained()]
     if visit.get("model") not in known and not _look_at_first(st.query_params.get("a", "")):
         choose_model(known[0])
     visit.setdefault("mask", MASKS[0])
@@ -68,7 +68,7 @@ def beside(choice: Choice) -> Choice:
     if choice != own:
         return own
     if (of_run := models.run_and_step(choice.model)) is not None:
-        earlier = [step for step in models.steps_of(of_run[0]) if step < (of_run[1] or 0)]
+        earlier = [step for step in run_weights.steps_of(of_run[0]) if step < (of_run[1] or 0)]
         if earlier:
             return Choice(f"{of_run[0]}@{min(earlier, key=lambda step: abs(step - EARLIER_STEP))}")
     return replace(own, mask="full" if own.shape.is_causal else "causal")
@@ -76,7 +76,7 @@ def beside(choice: Choice) -> Choice:
 
 def usual_choices() -> list[Choice]:
     """Who plays where nothing that is looked at can: the first model that can, and a contrast to it."""
-    every = [models.resolved(name) or name for name in (*models.shipped(), *models.trained())]
+    every = [models.resolved(name) or name for name in (*models.shipped(), *run_weights.trained())]
     own = Choice(next(name for name in every if why_not_playable(name) is None))
     return [own, beside(own)]
 

@@ -25,7 +25,7 @@ from pages.compare.texts import compares_texts, texts_panel
 from pages.compare.together import why_not_together
 from pages.compare.wait import wait_for_rollouts
 from pages.shared import link as link_of_screen
-from pages.shared import models
+from pages.shared import models, run_weights
 from pages.shared.background_job import TICK
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import what_to_notice
@@ -44,7 +44,7 @@ PANELS = {
 
 def page() -> None:
     st.title("Compare :small[:gray[Where do two predictions part?]]", anchor=False)
-    if not models.shipped() and not models.trained():
+    if not models.shipped() and not run_weights.trained():
         st.info("There is no model here yet. Train the shipped ones with `make checkpoints`, then reload this page.")
         return
     looked = look()

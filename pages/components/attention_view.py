@@ -32,8 +32,6 @@ _component = component(
     css=(_HERE / "attention_view.css").read_text(encoding="utf-8"),
     js="\n".join((_HERE / "attention_view_js" / f"{part}.js").read_text(encoding="utf-8") for part in _PARTS),
 )
-
-
 SHOWN = ("both", "matrix", "arcs")
 SCALES = ("fixed", "own", "log", "rest")
 """What the colours mean: 0 to 1, up to each head's largest, a logarithm, or up to the largest besides the first key."""
@@ -131,8 +129,7 @@ def _read(sent: dict[str, Any]) -> Selection:
     heads = (
         sorted({head for head in arcs if type(head) is int and 0 <= head < MOST_HEADS}) if type(arcs) is list else ()
     )
-    shown = sent.get("shown")
-    scale = sent.get("scale")
+    shown, scale = sent.get("shown"), sent.get("scale")
     look = Look(scale if scale in SCALES else SCALES[0], shown if shown in SHOWN else SHOWN[0], tuple(heads))
     return Selection(number("layer") or 0, number("head") or 0, number("query"), number("key"), look)
 
@@ -148,6 +145,5 @@ def _inside(selection: Any, shapes: Sequence[tuple[int, ...]]) -> Selection:
         return value if value is not None and 0 <= value < size else None
 
     head = min(max(selection.head, 0), heads - 1)
-    look = selection.looks
-    look = replace(look, arcs=tuple(one for one in look.arcs if one < min(heads, MOST_HEADS)))
+    look = replace(selection.looks, arcs=tuple(one for one in selection.looks.arcs if one < min(heads, MOST_HEADS)))
     return Selection(layer, head, known(selection.query, queries), known(selection.key, keys), look)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import streamlit as st
 
-from pages.shared.models import shown_path
+from pages.shared.shown_path import shown_path
 from pages.shared.view import View
 from xformer.analysis.neuron_survey import Survey, fitting, surveying
 from xformer.subjects import TaskModel

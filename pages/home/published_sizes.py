@@ -21,7 +21,7 @@ from xformer.counting import Part, count_with_projections_to, n_parameters, para
 from xformer.presets import PUBLISHED
 from xformer.reading import from_trace
 from xformer.trace import Trace
-from xformer.viz.packing import PatternLayer, pack
+from xformer.viz.packing import AnyLayer, pack
 from xformer.viz.pattern_layers import pattern_layers
 from xformer.words import percent
 
@@ -36,7 +36,7 @@ class Pass:
     """A forward pass of a model with random weights."""
 
     trace: Trace
-    layers: list[PatternLayer]
+    layers: list[AnyLayer]
     seconds: float
     loss: float
     """Mean −log p of random tokens, in nats."""

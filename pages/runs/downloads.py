@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from pages.shared import models, run_store
+from pages.shared import run_store, run_weights
 from xformer.training.metric_files import event_files, folder_name, metrics_csv
 from xformer.training.run_store import Entry
 from xformer.training.transfer import to_file
@@ -16,7 +16,7 @@ def downloads(entry: Entry, entries: Sequence[Entry], names: dict[str, str]) -> 
     """The buttons of the selected run; metrics are those of all chosen `entries`, called by their `names`."""
     store = run_store.store()
     file = folder_name(entry.name)
-    if steps := models.steps_of(entry.id):
+    if steps := run_weights.steps_of(entry.id):
         st.download_button(
             f"Weights of step {steps[-1]:,}",
             lambda: to_file(store, entry.id),

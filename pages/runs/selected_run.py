@@ -10,7 +10,7 @@ from pages.runs.curves import labels
 from pages.runs.description import description
 from pages.runs.downloads import downloads
 from pages.runs.state import runs_state
-from pages.shared import models, run_commands, run_store, screens
+from pages.shared import run_commands, run_store, run_weights, screens
 from pages.shared.model_choice import choose_model
 from xformer.training.repair import DAMAGED
 from xformer.training.run_store import ELSEWHERE, RESUMABLE, Entry
@@ -77,7 +77,7 @@ def _on_deleting(entry: Entry, mine: bool) -> str:
 
 def _open_on(entry: Entry) -> None:
     """One press to each screen that shows a model, at the step that is chosen here."""
-    steps = models.steps_of(entry.id)
+    steps = run_weights.steps_of(entry.id)
     if not steps:
         st.caption("It has no weights to look at yet.")
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.shared import foreign_models, models, run_store
+from pages.shared import foreign_models, models, run_store, run_weights
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link import carry
 from pages.shared.open_model import WANTED, open_model
@@ -14,7 +14,7 @@ from xformer.training.transfer import ImportResult
 
 def ask_model() -> str:
     """The name of the model that runs, with the step of a run written out."""
-    runs = models.trained()
+    runs = run_weights.trained()
     others = models.foreign_titles()
     options = [*models.shipped(), *others, *runs]
     if (wanted := st.session_state.pop(WANTED, None)) is not None:
@@ -67,7 +67,7 @@ def choose_model(name: str) -> bool:
 
 
 def _ask_step(run: str) -> int:
-    steps = models.steps_of(run)
+    steps = run_weights.steps_of(run)
     if len(steps) == 1:
         return steps[0]
     if st.session_state.get("model_step_of") != run or st.session_state.get("model_step") not in steps:

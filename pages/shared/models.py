@@ -14,16 +14,14 @@ import streamlit as st
 
 from pages.shared import foreign_models, run_store
 from pages.shared.byte_cache import kept
+from pages.shared.run_weights import steps_of
 from xformer import Checkpoint, load
-from xformer.checkpoints import FILE
 from xformer.errors import RunStoreError, UnavailableError, XformerError
 from xformer.subjects import Subject, TaskModel
-from xformer.training.snapshots import snapshot_file, snapshot_steps
+from xformer.training.snapshots import snapshot_file
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "checkpoints"
-RUNS = Path("runs")
-"""What a visitor reads of the folder of runs, which is nobody's business on a server."""
 _RUN = re.compile(r"([0-9a-f]{8})(?:@(\d{1,9}))?", re.ASCII)
 
 
@@ -33,32 +31,6 @@ def shipped() -> tuple[str, ...]:
     names = sorted(path.parent.name for path in FOLDER.glob("*/model.safetensors"))
     first = [name for name in ("reverse-small", "reverse") if name in names]
     return tuple(first + [name for name in names if name not in first])
-
-
-def trained() -> dict[str, str]:
-    """The runs that have weights to look at, the latest first: their ids and names."""
-    try:
-        return {entry.id: entry.name for entry in run_store.entries() if has_weights(entry.id)}
-    except RunStoreError:
-        return {}
-
-
-def has_weights(run: str) -> bool:
-    """Whether there is anything of a run to look at yet."""
-    folder = run_store.store().folder_of(run)
-    try:
-        return (folder / FILE).exists() or bool(snapshot_steps(folder))
-    except OSError:  # a folder that may not be read
-        return False
-
-
-def steps_of(run: str) -> list[int]:
-    """The steps of a run that can be looked at, in order."""
-    folder = run_store.store().folder_of(run)
-    steps = snapshot_steps(folder)
-    if not steps and (folder / FILE).exists():
-        return [run_store.store().entry(run).step]
-    return steps
 
 
 def run_and_step(name: str) -> tuple[str, int | None] | None:
@@ -110,19 +82,6 @@ def path_of(name: str) -> Path:
     folder = run_store.store().folder_of(run)
     file = snapshot_file(folder, step or 0)
     return file if step is not None and file.exists() else folder
-
-
-def shown_path(name: str) -> str:
-    """The same as the code at a picture writes it: from the project's folder, or from `RUNS` where runs are kept elsewhere."""
-    if foreign_models.is_foreign(name):
-        return foreign_models.shown_path(name)
-    if name in foreign_titles():
-        return name
-    path = path_of(name)
-    if path.is_relative_to(ROOT):
-        return str(path.relative_to(ROOT))
-    folder = run_store.store().folder
-    return str(RUNS / path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
 
 
 @kept

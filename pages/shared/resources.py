@@ -14,8 +14,9 @@ from altair.utils import schemapi
 
 from pages.shared import run_store
 from pages.shared.byte_cache import budget, shared
-from pages.shared.models import shipped, shown_path, subject, usable
+from pages.shared.models import shipped, subject, usable
 from pages.shared.patience import Step
+from pages.shared.shown_path import shown_path
 from xformer import decoding, edits
 from xformer.decoding import Sampling
 from xformer.edits import AnyEdit

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from pages.shared import models, resources
+from pages.shared import models, resources, run_weights
 from pages.shared.changes import interventions_on, show_chips
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.input_kinds import kind_of
@@ -31,7 +31,7 @@ LINKED = ("input", "mask", "edits")
 def open_page(title: str, question: str) -> View:
     """Draw the heading and the sidebar; stop the page with one plain sentence where there is nothing to show."""
     st.title(f"{title} :small[:gray[{question}]]", anchor=False)
-    if not (models.shipped() or models.foreign_titles() or models.trained()):
+    if not (models.shipped() or models.foreign_titles() or run_weights.trained()):
         st.info("There is no model here yet. Train the shipped ones with `make checkpoints`, then reload this page.")
         st.stop()
     follow_the_link({"mask": resources.MASKS})

@@ -13,6 +13,7 @@ import streamlit as st
 from pages.components.prediction_strip import Lane
 from pages.shared import resources
 from pages.shared.escape_markdown import escape_markdown
+from pages.shared.input_kinds.lanes import moved, said_lane
 from pages.shared.link import carry
 from pages.shared.typed import typed
 from xformer.errors import InputError
@@ -87,8 +88,8 @@ class InputKind:
 
     def rows(self, run: Reading, changed: Reading | None = None, name: str = "") -> list[Lane]:
         """The input, what the model says to it, and what it says in the changed run, aligned by position."""
-        says = _said("says" if run.open_output is None else "says next", run)
-        more = [] if changed is None else [_said(name, changed, says)]
+        says = said_lane("says" if run.open_output is None else "says next", run)
+        more = [] if changed is None else [said_lane(name, changed, says)]
         return [*self.read_rows(run), says, *more]
 
     def sentence(self, original: Reading, changed: Reading | None, what: str) -> str:
@@ -106,37 +107,6 @@ class InputKind:
     def score(self, subject: Subject, figures: dict[str, Any]) -> tuple[str, str, str]:
         """How well it does on inputs that it never saw, as label, value and help of a tile."""
         return "Exact match", percent(figures["exact_match"]), "Whole sequences right."
-
-
-def moved(original: Reading, changed: Reading) -> str:
-    """Where something else is said: as the strip shows it, the likeliest token after the last one of a text included."""
-    before, after = (run.logits[0].argmax(dim=-1) for run in (original, changed))
-    asked = original.example.labels[0] >= 0
-    if original.example.target is None and not original.has_right_answer:
-        asked[-1] = True
-    is_same = bool((before[: len(asked)][asked] == after[: len(asked)][asked]).all())
-    return "It says the same." if is_same else "Outlined: changed."
-
-
-def first_asked(run: Reading) -> int:
-    """The first output that is asked for; where none is, the one that says what follows."""
-    return (*run.asked, run.open_output or 0)[0]
-
-
-def _said(name: str, run: Reading, before: Lane | None = None) -> Lane:
-    predicted, probability = run.predicted, run.probability
-    if run.open_output is not None:
-        last = run.logits[0, run.open_output].softmax(dim=-1).max(dim=-1)
-        predicted, probability = (*predicted, int(last.indices)), (*probability, last.values.item())
-    tokens = tuple(run.subject.labels[token] for token in predicted)
-    return Lane(
-        name,
-        tokens,
-        right=run.right if run.has_right_answer else (),
-        probability=probability,
-        offset=first_asked(run),
-        moved=() if before is None else tuple(a != b for a, b in zip(tokens, before.tokens, strict=True)),
-    )
 
 
 def _type(text: str) -> None:

@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 from pages.components.prediction_strip import Lane
-from pages.shared.input_kinds.kind import InputKind, first_asked, moved
+from pages.shared.input_kinds.kind import InputKind
+from pages.shared.input_kinds.lanes import first_asked, moved
 from xformer.reading import Reading
 from xformer.subjects import Subject
 from xformer.words import percent
