@@ -61,15 +61,18 @@ def stream_parts(reading: Reading, stack: str, until: Site | None = None) -> Str
     if not sites or f"{stack}.0.resid_pre" not in reading:
         raise UnavailableError(f"No residual stream was found in {reading.subject.name}.")
     writers, vectors = _beginning(reading, stack)
-    parts = StreamParts(tuple(writers), torch.stack(vectors))
     for site in sites:
         if site == until:
             break
-        parts = _joined(parts, *_added(reading, site))
+        more, added, bias = _added(reading, site)
+        writers, vectors = [*writers, *more], [*vectors, *added]
+        at = [writer.name for writer in writers].index(BIASES)
+        vectors[at] = vectors[at] + bias
         norm = reading.subject.weights.norm_after(site.path)
         if norm is not None:
-            parts = parts.through(FrozenNorm.at(norm, parts.vectors.sum(dim=0)))
-    return parts
+            parts = StreamParts(tuple(writers), torch.stack(vectors))
+            vectors = [*parts.through(FrozenNorm.at(norm, parts.vectors.sum(dim=0))).vectors]
+    return StreamParts(tuple(writers), torch.stack(vectors))
 
 
 def _beginning(reading: Reading, stack: str) -> tuple[list[Writer], list[Tensor]]:
@@ -103,10 +106,3 @@ def _added(reading: Reading, site: Site) -> tuple[list[Writer], Tensor, Tensor]:
         frozen = FrozenNorm.at(own.norm, inside.sum(dim=0) + bias)
         inside, bias = frozen(inside), frozen(bias[None])[0] + frozen.shift
     return writers, inside * own.factor, bias * own.factor
-
-
-def _joined(parts: StreamParts, writers: list[Writer], vectors: Tensor, bias: Tensor) -> StreamParts:
-    at = [writer.name for writer in parts.writers].index(BIASES)
-    before = parts.vectors.clone()
-    before[at] = before[at] + bias
-    return StreamParts((*parts.writers, *writers), torch.cat([before, vectors]))
