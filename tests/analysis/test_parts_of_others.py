@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import xformer
 from tests.real_models import real_model
 from tests.subjects.families import FAMILIES
 from xformer.analysis.logit_attribution import attribution
@@ -97,3 +98,13 @@ def test_the_parts_of_a_real_model_sum_to_its_logit() -> None:
     parts = attribution(reading, position=position)
     assert parts["contribution"].sum() == pytest.approx(float(reading.logits[0, position, token]), abs=1e-3)
     assert len(parts) == 30 * (9 + 1) + 1 + 3  # heads and feed-forward layers, the token, output bias, norms and biases
+
+
+def test_what_follows_a_text_nobody_knows_so_the_lens_claims_nothing_there() -> None:
+    reading = xformer.read("checkpoints/characters", "The list")
+    chart = xformer.viz.lens(reading).to_dict()
+    rows = [row for table in chart["datasets"].values() for row in table if "verdict" in row]
+    last = [row for row in rows if row["position"] == reading.open_output]
+    others = [row for row in rows if row["position"] != reading.open_output]
+    assert {(row["answer"], row["right"], row["verdict"]) for row in last} == {("?", False, "nobody knows")}
+    assert {row["verdict"] for row in others} == {"yes", "no"}

@@ -32,16 +32,20 @@ def lens(
     """`analysis.lens`: rows from the embedding down to the output, the answers under them where outputs are asked for.
 
     The colour is the probability of the likeliest token, which is written in the cell; where that is the answer it has an
-    outline, and ✓ where answers are right or wrong. A cell whose token is another than in `before`, the original run, has a
-    dashed frame. With many positions or points the numbers, then the tokens, are left to the hover. `named` writes the points
-    beside the rows, which a second chart next to one that has them does not need.
+    outline, and ✓ where answers are right or wrong. Under the output that says what follows a text stands "?". A cell whose
+    token is another than in `before`, the original run, has a dashed frame. With many positions or points the numbers, then
+    the tokens, are left to the hover. `named` writes the points beside the rows, which a second chart next to one that has
+    them does not need.
     """
     frame, judged, answer = thinned(lens_table(reading, positions)), reading.has_right_answer, reading.answer_name
     places = place_labels(reading.tokens_of(reading.output_stack), sorted(frame["position"].unique()))
     points = list(dict.fromkeys(frame.sort_values("depth")["point"]))
     stops = theme.sequential(dark)
     has_answers = "right" in frame
-    right = frame["right"] if has_answers else pd.Series(False, index=frame.index)
+    is_open = frame["position"] == (
+        -1 if reading.open_output is None else reading.open_output
+    )  # nobody knows what follows
+    right = frame["right"] & ~is_open if has_answers else pd.Series(False, index=frame.index)
     mark, verdicts = (f" {theme.RIGHT.mark}", (theme.RIGHT.word, theme.WRONG.word)) if judged else ("", ("yes", "no"))
     data = frame.assign(
         right=right,
@@ -51,6 +55,12 @@ def lens(
         ink=[theme.ink(stops[round(p * (len(stops) - 1))]) for p in frame["probability"]],
         verdict=[verdicts[0] if ok else verdicts[1] for ok in right],
     )
+    if has_answers:
+        data = data.assign(
+            answer=data["answer"].mask(is_open, "?"),
+            answer_probability=data["answer_probability"].mask(is_open),
+            verdict=data["verdict"].mask(is_open, "nobody knows"),
+        )
     if before is not None:
         was = lens_table(before, positions).set_index(["depth", "position"])["token"]
         data["was"] = [was.get(cell) for cell in zip(data["depth"], data["position"], strict=True)]
