@@ -74,7 +74,7 @@ def attribution(reading: Reading, *, position: int, token: int | None = None, le
             shift = shift + constant
         kind = "attention" if step.site.is_attention else "feed_forward"
         replaced = any(fnmatchcase(f"{path}.out", edit.name) for edit in trace.edits)
-        own = None if replaced else _projection(reading, step.site)
+        own = None if replaced else projection_of(reading, step.site)
         if own is None:
             rows.append(_row(step.title, kind, g @ out, layer))
             continue
@@ -141,7 +141,7 @@ def _soft_cap(readout: Readout, x: Float[Tensor, " d_model"]) -> Callable[[Tenso
     return factor
 
 
-def _projection(reading: Reading, site: Site) -> Projection | None:
+def projection_of(reading: Reading, site: Site) -> Projection | None:
     """What maps the inside of a layer to the stream, where it is known and the inside was kept."""
     inside = f"{site.path}.{'z' if site.is_attention else 'post'}"
     with suppress(UnavailableError):

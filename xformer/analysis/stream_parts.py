@@ -8,20 +8,18 @@ Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits".
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.analysis.logit_attribution import entering
+from xformer.analysis.logit_attribution import entering, projection_of
 from xformer.errors import UnavailableError
 from xformer.names import layer_title
 from xformer.reading import Reading
 from xformer.site import Site
 from xformer.subjects.frozen_norm import FrozenNorm
-from xformer.subjects.weights import Projection
 
 BIASES = "biases"
 
@@ -86,9 +84,7 @@ def _added(reading: Reading, site: Site) -> tuple[list[Writer], Tensor, Tensor]:
     """What a layer adds: its writers, their vectors [writer, pos, d_model], and its biases [pos, d_model]."""
     title = layer_title(site.path, is_pair=reading.is_pair)
     out = reading[f"{site.path}.out"][0].double()  # [pos, d_model]
-    own: Projection | None = None
-    with suppress(UnavailableError):
-        own = reading.subject.weights.projection(site.path)
+    own = projection_of(reading, site)
     zero = torch.zeros_like(out)
     if own is None:
         kind = "attention" if site.is_attention else "feed_forward"

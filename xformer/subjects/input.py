@@ -79,3 +79,11 @@ class Input:
         `look` is "answer", from the answer back to the source where they stand in one stream, or "source". None: all.
         """
         return None, None
+
+
+class OpenText(Input):
+    """A text of which nobody knows how it goes on."""
+
+    kind: ClassVar[str] = "text"
+    instead_of_an_answer: ClassVar[str] = "really comes next"
+    goes_on: ClassVar[bool] = True

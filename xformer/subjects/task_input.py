@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from xformer.subjects.input import Input
+from xformer.subjects.input import Input, OpenText
 from xformer.tasks.task import Example, Task
 
 
@@ -44,14 +44,11 @@ class TaskInput(Input):
         return range(n), None
 
 
-class TextInput(TaskInput):
+class TextInput(OpenText, TaskInput):
     """The characters of a text: there is no right answer, and no end."""
 
-    kind: ClassVar[str] = "text"
     one: ClassVar[str] = "character"
     many: ClassVar[str] = "characters"
-    instead_of_an_answer: ClassVar[str] = "really comes next"
-    goes_on: ClassVar[bool] = True
 
     def plain(self, tokens: Sequence[int]) -> str:
         """What is no character is left out."""

@@ -9,8 +9,6 @@ What a model does not have, or where nobody found it, raises `UnavailableError` 
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,10 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from xformer.errors import UnavailableError
-
-Norm = Callable[[Tensor], Tensor]
-_FAR = 1e4
-"""Beside numbers of this size the ε of a norm is nothing."""
+from xformer.subjects.frozen_norm import FrozenNorm
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,38 +106,8 @@ def before_norm(
 ) -> tuple[Float[Tensor, " d_model"], Float[Tensor, ""]]:
     """The readout g′ of a norm's input x that equals the readout g of its output, up to a constant: g · norm(x) = g′ · x + c.
 
-    norm(x) = γ (x − μ) / σ + β, of LayerNorm and, with μ = 0 and β = 0, of RMSNorm; σ is frozen at its value at x. What γ, β, μ
-    and σ are is read off what the norm makes of a few vectors, so that it does not matter how a family writes it down.
-
-    Raises `UnavailableError` for a norm of another form.
+    σ is frozen at its value at x; see `FrozenNorm`. Raises `UnavailableError` for a norm of another form.
     """
-    f = _in_double(norm)
-    given, mirrored = f(x), f(-x)
-    shift = (given + mirrored) / 2
-    sign = torch.ones_like(x)
-    sign[1::2] = -1
-    centred = bool(torch.allclose(f(_FAR * (sign + 1)), f(_FAR * (sign - sign.mean())), atol=1e-4, rtol=1e-4))
-    probe = sign - sign.mean() if centred else sign
-    scale = (f(_FAR * probe) - shift) / (probe * _FAR) * _length(_FAR * probe)
-    inside = scale * (x - x.mean() if centred else x)
-    per_sigma = (inside @ (given - shift)) / (inside @ inside)
-    if not torch.allclose(inside * per_sigma + shift, given, rtol=1e-3, atol=1e-4 * float(given.abs().max())):
-        raise UnavailableError(
-            f"{type(norm).__name__} is no norm that divides by one number, so logits are no sum here."
-        )
-    pulled = scale * g * per_sigma
-    return pulled - pulled.mean() if centred else pulled, g @ shift
-
-
-def _length(x: Tensor) -> Tensor:
-    """The root of the mean of the squares."""
-    return x.square().mean().sqrt()
-
-
-def _in_double(norm: nn.Module) -> Norm:
-    twin = copy.deepcopy(norm).double()
-
-    def apply(x: Tensor) -> Tensor:
-        return twin(x[None, None])[0, 0].double()
-
-    return apply
+    frozen = FrozenNorm.at(norm, x[None])
+    pulled = frozen.scale[0] * g
+    return pulled - pulled.mean() if frozen.is_centred else pulled, g @ frozen.shift

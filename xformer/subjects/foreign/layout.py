@@ -46,9 +46,7 @@ class Layout:
 
     attention: tuple[Site, ...]
     """The site of each attention, in the order of the calls."""
-    owners: tuple[str, ...]
-    """The modules that hold them."""
-    owner_calls: tuple[tuple[str, int], ...] = ()
+    owner_calls: tuple[tuple[str, int], ...]
     """For each attention the module that holds it, and which of its calls that is."""
     taps: list[Tap] = field(default_factory=list)
     feed_forward: list[Site] = field(default_factory=list)
@@ -63,6 +61,11 @@ class Layout:
     """What maps the heads, or the neurons, of each layer back to the stream, by its path, where one matrix does."""
     norm_after: dict[str, str] = field(default_factory=dict)
     """The norm that stands on the stream after a layer's output was added, by its path, where there is one."""
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """The modules that hold an attention."""
+        return tuple(dict.fromkeys(path for path, _ in self.owner_calls))
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -87,10 +90,7 @@ def find_layout(seen: Probe, ids: tuple[Tensor, ...], n_target: int | None, *, i
     blocks = _blocks(seen)
     if not _is_chain(seen, blocks):  # parts of one layer that lie in lists of their own are no blocks
         blocks = {}
-    layout = Layout(
-        (), tuple(dict.fromkeys(seen.calls[one.parents[-1]].path for one in seen.attentions if one.parents))
-    )
-    layout.owner_calls = tuple(_owner(seen, one) for one in seen.attentions)
+    layout = Layout((), tuple(_owner(seen, one) for one in seen.attentions))
     sites: dict[int, Site] = {}
     depth: Counter[Stack] = Counter()
     numbers: dict[int, int] = {}

@@ -46,11 +46,10 @@ class OpenedModel:
         n_batch: int = 1,
         edits: Sequence[AnyEdit] = (),
         keep: Sequence[str] = ("*",),
-        gradients: bool = False,
     ) -> dict[str, Tensor]:
         """One run under `edits`; the activations that `keep` asks for. Raises `EditError` where a name is never met."""
         tape = Tape(edits, keep, fused=True)
-        with torch.set_grad_enabled(gradients):
+        with torch.no_grad():
             self._once(inputs, n_batch, tape)
         if tape.never_matched():  # layers without a tape named nothing, and the error lists them all
             everything = Tape()

@@ -47,13 +47,8 @@ class OutputHead:
         return self.parts[0] if len(self.parts) == 2 else None
 
     @property
-    def matrix(self) -> Float[Tensor, "vocab d_model"] | None:
-        """The matrix of that head, its factor in it; None where the head is more than a norm and a matrix."""
-        return self.output_matrix if self.softcap is None else None
-
-    @property
     def output_matrix(self) -> Float[Tensor, "vocab d_model"] | None:
-        """The same of a head that may cap its logits in the end."""
+        """The matrix of a head that is a norm and a matrix, with its factor, capped or not; None where it is more."""
         weight = getattr(self.parts[-1], "weight", None)
         is_linear = len(self.parts) <= 2 and isinstance(weight, Tensor) and weight.dim() == 2
         if not is_linear or weight is None:

@@ -25,7 +25,7 @@ def set_taps(model: nn.Module, layout: Layout, *, by_softmax: bool) -> None:
         by_place[tap.module, tap.side][tap.number].append(tap.name)
     for (path, side), names in by_place.items():
         module = model.get_submodule(path)
-        found = [tuple(names.get(number, ())) for number in range(max(names) + 1)]
+        found = _by_number(names)
         if side == "in":
             module.register_forward_pre_hook(_taking(path, found), with_kwargs=True)
         elif side == "angles":
@@ -35,7 +35,7 @@ def set_taps(model: nn.Module, layout: Layout, *, by_softmax: bool) -> None:
         model.get_submodule(path).register_forward_hook(
             _giving(path, adds, out, factors.get(path, 1.0), path in copied)
         )
-    for path in dict.fromkeys(path for path, _ in layout.owner_calls):
+    for path in layout.owners:
         model.get_submodule(path).register_forward_pre_hook(_catching(path), with_kwargs=True)
     if by_softmax:
         for path in layout.owners:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from xformer.errors import InputError
-from xformer.subjects.input import Input
+from xformer.subjects.input import OpenText
 
 BETWEEN = ">>"
 """What stands between the source and the target of an encoder-decoder."""
@@ -16,14 +16,8 @@ _LINE_BREAK = "↵"
 """How a line break is typed into a box of one line."""
 
 
-class TokenizedText(Input):
-    """A text of which nobody knows how it goes on."""
-
-    kind: ClassVar[str] = "text"
-    one: ClassVar[str] = "token"
-    many: ClassVar[str] = "tokens"
-    instead_of_an_answer: ClassVar[str] = "really comes next"
-    goes_on: ClassVar[bool] = True
+class TokenizedText(OpenText):
+    """A text as a tokenizer cuts it."""
 
     def __init__(
         self, tokenizer: Any, n_tokens: int, max_len: int, default: str, purposes: tuple[tuple[str, str], ...] = ()
