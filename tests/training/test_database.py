@@ -87,6 +87,25 @@ def test_processes_that_make_the_book_at_once_and_write_at_once(database: Databa
     assert runs == list(range(48))
 
 
+def make_many(folder: Path, start: Any, n: int) -> None:
+    for number in range(n):
+        start.wait()
+        with Database(folder / f"{number}.sqlite").writing() as db:
+            put(db)
+
+
+def test_who_finds_the_book_half_made_waits_for_it(tmp_path: Path) -> None:
+    n_files, n_processes = 100, 4  # SQLite refuses one of two that switch its log on at once, in about 1 of 30 tries
+    start = FORK.Barrier(n_processes, timeout=20)
+    processes = [FORK.Process(target=make_many, args=(tmp_path, start, n_files)) for _ in range(n_processes)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0] * n_processes
+    assert [n_commands(Database(tmp_path / f"{number}.sqlite")) for number in range(n_files)] == [n_processes] * n_files
+
+
 def die_while_writing(file: Path) -> None:
     with Database(file).writing() as db:
         put(db)

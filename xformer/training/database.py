@@ -7,6 +7,7 @@ lets pages read while a worker writes; each commit is atomic, and at worst the l
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 from xformer.errors import RunStoreError
 
 VERSION = 2
+WAIT = 20.0
+"""How long anybody waits for another's transaction to end, in seconds."""
 TABLES = """
 CREATE TABLE runs (
     number  INTEGER PRIMARY KEY AUTOINCREMENT,  -- the order in which runs were asked for; a clock can be set back
@@ -110,7 +113,7 @@ class Database:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         if self.file.is_fifo():  # SQLite would wait for ever
             raise OSError("it is a pipe")
-        db = sqlite3.connect(self.file, timeout=20, isolation_level=None)
+        db = sqlite3.connect(self.file, timeout=WAIT, isolation_level=None)
         try:
             db.row_factory = sqlite3.Row
             db.text_factory = _text
@@ -130,7 +133,7 @@ class Database:
 
     def _create(self, db: sqlite3.Connection) -> int:
         """Make the tables, or bring those of an older version up to date; somebody else may be quicker."""
-        db.execute("PRAGMA journal_mode = WAL")
+        _write_ahead(db)
         db.execute("BEGIN IMMEDIATE")
         found = db.execute("PRAGMA user_version").fetchone()[0]
         for statement in {0: TABLES.split(";\n"), 1: [SINCE_1]}.get(found, []):
@@ -139,6 +142,19 @@ class Database:
             db.execute(f"PRAGMA user_version = {VERSION}")
         db.execute("COMMIT")
         return VERSION
+
+
+def _write_ahead(db: sqlite3.Connection) -> None:
+    """Switch the log on. Two that do it at once would wait for each other, so SQLite refuses one of them without waiting."""
+    given_up = time.monotonic() + WAIT
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > given_up:
+                raise
+        time.sleep(0.01)
 
 
 def _text(cell: bytes) -> str:
