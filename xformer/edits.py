@@ -140,7 +140,22 @@ class ZeroPositions:
         return torch.zeros_like(value)
 
 
-AnyEdit = AblateHead | AblateNeuron | SetEdges | SetMask | SetCausal | Replace | Scale | ZeroPositions
+@dataclass(frozen=True, eq=False)
+class Watch:
+    """An edit that changes nothing: it holds on to each activation of a name, as a point that a gradient can be asked at."""
+
+    name: str
+    seen: dict[str, Tensor] = field(repr=False)
+    needs_graph = True
+
+    def apply(self, name: str, value: Tensor) -> Tensor:
+        if not value.is_floating_point():
+            return value
+        point = self.seen.setdefault(name, value if value.requires_grad else value.detach().requires_grad_())
+        return point.clone()  # whoever goes on may write into what it is given
+
+
+AnyEdit = AblateHead | AblateNeuron | SetEdges | SetMask | SetCausal | Replace | Scale | ZeroPositions | Watch
 
 
 def ablate_head(attention: str, head: int) -> AblateHead:

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from xformer.errors import EditError
@@ -28,6 +30,11 @@ class Edit(Protocol):
     def apply(self, name: str, value: Tensor) -> Tensor:
         """The changed activation: a new tensor of the same shape, on the same device."""
         ...
+
+
+def graph_of(edits: Iterable[Edit]) -> AbstractContextManager[None]:
+    """A pass under `edits` builds a graph of what follows from what where one of them needs it (see `gradients`), else none."""
+    return torch.set_grad_enabled(any(getattr(edit, "needs_graph", False) for edit in edits))
 
 
 class Tape:

@@ -21,7 +21,7 @@ from xformer.errors import EditError, UnavailableError
 from xformer.files import write_atomically
 from xformer.model import Transformer
 from xformer.site import Site
-from xformer.tape import Tape
+from xformer.tape import Tape, graph_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +116,6 @@ class Trace:
         write_atomically(path, archive.getvalue())
 
 
-@torch.no_grad()
 def record(
     model: Transformer,
     tokens: Int[Tensor, "batch pos"],
@@ -140,10 +139,12 @@ def record(
     """
     tape = Tape(edits, keep, fused=fused)
     options = {"pad": pad, "valid": valid, "target_valid": target_valid, "mask": mask}
-    model(tokens, target, **options, tape=tape)
+    with graph_of(edits):
+        model(tokens, target, **options, tape=tape)
     if tape.never_matched():  # parts without a tape named nothing, and the error lists them all
         everything = Tape()
-        model(tokens, target, **options, tape=everything)
+        with torch.no_grad():
+            model(tokens, target, **options, tape=everything)
         tape.names = everything.names
     tape.check_all_fired()
     if pad is not None:  # as the model reads it: what is said outright goes first

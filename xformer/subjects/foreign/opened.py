@@ -17,7 +17,7 @@ from xformer.subjects.foreign.layout import Layout
 from xformer.subjects.foreign.on_demand import Later, OnDemand, Reduce
 from xformer.subjects.foreign.output_head import OutputHead
 from xformer.subjects.foreign.softmax_mode import SoftmaxMode
-from xformer.tape import Tape
+from xformer.tape import Tape, graph_of
 
 Rung = Literal[1, 2]
 """1: our attention in the place of the model's own. 2: its own, watched at its softmax."""
@@ -49,7 +49,7 @@ class OpenedModel:
     ) -> dict[str, Tensor]:
         """One run under `edits`; the activations that `keep` asks for. Raises `EditError` where a name is never met."""
         tape = Tape(edits, keep, fused=True)
-        with torch.no_grad():
+        with graph_of(edits):
             self._once(inputs, n_batch, tape)
         if tape.never_matched():  # layers without a tape named nothing, and the error lists them all
             everything = Tape()
