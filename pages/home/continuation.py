@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 import streamlit as st
 
 from pages.components.prediction_strip import Lane, prediction_strip
@@ -58,12 +61,21 @@ def _story(view: View) -> None:
             key="story_length",
             label_visibility="collapsed",
         )
+        wanted = (view.model, view.source)
+        if view.task is None and st.session_state.get("story_wanted") != wanted:  # a large model writes for a while
+            write = partial(st.session_state.__setitem__, "story_wanted", wanted)
+            st.button("Let it write", icon=":material/edit:", key="story_write", on_click=write)
+            return
         if st.button("Again", icon=":material/refresh:", key="story_again", help="Another draw."):
             st.session_state["story_seed"] = st.session_state.get("story_seed", 0) + 1
+    text = st.empty()
+
+    def show(tokens: Sequence[int]) -> None:
+        text.code(view.input.plain([*view.original().ids(), *tokens]), language=None, wrap_lines=True)
+
     with patience("It writes") as step:
         seed = st.session_state.get("story_seed", 0)
-        continuation = resources.continuation(view.model, view.source, n, temperature, seed, step=step)
-    st.code(view.input.plain([*view.original().ids(), *continuation]), language=None, wrap_lines=True)
+        show(resources.continuation(view.model, view.source, n, temperature, seed, step=step, show=show))
     if view.task is None:
         st.caption(
             f"It reads at most {view.shape.max_len:,} {view.input.many}, its own among them, and stops where there are as many."

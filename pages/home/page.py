@@ -30,14 +30,16 @@ LEARNED = 0.5
 def page() -> None:
     view = open_page("See a transformer think", "Where does my input go?")
     st.markdown(f"**{view.input.does}**{_has_it_learned(view)}")
-    says = continuation_panel if view.input.goes_on else filled_panel
-    panel(ANSWERS.get(view.input.kind, says), view)
+    answer = st.container()
     left_out = {"wrong"} if not view.shape.image else set()
     left_out |= {"training", "numbers"} if view.task is None else set()
     more = {name: words for name, words in MORE.items() if name not in left_out}
     shown = choose("more", more, "inside", "More about this model", label_visibility="collapsed")
     view.share()
     panel(SHOW[shown], view)
+    with answer:  # last, as a large model takes its time
+        says = continuation_panel if view.input.goes_on else filled_panel
+        panel(ANSWERS.get(view.input.kind, says), view)
 
 
 def _has_it_learned(view: View) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -27,8 +28,8 @@ from xformer.tasks.task import Example
 
 MASKS = ("as trained", "causal", "full")
 """The masks that a run can have; the first is the model's own."""
-CONTINUATION_LENGTH = 32
-"""How many tokens of a continuation are shown as a strip."""
+SHOWN_EVERY = 0.3
+"""Seconds between two looks at a text that is being written."""
 
 
 @st.cache_resource(show_spinner=False)
@@ -80,37 +81,56 @@ def decoded(
 ) -> tuple[tuple[int, float], ...]:
     """What the model says on its own, greedily, under a mask and interventions: each token with its probability.
 
-    A model that goes on with a text says `CONTINUATION_LENGTH` tokens. `step(done, of)` is told how far it is.
+    A model that goes on with a text says `Input.continues` tokens. `step(done, of)` is told how far it is.
     """
 
     def make() -> tuple[tuple[int, float], ...]:
         of, example, changed = _prepare(name, source, mask, changes)
-        n = CONTINUATION_LENGTH if of.input.goes_on else None
+        n = of.input.continues if of.input.goes_on else None
         return _all(of.steps(example, n, edits=changed), n or len(example.answer), step)
 
     return shared.get(("said", name, source, mask, changes), make)
 
 
 def continuation(
-    name: str, source: tuple[int, ...], n: int, temperature: float, seed: int, *, step: Step | None = None
+    name: str,
+    source: tuple[int, ...],
+    n: int,
+    temperature: float,
+    seed: int,
+    *,
+    step: Step | None = None,
+    show: Callable[[Sequence[int]], object] = lambda tokens: None,
 ) -> tuple[int, ...]:
-    """The n tokens that a model goes on with after a text, drawn at a temperature (0: the likeliest each time)."""
+    """The n tokens that a model goes on with after a text, drawn at a temperature (0: the likeliest each time).
+
+    `show` is given those that are there, now and then.
+    """
 
     def make() -> tuple[tuple[int, float], ...]:
         of, example, _ = _prepare(name, source, MASKS[0], "")
         sampling, draw = Sampling(temperature=temperature), torch.Generator().manual_seed(seed)
-        return _all(of.steps(example, n, sampling=sampling, generator=draw), n, step)
+        return _all(of.steps(example, n, sampling=sampling, generator=draw), n, step, show)
 
     return tuple(token for token, _ in shared.get(("continued", name, source, n, temperature, seed), make))
 
 
-def _all(steps: Iterable[decoding.Step], n: int, step: Step | None) -> tuple[tuple[int, float], ...]:
+def _all(
+    steps: Iterable[decoding.Step],
+    n: int,
+    step: Step | None,
+    show: Callable[[Sequence[int]], object] = lambda tokens: None,
+) -> tuple[tuple[int, float], ...]:
     """The tokens that are said, each with its probability."""
     said: list[tuple[int, float]] = []
+    shown = time.monotonic()
     for one in steps:
         said.append((one.token, one.probabilities[one.token].item()))
         if step is not None:
             step(len(said), n)
+        if time.monotonic() - shown > SHOWN_EVERY:
+            shown = time.monotonic()
+            show([token for token, _ in said])
     return tuple(said)
 
 

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from xformer.analysis import geometry
 from xformer.analysis.geometry import cosine_matrix, mean_alikeness, mean_cosines, pca, random_cosine
 
 
@@ -66,6 +67,21 @@ def test_pca_has_one_sign_only() -> None:
 
 def test_pca_of_points_that_are_all_the_same_explains_nothing() -> None:
     assert pca(torch.ones(5, 3)).explained.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_the_axes_of_many_points_are_the_same_and_remembered_until_a_number_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    vectors = points(31, 5).float()
+    few = pca(vectors, 2)
+    monkeypatch.setattr(geometry, "MOST_IN_DOUBLE", 0)
+    many = pca(vectors, 2)
+    torch.testing.assert_close(many.points, few.points, rtol=0, atol=1e-3)
+    torch.testing.assert_close(many.explained, few.explained, rtol=0, atol=1e-5)
+    assert pca(vectors.detach(), 2) is many
+    assert len(pca(vectors, 3).axes) == 3
+    vectors[0] += 100
+    assert not pca(vectors, 3).mean.equal(many.mean)
 
 
 def test_mean_cosines_by_loops() -> None:

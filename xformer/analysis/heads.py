@@ -96,8 +96,9 @@ def induction_scores(
     if not bool(has_earlier.any()):
         return [math.nan] * len(pattern)
     after = (index + 1).clamp(max=pattern.shape[-1] - 1)  # one that is earlier than a query has a token after it
-    weight = pattern[:, index[has_earlier]][:, :, after]  # [head, query, earlier]
-    return (weight * same[has_earlier]).sum(dim=-1).mean(dim=-1).tolist()
+    rows = pattern[:, index[has_earlier]]  # [head, query, key]
+    wanted = rows.new_zeros(rows.shape[1:]).index_add_(1, after, same[has_earlier].to(rows.dtype))  # [query, key]
+    return (rows.flatten(1) @ wanted.flatten() / len(wanted)).tolist()
 
 
 def pattern_scores(
@@ -108,15 +109,15 @@ def pattern_scores(
     index = index.to(pattern.device)
     if len(index) == 0:
         return pattern.new_zeros(len(pattern), len(SCORES))
-    rows = pattern[:, index]  # [head, query, key]: the queries that count
-    entropy = -torch.special.xlogy(rows, rows).sum(dim=-1).mean(dim=-1) / math.log(2)
+    rows = pattern if positions is None else pattern[:, index]  # [head, query, key]: the queries that count
+    entropy = -(rows * rows.clamp(min=torch.finfo(rows.dtype).tiny).log2()).sum(dim=-1).mean(dim=-1)
     if keys is not None or positions is not None:
         chosen = index if keys is None else torch.tensor(list(keys), dtype=torch.long, device=pattern.device)
         rows = rows[:, :, chosen]  # … and the keys that count
     return torch.stack(
         (
             _along(rows, 0),
-            _along(rows.flip(-1), 0),
+            _mirrored(rows),
             _along(rows, -1),
             _along(rows, 1),
             rows[:, :, 0].mean(dim=-1),
@@ -124,6 +125,13 @@ def pattern_scores(
         ),
         dim=-1,
     )
+
+
+def _mirrored(pattern: Float[Tensor, "head query key"]) -> Float[Tensor, " head"]:
+    """Mean weight on key = last − query."""
+    n = min(pattern.shape[1:])
+    queries = torch.arange(n, device=pattern.device)
+    return pattern[:, queries, pattern.shape[2] - 1 - queries].mean(dim=-1)
 
 
 def _along(pattern: Float[Tensor, "head query key"], offset: int) -> Float[Tensor, " head"]:

@@ -23,6 +23,8 @@ class Input:
     """What stands in an answer's place where nobody knows what is right, in a few words."""
     goes_on: ClassVar[bool] = False
     """Whether there is no end to what the model says: it goes on with what it reads."""
+    continues: ClassVar[int] = 32
+    """How many tokens are shown of what it goes on with."""
     answers_itself: ClassVar[bool] = False
     """Whether what the unchanged model says takes the place of an answer that nobody knows."""
     sampled: ClassVar[str] = "sampled input"

@@ -15,27 +15,10 @@ from torch import Tensor, nn
 from xformer.errors import UnavailableError
 from xformer.subjects.foreign.active_run import ActiveRun, running
 from xformer.subjects.foreign.opened import Inputs, OpenedModel
+from xformer.subjects.foreign.until import ReachedError, UntilTape
 from xformer.tape import Tape
 
 Side = Literal["q", "k"]
-
-
-class _ReachedError(Exception):
-    """Ends a pass where it has what is wanted."""
-
-
-class _UntilTape(Tape):
-    """Ends the pass once `last` was handed over."""
-
-    def __init__(self, wanted: str) -> None:
-        super().__init__((), (wanted,))
-        self._wanted = wanted
-
-    def __call__(self, name: str, value: Tensor) -> Tensor:
-        value = super().__call__(name, value)
-        if name == self._wanted:
-            raise _ReachedError
-        return value
 
 
 @torch.no_grad()
@@ -52,13 +35,13 @@ def heads_read(
         )
     module, args, kwargs = _call_of(opened, inputs, path)
     dtype = next(module.parameters()).dtype
-    tape = _UntilTape(f"{path}.{side}")
+    tape = UntilTape((), (f"{path}.{side}",))
     try:
         with running(ActiveRun(tape, (path,), n_batch=len(x))):
             stream = side == "q" or kwargs.get("key_value_states") is None
             x = x.to(dtype)
             module(*_with(args, x, as_stream=stream), **_with_names(kwargs, x, as_stream=stream, has_args=bool(args)))
-    except _ReachedError:
+    except ReachedError:
         return tape.activations[f"{path}.{side}"]
     raise UnavailableError(f"{path} was called by itself and handed no {side} over.")
 
@@ -72,13 +55,13 @@ def _call_of(opened: OpenedModel, inputs: Inputs, path: str) -> tuple[nn.Module,
 
     def catch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         caught.append((args, kwargs))
-        raise _ReachedError
+        raise ReachedError
 
     run.catches = (name, number, catch)
     try:
         with running(run):
             opened.call(opened.module, inputs)
-    except _ReachedError:
+    except ReachedError:
         return module, *caught[0]
     raise UnavailableError(f"{path} was not called in this run.")
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator, KeysView, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,8 @@ from torch import Tensor
 
 from xformer.edits import AnyEdit
 from xformer.subjects.foreign.attend import Limits, Terms, attend
-from xformer.tape import AnyTape, Tape, TapeAt
+from xformer.subjects.foreign.until import ReachedError, UntilTape
+from xformer.tape import AnyTape, TapeAt
 
 MOST_GROUPS = 2
 """So many groups of activations that were worked out again stay."""
@@ -40,11 +42,12 @@ class Later:
     """What it hands to a tape, in its order."""
     reduced: Any
 
-    def again(self, path: str, name: str, edits: Sequence[AnyEdit]) -> Tensor:
-        """One of its activations."""
-        tape = Tape(edits, (f"{path}.{name}",))
-        attend(self.q, self.k, self.v, self.terms, tape.at(path), self.limits)
-        return tape.activations[f"{path}.{name}"]
+    def again(self, names: Sequence[str], path: str, edits: Sequence[AnyEdit]) -> dict[str, Tensor]:
+        """Some of its activations, by their whole names."""
+        tape = UntilTape(edits, names)
+        with suppress(ReachedError):
+            attend(self.q, self.k, self.v, self.terms, tape.at(path), self.limits)
+        return tape.activations
 
     @property
     def held(self) -> list[Tensor]:
@@ -83,7 +86,7 @@ class OnDemand(dict[str, Tensor]):
         self._names = dict.fromkeys(names)
         self._edits, self._record = tuple(edits), record
         self._groups: dict[str, dict[str, Tensor]] = {}
-        self._last: tuple[str, Tensor] | None = None
+        self._last: dict[str, Tensor] = {}
         self._memory: dict[tuple[object, ...], Any] = {}
         self._lock = threading.Lock()
 
@@ -93,9 +96,11 @@ class OnDemand(dict[str, Tensor]):
         path, _, what = name.rpartition(".")
         with self._lock:
             if path in self.later and what in self.later[path].names:
-                if self._last is None or self._last[0] != name:
-                    self._last = (name, self.later[path].again(path, what, self._edits))
-                return self._last[1]
+                if name not in self._last:
+                    wanted = ("mask", "pattern") if what in ("mask", "pattern") else (what,)  # mostly both are wanted
+                    names = [f"{path}.{one}" for one in self.later[path].names if one in wanted]
+                    self._last = self.later[path].again(names, path, self._edits)
+                return self._last[name]
             group = _group(what or name)
             if group not in self._groups:
                 wanted = [one for one in self if not dict.__contains__(self, one) and not self._is_later(one)]

@@ -17,7 +17,9 @@ _LINE_BREAK = "↵"
 
 
 class TokenizedText(OpenText):
-    """A text as a tokenizer cuts it."""
+    """A text as a tokenizer cuts it: a token is more than a character, and takes a large model longer."""
+
+    continues: ClassVar[int] = 16
 
     def __init__(
         self, tokenizer: Any, n_tokens: int, max_len: int, default: str, purposes: tuple[tuple[str, str], ...] = ()

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-_SIGNS = {" ": "·", "\n": "↵", "\t": "⇥", "\r": "␍"}
+_SIGNS = str.maketrans({" ": "·", "\n": "↵", "\t": "⇥", "\r": "␍"})
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -22,10 +22,10 @@ def readable(tokens: Sequence[str]) -> tuple[str, ...]:
 
 
 def _of_bytes(token: str) -> str:
-    table = _byte_of()
-    if any(sign not in table for sign in token):
+    try:
+        raw = token.translate(_byte_of()).encode("latin-1")
+    except UnicodeEncodeError:
         return _signs(token)  # a special token stands for no bytes
-    raw = bytes(table[sign] for sign in token)
     try:
         return _signs(raw.decode())
     except UnicodeDecodeError:
@@ -41,12 +41,15 @@ def _of_pieces(token: str) -> str:
 
 
 def _signs(text: str) -> str:
-    return "".join(_SIGNS.get(sign, sign) for sign in text)
+    return text.translate(_SIGNS)
 
 
 @cache
-def _byte_of() -> dict[str, int]:
-    """The byte that each sign of a byte-level vocabulary stands for: printable ones themselves, the rest from 256 on."""
+def _byte_of() -> dict[int, int]:
+    """The byte that each sign of a byte-level vocabulary stands for: printable ones themselves, the rest from 256 on.
+
+    Those of the rest stand for none themselves; in their place is what is no byte.
+    """
     plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + index): byte for index, byte in enumerate(others)}
+    return dict.fromkeys(others, 0xFFFF) | {256 + index: byte for index, byte in enumerate(others)}
