@@ -10,9 +10,9 @@ import streamlit as st
 from pages.runs.state import MAX_DRAWN, runs_state
 from pages.shared.layout import chart_spec, is_dark
 from pages.shared.link_widgets import seed
+from xformer.training.entry import Entry
 from xformer.training.latest_metrics import has_no_answer
 from xformer.training.metric_files import flat
-from xformer.training.run_store import Entry
 from xformer.viz.runs import curves, curves_chart, run_colour
 
 METRICS = {

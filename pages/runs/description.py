@@ -9,8 +9,8 @@ import streamlit as st
 
 from pages.runs.state import runs_state
 from pages.shared import run_commands, run_store
+from xformer.training.entry import Entry
 from xformer.training.latest_metrics import has_no_answer
-from xformer.training.run_store import Entry
 from xformer.words import percent
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import streamlit as st
 
 from pages.shared import run_store, run_weights
+from xformer.training.entry import Entry
 from xformer.training.metric_files import event_files, folder_name, metrics_csv
-from xformer.training.run_store import Entry
 from xformer.training.transfer import to_file
 
 

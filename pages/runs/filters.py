@@ -13,8 +13,7 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link_widgets import not_here, seed
 from pages.shared.typed import typed
 from xformer.errors import InputError
-from xformer.training.repair import DAMAGED
-from xformer.training.run_store import MOVES, Entry
+from xformer.training.entry import DAMAGED, MOVES, Entry
 
 ALWAYS = ("created", "name", "state", "step", "steps", "exact match", "loss", "seconds")
 """The columns that every table of runs has."""

@@ -10,9 +10,9 @@ import pandas as pd
 from pages.runs.curves import labels
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import what_to_notice
+from xformer.training.entry import ELSEWHERE, Entry
 from xformer.training.latest_metrics import exact_match
 from xformer.training.overview import REPORTING
-from xformer.training.run_store import ELSEWHERE, Entry
 from xformer.words import percent
 
 GOOD = 0.99

@@ -15,8 +15,8 @@ from pages.shared import run_store
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.upload import upload
 from xformer.errors import RunStoreError
+from xformer.training.entry import Entry
 from xformer.training.latest_metrics import latest_rows
-from xformer.training.run_store import Entry
 
 POLL = 2.0
 """Seconds between two looks at the run store while anything is waiting or trained."""

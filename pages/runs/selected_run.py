@@ -12,8 +12,7 @@ from pages.runs.downloads import downloads
 from pages.runs.state import runs_state
 from pages.shared import run_commands, run_store, run_weights, screens
 from pages.shared.model_choice import choose_model
-from xformer.training.repair import DAMAGED
-from xformer.training.run_store import ELSEWHERE, RESUMABLE, Entry
+from xformer.training.entry import DAMAGED, ELSEWHERE, RESUMABLE, Entry
 
 TRAIN = screens.file_of("train")
 

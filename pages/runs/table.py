@@ -13,9 +13,8 @@ from pages.runs.filters import ALWAYS, Filtered, show_all
 from pages.runs.state import runs_state
 from pages.shared import run_store
 from pages.shared.layout import is_dark
+from xformer.training.entry import DAMAGED, Entry
 from xformer.training.overview import differing, overview
-from xformer.training.repair import DAMAGED
-from xformer.training.run_store import Entry
 from xformer.viz import theme
 from xformer.viz.runs import dot, run_colour
 

@@ -15,7 +15,7 @@ from xformer.errors import RunStoreError
 from xformer.presets import Preset
 from xformer.tasks import texts
 from xformer.training import jobs
-from xformer.training.run_store import ELSEWHERE, Entry
+from xformer.training.entry import ELSEWHERE, Entry
 from xformer.training.transfer import ImportResult, from_file
 
 MOST_NAME = 80

@@ -24,8 +24,10 @@ from pages.shared.serving.hosts import is_forwarded, is_local_only
 from xformer.errors import ConfigError, XformerError
 from xformer.room import runs_folder
 from xformer.training import jobs
+from xformer.training.entry import Entry
 from xformer.training.limits import Limits
-from xformer.training.run_store import Entry, RunStore, no_such_run
+from xformer.training.run_statements import no_such_run
+from xformer.training.run_store import RunStore
 
 _NUMBER = "visitor_number"
 HERE = "here"

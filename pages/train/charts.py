@@ -15,7 +15,7 @@ from pages.shared.script import script
 from pages.train.film import Film, head_names
 from xformer.tasks import Task
 from xformer.tasks.task import Example
-from xformer.training.run_store import Entry
+from xformer.training.entry import Entry
 from xformer.training.snapshots import snapshot_file
 from xformer.viz.training import (
     Curves,

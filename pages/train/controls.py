@@ -12,7 +12,7 @@ from pages.train.state import NEW, complain, show_run
 from pages.train.status import BADGES, scored
 from xformer.errors import XformerError
 from xformer.presets import Preset
-from xformer.training.run_store import Entry
+from xformer.training.entry import Entry
 from xformer.training.schedule import learning_rate
 
 

@@ -19,7 +19,7 @@ from xformer.memory import check_fits
 from xformer.presets import Preset
 from xformer.tasks import Task
 from xformer.tasks.task import Example
-from xformer.training.run_store import Entry
+from xformer.training.entry import Entry
 from xformer.training.snapshots import snapshot_file, snapshot_steps
 
 MOST_FRAMES = 120

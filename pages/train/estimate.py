@@ -17,8 +17,8 @@ from xformer.counting import n_parameters
 from xformer.errors import RunStoreError, XformerError
 from xformer.presets import PRESETS, Preset
 from xformer.tasks import Task
+from xformer.training.entry import ELSEWHERE, Entry
 from xformer.training.loop import Run, Stopped
-from xformer.training.run_store import ELSEWHERE, Entry
 from xformer.training.transfer import TAG
 from xformer.words import duration
 

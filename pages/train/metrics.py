@@ -8,7 +8,7 @@ import pandas as pd
 
 from pages.shared import run_store
 from pages.train.state import train_state
-from xformer.training.run_store import Entry
+from xformer.training.entry import Entry
 
 
 def rows_so_far(entry: Entry) -> list[dict[str, Any]]:

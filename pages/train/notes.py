@@ -8,7 +8,7 @@ from pages.train.film import Film, head_names
 from xformer.analysis.learning import APPEARS, LEARNED, appearance, best_heads, dip, first_passing
 from xformer.presets import Preset
 from xformer.tasks import Task
-from xformer.training.run_store import Entry
+from xformer.training.entry import Entry
 from xformer.words import percent
 
 STANDS_OUT = 0.1

@@ -10,7 +10,7 @@ from pages.train.state import film_key, player_target
 from xformer.analysis.learning import APPEARS, LEARNED, appearance, best_heads, first_passing
 from xformer.tasks import Task
 from xformer.tasks.task import Example
-from xformer.training.run_store import Entry
+from xformer.training.entry import Entry
 from xformer.viz.film import pack_film
 
 

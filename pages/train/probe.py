@@ -11,7 +11,7 @@ from pages.shared.typed import typed
 from xformer.errors import InputError
 from xformer.tasks import Task
 from xformer.tasks.task import Example
-from xformer.training.run_store import Entry
+from xformer.training.entry import Entry
 
 
 def ask_probe(entry: Entry, task: Task, max_len: int) -> Example:

@@ -15,7 +15,7 @@ from xformer import load
 from xformer.checkpoints import FILE, to_bytes
 from xformer.errors import ConfigError
 from xformer.presets import Preset
-from xformer.training.run_store import ELSEWHERE, Entry
+from xformer.training.entry import ELSEWHERE, Entry
 
 
 def run_actions(entry: Entry, settings: Preset, step: int | None, probe: str, who: str) -> None:

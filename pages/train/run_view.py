@@ -22,8 +22,7 @@ from pages.train.text import BITS, sample_panel, with_bits
 from pages.train.tiles import tiles
 from xformer.errors import ConfigError, RunStoreError
 from xformer.tasks import Task
-from xformer.training.repair import DAMAGED
-from xformer.training.run_store import Entry
+from xformer.training.entry import DAMAGED, Entry
 from xformer.viz.training import ACCURACY, GRADIENT, LOSS, RATE, metrics_frame
 
 TICK = 0.8

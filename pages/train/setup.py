@@ -13,7 +13,7 @@ from xformer.presets import PRESETS, Preset
 from xformer.sources import credit
 from xformer.task_limits import TASK_LIMITS
 from xformer.training import queue
-from xformer.training.run_store import Entry
+from xformer.training.entry import Entry
 from xformer.words import duration
 
 FIRST = ("reverse-small", "reverse-mirror", "reverse-seq2seq", "induction", "digits")

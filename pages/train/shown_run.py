@@ -11,7 +11,7 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link_widgets import not_here
 from pages.train.state import NEW, go_to, train_state
 from xformer.errors import RunStoreError
-from xformer.training.run_store import Entry
+from xformer.training.entry import Entry
 
 
 def shown_run(who: str) -> Entry | None:

@@ -10,8 +10,8 @@ from pages.shared import run_store
 from xformer.presets import Preset
 from xformer.tasks.rules import RULES
 from xformer.training import queue
-from xformer.training.run_store import ELSEWHERE, Entry
-from xformer.training.scoring import SCORING
+from xformer.training.cells import SCORING
+from xformer.training.entry import ELSEWHERE, Entry
 from xformer.words import duration, percent
 
 BADGES: dict[str, tuple[str, Literal["orange", "green", "gray", "blue", "red"], str]] = {

@@ -14,7 +14,7 @@ from xformer.continuation import continue_text
 from xformer.decoding import Sampling
 from xformer.errors import XformerError
 from xformer.tasks.task import Example
-from xformer.training.run_store import Entry
+from xformer.training.entry import Entry
 from xformer.training.snapshots import snapshot_file
 from xformer.viz.training import BLUE, Curves
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from xformer.training.run_store import Entry
+from xformer.training.entry import Entry
 from xformer.words import percent
 
 

@@ -12,7 +12,8 @@ from xformer.checkpoints import Checkpoint, to_bytes
 from xformer.config import TaskConfig
 from xformer.tasks import Task
 from xformer.training import jobs
-from xformer.training.run_store import Entry, RunStore
+from xformer.training.entry import Entry
+from xformer.training.run_store import RunStore
 
 MOST_MORE = 1500 * MB
 """So much more memory may the server hold afterwards: its caches have a limit of 1 GB, and torch keeps some."""

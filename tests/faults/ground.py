@@ -20,7 +20,8 @@ from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE, load
 from xformer.presets import Preset
 from xformer.training import jobs
-from xformer.training.run_store import Entry, RunStore
+from xformer.training.entry import Entry
+from xformer.training.run_store import RunStore
 from xformer.training.snapshots import STATE, read_state, snapshot_steps
 
 TIMES = ("seconds", "tokens_per_second")

@@ -17,7 +17,7 @@ from tests.training.tiny import tiny_preset
 from xformer.checkpoints import load
 from xformer.errors import RunStoreError
 from xformer.training import jobs
-from xformer.training.repair import DAMAGED
+from xformer.training.entry import DAMAGED
 from xformer.training.snapshots import STATE, read_state, snapshot_file, snapshot_steps
 
 HANGING = {

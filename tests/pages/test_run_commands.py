@@ -16,7 +16,8 @@ from tests.pages.conftest import Open, plain
 from tests.pages.test_runs import RUNS, add, with_weights
 from tests.training.tiny import tiny_preset
 from xformer.errors import RunStoreError
-from xformer.training.run_store import Entry, RunStore
+from xformer.training.entry import Entry
+from xformer.training.run_store import RunStore
 from xformer.training.transfer import to_file
 
 TRAIN = "pages/train/page.py"

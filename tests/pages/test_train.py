@@ -21,8 +21,9 @@ from tests.pages.conftest import ROOT, Open, plain
 from tests.training.tiny import ARCHITECTURES, tiny_preset
 from xformer.presets import PRESETS
 from xformer.training import jobs, liveness
+from xformer.training.entry import ELSEWHERE
 from xformer.training.loop import train
-from xformer.training.run_store import ELSEWHERE, RunStore
+from xformer.training.run_store import RunStore
 from xformer.training.snapshots import snapshot_steps
 from xformer.training.transfer import TAG
 from xformer.words import duration, percent

@@ -16,7 +16,8 @@ from xformer.checkpoints import FILE
 from xformer.errors import RunStoreError
 from xformer.training import command_loop, jobs, worker
 from xformer.training.database import Database
-from xformer.training.run_store import Entry, RunStore
+from xformer.training.entry import Entry
+from xformer.training.run_store import RunStore
 from xformer.training.snapshots import read_state, snapshot_steps
 
 TIMES = ("seconds", "tokens_per_second")

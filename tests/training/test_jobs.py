@@ -21,8 +21,10 @@ from tests.training.test_command_loop import assert_same_run
 from tests.training.tiny import tiny_preset
 from xformer.errors import ConfigError, RunStoreError
 from xformer.training import jobs, liveness, queue, worker
+from xformer.training.entry import Entry
 from xformer.training.limits import Limits
-from xformer.training.run_store import Entry, RunStore, put_command, set_columns
+from xformer.training.run_statements import put_command, set_columns
+from xformer.training.run_store import RunStore
 
 FORK = multiprocessing.get_context("fork")
 DEADLINE = 120.0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from xformer.training import queue
-from xformer.training.run_store import Entry
+from xformer.training.entry import Entry
 
 ONE, TWO = ["cpu"], ["cuda:0", "cpu"]
 
@@ -41,18 +41,18 @@ class Room:
         for device in self.available:
             for chosen in queue.next_for(device, self.entries, self.available)[:1]:
                 turn = 1 + max(other.turn for other in self.entries)
-                self._put(replace(chosen, state="running", device=device, worker="w", turn=turn))
+                self._put(chosen.but(state="running", device=device, worker="w", turn=turn))
                 self.order.append(chosen.owner)
 
     def finish(self, device: str = "cpu") -> None:
         for running in self.entries:
             if running.is_active and running.device == device:
-                self._put(replace(running, state="finished", worker=None))
+                self._put(running.but(state="finished", worker=None))
 
     def throw_away_finished(self, owner: str) -> None:
         for found in self.entries:
             if found.owner == owner and found.state == "finished":
-                self._put(replace(found, deleted=1.0))
+                self._put(found.but(deleted=1.0))
 
     def _put(self, changed: Entry) -> None:
         self.entries = [changed if other.id == changed.id else other for other in self.entries]
@@ -125,9 +125,9 @@ def test_who_has_a_device_waits_behind_who_has_none() -> None:
 def test_a_device_trains_one_run_at_a_time() -> None:
     running = entry(1, state="running", worker="w", device="cpu")
     assert queue.next_for("cpu", [running, entry(2)], ONE) == []
-    paused = replace(running, state="paused")
+    paused = running.but(state="paused")
     assert queue.next_for("cpu", [paused, entry(2)], ONE) == []
-    left = replace(paused, worker=None)  # its process has made room
+    left = paused.but(worker=None)  # its process has made room
     assert [e.number for e in queue.next_for("cpu", [left, entry(2)], ONE)] == [2]
 
 

@@ -11,9 +11,10 @@ import pytest
 from tests.training.test_run_store import edit
 from tests.training.tiny import tiny_preset
 from xformer.training import jobs, queue
+from xformer.training.entry import DAMAGED
 from xformer.training.latest_metrics import exact_match, latest_rows
+from xformer.training.metrics_row import metrics_row
 from xformer.training.overview import differing, overview
-from xformer.training.repair import DAMAGED, metrics_row
 from xformer.training.run_store import RunStore
 
 GARBLED = ["banana", b"\xff\x00", -1, 1.5, 10**18, math.inf, "{", "[1]", "\x1b[2J"]

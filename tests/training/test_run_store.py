@@ -11,7 +11,9 @@ import pytest
 
 from tests.training.tiny import tiny_preset
 from xformer.errors import ConfigError, RunStoreError
-from xformer.training.run_store import COMMANDS, MOVES, RESUMABLE, RunStore, entry_of, move, plain, set_columns
+from xformer.training.entry import MOVES, RESUMABLE
+from xformer.training.run_statements import entry_of, move, set_columns
+from xformer.training.run_store import COMMANDS, RunStore, plain
 
 PRESET = tiny_preset(lr_changes=((3, 0.5),))
 

@@ -84,7 +84,7 @@ def test_a_file_of_an_earlier_step_ends_there(tmp_path: Path) -> None:
 
 def test_a_long_curve_is_thinned_until_it_fits_and_keeps_its_last_row(tmp_path: Path) -> None:
     store, run = trained(tmp_path)
-    entry = dataclasses.replace(store.entry(run), step=3000)
+    entry = store.entry(run).but(step=3000)
     assert [found["step"] for found in card_of(entry, [row(i) for i in range(1, 1201)], 3000)["curve"]] == [
         *range(3, 1201, 3)
     ]

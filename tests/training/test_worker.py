@@ -19,7 +19,9 @@ from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE, load
 from xformer.errors import RunStoreError
 from xformer.training import command_loop, jobs, loop, worker
-from xformer.training.run_store import Entry, RunStore, entry_of, move
+from xformer.training.entry import Entry
+from xformer.training.run_statements import entry_of, move
+from xformer.training.run_store import RunStore
 from xformer.training.snapshots import STATE, read_state, snapshot_file, snapshot_steps
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from xformer.errors import InputError, XformerError
 from xformer.places import FILE, STATE
+from xformer.training.cells import is_number
+from xformer.training.entry import DAMAGED
 from xformer.training.file_metadata import read_metadata
-from xformer.training.repair import DAMAGED, is_number
 from xformer.words import percent
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from xformer.errors import RunStoreError
 from xformer.training import jobs
-from xformer.training.run_store import Entry, RunStore
+from xformer.training.entry import Entry
+from xformer.training.run_store import RunStore
 
 
 def tell(action: str, entry: Entry, store: RunStore) -> str:

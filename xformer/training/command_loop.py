@@ -13,8 +13,10 @@ from typing import Any
 
 from xformer.errors import NoRoomError, RunStoreError
 from xformer.training import queue
+from xformer.training.entry import Entry
 from xformer.training.loop import Run, Stopped
-from xformer.training.run_store import Entry, RunStore, change_peak, entry_of, insert_rows, move, set_columns
+from xformer.training.run_statements import change_peak, entry_of, insert_rows, move, set_columns
+from xformer.training.run_store import RunStore
 from xformer.training.schedule import learning_rate
 
 LOOK_SECONDS = 0.1

@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,21 +26,10 @@ from xformer.errors import ConfigError, RunStoreError, XformerError
 from xformer.places import snapshot_file
 from xformer.presets import Preset
 from xformer.training import liveness, queue
+from xformer.training.entry import DAMAGED, ELSEWHERE, MOVES, RESUMABLE, Entry
 from xformer.training.limits import Limits
-from xformer.training.repair import DAMAGED, where
-from xformer.training.run_store import (
-    ELSEWHERE,
-    MOVES,
-    RESUMABLE,
-    Entry,
-    RunStore,
-    all_entries,
-    change_peak,
-    entry_of,
-    move,
-    new_id,
-    put_command,
-)
+from xformer.training.run_statements import all_entries, change_peak, entry_of, move, put_command, where
+from xformer.training.run_store import RunStore, new_id
 
 if TYPE_CHECKING:
     from xformer.checkpoints import Checkpoint
@@ -223,13 +211,13 @@ def with_process_state(store: RunStore, entry: Entry) -> Entry:
         return entry
     if liveness.is_held(file):
         pid = liveness.holder(file)
-        return replace(entry, message=HALTED) if pid is not None and liveness.is_halted(pid) else entry
+        return entry.but(message=HALTED) if pid is not None and liveness.is_halted(pid) else entry
     with store.database.reading() as db:
         now = entry_of(db, entry.id)
         if now.worker != entry.worker:  # it has said so meanwhile
             return now
         state, message = _how_it_ended(db, now, file)
-    return replace(now, state=state, message=message, worker=None, pid=None)
+    return now.but(state=state, message=message, worker=None, pid=None)
 
 
 def _kill_unresponsive(store: RunStore, entry: Entry, file: Path) -> bool:

@@ -16,8 +16,8 @@ from xformer.errors import ConfigError, RunStoreError
 from xformer.memory import free_bytes, machine_bytes
 from xformer.presets import Preset
 from xformer.room import DEFAULT_MOST, Room, disk_used, megabytes
+from xformer.training.entry import Entry
 from xformer.training.resource_needs import disk_needed, memory_needed, metrics_needed
-from xformer.training.run_store import Entry
 
 MOST_METRICS = 50 * 10**6
 """The state of a run holds its metrics too, and is read whole when it goes on."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from xformer.training.run_store import Entry
+from xformer.training.entry import Entry
 
 CPU = "cpu"
 

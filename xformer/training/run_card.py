@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from xformer.training.curve import fitting
-from xformer.training.run_store import Entry
+from xformer.training.entry import Entry
 
 
 def card_of(entry: Entry, rows: list[dict[str, Any]], step: int) -> dict[str, Any]:

@@ -12,87 +12,21 @@ from __future__ import annotations
 
 import json
 import secrets
-import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from xformer.config import ModelConfig, TaskConfig, TrainConfig
-from xformer.errors import ConfigError, RunStoreError
+from xformer.errors import RunStoreError
 from xformer.presets import Preset
 from xformer.training.database import Database
-from xformer.training.repair import metrics_row, repaired, where
-from xformer.training.schedule import with_peak
+from xformer.training.entry import Entry, entry_from
+from xformer.training.metrics_row import metrics_row
+from xformer.training.run_statements import all_entries, entry_of, insert_rows, insert_run, put_command, set_columns
 
 FILE = "runs.sqlite"
-MOVES = {
-    "queued": ("running", "stopped"),
-    "running": ("paused", "queued", "stopped", "finished", "failed", "interrupted"),
-    "paused": ("running", "queued", "stopped", "finished", "failed", "interrupted"),
-    "stopped": ("queued",),
-    "interrupted": ("queued",),
-    "failed": ("queued",),
-    "finished": (),
-}
-"""From which state a run may go to which."""
-RESUMABLE = tuple(state for state, moves in MOVES.items() if "queued" in moves)
-ELSEWHERE = "elsewhere"
-"""The device of a run that another program trains: it can be watched and stopped, and is resumed there."""
 COMMANDS = ("pause", "resume", "step", "stop", "rate")
 """What a worker obeys; "rate" carries a new peak of the learning rate."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One run as the run store has it; configurations as the plain JSON values that were written down."""
-
-    number: int
-    id: str
-    name: str
-    owner: str
-    tags: tuple[str, ...]
-    preset: str
-    title: str
-    about: str
-    model: dict[str, Any]
-    task: dict[str, Any]
-    train: dict[str, Any]
-    wanted: str
-    parent: str | None
-    state: str
-    device: str | None
-    turn: int
-    worker: str | None
-    pid: int | None
-    step: int
-    seconds: float
-    live: dict[str, Any]
-    """Figures of the latest step: loss, gradient_norm, learning_rate, steps_per_second, tokens_per_second."""
-    message: str
-    figures: dict[str, Any]
-    """The score on unseen examples once it is finished."""
-    created: float
-    deleted: float | None
-    private: int = 0
-    """1 where only its owner sees it."""
-
-    @property
-    def is_active(self) -> bool:
-        """Whether a process has it."""
-        return self.worker is not None
-
-    def settings(self) -> Preset:
-        """What is to be trained. Raises `ConfigError` where the run store was edited into something that is none."""
-        return Preset(
-            self.preset,
-            self.title,
-            self.about,
-            ModelConfig.from_json(self.model),
-            TaskConfig.from_json(self.task),
-            TrainConfig.from_json(self.train),
-        )
 
 
 class RunStore:
@@ -160,7 +94,8 @@ class RunStore:
         which = "NOT NULL" if deleted else "NULL"
         with self.database.reading() as db:
             found = [
-                _entry(row) for row in db.execute(f"SELECT * FROM runs WHERE deleted IS {which} ORDER BY number DESC")
+                entry_from(row)
+                for row in db.execute(f"SELECT * FROM runs WHERE deleted IS {which} ORDER BY number DESC")
             ]
         return list({entry.id: entry for entry in reversed(found)}.values())[
             ::-1
@@ -228,88 +163,12 @@ class RunStore:
             insert_rows(db, run, rows)
 
 
-def entry_of(db: sqlite3.Connection, run: str) -> Entry:
-    """One run within a transaction. Raises `RunStoreError` when there is none of that id."""
-    condition, value = where(run)
-    row = db.execute(f"SELECT * FROM runs WHERE {condition}", (value,)).fetchone()
-    if row is None:
-        raise no_such_run(run)
-    return _entry(row)
-
-
-def no_such_run(run: str) -> RunStoreError:
-    """What is said of a run that is not there."""
-    return RunStoreError(f"There is no run {run!r:.60}; it may have been deleted.")
-
-
-def all_entries(db: sqlite3.Connection) -> list[Entry]:
-    """All runs within a transaction, those that were thrown away too."""
-    return [_entry(row) for row in db.execute("SELECT * FROM runs")]
-
-
-def move(db: sqlite3.Connection, entry: Entry, state: str, **values: Any) -> None:
-    """Take a run to another state, within a transaction. Raises `RunStoreError` for a move that is none of `MOVES`."""
-    if state not in MOVES.get(entry.state, ()):
-        raise RunStoreError(f"The run “{entry.name}” is {entry.state}, so it cannot become {state}.")
-    set_columns(db, entry.id, state=state, **values)
-
-
-def set_columns(db: sqlite3.Connection, run: str, **values: Any) -> None:
-    """Set columns of a run, within a transaction."""
-    condition, of = where(run)
-    changes = ", ".join(f"{name} = ?" for name in values)
-    db.execute(f"UPDATE runs SET {changes} WHERE {condition}", (*values.values(), of))
-
-
-def put_command(db: sqlite3.Connection, run: str, kind: str, value: float | None = None) -> None:
-    """Leave a command for a run's worker, within a transaction."""
-    db.execute(
-        "INSERT INTO commands (run, kind, value, sent) VALUES (?, ?, ?, ?)", (run, kind, value, time.monotonic())
-    )
-
-
-def change_peak(db: sqlite3.Connection, run: str, after: int, peak: float) -> bool:
-    """Have another peak of the learning rate hold after a step; where it is none, the run's message says so."""
-    try:
-        train = with_peak(TrainConfig.from_json(entry_of(db, run).train), after, peak)
-    except ConfigError as error:
-        set_columns(db, run, message=str(error))
-        return False
-    set_columns(db, run, train=json.dumps(train.to_json()))
-    return True
-
-
-def insert_run(db: sqlite3.Connection, values: dict[str, Any]) -> None:
-    """Write a run down, column by column, within a transaction."""
-    db.execute(f"INSERT INTO runs ({', '.join(values)}) VALUES ({marks(values)})", tuple(values.values()))
-
-
-def insert_rows(db: sqlite3.Connection, run: str, rows: Iterable[dict[str, Any]]) -> None:
-    """Write down metrics, within a transaction."""
-    values = [(run, row["step"], json.dumps(row)) for row in rows]
-    db.executemany("INSERT OR REPLACE INTO metrics (run, step, row) VALUES (?, ?, ?)", values)
-
-
 def new_id() -> str:
     """What a run is called in the run store, in links, and as a folder."""
     return secrets.token_hex(4)
-
-
-def marks(values: Iterable[Any]) -> str:
-    """A question mark for each value of a statement."""
-    return ", ".join("?" for _ in values)
 
 
 def plain(text: str) -> str:
     """What a person typed, as one short line that every chart and file name can carry."""
     text = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be stored
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())[:80]
-
-
-NAMES = tuple(field.name for field in fields(Entry))
-
-
-def _entry(row: sqlite3.Row) -> Entry:
-    """A run as far as its row can be read; columns that are none of this program's are left alone."""
-    there = row.keys()
-    return Entry(**repaired({name: row[name] if name in there else None for name in NAMES}, MOVES))

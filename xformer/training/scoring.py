@@ -9,11 +9,12 @@ import json
 import time
 
 from xformer.errors import RunStoreError
+from xformer.training.cells import SCORING
 from xformer.training.command_loop import CommandLoop
-from xformer.training.run_store import Entry, RunStore, entry_of, set_columns
+from xformer.training.entry import Entry
+from xformer.training.run_statements import entry_of, set_columns
+from xformer.training.run_store import RunStore
 
-SCORING = "scoring"
-"""Under this name the live figures of a run hold examples done, asked for, and seconds."""
 MOST_SECONDS = 30.0
 """A score that takes longer is taken over fewer examples."""
 WRITE_SECONDS = 0.25

@@ -21,9 +21,11 @@ from xformer.errors import CheckpointError, RunStoreError
 from xformer.room import Room
 from xformer.training.card import ImportedCard, one_line, read_card
 from xformer.training.curve import fitting
+from xformer.training.entry import Entry
 from xformer.training.limits import Limits, promised
 from xformer.training.run_card import card_of
-from xformer.training.run_store import Entry, RunStore, insert_rows, insert_run
+from xformer.training.run_statements import insert_rows, insert_run
+from xformer.training.run_store import RunStore
 from xformer.training.snapshots import snapshot_file, snapshot_steps, write_snapshot
 
 TAG = "imported"

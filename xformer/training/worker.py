@@ -24,15 +24,18 @@ from xformer.errors import ConfigError, NoRoomError, RunStoreError, TrainingErro
 from xformer.room import Room
 from xformer.tasks import Task
 from xformer.training import liveness
+from xformer.training.cells import SCORING
 from xformer.training.command_loop import CommandLoop
 from xformer.training.device import choose_device
+from xformer.training.entry import Entry
 from xformer.training.final_score import put_figures_on_card
 from xformer.training.jobs import START, reconcile
 from xformer.training.limits import check_memory
 from xformer.training.loop import Run, Stopped
 from xformer.training.process_tuning import lower_priority, tune_process
-from xformer.training.run_store import Entry, RunStore, change_peak, entry_of, insert_rows, move, set_columns
-from xformer.training.scoring import SCORING, Scoring
+from xformer.training.run_statements import change_peak, entry_of, insert_rows, move, set_columns
+from xformer.training.run_store import RunStore
+from xformer.training.scoring import Scoring
 from xformer.training.snapshots import STATE, forget_after, forget_unfinished
 
 SAMPLES = 2_000

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import streamlit as st
 
 from xformer.errors import RunStoreError
-from xformer.training.run_store import Entry
+from xformer.training.entry import Entry
 
 HERE = "this machine"
 _runs: dict[str, str] = {}
