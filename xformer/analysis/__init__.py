@@ -43,6 +43,7 @@ __getattr__, __dir__, __all__ = attach(
         "patch_filters": "filters",
         "patch_places": "place_maps",
         "patching": "activation_patching",
+        "patching_map": "patched_cells",
         "pattern_difference": "decision",
         "position_counts": "positions",
         "position_curves": "positions",

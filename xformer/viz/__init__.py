@@ -36,6 +36,7 @@ __getattr__, __dir__, __all__ = attach(
         "patch_filters": "filters",
         "patch_places": "place_maps",
         "patching": "activation_patching",
+        "patching_map": "cell_map",
         "pattern_difference": "decision",
         "position_curves": "positions",
         "position_offsets": "positions",

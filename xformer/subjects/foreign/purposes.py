@@ -17,6 +17,26 @@ _REACTIONS = (
     ),
     ("… follows the atoms of an ester", "CC(=O)O.OCC>>CC(=O)OCC"),
 )
+_SMOLLM2_PAIRS = {
+    "… finds who is meant": (
+        "When Mary and John went to the store, John gave a drink to",
+        "When Mary and John went to the store, Mary gave a drink to",
+    ),
+    "… finds who gets the book": (
+        "After Tom and Sarah had lunch, Sarah handed the book to",
+        "After Tom and Sarah had lunch, Tom handed the book to",
+    ),
+    "… finds who is sung to": (
+        "While Anna and Peter were in the garden, Peter sang a song for",
+        "While Anna and Peter were in the garden, Anna sang a song for",
+    ),
+    "… knows a capital": ("The capital of France is", "The capital of Germany is"),
+}
+
+
+def known_pairs(name: str) -> dict[str, tuple[str, str]]:
+    """Pairs of inputs that differ in a token that matters, for a model of that name; nothing where nobody knows the model."""
+    return dict(_SMOLLM2_PAIRS) if "smollm" in name.lower() else {}
 
 
 def purposes(name: str) -> tuple[tuple[str, str], ...]:

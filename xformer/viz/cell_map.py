@@ -1,0 +1,107 @@
+"""Draw which parts of a model carry the difference of two inputs: a cell a part, 0 as in this run, 1 as in the other.
+
+viz.patching_map(reading, source, part="head")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from xformer.analysis.minimal_pair import Token
+from xformer.analysis.patched_cells import GROUPS, Part
+from xformer.analysis.patched_cells import patching_map as patching_map_table
+from xformer.reading import Reading
+from xformer.viz import theme
+from xformer.viz.residual import ROOMY, TIGHT, around, point_axis, row_height, written
+
+FAINT = 0.1
+"""The end of the colour scale where no part carries more: what is next to nothing does not look like much."""
+UNWRITTEN = 0.005
+"""A share that would be written as 0 is not written."""
+
+
+def patching_map(
+    reading: Reading,
+    source: Reading,
+    *,
+    part: Part = "stream",
+    answers: Sequence[Token] | None = None,
+    position: int | None = None,
+    exact: bool = False,
+    groups: int = GROUPS,
+    chosen: int | None = None,
+    table: pd.DataFrame | None = None,
+    dark: bool = False,
+) -> alt.LayerChart | alt.FacetChart:
+    """`analysis.patching_map` as a map: restored with `exact`, else attributed; blue is towards the other run.
+
+    Rows are layers from the embedding down, columns positions, heads or groups of neurons. The cell number `chosen` (the row of
+    the table) has a frame; `table` is that of `analysis.patching_map` where it has been made already.
+    """
+    if table is None:
+        table = patching_map_table(
+            reading, source, part=part, answers=answers, position=position, exact=exact, groups=groups
+        )
+    values = table["restored" if exact else "attributed"].to_numpy(dtype=float)
+    limit = max(FAINT, theme.signed_limit(values))
+    stops = theme.diverging(dark)
+    places = np.clip((values / limit + 1) / 2, 0, 1) * (len(stops) - 1)
+    data = table.assign(
+        cell=range(len(table)),
+        column=_columns(table, part, is_pair=reading.is_pair),
+        value=values,
+        share=[f"{value:.2f}".replace("-", "−") if abs(value) >= UNWRITTEN else "" for value in values],
+        ink=[theme.ink(stops[round(place)]) for place in places],
+    )
+    rows, columns = (list(dict.fromkeys(data[name])) for name in ("where", "column"))
+    n, high = len(columns), row_height(len(rows))
+    title = {"stream": "position · token", "head": "head", "neurons": "neurons"}[part]
+    flat = n <= ROOMY and max(map(len, columns)) <= 9
+    axis = alt.Axis(labelAngle=0 if flat else -60, orient="top", labelOverlap=n > TIGHT, labelLimit=110)
+    x = alt.X("column:N", sort=columns, title=title, axis=axis)
+    y = alt.Y("where:N", sort=rows, title=None, axis=point_axis(named=True))
+    kinds = {"attributed": "attributed (quick)"} | ({"restored": "restored (exact)"} if "restored" in table else {})
+    hover = [
+        alt.Tooltip("where:N", title="layer"),
+        alt.Tooltip("column:N", title=title),
+        *(alt.Tooltip(f"{name}:Q", title=words, format="+.6f") for name, words in kinds.items()),
+    ]
+    colour = alt.Color(
+        "value:Q",
+        scale=alt.Scale(**theme.vega_scale(stops, -limit, limit)),
+        legend=alt.Legend(title="share", format="+.2f", gradientLength=160),
+    )
+    base = alt.Chart(data).encode(x, y)
+    click = alt.selection_point(name="cell", fields=["cell"], on="click", clear=False)
+    frame = base.transform_filter(alt.datum.cell == (-1 if chosen is None else chosen))
+    layers: list[alt.Chart] = [
+        base.mark_rect(stroke=theme.pick(theme.BACKGROUND, dark), strokeWidth=1, cursor="pointer")
+        .encode(colour, tooltip=hover)
+        .add_params(click),
+        frame.mark_rect(filled=False, stroke=theme.pick(theme.TEXT, dark), strokeWidth=2.5),
+    ]
+    if n <= TIGHT:
+        layers.append(base.mark_text(fontSize=11).encode(color=written(), text="share:N"))
+    return alt.layer(*layers).properties(height=high * len(rows) + around(""))
+
+
+def _columns(table: pd.DataFrame, part: Part, *, is_pair: bool) -> list[str]:
+    """What stands above each cell's column."""
+    if part == "head":
+        return [str(head + 1) for head in table["head"]]
+    if part == "neurons":
+        groups = table["group"].tolist()
+        ranges = [f"{first}–{last}" for first, last in zip(table["first_neuron"], table["last_neuron"], strict=True)]
+        are_wide_alike = len(set(ranges)) == len(set(groups))
+        return ranges if are_wide_alike else [f"group {group + 1}" for group in groups]
+    names = []
+    for stack, position, token, other in zip(
+        table["stack"], table["position"], table["token"], table["source_token"], strict=True
+    ):
+        read = token if token == other else f"{token} | {other}"
+        names.append(f"{f'{stack[:3]} ' if is_pair else ''}{position} {read}")
+    return names
