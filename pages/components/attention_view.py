@@ -4,7 +4,8 @@
     packed = pack(layers, selected=(chosen.layer, chosen.head))
     chosen = attention_view(packed, key="attention")
 
-The browser draws every head from the bytes it has; a rerun only adds the exact numbers of the head that was chosen.
+The browser draws every head from the bytes it has. The exact numbers of the chosen head come in a message of their own, through
+a second element that shows nothing: a click on a head sends that head alone.
 """
 
 import struct
@@ -16,6 +17,7 @@ from typing import Any
 import streamlit as st
 from streamlit.components.v2 import component
 
+from xformer.viz.packed_head import messages
 from xformer.viz.packing import AnyLayer, header_of
 
 _HERE = Path(__file__).parent
@@ -100,8 +102,10 @@ def attention_view(packed: bytes, *, key: str, height: int | None = None) -> Sel
     look = SCALES.index(told.looks.scale) + 4 * SHOWN.index(told.looks.shown)
     arcs = sum(1 << head for head in told.looks.arcs)
     # Raw bytes can only be the whole of `data`, so these settings ride behind them.
-    rider = struct.pack("<IIIIII", height or 0, query, seen, order, look, arcs)
-    _component(key=key, data=packed + rider, on_choice_change=remember)
+    rider = struct.pack("<IIIIIIII", height or 0, query, seen, order, look, arcs, told.layer, told.head)
+    planes, head = messages(packed, key)
+    _component(key=key, data=planes + rider, on_choice_change=remember)
+    _component(key=f"exact_of_{key}", data=head)
     return chosen
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import xformer
+from pages.components.attention_view import Selection
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import ROOT, Open
 from xformer.viz.packing import header_of
@@ -36,31 +38,47 @@ def test_every_panel_opens_and_its_code_runs(
         assert scope["picture"] is not None
 
 
-def drawn(app: object) -> tuple[dict, bytes]:
-    """What the attention view got: its header and everything behind it."""
+def sent(app: object, magic: bytes) -> bytes:
+    """One of the two messages of the attention view: the planes of all heads, or the exact weights of one."""
     [proto] = [
         element.proto
         for element in app.get("bidi_component")  # type: ignore[attr-defined]
-        if getattr(element.proto, "bytes", b"")[:4] == b"XATT"
+        if getattr(element.proto, "bytes", b"")[:4] == magic
     ]
-    packed = proto.bytes
-    (length,) = struct.unpack_from("<I", packed, 4)
-    return header_of(packed), packed[8 + length :]
+    return proto.bytes
+
+
+def drawn(app: object) -> dict:
+    """What the attention view is told of all heads."""
+    return header_of(sent(app, b"XATT"))
+
+
+def exact_head(app: object) -> np.ndarray:
+    """The weights of the chosen head: masked cells are +inf."""
+    message = sent(app, b"XATH")
+    (length,) = struct.unpack_from("<I", message, 4)
+    header, numbers = json.loads(message[8 : 8 + length]), np.frombuffer(message[8 + length :], "<f4")
+    whole = np.full(header["exactSize"], np.inf, np.float32)
+    cells = np.tril_indices(len(whole)) if header["isTriangle"] else np.indices(whole.shape).reshape(2, -1)
+    whole[*cells] = numbers
+    return whole
 
 
 @pytest.mark.parametrize("model", ["reverse", "reverse-decoder"])
 def test_the_picture_holds_the_numbers_of_record(open_page: Open, model: str) -> None:
     app = open_page(PAGE, model=model, input="4 9 2 9 5", head="2.1")
-    header, body = drawn(app)
     checkpoint = xformer.load(ROOT / "checkpoints" / model)
     assert checkpoint.task is not None
     trace = xformer.record(checkpoint.model, checkpoint.task.example([4, 9, 2, 9, 5]).stream)
     path = trace.attention_layers()[1]
     n = trace.tokens.shape[1]
-    exact = np.frombuffer(body, np.float32, n * n, offset=header["exact"]).reshape(n, n)
+    exact = exact_head(app)
+    assert exact.shape == (n, n)
     allowed = trace[f"{path}.mask"][0, 0].numpy()
     np.testing.assert_array_equal(exact[allowed], trace[f"{path}.pattern"][0, 0].numpy()[allowed])
     assert np.isinf(exact[~allowed]).all()
+    message = sent(app, b"XATT")
+    header, body = drawn(app), message[8 + struct.unpack_from("<I", message, 4)[0] :]
     layer = header["layers"][1]
     planes = np.frombuffer(body, np.uint8, layer["heads"] * n * n, offset=layer["runs"][0]["offset"])
     weights = (planes.reshape(-1, n, n) / 253) ** 2 * np.array(layer["runs"][0]["peaks"])[:, None, None]
@@ -129,7 +147,7 @@ def test_a_silenced_head_is_marked_and_its_button_says_so(open_page: Open) -> No
     assert switches(app, "silence:encoder.2.attn.1")[0].label == "Silence layer 3 · head 2"
     switches(app, "silence:encoder.2.attn.1")[0].click().run()
     assert switches(app, "silence:encoder.2.attn.1")[0].label == "Silenced: layer 3 · head 2"
-    own, changed = drawn(app)[0]["layers"][2]["runs"]
+    own, changed = drawn(app)["layers"][2]["runs"]
     assert (own["silenced"], changed["silenced"]) == ([], [1])
     assert changed["z"][1] == 0 < own["z"][1]
     assert any("replaced by 0" in element.value for element in app.markdown)
@@ -138,7 +156,18 @@ def test_a_silenced_head_is_marked_and_its_button_says_so(open_page: Open) -> No
 
 def test_a_head_alone_has_silenced_neighbours(open_page: Open) -> None:
     app = open_page(PAGE, model="reverse", input="4 9 2 9", edits="solo:encoder.0.attn.1")
-    assert drawn(app)[0]["layers"][0]["runs"][1]["silenced"] == [0, 2, 3]
+    assert drawn(app)["layers"][0]["runs"][1]["silenced"] == [0, 2, 3]
+
+
+def test_a_click_on_a_head_sends_that_head_and_nothing_else_again(open_page: Open) -> None:
+    app = open_page(PAGE, model="reverse", input="4 9 2 9 5", head="2.1")
+    planes, head = sent(app, b"XATT"), sent(app, b"XATH")
+    app.session_state["attention:choice"] = Selection(0, 2)
+    app.run()
+    assert sent(app, b"XATT") == planes
+    assert sent(app, b"XATH") != head
+    assert b'"selected":[0,2]' in sent(app, b"XATH")
+    assert len(head) < len(planes)
 
 
 def test_the_link_says_how_the_picture_is_drawn(open_page: Open) -> None:

@@ -6,6 +6,7 @@ import struct
 import numpy as np
 import pytest
 
+from xformer.viz.packed_head import messages
 from xformer.viz.packing import PatternLayer, header_of, pack, visible
 from xformer.viz.theme import DIVERGING, HEAD_HUES, SEQUENTIAL
 
@@ -158,6 +159,32 @@ def test_the_digests_tell_another_choice_from_other_patterns():
     assert first["content"] == second["content"]
     assert first["whole"] != second["whole"]
     assert header_of(pack([layer(10), layer(12)]))["content"] != first["content"]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_planes_are_one_message_for_every_head_and_a_head_is_another(causal: bool):
+    items, others = (
+        [layer(seed, queries=7, keys=7, causal=causal) for seed in seeds] for seeds in ((12, 13), (14, 15))
+    )
+    packed = pack(items, others, selected=(1, 2))
+    planes, head = messages(packed, "here")
+    assert messages(pack(items, others, selected=(0, 1)), "here")[0] == planes
+    header, rest, floats = unpack(packed)
+    kept = header_of(planes)
+    assert kept == {"view": "here"} | {
+        name: kept_value
+        for name, kept_value in header.items()
+        if name not in ("selected", "exact", "exactPool", "whole")
+    }
+    (length,) = struct.unpack_from("<I", planes, 4)
+    first = kept["layers"][0]["runs"][0]["offset"]
+    assert np.array_equal(np.frombuffer(planes[8 + length :], np.uint8, 3 * 49, first).reshape(3, 7, 7), rest[0][0])
+    assert head[:4] == b"XATH"
+    (length,) = struct.unpack_from("<I", head, 4)
+    about, numbers = json.loads(head[8 : 8 + length]), np.frombuffer(head[8 + length :], "<f4")
+    assert (about["selected"], about["content"], about["isTriangle"]) == ([1, 2], header["content"], causal)
+    cells = np.tril_indices(7) if causal else np.indices((7, 7)).reshape(2, -1)
+    assert np.array_equal(numbers.reshape(2, -1), np.stack([block[*cells] for block in floats]))
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,14 @@ layers = pattern_layers(reading)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from xformer.analysis.attention_head import token_names
 from xformer.names import layer_title
 from xformer.reading import Reading
+from xformer.site import Site
 from xformer.subjects.foreign.on_demand import OnDemand
 from xformer.viz.layers import AnyLayer, LaterLayer, PatternLayer
 
@@ -21,14 +24,22 @@ def pattern_layers(reading: Reading) -> list[AnyLayer]:
     patterns have; what is not a number is shown, masked or not. Of a large run the patterns are worked out one at a time.
     """
     layers: list[AnyLayer] = []
+    known: dict[tuple[object, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
+
+    def names(site: Site, shape: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        at = (site.query_stack, site.key_stack, *shape[-2:])
+        if at not in known:
+            known[at] = token_names(reading, site, shape)
+        return known[at]
+
     run = reading.trace.activations
     for site in reading.sites:
         path, title = site.path, layer_title(site.path, is_pair=reading.is_pair)
         if isinstance(run, OnDemand) and (kept := run.reduced(path)) is not None:
-            layers.append(LaterLayer(path, title, kept, run, *token_names(reading, site, kept.shape)))
+            layers.append(LaterLayer(path, title, kept, run, *names(site, kept.shape)))
             continue
         pattern = reading[f"{path}.pattern"][0].float().numpy(force=True)  # [head, query, key]
-        queries, keys = token_names(reading, site, pattern.shape)
+        queries, keys = names(site, pattern.shape)
         allowed = np.ones((1, 1, 1), dtype=bool)
         if f"{path}.mask" in reading:
             mask = reading[f"{path}.mask"][0].numpy(force=True)  # [head, query, key]

@@ -30,8 +30,6 @@ class Choosing {
       const choice = this.choice();
       if (choice === this.reported) return;
       this.reported = choice;
-      const known = this.sent.length ? this.sent[this.sent.length - 1] : String(this.patterns.selected);
-      if (known !== String(this.current)) this.sent.push(String(this.current));
       this.send(JSON.parse(choice));
     }, 80);
   }

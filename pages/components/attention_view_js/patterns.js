@@ -8,27 +8,45 @@ const DECADES = 4; // a logarithmic scale begins at 10 to the power of −DECADE
 // Where a weight lies on a scale that ends at `top`, from 0 to 1.
 const shareOf = (w, top, scale) => Math.max(0, Math.min(1, scale === "log" ? 1 + Math.log10(Math.max(w, 1e-12)) / DECADES : w / (top || 1)));
 
+// The exact weights of one head, of each run (xformer/viz/packed_head.py): masked cells are Infinity.
+class ExactHead {
+  constructor(bytes) {
+    const length = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength).getUint32(4, true);
+    Object.assign(this, JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + length))));
+    const sent = new Float32Array(bytes.slice(8 + length).buffer); // a copy, since floats have to be aligned
+    const [rows, cols] = this.exactSize, size = this.isTriangle ? (rows * (rows + 1)) / 2 : rows * cols;
+    this.floats = Array.from({ length: sent.length / size }, (_, run) => {
+      const one = sent.subarray(run * size, (run + 1) * size);
+      if (!this.isTriangle) return one;
+      const whole = new Float32Array(rows * cols).fill(Infinity);
+      for (let r = 0, from = 0; r < rows; from += ++r) whole.set(one.subarray(from, from + r + 1), r * cols);
+      return whole;
+    });
+  }
+}
+
 class Patterns {
   constructor(bytes) {
     const numbers = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
     const length = numbers.getUint32(4, true);
     const header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + length)));
     Object.assign(this, header);
-    const rider = [24, 20, 16, 12, 8, 4].map((back) => numbers.getUint32(bytes.length - back, true)); // rides behind the packed bytes
+    const rider = [32, 28, 24, 20, 16, 12, 8, 4].map((back) => numbers.getUint32(bytes.length - back, true)); // rides behind the packed bytes
     this.height = rider[0];
     this.cell = [rider[1], rider[2]].map((n) => (n ? n - 1 : null)); // locked by the server: query, key
     this.order = rider[3];                                           // counts what the server chose
     this.look = { scale: SCALES[rider[4] & 3], show: ["both", "matrix", "arcs"][rider[4] >> 2] || "both", arcs: rider[5] };
-    this.body = bytes.subarray(8 + length, bytes.length - 24);
+    this.told = [rider[6], rider[7]];                                // layer and head that it chose
+    this.body = bytes.subarray(8 + length, bytes.length - 32);
     this.runs = this.layers[0].runs.length; // 1, or 2 with a changed run
-    const chosen = this.layers[this.selected[0]], [tall, wide] = this.exactPool;
-    this.exactSize = [Math.ceil(chosen.queries / tall), Math.ceil(chosen.keys / wide)];
-    const cells = this.exactSize[0] * this.exactSize[1];
-    const floats = new Float32Array(this.body.slice(this.exact).buffer); // a copy, since floats have to be aligned
-    this.floats = Array.from({ length: this.runs }, (_, run) => floats.subarray(run * cells, (run + 1) * cells));
+    this.head = null;                       // what is known exactly: see ExactHead
   }
 
-  isExact(layer, head) { return layer === this.selected[0] && head === this.selected[1]; }
+  get exactPool() { return this.head ? this.head.exactPool : [1, 1]; }
+  get exactSize() { return this.head.exactSize; }
+  get floats() { return this.head.floats; }
+
+  isExact(layer, head) { return this.head !== null && layer === this.head.selected[0] && head === this.head.selected[1]; }
 
   isSharp(layer, head) { return this.isExact(layer, head) && this.exactPool[0] * this.exactPool[1] === 1; }
 

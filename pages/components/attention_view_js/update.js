@@ -2,20 +2,19 @@
 
 class Update {
   update(bytes) {
-    if (!bytes || bytes.length < 32) return;
+    if (!bytes || bytes.length < 40) return;
     const theme = this.readTheme(), old = this.patterns;
     const next = new Patterns(bytes);
     const again = old && old.order === next.order; // nothing new was chosen on the server's side
-    if (again && old.whole === next.whole && old.height === next.height && String(old.selected) === String(next.selected)
+    if (again && old.content === next.content && old.height === next.height
       && JSON.stringify(old.layers) === JSON.stringify(next.layers) && JSON.stringify(old.labels) === JSON.stringify(next.labels)) {
       if (theme !== this.themeKey) this.draw(); // the same picture: only the theme can have changed
       return;
     }
     this.patterns = next;
+    if (this.exact && this.exact.content === next.content) next.head = this.exact;
     const started = performance.now();
-    const echo = this.sent.indexOf(String(next.selected));
-    if (again && echo >= 0) this.sent.splice(0, echo + 1); // the server answers an earlier choice: what is chosen here stays
-    else if (!again || String(old.selected) !== String(next.selected)) { this.current = [...next.selected]; this.reported = null; }
+    if (!again) { this.current = [...next.told]; this.reported = null; } // else what is chosen here stays
     this.current[0] = Math.min(this.current[0], next.layers.length - 1);
     this.current[1] = Math.min(this.current[1], this.layer.heads - 1);
     this.active = new Set([...this.active].filter((head) => head < this.layer.heads));
@@ -35,6 +34,19 @@ class Update {
       this.reported = this.choice();
     }
     this.draw();
+    this.root.dataset.ms = (performance.now() - started).toFixed(1);
+  }
+
+  // The exact weights of a head, which may come before the planes that they belong to.
+  updateHead(bytes) {
+    if (this.exactBytes === bytes) return;
+    const started = performance.now();
+    this.exactBytes = bytes;
+    this.exact = new ExactHead(bytes);
+    if (!this.patterns || this.exact.content !== this.patterns.content) return;
+    this.patterns.head = this.exact;
+    if (this.width && this.patterns.isExact(...this.current)) this.drawHead();
+    this.root.dataset.exact = this.exact.selected.join(".");
     this.root.dataset.ms = (performance.now() - started).toFixed(1);
   }
 

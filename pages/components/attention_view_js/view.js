@@ -9,7 +9,7 @@ class AttentionView {
     this.current = [0, 0];        // layer, head
     this.active = new Set([0]);   // heads whose arcs are drawn
     this.hover = this.lock = null; // {query, key, kind: cell | token | query | key}
-    this.sent = [];               // heads reported to the server, until it echoes them
+    this.exact = null;            // the exact weights of a head, once they are there
     this.build();
     parent.append(this.root);
     this.resizing = new ResizeObserver(() => {
