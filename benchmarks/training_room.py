@@ -30,7 +30,7 @@ from benchmarks.browser import click, server
 from benchmarks.measure import Machine, options, show
 from tests.browser.serving import ARGUMENTS
 from xformer.presets import Preset, preset
-from xformer.training import jobs
+from xformer.training import dispatch, jobs
 from xformer.training.run_store import RunStore
 
 CLICKS = 5
@@ -182,7 +182,7 @@ def plain_loop() -> float:
 def wait_for_pid(store: RunStore, run: str) -> int:
     """The process of a run, once it trains."""
     for _ in range(600):
-        jobs.reconcile(store)
+        dispatch.reconcile(store)
         entry = store.entry(run)
         if entry.pid and entry.step > 20:
             return entry.pid

@@ -9,7 +9,7 @@ import pytest
 
 from tests.training.tiny import tiny_preset
 from xformer.__main__ import main
-from xformer.training import jobs, queue
+from xformer.training import dispatch, process_state, queue
 from xformer.training.loop import train
 from xformer.training.run_store import RunStore
 
@@ -55,7 +55,7 @@ def test_a_run_whose_process_is_gone_is_not_called_running(tmp_path: Path, capsy
     run = store.add(tiny_preset(), name="mine", state="running")
     store.change(run, worker="somebody")
     store.folder_of(run).mkdir(exist_ok=True)
-    (store.folder_of(run) / jobs.LOCK).touch()  # and nobody holds it
+    (store.folder_of(run) / process_state.LOCK).touch()  # and nobody holds it
     assert (store.entry(run).state, json.loads(said(capsys, "show", run, "--folder", str(tmp_path)))["state"]) == (
         "running",
         "interrupted",
@@ -72,7 +72,7 @@ def tell(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> t
 def test_orders_go_the_way_of_the_screens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "reconcile", lambda store: None)  # it would notice that the worker is none
+    monkeypatch.setattr(dispatch, "reconcile", lambda store: None)  # it would notice that the worker is none
     store = RunStore(tmp_path)
     waiting, at_work = store.add(tiny_preset(), name="waiting"), store.add(tiny_preset(), name="busy", state="running")
     store.change(at_work, worker="w")
@@ -99,7 +99,7 @@ def test_resume_queues_a_run_and_has_it_started(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
-    monkeypatch.setattr(jobs, "_spawn", lambda folder, store, run, *_: started.append(run))
+    monkeypatch.setattr(dispatch, "_spawn", lambda folder, store, run, *_: started.append(run))
     monkeypatch.setattr(queue, "devices", lambda: ["cpu"])
     store = RunStore(tmp_path)
     run = store.add(tiny_preset(), state="stopped")

@@ -23,7 +23,7 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.serving.hosts import is_forwarded, is_local_only
 from xformer.errors import ConfigError, XformerError
 from xformer.room import runs_folder
-from xformer.training import jobs
+from xformer.training import dispatch, process_state
 from xformer.training.entry import Entry
 from xformer.training.limits import Limits
 from xformer.training.run_statements import no_such_run
@@ -97,7 +97,9 @@ def entries(*, deleted: bool = False) -> list[Entry]:
 
     Raises `RunStoreError` where the run store cannot be read.
     """
-    return [jobs.with_process_state(store(), entry) for entry in store().entries(deleted=deleted) if may_see(entry)]
+    return [
+        process_state.with_process_state(store(), entry) for entry in store().entries(deleted=deleted) if may_see(entry)
+    ]
 
 
 def entry(run: str) -> Entry:
@@ -108,7 +110,7 @@ def entry(run: str) -> Entry:
     found = store().entry(run)
     if not may_see(found):
         raise no_such_run(run)
-    return jobs.with_process_state(store(), found)
+    return process_state.with_process_state(store(), found)
 
 
 def start_reconciler() -> None:
@@ -123,10 +125,10 @@ def _reconcile_for_ever() -> None:
         shared.sweep()  # what a visitor's model took is given back, also when nobody comes after
         try:
             if store().database.file.exists():
-                jobs.reconcile(store())
+                dispatch.reconcile(store())
                 if time.monotonic() - emptied > EMPTY_BIN_SECONDS:
                     emptied = time.monotonic()
-                    jobs.empty_bin(store())
+                    dispatch.empty_bin(store())
         except (XformerError, OSError):  # a full disk, a folder that may not be written: the pages say so, it may pass
             pass
         time.sleep(RECONCILE_SECONDS)

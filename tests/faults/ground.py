@@ -19,7 +19,7 @@ from tests.faults.zygote import NONE, Fault, Zygote, end, spawn_by
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE, load
 from xformer.presets import Preset
-from xformer.training import jobs
+from xformer.training import dispatch, jobs, process_state
 from xformer.training.entry import Entry
 from xformer.training.run_store import RunStore
 from xformer.training.snapshots import STATE, read_state, snapshot_steps
@@ -53,21 +53,21 @@ class Ground:
     def reconcile(self) -> None:
         """What a server does every second."""
         with self.workers():
-            jobs.reconcile(self.store)
+            dispatch.reconcile(self.store)
 
     @contextmanager
     def workers(self, fault: Fault = NONE) -> Iterator[None]:
         """Workers are forked from the zygote."""
-        usual = jobs._spawn
-        jobs._spawn = spawn_by(self.zygote.address, fault)
+        usual = dispatch._spawn
+        dispatch._spawn = spawn_by(self.zygote.address, fault)
         try:
             yield
         finally:
-            jobs._spawn = usual
+            dispatch._spawn = usual
 
     def pid(self, run: str) -> int:
         """The process of a run, by its lock: known from the moment it is started."""
-        return int((self.store.folder_of(run) / jobs.LOCK).read_text())
+        return int((self.store.folder_of(run) / process_state.LOCK).read_text())
 
     def kill(self, run: str) -> None:
         """kill -9"""
@@ -131,7 +131,7 @@ class Ground:
             elif path.name == "card.json":
                 json.loads(path.read_text())
             else:
-                assert path.name in (jobs.LOCK, jobs.LOG), path
+                assert path.name in (process_state.LOCK, dispatch.LOG), path
 
     def outcome(self, run: str) -> dict[str, Any]:
         """All that a finished run leaves, but for times."""

@@ -16,7 +16,7 @@ from tests.faults.kill_faults import SLOW
 from tests.faults.trial import NotPossibleError, Trial
 from tests.faults.zygote import NONE, Fault, Zygote, end
 from xformer.training import liveness
-from xformer.training.jobs import LOCK
+from xformer.training.process_state import LOCK
 
 WAYS = {"the process ends": KILL, "no space": errno.ENOSPC, "an input/output error": errno.EIO}
 

@@ -14,7 +14,7 @@ from typing import Any
 from tests.faults import ground
 from tests.faults.zygote import spawn_by
 from xformer.errors import XformerError
-from xformer.training import jobs, loop, worker
+from xformer.training import dispatch, jobs, loop, worker
 from xformer.training.limits import Limits
 from xformer.training.run_store import RunStore
 from xformer.training.snapshots import STATE
@@ -24,7 +24,7 @@ LAST_STATE = "last-state.safetensors"
 
 def train(lock: int, *, address: str, folder: str, run: str, token: str, log: str) -> int:
     """Be the worker of a run. The last state, which a finished run has no use for, is kept beside the store to be compared."""
-    jobs._spawn = spawn_by(address)
+    dispatch._spawn = spawn_by(address)
     worker.lower_priority = lambda: "as it was"  # the machine may be busy
     remove_state = loop.remove_state
 
@@ -39,18 +39,18 @@ def train(lock: int, *, address: str, folder: str, run: str, token: str, log: st
 
 def reconcile(*, address: str, folder: str, seconds: float) -> int:
     """Be a server: tend the run store in a loop."""
-    jobs._spawn = spawn_by(address)
+    dispatch._spawn = spawn_by(address)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         with suppress(XformerError, OSError):  # as the server's own loop
-            jobs.reconcile(RunStore(folder))
+            dispatch.reconcile(RunStore(folder))
         time.sleep(0.05)
     return 0
 
 
 def press(*, address: str, folder: str, button: str, at: float, result: str, **arguments: Any) -> int:
     """Be a tab: press a button at a moment, and write down what came of it."""
-    jobs._spawn = spawn_by(address)
+    dispatch._spawn = spawn_by(address)
     store = RunStore(folder)
     while time.monotonic() < at:
         time.sleep(0)
@@ -63,7 +63,7 @@ def press(*, address: str, folder: str, button: str, at: float, result: str, **a
         elif button == "fork":
             answer = jobs.fork(store, arguments["run"], arguments["step"], ground.SHORT)
         else:
-            answer = jobs.reconcile(store)
+            answer = dispatch.reconcile(store)
         said = {"answer": answer}
     except XformerError as error:
         said = {"error": str(error)}

@@ -106,12 +106,19 @@ def end(pid: int) -> None:
 
 
 def spawn_by(address: str, fault: Fault = NONE) -> Callable[..., None]:
-    """In place of `jobs._spawn`: a worker from the zygote, with what goes wrong in it."""
-    from xformer.training import jobs, liveness
+    """In place of `dispatch._spawn`: a worker from the zygote, with what goes wrong in it."""
+    from xformer.training import dispatch, liveness
 
     def spawn(folder: Path, store: Any, run: str, token: str, lock: int) -> None:
         pid = start(
-            address, "worker", fault, lock, folder=str(store.folder), run=run, token=token, log=str(folder / jobs.LOG)
+            address,
+            "worker",
+            fault,
+            lock,
+            folder=str(store.folder),
+            run=run,
+            token=token,
+            log=str(folder / dispatch.LOG),
         )
         liveness.sign(lock, pid)
 

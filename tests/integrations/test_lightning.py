@@ -14,7 +14,7 @@ from xformer.errors import ConfigError, RunStoreError
 from xformer.model import Transformer
 from xformer.presets import Preset
 from xformer.tasks import Task
-from xformer.training import jobs, liveness
+from xformer.training import dispatch, jobs, liveness, process_state
 from xformer.training.loop import train
 from xformer.training.run_store import RunStore
 from xformer.training.snapshots import snapshot_file, snapshot_steps
@@ -89,9 +89,9 @@ class Watcher(lightning.Callback):
         self.store, self.seen = store, []
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        jobs.reconcile(self.store)
+        dispatch.reconcile(self.store)
         [entry] = self.store.entries()
-        held = liveness.is_held(self.store.folder_of(entry.id) / jobs.LOCK)
+        held = liveness.is_held(self.store.folder_of(entry.id) / process_state.LOCK)
         self.seen.append((entry.state, held, snapshot_steps(self.store.folder_of(entry.id))[-1]))
 
 
@@ -114,7 +114,7 @@ def test_any_module_leaves_a_run_that_can_be_watched(tmp_path: Path) -> None:
     ):
         assert torch.equal(mine, kept)
         assert torch.equal(mine, latest)
-    assert not liveness.is_held(folder / jobs.LOCK)
+    assert not liveness.is_held(folder / process_state.LOCK)
     assert module.inner["net"].training
 
 

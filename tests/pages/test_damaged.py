@@ -9,7 +9,7 @@ import pytest
 
 from tests.pages.conftest import Open, plain
 from tests.pages.test_runs import table, with_weights, words
-from xformer.training import jobs
+from xformer.training import dispatch
 from xformer.training.card import believed
 from xformer.training.run_store import RunStore
 
@@ -18,7 +18,7 @@ RUNS, TRAIN = "pages/runs/page.py", "pages/train/page.py"
 
 @pytest.fixture(autouse=True)
 def _no_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "reconcile", lambda store: None)
+    monkeypatch.setattr(dispatch, "reconcile", lambda store: None)
 
 
 def hurt(store: RunStore, run: str, statement: str) -> None:

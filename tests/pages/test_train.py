@@ -20,7 +20,7 @@ from pages.train.setup import FIRST, OWN, group_key, grouped
 from tests.pages.conftest import ROOT, Open, plain
 from tests.training.tiny import ARCHITECTURES, tiny_preset
 from xformer.presets import PRESETS
-from xformer.training import jobs, liveness
+from xformer.training import jobs, liveness, process_state
 from xformer.training.entry import ELSEWHERE
 from xformer.training.loop import train
 from xformer.training.run_store import RunStore
@@ -317,7 +317,7 @@ def test_each_state_is_told_and_offers_what_can_be_done(
 def test_a_run_that_is_scored_says_how_far_and_lets_one_end_it(open_page: Open, runs: Path) -> None:
     how = {"live": json.dumps({"scoring": [500, 2000, 10.0]}), "worker": "x", "pid": 1}
     run = finished(runs, state="running", **how)
-    lock = liveness.take(RunStore(runs).folder_of(run) / jobs.LOCK)  # as its process would
+    lock = liveness.take(RunStore(runs).folder_of(run) / process_state.LOCK)  # as its process would
     assert lock is not None
     app = open_page(PAGE, run=run)
     assert not app.exception
@@ -408,7 +408,7 @@ def test_films_are_kept_within_the_memory_that_visitors_share(open_page: Open, r
 def test_a_worker_that_was_killed_is_not_shown_as_training(open_page: Open, runs: Path) -> None:
     """Nobody has written it into the run store yet; on a full disk nobody can."""
     run = finished(runs, state="running", worker="w", device="cpu", pid=1)
-    lock = liveness.take(RunStore(runs).folder_of(run) / jobs.LOCK)
+    lock = liveness.take(RunStore(runs).folder_of(run) / process_state.LOCK)
     assert lock is not None
     liveness.sign(lock, 2**22 + 1, "The disk is full; what was kept before is whole.")
     app = open_page(PAGE, run=run)

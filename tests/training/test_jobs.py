@@ -20,7 +20,7 @@ from tests.training.at_work import PRESET, claim, train
 from tests.training.test_command_loop import assert_same_run
 from tests.training.tiny import tiny_preset
 from xformer.errors import ConfigError, RunStoreError
-from xformer.training import jobs, liveness, queue, worker
+from xformer.training import dispatch, jobs, liveness, process_state, queue, worker
 from xformer.training.entry import Entry
 from xformer.training.limits import Limits
 from xformer.training.run_statements import put_command, set_columns
@@ -56,7 +56,7 @@ class Office:
 @pytest.fixture
 def office(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Office]:
     office = Office(store)
-    monkeypatch.setattr(jobs, "_spawn", office.spawn)
+    monkeypatch.setattr(dispatch, "_spawn", office.spawn)
     monkeypatch.setattr(queue, "devices", lambda: ["cpu"])
     yield office
     for run in list(office.locks):
@@ -74,10 +74,10 @@ def test_the_first_run_starts_at_once_and_the_next_one_waits(store: RunStore, of
     assert (entry.owner, entry.name, entry.device, entry.turn, entry.pid) == ("ada", "first", "cpu", 1, None)
     assert entry.is_active
     for _ in range(3):
-        jobs.reconcile(store)
+        dispatch.reconcile(store)
     assert office.started == [one]
     office.leave(one, "finished")
-    jobs.reconcile(store)
+    dispatch.reconcile(store)
     assert office.started == [one, two]
     assert states(store, one, two) == ["finished", "running"]
     assert store.entry(two).turn == 2
@@ -88,7 +88,7 @@ def test_two_devices(store: RunStore, office: Office, monkeypatch: pytest.Monkey
     runs = [jobs.submit(store, PRESET, device=device) for device in ("auto", "cuda:0", "cpu", "cuda")]
     assert states(store, *runs) == ["running", "queued", "running", "queued"]
     office.leave(runs[0], "failed")
-    jobs.reconcile(store)
+    dispatch.reconcile(store)
     assert office.started == [runs[0], runs[2], runs[1]]
 
 
@@ -101,7 +101,7 @@ def test_deleting_what_is_finished_is_no_way_to_the_front(store: RunStore, offic
         for entry in store.entries():
             if entry.state == "finished" and entry.owner == "ada":
                 store.delete(entry.id)
-        jobs.reconcile(store)
+        dispatch.reconcile(store)
     owners = {entry.id: entry.owner for entry in [*store.entries(), *store.entries(deleted=True)]}
     assert [owners[run] for run in office.started] == ["bob", "ada"] * 3
 
@@ -150,22 +150,22 @@ def test_a_start_that_is_written_down_counts_even_if_the_worker_cannot_be_starte
         raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
     with monkeypatch.context() as patch:
-        patch.setattr(jobs, "_spawn", refuse)
+        patch.setattr(dispatch, "_spawn", refuse)
         run = jobs.submit(store, PRESET)
         with pytest.raises(RunStoreError, match="Resource temporarily unavailable"):
-            jobs.reconcile(store)
+            dispatch.reconcile(store)
     assert (store.entry(run).state, store.entry(run).worker) == ("queued", None)
-    assert not liveness.is_held(store.folder_of(run) / jobs.LOCK)
-    jobs.reconcile(store)
+    assert not liveness.is_held(store.folder_of(run) / process_state.LOCK)
+    dispatch.reconcile(store)
     assert office.started == [run]
 
 
 def test_a_worker_that_is_gone_is_noticed(store: RunStore, office: Office) -> None:
     run, other = jobs.submit(store, PRESET), jobs.submit(store, PRESET)
-    jobs.reconcile(store)
+    dispatch.reconcile(store)
     assert store.entry(run).is_active  # it holds its lock, though it has not said anything yet
     office.die(run)
-    jobs.reconcile(store)
+    dispatch.reconcile(store)
     entry = store.entry(run)
     assert (entry.state, entry.worker) == ("interrupted", None)
     assert entry.message.startswith(GONE)
@@ -178,12 +178,12 @@ def test_a_worker_that_is_gone_after_a_stop_has_stopped(store: RunStore, office:
     run = jobs.submit(store, PRESET)
     jobs.stop(store, run)
     office.die(run)
-    jobs.reconcile(store)
+    dispatch.reconcile(store)
     assert (store.entry(run).state, store.entry(run).message) == ("stopped", UNANSWERED)
     with store.database.reading() as db:  # and the old stop is forgotten
         assert db.execute("SELECT count(*) FROM commands").fetchone()[0] == 0
     jobs.resume(store, run)
-    jobs.reconcile(store)
+    dispatch.reconcile(store)
     assert store.entry(run).state == "running"
 
 
@@ -192,11 +192,11 @@ def test_a_run_whose_last_process_is_just_leaving_waits_for_it_and_holds_up_nobo
 ) -> None:
     one, two = jobs.submit(store, PRESET), jobs.submit(store, PRESET)
     worker.leave(store, one, str(store.entry(one).worker), "queued", "The GPU was lost.")
-    jobs.reconcile(store)  # the lock of the first is still held
+    dispatch.reconcile(store)  # the lock of the first is still held
     assert states(store, one, two) == ["queued", "running"]
     office.die(one)
     office.leave(two, "finished")
-    jobs.reconcile(store)
+    dispatch.reconcile(store)
     assert office.started == [one, two, one]
 
 
@@ -237,7 +237,7 @@ def test_what_was_deleted_is_not_resumed_behind_ones_back(store: RunStore, offic
     with pytest.raises(RunStoreError, match="The run “mine” was deleted; take it back before you resume it"):
         jobs.resume(store, run)
     store.undelete(run)
-    jobs.reconcile(store)
+    dispatch.reconcile(store)
     assert store.entry(run).state == "stopped"
     assert office.started == []
 
@@ -264,7 +264,7 @@ def hanging(
         liveness.sign(lock, processes[-1].pid)
 
     def start() -> tuple[str, Any]:
-        monkeypatch.setattr(jobs, "_spawn", spawn)
+        monkeypatch.setattr(dispatch, "_spawn", spawn)
         return jobs.submit(store, PRESET), processes[-1]
 
     yield start
@@ -277,23 +277,23 @@ def test_a_process_that_is_gone_is_told_at_once_also_where_the_book_cannot_be_wr
     store: RunStore, hanging: Callable[[], tuple[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, process = hanging()
-    assert jobs.with_process_state(store, store.entry(run)) == store.entry(run)
+    assert process_state.with_process_state(store, store.entry(run)) == store.entry(run)
     os.kill(process.pid, signal.SIGSTOP)
     os.waitpid(process.pid, os.WUNTRACED)
-    halted = jobs.with_process_state(store, store.entry(run))
-    assert (halted.state, halted.is_active, halted.message) == ("running", True, jobs.HALTED)
+    halted = process_state.with_process_state(store, store.entry(run))
+    assert (halted.state, halted.is_active, halted.message) == ("running", True, process_state.HALTED)
     process.kill()
     process.wait()
     assert store.entry(run).is_active  # nobody has tended it yet
-    seen = jobs.with_process_state(store, store.entry(run))
+    seen = process_state.with_process_state(store, store.entry(run))
     assert (seen.state, seen.worker, seen.pid) == ("interrupted", None, None)
     assert seen.message == f"{GONE} Resume goes on from the last state it kept."
     with store.database.writing() as db:
         put_command(db, run, "stop")
-    seen = jobs.with_process_state(store, store.entry(run))
+    seen = process_state.with_process_state(store, store.entry(run))
     assert (seen.state, seen.message.split(".")[0]) == ("stopped", "Its process ended before it had answered")
-    monkeypatch.setattr(jobs, "_start_next", lambda *_: None)
-    jobs.reconcile(store)
+    monkeypatch.setattr(dispatch, "_start_next", lambda *_: None)
+    dispatch.reconcile(store)
     assert store.entry(run) == seen
 
 
@@ -302,7 +302,7 @@ def test_a_process_that_could_write_nowhere_else_leaves_its_reason_in_the_lock(
 ) -> None:
     """A full disk is not called “killed, out of memory”."""
     run, process = hanging()
-    lock = os.open(store.folder_of(run) / jobs.LOCK, os.O_RDWR)
+    lock = os.open(store.folder_of(run) / process_state.LOCK, os.O_RDWR)
     entry = store.entry(run)
 
     def full(*_: Any, **__: Any) -> None:
@@ -319,10 +319,10 @@ def test_a_process_that_could_write_nowhere_else_leaves_its_reason_in_the_lock(
     os.close(lock)
     process.kill()
     process.wait()
-    monkeypatch.setattr(jobs, "_start_next", lambda *_: None)
+    monkeypatch.setattr(dispatch, "_start_next", lambda *_: None)
     words = "The disk is full; what was kept before is whole. Resume goes on from the last state it kept."
-    assert jobs.with_process_state(store, store.entry(run)).message == words
-    jobs.reconcile(store)
+    assert process_state.with_process_state(store, store.entry(run)).message == words
+    dispatch.reconcile(store)
     assert (store.entry(run).state, store.entry(run).message) == ("interrupted", words)
 
 
@@ -336,7 +336,7 @@ def test_resume_is_not_told_to_a_process_that_has_just_ended(
     run, process = hanging()
     process.kill()
     process.wait()
-    monkeypatch.setattr(jobs, "_start_next", lambda *_: None)
+    monkeypatch.setattr(dispatch, "_start_next", lambda *_: None)
     jobs.resume(store, run)
     assert store.entry(run).state == "queued"
 
@@ -353,13 +353,13 @@ def test_a_worker_that_hangs_is_killed_some_seconds_after_a_stop(
 ) -> None:
     run, process = hanging()
     later(monkeypatch, 1000)
-    jobs.reconcile(store)
+    dispatch.reconcile(store)
     assert process.poll() is None  # nobody has told it to stop
     jobs.stop(store, run)
-    jobs.reconcile(store)
+    dispatch.reconcile(store)
     assert process.poll() is None  # it may still obey
-    later(monkeypatch, jobs.STOP_SECONDS, wall=-3600)  # a clock that was set back changes nothing
-    jobs.reconcile(store)
+    later(monkeypatch, process_state.STOP_SECONDS, wall=-3600)  # a clock that was set back changes nothing
+    dispatch.reconcile(store)
     assert process.wait(DEADLINE) == -signal.SIGKILL
     entry = store.entry(run)
     assert (entry.state, entry.worker, entry.message) == ("stopped", None, UNANSWERED)  # in that very moment
@@ -369,7 +369,7 @@ def test_a_clock_set_forward_kills_nobody(store: RunStore, hanging: Any, monkeyp
     run, process = hanging()
     jobs.stop(store, run)
     later(monkeypatch, 0, wall=+3600)
-    jobs.reconcile(store)
+    dispatch.reconcile(store)
     assert process.poll() is None
     assert store.entry(run).is_active
 
@@ -378,11 +378,11 @@ def test_nobody_is_killed_who_has_the_run_since(store: RunStore, hanging: Any, m
     """Between looking at the runs and killing, the run got another worker."""
     run, process = hanging()
     jobs.stop(store, run)
-    later(monkeypatch, jobs.STOP_SECONDS)
+    later(monkeypatch, process_state.STOP_SECONDS)
     stale = store.entry(run)
     with store.database.writing() as db:
         set_columns(db, run, worker="another")
-    jobs._mark_dead(store, stale)
+    process_state.mark_dead(store, stale)
     assert process.poll() is None
     assert store.entry(run).worker == "another"
 
@@ -390,7 +390,7 @@ def test_nobody_is_killed_who_has_the_run_since(store: RunStore, hanging: Any, m
 def test_a_stop_takes_at_most_five_seconds() -> None:
     from pages.shared.run_store import RECONCILE_SECONDS
 
-    assert RECONCILE_SECONDS + jobs.STOP_SECONDS + jobs.KILL_SECONDS < 5
+    assert RECONCILE_SECONDS + process_state.STOP_SECONDS + process_state.KILL_SECONDS < 5
 
 
 @contextmanager
@@ -429,14 +429,14 @@ def started(store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         with open(file, "a") as lines:
             lines.write(f"{run}\n")
 
-    monkeypatch.setattr(jobs, "_spawn", spawn)
+    monkeypatch.setattr(dispatch, "_spawn", spawn)
     monkeypatch.setattr(queue, "devices", lambda: ["cpu"])
     return file
 
 
 def test_five_servers_that_tend_at_once_start_one_worker(store: RunStore, started: Path) -> None:
     runs = [store.add(PRESET) for _ in range(3)]
-    with at_once(5, lambda _: [jobs.reconcile(store) for _ in range(4)]) as answers:
+    with at_once(5, lambda _: [dispatch.reconcile(store) for _ in range(4)]) as answers:
         assert answers == [[None] * 4] * 5
         assert started.read_text().split() == runs[:1]
         assert states(store, *runs) == ["running", "queued", "queued"]
@@ -475,7 +475,7 @@ def test_stop_and_resume_pressed_at_once_leave_one_of_both(store: RunStore, star
 def test_five_servers_that_notice_a_death_at_once_bury_it_once(store: RunStore, started: Path) -> None:
     run = store.add(PRESET)
     claim(store, run)
-    with at_once(5, lambda _: jobs.reconcile(store)) as answers:
+    with at_once(5, lambda _: dispatch.reconcile(store)) as answers:
         assert answers == [None] * 5
         assert store.entry(run).state == "interrupted"
         assert started.read_text() == ""
@@ -487,9 +487,9 @@ def test_the_bin(store: RunStore, office: Office, monkeypatch: pytest.MonkeyPatc
         store.put_rows(run, [{"step": 1}])
         store.folder_of(run).mkdir(parents=True)
     store.delete(old)
-    store.change(old, deleted=time.time() - jobs.UNDELETE_SECONDS - 1)
+    store.change(old, deleted=time.time() - dispatch.UNDELETE_SECONDS - 1)
     store.delete(young)
-    jobs.empty_bin(store)
+    dispatch.empty_bin(store)
     with pytest.raises(RunStoreError, match="There is no run"):
         store.entry(old)
     assert store.rows(old) == []
@@ -506,7 +506,7 @@ def test_what_is_taken_back_while_the_bin_is_emptied_stays(store: RunStore, monk
     stale = store.entries(deleted=True)
     store.undelete(run)
     monkeypatch.setattr(store, "entries", lambda deleted: stale)
-    jobs.empty_bin(store)
+    dispatch.empty_bin(store)
     assert store.entry(run).id == run
     assert store.folder_of(run).exists()
 
@@ -518,7 +518,7 @@ def wait_until(store: RunStore, run: str, holds: Callable[[Entry], bool]) -> Ent
     """Tend until something holds of a run."""
     deadline = time.monotonic() + DEADLINE
     while True:
-        jobs.reconcile(store)
+        dispatch.reconcile(store)
         entry = store.entry(run)
         if holds(entry):
             return entry
@@ -535,7 +535,7 @@ def test_a_process_that_is_killed_and_one_that_goes_on(store: RunStore, monkeypa
     """Detached, with the lock, seen dead at once, no zombie; resumed it ends in the same bits."""
     settings = tiny_preset(steps=600, log_every=100, snapshot_every=30)
     run = jobs.submit(store, settings)
-    lock = store.folder_of(run) / jobs.LOCK
+    lock = store.folder_of(run) / process_state.LOCK
     pid = liveness.holder(lock)
     assert pid is not None
     assert liveness.is_held(lock)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.training.test_run_store import edit
 from tests.training.tiny import tiny_preset
-from xformer.training import jobs, queue
+from xformer.training import dispatch, jobs, queue
 from xformer.training.entry import DAMAGED
 from xformer.training.latest_metrics import exact_match, latest_rows
 from xformer.training.metrics_row import metrics_row
@@ -42,7 +42,7 @@ def test_one_garbled_cell_costs_nobody_anything(store: RunStore, sound: str, col
     assert list(overview([hurt, whole], latest_rows(store)).index) == [run, sound]
     told_apart = differing([hurt, whole])
     queue.in_turn(store.entries())
-    jobs.reconcile(store)
+    dispatch.reconcile(store)
     if column in ("model", "task", "train", "state"):
         assert hurt.state == DAMAGED
         assert f"damaged ({column}" in hurt.message
@@ -57,7 +57,7 @@ def test_one_garbled_cell_costs_nobody_anything(store: RunStore, sound: str, col
 def test_a_damaged_run_is_never_started_nor_said_to_be_trained(store: RunStore, sound: str) -> None:
     run = store.add(tiny_preset())
     edit(store, run, train="{}", worker="somebody", state="running")
-    jobs.reconcile(store)
+    dispatch.reconcile(store)
     entry = store.entry(run)
     assert (entry.state, entry.is_active, entry.train) == (DAMAGED, False, {})
     assert (
@@ -75,7 +75,7 @@ def test_an_id_leads_nowhere_else(store: RunStore, sound: str, name: str) -> Non
     assert hurt.id == f"number-{hurt.number}"
     assert store.entry(hurt.id) == hurt
     store.delete(hurt.id)
-    jobs.empty_bin(store, older_than=-60)
+    dispatch.empty_bin(store, older_than=-60)
     assert store.entries(deleted=True) == []
     assert store.folder_of(sound).is_dir()
     assert [entry.id for entry in store.entries()] == [sound]
@@ -127,14 +127,14 @@ def test_a_folder_that_cannot_be_trained_in_keeps_no_other_run_waiting(
     store: RunStore, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
-    monkeypatch.setattr(jobs, "_spawn", lambda folder, store, run, *_: started.append(run))
+    monkeypatch.setattr(dispatch, "_spawn", lambda folder, store, run, *_: started.append(run))
     monkeypatch.setattr(queue, "devices", lambda: ["cpu"])
     hurt, other = store.add(tiny_preset()), store.add(tiny_preset())
     if name:
         (store.folder_of(hurt) / name).mkdir(parents=True)
     else:
         store.folder_of(hurt).write_text("")
-    jobs.reconcile(store)
+    dispatch.reconcile(store)
     assert started == [other]
     assert store.entry(hurt).state == "stopped"
     assert store.entry(hurt).message.startswith("Its folder cannot be used: ")
@@ -144,10 +144,10 @@ def test_a_dead_run_whose_lock_cannot_be_looked_at_keeps_no_other_run_waiting(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
-    monkeypatch.setattr(jobs, "_spawn", lambda folder, store, run, *_: started.append(run))
+    monkeypatch.setattr(dispatch, "_spawn", lambda folder, store, run, *_: started.append(run))
     monkeypatch.setattr(queue, "devices", lambda: ["cpu"])
     hurt, other = store.add(tiny_preset(), state="running"), store.add(tiny_preset())
     edit(store, hurt, worker="w", device="cuda:0")
     (store.folder_of(hurt) / "worker.lock").mkdir(parents=True)
-    jobs.reconcile(store)
+    dispatch.reconcile(store)
     assert started == [other]

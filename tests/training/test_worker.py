@@ -18,7 +18,7 @@ from tests.training.test_command_loop import assert_same_run, undisturbed
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE, load
 from xformer.errors import RunStoreError
-from xformer.training import command_loop, jobs, loop, worker
+from xformer.training import command_loop, dispatch, jobs, loop, worker
 from xformer.training.entry import Entry
 from xformer.training.run_statements import entry_of, move
 from xformer.training.run_store import RunStore
@@ -202,7 +202,7 @@ def test_later_snapshots_and_rows_go_when_a_run_goes_on_from_an_earlier_step(
 def test_a_fork_begins_with_the_weights_of_its_snapshot(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     parent = add(store)
     train(store, parent, monkeypatch)
-    monkeypatch.setattr(jobs, "reconcile", lambda _: None)
+    monkeypatch.setattr(dispatch, "reconcile", lambda _: None)
     other = tiny_preset(steps=10, peak_lr=1e-4, seed=3, snapshot_every=10, model={"dropout": 0.2})
     forks = [jobs.fork(store, parent, 10, other, owner="bob") for _ in range(2)]
     for run in forks:
@@ -218,7 +218,7 @@ def test_a_fork_that_was_stopped_goes_on_and_one_without_its_weights_does_not_be
 ) -> None:
     parent = add(store)
     train(store, parent, monkeypatch)
-    monkeypatch.setattr(jobs, "reconcile", lambda _: None)
+    monkeypatch.setattr(dispatch, "reconcile", lambda _: None)
     whole, stopped, robbed = (jobs.fork(store, parent, 10, PRESET) for _ in range(3))
     train(store, whole, monkeypatch)
     assert train(store, stopped, monkeypatch, at={7: lambda: store.send(stopped, "stop")}).state == "stopped"

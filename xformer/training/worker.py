@@ -27,9 +27,10 @@ from xformer.training import liveness
 from xformer.training.cells import SCORING
 from xformer.training.command_loop import CommandLoop
 from xformer.training.device import choose_device
+from xformer.training.dispatch import reconcile
 from xformer.training.entry import Entry
 from xformer.training.final_score import put_figures_on_card
-from xformer.training.jobs import START, reconcile
+from xformer.training.jobs import START
 from xformer.training.limits import check_memory
 from xformer.training.loop import Run, Stopped
 from xformer.training.process_tuning import lower_priority, tune_process

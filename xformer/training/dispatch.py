@@ -1,0 +1,107 @@
+"""From the run store to processes: notice the dead, start what is next, and empty the bin.
+
+Anybody may call `reconcile` at any time, from any process: a server every second, a page, a worker that has finished. What has
+to be done at once is done in one transaction of the store, and a lock file says whether a run has a process (see `liveness`).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from xformer.errors import RunStoreError
+from xformer.training import liveness, queue
+from xformer.training.process_state import LOCK, mark_dead
+from xformer.training.run_statements import all_entries, move, where
+from xformer.training.run_store import RunStore
+
+LOG = "worker.log"
+UNDELETE_SECONDS = 3600.0
+"""How long a deleted run can be taken back."""
+
+
+def reconcile(store: RunStore) -> None:
+    """Notice workers that died, kill those that do not obey, start what is next, and empty the bin."""
+    entries = store.entries()
+    for entry in entries:
+        if entry.is_active:
+            with suppress(RunStoreError, OSError):  # what is wrong with one run keeps no other one waiting
+                mark_dead(store, entry)
+    if not any(entry.state == "queued" for entry in store.entries()):
+        return
+    available = queue.devices()
+    for device in available:
+        _start_next(store, device, available)
+
+
+def _start_next(store: RunStore, device: str, available: Sequence[str]) -> None:
+    """Give a free device to the next run."""
+    if not queue.next_for(device, store.entries(), available):
+        return
+    with store.database.writing() as db:
+        entries = all_entries(db)
+        for entry in queue.next_for(device, entries, available):
+            if why := _unusable(store.folder_of(entry.id)):
+                move(db, entry, "stopped", message=f"Its folder cannot be used: {why}.")
+                continue
+            lock = liveness.take(store.folder_of(entry.id) / LOCK)
+            if lock is None:  # its last process is just leaving
+                continue
+            try:
+                token = secrets.token_hex(8)
+                turn = 1 + max(other.turn for other in entries)
+                move(db, entry, "running", device=device, turn=turn, worker=token, pid=None)
+                db.execute("DELETE FROM commands WHERE run = ?", (entry.id,))
+                _spawn(store.folder_of(entry.id), store, entry.id, token, lock)
+            finally:
+                os.close(lock)
+            return
+
+
+def _unusable(folder: Path) -> str:
+    """Why a run cannot be trained in a folder that something has happened to; empty where it can."""
+    if folder.exists() and not folder.is_dir():
+        return "a file is in its place"
+    taken = [name for name in (LOCK, LOG) if (folder / name).exists() and not (folder / name).is_file()]
+    return f"{taken[0]} is no file" if taken else ""
+
+
+def _spawn(folder: Path, store: RunStore, run: str, token: str, lock: int) -> None:
+    """Start the worker of a run, detached: it outlives whoever started it, and inherits the lock."""
+    command = [sys.executable, "-m", "xformer.training.worker", run, "--folder", str(store.folder.resolve())]
+    with open(folder / LOG, "ab") as log:
+        process = subprocess.Popen(
+            [*command, "--token", token, "--lock", str(lock)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=Path(__file__).parents[2],
+            start_new_session=True,
+            pass_fds=(lock,),
+        )
+    threading.Thread(target=process.wait, daemon=True).start()  # so that it does not stay as a zombie of this process
+    liveness.sign(lock, process.pid)
+
+
+def empty_bin(store: RunStore, older_than: float = UNDELETE_SECONDS) -> None:
+    """Remove for good what was thrown away some time ago."""
+    for entry in store.entries(deleted=True):
+        with store.database.writing() as db:
+            condition, of = where(entry.id)
+            expired = db.execute(
+                f"SELECT 1 FROM runs WHERE {condition} AND deleted < ?", (of, time.time() - older_than)
+            )
+            if expired.fetchone() is None:  # too early, or somebody has taken it back meanwhile
+                continue
+            shutil.rmtree(store.folder_of(entry.id), ignore_errors=True)
+            db.execute(f"DELETE FROM runs WHERE {condition}", (of,))
+            for table in ("metrics", "commands"):
+                db.execute(f"DELETE FROM {table} WHERE run = ?", (entry.id,))
