@@ -18,7 +18,7 @@ families: .venv/app
 	$(BIN)/python -m benchmarks.families
 
 test: .venv/test
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n 2 $(PYTEST_FLAGS)
 
 # Everything that can happen to a training run, tried a few thousand times: half an hour, and a table of what was survived.
 faults: .venv/test

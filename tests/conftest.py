@@ -8,6 +8,8 @@ import jaxtyping
 import pytest
 import torch
 
+from tests.workers import by_group, longest_first
+
 torch.set_num_threads(1)  # the tensors are tiny, and the workers of pytest-xdist would fight over the cores
 
 # Every annotated signature is checked, values and shapes, in whatever a test calls; but for those UNCHECKED below. (Not
@@ -15,6 +17,15 @@ torch.set_num_threads(1)  # the tensors are tiny, and the workers of pytest-xdis
 jaxtyping.install_import_hook(
     ["xformer.layers", "xformer.model", "xformer.trace", "xformer.edits"], "beartype.beartype"
 )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    return by_group(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    longest_first(items)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -35,13 +35,13 @@ def shipped() -> tuple[str, ...]:
 
 def run_and_step(name: str) -> tuple[str, int | None] | None:
     """The run and the step that a name means; None when it is a shipped checkpoint's."""
-    match = None if name in (*shipped(), *foreign_titles()) else _RUN.fullmatch(name)
+    match = None if name in shipped() else _RUN.fullmatch(name)
     return None if match is None else (match[1], None if match[2] is None else int(match[2]))
 
 
 def resolved(name: str) -> str | None:
     """The name with its step written out, or None where there is no such model."""
-    if name in (*shipped(), *foreign_titles()):
+    if name in shipped() or (foreign_models.is_foreign(name) and name in foreign_titles()):
         return name
     asked = run_and_step(name)
     if asked is None:
@@ -118,8 +118,8 @@ def subject(name: str) -> Subject:
 
 def title_of(name: str) -> str:
     """What a person calls a model: the name of a checkpoint, or of a run with its step."""
-    if name in (titles := foreign_titles()):
-        return titles[name]
+    if foreign_models.is_foreign(name):
+        return foreign_titles().get(name, name)
     asked = run_and_step(name)
     if asked is None:
         return name

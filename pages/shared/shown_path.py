@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pages.shared import foreign_models, run_store
-from pages.shared.models import ROOT, foreign_titles, path_of
+from pages.shared.models import ROOT, path_of
 
 RUNS = Path("runs")
 """What a visitor reads of the folder of runs, which is nobody's business on a server."""
@@ -15,8 +15,6 @@ def shown_path(name: str) -> str:
     """The same as the code at a picture writes it: from the project's folder, or from `RUNS` where runs are kept elsewhere."""
     if foreign_models.is_foreign(name):
         return foreign_models.shown_path(name)
-    if name in foreign_titles():
-        return name
     path = path_of(name)
     if path.is_relative_to(ROOT):
         return str(path.relative_to(ROOT))
