@@ -93,7 +93,7 @@ def test_a_training_report_is_not_taken_in(architecture: str) -> None:
     crib.load_state_dict(run.model.state_dict())
     run.model = crib
     run.probe_scores = dict  # its attention leaves no trace
-    report = run._report()
+    report = run.report()
     assert (report.held_out.exact_match, report.held_out.token_accuracy) == (0.0, 1.0)
     assert report.held_out.samples == preset.train.held_out
 

@@ -16,7 +16,7 @@ _real_time = time.time
 
 def hang_at(step: int, *, deaf: bool = False) -> None:
     """A step that never ends; `deaf` to SIGTERM too."""
-    train_step = loop.Run._train_step
+    train_step = loop.Run.train_step
 
     def hanging(run: loop.Run) -> None:
         if run.step == step:
@@ -24,7 +24,7 @@ def hang_at(step: int, *, deaf: bool = False) -> None:
                 time.sleep(3600)
         train_step(run)
 
-    loop.Run._train_step = hanging
+    loop.Run.train_step = hanging
     if deaf:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
@@ -48,13 +48,13 @@ def hang_at_the_start() -> None:
 
 def slow(seconds: float) -> None:
     """Steps that take their time."""
-    train_step = loop.Run._train_step
+    train_step = loop.Run.train_step
 
     def slowed(run: loop.Run) -> None:
         time.sleep(seconds)
         train_step(run)
 
-    loop.Run._train_step = slowed
+    loop.Run.train_step = slowed
 
 
 def clock_backwards() -> None:
@@ -79,14 +79,14 @@ def little_memory() -> None:
 
 def no_memory_at(step: int) -> None:
     """Python itself has no memory left at one step."""
-    train_step = loop.Run._train_step
+    train_step = loop.Run.train_step
 
     def starving(run: loop.Run) -> None:
         if run.step == step:
             raise MemoryError
         train_step(run)
 
-    loop.Run._train_step = starving
+    loop.Run.train_step = starving
 
 
 MISCHIEF: dict[str, Callable[..., None]] = {

@@ -34,7 +34,7 @@ def happenings(
     monkeypatch: pytest.MonkeyPatch, at: Mapping[int, Happening] | None = None, pauses: list[Happening] | None = None
 ) -> Iterator[None]:
     """`at[step]` happens before the step that follows it; each look around of a paused worker uses up one of `pauses`."""
-    train_step, waiting = loop.Run._train_step, list(pauses or [])
+    train_step, waiting = loop.Run.train_step, list(pauses or [])
 
     def step(run: loop.Run) -> None:
         if at and run.step in at:
@@ -46,7 +46,7 @@ def happenings(
         waiting.pop(0)()
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Run, "_train_step", step)
+        patch.setattr(loop.Run, "train_step", step)
         patch.setattr(command_loop, "LOOK_SECONDS", 0.0)
         patch.setattr(command_loop, "WRITE_SECONDS", 0.0)
         patch.setattr(command_loop, "ROOM_SECONDS", 0.0)

@@ -20,7 +20,7 @@ from xformer.tasks import Batch, Task, score
 from xformer.tasks.sampling import generator
 from xformer.tasks.scoring import cross_entropy
 from xformer.trace import record
-from xformer.training import loop
+from xformer.training import steps
 from xformer.training.loop import Run, train
 from xformer.training.progress import Progress
 from xformer.training.schedule import learning_rate
@@ -140,7 +140,7 @@ def test_dropout_changes_training_and_not_scoring() -> None:
 
 def test_every_step_drops_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
-    monkeypatch.setattr(loop, "generator", lambda *key: (drawn.append(key[:3]), generator(*key))[1])
+    monkeypatch.setattr(steps, "generator", lambda *key: (drawn.append(key[:3]), generator(*key))[1])
     list(train(tiny_preset(model={"dropout": 0.5}, steps=5, seed=6)))
     assert drawn == [(6, "init", 0), *((6, "dropout", step) for step in (1, 2, 3, 4, 5))]
 

@@ -18,7 +18,7 @@ from xformer.counting import n_parameters
 from xformer.errors import TrainingError
 from xformer.presets import Preset
 from xformer.tasks import Task
-from xformer.training import loop
+from xformer.training import loop, steps
 from xformer.training.loop import Run, train
 from xformer.training.optimiser import FlatAdamW
 from xformer.training.snapshots import STATE, snapshot_steps, write_snapshot
@@ -106,7 +106,7 @@ def interrupted(
 @pytest.mark.parametrize("step", range(1, 13))
 def test_an_interrupt_during_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     out = tmp_path / "run"
-    interrupted(PRESET, out, monkeypatch, (loop, "learning_rate"), step + (step > 5) + (step > 10))
+    interrupted(PRESET, out, monkeypatch, (steps, "learning_rate"), step + (step > 5) + (step > 10))
     run = run_of(PRESET, out, resume=True)
     assert run.step == step - 1
     list(run.reports())
@@ -118,10 +118,10 @@ def test_an_interrupt_during_any_step(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     "where",
     [
-        pytest.param((loop, "generator"), id="dropout"),
-        pytest.param((loop, "cross_entropy"), id="loss"),
+        pytest.param((steps, "generator"), id="dropout"),
+        pytest.param((steps, "cross_entropy"), id="loss"),
         pytest.param((torch.Tensor, "backward"), id="backward"),
-        pytest.param((loop, "score"), id="scoring"),
+        pytest.param((steps, "score"), id="scoring"),
         pytest.param((Run, "probe_scores"), id="probe"),
         pytest.param((loop, "write_snapshot"), id="snapshot"),
         pytest.param((loop, "write_state"), id="state"),
