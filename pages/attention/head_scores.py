@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from pages.attention.head_effects import ask_effects, effects_of, effects_part
 from pages.components.attention_view import Selection, choose_attention
 from pages.shared.call import Call
 from pages.shared.link_widgets import choose
@@ -15,6 +16,7 @@ from pages.shared.picture import footer, table
 from pages.shared.view import View
 from xformer import analysis
 from xformer.analysis.heads import TASK
+from xformer.analysis.silenced_heads import SilencedHeads
 from xformer.names import head_title, layer_title
 from xformer.reading import Reading
 from xformer.subjects import Input
@@ -29,6 +31,7 @@ _HELP = {
     "first": "Weight on the first token.",
     "induction": "Weight on what followed an earlier occurrence of the same token, over the queries whose token came before.",
 }
+_WITHOUT = "What silencing this head adds to what it is judged by: by a run without it, and by a gradient."
 _ENTROPY = "How spread out a row is: −Σ p log₂ p. 0 bits is a single key; log₂(keys) is all alike."
 
 
@@ -61,12 +64,22 @@ def _strongest(run: Reading, found: pd.DataFrame, view: View) -> None:
     )
 
 
+def _ranked(found: pd.DataFrame, effects: SilencedHeads) -> pd.DataFrame:
+    """With what silencing each head does after its name, what does most first."""
+    both = found.merge(effects.frame(), on=["layer", "head"])
+    sizes = both["measured"].fillna(both["estimated"]).abs().tolist()
+    order = sorted(range(len(both)), key=lambda row: -sizes[row])
+    first = ["layer", "head", "measured", "estimated"]
+    return pd.DataFrame(both.iloc[order][first + [name for name in both if name not in first]]).reset_index(drop=True)
+
+
 def _first(options: dict[str, Any]) -> str:
     return "and the first one " if options.get("without_first") else ""
 
 
-def scores_panel(view: View, run: Reading, attention: str) -> None:
-    """The scores of every head of `run`; choosing a row chooses that head in the attention view of that key."""
+def scores_panel(view: View, run: Reading, chosen: Selection, attention: str) -> None:
+    """The scores of every head of `run`, and what becomes of it without each; choosing a row chooses that head in the attention
+    view of that key."""
     of = view.input
     options: dict[str, Any] = {}
     if of.scored(run.example, "answer") != of.scored(run.example, "source"):
@@ -78,6 +91,8 @@ def scores_panel(view: View, run: Reading, attention: str) -> None:
                 st.button("Random tokens, twice", on_click=_say_twice, args=(view.input,), key="say_twice", help=_TWICE)
         if sink == "out":
             options["without_first"] = True
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+        asked = ask_effects(run)
     st.caption(
         f"Shares of a head's attention, averaged over the {of.many} of this input; special tokens {_first(options)}are left out"
         f"{f', with {view.what_changed()}' if view.is_changed else ''}. Choose a row to enlarge that head; "
@@ -85,6 +100,10 @@ def scores_panel(view: View, run: Reading, attention: str) -> None:
     )
     found = table(view, analysis.head_scores, run, **options)
     _strongest(run, found, view)
+    effects = None if asked is None else effects_of(view, run, asked, chosen)
+    if asked is not None and effects is not None:
+        effects_part(view, run, effects, found, asked, options)
+        found = _ranked(found, effects)
     shown = found.assign(head=found["head"] + 1).drop(columns="layer")
     shown.insert(0, "where", [layer_title(path, is_pair=view.is_pair) for path in found["layer"]])
     if bool(shown["induction"].isna().all()):
@@ -102,13 +121,14 @@ def scores_panel(view: View, run: Reading, attention: str) -> None:
         for name, text in helps.items()
     }
     entropy = st.column_config.NumberColumn("entropy (bits)", width=95, format="%.2f", help=_ENTROPY)
+    without = st.column_config.NumberColumn(width=95, format="%+.3f", help=_WITHOUT)
     event = st.dataframe(
         shown,
         hide_index=True,
-        column_config=share | {"entropy": entropy},
+        column_config=share | {"entropy": entropy} | dict.fromkeys(("estimated", "measured"), without),
         on_select="rerun",
         selection_mode="single-row",
-        key="scores",
+        key="scores" if effects is None else f"scores_{len(effects.measured)}",  # another order is another table
     )
     rows = [row for row in event.selection.rows if row < len(found)]  # another model may have fewer heads
     followed = (rows[0] if rows else None, view.model)

@@ -67,7 +67,7 @@ def page() -> None:
     panels = PANELS | ({"atom mapping": "atom mapping"} if is_reaction(run) else {})
     shown, more = choose("panel", panels, next(iter(panels)), "Panel", label_visibility="collapsed"), dict[str, str]()
     if shown == "scores of all heads":
-        panel(scores_panel, view, run, KEY)
+        panel(scores_panel, view, run, chosen, KEY)
     elif shown == "step by step":
         panel(steps_panel, view, run, layer, chosen)
     elif shown == "change the run":

@@ -10,6 +10,7 @@ import streamlit as st
 
 from pages.compare.choice import Choice
 from pages.shared.background_job import Job, Report
+from pages.shared.background_job import progress as progress  # those who follow a work here take it from here
 from pages.shared.session import LookedAt
 
 
@@ -70,16 +71,3 @@ def show(key: str, value: Any) -> None:
     """Have a widget show what is kept elsewhere."""
     if st.session_state.get(key) != value:
         st.session_state[key] = value
-
-
-def progress(job: Job[Any], key: str, share: float, words: str, stopped: str = "") -> None:
-    """How far a work is, with a way to stop it and to go on with it."""
-    with st.container(horizontal=True, vertical_alignment="center", gap="small", key=key):
-        if job.cancelled and stopped:
-            st.markdown(stopped, width="content")
-        else:
-            st.progress(share, words, width=420)
-        if job.cancelled:
-            st.button("Go on", icon=":material/play_arrow:", key=f"{key}_on", on_click=job.resume)
-        else:
-            st.button("Cancel", key=f"{key}_cancel", on_click=job.cancel)

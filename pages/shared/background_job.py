@@ -9,7 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+
+import streamlit as st
 
 from xformer.errors import XformerError
 
@@ -62,3 +64,16 @@ class Job(Generic[R]):
     def resume(self) -> None:
         """Go on after all."""
         self.cancelled = False
+
+
+def progress(job: Job[Any], key: str, share: float, words: str, stopped: str = "") -> None:
+    """How far a work is, with a way to stop it and to go on with it."""
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key=key):
+        if job.cancelled and stopped:
+            st.markdown(stopped, width="content")
+        else:
+            st.progress(share, words, width=420)
+        if job.cancelled:
+            st.button("Go on", icon=":material/play_arrow:", key=f"{key}_on", on_click=job.resume)
+        else:
+            st.button("Cancel", key=f"{key}_cancel", on_click=job.cancel)

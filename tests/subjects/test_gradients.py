@@ -166,7 +166,7 @@ def test_what_has_no_gradient_is_refused() -> None:
 
 def test_what_does_not_reach_the_measure_has_none() -> None:
     subject, example = own()
-    found = gradients(subject, example, measures.logit(0, 3), ["decoder.1.resid_post"])["decoder.1.resid_post"]
+    found = gradients(subject, example, measures.Logit(0, 3), ["decoder.1.resid_post"])["decoder.1.resid_post"]
     assert found[0, 0].any()
     assert not found[0, 1:].any()
 
@@ -177,12 +177,12 @@ def test_the_measures_are_those_of_a_reading() -> None:
     from xformer.reading import Reading
 
     reading = Reading(subject, example, subject.record(example))
-    assert float(measures.loss(example)(reading.logits)) == pytest.approx(reading.loss)
+    assert float(measures.Loss(example)(reading.logits)) == pytest.approx(reading.loss)
     at = reading.logits[0, -1]
-    assert float(measures.logit(-1, 5)(reading.logits)) == float(at[5])
-    assert float(measures.logit(-1, 5, 8)(reading.logits)) == float(at[5] - at[8])
+    assert float(measures.Logit(-1, 5)(reading.logits)) == float(at[5])
+    assert float(measures.Logit(-1, 5, 8)(reading.logits)) == float(at[5] - at[8])
     with pytest.raises(InputError, match="got position 6, token 5 against 8"):
-        measures.logit(6, 5, 8)(reading.logits)
+        measures.Logit(6, 5, 8)(reading.logits)
     example = own()[1]
     with pytest.raises(InputError, match="there is no loss; measure a logit"):
-        measures.loss(example)
+        measures.Loss(example)

@@ -30,6 +30,7 @@ __getattr__, __dir__, __all__ = attach(
         "exciting_inputs": "neuron_survey",
         "filter_components": "filters",
         "firing": "neuron_survey",
+        "head_effects": "silenced_heads",
         "head_scores": "heads",
         "lens": "logit_lens",
         "likeliest_tokens": "divergence",

@@ -27,6 +27,7 @@ __getattr__, __dir__, __all__ = attach(
         "divergence_by_step": "divergence",
         "filter_components": "filters",
         "firing": "feed_forward",
+        "head_effects": "silenced_heads",
         "lens": "logit_lens",
         "likeliest_tokens": "divergence",
         "matrix": "matrices",

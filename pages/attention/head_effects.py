@@ -1,0 +1,113 @@
+"""“Without each head”: what silencing each does on this input. All are estimated at once, and measured as long as one waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from pages.attention.effects_said import sentence
+from pages.components.attention_view import Selection
+from pages.shared.background_job import TICK, Job, progress
+from pages.shared.call import Call
+from pages.shared.escape_markdown import escape_markdown
+from pages.shared.link import chose
+from pages.shared.link_widgets import choose, seed
+from pages.shared.notebook import heads_from_1
+from pages.shared.picture import footer, shown
+from pages.shared.view import View
+from xformer import viz
+from xformer.analysis import measures
+from xformer.analysis.heads import SCORES, TASK
+from xformer.analysis.silenced_heads import SilencedHeads, silenced_heads
+from xformer.names import head_title
+from xformer.reading import Reading
+
+MEASURES = {"no": "not shown", "loss": "to the loss", "lead": "to one output’s lead"}
+AT_ONCE = 1.2
+"""Seconds of measuring before one is asked whether to go on."""
+
+
+def ask_effects(run: Reading) -> dict[str, Any] | None:
+    """What every head is judged by, as options of `analysis.head_effects`; None where nobody asked."""
+    words = MEASURES if run.asked else {name: MEASURES[name] for name in ("no", "lead")}
+    goal = choose("without", words, "no", "What silencing each head does", help="All heads are ranked by it.")
+    if goal != "lead":
+        return None if goal == "no" else {}
+    opened = [] if run.open_output is None else [run.open_output]
+    outputs = [*run.asked, *opened] or [run.logits.shape[1] - 1]
+    best, label = run.logits[0].topk(2).indices.tolist(), run.subject.labels
+    seed("at", outputs, outputs[-1], key="effects_at", called="position")
+    position = st.selectbox(
+        "Output",
+        outputs,
+        format_func=lambda at: f"{at}: {label[best[at][0]]} over {label[best[at][1]]}",
+        key="effects_at",
+        width=320,
+    )
+    chose("at", str(position))
+    return {"position": position}
+
+
+def effects_of(view: View, run: Reading, options: dict[str, Any], chosen: Selection) -> SilencedHeads | None:
+    """All estimates, and the measurements that there are, also of the enlarged head; None where there can be none."""
+    about = f"{view.model}|{run.recipe}|{options}"
+    job: Job[SilencedHeads] | None = st.session_state.get("head_effects")
+    if job is None or job.about != about:
+        job = st.session_state["head_effects"] = Job(silenced_heads(run, **options).silence_all(), about)
+        job.advance(AT_ONCE)
+        if job.is_running:
+            job.cancel()
+    found = job.latest
+    if found is not None and (head := (chosen.layer, chosen.head)) in found.estimated and head not in found.measured:
+        found.silence(head)
+    if job.problem:
+        st.info(escape_markdown(job.problem), icon=":material/info:")
+    elif found is not None and not found.is_final:
+        st.fragment(_follow, run_every=TICK if job.is_running else None)(job, found, job.is_running)
+    return found
+
+
+def _follow(job: Job[SilencedHeads], found: SilencedHeads, ticks: bool) -> None:
+    """How many are measured, and whether to measure the others; `ticks` says whether it runs again by itself."""
+    if ticks:
+        job.advance()
+        if not job.is_running:
+            st.rerun()
+    done, total = len(found.measured), len(found.estimated)
+    words = f"{done} of {total} heads are measured"
+    progress(
+        job,
+        "head_effects_bar",
+        done / total,
+        words,
+        f"{words}, the strongest estimates first; the others are estimated.",
+    )
+
+
+def effects_part(
+    view: View, run: Reading, found: SilencedHeads, scores: pd.DataFrame, options: dict[str, Any], look: dict[str, Any]
+) -> None:
+    """Which head is needed most, whether one that looks like something is, the picture, and how good the estimates are.
+
+    `scores` are those of `analysis.head_scores` with the options `look`.
+    """
+    kinds = {name: name for name in (TASK, "induction", *SCORES[:-1]) if bool(scores[name].notna().any())}
+    kind = choose("score", kinds, next(iter(kinds)), "Held against the score", widget=st.selectbox, width=200)
+    alike = scores.loc[scores[kind].astype(float).idxmax()]
+    found.silence(([site.path for site in run.attention].index(str(alike["layer"])), int(alike["head"])))
+    goal = measures.title(run, found.measure)
+    frame = found.frame().merge(scores[["layer", "head", kind]], on=["layer", "head"])
+    cells = zip(frame["layer"], frame["head"], strict=True)
+    names = [head_title(path, head, is_pair=run.is_pair) for path, head in cells]
+    st.markdown(sentence(frame.assign(name=names), kind, escape_markdown(goal), found.before))
+    exact = True if found.is_final else sorted(found.measured)
+    call = Call(viz.head_effects, (run,), {**options, **look, "score": kind, "exact": exact, "table": found.frame()})
+    shown(view, call, "head_effects")
+    footer(view, "head_effects", [call], lambda: heads_from_1(frame))
+    st.caption(
+        f"Filled points are measured: the model runs again with the head’s z at 0, and {escape_markdown(goal)} is held against "
+        f"{found.before:.3f}. Hollow ones are estimated from one gradient. One head at a time: where several do the same work, "
+        "each alone may seem idle."
+    )

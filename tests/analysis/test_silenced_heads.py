@@ -1,0 +1,153 @@
+"""What silencing heads does: measured as by hand, estimated as the first step of it, and what is said of both."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+import torch
+
+import xformer
+from pages.attention.effects_said import sentence
+from tests.real_models import real_model
+from tests.subjects.families import FAMILIES
+from tests.subjects.test_language_models import tokenizer
+from xformer import analysis, edits, viz
+from xformer.analysis.silenced_heads import agreement, silenced_heads
+from xformer.errors import EditError, InputError, UnavailableError
+from xformer.reading import Reading, rerun
+from xformer.subjects.foreign.any_module import AnyModule
+
+
+def foreign(family: str = "Llama", typed: str = "the cat sat on the mat") -> Reading:
+    return xformer.read(FAMILIES[family].make(), typed, tokenizer=tokenizer())
+
+
+@pytest.mark.parametrize(
+    ("model", "typed"), [("reverse", "3 7 12 9"), ("reverse-seq2seq", "3 7 12"), ("digits", "test 3")]
+)
+def test_each_measurement_is_the_run_without_that_head(model: str, typed: str) -> None:
+    reading = xformer.read(f"checkpoints/{model}", typed)
+    frame = analysis.head_effects(reading)
+    assert len(frame) == sum(reading.subject.shape.heads.values())
+    for path, head, measured in zip(frame["layer"], frame["head"], frame["measured"], strict=True):
+        by_hand = rerun(reading, [edits.ablate_head(path, head)]).loss - reading.loss
+        assert measured == pytest.approx(by_hand, abs=1e-5)
+
+
+@pytest.mark.xdist_group("transformers")
+@pytest.mark.parametrize("family", ["Llama", "BART"])
+def test_so_it_is_of_models_of_others_under_changes_and_of_a_lead(family: str) -> None:
+    read = foreign(family, "the cat sat on the mat" + (" >> a bird flew" if family == "BART" else ""))
+    path = read.attention[-1].path
+    reading = rerun(read, [edits.ablate_head(path, 1)])
+    token, second = reading.logits[0, 2].topk(2).indices.tolist()
+    frame = analysis.head_effects(reading, position=2)
+    for row in frame.to_dict("records"):
+        at = rerun(reading, [edits.ablate_head(row["layer"], row["head"])]).logits[0, 2]
+        change = (at[token] - at[second]) - (reading.logits[0, 2, token] - reading.logits[0, 2, second])
+        assert row["measured"] == pytest.approx(float(change), abs=1e-4)
+    silent = frame[(frame["layer"] == path) & (frame["head"] == 1)].iloc[0]
+    assert silent["measured"] == pytest.approx(0, abs=1e-5)
+    assert silent["estimated"] == 0
+
+
+@pytest.mark.xdist_group("transformers")
+def test_an_estimate_is_the_first_step_towards_silence() -> None:
+    """Taking a little of a head away does that little of its estimate."""
+    reading, share = foreign(), 1e-2
+    for row in analysis.head_effects(reading, exact=False).to_dict("records"):
+        assert pd.isna(row["measured"])
+        name = f"{row['layer']}.z"
+        both = [rerun(reading, [edits.scale(name, 1 + sign * share, heads=[row["head"]])]).loss for sign in (-1, 1)]
+        assert row["estimated"] == pytest.approx((both[0] - both[1]) / (2 * share), abs=2e-4)
+
+
+def test_the_strongest_estimates_are_measured_first_and_one_may_stop() -> None:
+    found = silenced_heads(xformer.read("checkpoints/reverse", "3 7 12 9"))
+    work = found.silence_all()
+    assert next(work).measured == {}
+    next(work)
+    strongest = max(found.estimated, key=lambda head: abs(found.estimated[head]))
+    assert strongest in found.measured
+    assert not found.is_final
+    assert found.frame()["measured"].isna().any()
+    for _ in work:
+        pass
+    assert found.is_final
+
+
+@pytest.mark.xdist_group("transformers")
+def test_a_module_that_reads_only_its_own_inputs_is_silenced_head_by_head() -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(12, 3, 20, dropout=0.0, batch_first=True)
+    subject = AnyModule.open(torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.randn(1, 5, 12))
+    reading = xformer.read(subject, None)
+    frame = analysis.head_effects(reading, position=1, token=3)
+    by_hand = rerun(reading, [edits.ablate_head("encoder.1.attn", 2)]).logits[0, 1, 3] - reading.logits[0, 1, 3]
+    assert frame["measured"].iloc[-1] == pytest.approx(float(by_hand), abs=1e-5)
+
+
+def test_what_cannot_be_measured_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = xformer.read("checkpoints/induction", "3 7 3")
+    with pytest.raises(EditError, match="no head 4 in attention layer 0"):
+        analysis.head_effects(reading, exact=[(0, 4)])
+    with pytest.raises(InputError, match="has the scores"):
+        viz.head_effects(reading, score="beauty", exact=False)
+    monkeypatch.setattr("xformer.analysis.silenced_heads.free_bytes", lambda: 1000)
+    with pytest.raises(UnavailableError, match="type a shorter input"):
+        silenced_heads(reading)
+
+
+def test_where_no_head_is_known_none_is_silenced() -> None:
+    with pytest.raises(UnavailableError, match="so none is silenced"):
+        silenced_heads(xformer.read("checkpoints/reverse", "3 7 12 9", keep=("*.pattern",)))
+
+
+def effects(*rows: tuple[float | None, float]) -> pd.DataFrame:
+    """Of heads with these measurements and scores; estimates are what was measured."""
+    return pd.DataFrame(
+        {
+            "name": [f"head {index}" for index in range(len(rows))],
+            "estimated": [measured or 0.0 for measured, _ in rows],
+            "measured": [measured for measured, _ in rows],
+            "induction": [score for _, score in rows],
+        }
+    ).astype({"measured": float})
+
+
+def test_looking_like_it_and_being_needed_are_told_apart() -> None:
+    both = sentence(effects((2.0, 0.9), (0.1, 0.1)), "induction", "loss", 1.0)
+    assert "Without **head 0** the loss goes from 1.000 to 3.000" in both
+    assert "It has the highest induction score, 90%, too." in both
+    idle = sentence(effects((2.0, 0.1), (0.01, 0.9)), "induction", "loss", 1.0)
+    assert "**Head 1** has the highest induction score, 90%, and is not needed here: +0.010 without it." in idle
+    also = sentence(effects((2.0, 0.1), (1.0, 0.9)), "induction", "loss", 1.0)
+    assert "**Head 1**, with the highest induction score, 90%, is needed as well: +1.000." in also
+
+
+def test_near_chance_nothing_is_said() -> None:
+    assert sentence(effects((2.0, 0.3), (0.0, 0.1)), "induction", "loss", 1.0).endswith("without any other.")
+    between = sentence(effects((2.0, 0.1), (0.04, 0.9)), "induction", "loss", 1.0)
+    assert "head 1" not in between.lower()
+    none = sentence(effects((0.01, 0.3), (-0.02, 0.1)), "induction", "loss", 1.0)
+    assert none == "No head is needed for itself: without one the loss moves by 0.020 at most."
+
+
+def test_of_what_is_only_estimated_nothing_is_claimed() -> None:
+    some = sentence(effects((0.5, 0.1), (None, 0.9), *[(0.1, 0.2)] * 4), "induction", "loss", 1.0)
+    assert "further than without any other of the 5 heads of 6 that are measured" in some
+    assert "head 1" not in some.lower()
+    assert "Spearman" not in some
+    assert "Spearman’s ρ = 1.00" in sentence(effects(*[(0.1 * i, 0.2) for i in range(6)]), "induction", "loss", 1.0)
+
+
+@pytest.mark.xdist_group("transformers")
+def test_on_a_trained_model_the_estimates_rank_the_heads_as_runs_do() -> None:
+    """SmolLM2 on an indirect object; over all 270 heads Spearman's ρ was 0.94 of the loss and 0.92 of the lead."""
+    reading = xformer.read(
+        real_model("SmolLM2-135M-Instruct"), "When Mary and John went to the store, John gave a drink to"
+    )
+    found = silenced_heads(reading)
+    for layer in (0, 1, 11, 24):
+        found.silence(*[(layer, head) for head in range(9)])
+    assert agreement(found.frame()) > 0.8

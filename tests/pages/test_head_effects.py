@@ -1,0 +1,36 @@
+"""“What silencing each head does” on the Attention screen: one press ranks all heads, beside what they look like."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.pages.code_and_picture import assert_code_draws_what_is_shown
+from tests.pages.conftest import Open
+
+PAGE = "pages/attention/page.py"
+LINK = {"model": "reverse", "input": "3 7 12 9", "panel": "scores of all heads"}
+
+
+def test_one_press_ranks_all_heads_by_what_silencing_them_does(open_page: Open) -> None:
+    app = open_page(PAGE, **LINK)
+    assert "measured" not in app.dataframe[0].value
+    app.segmented_control(key="without").set_value("loss").run()
+    assert not app.exception
+    table = app.dataframe[0].value
+    assert table["measured"].abs().is_monotonic_decreasing
+    assert list(table.columns)[:4] == ["where", "head", "measured", "estimated"]
+    assert any("the loss goes from" in element.value for element in app.markdown)
+    assert app.query_params["without"] == "loss"
+
+
+def test_a_link_restores_what_it_is_judged_by(open_page: Open) -> None:
+    app = open_page(PAGE, **LINK, without="lead", at="1", score="previous")
+    assert not app.exception
+    assert app.selectbox(key="effects_at").value == 1
+    assert any("the lead of" in element.value for element in app.markdown)
+    gone = open_page(PAGE, **LINK, without="lead", at="99")
+    assert any("asks for a position" in warning.value for warning in gone.warning)
+
+
+def test_the_code_draws_what_is_shown(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_code_draws_what_is_shown(open_page, monkeypatch, PAGE, {**LINK, "without": "loss"})

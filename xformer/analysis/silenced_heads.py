@@ -1,0 +1,152 @@
+"""Which heads an input needs: what silencing each does to the loss, or to how far one token is ahead of another.
+
+    measured     m(z_h = 0) − m            one run a head: exact
+    estimated    −z_h · ∂m/∂z_h            all heads by one backward pass: the first step of the same
+                                           (attribution patching, Syed et al. 2023, arXiv:2310.10348)
+
+Without a position the measure is the loss where an answer is known; else the lead of the likeliest token over the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import pandas as pd
+
+from xformer import edits
+from xformer.analysis import measures
+from xformer.errors import EditError, UnavailableError
+from xformer.memory import BYTES_PER_FLOAT, LAYER_BYTES, free_bytes
+from xformer.reading import Reading
+from xformer.room import megabytes
+from xformer.subjects.foreign.any_module import AnyModule
+from xformer.subjects.foreign.shape import recorded_bytes
+from xformer.subjects.gradients import Measure, gradients
+from xformer.tasks.task import Example
+
+Head = tuple[int, int]
+"""The number of its attention layer, and its own, from 0."""
+
+
+@dataclass(eq=False)
+class SilencedHeads:
+    """What silencing each head of a reading does, estimated for all and measured for some."""
+
+    reading: Reading
+    measure: Measure
+    before: float
+    estimated: dict[Head, float]
+    measured: dict[Head, float] = field(default_factory=dict)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether all are measured."""
+        return len(self.measured) == len(self.estimated)
+
+    def silence(self, *heads: Head) -> None:
+        """Measure heads of one layer in one run, each silenced for itself. Raises `EditError` where there is no such head."""
+        if wrong := [head for head in heads if head not in self.estimated]:
+            raise EditError(f"There is no head {wrong[0][1]} in attention layer {wrong[0][0]}; for example (0, 0).")
+        heads = tuple(head for head in heads if head not in self.measured)
+        if not heads:
+            return
+        run, path, n = self.reading, self.reading.attention[heads[0][0]].path, len(heads)
+        z = run[f"{path}.z"][:1].repeat(n, 1, 1, 1)  # [silenced, head, pos, d_value]
+        for row, (_, head) in enumerate(heads):
+            z[row, head] = 0
+        logits = run.subject.record(
+            _repeated(run.example, n), edits=[*run.edits, edits.replace(f"{path}.z", z)], keep=("logits",)
+        ).logits
+        for row, head in enumerate(heads):
+            self.measured[head] = float(self.measure(logits[row : row + 1])) - self.before
+
+    def silence_all(self) -> Iterator[SilencedHeads]:
+        """Measure all that are not, the layers with what seems to matter most first; after each run it yields itself."""
+        yield self
+        for layer, _ in sorted(self.estimated, key=lambda head: -abs(self.estimated[head])):
+            left = [head for head in self.estimated if head[0] == layer and head not in self.measured]
+            for begin in range(0, len(left), self.at_once):
+                self.silence(*left[begin : begin + self.at_once])
+                yield self
+
+    @cached_property
+    def at_once(self) -> int:
+        """How many runs of this input may be one: as many as there is room for."""
+        if isinstance(self.reading.subject, AnyModule):  # is called with the inputs that it was opened with
+            return 1
+        n_pos, n_tokens = self.reading.logits.shape[1:]
+        widest = n_pos * max(
+            n_tokens, 8 * self.reading.subject.shape.d_model, 4 * n_pos * self.reading.subject.shape.n_heads
+        )
+        return max(1, LAYER_BYTES // (BYTES_PER_FLOAT * widest))
+
+    def frame(self) -> pd.DataFrame:
+        """See `head_effects`."""
+        rows = [
+            {"layer": self.reading.attention[head[0]].path, "head": head[1], "estimated": estimated,
+             "measured": self.measured.get(head)}
+            for head, estimated in self.estimated.items()
+        ]  # fmt: skip
+        return pd.DataFrame(rows).astype({"measured": float})
+
+
+def silenced_heads(
+    reading: Reading, *, position: int | None = None, token: int | None = None, against: int | None = None
+) -> SilencedHeads:
+    """The estimates of all heads. Raises `UnavailableError` where no head can be silenced, or the graph takes too much room."""
+    measure = measures.of_run(reading, position, token, against)
+    names = [name for site in reading.attention if (name := f"{site.path}.z") in reading]
+    if not names:
+        raise UnavailableError(
+            f"What single heads of {reading.subject.name} say is not in this run, so none is silenced."
+        )
+    lengths = reading.example.stream.shape[1], 0 if reading.example.target is None else reading.example.target.shape[1]
+    needed, free = 2 * recorded_bytes(reading.subject.shape, *lengths), free_bytes() // 2
+    if needed > free:
+        raise UnavailableError(
+            f"Going back through this run takes about {megabytes(needed)} of memory, and {megabytes(free)} may be taken; type "
+            "a shorter input."
+        )
+    found = gradients(reading.subject, reading.example, measure, names, reading.edits)
+    estimated: dict[Head, float] = {}
+    for layer, site in enumerate(reading.attention):
+        if (name := f"{site.path}.z") in found:
+            of_heads = -(found.activations[name][0] * found[name][0]).sum(dim=(1, 2))  # [head]
+            estimated |= {(layer, head): effect for head, effect in enumerate(of_heads.tolist())}
+    return SilencedHeads(reading, measure, found.measure, estimated)
+
+
+def head_effects(
+    reading: Reading,
+    *,
+    position: int | None = None,
+    token: int | None = None,
+    against: int | None = None,
+    exact: bool | Sequence[Head] = True,
+) -> pd.DataFrame:
+    """One row a head: layer, head (from 0), estimated, measured: how much the measure grows without the head.
+
+    `exact` lists the heads (layer, head) to be measured by a run each; True: all, False: none, and their `measured` is missing.
+    """
+    found = silenced_heads(reading, position=position, token=token, against=against)
+    if exact is True:
+        for _ in found.silence_all():
+            pass
+    for head in () if isinstance(exact, bool) else exact:
+        found.silence(head)
+    return found.frame()
+
+
+def agreement(frame: pd.DataFrame) -> float:
+    """Spearman's rank correlation of estimates with measurements, over the heads that were measured; NaN for fewer than 3."""
+    there = frame.dropna(subset="measured")
+    one, other = (pd.Series(there[name].tolist()).rank() for name in ("estimated", "measured"))
+    return float(one.corr(other)) if len(there) >= 3 else float("nan")
+
+
+def _repeated(example: Example, n: int) -> Example:
+    stream, labels = example.stream[:1].expand(n, -1), example.labels[:1].expand(n, -1)
+    target = None if example.target is None else example.target[:1].expand(n, -1)
+    return replace(example, stream=stream, labels=labels, target=target)

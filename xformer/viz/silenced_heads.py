@@ -1,0 +1,78 @@
+"""Draw what silencing each head does beside what the head looks like: one that looks like what is needed need not be needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import altair as alt
+import pandas as pd
+
+from xformer.analysis import measures
+from xformer.analysis.heads import SCORES, TASK, head_scores
+from xformer.analysis.silenced_heads import Head
+from xformer.analysis.silenced_heads import head_effects as effects_table
+from xformer.errors import InputError
+from xformer.names import head_title
+from xformer.reading import Reading
+from xformer.viz import theme
+from xformer.viz.divergence import Drawing
+from xformer.viz.labels import label_layers, place_labels
+
+NAMED = 5
+"""So many of the heads that matter most have their names beside them, and so many that look most like what is asked."""
+WIDTH, HEIGHT, FONT = 560, 320, 11
+"""What the names are laid out for."""
+
+
+def head_effects(
+    reading: Reading,
+    *,
+    score: str = "previous",
+    look: str = "answer",
+    without_first: bool = False,
+    position: int | None = None,
+    token: int | None = None,
+    against: int | None = None,
+    exact: bool | Sequence[Head] = True,
+    table: pd.DataFrame | None = None,
+    dark: bool = False,
+) -> Drawing:
+    """`analysis.head_effects` over a score of `analysis.head_scores`; what is only estimated is hollow.
+
+    `table` is that of `analysis.head_effects` where it has been made already.
+    """
+    scores = head_scores(reading, look=look, without_first=without_first)
+    if score not in scores or score in ("layer", "head"):
+        raise InputError(f"A head has the scores {', '.join([TASK, *SCORES, 'induction'])}, got {score!r}.")
+    if table is None:
+        table = effects_table(reading, position=position, token=token, against=against, exact=exact)
+    goal = measures.title(reading, measures.of_run(reading, position, token, against))
+    frame = table.merge(scores[["layer", "head", score]], on=["layer", "head"]).rename(columns={score: "score"})
+    frame = frame.astype({"score": float}).dropna(subset="score")
+    frame = frame.assign(
+        name=[
+            head_title(path, head, is_pair=reading.is_pair)
+            for path, head in zip(frame["layer"], frame["head"], strict=True)
+        ],
+        effect=frame["measured"].fillna(frame["estimated"]),
+        known=["estimated" if missing else "measured" for missing in frame["measured"].isna()],
+    )
+    strong = frame.sort_values("effect", key=lambda effect: -effect.abs(), kind="stable").head(NAMED)
+    alike = frame.sort_values("score", ascending=False, kind="stable").head(NAMED)
+    named = pd.concat([strong, alike]).drop_duplicates("name")
+    points = named[["score", "effect"]].to_numpy(dtype=float)
+    named = named.assign(side=place_labels(points, named["name"].tolist(), width=WIDTH, height=HEIGHT, size=FONT))
+    ink = theme.pick(theme.TEXT, dark)
+    base = alt.Chart(frame).encode(
+        alt.X("score:Q", title=f"{'task' if score == TASK else score} score: share of its attention"),
+        alt.Y("effect:Q", title=f"{goal}: what silencing it adds"),
+        tooltip=["name:N", alt.Tooltip("score:Q", title=score, format=".3f"), alt.Tooltip("estimated:Q", format="+.4f"),
+                 alt.Tooltip("measured:Q", format="+.4f")],
+    )  # fmt: skip
+    hue = theme.pick(theme.PART_HUES["attention"], dark)
+    return alt.layer(
+        alt.Chart(pd.DataFrame({"at": [0.0]})).mark_rule(color=ink, strokeDash=[4, 3]).encode(alt.Y("at:Q")),
+        base.transform_filter("datum.known == 'measured'").mark_circle(size=70, color=hue, opacity=0.8),
+        base.transform_filter("datum.known == 'estimated'").mark_point(size=50, color=hue, opacity=0.8),
+        *label_layers(alt.Chart(named).encode(alt.X("score:Q"), alt.Y("effect:Q")), "name:N", size=FONT, color=ink),
+    ).properties(height=HEIGHT)
