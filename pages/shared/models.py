@@ -41,11 +41,9 @@ def run_and_step(name: str) -> tuple[str, int | None] | None:
 
 def resolved(name: str) -> str | None:
     """The name with its step written out, or None where there is no such model."""
-    if name in shipped() or (foreign_models.is_foreign(name) and name in foreign_titles()):
-        return name
     asked = run_and_step(name)
     if asked is None:
-        return None
+        return name if name in shipped() or name in foreign_titles() else None
     run, step = asked
     try:
         steps = [] if run_store.entry(run).deleted is not None else steps_of(run)
@@ -118,11 +116,9 @@ def subject(name: str) -> Subject:
 
 def title_of(name: str) -> str:
     """What a person calls a model: the name of a checkpoint, or of a run with its step."""
-    if foreign_models.is_foreign(name):
-        return foreign_titles().get(name, name)
     asked = run_and_step(name)
     if asked is None:
-        return name
+        return name if name in shipped() else foreign_titles().get(name, name)
     try:
         return f"{run_store.entry(asked[0]).name}, step {asked[1]:,}"
     except RunStoreError:
