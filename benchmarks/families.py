@@ -23,6 +23,7 @@ import torch
 
 SECONDS = 60
 """The longest that one family may take."""
+MANY_LAYERS = 8
 MOST_PARAMETERS = 30_000_000
 DOCUMENT = Path(__file__).parents[1] / "docs" / "families.md"
 SMALL: dict[str, Any] = {
@@ -68,11 +69,12 @@ def model_types() -> list[str]:
     return [name for name in sorted(known & set(CONFIG_MAPPING)) if not CONFIG_MAPPING[name].sub_configs]
 
 
-def tiny(config_class: Any) -> Any:
+def tiny(config_class: Any, n_layers: int = SMALL["num_hidden_layers"]) -> Any:
     """A configuration of a family with small sizes, as far as it has them."""
     usual = config_class()
+    small = SMALL | {"num_hidden_layers": n_layers}
     sizes = {
-        name: value for name, value in SMALL.items() if getattr(usual, name, None) is not None and value is not None
+        name: value for name, value in small.items() if getattr(usual, name, None) is not None and value is not None
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -101,6 +103,13 @@ def model_of(config: Any) -> Any:
 
 
 def outcome_of(family: str) -> Outcome:
+    """Of two layers, or of as many as it takes for one of them to be attention, where most are something else."""
+    few = _outcome(family, 2)
+    many = few if few.rung or not few.ran else _outcome(family, MANY_LAYERS)
+    return many if many.rung else few
+
+
+def _outcome(family: str, n_layers: int) -> Outcome:
     """Make, open, compare and change a tiny model of a family."""
     from transformers import CONFIG_MAPPING
 
@@ -109,7 +118,7 @@ def outcome_of(family: str) -> Outcome:
     from xformer.subjects.foreign.transformers_model import call, example_inputs, logits_of, open_transformers
 
     try:
-        model = model_of(tiny(CONFIG_MAPPING[family]))
+        model = model_of(tiny(CONFIG_MAPPING[family], n_layers))
         for weight in model.parameters():
             if weight.dim() > 1:
                 weight.data.normal_(0, 0.1)
@@ -125,7 +134,7 @@ def outcome_of(family: str) -> Outcome:
         plain = opened.run(inputs, keep=("logits",))["logits"]
         n_heads = opened.run(inputs)[f"{opened.layout.paths[0]}.pattern"].shape[1]
     except Exception as error:
-        return Outcome(family, name, why=f"{error}".split("\n")[0][:160], ran=True)
+        return Outcome(family, name, why=f"{error}".split("\n")[0][:240], ran=True)
     silenced = [edits.ablate_head(opened.layout.paths[0], head) for head in range(n_heads)]
     changed = plain
     with suppress(EditError):  # where what a head says cannot be reached
@@ -166,7 +175,7 @@ def document(found: list[Outcome], version: str) -> str:
     """The table, as Markdown."""
     ran = [one for one in found if one.ran]
     rungs = Counter(one.rung for one in ran)
-    read = rungs[1] + rungs[2]
+    read = rungs.total() - rungs[0]
     changed = sum(one.is_changed for one in ran)
     stream = sum(one.has_stream for one in ran)
     lines = [
@@ -176,7 +185,8 @@ def document(found: list[Outcome], version: str) -> str:
         "against the stock model, and all heads of the first attention silenced.",
         "",
         f"Of {len(found)} model types {len(ran)} ran at these sizes. **{read} of them are read** with the stock model's "
-        f"logits: {rungs[1]} at rung 1 (our attention in the place of theirs), {rungs[2]} at rung 2 (watched at the softmax). "
+        f"logits: {rungs[1]} at rung 1 (our attention in the place of theirs), {rungs[2]} at rung 2 (watched at the softmax), "
+        f"{rungs[3]} at rung 3 (only looked at, as it is returned). "
         f"Silencing moves the logits of {changed}; what attention and neurons add to the stream was found in {stream}.",
         "",
         "| type | model | rung | off by | changed | stream |",

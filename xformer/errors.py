@@ -5,6 +5,7 @@
     ├── InputError        tokens, text or a prompt do not fit the model
     │   └── UnavailableError  what was asked for cannot be had of this kind of model
     ├── EditError         an intervention names something that never happened, or does not fit it
+    │   └── MissingError      an activation that a model of others hands nobody; it is an UnavailableError as well
     ├── CheckpointError   a file is not a model that can be trusted
     ├── ModelFileError    a folder or a file holds no model that can be opened here
     ├── TrainingError     a run cannot go on
@@ -33,6 +34,10 @@ class UnavailableError(InputError):
 
 class EditError(XformerError, ValueError):
     """An edit names an activation that the run never produced, or its value has the wrong shape."""
+
+
+class MissingError(EditError, UnavailableError):
+    """An activation that was not found in a model of others, or that it hands nobody."""
 
 
 class CheckpointError(XformerError):

@@ -18,6 +18,10 @@ from xformer.config import ModelConfig
 from xformer.site import Kind, Site, Stack
 from xformer.task_limits import Architecture
 
+READ_ONLY = (
+    "The attention of this model is what it returns beside its logits: it can be looked at, and nothing in the run can be "
+    "silenced, cut or replaced."
+)
 _SAME = (
     "architecture",
     "d_model",
@@ -63,6 +67,8 @@ class ModelShape:
     """The function inside its feed-forward layers: "relu", "gelu", …; "" where it is none that has a name here."""
     joined: frozenset[str] = frozenset()
     """The layers after which the stream has no state of its own, as what they add is added together with what others do."""
+    is_read_only: bool = False
+    """Whether nothing inside a run can be changed: see `READ_ONLY`."""
     image: int = 0
     """The side of the square images that it reads, in pixels; 0 where it reads tokens."""
     patch: int = 0

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from xformer.config import ModelConfig
 from xformer.edits import AnyEdit, Replace
-from xformer.errors import EditError, UnavailableError
+from xformer.errors import EditError, MissingError, UnavailableError
 from xformer.files import write_atomically
 from xformer.model import Transformer
 from xformer.site import Site
@@ -44,6 +44,8 @@ class Trace:
         if name not in self.activations:
             near = get_close_matches(name, self.activations, n=3, cutoff=0.4)
             hint = f": did you mean {', '.join(near)}?" if near else "."
+            if self.model_config is None:
+                raise MissingError(f"No {name} was found in a run of this model{hint}")
             raise EditError(f"This trace has no activation {name!r}{hint} It has {', '.join(self.activations)}.")
         return self.activations[name]
 

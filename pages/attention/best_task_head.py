@@ -75,7 +75,9 @@ def closest(view: View, task: Task, layers: Sequence[AnyLayer], best: BestTaskHe
 def _about_the_mask(view: View, layers: Sequence[AnyLayer], run: Reading) -> list[str]:
     """What another mask would do, where another is not on already; and what hatching means, where some is to be seen."""
     notes = []
-    if view.mask == "as trained" and run.trace.tokens.shape[1] > 1:
+    if view.shape.is_read_only:
+        pass  # no other mask can be had
+    elif view.mask == "as trained" and run.trace.tokens.shape[1] > 1:
         notes.append(_other_mask(view, run))
     elif view.mask != "as trained":
         is_own = (view.mask == "causal") == view.shape.is_causal

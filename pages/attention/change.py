@@ -10,6 +10,7 @@ from pages.attention.edges import edge_button, switch
 from pages.components.attention_view import Selection
 from pages.shared.changes import switched_on
 from pages.shared.view import View
+from xformer.model_shape import READ_ONLY
 from xformer.viz.layers import AnyLayer
 
 MOST_LISTED = 500
@@ -19,6 +20,8 @@ MOST_LISTED = 500
 def head_tools(view: View, layer: AnyLayer, chosen: Selection) -> None:
     """At the picture: silence or solo the head that is enlarged, and cut the edge that is locked."""
     path, head, on = layer.name, chosen.head, view.on
+    if view.shape.is_read_only:
+        return
     where = f"{layer.title} · head {head + 1}"
     silenced, alone = f"silence:{path}.{head}", f"solo:{path}.{head}"
     switch(f"{'Silenced:' if silenced in on else 'Silence'} {where}", silenced, on, "Its z becomes 0.", width="content")
@@ -32,6 +35,10 @@ def head_tools(view: View, layer: AnyLayer, chosen: Selection) -> None:
 def change_panel(view: View, layer: AnyLayer, chosen: Selection) -> None:
     """Buttons that change what runs; what is on stands as chips at the top of the page, and in its link."""
     on = view.on
+    if view.shape.is_read_only:
+        st.info(READ_ONLY, icon=":material/visibility:")
+        _replace_token(view)
+        return
     st.caption(
         "The model runs again with each change, and original, changed and difference stand side by side above. "
         "Everything that is on is listed under the heading; a click there, or on its button here, takes it back."

@@ -38,6 +38,7 @@ def _changes(index: int, choice: Choice) -> None:
             required=True,
             key=f"{key}_mask",
             width="content",
+            disabled=shape.is_read_only,
             on_change=lambda: state().put(index, replace(choice, mask=st.session_state[f"{key}_mask"])),
         )
         if shape.can_drop_positions:
@@ -50,8 +51,9 @@ def _changes(index: int, choice: Choice) -> None:
                     index, choice, [POSITIONS_OFF], [POSITIONS_OFF] * st.session_state[f"{key}_positions"]
                 ),
             )
-    heads = [f"silence:{path}.{head}" for path, n in shape.heads.items() for head in range(n)]
-    _several("Silenced heads", heads, index, choice)
+    heads = [f"silence:{path}.{head}" for path, n in shape.heads.items() for head in range(n) if not shape.is_read_only]
+    if heads:
+        _several("Silenced heads", heads, index, choice)
     if muted := [f"mute:{site.path}" for site in shape.feed_forward]:
         _several("Muted feed-forward layers", muted, index, choice)
     for text in choice.changes:

@@ -57,7 +57,7 @@ def open_page(title: str, question: str) -> View:
             except InputError as error:  # not even the usual input of a model with very many heads
                 too_much = str(error)
         with mask_at:
-            mask = ask_mask()
+            mask = ask_mask(subject.shape)
     if too_much:
         st.error(escape_markdown(too_much))
         st.stop()

@@ -11,25 +11,31 @@ from tests.pages.conftest import Open
 from tests.pages.test_stranger import everything, n_charts
 from tests.subjects.test_language_models import folder_of
 from xformer.subjects import Subject
+from xformer.subjects.foreign import opening
 from xformer.subjects.foreign.load import open_model
 
 pytestmark = pytest.mark.xdist_group("transformers")
 FAMILIES = ["Llama", "GPT-2", "GPT-NeoX", "Mixtral", "BERT", "T5"]
+LOOKED_AT = "Looked at"
+"""A Llama of which no more is read than what it returns of its attention."""
 OPENED: dict[str, Subject] = {}
 
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     def foreign(name: str) -> Subject | None:
-        if name not in FAMILIES:
+        if name not in (*FAMILIES, LOOKED_AT):
             return None
         if name not in OPENED:
-            folder: Path = folder_of(name, tmp_path_factory.mktemp("models") / name)
-            OPENED[name] = open_model(folder)
+            family = "Llama" if name == LOOKED_AT else name
+            folder: Path = folder_of(family, tmp_path_factory.mktemp("models") / name)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(opening, "RUNGS", (3,) if name == LOOKED_AT else opening.RUNGS)
+                OPENED[name] = open_model(folder)
         return OPENED[name]
 
     monkeypatch.setattr(models, "foreign", foreign)
-    monkeypatch.setattr(models, "foreign_titles", lambda: {name: name for name in FAMILIES})
+    monkeypatch.setattr(models, "foreign_titles", lambda: {name: name for name in (*FAMILIES, LOOKED_AT)})
 
 
 SCREENS = [
@@ -52,6 +58,17 @@ SCREENS = [
     ("BERT", "residual", {"picture": "parts"}, 0, "no sum of what was added"),
     ("BERT", "embeddings", {"part": "sum"}, 2, "which the model makes of"),
     ("T5", "home", {}, 0, "wrote this"),
+    (LOOKED_AT, "home", {}, 0, "nothing can be changed (rung 3)"),
+    (LOOKED_AT, "embeddings", {}, 0, "No embed was found"),
+    (LOOKED_AT, "positions", {}, 0, "positions"),
+    (LOOKED_AT, "attention", {}, 0, "Shares of a head's attention"),
+    (LOOKED_AT, "attention", {"panel": "step by step"}, 0, "No decoder.1.attn."),
+    (LOOKED_AT, "attention", {"panel": "why here?"}, 0, "No decoder.1.attn.scores was found"),
+    (LOOKED_AT, "attention", {"panel": "change the run"}, 0, "it can be looked at"),
+    (LOOKED_AT, "attention", {"panel": "rollout"}, 1, "ollout"),
+    (LOOKED_AT, "feed_forward", {}, 0, "feed-forward"),
+    (LOOKED_AT, "residual", {}, 0, "No residual stream was found"),
+    (LOOKED_AT, "compare", {"with": "Llama"}, 0, "Both have the same tokens"),
     ("T5", "residual", {"picture": "parts"}, 1, "the parts sum to"),
 ]
 
@@ -75,3 +92,17 @@ def test_a_long_continuation_is_written_when_somebody_asks(open_page: Open) -> N
     assert len(story) > len("the cat sat")
     app.button(key="story_again").click().run()
     assert story not in [block.value for block in app.code]
+
+
+def test_of_a_model_that_can_only_be_looked_at_no_change_is_offered(open_page: Open) -> None:
+    link = {"input": "the cat sat", "mask": "full", "edits": "silence:decoder.0.attn.1", "panel": "change the run"}
+    app = open_page("pages/attention/page.py", model=LOOKED_AT, **link)
+    assert not app.exception
+    assert "A change was left out" in app.warning[0].value
+    assert app.session_state["mask"] == "as trained"
+    assert not [button for button in app.button if "ilence" in str(button.label)]
+    assert "Set the mask" not in everything(app)
+    app.selectbox(key="replace_token").set_value(5)
+    app.button(key="replace").click().run()
+    assert not app.exception
+    assert app.session_state["edits"] == "token:0.5"

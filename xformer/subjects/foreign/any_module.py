@@ -55,7 +55,7 @@ class AnyModule:
             module, _call, logits_of, (named,), _ids_of, is_causal=is_causal, n_target=_n_target
         )
         run = opened.run(named, n_batch=_n_batch(named))
-        return cls(opened, named, shape_of(opened.layout, run, is_causal=is_causal, max_len=None), verification, name)
+        return cls(opened, named, shape_of(opened, run, is_causal=is_causal, max_len=None), verification, name)
 
     @property
     def weights(self) -> ForeignWeights:

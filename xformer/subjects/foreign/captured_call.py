@@ -31,7 +31,7 @@ def heads_read(
     """
     if opened.rung != 1:
         raise UnavailableError(
-            "The queries and keys of this model cannot be read: its attention is watched at its softmax."
+            f"The queries and keys of this model cannot be read: its attention is read from outside, at rung {opened.rung}."
         )
     module, args, kwargs = _call_of(opened, inputs, path)
     dtype = next(module.parameters()).dtype

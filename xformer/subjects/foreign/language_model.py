@@ -68,7 +68,7 @@ class LanguageModel:
         config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
         longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
         is_causal = opened.layout.attention[-1].stack == "decoder" and not model.config.is_encoder_decoder
-        shape = shape_of(opened.layout, example, is_causal=is_causal, max_len=longest)
+        shape = shape_of(opened, example, is_causal=is_causal, max_len=longest)
         return cls(opened, tokenizer, shape, verification, name)
 
     @property

@@ -12,15 +12,17 @@ from torch import Tensor, nn
 
 from xformer.edits import AnyEdit
 from xformer.errors import EditError
+from xformer.model_shape import READ_ONLY
 from xformer.subjects.foreign.active_run import ActiveRun, running
 from xformer.subjects.foreign.layout import Layout
 from xformer.subjects.foreign.on_demand import Later, OnDemand, Reduce
 from xformer.subjects.foreign.output_head import OutputHead
+from xformer.subjects.foreign.returned_attention import asking, returned_patterns
 from xformer.subjects.foreign.softmax_mode import SoftmaxMode
 from xformer.tape import Tape, graph_of
 
-Rung = Literal[1, 2]
-"""1: our attention in the place of the model's own. 2: its own, watched at its softmax."""
+Rung = Literal[1, 2, 3]
+"""1: our attention in the place of the model's own. 2: its own, watched at its softmax. 3: what it returns of it, read only."""
 Inputs = dict[str, Any]
 """What the model is called with, by the names of its arguments."""
 
@@ -48,6 +50,8 @@ class OpenedModel:
         keep: Sequence[str] = ("*",),
     ) -> dict[str, Tensor]:
         """One run under `edits`; the activations that `keep` asks for. Raises `EditError` where a name is never met."""
+        if self.rung == 3 and edits:
+            raise EditError(READ_ONLY)
         tape = Tape(edits, keep, fused=True)
         with graph_of(edits):
             self._once(inputs, n_batch, tape)
@@ -98,8 +102,14 @@ class OpenedModel:
     ) -> None:
         run = ActiveRun(tape, self.layout.paths, n_batch, later=later, reduce=reduce)
         watching = SoftmaxMode(run) if self.rung == 2 else nullcontext()
+        asked = asking(self.module, inputs) if self.rung == 3 else inputs
         with running(run), watching:
-            output = self.call(self.module, inputs)
+            output = self.call(self.module, asked)
+        if self.rung == 3:
+            patterns = returned_patterns(output, self.layout.attention[0].stack)
+            run.n_attentions = len(patterns)
+            for site, pattern in patterns.items():
+                tape(f"{site.path}.pattern", pattern)
         if run.n_attentions != len(self.layout.paths):
             raise EditError(
                 f"This run met {run.n_attentions} attention layers and there were {len(self.layout.paths)} when the model "

@@ -5,6 +5,7 @@ The rungs, from the best one down:
     1   our attention in the place of the model's own       reads and changes every step
     2   its own attention, watched at its softmax           changes the pattern and what comes of it; q, k and v only where
                                                             a function of PyTorch does the attention
+    3   what it returns of its attention                    changes nothing
 
 A rung counts only where the logits are those of the stock model, and where no later token can change an earlier prediction of a
 causal model. What is not equal is not shown.
@@ -27,9 +28,11 @@ from xformer.subjects.foreign.layout import find_layout
 from xformer.subjects.foreign.opened import Inputs, OpenedModel, Rung
 from xformer.subjects.foreign.output_head import find_output_head
 from xformer.subjects.foreign.probe import Probe, probe
+from xformer.subjects.foreign.returned_attention import asking, returned_layout
 from xformer.subjects.foreign.softmax_mode import SoftmaxMode
 from xformer.subjects.foreign.taps import set_taps
 
+RUNGS: tuple[Rung, ...] = (1, 2, 3)
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9, torch.bfloat16: 0.1, torch.float16: 0.02}
 """How far logits may be from the stock model's, as a share of the largest: rounding in another order, layer upon layer."""
 
@@ -43,7 +46,11 @@ class Verification:
     """The largest difference between its logits and the stock model's."""
 
     def __str__(self) -> str:
-        how = {1: "attention read step by step (rung 1)", 2: "attention read at its softmax (rung 2)"}[self.rung]
+        how = {
+            1: "attention read step by step (rung 1)",
+            2: "attention read at its softmax (rung 2)",
+            3: "attention only looked at, as the model returns it: nothing can be changed (rung 3)",
+        }[self.rung]
         same = (
             "equal to the stock model"
             if self.difference == 0
@@ -70,7 +77,7 @@ def open_module(
     with torch.no_grad():
         stock = [logits_of(call(module, inputs)) for inputs in examples]
     why: list[str] = []
-    for rung in (1, 2):
+    for rung in RUNGS:
         if rung == 1 and not _take_over(module):
             continue
         try:
@@ -93,6 +100,12 @@ def _opened(
     is_causal: bool,
     n_target: Callable[[Inputs], int | None],
 ) -> OpenedModel:
+    if rung == 3:
+        with torch.no_grad():
+            output = call(module, asking(module, inputs))
+        layout = returned_layout(output, "decoder" if is_causal else "encoder")
+        return OpenedModel(module, layout, rung, call, logits_of)
+
     def watched(run: ActiveRun) -> Any:
         if rung == 1:
             return call(module, inputs)

@@ -9,15 +9,15 @@ from torch import Tensor
 from xformer.memory import BYTES_PER_FLOAT
 from xformer.model_shape import ModelShape
 from xformer.site import Site, after
-from xformer.subjects.foreign.layout import Layout
+from xformer.subjects.foreign.opened import OpenedModel
 
 WITHOUT_LIMIT = 2048
 """The most positions of a model that names no limit: its positions go on for ever, the memory of this machine does not."""
 
 
-def shape_of(layout: Layout, run: dict[str, Tensor], *, is_causal: bool, max_len: int | None) -> ModelShape:
+def shape_of(opened: OpenedModel, run: dict[str, Tensor], *, is_causal: bool, max_len: int | None) -> ModelShape:
     """The shape of a model whose run kept everything."""
-    sites = layout.sites
+    layout, sites = opened.layout, opened.layout.sites
     stacks = {site.stack for site in sites}
     stream = next((run[name] for name in run if name.endswith(("resid_pre", "attn.out", "attn.in"))), None)
     norms = set(layout.norms.values())
@@ -38,6 +38,7 @@ def shape_of(layout: Layout, run: dict[str, Tensor], *, is_causal: bool, max_len
         final_norm="final_norm" in run,
         joined=frozenset(site.path for site in sites if after(site) not in run),
         can_drop_positions=any("pos_" in name for name in run),
+        is_read_only=opened.rung == 3,
     )
 
 
