@@ -34,18 +34,16 @@ def asking(module: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
 
 def returned_patterns(output: Any, stack: Stack) -> dict[Site, Pattern]:
     """The weights in what a model returned, in the order of its layers; `stack` is that of a model with one."""
-    found: list[tuple[Stack, int, int, Kind, Pattern]] = []
+    found: dict[Site, Pattern] = {}
     if getattr(output, "encoder_attentions", None) is not None:
-        for order, (name, side, kind) in enumerate(_NAMED):
-            given = [] if getattr(output, name, None) is None else getattr(output, name)
-            found += [(side, layer, order, kind, one) for layer, one in enumerate(given) if _is_pattern(one)]
+        for name, side, kind in _NAMED:
+            given = getattr(output, name, None) or ()
+            found |= {Site(side, layer, kind): one for layer, one in enumerate(given) if _is_pattern(one)}
     else:
         named = getattr(output, "attentions", None)
-        every = list(_tensors(output)) if named is None else [one for one in named if one is not None]
-        patterns = [one if one.dim() == 4 else one[:, None] for one in every if _is_pattern(one)]
-        found = [(stack, layer, 0, "attn", one) for layer, one in enumerate(patterns)]
-    ordered = sorted(found, key=lambda one: (one[0] != "encoder", one[1], one[2]))
-    return {Site(side, layer, kind): pattern for side, layer, _, kind, pattern in ordered}
+        every = [one for one in (_tensors(output) if named is None else named) if _is_pattern(one)]
+        found = {Site(stack, at, "attn"): one if one.dim() == 4 else one[:, None] for at, one in enumerate(every)}
+    return dict(sorted(found.items(), key=lambda one: (one[0].stack != "encoder", one[0].layer, one[0].is_cross)))
 
 
 def returned_layout(output: Any, stack: Stack) -> Layout:
