@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
@@ -50,49 +51,54 @@ def ask_effects(run: Reading) -> dict[str, Any] | None:
     return {"position": position}
 
 
-def effects_of(view: View, run: Reading, options: dict[str, Any], chosen: Selection) -> SilencedHeads | None:
-    """All estimates, and the measurements that there are, also of the enlarged head; None where there can be none."""
+def effects_of(view: View, run: Reading, options: dict[str, Any], chosen: Selection) -> Job[SilencedHeads]:
+    """The work of measuring, as far as it is: all are estimated at once, and the enlarged head is measured at any rate."""
     about = f"{view.model}|{run.recipe}|{options}"
     job: Job[SilencedHeads] | None = st.session_state.get("head_effects")
     if job is None or job.about != about:
-        job = st.session_state["head_effects"] = Job(silenced_heads(run, **options).silence_all(), about)
+        job = st.session_state["head_effects"] = Job(_work(run, options), about)
         job.advance(AT_ONCE)
         if job.is_running:
             job.cancel()
-    found = job.latest
-    if found is not None and (head := (chosen.layer, chosen.head)) in found.estimated and head not in found.measured:
+    found, head = job.latest, (chosen.layer, chosen.head)
+    if found is not None and head in found.estimated:
         found.silence(head)
     if job.problem:
         st.info(escape_markdown(job.problem), icon=":material/info:")
-    elif found is not None and not found.is_final:
-        st.fragment(_follow, run_every=TICK if job.is_running else None)(job, found, job.is_running)
-    return found
+    return job
 
 
-def _follow(job: Job[SilencedHeads], found: SilencedHeads, ticks: bool) -> None:
+def _work(run: Reading, options: dict[str, Any]) -> Iterator[SilencedHeads]:
+    yield from silenced_heads(run, **options).silence_all()
+
+
+def _follow(job: Job[SilencedHeads], ticks: bool) -> None:
     """How many are measured, and whether to measure the others; `ticks` says whether it runs again by itself."""
     if ticks:
         job.advance()
-        if not job.is_running:
-            st.rerun()
-    done, total = len(found.measured), len(found.estimated)
-    words = f"{done} of {total} heads are measured"
-    progress(
-        job,
-        "head_effects_bar",
-        done / total,
-        words,
-        f"{words}, the strongest estimates first; the others are estimated.",
-    )
+    if job.is_running != ticks:
+        st.rerun()
+    if (found := job.latest) is not None and not found.is_final:
+        done, total = len(found.measured), len(found.estimated)
+        words = f"{done} of {total} heads are measured"
+        stopped = f"{words}, the strongest estimates first; the others are estimated."
+        progress(job, "head_effects_bar", done / total, words, stopped)
 
 
 def effects_part(
-    view: View, run: Reading, found: SilencedHeads, scores: pd.DataFrame, options: dict[str, Any], look: dict[str, Any]
+    view: View,
+    run: Reading,
+    job: Job[SilencedHeads],
+    scores: pd.DataFrame,
+    options: dict[str, Any],
+    look: dict[str, Any],
 ) -> None:
     """Which head is needed most, whether one that looks like something is, the picture, and how good the estimates are.
 
     `scores` are those of `analysis.head_scores` with the options `look`.
     """
+    found = job.latest
+    assert found is not None
     kinds = {name: name for name in (TASK, "induction", *SCORES[:-1]) if bool(scores[name].notna().any())}
     kind = choose("score", kinds, next(iter(kinds)), "Held against the score", widget=st.selectbox, width=200)
     alike = scores.loc[scores[kind].astype(float).idxmax()]
@@ -102,12 +108,13 @@ def effects_part(
     cells = zip(frame["layer"], frame["head"], strict=True)
     names = [head_title(path, head, is_pair=run.is_pair) for path, head in cells]
     st.markdown(sentence(frame.assign(name=names), kind, escape_markdown(goal), found.before))
+    st.fragment(_follow, run_every=TICK if job.is_running else None)(job, job.is_running)
     exact = True if found.is_final else sorted(found.measured)
     call = Call(viz.head_effects, (run,), {**options, **look, "score": kind, "exact": exact, "table": found.frame()})
     shown(view, call, "head_effects")
     footer(view, "head_effects", [call], lambda: heads_from_1(frame))
     st.caption(
-        f"Filled points are measured: the model runs again with the head’s z at 0, and {escape_markdown(goal)} is held against "
-        f"{found.before:.3f}. Hollow ones are estimated from one gradient. One head at a time: where several do the same work, "
-        "each alone may seem idle."
+        f"Filled points are measured: the model runs again with the head’s z at 0, and the {escape_markdown(goal)} is held "
+        f"against {found.before:.3f}. Hollow ones are estimated from one gradient. One head at a time: where several do the "
+        "same work, each alone may seem idle."
     )

@@ -100,9 +100,9 @@ def scores_panel(view: View, run: Reading, chosen: Selection, attention: str) ->
     )
     found = table(view, analysis.head_scores, run, **options)
     _strongest(run, found, view)
-    effects = None if asked is None else effects_of(view, run, asked, chosen)
-    if asked is not None and effects is not None:
-        effects_part(view, run, effects, found, asked, options)
+    effects = None
+    if asked is not None and (effects := (job := effects_of(view, run, asked, chosen)).latest) is not None:
+        effects_part(view, run, job, found, asked, options)
         found = _ranked(found, effects)
     shown = found.assign(head=found["head"] + 1).drop(columns="layer")
     shown.insert(0, "where", [layer_title(path, is_pair=view.is_pair) for path in found["layer"]])

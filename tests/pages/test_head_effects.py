@@ -32,5 +32,30 @@ def test_a_link_restores_what_it_is_judged_by(open_page: Open) -> None:
     assert any("asks for a position" in warning.value for warning in gone.warning)
 
 
+def test_what_takes_long_stops_after_a_moment_and_goes_on_when_asked(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pages.attention.head_effects.AT_ONCE", 0.0)
+    app = open_page(PAGE, **LINK, without="loss")
+    assert any("heads are measured, the strongest estimates first" in element.value for element in app.markdown)
+    table = app.dataframe[0].value
+    assert table["measured"].isna().any()
+    enlarged = app.query_params["head"]
+    layer, head = (int(number) for number in enlarged.split("."))
+    row = table[(table["where"] == f"layer {layer}") & (table["head"] == head)]
+    assert row["measured"].notna().all()  # what one looks at is measured
+    app.button(key="head_effects_bar_on").click().run()
+    for _ in range(20):
+        app.run()
+    assert app.dataframe[0].value["measured"].notna().all()
+
+
 def test_the_code_draws_what_is_shown(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_code_draws_what_is_shown(open_page, monkeypatch, PAGE, {**LINK, "without": "loss"})
+
+
+def test_where_it_cannot_be_had_the_scores_stay(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xformer.analysis.silenced_heads.free_bytes", lambda: 1000)
+    app = open_page(PAGE, **LINK, without="loss")
+    assert any("type a shorter input" in info.value for info in app.info)
+    assert "diagonal" in app.dataframe[0].value
