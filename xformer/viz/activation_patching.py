@@ -57,7 +57,7 @@ def patching(
         x,
         y,
         tooltip=[
-            "part:N",
+            alt.Tooltip("part:N"),
             alt.Tooltip("restored:Q", title="share restored", format="+.6f"),
             alt.Tooltip("difference:Q", title="logit difference", format="+.6f"),
             alt.Tooltip("says:N", title="now says"),
@@ -67,12 +67,20 @@ def patching(
     ink = theme.pick(theme.TEXT, dark)
     number = {"fontSize": 12, "color": ink}
     ends = pd.DataFrame({"at": [0.0, 1.0], "is": [f"{into} as it was", f"as in {source}"]})
-    rules = alt.Chart(ends).mark_rule(color=ink, strokeDash=[4, 3]).encode(alt.X("at:Q", title=name), tooltip="is:N")
+    rules = (
+        alt.Chart(ends)
+        .mark_rule(color=ink, strokeDash=[4, 3])
+        .encode(alt.X("at:Q", title=name), tooltip=alt.Tooltip("is:N"))
+    )
     return alt.layer(
         rules,
         base.mark_bar().encode(alt.Color("hue:N", scale=None)),
-        base.transform_filter("datum.restored >= 0").mark_text(align="left", dx=5, **number).encode(text="text:N"),
-        base.transform_filter("datum.restored < 0").mark_text(align="right", dx=-5, **number).encode(text="text:N"),
+        base.transform_filter("datum.restored >= 0")
+        .mark_text(align="left", dx=5, **number)
+        .encode(text=alt.Text("text:N")),
+        base.transform_filter("datum.restored < 0")
+        .mark_text(align="right", dx=-5, **number)
+        .encode(text=alt.Text("text:N")),
     ).properties(height=24 * len(data) + 144, title=f"Out of {source}, into {into}")
 
 

@@ -86,8 +86,10 @@ def _by_key(row: pd.DataFrame, key: int, dark: bool) -> tuple[pd.DataFrame, alt.
     row = row.assign(label=labels, chosen=row["key"] == key)
     base = alt.Chart(row).encode(
         x=_key_axis(row),
-        color=alt.condition("datum.allowed", alt.value(PART_HUES["attention"][dark]), alt.value(MASKED[dark])),
-        opacity=alt.condition("datum.chosen", alt.value(1.0), alt.value(0.5)),
+        color=alt.ColorValue(
+            **alt.condition("datum.allowed", alt.value(PART_HUES["attention"][dark]), alt.value(MASKED[dark]))
+        ),
+        opacity=alt.OpacityValue(**alt.condition("datum.chosen", alt.value(1.0), alt.value(0.5))),
         tooltip=[
             alt.Tooltip("label:N", title="key"),
             alt.Tooltip("score:Q", format=".6f"),
@@ -124,7 +126,8 @@ def _strips(frame: pd.DataFrame, order: list[str], axis: str, dark: bool) -> Any
         light, deep = ("#131722", "#ffffff") if not dark else ("#eef1f7", "#10141c")
         layers.append(
             base.mark_text(fontSize=11).encode(
-                text=alt.Text("value:Q", format=".2f"), color=alt.condition(strong, alt.value(deep), alt.value(light))
+                text=alt.Text("value:Q", format=".2f"),
+                color=alt.ColorValue(**alt.condition(strong, alt.value(deep), alt.value(light))),
             )
         )
     return alt.layer(*layers).properties(height=ROW * len(order) + AXIS)

@@ -139,8 +139,13 @@ def _heatmap(
         .encode(
             x=alt.X("key:N", sort=keys, title=x, axis=axis),
             y=alt.Y("query:N", sort=queries, title=y, axis=axis),
-            color=alt.condition("datum.allowed", colour, alt.value(MASKED[dark])),
-            tooltip=["query:N", "key:N", "allowed:N", alt.Tooltip("weight:Q", title=what, format=".6f")],
+            color=alt.ColorValue(**alt.condition("datum.allowed", colour, alt.value(MASKED[dark]))),
+            tooltip=[
+                alt.Tooltip("query:N"),
+                alt.Tooltip("key:N"),
+                alt.Tooltip("allowed:N"),
+                alt.Tooltip("weight:Q", title=what, format=".6f"),
+            ],
         )
         .properties(**size)
     )

@@ -33,7 +33,12 @@ def rollout(reading: Reading, *, stack: str | None = None, dark: bool = False) -
             x=alt.X("key:N", sort=order, title="input token", axis=alt.Axis(labelOverlap=True)),
             y=alt.Y("query:N", sort=order, title="position", axis=alt.Axis(labelOverlap=True)),
             color=alt.Color("share:Q", scale=scale, title="share"),
-            tooltip=["layer:O", "query:N", "key:N", alt.Tooltip("share:Q", format=".6f")],
+            tooltip=[
+                alt.Tooltip("layer:O"),
+                alt.Tooltip("query:N"),
+                alt.Tooltip("key:N"),
+                alt.Tooltip("share:Q", format=".6f"),
+            ],
         )
         .properties(width=size, height=size)
         .facet(facet=alt.Facet("layer:O", title="after layer"), columns=max(1, ROW_WIDTH // (size + 20)))

@@ -85,7 +85,7 @@ def patching_map(
         frame.mark_rect(filled=False, stroke=theme.pick(theme.TEXT, dark), strokeWidth=2.5),
     ]
     if n <= TIGHT:
-        layers.append(base.mark_text(fontSize=11).encode(color=written(), text="share:N"))
+        layers.append(base.mark_text(fontSize=11).encode(color=written(), text=alt.Text("share:N")))
     return alt.layer(*layers).properties(height=high * len(rows) + around(""))
 
 

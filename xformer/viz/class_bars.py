@@ -26,13 +26,17 @@ def classes(reading: Reading, *, before: Reading | None = None, dark: bool = Fal
     base = alt.Chart(table.assign(strong=strong)).encode(
         x=alt.X("digit:N", sort=None, title="digit", axis=alt.Axis(labelAngle=0, labelFontSize=15)),
         y=alt.Y("probability:Q", scale=alt.Scale(domain=[0, 1]), title="probability", axis=alt.Axis(format=".0%")),
-        tooltip=["run:N", alt.Tooltip("digit:N", title="class"), alt.Tooltip("probability:Q", format=".6f")],
+        tooltip=[
+            alt.Tooltip("run:N"),
+            alt.Tooltip("digit:N", title="class"),
+            alt.Tooltip("probability:Q", format=".6f"),
+        ],
     )
     last = base.transform_filter(alt.datum.run == list(runs)[-1])
     right = theme.pick(theme.RIGHT.colour, dark)
     layers = [
         last.mark_bar(color=theme.pick(theme.PRIMARY, dark)).encode(
-            opacity=alt.condition(alt.datum.strong, alt.value(1.0), alt.value(0.55))
+            opacity=alt.OpacityValue(**alt.condition(alt.datum.strong, alt.value(1.0), alt.value(0.55)))
         ),
         last.transform_filter(alt.datum.right).mark_text(
             text=f"{theme.RIGHT.mark} right", dy=-9, fontSize=12, color=right

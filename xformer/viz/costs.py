@@ -48,7 +48,7 @@ def attention_costs(
     words = (
         alt.Chart(sums)
         .mark_text(align="left", dx=6, color=theme.pick(theme.TEXT, dark))
-        .encode(alt.Y("heads:N", sort=order, title=None), alt.X("measured:Q"), text="shown:N")
+        .encode(alt.Y("heads:N", sort=order, title=None), alt.X("measured:Q"), text=alt.Text("shown:N"))
     )
     room = alt.Chart(pd.DataFrame({"measured": [1.18 * max(frame["measured"])]}))
     return alt.layer(bars, words, room.mark_point(opacity=0).encode(alt.X("measured:Q"))).properties(height=200)

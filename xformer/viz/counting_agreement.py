@@ -47,7 +47,7 @@ def accuracy(
     name = _TITLES[by, measure]
     base = alt.Chart(data).encode(x, player_hues(players, dark))
     hover = [
-        "player:N",
+        alt.Tooltip("player:N"),
         alt.Tooltip(f"{by}:Q", title=title),
         alt.Tooltip("share:Q", title=name, format=".6f"),
         alt.Tooltip("low:Q", title="95 % from", format=".6f"),
@@ -92,7 +92,7 @@ def confusion(counted: Agreement, player: str, *, title: str = "", dark: bool = 
             axis=alt.Axis(labelOverlap=crowded),
         ),
         tooltip=[
-            "player:N",
+            alt.Tooltip("player:N"),
             alt.Tooltip("right:N", title="right token"),
             alt.Tooltip("predicted:N", title="said token"),
             alt.Tooltip("count:Q", title="times"),

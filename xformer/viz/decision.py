@@ -54,7 +54,7 @@ def pattern_difference(
     data = frame.assign(row=queries, key=_places(frame, "key", "key_token"), allowed=may_look)
     hover = [
         alt.Tooltip("row:N", title="query"),
-        "key:N",
+        alt.Tooltip("key:N"),
         alt.Tooltip("one:Q", title="first", format=".6f"),
         alt.Tooltip("other:Q", title="second", format=".6f"),
         alt.Tooltip("difference:Q", title="second − first", format="+.6f"),
@@ -89,7 +89,7 @@ def decision_rows(
     )
     if data["key"].nunique() != frame["key"].nunique():
         raise ValueError("These layers look at different tokens; draw self-attention and cross-attention one by one.")
-    hover = ["row:N", "key:N", alt.Tooltip("weight:Q", format=".6f")]
+    hover = [alt.Tooltip("row:N"), alt.Tooltip("key:N"), alt.Tooltip("weight:Q", format=".6f")]
     return _heatmap(
         data, "weight", ("key: what the deciding position looks at", "layer · head"), hover, False, title, dark
     )
@@ -127,7 +127,7 @@ def decision_lens(
         alt.X("player:N", sort=list(names.values()), title="player", axis=axis),
         y,
         tooltip=[
-            "player:N",
+            alt.Tooltip("player:N"),
             alt.Tooltip("point:N", title="after"),
             alt.Tooltip("token:N", title="likeliest token"),
             alt.Tooltip("probability:Q", format=".6f"),
@@ -143,8 +143,8 @@ def decision_lens(
                 legend=alt.Legend(title="probability", orient="bottom", gradientLength=140, format=".1f"),
             )
         ),
-        base.mark_text(fontSize=15, fontWeight="bold", dy=-6).encode(color=written(), text="says:N"),
-        base.mark_text(fontSize=11, dy=11).encode(color=written(), text="share:N"),
+        base.mark_text(fontSize=15, fontWeight="bold", dy=-6).encode(color=written(), text=alt.Text("says:N")),
+        base.mark_text(fontSize=11, dy=11).encode(color=written(), text=alt.Text("share:N")),
     ]
     if divergence is not None:
         here = alt.Chart(pd.DataFrame({"point": [divergence[1]], "note": ["from here on they differ"]}))

@@ -148,17 +148,19 @@ def firing(
             alt.Color("state:N", scale=colours, legend=alt.Legend(title=None, orient="top", labelLimit=320)),
             alt.Order("order:Q"),
             tooltip=[
-                "where:N",
-                "state:N",
+                alt.Tooltip("where:N"),
+                alt.Tooltip("state:N"),
                 alt.Tooltip("share:Q", format=".3%"),
-                "dead:Q",
+                alt.Tooltip("dead:Q"),
                 alt.Tooltip("of:Q", title="neurons"),
             ],
         )
     )
     said = data[data["order"] == 2].assign(text=lambda d: [f"{dead} dead" for dead in d["dead"]])
     names = (
-        alt.Chart(said).mark_text(align="left", dx=6, fontSize=12, color=ink).encode(alt.XDatum(1.0), y, text="text:N")
+        alt.Chart(said)
+        .mark_text(align="left", dx=6, fontSize=12, color=ink)
+        .encode(alt.XDatum(1.0), y, text=alt.Text("text:N"))
     )
     return alt.layer(bars, names).properties(
         height=max(16, min(30, ROWS_HEIGHT // len(sort))) * len(sort) + 90,
@@ -187,7 +189,11 @@ def promotion(
     best = data.loc[data.groupby("neuron", sort=False)["adds"].idxmax()]
     stops = theme.diverging(dark)
     inks = [theme.ink(stops[round((value / limit + 1) / 2 * (len(stops) - 1))]) for value in best["adds"]]
-    hover = ["neuron:N", "token:N", alt.Tooltip("adds:Q", title="adds to the logit", format="+.5f")]
+    hover = [
+        alt.Tooltip("neuron:N"),
+        alt.Tooltip("token:N"),
+        alt.Tooltip("adds:Q", title="adds to the logit", format="+.5f"),
+    ]
     x = alt.X(
         "token:N", sort=labels, title="token whose logit it changes", axis=alt.Axis(labelAngle=-90, labelOverlap=False)
     )
@@ -199,7 +205,7 @@ def promotion(
     )
     cells = alt.Chart(data).mark_rect().encode(x, y, colour, tooltip=hover)
     top = alt.Chart(best.assign(ink=inks)).mark_text(fontSize=12, fontWeight="bold")
-    return alt.layer(cells, top.encode(x, y, color=written(), text="token:N", tooltip=hover)).properties(
+    return alt.layer(cells, top.encode(x, y, color=written(), text=alt.Text("token:N"), tooltip=hover)).properties(
         height=28 * len(names) + 110
     )
 
@@ -232,7 +238,7 @@ def neuron(
             scale=alt.Scale(domain=list(runs), range=hues[: len(runs)]),
             legend=alt.Legend(title=None, orient="top") if two else None,
         ),
-        tooltip=["place:N", "run:N", alt.Tooltip("activation:Q", format=".5f")],
+        tooltip=[alt.Tooltip("place:N"), alt.Tooltip("run:N"), alt.Tooltip("activation:Q", format=".5f")],
     )  # fmt: skip
     return (chart.encode(xOffset=alt.XOffset("run:N", sort=list(runs))) if two else chart).properties(height=300)
 

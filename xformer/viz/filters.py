@@ -37,5 +37,10 @@ def _in_rows(table: pd.DataFrame, across: int, unit: float, dark: bool) -> Chart
     size = table["pixel x"].max() + 1 + APART
     x, y = number % across * size + table["pixel x"], number // across * size + table["pixel y"]
     frame = table.assign(x=x, x2=x + 1, y=y, y2=y + 1, itself=False)
-    tooltip = ["filter:N", "pixel y:Q", "pixel x:Q", alt.Tooltip("weight:Q", format=".6f")]
+    tooltip = [
+        alt.Tooltip("filter:N"),
+        alt.Tooltip("pixel y:Q"),
+        alt.Tooltip("pixel x:Q"),
+        alt.Tooltip("weight:Q", format=".6f"),
+    ]
     return tile_map(frame, "weight", theme.signed_limit(table["weight"].to_numpy()), tooltip, dark, unit)

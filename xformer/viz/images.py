@@ -77,7 +77,8 @@ def overlay_chart(frame: pd.DataFrame, *, dark: bool, what: str, query: str = ""
         .encode(
             x=x, x2="x2", y=y, y2="y2",
             color=alt.Color("value:Q", scale=scale, title=what, legend=legend),
-            tooltip=["panel:N", alt.Tooltip("where:N", title="patch"), alt.Tooltip("value:Q", title=what, format=".6f")],
+            tooltip=[alt.Tooltip("panel:N"), alt.Tooltip("where:N", title="patch"),
+                     alt.Tooltip("value:Q", title=what, format=".6f")],
         )
     ]  # fmt: skip
     if len(dots):
@@ -85,7 +86,12 @@ def overlay_chart(frame: pd.DataFrame, *, dark: bool, what: str, query: str = ""
         layers.append(
             alt.Chart(dots)
             .mark_square(color=ink, opacity=1, stroke=halo, strokeWidth=0.8)
-            .encode(x=x, y=y, size=size, tooltip=["panel:N", alt.Tooltip("where:N", title="patch"), "ink:Q"])
+            .encode(
+                x=x,
+                y=y,
+                size=size,
+                tooltip=[alt.Tooltip("panel:N"), alt.Tooltip("where:N", title="patch"), alt.Tooltip("ink:Q")],
+            )
         )
     chosen = tiles.loc[tiles["where"] == query]
     if query and len(chosen):
@@ -96,10 +102,10 @@ def overlay_chart(frame: pd.DataFrame, *, dark: bool, what: str, query: str = ""
     text: dict[str, Any] = {"align": "left", "baseline": "middle", "color": ink}
     layers += [
         alt.Chart(titles).mark_text(fontSize=12, fontWeight="bold", **text).encode(
-            x=alt.X("left:Q"), y=alt.Y("title_y:Q"), text="panel:N"
+            x=alt.X("left:Q"), y=alt.Y("title_y:Q"), text=alt.Text("panel:N")
         ),
         alt.Chart(names).mark_text(fontSize=11, **text).encode(
-            x=alt.X("x_name:Q"), y=alt.Y("class_y:Q"), text="said:N"
+            x=alt.X("x_name:Q"), y=alt.Y("class_y:Q"), text=alt.Text("said:N")
         ).transform_calculate(class_y="datum.y + 0.6"),
     ]  # fmt: skip
     return alt.layer(*layers).properties(width=width * unit, height=height * unit, autosize=_OWN_SIZE)

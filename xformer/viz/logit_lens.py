@@ -98,7 +98,7 @@ def lens(
         layers.append(
             base.transform_filter("datum.moved")
             .mark_rect(filled=False, strokeWidth=1.5, strokeDash=[4, 3], width={"band": 0.92}, height={"band": 0.92})
-            .encode(stroke=written(), tooltip=hover)
+            .encode(stroke=written(alt.StrokeValue), tooltip=hover)
         )
     limit = max(WIDTH_OF_CELLS // n, 20)
     ink, two_lines = written(), n <= ROOMY and high >= 30
@@ -109,17 +109,17 @@ def lens(
                 fontWeight="bold",
                 dy=-6 if two_lines else 0,
                 limit=limit,
-            ).encode(color=ink, text="says:N")
+            ).encode(color=ink, text=alt.Text("says:N"))
         )
     if two_lines:
-        layers.append(base.mark_text(fontSize=11, dy=10).encode(color=ink, text="share:N"))
+        layers.append(base.mark_text(fontSize=11, dy=10).encode(color=ink, text=alt.Text("share:N")))
     if has_answers and n <= 1.5 * TIGHT:
         answers = data.drop_duplicates("position").assign(point=answer)
         look = {"fontWeight": "bold", "limit": limit, "color": theme.pick(theme.TEXT, dark)}
         layers.append(
             alt.Chart(answers)
             .mark_text(fontSize=_answer_size(answers["answer"].tolist(), limit, n), **look)
-            .encode(x, y, text="answer:N", tooltip=["place:N", "answer:N"])
+            .encode(x, y, text=alt.Text("answer:N"), tooltip=[alt.Tooltip("place:N"), alt.Tooltip("answer:N")])
         )
     return alt.layer(*layers).properties(height=high * len(rows) + around(title), title=title)
 

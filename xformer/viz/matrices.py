@@ -74,7 +74,7 @@ def matrix(
         base.transform_filter("!datum.hidden").mark_rect().encode(color=colour),
         base.transform_filter("datum.hidden").mark_rect(color=theme.pick(theme.MASKED, dark)),
         followed.mark_rect(fillOpacity=0, stroke=theme.head_hue(1, dark), strokeWidth=2.5),
-        base.mark_text(fontSize=10.5 if many else 12).encode(text="shown:N", color=written()),
+        base.mark_text(fontSize=10.5 if many else 12).encode(text=alt.Text("shown:N"), color=written()),
     ]
     return alt.layer(*layers).properties(height=ROW_HEIGHT * len(down) + AROUND + extent)
 

@@ -43,7 +43,9 @@ def spectrum(
     y = alt.Y("share:Q", title="share of the variance", axis=alt.Axis(format="%"))
     line = alt.Chart(table.head(1)).encode(y=alt.Y("chance:Q"))
     layers = [
-        base.mark_bar().encode(y=y, color=alt.condition("datum['above chance']", alt.value(loud), alt.value(quiet))),
+        base.mark_bar().encode(
+            y=y, color=alt.ColorValue(**alt.condition("datum['above chance']", alt.value(loud), alt.value(quiet)))
+        ),
         line.mark_rule(strokeDash=[5, 4], color=ink),
         line.mark_text(align="right", baseline="bottom", dy=-3, color=ink, fontSize=12).encode(
             x=alt.value("width"), text=alt.value("most by chance")

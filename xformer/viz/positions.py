@@ -72,7 +72,7 @@ def position_curves(
         lines.insert(
             0,
             shade.mark_rect(color=theme.pick(theme.MASKED, dark), opacity=0.5).encode(
-                x=_whole("from", "position"), x2="to:Q"
+                x=_whole("from", "position"), x2=alt.X2("to:Q")
             ),
         )
     return alt.layer(*lines).properties(height=height)
@@ -106,9 +106,9 @@ def position_offsets(
     ]
     title = "turned q · k" if are_turned(reading, kind, stack) else "P[i] · P[j]"
     return alt.layer(
-        base.mark_area(color=hue, opacity=0.25).encode(y=alt.Y("low:Q", title=title), y2="high:Q"),
-        base.mark_line(color=hue, strokeWidth=2.5).encode(y="mean:Q"),
-        base.mark_circle(color=hue, size=40, opacity=1).encode(y="mean:Q", tooltip=tooltip),
+        base.mark_area(color=hue, opacity=0.25).encode(y=alt.Y("low:Q", title=title), y2=alt.Y2("high:Q")),
+        base.mark_line(color=hue, strokeWidth=2.5).encode(y=alt.Y("mean:Q")),
+        base.mark_circle(color=hue, size=40, opacity=1).encode(y=alt.Y("mean:Q"), tooltip=tooltip),
     ).properties(height=height)
 
 
@@ -151,9 +151,11 @@ def _lines(
     base = alt.Chart(table).encode(x=_whole(*x), y=alt.Y(f"{y[0]}:Q", title=y[1]), color=colour, tooltip=tooltip)
     return [
         base.mark_line(strokeWidth=2.5, interpolate="linear")
-        .encode(opacity=alt.condition(picked, alt.value(1.0), alt.value(0.08)))
+        .encode(opacity=alt.OpacityValue(**alt.condition(picked, alt.value(1.0), alt.value(0.08))))
         .add_params(picked),
-        base.mark_circle(size=36).encode(opacity=alt.condition(picked, alt.value(0.9), alt.value(0.04))),
+        base.mark_circle(size=36).encode(
+            opacity=alt.OpacityValue(**alt.condition(picked, alt.value(0.9), alt.value(0.04)))
+        ),
     ]
 
 

@@ -6,7 +6,7 @@ viz.attribution(reading, position=3, lead=True)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import altair as alt
@@ -71,14 +71,14 @@ def norms(
                 legend=alt.Legend(title="length ‖x‖", gradientLength=120, format=".3~g"),
             ),
             tooltip=[
-                "point:N",
+                alt.Tooltip("point:N"),
                 alt.Tooltip("place:N", title="position · reads"),
                 alt.Tooltip("length:Q", format=".5f"),
             ],
         )
     ]
     if n <= ROOMY:
-        layers.append(base.mark_text(fontSize=11).encode(color=written(), text="shown:N"))
+        layers.append(base.mark_text(fontSize=11).encode(color=written(), text=alt.Text("shown:N")))
     return alt.layer(*layers).properties(height=row_height(len(points)) * len(points) + around(title), title=title)
 
 
@@ -131,7 +131,7 @@ def attribution(
     x = alt.X(
         "contribution:Q", title=f"adds to {target}", scale=alt.Scale(domain=[low - room, high + room], nice=False)
     )
-    hover = ["part:N", "run:N", alt.Tooltip("contribution:Q", format="+.6f")]
+    hover = [alt.Tooltip("part:N"), alt.Tooltip("run:N"), alt.Tooltip("contribution:Q", format="+.6f")]
     base = alt.Chart(data).encode(x, y, tooltip=hover)
     if two:
         base = base.encode(yOffset=alt.YOffset("run:N", sort=list(frames)))
@@ -162,9 +162,10 @@ def _asked(reading: Reading, position: int) -> str:
     return "right" if reading.has_right_answer else "next"
 
 
-def written() -> Any:
+def written(channel: Callable[..., Any] = alt.ColorValue) -> Any:
     """The colour of a text by its column `ink`, without a scale that would fight with that of the cells."""
-    return alt.condition(alt.datum.ink == "#ffffff", alt.value("#ffffff"), alt.value(theme.TEXT[0]))
+    ink = alt.condition(alt.datum.ink == "#ffffff", alt.value("#ffffff"), alt.value(theme.TEXT[0]))
+    return channel(**ink)
 
 
 def around(title: str) -> int:

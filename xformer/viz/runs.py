@@ -103,7 +103,7 @@ def curves_chart(
     front = alt.selection_point(fields=["run"], name="front", on="click", clear="dblclick")
     names = [name for name in colours if name in set(frame["run"])]
     colour = alt.Color("run:N", scale=alt.Scale(domain=names, range=[colours[name] for name in names]), legend=None)
-    lit = alt.condition(front, alt.value(1.0), alt.value(0.12))
+    lit = alt.OpacityValue(**alt.condition(front, alt.value(1.0), alt.value(0.12)))
     exact = [
         alt.Tooltip("run:N"),
         alt.Tooltip("step:Q", format=","),
@@ -114,14 +114,14 @@ def curves_chart(
     base = alt.Chart(frame).encode(across, colour)
     layers: list[alt.Chart] = []
     if is_smooth:
-        faint = alt.condition(front, alt.value(0.38), alt.value(0.06))
+        faint = alt.OpacityValue(**alt.condition(front, alt.value(0.38), alt.value(0.06)))
         layers.append(base.mark_line(strokeWidth=1, clip=True).encode(alt.Y("raw:Q", scale=scale), opacity=faint))
     layers.append(base.mark_line(strokeWidth=2.5, clip=True).encode(y, opacity=lit))
     # A wide line that nobody sees is easier to point at than points.
     near = alt.selection_point(name="near", on="pointerover", nearest=True, fields=["run", x], empty=False)
     layers.append(
         base.mark_point(size=70, filled=True, clip=True)
-        .encode(y, opacity=alt.condition(near, alt.value(1.0), alt.value(0.0)), tooltip=exact)
+        .encode(y, opacity=alt.OpacityValue(**alt.condition(near, alt.value(1.0), alt.value(0.0))), tooltip=exact)
         .add_params(near, front)
     )
     layers.append(_names(frame, x, last_x, y, domain, log, height - BELOW, names, lit))
@@ -158,7 +158,7 @@ def _names(
         .encode(
             x=f"{x}:Q",
             y=y,
-            text="shown:N",
+            text=alt.Text("shown:N"),
             opacity=lit,
             tooltip=alt.Tooltip("run:N"),
             color=alt.Color("run:N", legend=None),

@@ -74,7 +74,7 @@ def softmax_saturation(
             scale=alt.Scale(domain=[RAW, SCALED], range=[theme.head_hue(1, dark), theme.head_hue(0, dark)]),
             legend=alt.Legend(orient="top", symbolStrokeWidth=4),
         ),
-        tooltip=["d:Q", "scale:N", alt.Tooltip(f"{what}:Q", format=".5f")],
+        tooltip=[alt.Tooltip("d:Q"), alt.Tooltip("scale:N"), alt.Tooltip(f"{what}:Q", format=".5f")],
     )
     return alt.layer(*_here(d, dark), base.mark_line(strokeWidth=2.5), base.mark_circle(size=50, opacity=1)).properties(
         height=HEIGHT
@@ -86,7 +86,7 @@ def softmax_row(*, d: int, scaled: bool = True, seed: int = 0, dark: bool = Fals
     base = alt.Chart(row_table(d=d, scaled=scaled, seed=seed)).encode(
         alt.X("key:O", title="key", axis=alt.Axis(labelAngle=0)),
         alt.Y("weight:Q", title="weight", scale=alt.Scale(domain=[0, 1])),
-        tooltip=["key:O", alt.Tooltip("score:Q", format=".4f"), alt.Tooltip("weight:Q", format=".6f")],
+        tooltip=[alt.Tooltip("key:O"), alt.Tooltip("score:Q", format=".4f"), alt.Tooltip("weight:Q", format=".6f")],
     )
     text = (
         base.transform_filter("datum.weight >= 0.05")

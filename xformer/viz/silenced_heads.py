@@ -66,8 +66,8 @@ def head_effects(
     base = alt.Chart(frame).encode(
         alt.X("score:Q", title=f"{'task' if score == TASK else score} score: share of its attention"),
         alt.Y("effect:Q", title=["added by silencing it", f"to the {goal}"]),
-        tooltip=["name:N", alt.Tooltip("score:Q", title=score, format=".3f"), alt.Tooltip("estimated:Q", format="+.4f"),
-                 alt.Tooltip("measured:Q", format="+.4f")],
+        tooltip=[alt.Tooltip("name:N"), alt.Tooltip("score:Q", title=score, format=".3f"),
+                 alt.Tooltip("estimated:Q", format="+.4f"), alt.Tooltip("measured:Q", format="+.4f")],
     )  # fmt: skip
     hue = theme.pick(theme.PART_HUES["attention"], dark)
     return alt.layer(

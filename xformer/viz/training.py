@@ -148,7 +148,7 @@ def curve_chart(
         .transform_filter("isValid(datum.value)" + (" && datum.value > 0" if log else ""))
         .transform_calculate(name=f"{words} : ''")
         .mark_line(strokeWidth=2.5 if len(columns) <= 4 else 1.5, opacity=1.0 if len(columns) <= 4 else 0.75)
-        .encode(alt.Y("value:Q", title=curves.axis, scale=scale, axis=axis), color=colour, detail="curve:N")
+        .encode(alt.Y("value:Q", title=curves.axis, scale=scale, axis=axis), color=colour, detail=alt.Detail("curve:N"))
     )
     ink = theme.pick(theme.TEXT, dark)
     layers: list[Any] = [lines]
@@ -162,7 +162,7 @@ def curve_chart(
     points = base.transform_filter("datum.mark == ''")
     layers.append(
         points.mark_rule(color=ink, strokeWidth=1)
-        .encode(opacity=alt.condition(near, alt.value(0.35), alt.value(0.0)), tooltip=hover)
+        .encode(opacity=alt.OpacityValue(**alt.condition(near, alt.value(0.35), alt.value(0.0))), tooltip=hover)
         .add_params(near)
         .properties(name="hovered")  # else the view is named after the data
     )
