@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from pages.compare.comparison import Comparison
+from pages.compare.compared import Compared
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link_widgets import choose
@@ -20,13 +20,15 @@ from xformer.reading import Reading
 
 ONE_LINE = 24
 """Characters of a title over one of three pictures; a longer name is given by its letter, so that they stand level."""
+MOST_BUTTONS = 12
+"""More layers are a list."""
 MAX_BLOCKS = 32
 """Rows and columns of a pattern that are drawn one by one; longer ones are drawn in blocks."""
 ROUNDING = 1e-5
 """Differences of weights below this are float32's rounding."""
 
 
-def patterns_panel(comparison: Comparison, step: int, two: Sequence[Reading]) -> dict[str, str]:
+def patterns_panel(comparison: Compared, step: int, two: Sequence[Reading]) -> dict[str, str]:
     """Draw where both looked, whole patterns of a layer; returns what the link keeps."""
     if reason := why_incomparable(*two):
         st.info(f"{escape_markdown(reason)} “each head” shows each player’s own.", icon=":material/compare_arrows:")
@@ -35,7 +37,8 @@ def patterns_panel(comparison: Comparison, step: int, two: Sequence[Reading]) ->
     layers = {path: layer_title(path, is_pair=one.is_pair) for path in deciding_layers(one)}
     look: dict[str, Any] = {"label_visibility": "collapsed", "width": "content"}
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
-        path = choose("layer", layers, list(layers)[-1], "Layer", key="compare_layer", **look)
+        many = {"widget": st.selectbox, "width": 180} if len(layers) > MOST_BUTTONS else {}
+        path = choose("layer", layers, list(layers)[-1], "Layer", key="compare_layer", **(look | many))
         n_heads = one[f"{path}.pattern"].shape[1]
         numbers = {str(head): str(head) for head in range(1, n_heads + 1)}
         heads = {"mean": "mean of heads"} | numbers if n_heads > 1 else numbers

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from pages.compare.comparison import Comparison
+from pages.compare.compared import Compared
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.picture import footer, shown, table
@@ -16,7 +16,7 @@ from xformer.errors import InputError
 from xformer.reading import Reading
 
 
-def lens_panel(comparison: Comparison, step: int, readings: Sequence[Reading], two: tuple[int, int]) -> None:
+def lens_panel(comparison: Compared, step: int, readings: Sequence[Reading], two: tuple[int, int]) -> None:
     """Draw the lens of everyone at the position that decided a step; the rule is where the `two` part."""
     sentence, parts = lens_sentence(comparison, step, [readings[at] for at in two])
     st.markdown(sentence)
@@ -40,7 +40,7 @@ def lens_panel(comparison: Comparison, step: int, readings: Sequence[Reading], t
     footer(comparison, "lens", calls, lambda: table(comparison, analysis.decision_lens, readings))
 
 
-def lens_sentence(comparison: Comparison, step: int, two: Sequence[Reading]) -> tuple[str, bool]:
+def lens_sentence(comparison: Compared, step: int, two: Sequence[Reading]) -> tuple[str, bool]:
     """Where the two part in the lens, in words, and whether they do."""
     a, b = (reading.subject.name[0] for reading in two)
     both = table(comparison, analysis.decision_lens, two)

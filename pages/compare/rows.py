@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from pages.compare.comparison import Comparison
+from pages.compare.compared import Compared
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.notebook import heads_from_1
@@ -22,7 +22,7 @@ CLEAREST_HEADS = 12
 """Of more than `ALL_ROWS` heads those that tell most."""
 
 
-def rows_panel(comparison: Comparison, step: int, readings: Sequence[Reading], two: tuple[int, int]) -> None:
+def rows_panel(comparison: Compared, step: int, readings: Sequence[Reading], two: tuple[int, int]) -> None:
     """The row that decided, in every layer and head of every player; of many heads those in which the `two` differ."""
     options = {"pair": two, "n_heads": CLEAREST_HEADS, "max_keys": MAX_KEYS}
     st.markdown(_summary(comparison, step, readings, two))
@@ -43,7 +43,7 @@ def rows_panel(comparison: Comparison, step: int, readings: Sequence[Reading], t
     footer(comparison, "rows", calls, lambda: heads_from_1(frame, no_head="mean"))
 
 
-def _summary(comparison: Comparison, step: int, readings: Sequence[Reading], two: tuple[int, int]) -> str:
+def _summary(comparison: Compared, step: int, readings: Sequence[Reading], two: tuple[int, int]) -> str:
     """What the rows are, and which of them where not all are drawn."""
     what = f"**The row that decided {comparison.unit} {step}**"
     layers = [[one[f"{path}.pattern"].shape[1] for path in deciding_layers(one)] for one in readings]

@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pages.shared import models, resources
+from xformer.analysis.same_text import named
 from xformer.analysis.texts_apart import bits_per_character
+from xformer.interventions import parse
+from xformer.reading import Reading
 from xformer.subjects import Subject
+from xformer.subjects.foreign.text_input import TextWithGaps
 
 
 @dataclass(frozen=True)
@@ -22,12 +26,35 @@ class TextPlayer:
     def subject(self) -> Subject:
         return models.subject(self.model)
 
+    @property
+    def title(self) -> str:
+        """What it is called beside another one."""
+        changed = [f"{self.mask} mask"] if self.mask != resources.MASKS[0] else []
+        changes = parse(self.changes, self.subject.shape)
+        changed += [changes[0].label] if len(changes) == 1 else [f"{len(changes)} changes"] if changes else []
+        return ", ".join([f"{self.letter} · {models.title_of(self.model)}", *changed])
+
+    def in_its_words(self, text: str, other: TextPlayer) -> str:
+        """A text that was typed for another model: what is missing is written by each in its own way."""
+        theirs, ours = other.subject.input, self.subject.input
+        if not (isinstance(theirs, TextWithGaps) and isinstance(ours, TextWithGaps)):
+            return text
+        return text.replace(str(theirs.tokenizer.mask_token), str(ours.tokenizer.mask_token))
+
+    def reading(self, source: tuple[int, ...]) -> Reading:
+        """Its run on a text."""
+        return resources.run(self.model, source, self.mask, self.changes)
+
+    def named(self, reading: Reading) -> Reading:
+        """The same run, as that of the model under its title."""
+        return named(reading, self.title)
+
 
 def surprise(players: tuple[TextPlayer, TextPlayer], sources: list[tuple[int, ...]], text: str) -> str:
     """How far each expected what was typed, for each character; and whether tokens can be compared at all."""
     said = []
     for player, source in zip(players, sources, strict=True):
-        run = resources.run(player.model, source, player.mask, player.changes)
+        run = player.reading(source)
         if len(run.answer) < 1 or run.example.target is not None:
             continue
         n = len(text) - len(player.subject.input.plain(source[: len(source) - len(run.answer)]))

@@ -1,4 +1,4 @@
-"""Two models that go on with a text, one of them made elsewhere: what each says, and the character at which they part.
+"""Two models that read texts, one of them made elsewhere: what each says, the character at which they part, and why there.
 
 Their tokens may be of different vocabularies, so nothing here compares tokens unless both have the same.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import streamlit as st
 
+from pages.compare.gaps import gaps_panel
 from pages.compare.look import in_link
 from pages.compare.text_player import TextPlayer, surprise
+from pages.compare.text_runs import runs_panel
 from pages.components.prediction_strip import Lane, prediction_strip
 from pages.shared import link as link_of_screen
 from pages.shared import models, resources
@@ -22,13 +24,14 @@ from pages.shared.session import LookedAt
 from pages.shared.typed import typed
 from xformer.analysis.texts_apart import SaidText, parting, pieces
 from xformer.errors import InputError, XformerError
+from xformer.subjects.foreign.text_input import TextWithGaps
 
 _CHANGED = "changed"
 
 
 def compares_texts(model: str) -> bool:
-    """Whether a model is one of others that goes on with a text."""
-    return model in models.foreign_titles() and not models.usable(model) and models.subject(model).input.goes_on
+    """Whether a model is one of others that goes on with a text, or fills its gaps."""
+    return model in models.foreign_titles() and not models.usable(model) and not models.subject(model).shape.is_pair
 
 
 def texts_panel(looked: LookedAt) -> None:
@@ -40,7 +43,7 @@ def texts_panel(looked: LookedAt) -> None:
     one.markdown(f"**A** · {title}")
     if not others:
         st.info(
-            "There is no second model here that goes on with a text. Change something on another screen and come back."
+            f"There is no second model here that {_does(looked.model)}. Change something on another screen and come back."
         )
         link_of_screen.share(link)
         return
@@ -49,16 +52,23 @@ def texts_panel(looked: LookedAt) -> None:
     b = TextPlayer("B", a.model, looked.mask, looked.edits) if other == _CHANGED else TextPlayer("B", other)
     carry("input")
     st.text_input("Text", key="input", persist_state="session")
-    link_of_screen.share(link | {"with": other, "input": str(st.session_state["input"])})
+    link |= {"with": other, "input": str(st.session_state["input"])}
+    link_of_screen.share(link)
     if why := models.usable(b.model):
         st.error(escape_markdown(why))
         return
-    if not b.subject.input.goes_on:
-        st.info(f"{escape_markdown(models.title_of(b.model))} does not go on with a text.", icon=":material/info:")
+    if _kind(b.model) != _kind(a.model):
+        st.info(
+            f"{escape_markdown(models.title_of(b.model))} is no model that {_does(a.model)}.", icon=":material/info:"
+        )
         return
     try:
         text = typed(st.session_state["input"], MOST_TYPED)
-        sources = [player.subject.input.read(text) for player in (a, b)]
+        sources = [player.subject.input.read(player.in_its_words(text, a)) for player in (a, b)]
+        if not a.subject.input.goes_on:
+            gaps_panel((a, b), sources)
+            link_of_screen.share(link | runs_panel((a, b), sources))
+            return
         with patience("Both go on with the text") as step:
             runs = [
                 resources.decoded(player.model, source, player.mask, player.changes, step=step)
@@ -73,16 +83,29 @@ def texts_panel(looked: LookedAt) -> None:
     caption(_where(*said))
     _table(*said)
     caption(surprise((a, b), sources, text))
+    link_of_screen.share(link | runs_panel((a, b), sources))
 
 
 def _others(looked: LookedAt) -> dict[str, str]:
     """What it can be compared with: itself under the changes of the other screens, and all else that goes on with a text."""
-    found = {}
+    found, kind = {}, _kind(looked.model)
     if looked.edits or looked.mask != resources.MASKS[0]:
         found[_CHANGED] = f"{models.title_of(looked.model)}, with what is changed on the other screens"
     foreign = {name: title for name, title in models.foreign_titles().items() if name != looked.model}
-    own = [name for name in models.shipped() if not models.usable(name) and models.subject(name).input.goes_on]
+    own = [
+        name for name in models.shipped() if kind == (True, False) and not models.usable(name) and _kind(name) == kind
+    ]
     return found | foreign | {name: models.title_of(name) for name in own}
+
+
+def _kind(model: str) -> tuple[bool, bool]:
+    """Whether it goes on with a text, and whether it fills its gaps."""
+    subject = models.subject(model)
+    return subject.input.goes_on, isinstance(subject.input, TextWithGaps)
+
+
+def _does(model: str) -> str:
+    return "goes on with a text" if _kind(model)[0] else "fills the gaps of a text"
 
 
 def _lane(player: TextPlayer, run: tuple[tuple[int, float], ...]) -> Lane:

@@ -180,3 +180,14 @@ def test_a_rollout_of_many_layers_is_drawn(served: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("xformer.viz.attention_rollout.MOST_CELLS", 1000)
     spec = xformer.viz.rollout(reading).to_dict()
     assert {row["layer"] for row in spec["data"]["values"]} == {2}
+
+
+@pytest.mark.parametrize("panel", ["apart", "attention", "rows", "lens"])
+def test_two_runs_of_one_model_are_drawn_by_their_code(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch, served: Path, panel: str
+) -> None:
+    link = {"model": TINY, "input": "the cat sat on the cat", "edits": "silence:decoder.0.attn.2", "panel": panel}
+    app = assert_code_draws_what_is_shown(
+        open_page, monkeypatch, "pages/compare/page.py", {**link, "position": "3"}, folder=served.parent
+    )
+    assert any("silence:decoder.0.attn.2" in block.value for block in app.code)

@@ -52,6 +52,7 @@ OURS = {
     "positions/switched_off.py": {"name"},
     "first_principles/show.py": {"picture.title", "picture.about"},
     "home/published_sizes.py": {"published.title"},
+    "compare/text_runs.py": {"about"},
     "runs/selected_run.py": {"name"},
     "attention/attention_steps.py": {"title", "layer.title"},
     "attention/head_scores.py": {"name"},

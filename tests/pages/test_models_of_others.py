@@ -53,7 +53,7 @@ SCREENS = [
     ("GPT-NeoX", "home", {}, 0, "Click a box"),
     ("Mixtral", "feed_forward", {}, 0, "no neurons that can be told apart"),
     ("Llama", "compare", {"with": "GPT-2"}, 0, "Both have the same tokens"),
-    ("BERT", "compare", {}, 0, "was not trained here"),
+    ("T5", "compare", {}, 0, "was not trained here"),
     ("BERT", "home", {"input": "the [MASK] sat"}, 0, "says what is missing"),
     ("BERT", "residual", {"picture": "parts"}, 0, "no sum of what was added"),
     ("BERT", "embeddings", {"part": "sum"}, 2, "which the model makes of"),
@@ -106,3 +106,32 @@ def test_of_a_model_that_can_only_be_looked_at_no_change_is_offered(open_page: O
     app.button(key="replace").click().run()
     assert not app.exception
     assert app.session_state["edits"] == "token:0.5"
+
+
+COMPARED = [
+    ("Llama", {"edits": "silence:decoder.0.attn.1"}, "apart", "They are furthest apart at position"),
+    ("Llama", {"edits": "silence:decoder.0.attn.1"}, "attention", "The largest difference is"),
+    ("Llama", {"edits": "silence:decoder.0.attn.1"}, "rows", "The row that decided position"),
+    ("Llama", {"edits": "silence:decoder.0.attn.1"}, "lens", "the logit lens"),
+    ("Llama", {"with": "GPT-2"}, "apart", "They are furthest apart at position"),
+    ("Llama", {"with": "characters"}, "rows", "The row that decided position"),
+    ("BERT", {"edits": "silence:encoder.0.attn.1", "input": "the [MASK] sat"}, "apart", "The likeliest tokens of each"),
+    (
+        "BERT",
+        {"edits": "silence:encoder.0.attn.1", "input": "the cat sat"},
+        "rows",
+        "Nothing is missing from this text",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "link", "panel", "says"), COMPARED)
+def test_two_runs_on_a_text_are_compared_position_by_position(
+    open_page: Open, name: str, link: dict[str, str], panel: str, says: str
+) -> None:
+    app = open_page("pages/compare/page.py", model=name, panel=panel, **({"input": "the cat sat on the mat"} | link))
+    assert not app.exception
+    assert not app.error
+    assert says in everything(app)
+    assert app.query_params["panel"] in (panel, [panel])
+    assert app.code

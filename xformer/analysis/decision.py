@@ -214,7 +214,7 @@ def decision_lens(readings: Sequence[Reading]) -> pd.DataFrame:
 
     Where nobody knows what is right, the columns answer, answer_probability and right are left out.
     """
-    frames = [lens(reading).assign(player=reading.subject.name) for reading in readings]
+    frames = [lens(reading, [reading.asked[-1]]).assign(player=reading.subject.name) for reading in readings]
     if not all(reading.has_right_answer for reading in readings):
         frames = [frame.drop(columns=["answer", "answer_probability", "right"]) for frame in frames]
     return pd.concat(frames, ignore_index=True)

@@ -18,6 +18,7 @@ __getattr__, __dir__, __all__ = attach(
         "attention_moved": "positions",
         "attention_steps": "attention_arithmetic",
         "attribution": "residual",
+        "beliefs_apart": "same_text",
         "circle": "number_waves",
         "classes": "class_bars",
         "confusion": "counting_agreement",

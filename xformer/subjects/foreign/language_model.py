@@ -29,7 +29,7 @@ from xformer.subjects.foreign.purposes import purposes
 from xformer.subjects.foreign.shape import added_bytes, on_demand_bytes, recorded_bytes, shape_of
 from xformer.subjects.foreign.small_pattern import plane_side, reduced
 from xformer.subjects.foreign.text_input import BETWEEN, TextPair, TextWithGaps, TokenizedText
-from xformer.subjects.foreign.token_text import readable
+from xformer.subjects.foreign.token_text import vocabulary
 from xformer.subjects.foreign.transformers_model import example_inputs, open_transformers
 from xformer.subjects.foreign.weights import ForeignWeights
 from xformer.tasks.batch import IGNORED
@@ -74,14 +74,7 @@ class LanguageModel:
     @property
     def labels(self) -> tuple[str, ...]:
         """The text of each token; a number for what the tokenizer has no word for."""
-        return self._labels
-
-    @cached_property
-    def _labels(self) -> tuple[str, ...]:
-        n = self.shape.vocab_size
-        tokens = self.tokenizer.convert_ids_to_tokens(list(range(min(n, len(self.tokenizer)))))
-        known = readable([token if token is not None else f"#{index}" for index, token in enumerate(tokens)])
-        return known + tuple(f"#{index}" for index in range(len(known), n))
+        return vocabulary(self.tokenizer, self.shape.vocab_size)
 
     @property
     def weights(self) -> ForeignWeights:

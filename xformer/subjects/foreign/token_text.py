@@ -9,10 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
+from typing import Any
 
 _SIGNS = str.maketrans({" ": "·", "\n": "↵", "\t": "⇥", "\r": "␍"})
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@lru_cache(maxsize=4)
+def vocabulary(tokenizer: Any, n: int) -> tuple[str, ...]:
+    """The text of each of `n` tokens; a number for what the tokenizer has no word for."""
+    tokens = tokenizer.convert_ids_to_tokens(list(range(min(n, len(tokenizer)))))
+    known = readable([token if token is not None else f"#{index}" for index, token in enumerate(tokens)])
+    return known + tuple(f"#{index}" for index in range(len(known), n))
 
 
 def readable(tokens: Sequence[str]) -> tuple[str, ...]:

@@ -1,0 +1,49 @@
+"""Two models that fill gaps: what each puts where a word is missing, beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from pages.compare.text_player import TextPlayer
+from pages.compare.text_runs import TwoRuns
+from pages.components.prediction_strip import Lane, prediction_strip
+from pages.shared.call import Call
+from pages.shared.layout import caption
+from pages.shared.picture import footer, table
+from xformer import analysis
+from xformer.reading import Reading
+
+MOST_GAPS = 4
+
+
+def gaps_panel(players: Sequence[TextPlayer], sources: Sequence[tuple[int, ...]]) -> None:
+    """What each says at each place that it is asked about, and of the first gaps the alternatives with their probabilities."""
+    runs = [player.named(player.reading(source)) for player, source in zip(players, sources, strict=True)]
+    prediction_strip([_lane(player, run) for player, run in zip(players, runs, strict=True)], key="compare_gaps")
+    if any(run.answer == tuple(run.ids()[at] for at in run.asked) for run in runs):
+        caption("Nothing is missing from this text: at each place stands the token that each finds likeliest there.")
+        return
+    found = table(TwoRuns(), analysis.gap_fillings, runs)
+    numbers = found["gap"].unique().tolist()[:MOST_GAPS]
+    share = st.column_config.ProgressColumn(min_value=0.0, max_value=1.0, format="percent")
+    for place, number in zip(st.columns(max(2, len(numbers))), numbers, strict=False):
+        one = found[found["gap"] == number].pivot(index="token", columns="player", values="probability")
+        one = one.reindex(columns=[run.subject.name for run in runs]).sort_values(runs[0].subject.name, ascending=False)
+        with place:
+            st.markdown(f"**Gap {number + 1}**")
+            st.dataframe(
+                one.rename(columns=dict(zip(one.columns, (player.letter for player in players), strict=True))),
+                column_config={player.letter: share for player in players},
+                key=f"compare_gap_{number}",
+            )
+    caption(
+        "The likeliest tokens of each with what both give them; nobody knows what is right. Empty: it has no such token."
+    )
+    footer(TwoRuns(), "gaps", [Call(analysis.gap_fillings, (runs,))])
+
+
+def _lane(player: TextPlayer, run: Reading) -> Lane:
+    said = tuple(run.subject.labels[token] for token in run.predicted)
+    return Lane(f"{player.letter} says", said, probability=run.probability)
