@@ -65,7 +65,7 @@ def test_the_parts_sum_to_the_score_of_models_of_others(name: str) -> None:
 
 @pytest.mark.xdist_group("transformers")
 @pytest.mark.parametrize(
-    ("name", "sentence"), [("Qwen3", "normalises its queries"), ("BLOOM", "watched at its softmax")]
+    ("name", "sentence"), [("Qwen3", "normalises its queries"), ("BLOOM", "read from outside, at rung 2")]
 )
 def test_where_the_score_is_no_sum_it_says_so(name: str, sentence: str) -> None:
     reading = xformer.read(FAMILIES[name].make(), "the cat sat on the mat", tokenizer=tokenizer())
@@ -79,7 +79,7 @@ def test_who_wrote_the_stream_sums_to_it(name: str) -> None:
     for site in reading.attention:
         parts = stream_parts(reading, site.stack, site)
         wanted = reading[f"{site.stack}.{site.layer}.resid_pre"][0].double()
-        assert torch.allclose(parts.vectors.sum(dim=0), wanted, rtol=0, atol=1e-4 * float(wanted.abs().max()))
+        assert torch.allclose(parts.total().double(), wanted, rtol=0, atol=1e-4 * float(wanted.abs().max()))
 
 
 def test_the_first_layers_parts_are_what_anyone_computes_by_hand() -> None:

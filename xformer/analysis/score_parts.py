@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.analysis.stream_parts import BIASES, StreamParts, Writer, stream_parts
+from xformer.analysis.stream_parts import StreamParts, Writer, stream_parts
 from xformer.errors import InputError, UnavailableError
 from xformer.reading import Reading
 from xformer.site import Site
@@ -40,6 +40,8 @@ class ScoreParts:
     total: float
     """The score itself, from the run."""
     total_advantage: float
+    reads: dict[str, Float[Tensor, "writer pos d_head"]]
+    """What the head reads of each writer at all positions, by the side: "query" and "key"."""
 
     @property
     def has_distance(self) -> bool:
@@ -90,8 +92,11 @@ def score_parts(
     others[key] = False
     compared = others.nonzero()[:, 0] if against is None else torch.tensor([against])
     q_parts, k_parts = sides(reading, site)
-    q = read_by_head(reading, site, q_parts, "q")[:, head, query].double()  # [part, d_head]
-    k = read_by_head(reading, site, k_parts, "k")[:, head].double()  # [part, key, d_head]
+    reads = {
+        "query": read_by_head(reading, site, q_parts, "q", head),  # [part, pos, d_head]
+        "key": read_by_head(reading, site, k_parts, "k", head),
+    }
+    q, k = reads["query"][:, query], reads["key"]
     bias = _distance(reading, site, head, query)  # [key]
     raw = q.sum(dim=0) @ k.sum(dim=0).T  # [key]
     factor = _factor(row - bias, raw)
@@ -102,7 +107,7 @@ def score_parts(
     mean = split[1:].mean(dim=0) if len(compared) else torch.zeros_like(split[0])
     return ScoreParts(
         (*q_parts.writers, DISTANCE), (*k_parts.writers, DISTANCE), split[0], split[0] - mean, float(row[key]),
-        float(row[key] - (row[compared].mean() if len(compared) else 0.0)),
+        float(row[key] - (row[compared].mean() if len(compared) else 0.0)), reads,
     )  # fmt: skip
 
 
@@ -111,30 +116,40 @@ def sides(reading: Reading, site: Site) -> tuple[StreamParts, StreamParts]:
     queries = stream_parts(reading, site.stack, site)
     norm = reading.subject.weights.norm_before(site.path)
     if norm is not None:
-        queries = queries.through(FrozenNorm.at(norm, queries.vectors.sum(dim=0)))
+        queries = queries.through(FrozenNorm.at(norm, queries.total()))
     if not site.is_cross:
         return queries, queries
     keys = stream_parts(reading, site.key_stack)
     last = reading.subject.weights.last_norm(site.key_stack)
-    return queries, keys if last is None else keys.through(FrozenNorm.at(last, keys.vectors.sum(dim=0)))
+    return queries, keys if last is None else keys.through(FrozenNorm.at(last, keys.total()))
 
 
 def read_by_head(
-    reading: Reading, site: Site, parts: StreamParts, side: Literal["q", "k"]
-) -> Float[Tensor, "part head pos d_head"]:
-    """What the heads read of each part; what they add themselves, whatever they read, goes to the biases."""
-    x = torch.cat([parts.vectors, torch.zeros_like(parts.vectors[:1])])
-    read = reading.subject.heads_read(reading.example, reading.trace, site.path, x, side)
-    own, alone = read[:-1] - read[-1:], read[-1]
-    at = [writer.name for writer in parts.writers].index(BIASES)
-    own[at] = own[at] + alone
-    total, wanted = own.sum(dim=0), reading[f"{site.path}.{side}"][0].double()
-    if not float((total - wanted).abs().max()) <= CLOSE * float(wanted.abs().max()):
+    reading: Reading, site: Site, parts: StreamParts, side: Literal["q", "k"], head: int
+) -> Float[Tensor, "part pos d_head"]:
+    """What a head reads of each part; what it adds itself, whatever it reads, goes to the biases."""
+    matrix, bias = _affine(reading, site, parts.vectors.shape[1:], side, head)
+    wanted = reading[f"{site.path}.{side}"][0, head].double()  # [pos, d_head]
+    own = torch.einsum("apm,pcm->apc", parts.vectors, matrix.to(parts.vectors.dtype)).double()
+    own[parts.biases] += bias
+    if not float((own.sum(dim=0) - wanted).abs().max()) <= CLOSE * float(wanted.abs().max()):
         raise UnavailableError(
             f"The parts of {site.path}.{side} do not sum to it: something was changed on the way, or this model normalises its "
             "queries and keys, so that a score is no sum of parts."
         )
     return own
+
+
+def _affine(
+    reading: Reading, site: Site, shape: torch.Size, side: Literal["q", "k"], head: int
+) -> tuple[Float[Tensor, "pos d_head d_model"], Float[Tensor, "pos d_head"]]:
+    """How a head's queries or keys follow from the stream at each position: a matrix, rotated where positions rotate, and what
+    is there without any stream. A gradient for each of its numbers costs less than asking the layer about every part."""
+    zero = torch.zeros(1, *shape, requires_grad=True)
+    read = reading.subject.heads_read(reading.example, reading.trace, site.path, zero, side)[0, head]  # [pos, d_head]
+    each = torch.eye(read.shape[1])[:, None].expand(-1, *read.shape)  # [d_head, pos, d_head]
+    [rows] = torch.autograd.grad(read, zero, each, is_grads_batched=True)  # [d_head, 1, pos, d_model]
+    return rows[:, 0].transpose(0, 1), read.detach()
 
 
 def _distance(reading: Reading, site: Site, head: int, query: int) -> Float[Tensor, " key"]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import pandas as pd
-import torch
 
 from xformer import edits
 from xformer.analysis.score_parts import ScoreParts, read_by_head, sides
@@ -52,7 +51,6 @@ def explains(parts: ScoreParts) -> Carrier | None:
     return best if best.share >= MOST else None
 
 
-@torch.no_grad()
 def without_source(reading: Reading, *, layer: int, head: int, side: Side, source: str) -> Reading:
     """The same run with what `source` wrote taken out of one head's queries, or of its keys, at all positions.
 
@@ -64,10 +62,10 @@ def without_source(reading: Reading, *, layer: int, head: int, side: Side, sourc
     if source not in names:
         raise InputError(f"Nobody called {source!r} wrote what this layer reads; it was {', '.join(names)}.")
     short: Literal["q", "k"] = "q" if side == "query" else "k"
-    read = read_by_head(reading, site, parts, short)[names.index(source)]  # [head, pos, d_head]
+    read = read_by_head(reading, site, parts, short, head)[names.index(source)]  # [pos, d_head]
     name = f"{site.path}.{short}"
     left = reading[name].clone()
-    left[0, head] -= read[head].to(left.dtype)
+    left[0, head] -= read.to(left.dtype)
     return rerun(reading, [edits.replace(name, left, heads=[head])])
 
 

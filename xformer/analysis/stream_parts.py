@@ -16,12 +16,16 @@ from torch import Tensor
 
 from xformer.analysis.logit_attribution import entering, projection_of
 from xformer.errors import UnavailableError
+from xformer.memory import BYTES_PER_FLOAT, free_bytes
 from xformer.names import layer_title
 from xformer.reading import Reading
+from xformer.room import megabytes
 from xformer.site import Site
 from xformer.subjects.frozen_norm import FrozenNorm
 
 BIASES = "biases"
+COPIES = 3
+"""So many times the parts are in memory at once: joined, behind a norm, and on the way there."""
 
 
 @dataclass(frozen=True)
@@ -44,20 +48,29 @@ class StreamParts:
     def through(self, norm: FrozenNorm) -> StreamParts:
         """The same behind a norm, whose shift goes to the biases."""
         vectors = norm(self.vectors)
-        at = [writer.name for writer in self.writers].index(BIASES)
-        vectors[at] = vectors[at] + norm.shift
+        vectors[self.biases] += norm.shift
         return StreamParts(self.writers, vectors)
+
+    @property
+    def biases(self) -> int:
+        """Which of the parts are the biases."""
+        return [writer.name for writer in self.writers].index(BIASES)
+
+    def total(self) -> Float[Tensor, "pos d_model"]:
+        """The stream."""
+        return self.vectors.sum(dim=0)
 
 
 @torch.no_grad()
 def stream_parts(reading: Reading, stack: str, until: Site | None = None) -> StreamParts:
     """The stream of a stack where layer `until` reads it, before that layer's own norm; None: its state after the last block.
 
-    In double precision. Raises `UnavailableError` where the stream or its parts are out of reach.
+    Raises `UnavailableError` where the stream or its parts are out of reach, or take too much room.
     """
     sites = [site for site in reading.subject.shape.sites if site.stack == stack]
     if not sites or f"{stack}.0.resid_pre" not in reading:
         raise UnavailableError(f"No residual stream was found in {reading.subject.name}.")
+    _check_room(reading, stack, sites.index(until) if until in sites else len(sites), sites)
     writers, vectors = _beginning(reading, stack)
     for site in sites:
         if site == until:
@@ -69,36 +82,46 @@ def stream_parts(reading: Reading, stack: str, until: Site | None = None) -> Str
         norm = reading.subject.weights.norm_after(site.path)
         if norm is not None:
             parts = StreamParts(tuple(writers), torch.stack(vectors))
-            vectors = [*parts.through(FrozenNorm.at(norm, parts.vectors.sum(dim=0))).vectors]
+            vectors = [*parts.through(FrozenNorm.at(norm, parts.total())).vectors]
     return StreamParts(tuple(writers), torch.stack(vectors))
+
+
+def _check_room(reading: Reading, stack: str, n: int, sites: list[Site]) -> None:
+    """Raise `UnavailableError` where the parts written by the first `n` layers take more than half of what is free."""
+    n_parts = 4 + sum(reading.subject.shape.heads.get(site.path, 1) for site in sites[:n])
+    needed = COPIES * BYTES_PER_FLOAT * n_parts * reading[f"{stack}.0.resid_pre"][0].numel()
+    if needed > (free := free_bytes() // 2):
+        raise UnavailableError(
+            f"Who wrote what into the stream before this layer takes {megabytes(needed)} of memory, and {megabytes(free)} may "
+            "be taken; choose an earlier layer, or type a shorter input."
+        )
 
 
 def _beginning(reading: Reading, stack: str) -> tuple[list[Writer], list[Tensor]]:
     """What enters the first layer; the biases begin at nothing."""
     found = [*reversed(entering(reading, f"{stack}.0.resid_pre"))]
-    vectors = [part.double() for _, _, part in found]
+    vectors = [part.to(reading[f"{stack}.0.resid_pre"].dtype) for _, _, part in found]
     return [*(Writer(name, kind) for name, kind, _ in found), Writer(BIASES, "bias")], [*vectors, 0 * vectors[0]]
 
 
 def _added(reading: Reading, site: Site) -> tuple[list[Writer], Tensor, Tensor]:
     """What a layer adds: its writers, their vectors [writer, pos, d_model], and its biases [pos, d_model]."""
     title = layer_title(site.path, is_pair=reading.is_pair)
-    out = reading[f"{site.path}.out"][0].double()  # [pos, d_model]
+    out = reading[f"{site.path}.out"][0]  # [pos, d_model]
     own = projection_of(reading, site)
     zero = torch.zeros_like(out)
     if own is None:
         kind = "attention" if site.is_attention else "feed_forward"
         return [Writer(f"{title} · {site.does}", kind, site)], out[None], zero
-    bias = zero if own.bias is None else own.bias.double().expand_as(out)
+    bias = zero if own.bias is None else own.bias.expand_as(out)
     if site.is_attention:
-        z = reading[f"{site.path}.z"][0].double()  # [head, pos, d_value]
-        weight = own.weight.double().unflatten(0, (z.shape[0], z.shape[2]))  # [head, d_value, d_model]
-        inside = torch.einsum("hpv,hvd->hpd", z, weight)
+        z = reading[f"{site.path}.z"][0]  # [head, pos, d_value]
+        inside = z @ own.weight.unflatten(0, (z.shape[0], z.shape[2]))  # [head, pos, d_model]
         writers = [Writer(f"{title} · head {head + 1}", "attention", site, head) for head in range(len(inside))]
     else:
-        inside = (reading[f"{site.path}.post"][0].double() @ own.weight.double())[None]
+        inside = (out / own.factor - bias if own.norm is None else reading[f"{site.path}.post"][0] @ own.weight)[None]
         writers = [Writer(f"{title} · feed-forward", "feed_forward", site)]
     if own.norm is not None:
         frozen = FrozenNorm.at(own.norm, inside.sum(dim=0) + bias)
-        inside, bias = frozen(inside), frozen(bias[None])[0] + frozen.shift
+        inside, bias = frozen(inside), frozen(bias[None])[0] + frozen.shift.to(bias.dtype)
     return writers, inside * own.factor, bias * own.factor

@@ -58,4 +58,4 @@ class FrozenNorm:
 
     def __call__(self, parts: Float[Tensor, "part pos d_model"]) -> Float[Tensor, "part pos d_model"]:
         """What it makes of parts of x, its shift left out."""
-        return (parts - parts.mean(dim=-1, keepdim=True) if self.is_centred else parts) * self.scale
+        return (parts - parts.mean(dim=-1, keepdim=True) if self.is_centred else parts) * self.scale.to(parts.dtype)

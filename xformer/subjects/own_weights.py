@@ -57,11 +57,14 @@ class OwnWeights:
     def last_norm(self, stack: str) -> nn.Module | None:
         return getattr(self.model, stack).norm
 
-    @torch.no_grad()
     def heads_read(
         self, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
     ) -> Float[Tensor, "part head pos d_head"]:
         """x W_Q + b_Q, or x W_K + b_K, turned where positions turn them, as the run did."""
+        with torch.set_grad_enabled(x.requires_grad):
+            return self._heads_read(trace, path, x, side)
+
+    def _heads_read(self, trace: Trace, path: str, x: Tensor, side: Literal["q", "k"]) -> Tensor:
         attention, _ = self._parts(path)
         which = 0 if side == "q" else 1
         weight = attention.weight_in.split(attention.rows)[which].to(x.dtype)

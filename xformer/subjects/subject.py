@@ -74,6 +74,8 @@ class Subject(Protocol):
     ) -> Float[Tensor, "part head pos d_head"]:
         """The queries or keys that an attention layer makes of streams, everything else as in a run of `example`.
 
+        Streams that need a gradient get one.
+
         Raises `UnavailableError` where they are out of reach.
         """
         ...

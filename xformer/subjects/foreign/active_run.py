@@ -22,6 +22,8 @@ from xformer.tape import AnyTape
 if TYPE_CHECKING:
     from xformer.subjects.foreign.on_demand import Later, Reduce
 
+Catches = Callable[[str, int, tuple[Any, ...], dict[str, Any]], None]
+
 
 class Observer(Protocol):
     """Whoever wants to know of each attention of a run while a model's layout is still unknown."""
@@ -48,8 +50,8 @@ class ActiveRun:
     inside: int = 0
     """How many attention modules the run is in; counts only where attention is found by its softmax."""
     n_attentions: int = 0
-    catches: tuple[str, int, Callable[[tuple[Any, ...], dict[str, Any]], None]] | None = None
-    """A module, which of its calls, and what is told of what it is called with."""
+    catches: Catches | None = None
+    """Is told of each call of a module that holds an attention: which module, which of its calls, what it is called with."""
     later: dict[str, Later] | None = None
     """What each attention was given, by its path, where that is kept in the place of what it makes of it."""
     reduce: Reduce | None = None

@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from xformer.errors import UnavailableError
 from xformer.subjects.foreign.active_run import ActiveRun, running
+from xformer.subjects.foreign.on_demand import Calls
 from xformer.subjects.foreign.opened import Inputs, OpenedModel
 from xformer.subjects.foreign.until import ReachedError, UntilTape
 from xformer.tape import Tape
@@ -21,11 +22,17 @@ from xformer.tape import Tape
 Side = Literal["q", "k"]
 
 
-@torch.no_grad()
 def heads_read(
-    opened: OpenedModel, inputs: Inputs, path: str, x: Float[Tensor, "part pos d_model"], side: Side
+    opened: OpenedModel,
+    inputs: Inputs,
+    path: str,
+    x: Float[Tensor, "part pos d_model"],
+    side: Side,
+    calls: Calls | None = None,
 ) -> Float[Tensor, "part head pos d_head"]:
     """The queries or keys of an attention layer for streams x, as it reads them in a run of `inputs`.
+
+    `calls` are those of that run where they are known; x that needs a gradient gets one.
 
     Raises `UnavailableError` where its queries cannot be read.
     """
@@ -33,11 +40,13 @@ def heads_read(
         raise UnavailableError(
             f"The queries and keys of this model cannot be read: its attention is read from outside, at rung {opened.rung}."
         )
-    module, args, kwargs = _call_of(opened, inputs, path)
+    name, number = opened.layout.owner_calls[opened.layout.paths.index(path)]
+    args, kwargs = (calls or {}).get((name, number)) or _call_of(opened, inputs, name, number)
+    module = opened.module.get_submodule(name)
     dtype = next(module.parameters()).dtype
     tape = UntilTape((), (f"{path}.{side}",))
     try:
-        with running(ActiveRun(tape, (path,), n_batch=len(x))):
+        with running(ActiveRun(tape, (path,), n_batch=len(x))), torch.set_grad_enabled(x.requires_grad):
             stream = side == "q" or kwargs.get("key_value_states") is None
             x = x.to(dtype)
             module(*_with(args, x, as_stream=stream), **_with_names(kwargs, x, as_stream=stream, has_args=bool(args)))
@@ -46,24 +55,24 @@ def heads_read(
     raise UnavailableError(f"{path} was called by itself and handed no {side} over.")
 
 
-def _call_of(opened: OpenedModel, inputs: Inputs, path: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """The module of an attention, and what it is called with in a run."""
-    name, number = opened.layout.owner_calls[opened.layout.paths.index(path)]
-    module = opened.module.get_submodule(name)
+@torch.no_grad()
+def _call_of(opened: OpenedModel, inputs: Inputs, name: str, number: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What the module of an attention is called with in a run, the time of that number."""
     caught: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
     run = ActiveRun(Tape((), (), fused=True), opened.layout.paths)
 
-    def catch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        caught.append((args, kwargs))
-        raise ReachedError
+    def catch(module: str, called: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if (module, called) == (name, number):
+            caught.append((args, kwargs))
+            raise ReachedError
 
-    run.catches = (name, number, catch)
+    run.catches = catch
     try:
         with running(run):
             opened.call(opened.module, inputs)
     except ReachedError:
-        return module, *caught[0]
-    raise UnavailableError(f"{path} was not called in this run.")
+        return caught[0]
+    raise UnavailableError(f"{name} was not called in this run.")
 
 
 def _with(args: tuple[Any, ...], x: Tensor, *, as_stream: bool) -> tuple[Any, ...]:

@@ -23,6 +23,7 @@ from xformer.model_shape import ModelShape
 from xformer.room import megabytes
 from xformer.subjects.foreign.captured_call import heads_read
 from xformer.subjects.foreign.continuing import continuing
+from xformer.subjects.foreign.on_demand import OnDemand
 from xformer.subjects.foreign.opened import Inputs, OpenedModel
 from xformer.subjects.foreign.opening import Verification
 from xformer.subjects.foreign.purposes import purposes
@@ -155,7 +156,8 @@ class LanguageModel:
         self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
     ) -> Float[Tensor, "part head pos d_head"]:
         """The layer is called by itself; see `captured_call`."""
-        return heads_read(self.opened, self._inputs(example), path, x, side)
+        calls = trace.activations.calls if isinstance(trace.activations, OnDemand) else None
+        return heads_read(self.opened, self._inputs(example), path, x, side, calls)
 
     def steps(
         self,

@@ -54,6 +54,15 @@ class Later:
         return [self.q, self.k, self.v]
 
 
+class Calls(dict[tuple[str, int], tuple[tuple[Any, ...], dict[str, Any]]]):
+    """What each module that holds an attention was called with, by its name and the number of the call: all but the stream."""
+
+    def keep(self, module: str, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """What a run tells of its calls."""
+        others = {name: None if name == "hidden_states" else value for name, value in kwargs.items()}
+        self[module, number] = ((None, *args[1:]) if args else (), others)
+
+
 class Listening(TapeAt):
     """A tape that looks at what one attention hands over and keeps none of it."""
 
@@ -80,9 +89,10 @@ class OnDemand(dict[str, Tensor]):
         later: dict[str, Later],
         edits: Sequence[AnyEdit],
         record: Callable[[Sequence[str]], dict[str, Tensor]],
+        calls: Calls,
     ) -> None:
         super().__init__(kept)
-        self.later = later
+        self.later, self.calls = later, calls
         self._names = dict.fromkeys(names)
         self._edits, self._record = tuple(edits), record
         self._groups: dict[str, dict[str, Tensor]] = {}
@@ -133,7 +143,8 @@ class OnDemand(dict[str, Tensor]):
     def held(self) -> list[Tensor]:
         """What is in memory of it."""
         groups = [tensor for group in self._groups.values() for tensor in group.values()]
-        return [*dict.values(self), *(tensor for one in self.later.values() for tensor in one.held), *groups]
+        later = [tensor for one in self.later.values() for tensor in one.held]
+        return [*dict.values(self), *later, *groups, *_tensors(list(self.calls.values()))]
 
     def remembered(self, key: tuple[object, ...], make: Callable[[], Any]) -> Any:
         """What was worked out from it and others before; of other objects in the key only their place is known."""
@@ -147,6 +158,15 @@ class OnDemand(dict[str, Tensor]):
     def reduced(self, path: str) -> Any:
         """What was kept of a layer's pattern; None where nothing was."""
         return self.later[path].reduced if path in self.later else None
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """Those in tuples, lists and dictionaries."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [tensor for one in value for tensor in _tensors(one)]
+    return [value] if isinstance(value, Tensor) else []
 
 
 def _group(what: str) -> str:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from xformer.edits import AnyEdit
 from xformer.errors import EditError
 from xformer.model_shape import READ_ONLY
-from xformer.subjects.foreign.active_run import ActiveRun, running
+from xformer.subjects.foreign.active_run import ActiveRun, Catches, running
 from xformer.subjects.foreign.layout import Layout
-from xformer.subjects.foreign.on_demand import Later, OnDemand, Reduce
+from xformer.subjects.foreign.on_demand import Calls, Later, OnDemand, Reduce
 from xformer.subjects.foreign.output_head import OutputHead
 from xformer.subjects.foreign.returned_attention import asking, returned_patterns
 from xformer.subjects.foreign.softmax_mode import SoftmaxMode
@@ -76,16 +76,18 @@ class OpenedModel:
 
         Patterns are never kept, but what `reduce` makes of each.
         """
-        tape, later = Tape(edits, keep, fused=True), {}
+        tape, later, calls = Tape(edits, keep, fused=True), {}, Calls()
         with torch.no_grad():
-            self._once(inputs, n_batch, tape, later, reduce)
+            self._once(inputs, n_batch, tape, later, reduce, calls.keep)
         if any(glob != "*" for glob in tape.never_matched()):
-            return OnDemand(self.run(inputs, n_batch=n_batch, edits=edits), [], {}, (), lambda names: {})  # raises
+            return OnDemand(
+                self.run(inputs, n_batch=n_batch, edits=edits), [], {}, (), lambda names: {}, calls
+            )  # raises
 
         def record(names: Sequence[str]) -> dict[str, Tensor]:
             return self.run(inputs, n_batch=n_batch, edits=edits, keep=names)
 
-        return OnDemand(tape.activations, tape.names, later, edits, record)
+        return OnDemand(tape.activations, tape.names, later, edits, record, calls)
 
     def plain(self, inputs: Inputs) -> Tensor:
         """The logits alone, nothing recorded and nothing changed."""
@@ -99,8 +101,9 @@ class OpenedModel:
         tape: Tape,
         later: dict[str, Later] | None = None,
         reduce: Reduce | None = None,
+        catches: Catches | None = None,
     ) -> None:
-        run = ActiveRun(tape, self.layout.paths, n_batch, later=later, reduce=reduce)
+        run = ActiveRun(tape, self.layout.paths, n_batch, later=later, reduce=reduce, catches=catches)
         watching = SoftmaxMode(run) if self.rung == 2 else nullcontext()
         asked = asking(self.module, inputs) if self.rung == 3 else inputs
         with running(run), watching:

@@ -141,10 +141,8 @@ def _catching(path: str) -> Callable[..., Any]:
 
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         run = active_run()
-        if run is None or run.catches is None or run.catches[0] != path:
-            return
-        if run.call_number(path, "catch") == run.catches[1]:
-            run.catches[2](args, kwargs)
+        if run is not None and run.catches is not None:
+            run.catches(path, run.call_number(path, "catch"), args, kwargs)
 
     return hook
 
