@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from xformer.trace import Trace, record
     from xformer.training.loop import train
     from xformer.training.progress import Progress
+    from xformer.widgets.attention_view import AttentionView, attention_view
+    from xformer.widgets.page import save_html
 else:  # for those who run it; a type checker would take any name for one that is here
     __getattr__, __dir__, _ = attach(
         __name__,
         {
+            "AttentionView": "widgets.attention_view",
             "Checkpoint": "checkpoints",
             "ModelConfig": "config",
             "Progress": "training.progress",
@@ -36,18 +39,21 @@ else:  # for those who run it; a type checker would take any name for one that i
             "TrainConfig": "config",
             "Transformer": "model",
             "analysis": "",
+            "attention_view": "widgets.attention_view",
             "decode": "decoding",
             "edits": "",
             "load": "checkpoints",
             "read": "reading",
             "record": "trace",
             "save": "checkpoints",
+            "save_html": "widgets.page",
             "train": "training.loop",
             "viz": "",
         },
     )
 
 __all__ = [
+    "AttentionView",
     "Checkpoint",
     "ModelConfig",
     "Progress",
@@ -60,12 +66,14 @@ __all__ = [
     "TrainConfig",
     "Transformer",
     "analysis",
+    "attention_view",
     "decode",
     "edits",
     "load",
     "read",
     "record",
     "save",
+    "save_html",
     "train",
     "viz",
 ]

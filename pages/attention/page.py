@@ -15,6 +15,7 @@ from pages.attention.edges import follow_cutting_click
 from pages.attention.head_scores import scores_panel
 from pages.attention.over_image import over_image_panel
 from pages.attention.rollout import rollout_panel
+from pages.attention.standalone import standalone
 from pages.attention.why import why_panel
 from pages.components.attention_view import (
     SCALES,
@@ -39,6 +40,7 @@ from xformer.viz.pattern_layers import pattern_layers
 
 KEY = "attention"
 PANELS = {name: name for name in ("scores of all heads", "step by step", "why here?", "change the run", "rollout")}
+ARCS = "# Arcs are drawn in the browser alone; this is the same head as a matrix."
 
 
 def page() -> None:
@@ -88,13 +90,14 @@ def _footer(view: View, chosen: Selection) -> None:
     """The code and the numbers of the enlarged head: with a changed run of both runs, and of their difference."""
     original, changed = view.original(), view.changed()
     before = {} if changed is None else {"before": original}
-    options = {"layer": chosen.layer, "head": chosen.head, **before, "scale": chosen.looks.scale}
-    remark = "# Arcs are drawn in the browser alone; this is the same head as a matrix."
+    options = {"layer": chosen.layer, "head": chosen.head, "scale": chosen.looks.scale} | before
+    call = Call(viz.attention, (changed or original,), options)
     footer(
         view,
         "pattern",
-        [Call(viz.attention, (changed or original,), options)],
-        remark=[remark] if chosen.looks.shown == "arcs" else [],
+        [call],
+        remark=[ARCS] * (chosen.looks.shown == "arcs"),
+        page=standalone(view, chosen, head=_head_text(chosen)),
     )
 
 

@@ -8,32 +8,21 @@ The browser draws every head from the bytes it has. The exact numbers of the cho
 a second element that shows nothing: a click on a head sends that head alone.
 """
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import streamlit as st
 from streamlit.components.v2 import component
 
-from xformer.viz.packed_head import messages
+from xformer.viz.packed_head import messages, rider
 from xformer.viz.packing import AnyLayer, header_of
+from xformer.widgets.scripts import script, style
 
-_HERE = Path(__file__).parent
 _EVENT = "choice"
 MOST_HEADS = 32
 """Of so many heads of a layer the arcs can be told to the browser."""
-# A component's script cannot import, so its parts are joined into one: tools, the view, its methods, the entry.
-_PARTS = (
-    "patterns", "colours", "canvas", "view", "theme", "building", "update", "legends", "grid", "layout", "labels",
-    "matrix", "arcs", "strips", "readout", "pointing", "choosing", "keyboard", "entry",
-)  # fmt: skip
-_component = component(
-    "xformer_attention_view",
-    css=(_HERE / "attention_view.css").read_text(encoding="utf-8"),
-    js="\n".join((_HERE / "attention_view_js" / f"{part}.js").read_text(encoding="utf-8") for part in _PARTS),
-)
+_component = component("xformer_attention_view", css=style("attention_view"), js=script("attention_view", "streamlit"))
 SHOWN = ("both", "matrix", "arcs")
 SCALES = ("fixed", "own", "log", "rest")
 """What the colours mean: 0 to 1, up to each head's largest, a logarithm, or up to the largest besides the first key."""
@@ -98,13 +87,10 @@ def attention_view(packed: bytes, *, key: str, height: int | None = None) -> Sel
     if key not in st.session_state or _told(key) not in st.session_state:
         _tell(key, chosen)
     told, order = st.session_state[_told(key)]
-    query, seen = (0 if index is None else index + 1 for index in (told.query, told.key))
-    look = SCALES.index(told.looks.scale) + 4 * SHOWN.index(told.looks.shown)
-    arcs = sum(1 << head for head in told.looks.arcs)
-    # Raw bytes can only be the whole of `data`, so these settings ride behind them.
-    rider = struct.pack("<IIIIIIII", height or 0, query, seen, order, look, arcs, told.layer, told.head)
     planes, head = messages(packed, key)
-    _component(key=key, data=planes + rider, on_choice_change=remember)
+    look = (SCALES.index(told.looks.scale), SHOWN.index(told.looks.shown), told.looks.arcs)
+    planes += rider((told.layer, told.head), (told.query, told.key), look, order=order, height=height or 0)
+    _component(key=key, data=planes, on_choice_change=remember)
     _component(key=f"exact_of_{key}", data=head)
     return chosen
 

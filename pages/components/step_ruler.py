@@ -7,21 +7,15 @@ The browser has all steps, so that stepping asks the server nothing; the server 
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import streamlit as st
 from streamlit.components.v2 import component
 
-_HERE = Path(__file__).parent
+from xformer.widgets.scripts import script, style
+
 _EVENT = "rest"
-# A component's script cannot import, so its parts are joined into one.
-_PARTS = ("ruler", "timeline", "tracks", "now", "controls", "entry")
-_component = component(
-    "xformer_step_ruler",
-    css=(_HERE / "step_ruler.css").read_text(encoding="utf-8"),
-    js="\n".join((_HERE / "step_ruler_js" / f"{part}.js").read_text(encoding="utf-8") for part in _PARTS),
-)
+_component = component("xformer_step_ruler", css=style("step_ruler"), js=script("step_ruler", "streamlit"))
 
 
 def step_ruler(data: dict[str, Any], *, order: str, start: int, key: str, detail: bool = True) -> int:

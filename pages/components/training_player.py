@@ -6,23 +6,16 @@ The browser has all frames; the server hears of a step only when the player rest
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import streamlit as st
 from streamlit.components.v2 import component
 
-_HERE = Path(__file__).parent
+from xformer.widgets.scripts import script, style
+
 _EVENT = "rest"
-# A component's script cannot import, so its parts are joined into one; the colours are those of the attention view.
-_PARTS = (
-    "training_player_js/film", "attention_view_js/colours", "training_player_js/player", "training_player_js/picture",
-    "training_player_js/ruler", "training_player_js/controls", "training_player_js/entry",
-)  # fmt: skip
 _component = component(
-    "xformer_training_player",
-    css=(_HERE / "training_player.css").read_text(encoding="utf-8"),
-    js="\n".join((_HERE / f"{part}.js").read_text(encoding="utf-8") for part in _PARTS),
+    "xformer_training_player", css=style("training_player"), js=script("training_player", "streamlit")
 )
 
 

@@ -44,16 +44,21 @@ def heading(text: str = "") -> None:
         st.session_state[_PLACE] = st.container(width="content")
 
 
-def code_and_data(lines: Sequence[str], table: Table | None, name: str, file: str) -> None:
+def code_and_data(
+    lines: Sequence[str], table: Table | None, name: str, file: str, page: Callable[[], str] | None = None
+) -> None:
     """The “⋯” of a picture, at the last `heading` that has none yet, else here: call it after the picture, or before.
 
     It holds all the lines that draw the picture, as a script that shows it (see `script`), and its data as `file`-`name`.csv
-    where there is a table.
+    where there is a table; a picture that can live in a page of its own as `file`-`name`.html, too.
     """
     with menu(name):
         st.code(script(lines), language="python", width=900)
-        if table is not None:
-            csv(table, name, file)
+        with st.container(horizontal=True, gap="small", key=f"files_{name}"):
+            if table is not None:
+                csv(table, name, file)
+            if page is not None:
+                html(page, name, file)
 
 
 HEAD = "head (from 1)"
@@ -88,4 +93,18 @@ def csv(table: Table, name: str, file: str, words: str = "Data as CSV") -> None:
         on_click="ignore",
         key=f"csv_{name}",
         help="The numbers of this picture.",
+    )
+
+
+def html(page: Callable[[], str], name: str, file: str) -> None:
+    """The button that gets a picture as a page that stands alone."""
+    st.download_button(
+        "This view as HTML",
+        lambda: page().encode(),
+        f"{file}-{name}.html",
+        "text/html",
+        icon=":material/download:",
+        on_click="ignore",
+        key=f"html_{name}",
+        help="One file that opens anywhere, with the network off: everything here can still be pointed at.",
     )

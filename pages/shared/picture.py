@@ -81,10 +81,18 @@ def shown(view: Shown, call: Call, key: str, **more: Any) -> Any:
 
 
 def footer(
-    view: Shown, name: str, calls: Sequence[Call], table: Table | None = None, *, remark: Sequence[str] = ()
+    view: Shown,
+    name: str,
+    calls: Sequence[Call],
+    table: Table | None = None,
+    *,
+    remark: Sequence[str] = (),
+    page: Callable[[], str] | None = None,
 ) -> None:
-    """The “⋯” of pictures that belong together: the lines that draw them after a remark, and the table of them all."""
-    code_and_data([*remark, *code(calls)], (lambda: tables(calls)) if table is None else table, name, view.model)
+    """The “⋯” of pictures that belong together: the lines that draw them after a remark, the table of them all, and the page
+    that they can be."""
+    numbers = (lambda: tables(calls)) if table is None else table
+    code_and_data([*remark, *code(calls)], numbers, name, view.model, page)
 
 
 def table(view: Shown, tabulate: Callable[..., pd.DataFrame], *readings: Any, **options: Any) -> pd.DataFrame:

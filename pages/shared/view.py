@@ -119,9 +119,12 @@ class View:
         n = len(self.interventions)
         return " + ".join(masked + ([f"{n} change{'s' if n > 1 else ''}"] if n else []))
 
+    @property
+    def link(self) -> dict[str, str]:
+        """What the link of every screen says of the view."""
+        said = {"model": self.model, "input": self.input.text(self.source), "mask": self.mask}
+        return said | ({"edits": join(self.interventions)} if self.interventions else {})
+
     def share(self, **more: str) -> None:
         """Put the view into the address bar, with what else the screen wants to restore, for whoever copies the link."""
-        link = {"model": self.model, "input": self.input.text(self.source), "mask": self.mask, **more}
-        if self.interventions:
-            link["edits"] = join(self.interventions)
-        link_of_screen.share(link)
+        link_of_screen.share({**self.link, **more})

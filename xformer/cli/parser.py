@@ -56,6 +56,15 @@ def parser() -> Parser:
     trace.add_argument("--input", required=True, help='what the model reads, e.g. "3 7 12 9"')
     trace.add_argument("--out", required=True, help="the file to write: .safetensors, or .npz for NumPy")
 
+    export = commands.add_parser("export", help="write the attention view of one run as an HTML file that stands alone")
+    export.add_argument("model", help="a checkpoint folder, a .safetensors file, or a model of Hugging Face")
+    export.add_argument("--input", required=True, help='what the model reads, e.g. "3 7 12 9"')
+    export.add_argument("--out", required=True, help="the file to write, ending in .html")
+    export.add_argument("--head", default="1.1", help="the layer and head that is enlarged, both from 1")
+    export.add_argument(
+        "--changes", default="", help="what is changed beside it, as in a link: silence:encoder.1.attn.2"
+    )
+
     doctor = commands.add_parser("doctor", help="say what is wrong with a model, or with the run in a trace")
     doctor.add_argument(
         "path", help="a checkpoint folder, a .safetensors file, or a trace that the command trace wrote"

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from xformer.viz.packing import MAGIC, header_of
 
@@ -24,19 +26,52 @@ def messages(packed: bytes, view: str) -> tuple[bytes, bytes]:
     header = header_of(packed)
     (length,) = struct.unpack_from("<I", packed, 4)
     body = packed[8 + length :]
-    (layer, head), pool = header.pop("selected"), header.pop("exactPool")
+    at, pool = header.pop("selected"), header.pop("exactPool")
     start = header.pop("exact")
     del header["whole"]
-    chosen = header["layers"][layer]
+    chosen = header["layers"][at[0]]
     rows, cols = (-(-chosen[axis] // size) for axis, size in zip(("queries", "keys"), pool, strict=True))
     blocks = np.frombuffer(body, "<f4", offset=start).reshape(-1, rows, cols)  # [run, row, col]
+    planes = _joined(MAGIC, {"view": view, **header}, body[:start])
+    return planes, head_message(blocks, at, view=view, content=header["content"], pool=pool)
+
+
+def head_message(
+    blocks: Float[np.ndarray, "run row col"],
+    at: Sequence[int],
+    *,
+    view: str,
+    content: int,
+    pool: Sequence[int] = (1, 1),
+) -> bytes:
+    """The exact weights of head `at`, (layer, head), in each run, for the planes with that `content` in their header."""
+    _, rows, cols = blocks.shape
     is_triangle = rows == cols > 1 and bool(np.isposinf(blocks[:, *np.triu_indices(rows, 1)]).all())
     sent = blocks[:, *np.tril_indices(rows)] if is_triangle else blocks
     about = {
-        "view": view, "content": header["content"], "selected": [layer, head], "exactPool": pool,
+        "view": view, "content": content, "selected": list(at), "exactPool": list(pool),
         "exactSize": [rows, cols], "isTriangle": is_triangle,
     }  # fmt: skip
-    return _joined(MAGIC, {"view": view, **header}, body[:start]), _joined(MAGIC_HEAD, about, sent.tobytes())
+    return _joined(MAGIC_HEAD, about, sent.astype("<f4").tobytes())
+
+
+def rider(
+    head: tuple[int, int],
+    cell: tuple[int | None, int | None] = (None, None),
+    look: tuple[int, int, Sequence[int]] = (0, 0, ()),
+    *,
+    order: int = 1,
+    height: int = 0,
+) -> bytes:
+    """What is chosen, as it rides behind the planes: raw bytes can only be the whole of a message.
+
+    `head` is (layer, head), `cell` a locked (query, key); `look` the number of its scale, of what is shown, and the heads
+    whose arcs are drawn; `order` counts what was chosen for the view, which forgets its own choice when it grows; `height`
+    caps the enlarged picture, in CSS pixels, where it is not 0.
+    """
+    query, key = (0 if index is None else index + 1 for index in cell)
+    scale, shown, arcs = look
+    return struct.pack("<IIIIIIII", height, query, key, order, scale + 4 * shown, sum(1 << one for one in arcs), *head)
 
 
 def _joined(magic: bytes, header: dict[str, Any], body: bytes) -> bytes:

@@ -19,6 +19,7 @@ from jaxtyping import Float
 Pair = tuple[str, str]
 
 BACKGROUND: Pair = ("#ffffff", "#10141c")
+SECONDARY_BACKGROUND: Pair = ("#f1f3f8", "#1b212d")
 TEXT: Pair = ("#131722", "#eef1f7")
 PRIMARY: Pair = ("#2557d6", "#4a79ee")
 """As in .streamlit/config.toml; a test holds the two equal."""

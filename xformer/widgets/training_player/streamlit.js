@@ -1,10 +1,4 @@
-// Puts the player together from its parts and hands it to Streamlit, one player an element.
-
-for (const part of [Picture, Ruler, Controls]) {
-  const { constructor, ...methods } = Object.getOwnPropertyDescriptors(part.prototype);
-  for (const name of Object.keys(methods)) if (name in Player.prototype) throw new Error(`Two parts of the player have ${name}.`);
-  Object.defineProperties(Player.prototype, methods);
-}
+// Hands the player to Streamlit, one player an element.
 
 const instances = new WeakMap(); // the element that holds a player -> its player, so a rerun finds where it was
 

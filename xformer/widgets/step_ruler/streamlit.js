@@ -1,10 +1,4 @@
-// Puts the ruler together from its parts and hands it to Streamlit, one ruler an element.
-
-for (const part of [Timeline, Tracks, Now, Controls]) {
-  const { constructor, ...methods } = Object.getOwnPropertyDescriptors(part.prototype);
-  for (const name of Object.keys(methods)) if (name in StepRuler.prototype) throw new Error(`Two parts of the ruler have ${name}.`);
-  Object.defineProperties(StepRuler.prototype, methods);
-}
+// Hands the ruler to Streamlit, one ruler an element.
 
 const instances = new WeakMap(); // the element that holds a ruler -> its ruler, so a rerun finds where it was
 

@@ -1,0 +1,113 @@
+"""Pictures that stand alone: a file is opened with the network off, and the notebook's script is given a notebook's model."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+import xformer
+from xformer.widgets.scripts import script
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+INPUT = "3 7 12 9"
+
+
+@pytest.fixture
+def offline(browser: Browser) -> Iterator[tuple[Page, list[str]]]:
+    """A page without a network, and what goes wrong in it or is asked for."""
+    page, wrong = browser.new_page(viewport={"width": 1280, "height": 720}), []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    page.on(
+        "request", lambda request: None if request.url.startswith(("file:", "data:")) else wrong.append(request.url)
+    )
+    page.context.set_offline(True)
+    yield page, wrong
+    page.close()
+
+
+def test_the_file_of_a_view_is_drawn_and_every_head_of_it_is_exact(
+    offline: tuple[Page, list[str]], tmp_path: Path
+) -> None:
+    page, wrong = offline
+    reading = xformer.read("checkpoints/reverse", INPUT)
+    xformer.save_html(reading, tmp_path / "view.html", layer=2, head=1)
+    page.goto((tmp_path / "view.html").as_uri())
+    expect(page.locator(".av .head .name")).to_have_text("layer 3 · head 2")
+    expect(page.locator("figcaption")).to_contain_text(f"reverse reads “{' '.join(reading.tokens)}”")
+    page.locator(".av .grid .base").focus()
+    page.keyboard.press("]")
+    expect(page.locator(".av .head .name")).to_have_text("layer 3 · head 3")
+    expect(page.locator(".av")).to_have_attribute("data-exact", "2.2")
+    expect(page.locator(".av .head .tag", has_text="exact")).to_be_visible()
+    page.locator(".av .stage .pane.matrix .base").first.click(position={"x": 80, "y": 80})
+    weight = reading["encoder.2.attn.pattern"][0, 2, 0, 0].item()
+    expect(page.locator(".av .readout .text")).to_have_text(f"query 0 '3' → key 0 '3': {weight:.4f}")
+    assert not wrong
+
+
+def test_the_file_of_a_view_follows_the_theme_of_whoever_opens_it(
+    offline: tuple[Page, list[str]], tmp_path: Path
+) -> None:
+    page, wrong = offline
+    xformer.save_html(xformer.read("checkpoints/reverse-small", INPUT), tmp_path / "view.html")
+    page.goto((tmp_path / "view.html").as_uri())
+    corner = "document.querySelector('.av .grid .base').toDataURL()"
+    grounds, pictures = [], []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        page.wait_for_timeout(300)
+        grounds.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        pictures.append(page.evaluate(corner))
+    assert grounds == ["rgb(255, 255, 255)", "rgb(16, 20, 28)"]
+    assert pictures[0] != pictures[1], "the canvas was not drawn anew"
+    assert not wrong
+
+
+NOTEBOOK = """
+<body style="background: #111"><div id="cell"></div><div class="page">the page of an export</div>
+<script type="module">
+const bytes = (text) => new DataView(Uint8Array.from(atob(text), (one) => one.charCodeAt(0)).buffer);
+const state = { layer: 0, head: 0, query: null, key: null, _style: "", _page_class: "page" };
+Object.assign(state, { _planes: bytes("PLANES"), _exact: bytes("EXACT") });
+const heard = {};
+globalThis.model = {
+  get: (name) => state[name], set: (name, value) => { state[name] = value; },
+  save_changes() { globalThis.saved = { ...state }; },
+  on: (event, does) => { heard[event] = does; }, off: (event) => { delete heard[event]; },
+  tell(name, value) { state[name] = value; heard[`change:${name}`](); },
+};
+const { default: widget } = await import("data:text/javascript;base64,SCRIPT");
+globalThis.leave = widget.render({ model, el: document.getElementById("cell") });
+globalThis.heard = heard;
+</script>
+"""
+
+
+def test_the_view_in_a_notebook_tells_python_and_is_told(offline: tuple[Page, list[str]]) -> None:
+    page, wrong = offline
+    view = xformer.attention_view(xformer.read("checkpoints/reverse", INPUT))
+    parts = {"PLANES": view._planes, "EXACT": view._exact, "SCRIPT": script("attention_view", "notebook").encode()}
+    content = NOTEBOOK
+    for name, value in parts.items():
+        content = content.replace(name, base64.b64encode(value).decode())
+    page.set_content(content)
+    expect(page.locator(".av .head .name")).to_have_text("layer 1 · head 1")
+    expect(page.locator(".page")).to_be_hidden()
+    assert page.locator("#cell").evaluate("(el) => el.shadowRoot.querySelector('.ground').className") == "ground dark"
+    page.evaluate("model.tell('layer', 2)")
+    expect(page.locator(".av .head .name")).to_have_text("layer 3 · head 1")
+    page.locator(".av .grid .base").focus()
+    page.keyboard.press("]")
+    page.wait_for_function("globalThis.saved?.head === 1")
+    assert page.evaluate("[saved.layer, saved.head, saved.query, saved.key]") == [2, 1, None, None]
+    page.locator(".av .stage .pane.matrix .base").first.click(position={"x": 100, "y": 120})
+    page.wait_for_function("saved.query !== null && saved.key !== null")
+    page.evaluate("leave()")
+    assert page.evaluate("Object.keys(heard)") == []
+    expect(page.locator(".page")).to_be_visible()
+    assert not wrong

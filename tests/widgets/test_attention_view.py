@@ -1,0 +1,93 @@
+"""The attention view in a notebook: what it sends, what Python reads of it, and the file that it becomes."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import xformer
+from xformer.errors import InputError
+from xformer.viz.packing import header_of
+
+REVERSE = "checkpoints/reverse"
+
+
+def exact_of(message: bytes) -> tuple[list[int], np.ndarray]:
+    """The head that a message of exact weights is about, and its numbers."""
+    (length,) = struct.unpack_from("<I", message, 4)
+    header = json.loads(message[8 : 8 + length])
+    return header["selected"], np.frombuffer(message, "<f4", offset=8 + length)
+
+
+def test_a_reading_is_drawn_with_the_exact_weights_of_its_first_head() -> None:
+    reading = xformer.read(REVERSE, "3 7 12")
+    view = xformer.attention_view(reading)
+    assert [layer["name"] for layer in header_of(view._planes)["layers"]] == [site.path for site in reading.attention]
+    at, numbers = exact_of(view._exact)
+    assert at == [0, 0]
+    np.testing.assert_array_equal(numbers, reading[f"{reading.attention[0].path}.pattern"][0, 0].flatten().numpy())
+
+
+def test_another_head_is_sent_when_it_is_chosen_and_the_planes_are_not_sent_again() -> None:
+    reading = xformer.read(REVERSE, "3 7 12")
+    view, last = xformer.attention_view(reading), len(reading.attention) - 1
+    sent: list[str] = []
+    view.observe(lambda change: sent.append(change["name"]), ["_planes", "_exact"])
+    view.layer, view.head = last, 1
+    at, numbers = exact_of(view._exact)
+    assert at == [last, 1]
+    np.testing.assert_array_equal(numbers, reading[f"{reading.attention[last].path}.pattern"][0, 1].flatten().numpy())
+    assert set(sent) == {"_exact"}
+
+
+@pytest.mark.parametrize(("name", "value"), [("layer", 99), ("head", -1)])
+def test_a_head_that_is_not_there_is_refused_and_nothing_changes(name: str, value: int) -> None:
+    view = xformer.attention_view([torch.ones(1, 2, 1, 1)])
+    with pytest.raises(InputError, match=f"This view has {name}s 0 to"):
+        setattr(view, name, value)
+    assert (view.layer, view.head) == (0, 0)
+
+
+@pytest.mark.parametrize(("layer", "head"), [(1, 0), (0, 2), (-1, 0)])
+def test_a_first_head_that_is_not_there_is_one_sentence(layer: int, head: int) -> None:
+    with pytest.raises(InputError, match=r"layers 0 to 0, got layer=|heads 0 to 1, got head=2"):
+        xformer.attention_view([torch.ones(1, 2, 1, 1)], layer=layer, head=head)
+
+
+def test_two_runs_side_by_side_and_two_that_do_not_fit() -> None:
+    reading = xformer.read(REVERSE, "3 7 12")
+    changed = xformer.read(REVERSE, "3 7 12", changes=f"silence:{reading.attention[0].path}.0")
+    view = xformer.attention_view(reading, changed=changed)
+    assert len(header_of(view._planes)["layers"][0]["runs"]) == 2
+    assert "beside it the same with silence:" in view.html()
+    with pytest.raises(InputError, match="The changed run has to have the shapes of the original"):
+        xformer.attention_view(reading, changed=[torch.ones(1, 1, 2, 2)])
+
+
+def test_its_file_holds_every_head_exactly_and_says_what_it_shows(tmp_path: Path) -> None:
+    reading = xformer.read(REVERSE, "3 7 12")
+    xformer.attention_view(reading).save_html(tmp_path / "a.html")
+    xformer.save_html(reading, tmp_path / "b.html")
+    text = (tmp_path / "a.html").read_text()
+    assert text == (tmp_path / "b.html").read_text()
+    assert f"reverse reads “{' '.join(reading.tokens)}”" in text
+    assert len(text) < 3_000_000
+
+
+def test_what_a_stranger_typed_is_no_html() -> None:
+    attentions = [torch.ones(1, 1, 2, 2) / 2]
+    view = xformer.attention_view(attentions, ["<script>alert(1)</script>", "b"])
+    view._caption = ("</figcaption><script>alert(1)</script>",)
+    assert "<script>alert" not in view.html()
+
+
+def test_a_large_model_stays_small_in_the_message_and_in_the_file() -> None:
+    pattern = torch.rand(1, 12, 300, 300, generator=torch.Generator().manual_seed(0)).softmax(dim=-1)
+    view = xformer.attention_view([pattern] * 12)
+    assert len(view._planes) + len(view._exact) < 2_000_000
+    assert len(view.html()) < 3_000_000

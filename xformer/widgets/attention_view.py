@@ -1,0 +1,163 @@
+"""The attention view in a notebook: all heads of a run, one enlarged, linked by hovering, its selection readable from Python.
+
+    view = xformer.attention_view(reading)                    # a run of ours or of anybody's model
+    view = xformer.attention_view(attentions, tokens)         # what any other library returns
+    view.layer, view.head, view.query, view.key
+
+It runs wherever anywidget does: Jupyter, VS Code, Colab, marimo.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+try:
+    import anywidget
+    import traitlets
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        "The attention view in a notebook needs anywidget: pip install 'xformer[notebook]'; as a file it needs nothing more, "
+        "see xformer.save_html."
+    ) from missing
+
+from xformer.errors import InputError
+from xformer.files import write_atomically
+from xformer.reading import Reading
+from xformer.viz.packed_head import head_message, messages, rider
+from xformer.viz.packing import AnyLayer, header_of, pack
+from xformer.viz.pattern_layers import pattern_layers
+from xformer.widgets.arrays import layers_of
+from xformer.widgets.page import about, recipe_of, view_page_of
+from xformer.widgets.scripts import script, style, themes
+
+
+class AttentionView(anywidget.AnyWidget):
+    """The view itself; made by `attention_view`. Set `layer` and `head`, from 0, to enlarge another head.
+
+    `query` and `key` are the locked cell, None where nothing is locked; they are only read.
+    """
+
+    _esm = script("attention_view", "notebook")
+    _style = traitlets.Unicode().tag(sync=True)
+    _planes = traitlets.Bytes().tag(sync=True)
+    _exact = traitlets.Bytes().tag(sync=True)
+    _page_class = traitlets.Unicode().tag(sync=True)
+    layer = traitlets.Int(0).tag(sync=True)
+    head = traitlets.Int(0).tag(sync=True)
+    query = traitlets.Int(None, allow_none=True).tag(sync=True)
+    key = traitlets.Int(None, allow_none=True).tag(sync=True)
+
+    def __init__(
+        self,
+        layers: Sequence[AnyLayer],
+        changed: Sequence[AnyLayer] | None = None,
+        *,
+        layer: int = 0,
+        head: int = 0,
+        height: int = 0,
+        caption: Sequence[str] = (),
+    ) -> None:
+        self._runs = [list(layers)] if changed is None else [list(layers), list(changed)]
+        self._caption = tuple(caption)
+        _check(self._runs[0], layer, head)
+        planes, exact = messages(pack(layers, changed, selected=(layer, head)), "view")
+        self._content = header_of(planes)["content"]
+        light, dark = themes()
+        super().__init__(
+            layer=layer,
+            head=head,
+            _planes=planes + rider((layer, head), height=height),
+            _exact=exact,
+            _page_class=f"xformer-{secrets.token_hex(6)}",
+            _style=f".ground {{ {light} padding: 8px 4px; }} .ground.dark {{ {dark} }} {style('attention_view')}",
+        )
+
+    @traitlets.validate("layer", "head")
+    def _there(self, proposal: dict[str, Any]) -> int:
+        value, name = proposal["value"], proposal["trait"].name
+        n = len(self._runs[0]) if name == "layer" else max(one.shape[0] for one in self._runs[0])
+        if not 0 <= value < n:
+            raise InputError(f"This view has {name}s 0 to {n - 1}, got {value}.")
+        return value
+
+    @traitlets.observe("layer", "head")
+    def _sharpen(self, _change: dict[str, Any]) -> None:
+        """Send the exact weights of the head that is enlarged now."""
+        if self.head >= self._runs[0][self.layer].shape[0]:  # half of a move to a layer with fewer heads
+            return
+        blocks = np.stack([run[self.layer].exact(self.head) for run in self._runs])  # [run, query, key]
+        exact = head_message(blocks, (self.layer, self.head), view="view", content=self._content)
+        if exact != self._exact:
+            self._exact = exact
+
+    def _ipython_display_(self) -> None:
+        """The widget, and below it the same as a page, which the widget hides; an export has no kernel and keeps the page.
+
+        Where each output has a frame of its own, the widget could not hide it, so there it stands alone.
+        """
+        from IPython.display import HTML, display
+
+        bundle = self._repr_mimebundle_()
+        if bundle is not None:
+            display(bundle[0], metadata=bundle[1], raw=True)
+        if "google.colab" not in sys.modules:
+            frame = "width:100%;height:720px;border:0;color-scheme:light dark"
+            page = f'<iframe title="Attention" style="{frame}" srcdoc="{escape(self.html())}"></iframe>'
+            display(HTML(f'<div class="{self._page_class}">{page}</div>'))
+
+    def html(self) -> str:
+        """The view as a page that stands alone; see `xformer.widgets.page`."""
+        runs, chosen = [*self._runs, None], (self.query, self.key)
+        first, changed = runs[0] or [], runs[1]
+        return view_page_of(first, changed, layer=self.layer, head=self.head, cell=chosen, caption=self._caption)
+
+    def save_html(self, path: str | Path) -> None:
+        """Write the view into one file that opens anywhere, with the network off."""
+        write_atomically(Path(path), self.html().encode())
+
+
+def attention_view(
+    what: Any,
+    tokens: Sequence[str] | None = None,
+    *,
+    query_tokens: Sequence[str] | None = None,
+    key_tokens: Sequence[str] | None = None,
+    changed: Any = None,
+    layer: int = 0,
+    head: int = 0,
+    height: int = 0,
+) -> AttentionView:
+    """Draw the attention of a reading, or of arrays [layer][batch, head, query, key] with their tokens.
+
+    `query_tokens` and `key_tokens` are for cross-attention, where the two sides differ. `changed` is the same under other
+    conditions, a reading or arrays, drawn beside the original with their difference. `layer` and `head` are enlarged first,
+    counted from 0; `height` caps the enlarged picture, in CSS pixels.
+
+    Raises `InputError` with one plain sentence where arrays, tokens or the two runs do not fit.
+    """
+    names = (tokens if query_tokens is None else query_tokens, tokens if key_tokens is None else key_tokens)
+
+    def layers(source: Any) -> Sequence[AnyLayer]:
+        return pattern_layers(source) if isinstance(source, Reading) else layers_of(source, *names)
+
+    changes = recipe_of(changed) if isinstance(changed, Reading) else ""
+    caption = [about(what, changes)] if isinstance(what, Reading) else []
+    other = None if changed is None else layers(changed)
+    try:
+        return AttentionView(layers(what), other, layer=layer, head=head, height=height, caption=caption)
+    except ValueError as error:
+        raise error if isinstance(error, InputError) else InputError(str(error)) from None
+
+
+def _check(layers: Sequence[AnyLayer], layer: int, head: int) -> None:
+    if not 0 <= layer < len(layers):
+        raise InputError(f"There are layers 0 to {len(layers) - 1}, got layer={layer}.")
+    if not 0 <= head < layers[layer].shape[0]:
+        raise InputError(f"Layer {layer} has heads 0 to {layers[layer].shape[0] - 1}, got head={head}.")

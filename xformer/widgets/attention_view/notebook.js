@@ -1,0 +1,55 @@
+// Hands the view to a notebook: Jupyter, VS Code, Colab or marimo, by way of anywidget.
+// It lives in a shadow of its element, so that neither changes how the other looks.
+
+const bytesOf = (model, name) => {
+  const sent = model.get(name);
+  return new Uint8Array(sent.buffer ?? sent, sent.byteOffset ?? 0, sent.byteLength);
+};
+
+export default {
+  render({ model, el }) {
+    const shadow = el.shadowRoot ?? el.attachShadow({ mode: "open" }), style = document.createElement("style");
+    const place = document.createElement("div");
+    style.textContent = model.get("_style");
+    el.dataset.lmSuppressShortcuts = "true"; // else JupyterLab takes the arrows and the brackets for itself
+    const hidden = document.createElement("style"); // the page that stands in for this where no kernel runs
+    hidden.textContent = `.${model.get("_page_class")} { display: none; }`;
+    document.head.append(hidden);
+    const ground = () => { // the notebook's own background says which theme it has
+      for (let at = el; at; at = at.parentElement ?? at.getRootNode().host) {
+        const [r, g, b, a = 1] = (getComputedStyle(at).backgroundColor.match(/[\d.]+/g) ?? [0, 0, 0, 0]).map(Number);
+        if (a > 0.5) return 0.299 * r + 0.587 * g + 0.114 * b < 110;
+      }
+      return matchMedia("(prefers-color-scheme: dark)").matches;
+    };
+    const paint = () => { place.className = ground() ? "ground dark" : "ground light"; };
+    shadow.replaceChildren(style, place);
+    paint();
+
+    const view = new AttentionView(place);
+    view.send = ({ layer, head, query, key }) => {
+      for (const [name, value] of Object.entries({ layer, head, query, key })) model.set(name, value);
+      model.save_changes();
+    };
+    const planes = () => { paint(); view.update(bytesOf(model, "_planes")); };
+    const exact = () => view.updateHead(bytesOf(model, "_exact"));
+    const chosen = () => { // from Python
+      const [layer, head] = ["layer", "head"].map((name) => model.get(name));
+      if (layer !== view.current[0] || head !== view.current[1]) view.choose(layer, head);
+    };
+    const watched = { "change:_planes": planes, "change:_exact": exact, "change:layer": chosen, "change:head": chosen };
+    planes();
+    exact();
+    for (const [event, does] of Object.entries(watched)) model.on(event, does);
+    const themes = new MutationObserver(() => { paint(); view.draw(); });
+    for (const node of [document.documentElement, document.body]) {
+      themes.observe(node, { attributes: true, attributeFilter: ["class", "data-jp-theme-light", "data-theme", "style"] });
+    }
+    return () => {
+      for (const [event, does] of Object.entries(watched)) model.off(event, does);
+      themes.disconnect();
+      hidden.remove();
+      view.destroy();
+    };
+  },
+};

@@ -1,0 +1,14 @@
+// Shows the view in a page that stands alone, from what is written in that page: see widgets/page.py.
+
+const view = new AttentionView(place("view"));
+const parts = written("exact"), exact = new Map(); // "layer.head" -> its exact weights, for as many heads as have room
+for (let from = 0; from < parts.length;) {
+  const length = new DataView(parts.buffer, from).getUint32(0, true), bytes = parts.slice(from + 4, from + 4 + length);
+  exact.set(new ExactHead(bytes).selected.join("."), bytes);
+  from += 4 + length;
+}
+const sharpen = ({ layer, head }) => { const bytes = exact.get(`${layer}.${head}`); if (bytes) view.updateHead(bytes); };
+view.send = sharpen;
+view.update(written("planes"));
+sharpen({ layer: view.current[0], head: view.current[1] });
+whenThemeChanges(() => view.draw());
