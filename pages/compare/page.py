@@ -15,6 +15,7 @@ from pages.compare.lens import lens_panel
 from pages.compare.look import in_link, look
 from pages.compare.many import many_panel
 from pages.compare.notes import compare_notes
+from pages.compare.pairs import pairs_panel
 from pages.compare.patching import patching_panel
 from pages.compare.players import ask_players, players_in_link
 from pages.compare.rows import rows_panel
@@ -32,6 +33,7 @@ from pages.shared.layout import what_to_notice
 from pages.shared.link_widgets import choose
 from xformer.reading import Reading
 
+MODES = {"players": "two to four models", "pairs": "two inputs of one model"}
 PANELS = {
     "steps": "how sure",
     "attention": "where they looked",
@@ -48,6 +50,12 @@ def page() -> None:
         st.info("There is no model here yet. Train the shipped ones with `make checkpoints`, then reload this page.")
         return
     looked = look()
+    with st.container(horizontal=True, gap="small", key="compare_what_row"):
+        what = choose("compare", MODES, "players", "Compare", key="compare_what", label_visibility="collapsed")
+        beside = st.container(horizontal=True, gap="small", width="content")
+    if what == "pairs":
+        pairs_panel(looked, beside)
+        return
     if "a" not in st.query_params and compares_texts(looked.model):
         texts_panel(looked)
         return

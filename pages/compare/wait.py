@@ -32,8 +32,8 @@ def _bar(job: Job[Progress], ticks: bool) -> None:
     """`ticks` says whether it runs again by itself."""
     if ticks:
         job.advance()
-        if not job.is_running:
-            st.rerun()
+    if job.is_running != ticks:  # it has ended, or goes on after all
+        st.rerun()
     share = 0.0 if job.latest is None else job.latest.done / job.latest.total
     stopped = "Stopped before all players had an answer."
     progress(job, "compare_wait", share, f"The players read and answer: {share:.0%}", stopped)

@@ -44,6 +44,7 @@ OURS = {
     "attention/trail.py": {"title_of(run, cell)"},
     "attention/why.py": {"name", "title_of(run, cell)", "one.writer.name"},
     "compare/many.py": {"comparison.input.name"},
+    "compare/pair_map.py": {"about"},  # a key; what is shown of a cell is escaped where it is named
     "compare/texts.py": {"said", "text", "title"},  # counted, or escaped where it is made
     "feed_forward/firing.py": {"said"},
     "feed_forward/without_neurons.py": {"name"},

@@ -16,10 +16,12 @@ from xformer.analysis.patched_cells import GROUPS, Part
 from xformer.analysis.patched_cells import patching_map as patching_map_table
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.residual import ROOMY, TIGHT, around, point_axis, row_height, written
+from xformer.viz.residual import TIGHT, around, row_height, written
 
 FAINT = 0.1
 """The end of the colour scale where no part carries more: what is next to nothing does not look like much."""
+LETTERS = 90
+"""So many letters of names stand side by side over the columns; more stand aslant."""
 UNWRITTEN = 0.005
 """A share that would be written as 0 is not written."""
 
@@ -60,10 +62,11 @@ def patching_map(
     rows, columns = (list(dict.fromkeys(data[name])) for name in ("where", "column"))
     n, high = len(columns), row_height(len(rows))
     title = {"stream": "position · token", "head": "head", "neurons": "neurons"}[part]
-    flat = n <= ROOMY and max(map(len, columns)) <= 9
+    flat = n * max(map(len, columns)) <= LETTERS
     axis = alt.Axis(labelAngle=0 if flat else -60, orient="top", labelOverlap=n > TIGHT, labelLimit=110)
     x = alt.X("column:N", sort=columns, title=title, axis=axis)
-    y = alt.Y("where:N", sort=rows, title=None, axis=point_axis(named=True))
+    beside = alt.Axis(labelLimit=240, labelOverlap=False, labelFlush=False)
+    y = alt.Y("where:N", sort=rows, title=None, axis=beside)
     kinds = {"attributed": "attributed (quick)"} | ({"restored": "restored (exact)"} if "restored" in table else {})
     hover = [
         alt.Tooltip("where:N", title="layer"),
@@ -102,6 +105,6 @@ def _columns(table: pd.DataFrame, part: Part, *, is_pair: bool) -> list[str]:
     for stack, position, token, other in zip(
         table["stack"], table["position"], table["token"], table["source_token"], strict=True
     ):
-        read = token if token == other else f"{token} | {other}"
-        names.append(f"{f'{stack[:3]} ' if is_pair else ''}{position} {read}")
+        read = token if token == other else f"{token} → {other}"
+        names.append(f"{f'{stack} ' if is_pair else ''}{position} · {read}")
     return names

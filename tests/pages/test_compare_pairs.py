@@ -1,0 +1,191 @@
+"""Minimal pairs on the Compare screen: two inputs of one model, what is measured in both, and the map of what carries it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from pages.compare.pair_notes import map_notes
+from tests.pages.code_and_picture import assert_code_draws_what_is_shown
+from tests.pages.conftest import Open, plain
+from xformer.analysis import patching_map
+from xformer.analysis.minimal_pair import MinimalPair
+from xformer.reading import read
+
+PAGE = "pages/compare/page.py"
+LINK = {"model": "reverse", "compare": "pairs", "input": "3 7 12 9", "other": "3 7 13 9"}
+SIX = "3 7 12 9 4 11"
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine too, the exact map is there at once."""
+    monkeypatch.setattr("pages.compare.pair_map.AT_ONCE", 60.0)
+
+
+def said(app: AppTest) -> str:
+    kinds = (app.markdown, app.caption, app.info, app.warning, app.error)
+    return plain(" ".join(element.value for kind in kinds for element in kind))
+
+
+def in_link(app: AppTest, name: str) -> str:
+    found = app.query_params.get(name, "")
+    return found[0] if isinstance(found, list) else found
+
+
+@pytest.mark.parametrize("model", ["reverse", "induction", "reverse-seq2seq", "sort", "characters"])
+def test_each_task_begins_with_a_pair_of_its_own(open_page: Open, model: str) -> None:
+    app = open_page(PAGE, model=model, compare="pairs")
+    assert not app.exception
+    assert not app.error
+    assert not app.info
+    one, other = (app.text_input(key=key).value for key in ("input", "pair_other"))
+    assert one != other
+    pair = MinimalPair.of(*(read(f"checkpoints/{model}", text) for text in (one, other)))
+    shown = said(app).replace("−", "-")
+    assert f"First **{pair.start:+.2f}**" in shown
+    assert f"Second **{pair.goal:+.2f}**" in shown
+    assert "measured **" in shown
+
+
+def test_the_link_restores_all_that_was_chosen(open_page: Open) -> None:
+    link = {**LINK, "part": "head", "method": "quick", "output": "1", "answer": "12", "instead": "5", "cell": "3"}
+    app = open_page(PAGE, **link)
+    assert not app.exception
+    assert {name: in_link(app, name) for name in link} == link
+    assert "logit(12) − logit(5)" in said(app)
+    assert "**layer 1 · head 4**: estimated" in said(app)
+    assert "Estimated for all at once" in said(app)
+
+
+def test_what_was_chosen_for_one_pair_is_not_kept_for_another(open_page: Open) -> None:
+    app = open_page(PAGE, **LINK, answer="12", instead="5", output="1")
+    app.text_input(key="pair_other").set_value("3 5 12 9").run()
+    assert not app.exception
+    assert (in_link(app, "output"), in_link(app, "answer")) == ("2", "")
+    assert "logit(7) − logit(5)" in said(app)
+
+
+def test_the_second_input_follows_the_first_until_somebody_types_one(open_page: Open) -> None:
+    app = open_page(PAGE, model="reverse", compare="pairs", input=SIX)
+    before = app.text_input(key="pair_other").value
+    app.text_input(key="input").set_value("1 2 3 4 5 6").run()
+    followed = app.text_input(key="pair_other").value
+    assert followed != before
+    assert sum(a != b for a, b in zip(followed.split(), "123456", strict=True)) == 1
+    app.text_input(key="pair_other").set_value("9 2 3 4 5 6").run()
+    app.text_input(key="input").set_value("1 2 3 4 5 7").run()
+    assert app.text_input(key="pair_other").value == "9 2 3 4 5 6"
+
+
+def test_the_two_are_swapped_and_another_pair_is_drawn(open_page: Open) -> None:
+    app = open_page(PAGE, **LINK)
+    app.button(key="pair_swap").click().run()
+    assert [app.text_input(key=key).value for key in ("input", "pair_other")] == ["3 7 13 9", "3 7 12 9"]
+    assert "logit(13) − logit(12)" in said(app)
+    app.button(key="pair_random").click().run()
+    assert not app.exception
+    drawn = app.text_input(key="input").value
+    assert drawn != "3 7 13 9"
+    assert len(drawn.split()) == len(app.text_input(key="pair_other").value.split())
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"other": "3 7 12 9 5"}, "The first has 4 tokens and the second 5"),
+        ({"other": "3 7 12 9"}, "Both inputs are the same"),
+        ({"other": ""}, "The second input: Type some numbers"),
+        ({"other": "3 7 <b> 9"}, "The second input: This model reads numbers from 1 to 19, and “<b>” is not one"),
+        ({"other": "x" * 300_000}, "The second input: Up to"),
+        ({"output": "99"}, "asks for a output that is not here"),
+        ({"cell": "99999"}, "asks for a cell that is not here"),
+        ({"part": "gas"}, "asks for a part that is not here"),
+        ({"method": "gas"}, "asks for a method that is not here"),
+        ({"answer": "12", "instead": "12"}, "Two different answers are compared"),
+        ({"answer": "quark"}, "asks for a token that is not here"),
+    ],
+)
+def test_what_cannot_be_is_told_in_a_sentence(open_page: Open, more: dict[str, str], told: str) -> None:
+    app = open_page(PAGE, **{**LINK, **more})
+    assert not app.exception
+    assert told in said(app)
+    assert len(app.info) + len(app.warning) == 1
+
+
+def test_where_both_runs_measure_alike_nothing_is_explained(open_page: Open) -> None:
+    """At the output that says the first number, which both share, two numbers that are in neither stand as far apart."""
+    app = open_page(PAGE, **LINK, output="3", answer="16", instead="1")
+    assert not app.exception
+    assert "There is nothing to explain" in said(app)
+    assert not app.get("vega_lite_chart")
+    assert open_page(PAGE, **LINK).get("vega_lite_chart")
+
+
+def test_a_model_without_neurons_says_so(open_page: Open) -> None:
+    app = open_page(PAGE, model="induction", compare="pairs", part="neurons")
+    assert not app.exception
+    assert "has no neurons that could be patched" in said(app)
+
+
+def test_a_long_exact_map_tells_how_far_it_is_and_can_be_stopped(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pages.compare.pair_map.AT_ONCE", 0.0)
+    monkeypatch.setattr("pages.compare.pair_map.BUDGET", 0.0)  # a few cells per run of the page
+    link = {**LINK, "input": "7 7 7 9", "other": "7 7 8 9"}  # none that another test has measured
+    app = open_page(PAGE, **link)
+    assert not app.exception
+    assert app.button(key="pair_exact_cancel")
+    assert "Estimated for all at once" in said(app)  # meanwhile
+    app.button(key="pair_exact_cancel").click().run()
+    assert "Stopped after" in said(app)
+    app.button(key="pair_exact_on").click().run()
+    for _ in range(20):
+        if not any(button.key == "pair_exact_cancel" for button in app.button):
+            break
+        app.run()
+    assert "Measured, a run for each cell." in said(app)
+
+
+@pytest.mark.parametrize("part", ["stream", "head"])
+@pytest.mark.parametrize("method", ["quick", "exact"])
+def test_the_code_draws_what_is_shown(open_page: Open, monkeypatch: pytest.MonkeyPatch, part: str, method: str) -> None:
+    assert_code_draws_what_is_shown(open_page, monkeypatch, PAGE, {**LINK, "part": part, "method": method})
+
+
+def notes(pair: MinimalPair, table: pd.DataFrame, part: Any) -> str:
+    return plain(" ".join(map_notes(pair, table, part)))
+
+
+def test_a_part_is_named_only_where_it_stands_apart() -> None:
+    pair = MinimalPair.of(*(read("checkpoints/induction", text) for text in ("3 7 12 5", "3 7 13 5")))
+    heads = patching_map(pair.reading, pair.source, part="head", exact=True)
+    assert notes(pair, heads, "head").startswith("**layer 2 · head 1** alone carries +1.0")
+    alike = heads.assign(restored=[0.5, -0.45])
+    assert notes(pair, alike, "head").startswith("No head stands apart: layer 1 · head 1 carries +0.50")
+    assert (
+        notes(pair, heads.assign(restored=[0.01, 0.09]), "head") == "No head alone carries a tenth of the difference."
+    )
+    quick = notes(pair, heads.drop(columns="restored"), "head")
+    assert quick.startswith("By the quick estimate, ")
+
+
+def test_the_handing_over_is_told_where_it_was_measured_and_is_one_stretch() -> None:
+    pair = MinimalPair.of(*(read("checkpoints/reverse", text) for text in (SIX, "3 7 12 10 4 11")))
+    stream = patching_map(pair.reading, pair.source, exact=True)
+    told = notes(pair, stream, "stream")
+    assert told.startswith(
+        "At position 3, where they differ, the stream carries half of the difference or more up to **layer "
+    )
+    assert "at position 2, which says it, from **layer " in told
+    assert "At position" not in notes(pair, stream.drop(columns="restored"), "stream")
+    holes = stream.assign(
+        restored=[
+            0.0 if layer == 1 else share for layer, share in zip(stream["layer"], stream["restored"], strict=True)
+        ]
+    )
+    assert "At position 3" not in notes(pair, holes, "stream")
