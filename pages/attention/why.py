@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import streamlit as st
 
+from pages.attention.explained import Explained, explained, sentence
 from pages.attention.trail import Cell, breadcrumbs, open_cell, title_of, trail_to
 from pages.components.attention_view import Selection
 from pages.shared.call import Call
@@ -13,13 +16,13 @@ from pages.shared.link import asked
 from pages.shared.picture import footer, shown
 from pages.shared.view import View
 from xformer import viz
-from xformer.analysis.score_parts import score_parts
-from xformer.analysis.score_summary import Carrier, carriers, check, explains, without_source
 from xformer.reading import Reading
 from xformer.words import percent
 
 LISTED = 5
 """So many writers are offered to be followed."""
+FEW, MOST_LAYERS = 24, 10
+"""Of so many writers the matrix shows each; of more it can open so many layers."""
 MEAN = -1
 """Stands for all other keys among the keys that this one can be compared with."""
 
@@ -32,30 +35,45 @@ def why_panel(view: View, run: Reading, chosen: Selection, view_key: str) -> dic
     site = run.attention_site(cell.layer)
     queries, keys = run.tokens_of(site.query_stack), run.tokens_of(site.key_stack)
     against = _against(run, cell, keys)
-    where = {"layer": cell.layer, "head": cell.head, "query": cell.query, "key": cell.key, "against": against}
-    parts = score_parts(run, **where)
+    found = explained(view, run, cell, against)
     looks, seen = (
         f"**{at} “{escape_markdown(names[at])}”**" for at, names in ((cell.query, queries), (cell.key, keys))
     )
     st.markdown(
         f"{title_of(run, cell)} at {looks} gives {seen} {percent(_weight(run, cell))} of its attention. "
-        + _sentence(parts.total_advantage, explains(parts), carriers(parts))
+        + sentence(found.advantage, found.best, found.carriers)
     )
-    call = Call(viz.why, (run,), where)
+    opened = _opened(cell, found)
+    call = Call(viz.why, (run,), {**found.where, "opened": opened, "table": found.table})
     shown(view, call, "why")
     footer(view, "why", [call])
     caption(
-        f"The score {parts.total:.4f} is the sum of all cells, less {abs(parts.residue):.0e} of rounding. Norms are frozen at "
+        f"The score {found.total:.4f} is the sum of all cells, less {abs(found.residue):.0e} of rounding. Norms are frozen at "
         "the values that they have here. This is arithmetic on one run: what a part adds is exact, and says nothing yet about "
         "what would happen without it."
     )
-    listed = [one for one in carriers(parts) if one.writer.name != "biases"][:LISTED]
-    _way_back(run, cell, listed, trail, view_key)
-    _check(run, cell, listed)
+    _way_back(run, cell, found, trail, view_key)
+    _check(found)
     return {
         "trail": "_".join(map(str, trail)),
         "against": "" if against is None else str(against),
+        "opened": "_".join(opened or ()),
     }
+
+
+def _opened(cell: Cell, found: Explained) -> list[str] | None:
+    """Of which layers the matrix has each head for itself; None where it has room for all heads."""
+    sizes: Counter[str] = Counter()
+    for one in found.carriers:
+        layer, is_head, _ = one.writer.name.rpartition(" · head ")
+        sizes.update({layer: abs(one.advantage)} if is_head else {})
+    if len(found.carriers) <= FEW:
+        return None
+    layers, key = [layer for layer, _ in sizes.most_common(MOST_LAYERS)], f"why_opened_{cell}"
+    wanted = asked("opened")
+    if key not in st.session_state or wanted is not None:
+        st.session_state[key] = layers[:1] if wanted is None else [one for one in wanted.split("_") if one in layers]
+    return st.pills("Layers opened to their heads", layers, selection_mode="multi", key=key)
 
 
 def _cell(run: Reading, chosen: Selection) -> Cell:
@@ -91,22 +109,9 @@ def _against(run: Reading, cell: Cell, keys: tuple[str, ...]) -> int | None:
     return None if chosen == MEAN else chosen
 
 
-def _sentence(total: float, best: Carrier | None, found: list[Carrier]) -> str:
-    """Why it prefers this key: by one source where one carries most of it, else that none does."""
-    if total <= 0:
-        return "It does not prefer this key to what it is compared with."
-    if best is not None:
-        share, name = percent(best.share, 0), best.writer.name
-        return f"**{share}** of why it prefers it comes through **{name}** at the {best.side}."
-    largest = max(found, key=lambda one: one.advantage)
-    return (
-        f"No single source explains it: the largest, {largest.writer.name} at the {largest.side}, carries "
-        f"{percent(largest.share, 0)}."
-    )
-
-
-def _way_back(run: Reading, cell: Cell, listed: list[Carrier], trail: list[Cell], view_key: str) -> None:
+def _way_back(run: Reading, cell: Cell, found: Explained, trail: list[Cell], view_key: str) -> None:
     """A button for each head among the strongest writers: it opens that head where it wrote."""
+    listed = [one for one in found.carriers if one.writer.name != "biases"][:LISTED]
     heads = [one for one in listed if one.writer.head is not None]
     if not heads:
         return
@@ -127,15 +132,11 @@ def _way_back(run: Reading, cell: Cell, listed: list[Carrier], trail: list[Cell]
             )
 
 
-def _check(run: Reading, cell: Cell, listed: list[Carrier]) -> None:
+def _check(found: Explained) -> None:
     """What really becomes of the cell when the strongest writer is taken out of the head's queries or keys."""
-    taken = next((one for one in listed if one.writer.name != "distance"), None)
-    if taken is None:
+    if found.taken is None:
         return
-    without = without_source(run, layer=cell.layer, head=cell.head, side=taken.side, source=taken.writer.name)
-    found = check(run, without, layer=cell.layer, head=cell.head, query=cell.query, key=cell.key)
-    name, what = taken.writer.name, "queries" if taken.side == "query" else "keys"
+    name, what = found.taken.writer.name, "queries" if found.taken.side == "query" else "keys"
     st.markdown(f"**And does it matter?** Measured, with what {name} wrote taken out of this head's {what} alone:")
-    st.dataframe(found, hide_index=True, width="content", key="why_check")
-    moved = not bool((run.logits.argmax(dim=-1) == without.logits.argmax(dim=-1)).all())
-    st.caption("Some prediction becomes another one." if moved else "No prediction becomes another one.")
+    st.dataframe(found.check, hide_index=True, width="content", key="why_check")
+    st.caption("Some prediction becomes another one." if found.is_moved else "No prediction becomes another one.")

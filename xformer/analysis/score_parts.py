@@ -63,7 +63,11 @@ def why(reading: Reading, *, layer: int, head: int, query: int, key: int, agains
 
     Raises `UnavailableError` where the parts are out of reach, `InputError` for a cell that is masked or not there.
     """
-    parts = score_parts(reading, layer=layer, head=head, query=query, key=key, against=against)
+    return table_of(score_parts(reading, layer=layer, head=head, query=query, key=key, against=against))
+
+
+def table_of(parts: ScoreParts) -> pd.DataFrame:
+    """See `why`."""
     rows = [
         {
             "query_source": a.name,

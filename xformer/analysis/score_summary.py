@@ -51,18 +51,26 @@ def explains(parts: ScoreParts) -> Carrier | None:
     return best if best.share >= MOST else None
 
 
-def without_source(reading: Reading, *, layer: int, head: int, side: Side, source: str) -> Reading:
+def without_source(
+    reading: Reading, *, layer: int, head: int, side: Side, source: str, parts: ScoreParts | None = None
+) -> Reading:
     """The same run with what `source` wrote taken out of one head's queries, or of its keys, at all positions.
+
+    `parts` are those of any cell of that head where they are known.
 
     Raises `InputError` where nobody of that name wrote into the stream before that layer.
     """
     site = reading.attention_site(layer)
-    parts = sides(reading, site)[0 if side == "query" else 1]
-    names = [writer.name for writer in parts.writers]
+    short: Literal["q", "k"] = "q" if side == "query" else "k"
+    if parts is None:
+        written = sides(reading, site)[0 if side == "query" else 1]
+        writers, reads = written.writers, read_by_head(reading, site, written, short, head)
+    else:
+        writers, reads = (parts.query_writers if side == "query" else parts.key_writers)[:-1], parts.reads[side]
+    names = [writer.name for writer in writers]
     if source not in names:
         raise InputError(f"Nobody called {source!r} wrote what this layer reads; it was {', '.join(names)}.")
-    short: Literal["q", "k"] = "q" if side == "query" else "k"
-    read = read_by_head(reading, site, parts, short, head)[names.index(source)]  # [pos, d_head]
+    read = reads[names.index(source)]  # [pos, d_head]
     name = f"{site.path}.{short}"
     left = reading[name].clone()
     left[0, head] -= read.to(left.dtype)

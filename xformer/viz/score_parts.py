@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import altair as alt
 import pandas as pd
 
@@ -13,18 +15,32 @@ SHOWN = 7
 """So many writers of each side have a row or a column of their own; the others share one."""
 RANKED = 10
 CELL = 26
-OTHERS = "all others"
+OTHERS, HEADS = "all others", "all heads"
 _SHORT = {"feed-forward": "ffn"}
 
 
 def why(
-    reading: Reading, *, layer: int, head: int, query: int, key: int, against: int | None = None, dark: bool = False
+    reading: Reading,
+    *,
+    layer: int,
+    head: int,
+    query: int,
+    key: int,
+    against: int | None = None,
+    opened: Sequence[str] | None = None,
+    table: pd.DataFrame | None = None,
+    dark: bool = False,
 ) -> alt.HConcatChart:
-    """`analysis.why`: the pairs that add most to the key's advantage, and all of them as a matrix, the strongest first."""
-    frame = why_table(reading, layer=layer, head=head, query=query, key=key, against=against)
-    frame = frame.replace({"query_source": _SHORT, "key_source": _SHORT}, regex=True)
+    """`analysis.why`: the pairs that add most to the key's advantage, and all of them as a matrix, the strongest first.
+
+    Of the layers `opened` ("layer 3") the matrix has each head for itself, of the others all heads together; None: each of all.
+    `table` is that of `analysis.why` where it has been made already.
+    """
+    if table is None:
+        table = why_table(reading, layer=layer, head=head, query=query, key=key, against=against)
+    frame = table.replace({"query_source": _SHORT, "key_source": _SHORT}, regex=True)
     ranked = frame.head(RANKED).assign(pair=lambda f: f["query_source"] + "  ×  " + f["key_source"])
-    cells, orders = _gathered(frame)
+    cells, orders = _gathered(frame if opened is None else _closed(frame, opened))
     limit = max(map(abs, [*cells["advantage"].tolist(), *ranked["advantage"].tolist()])) or 1.0
     colour = alt.Color("advantage:Q", scale=alt.Scale(**vega_scale(diverging(dark), -limit, limit)), legend=None)
     hover = [
@@ -62,6 +78,18 @@ def why(
         .properties(width=CELL * len(columns), height=CELL * len(rows))
     )
     return alt.hconcat(bars, matrix, spacing=24)
+
+
+def _closed(frame: pd.DataFrame, opened: Sequence[str]) -> pd.DataFrame:
+    """The heads of a layer as one source, but for those layers that are opened."""
+
+    def of_layer(source: str) -> str:
+        layer, is_head, _ = source.rpartition(" · head ")
+        return f"{layer} · {HEADS}" if is_head and layer not in opened else source
+
+    sources = {side: [of_layer(source) for source in frame[side].tolist()] for side in ("query_source", "key_source")}
+    summed = frame.assign(**sources).groupby([*sources], as_index=False)
+    return pd.DataFrame(summed[["score", "advantage"]].sum())
 
 
 def _gathered(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[list[str]]]:
