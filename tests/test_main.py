@@ -66,6 +66,14 @@ def test_train_eval_trace_and_runs_hang_together(
         (["trace", MIRROR, "--input", "3", "--out", "{tmp}"], "must name a file ending in .safetensors or .npz"),
         (["trace", MIRROR, "--input", "3", "--out", "{tmp}/x.npz/"], "must name a file ending in .safetensors or .npz"),
         (["trace", MIRROR, "--input", "3", "--out", f"{MIRROR}/card.json/x.npz"], "card.json: "),
+        (["export", MIRROR, "--input", "3 99", "--out", "{tmp}/x.html"], "“99” is not one"),
+        (["export", MIRROR, "--input", "3", "--out", "{tmp}/x.pdf"], "--out must name a file ending in .html"),
+        (
+            ["export", MIRROR, "--input", "3", "--out", "{tmp}/x.html", "--head", "0.1"],
+            "must be one of the model's heads",
+        ),
+        (["export", MIRROR, "--input", "3", "--out", "{tmp}/x.html", "--head", "two"], "must be a layer and a head"),
+        (["export", MIRROR, "--input", "3", "--out", "{tmp}/x.html", "--changes", "what"], "what"),
         (
             ["trace", MIRROR, "--input", "3", "--out", f"{MIRROR}/model.safetensors"],
             "would write over the model itself",

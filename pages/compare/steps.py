@@ -6,6 +6,7 @@ from pages.compare.comparison import Comparison
 from pages.shared.call import Call
 from pages.shared.picture import footer, table
 from xformer import analysis, viz
+from xformer.widgets.page import comparison_page
 
 
 def steps_panel(comparison: Comparison, step: int) -> None:
@@ -16,4 +17,11 @@ def steps_panel(comparison: Comparison, step: int) -> None:
         Call(viz.divergence_by_step, (rollouts,)),
         Call(viz.likeliest_tokens, (rollouts,), {"step": step}),
     ]
-    footer(comparison, "steps", calls, table(comparison, analysis.predictions_by_step, rollouts))
+    numbers = table(comparison, analysis.predictions_by_step, rollouts)
+    footer(comparison, "steps", calls, numbers, page=lambda: _standalone(comparison, step))
+
+
+def _standalone(comparison: Comparison, step: int) -> str:
+    """The ruler as a page of its own, that begins at this step."""
+    names = ", ".join(rollout.name for rollout in comparison.rollouts())
+    return comparison_page({**comparison.data(), "start": step}, [names])

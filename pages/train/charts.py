@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from pages.shared.layout import chart_spec, is_dark
-from pages.shared.notebook import csv, heads_from_1, menu
+from pages.shared.notebook import csv, heads_from_1, html, menu
 from pages.shared.script import script
 from pages.train.film import Film, head_names
 from xformer.tasks import Task
@@ -83,8 +83,10 @@ def head_panel(film: Film, task: Task, steps: int, shown: int | None, marks: Map
     _show(with_marks(wide, shown, marks.items()), curves, steps, TALL, False)
 
 
-def code_and_csv(entry: Entry, rows: list[dict[str, Any]], film: Film, example: Example, step: int | None) -> None:
-    """The code for the curves and for the picture of the shown step, and their numbers as files."""
+def code_and_files(
+    entry: Entry, rows: list[dict[str, Any]], film: Film, example: Example, step: int | None, page: Callable[[], str]
+) -> None:
+    """The code for the curves and for the picture of the shown step, their numbers as files, and the player as a `page`."""
     lines = [
         "import os, xformer",
         "from xformer.training.run_store import RunStore",
@@ -106,6 +108,8 @@ def code_and_csv(entry: Entry, rows: list[dict[str, Any]], film: Film, example: 
         st.code(script(lines), language="python", width=900)
         csv(lambda: metrics_frame(rows), "metrics", entry.id, "Metrics as CSV")
         csv(lambda: heads_from_1(film.table()), "heads", entry.id, "Head scores as CSV")
+        if film.frames:
+            html(page, "training", entry.id)
 
 
 def _show(data: pd.DataFrame, curves: Curves, steps: int, height: int, log: bool) -> None:

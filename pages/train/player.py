@@ -12,10 +12,32 @@ from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.training.entry import Entry
 from xformer.viz.film import pack_film
+from xformer.widgets.page import film_page
 
 
 def play(entry: Entry, task: Task, example: Example, film: Film, exact: Sequence[tuple[int, float]]) -> Rest:
     """Draw the player of a run, and return where it rests."""
+    is_live = entry.is_active or entry.state == "queued"
+    packed = _packed(entry, task, example, film, exact, live=is_live, told=player_target(entry.id))
+    return training_player(packed, key=film_key(entry.id))
+
+
+def standalone(entry: Entry, task: Task, example: Example, film: Film, exact: Sequence[tuple[int, float]]) -> str:
+    """The player as a page of its own, at the last frame that there is."""
+    packed = _packed(entry, task, example, film, exact, live=False, told=(1, None))
+    return film_page(packed, [f"{entry.name}: {task.vocabulary.text(list(example.source))}", f"run {entry.id}"])
+
+
+def _packed(
+    entry: Entry,
+    task: Task,
+    example: Example,
+    film: Film,
+    exact: Sequence[tuple[int, float]],
+    *,
+    live: bool,
+    told: tuple[int, int | None],
+) -> bytes:
     is_pair = example.target is not None
     if task.n_patches:  # its tokens are patches: the picture names them
         reads = {"right answer": [task.vocabulary.labels[token] for token in example.answer]}
@@ -23,7 +45,7 @@ def play(entry: Entry, task: Task, example: Example, film: Film, exact: Sequence
         reads = {"source" if is_pair else "reads": task.position_names(example.stream[0].tolist())}
     if example.target is not None:
         reads["decoder reads"] = task.position_names(example.target[0].tolist())
-    packed = pack_film(
+    return pack_film(
         film.layers,
         film.frames,
         reads=reads,
@@ -33,11 +55,10 @@ def play(entry: Entry, task: Task, example: Example, film: Film, exact: Sequence
         exact=exact,
         marks=[(step, words) for step, words in moments(film, exact).items()],
         best=_best(film),
-        live=entry.is_active or entry.state == "queued",
-        told=player_target(entry.id),
+        live=live,
+        told=told,
         judged=task.has_right_answer(example.source),
     )
-    return training_player(packed, key=film_key(entry.id))
 
 
 def moments(film: Film, exact: Sequence[tuple[int, float]]) -> dict[int, str]:

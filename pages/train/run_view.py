@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import streamlit as st
 
 from pages.components.training_player import resting
 from pages.shared import run_store
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import what_to_notice
-from pages.train.charts import HEIGHT, TALL, code_and_csv, head_panel, metric_chart
+from pages.train.charts import HEIGHT, TALL, code_and_files, head_panel, metric_chart
 from pages.train.controls import controls
 from pages.train.develop import GOES_ON, film_of, nothing_yet
 from pages.train.metrics import rows_so_far, thinned_curve
 from pages.train.notes import notes
-from pages.train.player import moments, play
+from pages.train.player import moments, play, standalone
 from pages.train.probe import ask_probe
 from pages.train.run_actions import run_actions
 from pages.train.state import NEW, film_key, share, show_complaint, show_run, train_state
@@ -112,7 +114,8 @@ def _live(run: str, who: str, moves: bool) -> None:
             "More curves", MORE, default=MORE[0], required=True, key="train_more", persist_state="session",
             label_visibility="collapsed",
         )  # fmt: skip
-        code_and_csv(entry, rows, film, example, step)
+        page = partial(standalone, entry, task, example, film, exact)
+        code_and_files(entry, rows, film, example, step, page)
     if more == HEADS:
         head_panel(film, task, steps, step, marks)
     elif more == NORM:
