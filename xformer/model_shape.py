@@ -10,7 +10,7 @@ Everything that is drawn of a model, and every change that a link names, asks th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Literal
 
@@ -67,6 +67,8 @@ class ModelShape:
     """The function inside its feed-forward layers: "relu", "gelu", …; "" where it is none that has a name here."""
     joined: frozenset[str] = frozenset()
     """The layers after which the stream has no state of its own, as what they add is added together with what others do."""
+    experts: Mapping[str, int] = field(default_factory=dict)
+    """How many experts each feed-forward layer chooses among, by its path; none where it has no router that was found."""
     is_read_only: bool = False
     """Whether nothing inside a run can be changed: see `READ_ONLY`."""
     image: int = 0

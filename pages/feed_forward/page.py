@@ -6,6 +6,7 @@ import streamlit as st
 
 from pages.feed_forward.activations import activations_panel
 from pages.feed_forward.choices import ask_choice, ask_picture
+from pages.feed_forward.experts import experts_panel
 from pages.feed_forward.firing import firing_panel
 from pages.feed_forward.one_neuron import one_neuron_panel
 from pages.feed_forward.token_neurons import token_neurons_panel
@@ -25,6 +26,8 @@ PANELS = {
 def page() -> None:
     view = open_page("Feed-forward", "What do the neurons do?")
     prediction_panel(view)
+    if view.shape.experts:
+        panel(experts_panel, view)
     if view.original().feed_forward and not view.shape.neurons:
         st.info(
             "The feed-forward layers of this model have no neurons that can be told apart, as where experts are chosen for "

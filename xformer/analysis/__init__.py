@@ -30,6 +30,7 @@ __getattr__, __dir__, __all__ = attach(
         "decision_rows": "decision",
         "divergence_by_step": "divergence",
         "exciting_inputs": "neuron_survey",
+        "expert_weights": "experts",
         "filter_components": "filters",
         "firing": "neuron_survey",
         "gap_fillings": "same_text",

@@ -26,6 +26,7 @@ __getattr__, __dir__, __all__ = attach(
         "decision_lens": "decision",
         "decision_rows": "decision",
         "divergence_by_step": "divergence",
+        "expert_weights": "experts",
         "filter_components": "filters",
         "firing": "feed_forward",
         "head_effects": "silenced_heads",

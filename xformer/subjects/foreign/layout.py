@@ -21,9 +21,11 @@ from xformer.subjects.foreign.block_layout import BlockLayout, Sublayer, block_l
 from xformer.subjects.foreign.neuron_layout import neuron_taps
 from xformer.subjects.foreign.probe import Attention, Call, Probe
 from xformer.subjects.foreign.projections import ProjectionPlace, heads_side_by_side, projection_place
+from xformer.subjects.foreign.router import is_router
 
-Side = Literal["in", "out", "adds", "angles"]
-"""Where an activation is met: what a module takes, what it gives, what it adds to the stream, the angles of a rotation."""
+Side = Literal["in", "out", "adds", "angles", "experts"]
+"""Where an activation is met: what a module takes, what it gives, what it adds to the stream, the angles of a rotation, the
+choice of a router."""
 
 
 @dataclass(frozen=True)
@@ -213,6 +215,8 @@ def _name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Sit
             Tap(adds.path, "out", adds.number, f"{ffn.path}.out", parts.feed_forward.factor, adds.is_changed_later)
         )
         after_attention = 0 if parts.is_parallel else parts.attention[-1].adds.end
+        routers = (call for call in seen.inside(block) if after_attention < call.begin < adds.end and is_router(call))
+        layout.taps += [Tap(call.path, "experts", call.number, f"{ffn.path}.experts") for call in routers][:1]
         for module, side, number, name in neuron_taps(seen, block, adds, after_attention, members[-1][1]):
             layout.taps.append(Tap(module, side, number, f"{ffn.path}.{name}"))
             if name == "post":

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from xformer.subjects.foreign.active_run import ActiveRun, active_run
 from xformer.subjects.foreign.layout import Layout, Side
+from xformer.subjects.foreign.router import dense, routing, sparse
 
 
 def set_taps(model: nn.Module, layout: Layout, *, by_softmax: bool) -> None:
@@ -30,6 +31,8 @@ def set_taps(model: nn.Module, layout: Layout, *, by_softmax: bool) -> None:
             module.register_forward_pre_hook(_taking(path, found), with_kwargs=True)
         elif side == "angles":
             module.register_forward_hook(_turning(path, found))
+        elif side == "experts":
+            module.register_forward_hook(_routing(path, found))
     for path in dict.fromkeys(path for path, side in by_place if side in ("out", "adds")):
         adds, out = (_by_number(by_place.get((path, side), {})) for side in ("adds", "out"))
         model.get_submodule(path).register_forward_hook(
@@ -132,6 +135,27 @@ def _turning(path: str, found: Sequence[tuple[str, ...]]) -> Callable[..., Any]:
             return None
         length = torch.hypot(cosine, sine)
         return (changed.cos() * length, changed.sin() * length)
+
+    return hook
+
+
+def _routing(path: str, found: Sequence[tuple[str, ...]]) -> Callable[..., Any]:
+    """The weights of all experts, from a router's choice of some."""
+
+    def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        run = active_run()
+        names = () if run is None else _names(run, path, "experts", found)
+        where = routing(output) if names else None
+        if run is None or where is None:
+            return None
+        scores, weights, numbers = (output[at] for at in where)
+        every = dense(weights, numbers, scores.shape[-1])
+        changed = _through(run, names, every)
+        if changed is every:
+            return None
+        given = list(output)
+        given[where[1]], given[where[2]] = sparse(changed, numbers.shape[-1])
+        return type(output)(given)
 
     return hook
 
