@@ -70,6 +70,8 @@ def propose(subject: Subject, model: str, text: str) -> str:
             other = one_token_changed(subject, subject.input.read(text))
         except InputError:
             return text
+        if other is None and subject.shape.image and not subject.input.missing:  # another image, that is
+            return subject.input.random(0)
         return text if other is None else subject.input.text(other)
 
     return shared.get(("second input", model, text), make)

@@ -36,7 +36,7 @@ def in_link(app: AppTest, name: str) -> str:
     return found[0] if isinstance(found, list) else found
 
 
-@pytest.mark.parametrize("model", ["reverse", "induction", "reverse-seq2seq", "sort", "characters"])
+@pytest.mark.parametrize("model", ["reverse", "induction", "reverse-seq2seq", "sort", "characters", "digits"])
 def test_each_task_begins_with_a_pair_of_its_own(open_page: Open, model: str) -> None:
     app = open_page(PAGE, model=model, compare="pairs")
     assert not app.exception

@@ -63,7 +63,7 @@ def patching_map(
     n, high = len(columns), row_height(len(rows))
     title = {"stream": "position · token", "head": "head", "neurons": "neurons"}[part]
     flat = n * max(map(len, columns)) <= LETTERS
-    axis = alt.Axis(labelAngle=0 if flat else -60, orient="top", labelOverlap=n > TIGHT, labelLimit=110)
+    axis = alt.Axis(labelAngle=0 if flat else -60, orient="top", labelOverlap=n > TIGHT, labelLimit=150)
     x = alt.X("column:N", sort=columns, title=title, axis=axis)
     beside = alt.Axis(labelLimit=240, labelOverlap=False, labelFlush=False)
     y = alt.Y("where:N", sort=rows, title=None, axis=beside)
