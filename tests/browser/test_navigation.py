@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlparse
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import Visit, click
+from tests.browser.conftest import Visit, click, quiet
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 Visiting = Callable[..., Visit]
@@ -40,6 +40,8 @@ def test_the_sidebar_keeps_the_model_the_input_and_the_mask_and_one_back_leaves_
     expect(page.locator(".st-key-input input")).to_have_value("1 2 3 4")
     page.go_back()
     page.wait_for_function("location.pathname === '/feed_forward'")
+    expect(page.get_by_role("heading", name="Feed-forward")).to_be_visible()
+    quiet(page)
     page.go_forward()
     page.wait_for_function("location.pathname === '/bug_lab'")
     assert linked(page).items() >= WANTED.items()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,15 +14,10 @@ from tests.training.tiny import ARCHITECTURES, tiny_preset
 from xformer.checkpoints import load
 from xformer.errors import ConfigError, RunStoreError
 from xformer.model import Transformer
-from xformer.presets import Preset
-from xformer.tasks import Task
-from xformer.training import dispatch, jobs, liveness, process_state
+from xformer.training import jobs, liveness, process_state
 from xformer.training.loop import train
 from xformer.training.run_store import RunStore
 from xformer.training.snapshots import snapshot_file, snapshot_steps
-
-lightning = pytest.importorskip("lightning", reason="lightning is not installed: its integration was NOT tested")
-from xformer.integrations.lightning import AttentionSnapshots, LitTransformer  # noqa: E402
 
 # Lightning's own: about workers of data loaders, and what it uses of torch.
 pytestmark = [
@@ -29,28 +26,19 @@ pytestmark = [
 ]
 
 
-def fit(module: Any, preset: Preset, *callbacks: Any, steps: int | None = None) -> Any:
-    trainer = lightning.Trainer(
-        max_steps=steps or preset.train.steps,
-        gradient_clip_val=preset.train.clip_norm,
-        callbacks=list(callbacks),
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        limit_val_batches=0,
-    )
-    trainer.fit(module)
-    return trainer
+@pytest.fixture(scope="module")
+def their() -> ModuleType:
+    """Lightning, imported by the worker that needs it instead of by each that reads this file."""
+    pytest.importorskip("lightning", reason="lightning is not installed: its integration was NOT tested")
+    return importlib.import_module("tests.integrations.loops")
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_lightning_follows_our_own_loop(tmp_path: Path, architecture: str) -> None:
+def test_lightning_follows_our_own_loop(their: ModuleType, tmp_path: Path, architecture: str) -> None:
     preset = tiny_preset(architecture, steps=70, log_every=10, snapshot_every=0, weight_decay=0.1)
-    module = LitTransformer(preset)
-    snapshots = AttentionSnapshots(module.task, folder=tmp_path, every=10, held_out=preset.train.held_out)
-    fit(module, preset, snapshots)
+    module = their.LitTransformer(preset)
+    snapshots = their.AttentionSnapshots(module.task, folder=tmp_path, every=10, held_out=preset.train.held_out)
+    their.fit(module, preset, snapshots)
     [entry] = RunStore(tmp_path).entries()
     theirs, ours = RunStore(tmp_path).rows(entry.id), [report.row() for report in train(preset)]
     assert [row["step"] for row in theirs] == [row["step"] for row in ours] == [*range(10, 71, 10)]
@@ -61,44 +49,16 @@ def test_lightning_follows_our_own_loop(tmp_path: Path, architecture: str) -> No
         assert one["gradient_norm"] == pytest.approx(other["gradient_norm"], rel=5e-3)
 
 
-class Anybody(lightning.LightningModule):
-    """A module of somebody's own, with the model deep inside and data of its own."""
-
-    def __init__(self, preset: Preset, fail_at: int | None = None) -> None:
-        super().__init__()
-        self.task, self.fail_at = Task(preset.task), fail_at
-        self.inner = torch.nn.ModuleDict({"net": Transformer(preset.model)})
-
-    def training_step(self, batch: torch.Tensor, index: int) -> dict[str, torch.Tensor]:
-        if index == self.fail_at:
-            raise ZeroDivisionError("of their own")
-        logits = self.inner["net"](batch)
-        return {"loss": logits.square().mean()}
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.01)
-
-    def train_dataloader(self) -> Any:
-        return torch.utils.data.DataLoader([torch.ones(5, dtype=torch.long)] * 64, batch_size=2)
-
-
-class Watcher(lightning.Callback):
-    """Looks at the run store while Lightning trains, as the app would."""
-
-    def __init__(self, store: RunStore) -> None:
-        self.store, self.seen = store, []
-
-    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        dispatch.reconcile(self.store)
-        [entry] = self.store.entries()
-        held = liveness.is_held(self.store.folder_of(entry.id) / process_state.LOCK)
-        self.seen.append((entry.state, held, snapshot_steps(self.store.folder_of(entry.id))[-1]))
-
-
-def test_any_module_leaves_a_run_that_can_be_watched(tmp_path: Path) -> None:
+def test_any_module_leaves_a_run_that_can_be_watched(their: ModuleType, tmp_path: Path) -> None:
     preset, store = tiny_preset(), RunStore(tmp_path)
-    module, watcher = Anybody(preset), Watcher(RunStore(tmp_path))
-    fit(module, preset, AttentionSnapshots(module.task, folder=tmp_path, name="theirs", every=5), watcher, steps=12)
+    module, watcher = their.Anybody(preset), their.Watcher(RunStore(tmp_path))
+    their.fit(
+        module,
+        preset,
+        their.AttentionSnapshots(module.task, folder=tmp_path, name="theirs", every=5),
+        watcher,
+        steps=12,
+    )
     assert [state for state, _, _ in watcher.seen] == ["running"] * 12
     assert all(held for _, held, _ in watcher.seen)
     assert [step for _, _, step in watcher.seen] == [0] * 4 + [5] * 5 + [10] * 3
@@ -118,11 +78,11 @@ def test_any_module_leaves_a_run_that_can_be_watched(tmp_path: Path) -> None:
     assert module.inner["net"].training
 
 
-def test_a_failure_is_written_down_and_not_resumed_here(tmp_path: Path) -> None:
+def test_a_failure_is_written_down_and_not_resumed_here(their: ModuleType, tmp_path: Path) -> None:
     preset, store = tiny_preset(), RunStore(tmp_path)
-    module = Anybody(preset, fail_at=7)
+    module = their.Anybody(preset, fail_at=7)
     with pytest.raises(ZeroDivisionError):
-        fit(module, preset, AttentionSnapshots(module.task, folder=tmp_path, every=5), steps=12)
+        their.fit(module, preset, their.AttentionSnapshots(module.task, folder=tmp_path, every=5), steps=12)
     [entry] = store.entries()
     assert (entry.state, entry.worker, entry.message) == (
         "failed",
@@ -134,35 +94,39 @@ def test_a_failure_is_written_down_and_not_resumed_here(tmp_path: Path) -> None:
     assert store.entry(entry.id).state == "failed"
 
 
-def test_the_app_can_stop_it(tmp_path: Path) -> None:
+def test_the_app_can_stop_it(their: ModuleType, tmp_path: Path) -> None:
     preset, store = tiny_preset(), RunStore(tmp_path)
-    module = Anybody(preset)
+    module = their.Anybody(preset)
 
-    class Stop(lightning.Callback):
+    class Stop(their.lightning.Callback):
         def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
             if trainer.global_step == 6:
                 jobs.stop(store, store.entries()[0].id)
 
-    trainer = fit(module, preset, AttentionSnapshots(module.task, folder=tmp_path, every=5), Stop(), steps=30)
+    trainer = their.fit(
+        module, preset, their.AttentionSnapshots(module.task, folder=tmp_path, every=5), Stop(), steps=30
+    )
     assert trainer.global_step == 10
     [entry] = store.entries()
     assert (entry.state, entry.step) == ("finished", 10)
 
 
-def test_a_module_without_one_of_our_models_is_refused(tmp_path: Path) -> None:
+def test_a_module_without_one_of_our_models_is_refused(their: ModuleType, tmp_path: Path) -> None:
     preset = tiny_preset()
-    module = Anybody(preset)
+    module = their.Anybody(preset)
     module.inner["other"] = Transformer(preset.model)
     with pytest.raises(ConfigError, match=r"exactly one xformer\.Transformer, got 2"):
-        fit(module, preset, AttentionSnapshots(module.task, folder=tmp_path), steps=3)
+        their.fit(module, preset, their.AttentionSnapshots(module.task, folder=tmp_path), steps=3)
     assert not RunStore(tmp_path).entries()
 
 
-def test_without_room_the_run_says_so_and_lightning_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_room_the_run_says_so_and_lightning_goes_on(
+    their: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     preset = tiny_preset("encoder", steps=20, log_every=10)
     monkeypatch.setenv("XFORMER_MAX_DISK", "1")
-    module = LitTransformer(preset)
-    fit(module, preset, AttentionSnapshots(module.task, folder=tmp_path, every=10))
+    module = their.LitTransformer(preset)
+    their.fit(module, preset, their.AttentionSnapshots(module.task, folder=tmp_path, every=10))
     [entry] = RunStore(tmp_path).entries()
     assert entry.state == "finished"
     assert entry.message.startswith("A snapshot of step 20 takes 0.1 MB. Runs and texts on this server take")
