@@ -20,6 +20,8 @@ from xformer.subjects import Subject, TaskModel
 FIRST, SECOND = "input", "pair_other"
 """The boxes; the first is the input of the other screens."""
 _STATE = "pair_inputs"
+DRAWN = 20
+"""So many images are drawn to find one that shows something else."""
 
 
 @dataclass
@@ -70,11 +72,18 @@ def propose(subject: Subject, model: str, text: str) -> str:
             other = one_token_changed(subject, subject.input.read(text))
         except InputError:
             return text
-        if other is None and subject.shape.image and not subject.input.missing:  # another image, that is
-            return subject.input.random(0)
+        if other is None and subject.shape.image:
+            return _another_image(subject, text)
         return text if other is None else subject.input.text(other)
 
     return shared.get(("second input", model, text), make)
+
+
+def _another_image(subject: Subject, text: str) -> str:
+    """One that shows something else: no single patch makes another digit."""
+    answer = subject.frame(subject.input.read(text)).answer
+    drawn = (subject.input.random(seed) for seed in range(DRAWN if not subject.input.missing else 0))
+    return next((other for other in drawn if subject.frame(subject.input.read(other)).answer != answer), text)
 
 
 def _examples(subject: Subject, model: str) -> None:

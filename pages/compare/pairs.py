@@ -18,6 +18,9 @@ from xformer.analysis.minimal_pair import why_no_pair
 from xformer.errors import InputError, XformerError
 from xformer.subjects import TaskModel
 
+SHORT = 64
+"""Tokens up to which every cell of a model of ours is measured at once."""
+
 
 def pairs_panel(looked: LookedAt, beside: DeltaGenerator) -> None:
     """Ask for the pair, show where it differs and what is measured, and draw the map; `beside` is room for buttons."""
@@ -33,11 +36,14 @@ def pairs_panel(looked: LookedAt, beside: DeltaGenerator) -> None:
         one, other = (resources.run(model, source) for source in sources)
         if why := why_no_pair(one, other):
             raise InputError(why)
+        if looked.edits or looked.mask != resources.MASKS[0]:
+            st.caption("The model is read as it was trained: what is changed on the other screens is left out here.")
         show_tokens(one, other)
         pair = ask_measure(one, other)
         found["output"] = str(pair.position)
         st.markdown(measured(pair))
-        found |= map_panel(PairView(model), pair, "exact" if isinstance(subject, TaskModel) else "quick")
+        is_small = isinstance(subject, TaskModel) and one.logits.shape[1] <= SHORT
+        found |= map_panel(PairView(model), pair, "exact" if is_small else "quick")
     except XformerError as error:
         st.info(escape_markdown(str(error)), icon=":material/compare_arrows:")
     texts = {"input": str(st.session_state[FIRST]), "other": str(st.session_state[SECOND])}

@@ -16,12 +16,14 @@ NAMES = (
     "model", "input", "mask", "edits", "layer", "head", "query", "key", "panel", "step", "pair", "a", "b", "c", "d", "mode",
     "reads", "run", "runs", "find", "sort", "order", "state", "tag", "x", "y", "curves", "smooth", "side", "pos", "goal",
     "draw", "paper", "text", "seed", "row", "vector", "bug", "own", "more", "window", "embed",
+    "compare", "other", "output", "answer", "instead", "part", "method", "cell",
 )  # fmt: skip
 MODELS = ("reverse", "reverse-seq2seq", "characters", "digits", "reverse-small@3", "0123abcd@5", "../x", "")
 VALUES = (
     "", "-1", "0", "1e309", "nan", "99999999999999999999", "%ED%A0%80", "%00", "%FF%FE", "../../etc/passwd", "$x$",
     "<script>alert(1)</script>", ":material/delete:", "1 2 3", "3 7 12 9", "silence:encoder.0.attn.99", "token:0.1",
     "cut:encoder.0.attn.0.0.0", "a~b~c", "reverse~top_k-99999999999999", "reverse~temperature-nan", "'; DROP TABLE runs; --",
+    "pairs", "head", "exact",
     "true", "[]", "{}", "∞", "😀" * 50, "a" * 5000, ",".join(["1"] * 2000), "drawn 16 16", "test -1", "test 99999999",
 )  # fmt: skip
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from pages.compare import pair_map, wait
 from pages.compare.pair_notes import map_notes
+from pages.shared.background_job import Job
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import Open, plain
 from xformer.analysis import patching_map
@@ -45,6 +48,7 @@ def test_each_task_begins_with_a_pair_of_its_own(open_page: Open, model: str) ->
     one, other = (app.text_input(key=key).value for key in ("input", "pair_other"))
     assert one != other
     pair = MinimalPair.of(*(read(f"checkpoints/{model}", text) for text in (one, other)))
+    assert pair.start - pair.goal > 1.0
     shown = said(app).replace("−", "-")
     assert f"First **{pair.start:+.2f}**" in shown
     assert f"Second **{pair.goal:+.2f}**" in shown
@@ -149,6 +153,30 @@ def test_a_long_exact_map_tells_how_far_it_is_and_can_be_stopped(
             break
         app.run()
     assert "Measured, a run for each cell." in said(app)
+
+
+@pytest.mark.parametrize("bar", [lambda job, ticks: pair_map._bar(job, 4, ticks=ticks), wait._bar])
+def test_work_that_was_stopped_goes_on_by_itself_again(
+    monkeypatch: pytest.MonkeyPatch, bar: Callable[[Job[Any], bool], None]
+) -> None:
+    """A click on “Go on” runs the bar alone, which does not tick: the page has to be drawn anew for it to."""
+    drawn = []
+    monkeypatch.setattr("streamlit.rerun", lambda: drawn.append("anew"))
+    for where in (pair_map, wait):
+        monkeypatch.setattr(where, "progress", lambda *args: None)
+    job: Job[Any] = Job(iter([]), "this")
+    job.cancel()
+    bar(job, False)
+    assert drawn == []
+    job.resume()
+    bar(job, False)
+    assert drawn == ["anew"]
+
+
+def test_what_is_changed_elsewhere_is_said_to_be_left_out(open_page: Open) -> None:
+    left_out = "what is changed on the other screens is left out"
+    assert left_out in said(open_page(PAGE, **LINK, mask="causal"))
+    assert left_out not in said(open_page(PAGE, **LINK))
 
 
 @pytest.mark.parametrize("part", ["stream", "head"])

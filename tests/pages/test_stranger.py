@@ -58,6 +58,7 @@ SCREENS = [
     ("residual", {"picture": "parts"}, 0, "out of reach"),
     ("residual", {"picture": "norms"}, 1, "the length of the residual stream"),
     ("compare", {"with": "characters"}, 0, "each character of what was typed"),
+    ("compare", {"compare": "pairs", "part": "head", "input": "12 7 3", "other": "12 8 3"}, 1, "measured **"),
     ("bug_lab", {}, 0, "it was not trained here"),
 ]
 
