@@ -13,6 +13,7 @@ function chip(lane, index) {
   if (judged) classes.push(right ? "right" : "wrong");
   if (lane.moved[index]) classes.push("moved");
   if (lane.tokens[index].length > 2) classes.push("long");
+  if ([...lane.tokens[index]].length > 6) classes.push("longest");
   const node = element(classes.join(" "), lane.tokens[index]);
   let spoken = `position ${index + lane.offset}: ${lane.tokens[index]}`;
   if (judged) {

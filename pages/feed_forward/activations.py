@@ -13,7 +13,7 @@ from pages.shared.picture import of_each_run
 from pages.shared.position_window import ask_window, shown_of
 from pages.shared.view import View
 from xformer import viz
-from xformer.viz.feed_forward import MOST_NEURONS_DRAWN
+from xformer.viz.feed_forward import MOST_NEURONS_DRAWN, clear_limit
 from xformer.viz.theme import signed_limit
 from xformer.words import percent
 
@@ -44,6 +44,7 @@ def activations_panel(view: View, choice: Choice) -> None:
         shown = ask_window(positions, "ff_from")
     runs = view.runs().values()
     whole = torch.cat([run[f"{path}.{stage}"][0] for run in runs])  # [pos of every run, d_ff]
+    limit, largest = (of(whole.numpy(force=True)) for of in (clear_limit, signed_limit))
     of_each_run(
         view,
         "activations",
@@ -53,7 +54,7 @@ def activations_panel(view: View, choice: Choice) -> None:
         order=order,
         positions=shown if len(shown) < len(positions) else None,
         neuron=choice.neuron,
-        limit=signed_limit(whole.numpy(force=True)) if len(runs) > 1 else None,
+        limit=limit if len(runs) > 1 else None,
     )
     what = f"Blue fires, orange is what {function} cuts off." if stage == "pre" else f"What {function} lets through."
     if stage == "post" and not relu:
@@ -64,9 +65,14 @@ def activations_panel(view: View, choice: Choice) -> None:
     muted = (
         " The layer is muted: this is computed, and then not added to the stream." if f"mute:{path}" in view.on else ""
     )
+    beyond = (
+        f" Colours end at {limit:.3g}: {int((whole.abs() > limit).sum())} of the activations are beyond, up to {largest:.3g}."
+        if limit < largest
+        else ""
+    )
     st.caption(
         f"{choice.title.capitalize()}: {n:,} neurons, one column each. {what} ▲ is neuron #{choice.neuron}. Drag to "
-        f"zoom, double-click to return.{few}{muted}{shown_of(positions, shown)}"
+        f"zoom, double-click to return.{few}{beyond}{muted}{shown_of(positions, shown)}"
     )
     share = (view.original()[f"{path}.post"][0] > 0).double().mean().item()
     whose = " in the original run" if view.is_changed else ""

@@ -14,7 +14,7 @@ from xformer.analysis.feed_forward import direct_logit_effect, top_neurons
 from xformer.reading import Reading, from_trace
 from xformer.trace import record
 from xformer.viz import feed_forward
-from xformer.viz.feed_forward import DEAD, FIRES, RESTS, by_mean
+from xformer.viz.feed_forward import DEAD, FIRES, RESTS, by_mean, clear_limit
 
 PATH, LAYER = "encoder.1.ffn", 1
 MODEL = random_model("encoder")
@@ -105,3 +105,14 @@ def test_one_neuron_by_position(before: Reading | None) -> None:
         ours = [row["activation"] for row in shown if row["run"] == name]
         assert ours == run[f"{PATH}.post"][0, :, 3].tolist()
     assert shown[2]["place"] == "2 · 3"
+
+
+def test_one_activation_that_dwarfs_all_others_does_not_take_their_colours() -> None:
+    values = np.random.default_rng(0).normal(size=(7, 311))
+    assert clear_limit(values) == np.abs(values).max()
+    values[0, 5] = 470.0
+    assert np.quantile(np.abs(values), 0.99) < clear_limit(values) < 10
+    sparse = np.zeros((7, 311))
+    sparse[2, 3] = 9.0  # nearly nothing fires: there is no usual activation
+    assert clear_limit(sparse) == 9.0
+    assert clear_limit(np.full((2, 3), np.nan)) == 1.0

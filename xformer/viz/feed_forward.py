@@ -30,12 +30,25 @@ ROWS_HEIGHT = 380
 """Pixels for the rows of a picture, so that it stands on a screen together with what changes it."""
 MOST_NEURONS_DRAWN, MOST_TOKENS_DRAWN = 1024, 40
 """So many neurons have a column of the map, and so many tokens one of the promotions."""
+DWARFS = 20
+"""An activation so many times larger than 99 of 100 others takes the colours from all of them."""
 FIRES, RESTS, DEAD = "fires at an average position", "silent there, fires elsewhere", "dead: fires nowhere"
 
 
 def by_mean(values: Float[np.ndarray, "pos neuron"]) -> Int[np.ndarray, " neuron"]:
     """The neurons in the order of their mean over the positions, the most active first."""
     return np.argsort(-values.mean(axis=0), kind="stable")
+
+
+def clear_limit(values: Float[np.ndarray, "*shape"]) -> float:
+    """Where the colours of activations end: at the largest; at a few times the usual large one where one dwarfs all others.
+
+    Some models have neurons that are hundreds of times stronger at their first token (Sun et al. 2024, arXiv:2402.17762).
+    """
+    largest = theme.signed_limit(values)
+    magnitudes = np.abs(values[np.isfinite(values)])
+    usual = float(np.quantile(magnitudes, 0.99)) if magnitudes.size else 0.0
+    return largest if usual == 0 or largest <= DWARFS * usual else 2 * usual
 
 
 def activations(
@@ -62,7 +75,7 @@ def activations(
     values = frame.drop(columns=["position", "token"]).to_numpy()  # [pos, neuron]
     runs = [run for run in (before, reading) if run is not None]
     whole = np.concatenate([run[f"{path}.{stage}"][0].numpy(force=True) for run in runs])
-    limit = theme.signed_limit(whole) if limit is None else limit
+    limit = clear_limit(whole) if limit is None else limit
     signed = stage != "post" or bool((whole < 0).any())
     is_sorted = order == "sorted"
     ranking = by_mean(runs[0][f"{path}.post"][0].numpy(force=True)) if is_sorted else np.arange(values.shape[1])

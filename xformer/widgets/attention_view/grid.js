@@ -9,7 +9,9 @@ class Grid {
     const fit = (width, height) => Math.floor(Math.max(30, Math.min((width - titles - 4) / columns - gap, height / layers.length - gap - below, 124)));
     // Beside the enlarged head where that leaves it room and the thumbnails a decent size; else above it.
     const narrow = fit(this.width - 28 - 570, 560), above = Math.max(fit(this.width, 340), Math.min(44, fit(this.width, 1e6)));
-    const beside = narrow >= 40, side = beside ? Math.min(narrow, 104) : above;
+    // Of many layers that do not fit in its height the grid scrolls beside it, as far as there is width.
+    const deep = narrow < 40 && fit(this.width - 28 - 570, 1e6) >= 36, beside = narrow >= 40 || deep;
+    const side = deep ? Math.min(fit(this.width - 28 - 570, 1e6), 44) : beside ? Math.min(narrow, 104) : above;
     const longest = (l) => Math.max(l.queries, l.keys), thumbs = [];
     let y = 24;
     const rows = layers.map((l, layer) => {
@@ -19,13 +21,14 @@ class Grid {
       y += h + gap + below;
       return row;
     });
-    return { titles, columns, gap, side, rows, thumbs, beside, width: titles + columns * (side + gap) + 2, height: y + 2, below };
+    return { titles, columns, gap, side, rows, thumbs, beside, width: titles + columns * (side + gap) + 2, height: y + 2, below, deep };
   }
 
   drawGrid() {
     const { theme, patterns } = this, g = (this.gridAt = this.gridGeometry());
     this.body.classList.toggle("beside", g.beside);
-    this.detail = g.beside ? this.width - g.width - 28 : this.width;
+    this.body.classList.toggle("deep", g.deep);
+    this.detail = g.beside ? this.width - g.width - 28 - (g.deep ? 14 : 0) : this.width;
     this.grid.resize(g.width, g.height, theme.dpr);
     const at = this.grid.clear(this.grid.base);
     at.textBaseline = "middle";
