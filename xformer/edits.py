@@ -131,6 +131,25 @@ class Scale:
 
 
 @dataclass(frozen=True)
+class Steer:
+    """Add a vector, times a scale, to an activation at every position, or at some."""
+
+    name: str
+    vector: Tensor = field(repr=False)
+    scale: float
+    positions: tuple[int, ...] | None = None
+
+    def apply(self, name: str, value: Tensor) -> Tensor:
+        if self.vector.shape != value.shape[-1:]:
+            raise EditError(
+                f"{name} has the shape {list(value.shape)}, so a vector of {value.shape[-1]} numbers can be added at its "
+                f"positions, got one of the shape {list(self.vector.shape)}."
+            )
+        added = value + self.scale * self.vector.to(value.device, value.dtype)
+        return _at_positions(name, value, self.positions, added)
+
+
+@dataclass(frozen=True)
 class ZeroPositions:
     """Take away everything that tells the model where a token is: added vectors, angles, biases of scores."""
 
@@ -155,7 +174,7 @@ class Watch:
         return point.clone()  # whoever goes on may write into what it is given
 
 
-AnyEdit = AblateHead | AblateNeuron | SetEdges | SetMask | SetCausal | Replace | Scale | ZeroPositions | Watch
+AnyEdit = AblateHead | AblateNeuron | SetEdges | SetMask | SetCausal | Replace | Scale | Steer | ZeroPositions | Watch
 
 
 def ablate_head(attention: str, head: int) -> AblateHead:
@@ -213,6 +232,18 @@ def scale(name: str, factor: float, *, heads: Iterable[int] | None = None) -> Sc
     if not math.isfinite(factor):
         raise EditError(f"A factor must be a finite number, got {factor}; for example 0.5.")
     return Scale(name, factor, _tuple(heads))
+
+
+def steer(
+    name: str, vector: Float[Tensor, " width"], scale: float = 1.0, *, positions: Iterable[int] | None = None
+) -> Steer:
+    """Add `scale` · `vector` to the activation `name`, at every position unless some are named; see `analysis.steered`.
+
+    For example `steer("decoder.3.resid_post", love - hate, 4.0)`.
+    """
+    if not (math.isfinite(scale) and bool(vector.isfinite().all())):
+        raise EditError(f"What is added must be finite numbers, got a scale of {scale}; for example 4.0.")
+    return Steer(name, vector, scale, _tuple(positions))
 
 
 def patch_from(

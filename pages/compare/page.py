@@ -21,6 +21,7 @@ from pages.compare.players import ask_players, players_in_link
 from pages.compare.rows import rows_panel
 from pages.compare.ruler import ask_step, take_step_of_link
 from pages.compare.state import state
+from pages.compare.steering import steering_panel
 from pages.compare.steps import steps_panel
 from pages.compare.texts import compares_texts, texts_panel
 from pages.compare.together import why_not_together
@@ -33,7 +34,7 @@ from pages.shared.layout import what_to_notice
 from pages.shared.link_widgets import choose
 from xformer.reading import Reading
 
-MODES = {"players": "two to four models", "pairs": "two inputs of one model"}
+MODES = {"players": "two to four models", "pairs": "two inputs of one model", "steering": "one model, steered"}
 PANELS = {
     "steps": "how sure",
     "attention": "where they looked",
@@ -55,6 +56,9 @@ def page() -> None:
         beside = st.container(horizontal=True, gap="small", width="content")
     if what == "pairs":
         pairs_panel(looked, beside)
+        return
+    if what == "steering":
+        steering_panel(looked)
         return
     if "a" not in st.query_params and compares_texts(looked.model):
         texts_panel(looked)

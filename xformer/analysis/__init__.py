@@ -66,6 +66,7 @@ __getattr__, __dir__, __all__ = attach(
         "softmax_row": "random_products",
         "softmax_saturation": "random_products",
         "spectrum": "number_waves",
+        "steered": "steering",
         "survey": "neuron_survey",
         "vectors": "embeddings",
         "why": "score_parts",
