@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from pages.compare.pair_measure import signed
 from pages.shared.escape_markdown import escape_markdown
 from xformer.analysis.minimal_pair import MinimalPair, differing
 from xformer.analysis.patched_cells import Part, agreement
@@ -38,7 +39,7 @@ def map_notes(pair: MinimalPair, table: pd.DataFrame, part: Part) -> Iterator[st
     if (found := agreement(table)) is not None:
         yield (
             f"The quick map ranks the {found.n} parts that do anything like the exact one with a Spearman correlation of "
-            f"**{found.rho:.2f}** (1: the same order, 0: no relation)."
+            f"**{signed(int(found.rho * 100) / 100)}** (1: the same order, 0: no relation)."
         )
 
 
@@ -51,10 +52,12 @@ def _largest(table: pd.DataFrame, part: Part) -> str:
     if abs(share) < WORTH_A_WORD:
         said = f"no {what} alone carries a tenth of the difference."
     elif abs(share) < APART * abs(rest):
-        said = f"no {what} stands apart: {names[0]} carries {share:+.2f} of the difference, {names[1]} {rest:+.2f}."
+        said = (
+            f"no {what} stands apart: {names[0]} carries {signed(share)} of the difference, {names[1]} {signed(rest)}."
+        )
     else:
         more = f", {share / rest:.1f} times as much as the next" if share * rest >= NEARLY_NOTHING * abs(share) else ""
-        said = f"**{names[0]}** alone carries {share:+.2f} of the difference{more}."
+        said = f"**{names[0]}** alone carries {signed(share)} of the difference{more}."
     return said[0].upper() + said[1:] if "restored" in table else f"By the quick estimate, {said}"
 
 

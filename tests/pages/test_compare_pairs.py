@@ -198,8 +198,20 @@ def test_a_part_is_named_only_where_it_stands_apart() -> None:
     assert (
         notes(pair, heads.assign(restored=[0.01, 0.09]), "head") == "No head alone carries a tenth of the difference."
     )
+    assert "layer 2 · head 1 −0.45" in notes(pair, alike, "head")
     quick = notes(pair, heads.drop(columns="restored"), "head")
     assert quick.startswith("By the quick estimate, ")
+
+
+def test_a_rank_agreement_is_not_rounded_up_to_perfect() -> None:
+    pair = MinimalPair.of(*(read("checkpoints/reverse", text) for text in (SIX, "3 7 12 10 4 11")))
+    heads = patching_map(pair.reading, pair.source, part="head", exact=True)
+    ranks = [float(rank) for rank in range(1, len(heads) + 1)]
+    same = heads.assign(attributed=ranks, restored=ranks)
+    assert "**+1.00**" in notes(pair, same, "head")
+    ranks[:2] = ranks[1::-1]
+    assert "**+0.99**" in notes(pair, same.assign(restored=ranks), "head")
+    assert "Spearman" not in notes(pair, same.head(9), "head")
 
 
 def test_the_handing_over_is_told_where_it_was_measured_and_is_one_stretch() -> None:
