@@ -47,6 +47,12 @@ class Call:
         return self.draw.__name__
 
     @property
+    def is_chart(self) -> bool:
+        """Whether it surely draws a chart of Altair; else it may be a figure of Plotly, or it is a table on the screen."""
+        drawn = str(inspect.signature(self.draw).return_annotation)
+        return self.draw.__module__.startswith("xformer.viz") and drawn not in ("go.Figure", "Any")
+
+    @property
     def arguments(self) -> dict[str, Any]:
         """The options with the theme that the visitor sees, where the picture has one."""
         return {**self.options, **({"dark": is_dark()} if "dark" in inspect.signature(self.draw).parameters else {})}

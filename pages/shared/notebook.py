@@ -15,6 +15,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from pages.shared.figure_files import Figures, figure_files
 from pages.shared.script import script
 from xformer.training.spreadsheet import to_csv
 
@@ -45,18 +46,25 @@ def heading(text: str = "") -> None:
 
 
 def code_and_data(
-    lines: Sequence[str], table: Table | None, name: str, file: str, page: Callable[[], str] | None = None
+    lines: Sequence[str],
+    table: Table | None,
+    name: str,
+    file: str,
+    page: Callable[[], str] | None = None,
+    figures: Figures | None = None,
 ) -> None:
     """The “⋯” of a picture, at the last `heading` that has none yet, else here: call it after the picture, or before.
 
     It holds all the lines that draw the picture, as a script that shows it (see `script`), and its data as `file`-`name`.csv
-    where there is a table; a picture that can live in a page of its own as `file`-`name`.html, too.
+    where there is a table; its `figures` as SVG, PDF and PNG, and what can live in a page of its own as HTML.
     """
     with menu(name):
         st.code(script(lines), language="python", width=900)
         with st.container(horizontal=True, gap="small", key=f"files_{name}"):
             if table is not None:
                 csv(table, name, file)
+            if figures is not None:
+                figure_files(figures, name, file)
             if page is not None:
                 html(page, name, file)
 

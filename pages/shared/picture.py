@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 import pandas as pd
 import streamlit as st
@@ -19,7 +20,8 @@ from streamlit.delta_generator import DeltaGenerator
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call, Draw, Shown, Source, code, tables
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.layout import chart_spec, run_title
+from pages.shared.figure_files import Figures
+from pages.shared.layout import chart_spec, is_dark, run_title
 from pages.shared.notebook import Table, code_and_data
 from pages.shared.view import ORIGINAL, View
 from xformer.errors import UnavailableError
@@ -92,7 +94,20 @@ def footer(
     """The “⋯” of pictures that belong together: the lines that draw them after a remark, the table of them all, and the page
     that they can be."""
     numbers = (lambda: tables(calls)) if table is None else table
-    code_and_data([*remark, *code(calls)], numbers, name, view.model, page)
+    charts = [call for call in calls if call.is_chart]
+
+    def drawn() -> list[dict[str, Any]]:
+        return [chart_spec(call.key(view), call.make) for call in charts]
+
+    figures = Figures(drawn, _caption(charts), is_dark()) if charts else None
+    code_and_data([*remark, *code(calls)], numbers, name, view.model, page, figures)
+
+
+def _caption(calls: Sequence[Call]) -> str:
+    """How each of the runs that they show is read again, a line each, and the link to the screen."""
+    recipes = dict.fromkeys(str(reading.recipe) for call in calls for reading in call.all_readings())
+    link = f"{st.context.url}?{urlencode(st.query_params.to_dict())}" if st.context.url else ""
+    return "\n".join([*recipes, *filter(None, [link])])
 
 
 def table(view: Shown, tabulate: Callable[..., pd.DataFrame], *readings: Any, **options: Any) -> pd.DataFrame:

@@ -48,6 +48,7 @@ __getattr__, __dir__, __all__ = attach(
         "product_variances": "scaling",
         "projection": "vocabulary",
         "promotion": "feed_forward",
+        "save": "export",
         "rollout": "attention_rollout",
         "softmax_row": "scaling",
         "softmax_saturation": "scaling",

@@ -1,0 +1,97 @@
+"""Pictures as files: text stays text, nothing is a raster, every suffix is what it says, and a caption is no markup."""
+
+from __future__ import annotations
+
+import inspect
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import plotly.graph_objects as go
+import pytest
+
+import xformer
+from xformer.errors import InputError
+from xformer.viz import export
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def reading() -> xformer.Reading:
+    return xformer.read("checkpoints/reverse-small", "3 7 12")
+
+
+def drawn(text: str) -> ET.Element:
+    """The tree of an SVG."""
+    return ET.fromstring(text)
+
+
+def words(root: ET.Element) -> list[str]:
+    """What can be selected in it."""
+    return ["".join(node.itertext()) for node in root.iter(f"{SVG}text")]
+
+
+def test_a_chart_is_a_true_vector_with_its_words(reading: xformer.Reading, tmp_path: Path) -> None:
+    xformer.viz.save(xformer.viz.lens(reading), tmp_path / "lens.svg", caption="one <b>line</b>\nand another")
+    root = drawn((tmp_path / "lens.svg").read_text())
+    found = words(root)
+    assert {"embedding", "right answer", "probability"} <= set(found)
+    assert found[-2:] == ["one <b>line</b>", "and another"]
+    assert not list(root.iter(f"{SVG}image")), "a raster"
+
+
+def test_two_charts_stand_below_each_other_and_overlap_nowhere(reading: xformer.Reading) -> None:
+    chart = xformer.viz.norms(reading)
+    one, two = (drawn(export.svg([chart] * n)) for n in (1, 2))
+    inner = two.findall(f"{SVG}svg")
+    assert len(inner) == 2
+    ends = [float(node.attrib["y"]) + float(node.attrib["height"]) for node in inner]
+    assert float(inner[1].attrib["y"]) >= ends[0]
+    assert float(two.attrib["height"]) >= ends[1]
+    assert float(two.attrib["width"]) == float(one.attrib["width"])
+
+
+def test_what_takes_the_room_there_is_on_a_screen_is_wide(reading: xformer.Reading) -> None:
+    assert float(drawn(export.svg([xformer.viz.lens(reading)])).attrib["width"]) > export.WIDTH
+
+
+@pytest.mark.parametrize(("suffix", "start"), [(".pdf", b"%PDF"), (".png", b"\x89PNG"), (".html", b"<!DOCTYPE html>")])
+def test_a_file_is_what_its_name_says(reading: xformer.Reading, tmp_path: Path, suffix: str, start: bytes) -> None:
+    xformer.viz.save(xformer.viz.norms(reading), tmp_path / f"norms{suffix}")
+    assert (tmp_path / f"norms{suffix}").read_bytes().lstrip().startswith(start)
+
+
+def test_the_dark_theme_is_dark_to_the_edge(reading: xformer.Reading) -> None:
+    light, dark = (export.svg([xformer.viz.norms(reading, dark=of)], dark=of) for of in (False, True))
+    assert drawn(light).find(f"{SVG}rect").attrib["fill"] == "#ffffff"  # type: ignore[union-attr]
+    assert drawn(dark).find(f"{SVG}rect").attrib["fill"] == "#10141c"  # type: ignore[union-attr]
+    assert "#ffffff" not in dark.split("<g", 2)[0]
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "sentence"),
+    [
+        (alt.Chart(), "lens.jpg", r"saved as one of \.svg, \.pdf, \.png, \.html, got 'lens\.jpg'"),
+        (alt.Chart(), "lens", "saved as one of"),
+        (go.Figure(), "lens.svg", "Only a chart of Altair can be drawn as SVG, PDF or PNG, got Figure"),
+        (3, "lens.html", "A picture is what xformer.viz returns, got int"),
+        ([alt.Chart(), alt.Chart()], "lens.html", "One picture makes one page, got 2"),
+    ],
+)
+def test_what_cannot_be_saved_is_one_sentence_and_leaves_no_file(
+    what: Any, name: str, sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        xformer.viz.save(what, tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_may_be_a_figure_of_plotly_says_so() -> None:
+    """The screens offer SVG for everything else."""
+    unsure = {
+        name for name in xformer.viz.__all__
+        if str(inspect.signature(getattr(xformer.viz, name)).return_annotation) in ("go.Figure", "Any", "")
+    }  # fmt: skip
+    assert unsure == {"activations", "projection"}
