@@ -31,8 +31,8 @@ from xformer.subjects import Subject, TaskModel
 
 N = 16
 """Tokens that both go on with: steered, each takes a whole run."""
-MOST_SCALE = 5.0
-TEXTS = {"towards": "I love this, it is wonderful", "away": "I hate this, it is terrible"}
+MOST_SCALE, USUAL_DEPTH = 5.0, 0.7
+TEXTS = {"towards": "It was terrible", "away": "It was wonderful"}
 _OF_CHARACTERS = {"towards": "THE CLASS OF", "away": "the class of"}
 _WORDS = {"towards": "Towards", "away": "Away from"}
 Said = tuple[tuple[int, float], ...]
@@ -114,7 +114,7 @@ def _ask_strength(subject: Subject) -> tuple[int, float]:
     elif layer is not None:
         not_here("layer")
     if not 1 <= st.session_state.get("steering_layer", 0) <= n:
-        st.session_state["steering_layer"] = (n + 1) // 2
+        st.session_state["steering_layer"] = max(1, round(USUAL_DEPTH * n))
     st.session_state.setdefault("steering_scale", 1.0)
     if scale is not None:
         st.session_state["steering_scale"] = _number(scale)
