@@ -141,8 +141,8 @@ def test_no_false_alarm_on_any_fresh_architecture(architecture: str, norm: str, 
             positions=positions, **options,
         )  # fmt: skip
         model = xformer.Transformer(config, torch.Generator().manual_seed(5)).eval()
-        inputs = examination(config)
-        found = diagnose(inputs.record(model)).findings + diagnose(inputs.record(model), model=model).findings
+        trace = examination(config).record(model)
+        found = diagnose(trace).findings + diagnose(trace, model=model).findings
         for tokens in ([[3]], [[3, 5]], [[3, 3, 3, 3]], [[1, 2, 3, 4, 5, 6, 7]]):
             given = torch.tensor(tokens)
             found += diagnose(xformer.record(model, given, given[:, :5] if "-" in architecture else None)).findings

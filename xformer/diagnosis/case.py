@@ -10,6 +10,7 @@ from typing import Literal
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from xformer.diagnosis.trace_stack import TraceStack
 from xformer.trace import Trace
@@ -199,7 +200,7 @@ def tokens_that_count(tokens: Int[Tensor, "batch pos"], pad: int) -> Bool[Tensor
 
 def relative(apart: Tensor, whole: Tensor) -> float:
     """‖apart‖ / ‖whole‖ in double precision; 0 where both vanish, ∞ where only the whole does."""
-    above, below = apart.double().norm().item(), whole.double().norm().item()
+    above, below = vector_norm(apart.double()).item(), vector_norm(whole.double()).item()
     return above / below if below > 0 else (0.0 if above == 0 else float("inf"))
 
 
@@ -211,7 +212,7 @@ def centred(rows: Float[Tensor, "*row width"]) -> Float[Tensor, "row width"] | N
     """Rows less their mean, in double precision; None where they are all alike, so that nothing can be fitted to them."""
     rows = rows.double().flatten(0, -2)
     apart = rows - rows.mean(dim=0)
-    return apart if len(rows) >= 3 and apart.norm() > LEAST_SPREAD * rows.norm() else None
+    return apart if len(rows) >= 3 and vector_norm(apart) > LEAST_SPREAD * vector_norm(rows) else None
 
 
 def cells(layer: Layer, pattern: Tensor) -> Bool[Tensor, "batch 1 query key"] | None:
