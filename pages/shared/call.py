@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import pandas as pd
@@ -13,7 +13,6 @@ from pages.shared.layout import is_dark
 from pages.shared.notebook import heads_from_1
 from pages.shared.view import ORIGINAL
 from xformer import analysis
-from xformer.reading import Reading, Recipe
 
 Draw = Callable[..., Any]
 """A function of `xformer.viz`: readings and plain values in, a figure out."""
@@ -54,8 +53,17 @@ class Call:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The options with the theme that the visitor sees, where the picture has one."""
-        return {**self.options, **({"dark": is_dark()} if "dark" in inspect.signature(self.draw).parameters else {})}
+        """The options, with the theme that the visitor sees where they say none."""
+        return {**({"dark": is_dark()} if self.has_themes else {}), **self.options}
+
+    @property
+    def has_themes(self) -> bool:
+        """Whether it is drawn in another way on the dark theme."""
+        return "dark" in inspect.signature(self.draw).parameters
+
+    def in_theme(self, dark: bool) -> Call:
+        """The same for a theme, whoever asks: what draws a file is no part of a visit, and knows no theme."""
+        return replace(self, options={**self.options, "dark": dark}) if self.has_themes else self
 
     def make(self) -> Any:
         """The figure, or the table."""
@@ -101,16 +109,6 @@ class Call:
         return view.model, self.name, *(str(reading.recipe) for reading in self.all_readings()), repr(plain)
 
 
-def code(calls: Sequence[Call]) -> list[str]:
-    """The lines that read what is needed and make the pictures."""
-    readings = {id(reading): reading for call in calls for reading in call.all_readings()}
-    names = dict(zip(readings, _names(list(readings.values())), strict=True))
-    lines = ["import xformer"]
-    lines += [f"{names[number]} = {reading.recipe}" for number, reading in readings.items()]
-    written = [call.written(names) for call in calls]
-    return [*lines, written[0] if len(written) == 1 else f"[{', '.join(written)}]"]
-
-
 def tables(calls: Sequence[Call]) -> pd.DataFrame:
     """The tables of all calls below each other; where one compares with the run before, it has them all."""
     last = calls[-1].table()
@@ -125,17 +123,6 @@ def _known(values: Sequence[Any]) -> list[Source]:
     """What knows its recipe, among values and in lists among them."""
     nested = [_known(value) if isinstance(value, list | tuple) else [value] for value in values]
     return [one for values in nested for one in values if hasattr(one, "recipe")]
-
-
-def _names(readings: list[Source]) -> list[str]:
-    """What the code calls them: a model's own run beside a changed one is the original."""
-    if len(readings) == 1:
-        return ["r" if isinstance(readings[0], Reading) else type(readings[0]).__name__.lower()]
-    recipes = [reading.recipe for reading in readings]
-    own = [isinstance(one, Recipe) and not one.changes and one.causal is None for one in recipes]
-    if len(readings) == 2 and sum(own) == 1:
-        return ["original" if is_own else "changed" for is_own in own]
-    return [f"r{index}" for index in range(1, len(readings) + 1)]
 
 
 def _is_usual(draw: Draw, name: str, value: Any) -> bool:

@@ -18,7 +18,8 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.shared.byte_cache import shared
-from pages.shared.call import Call, Draw, Shown, Source, code, tables
+from pages.shared.call import Call, Draw, Shown, Source, tables
+from pages.shared.call_code import code
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.figure_files import Figures
 from pages.shared.layout import chart_spec, is_dark, run_title
@@ -94,7 +95,7 @@ def footer(
     """The “⋯” of pictures that belong together: the lines that draw them after a remark, the table of them all, and the page
     that they can be."""
     numbers = (lambda: tables(calls)) if table is None else table
-    charts = [call for call in calls if call.is_chart]
+    charts = [call.in_theme(is_dark()) for call in calls if call.is_chart]
 
     def drawn() -> list[dict[str, Any]]:
         return [chart_spec(call.key(view), call.make) for call in charts]

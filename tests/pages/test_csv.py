@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 
 import pandas as pd
 import pytest
 
+import xformer
+from pages.shared.call import Call
 from pages.shared.notebook import HEAD, heads_from_1
 from tests.pages.conftest import ROOT
+from xformer import viz
 from xformer.training.metric_files import metrics_csv
 from xformer.training.spreadsheet import to_csv
+from xformer.viz import theme
+from xformer.viz.export import svg
+from xformer.viz.theme import pick
 
 
 @pytest.mark.parametrize(
@@ -21,6 +28,16 @@ def test_heads_are_counted_from_1_and_the_header_says_so(first: int, heads: list
     table = heads_from_1(pd.DataFrame({"layer": "a", "head": heads}), first, no_head="mean")
     assert list(table.columns) == ["layer", HEAD]
     assert table[HEAD].tolist() == written
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_picture_as_a_file_has_the_theme_of_whoever_asked(dark: bool) -> None:
+    """It is drawn outside of the visit, where no theme is known."""
+    call = Call(viz.norms, (xformer.read(str(ROOT / "checkpoints/reverse-small"), "3 7 12"),)).in_theme(dark)
+    colours = json.dumps(call.make().to_dict())
+    assert (pick(theme.BACKGROUND, True) in svg([call.make()], dark=dark)) == dark
+    assert colours == json.dumps(viz.norms(*call.readings, dark=dark).to_dict())
+    assert colours != json.dumps(viz.norms(*call.readings, dark=not dark).to_dict())
 
 
 @pytest.mark.parametrize(
