@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.faults.disk import FOR_EVER, KILL
 from tests.faults.ground import LONG, SHORT, Ground, fresh, undisturbed
+from tests.faults.noted_calls import calls_of
 from tests.faults.trial import NotPossibleError, Trial
 from tests.faults.zygote import Fault, Zygote
 from xformer.errors import XformerError
@@ -29,7 +30,7 @@ WAYS = {
 
 def calls(zygote: Zygote, way: str, every: int, draw: random.Random) -> Iterator[Trial]:
     """Each call of a worker on the files of the run store and of its run, every `every`-th from a random one on."""
-    names = calls_of_a_worker(zygote)
+    names = calls_of(zygote, "a worker", _whole_run)
     for at in range(1 + draw.randrange(every), len(names) + 1, every):
         yield Trial(f"{way} at call {at}: {names[at - 1]}", partial(_refuse, zygote, way, at))
 
@@ -47,21 +48,11 @@ def _refuse(zygote: Zygote, way: str, at: int) -> None:
         ground.assert_like_undisturbed(run, undisturbed(zygote, SHORT))
 
 
-_calls: dict[str, list[str]] = {}
-
-
-def calls_of_a_worker(zygote: Zygote) -> list[str]:
-    """What a worker asks of the disk, in order."""
-    if not zygote.can_refuse:
-        raise NotPossibleError("there is no C compiler for the library that refuses")
-    if zygote.address not in _calls:
-        log = zygote.folder / "calls"
-        with fresh(zygote) as ground:
-            run = ground.submit(SHORT, Fault(calls=(0, 0, KILL), log=str(log)))
-            ground.wait(run, "the end", lambda entry: entry.state == "finished")
-            ground.wait_until_gone(ground.pid(run))
-        _calls[zygote.address] = [line.replace(run, "RUN") for line in log.read_text().splitlines()]
-    return _calls[zygote.address]
+def _whole_run(ground: Ground, fault: Fault) -> str:
+    run = ground.submit(SHORT, fault)
+    ground.wait(run, "the end", lambda entry: entry.state == "finished")
+    ground.wait_until_gone(ground.pid(run))
+    return run
 
 
 def full_disks(zygote: Zygote, n: int, draw: random.Random) -> Iterator[Trial]:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from tests.faults.ground import LONG, SHORT, Ground, aside, change_settings, fresh, undisturbed
+from tests.faults.ground import LONG, SHORT, change_settings, fresh, undisturbed
 from tests.faults.kill_faults import SLOW
+from tests.faults.presses import press
 from tests.faults.trial import Trial
-from tests.faults.zygote import NONE, Fault, Zygote
+from tests.faults.zygote import Fault, Zygote
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import load
 from xformer.errors import RunStoreError
@@ -70,22 +71,9 @@ def tabs(zygote: Zygote, n: int, draw: random.Random) -> Iterator[Trial]:
         yield Trial(name, partial(tries[name], zygote))
 
 
-def press_at_once(ground: Ground, n: int, **how: object) -> list[dict[str, str]]:
-    """What each of several tabs was told."""
-    results = [aside(ground.store.folder) / f"said-{number}" for number in range(n)]
-    at = time.monotonic() + 0.3
-    pids = [
-        ground.zygote.start("press", NONE, folder=str(ground.store.folder), at=at, result=str(result), **how)
-        for result in results
-    ]
-    for pid in pids:
-        ground.wait_until_gone(pid)
-    return [json.loads(result.read_text()) for result in results]
-
-
 def _start_at_once(zygote: Zygote) -> None:
     with fresh(zygote) as ground:
-        said = press_at_once(ground, 4, button="start", owner="ada", waiting=2)
+        said = press(ground, 4, button="start", owner="ada", waiting=2)
         entries = {entry.id for entry in ground.store.entries()}
         answers = [answer["answer"] for answer in said if "answer" in answer]
         # a tiny run may be over before the last tab is heard
@@ -103,7 +91,7 @@ def _resume_at_once(zygote: Zygote) -> None:
         ground.wait(run, "some steps", lambda entry: entry.step > 20)
         ground.kill(run)
         assert ground.wait_for_rest(run).state == "interrupted"
-        said = press_at_once(ground, 4, button="resume", run=run)
+        said = press(ground, 4, button="resume", run=run)
         assert all("answer" in answer or "nothing left to resume" in answer["error"] for answer in said)
         entry = ground.wait(run, "the end", lambda entry: entry.state == "finished")
         assert entry.turn == 2, "it was started more than once"

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import errno
-import json
 import random
 import time
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 from tests.faults.disk import KILL
-from tests.faults.ground import LONG, SHORT, Ground, aside, fresh, undisturbed
+from tests.faults.ground import LONG, SHORT, Ground, fresh, undisturbed
 from tests.faults.kill_faults import SLOW
-from tests.faults.trial import NotPossibleError, Trial
-from tests.faults.zygote import NONE, Fault, Zygote, end
+from tests.faults.noted_calls import calls_of
+from tests.faults.presses import press
+from tests.faults.trial import Trial
+from tests.faults.zygote import Fault, Zygote, end
 from xformer.training import liveness
 from xformer.training.process_state import LOCK
 
@@ -23,14 +23,14 @@ WAYS = {"the process ends": KILL, "no space": errno.ENOSPC, "an input/output err
 
 def presses(zygote: Zygote, way: str, every: int, draw: random.Random) -> Iterator[Trial]:
     """Each call that a server makes from a press on Start to the worker being there."""
-    names = calls_of_a_start(zygote)
+    names = calls_of(zygote, "a start", _start)
     for at in range(1 + draw.randrange(every), len(names) + 1, every):
         yield Trial(f"{way} at the server's call {at}: {names[at - 1]}", partial(_press, zygote, way, at))
 
 
 def _press(zygote: Zygote, way: str, at: int) -> None:
     with fresh(zygote) as ground:
-        said = press(ground, Fault(calls=(at, at, WAYS[way])), button="start")
+        [said] = press(ground, fault=Fault(calls=(at, at, WAYS[way])), button="start")
         entries = ground.store.entries()
         assert len(entries) <= 1, "one press, two runs"
         if "answer" in said:
@@ -45,27 +45,8 @@ def _press(zygote: Zygote, way: str, at: int) -> None:
             ground.assert_like_undisturbed(entry.id, undisturbed(zygote, SHORT))
 
 
-_calls: dict[str, list[str]] = {}
-
-
-def calls_of_a_start(zygote: Zygote) -> list[str]:
-    """What a server asks of the disk, in order."""
-    if not zygote.can_refuse:
-        raise NotPossibleError("there is no C compiler for the library that refuses")
-    if zygote.address not in _calls:
-        log = zygote.folder / "calls of a start"
-        with fresh(zygote) as ground:
-            run = press(ground, Fault(calls=(0, 0, KILL), log=str(log)), button="start")["answer"]
-        _calls[zygote.address] = [line.replace(run, "RUN") for line in log.read_text().splitlines()]
-    return _calls[zygote.address]
-
-
-def press(ground: Ground, fault: Fault = NONE, **how: Any) -> dict[str, Any]:
-    """A button pressed in a process of its own; what it said, nothing where it was killed."""
-    result = aside(ground.store.folder) / "said"
-    pid = ground.zygote.start("press", fault, folder=str(ground.store.folder), at=0.0, result=str(result), **how)
-    ground.wait_until_gone(pid)
-    return json.loads(result.read_text()) if result.exists() else {}
+def _start(ground: Ground, fault: Fault) -> str:
+    return press(ground, fault=fault, button="start")[0]["answer"]
 
 
 def restarts(zygote: Zygote, n: int, draw: random.Random) -> Iterator[Trial]:
