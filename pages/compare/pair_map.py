@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from pages.compare.pair_measure import measure_name, signed
-from pages.compare.pair_notes import HALF, cell_name, map_notes, shares_of
+from pages.compare.pair_notes import HALF, WHAT, cell_name, map_notes, shares_of
 from pages.compare.state import progress, state
 from pages.shared.background_job import TICK, Job
 from pages.shared.byte_cache import shared
@@ -67,8 +67,8 @@ def map_panel(view: PairView, pair: MinimalPair, usual: str) -> dict[str, str]:
         "large: choose a cell to measure it."
     )
     caption(
-        "Each cell alone is given what it was in the second run: 0 leaves the first run as it was, 1 makes it the second’s, "
-        f"beyond both ends is possible. {how}"
+        f"{WHAT[part]} Each alone is given what it was in the second run: 0 leaves the first run as it was, 1 makes it the "
+        f"second’s, beyond both ends is possible. {how}"
     )
     footer(view, "patching", [call], exact)
     if notes := list(map_notes(pair, exact, part)):

@@ -12,6 +12,11 @@ from pages.shared.escape_markdown import escape_markdown
 from xformer.analysis.minimal_pair import MinimalPair, differing
 from xformer.analysis.patched_cells import Part, agreement
 
+WHAT = {
+    "stream": "A cell is the stream at one position, after one layer.",
+    "head": "A cell is one head, at all positions.",
+    "neurons": "A cell is a group of neighbouring neurons of a layer, at all positions: each layer is cut into equal ones.",
+}
 WORTH_A_WORD = 0.1
 """A part that carries less of the difference is not named."""
 APART = 1.5

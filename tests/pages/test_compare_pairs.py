@@ -62,6 +62,7 @@ def test_the_link_restores_all_that_was_chosen(open_page: Open) -> None:
     assert {name: in_link(app, name) for name in link} == link
     assert "logit(12) − logit(5)" in said(app)
     assert "**layer 1 · head 4**: estimated" in said(app)
+    assert "A cell is one head, at all positions." in said(app)
     assert "Estimated for all at once" in said(app)
 
 
