@@ -22,7 +22,7 @@ from xformer.memory import BYTES_PER_FLOAT, LAYER_BYTES, free_bytes
 from xformer.reading import Reading
 from xformer.room import megabytes
 from xformer.subjects.foreign.any_module import AnyModule
-from xformer.subjects.foreign.shape import recorded_bytes
+from xformer.subjects.foreign.run_bytes import recorded_bytes
 from xformer.subjects.gradients import Measure, gradients
 from xformer.tasks.task import Example
 

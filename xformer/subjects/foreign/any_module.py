@@ -55,7 +55,10 @@ class AnyModule:
             module, _call, logits_of, (named,), _ids_of, is_causal=is_causal, n_target=_n_target
         )
         run = opened.run(named, n_batch=_n_batch(named))
-        return cls(opened, named, shape_of(opened, run, is_causal=is_causal, max_len=None), verification, name)
+        shape = shape_of(opened, run, is_causal=is_causal, max_len=None)
+        subject = cls(opened, named, shape, verification, name)
+        subject.__dict__["_n_keys"] = _n_keys(run)  # this very run has told
+        return subject
 
     @property
     def weights(self) -> ForeignWeights:
@@ -131,9 +134,16 @@ class AnyModule:
         if index < len(ids):
             return ids[index][:1]
         site = next(site for site in self.shape.attention if site.stack == stack and not site.is_cross)
-        name = f"{site.path}.pattern"
-        run = self.opened.run(self.inputs, n_batch=_n_batch(self.inputs), keep=(name,))
-        return torch.arange(run[name].shape[-1])[None]
+        return torch.arange(self._n_keys[f"{site.path}.pattern"])[None]
+
+    @cached_property
+    def _n_keys(self) -> dict[str, int]:
+        """How many positions each attention looks at with these inputs: only a run knows."""
+        return _n_keys(self.opened.run(self.inputs, n_batch=_n_batch(self.inputs), keep=("*.pattern",)))
+
+
+def _n_keys(run: Mapping[str, Tensor]) -> dict[str, int]:
+    return {name: value.shape[-1] for name, value in run.items() if name.endswith(".pattern")}
 
 
 def _named(inputs: ModuleInputs) -> Inputs:

@@ -27,13 +27,14 @@ from xformer.subjects.foreign.on_demand import OnDemand
 from xformer.subjects.foreign.opened import Inputs, OpenedModel
 from xformer.subjects.foreign.opening import Verification
 from xformer.subjects.foreign.purposes import purposes
-from xformer.subjects.foreign.shape import added_bytes, on_demand_bytes, recorded_bytes, shape_of
+from xformer.subjects.foreign.run_bytes import added_bytes, lengths, on_demand_bytes, recorded_bytes
+from xformer.subjects.foreign.shape import shape_of
 from xformer.subjects.foreign.small_pattern import plane_side, reduced
-from xformer.subjects.foreign.text_input import BETWEEN, TextPair, TextWithGaps, TokenizedText
+from xformer.subjects.foreign.text_framing import N_WRITTEN, framed_text
+from xformer.subjects.foreign.text_input import TextPair, TextWithGaps, TokenizedText
 from xformer.subjects.foreign.token_text import vocabulary
 from xformer.subjects.foreign.transformers_model import example_inputs, open_transformers
 from xformer.subjects.foreign.weights import ForeignWeights
-from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace
 
@@ -43,8 +44,6 @@ LARGE_BYTES = 64 * 1024**2
 """What a recorded run takes at most of which everything is kept."""
 KEPT_BYTES = 256 * 1024**2
 """What stream and neurons of a larger one may take to be kept with it."""
-N_WRITTEN = 24
-"""The most tokens that an encoder-decoder writes itself where no target is given."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,22 +88,7 @@ class LanguageModel:
 
     def frame(self, typed: str | Sequence[int]) -> Example:
         """A text, or tokens, laid out for the model with what stands at each output. Raises `InputError` for none."""
-        if self.shape.is_pair:
-            return self._pair(typed)
-        ids = self.ids(typed) if isinstance(typed, str) else [int(token) for token in typed]
-        self._check(ids)
-        stream = torch.tensor([ids])
-        labels = torch.full_like(stream, IGNORED)
-        if self.shape.is_causal:
-            labels[:, :-1] = stream[:, 1:]
-        else:
-            labels = self._filled(stream)
-        answer = tuple(label for label in labels[0].tolist() if label != IGNORED)
-        return Example(tuple(ids), answer, stream, None, stream, labels)
-
-    def ids(self, text: str) -> list[int]:
-        """The tokens of a text, with whatever special tokens the tokenizer puts around it."""
-        return list(self.input.read(text))
+        return framed_text(self, typed)
 
     @property
     def input(self) -> TokenizedText:
@@ -136,7 +120,7 @@ class LanguageModel:
         activations: dict[str, Tensor]
         if "*" in keep and n_batch == 1 and self._is_large(example):
             reduce = partial(reduced, most=plane_side(sum(self.shape.heads.values())))
-            kept = keep if added_bytes(self.shape, *_lengths(example)) <= KEPT_BYTES else ("logits",)
+            kept = keep if added_bytes(self.shape, *lengths(example)) <= KEPT_BYTES else ("logits",)
             activations = self.opened.run_on_demand(inputs, edits=edits, keep=kept, reduce=reduce)
         else:
             activations = self.opened.run(inputs, n_batch=n_batch, edits=edits, keep=keep)
@@ -192,7 +176,7 @@ class LanguageModel:
 
     def check_fits(self, example: Example, allowed_bytes: int) -> None:
         """Raise `InputError` where recording a run of it would take more memory than that."""
-        n, n_target = _lengths(example)
+        n, n_target = lengths(example)
         needed = (on_demand_bytes if self._is_large(example) else recorded_bytes)(self.shape, n, n_target)
         if needed > allowed_bytes:
             raise InputError(
@@ -202,7 +186,7 @@ class LanguageModel:
 
     def _is_large(self, example: Example) -> bool:
         """Whether keeping all of a run would take so much that it is worked out again instead."""
-        return self.opened.rung == 1 and recorded_bytes(self.shape, *_lengths(example)) > LARGE_BYTES
+        return self.opened.rung == 1 and recorded_bytes(self.shape, *lengths(example)) > LARGE_BYTES
 
     def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
         """Nobody knows what is needed."""
@@ -215,66 +199,3 @@ class LanguageModel:
         if getattr(self.opened.module.config, "use_cache", None) is not None:
             inputs["use_cache"] = False
         return inputs
-
-    def _check(self, ids: Sequence[int]) -> None:
-        n, most = self.shape.n_inputs, self.shape.max_len
-        if not ids:
-            raise InputError(f"{self.name} reads 1 to {most} tokens, got none; type a word.")
-        if len(ids) > most:
-            raise InputError(f"{self.name} reads 1 to {most} tokens, got {len(ids)}; take some away.")
-        if not all(0 <= token < n for token in ids):
-            raise InputError(
-                f"The tokens of {self.name} are 0 to {n - 1}, got {max(ids, key=lambda token: abs(token))}."
-            )
-
-    def _filled(self, stream: Int[Tensor, "1 pos"]) -> Int[Tensor, "1 pos"]:
-        """What stands at each output of a model that sees both sides: the token itself, at a mask what the model says."""
-        labels = stream.clone()
-        special = torch.tensor(sorted({*self.tokenizer.all_special_ids} - {self.tokenizer.mask_token_id}))
-        labels[torch.isin(stream, special)] = IGNORED
-        if (masked := stream == self.tokenizer.mask_token_id).any():
-            labels[:] = IGNORED
-            example = Example(tuple(stream[0].tolist()), (), stream, None, stream, labels)
-            labels[masked] = self.logits(example).argmax(dim=-1)[masked]
-        return labels
-
-    def _pair(self, typed: str | Sequence[int]) -> Example:
-        """Source and target of an encoder-decoder; the target is written by the model where none is given."""
-        source: Any
-        target: Any
-        if isinstance(typed, str):
-            source, between, target = typed.partition(BETWEEN)
-        else:
-            between = len(typed) == 2 and not isinstance(typed[0], int)
-            source, target = typed if between else (typed, ())
-        ids = self._ids_of(source, is_target=False)
-        self._check(ids)
-        stream = torch.tensor([ids])
-        config: Any = self.opened.module.config
-        start = config.decoder_start_token_id
-        if start is None:
-            start = config.bos_token_id or 0
-        said = self._ids_of(target, is_target=True) if between else self._written(stream, int(start))
-        labels = torch.tensor([said])
-        read = torch.tensor([[int(start), *said[:-1]]])
-        return Example(tuple(ids), tuple(said), stream, read, stream, labels)
-
-    def _ids_of(self, side: str | Sequence[int], *, is_target: bool) -> list[int]:
-        if not isinstance(side, str):
-            return [int(token) for token in side]
-        return list(self.tokenizer(text_target=side.strip())["input_ids"]) if is_target else self.ids(side)
-
-    def _written(self, stream: Int[Tensor, "1 pos"], start: int) -> list[int]:
-        said: list[int] = []
-        while len(said) < N_WRITTEN:
-            read = torch.tensor([[start, *said]])
-            example = Example((), (), stream, read, stream, read)
-            said.append(int(self.logits(example)[0, -1].argmax()))
-            if said[-1] == self.tokenizer.eos_token_id:
-                break
-        return said
-
-
-def _lengths(example: Example) -> tuple[int, int]:
-    """How many tokens are read, and how many by a decoder beside an encoder."""
-    return example.stream.shape[1], 0 if example.target is None else example.target.shape[1]

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from xformer.errors import InputError
 from xformer.subjects.foreign.active_run import ActiveRun
 from xformer.subjects.foreign.attention_function import register
-from xformer.subjects.foreign.layout import find_layout
+from xformer.subjects.foreign.find_layout import find_layout
 from xformer.subjects.foreign.opened import Inputs, OpenedModel, Rung
 from xformer.subjects.foreign.output_head import find_output_head
 from xformer.subjects.foreign.probe import Probe, probe

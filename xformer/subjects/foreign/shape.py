@@ -6,7 +6,6 @@ from typing import Literal
 
 from torch import Tensor
 
-from xformer.memory import BYTES_PER_FLOAT
 from xformer.model_shape import ModelShape
 from xformer.site import Site, after
 from xformer.subjects.foreign.opened import OpenedModel
@@ -45,36 +44,3 @@ def shape_of(opened: OpenedModel, run: dict[str, Tensor], *, is_causal: bool, ma
 
 def _width(run: dict[str, Tensor], site: Site) -> int:
     return run[f"{site.path}.post"].shape[-1]
-
-
-def recorded_bytes(shape: ModelShape, n: int, n_target: int = 0) -> int:
-    """About how many bytes a run with everything kept takes: `n` positions read, `n_target` in a decoder beside an encoder."""
-    cells = numbers = 0
-    for site in shape.sites:
-        queries = n_target if n_target and site.stack == "decoder" else n
-        if site.is_attention:
-            keys = n if site.is_cross else queries
-            cells += 2 * shape.heads[site.path] * queries * keys  # scores and pattern
-            numbers += 7 * queries * shape.d_model
-        else:
-            numbers += queries * (3 * shape.neurons.get(site.path, 0) + 3 * shape.d_model)
-    return BYTES_PER_FLOAT * (cells + numbers + 2 * (n_target or n) * shape.vocab_size)
-
-
-def added_bytes(shape: ModelShape, n: int, n_target: int = 0) -> int:
-    """Of these what is not inside an attention, and no logits: the stream, what is added to it, and the neurons."""
-    total = 0
-    for site in shape.sites:
-        queries = n_target if n_target and site.stack == "decoder" else n
-        total += queries * (
-            3 * shape.d_model if site.is_attention else 3 * shape.neurons.get(site.path, 0) + 3 * shape.d_model
-        )
-    return BYTES_PER_FLOAT * total
-
-
-def on_demand_bytes(shape: ModelShape, n: int, n_target: int = 0) -> int:
-    """About how many bytes a run takes of which only the logits and what each attention was given are kept."""
-    longest = max(n, n_target)
-    widest = 4 * longest * longest * shape.n_heads  # one layer while it is computed
-    held = len(shape.attention) * 3 * longest * shape.d_model
-    return BYTES_PER_FLOAT * (widest + held + (n_target or n) * shape.vocab_size)

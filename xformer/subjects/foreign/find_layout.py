@@ -1,0 +1,58 @@
+"""Name what a watched run showed: which stack and layer each attention is in, then the parts of each block, then the ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from torch import Tensor
+
+from xformer.site import Kind, Site, Stack
+from xformer.subjects.foreign.block_taps import name_block
+from xformer.subjects.foreign.blocks import blocks as blocks_of
+from xformer.subjects.foreign.blocks import grouped, is_chain
+from xformer.subjects.foreign.end_taps import name_ends
+from xformer.subjects.foreign.layout import Layout
+from xformer.subjects.foreign.probe import Attention, Probe
+
+
+def find_layout(seen: Probe, ids: tuple[Tensor, ...], n_target: int | None, *, is_causal: bool) -> Layout:
+    """Name what a watched run showed. `ids` are the tokens it read, `n_target` how many a decoder read beside an encoder."""
+    blocks = blocks_of(seen)
+    if not is_chain(seen, blocks):  # parts of one layer that lie in lists of their own are no blocks
+        blocks = {}
+    layout = Layout((), tuple(_owner(seen, one) for one in seen.attentions))
+    sites: dict[int, Site] = {}
+    depth: Counter[Stack] = Counter()
+    numbers: dict[int, int] = {}
+    for index, attention in enumerate(seen.attentions):
+        stack = _stack_of(attention, n_target, is_causal=is_causal)
+        block = blocks.get(index)
+        is_cross = n_target is not None and stack == "decoder" and attention.n_key != n_target
+        is_new = not is_cross if block is None else block not in numbers
+        if is_new:
+            if block is not None:
+                numbers[block] = depth[stack]
+            depth[stack] += 1
+        layer = numbers[block] if block is not None else depth[stack] - 1
+        kind: Kind = "attn"
+        if n_target is not None and stack == "decoder":
+            kind = "cross_attn" if is_cross else "self_attn"
+        sites[index] = Site(stack, max(layer, 0), kind)
+    layout.attention = tuple(sites[index] for index in range(len(seen.attentions)))
+    for block, members in grouped(blocks).items():
+        name_block(layout, seen, block, [(sites[index], seen.attentions[index]) for index in members])
+    name_ends(layout, seen, ids, n_target, blocks, sites)
+    return layout
+
+
+def _owner(seen: Probe, attention: Attention) -> tuple[str, int]:
+    if not attention.parents:
+        return "", 0
+    call = seen.calls[attention.parents[-1]]
+    return call.path, call.number
+
+
+def _stack_of(attention: Attention, n_target: int | None, *, is_causal: bool) -> Stack:
+    if n_target is None:
+        return "decoder" if is_causal else "encoder"
+    return "decoder" if attention.n_query == n_target else "encoder"
