@@ -92,9 +92,10 @@ def effects_part(
     scores: pd.DataFrame,
     options: dict[str, Any],
     look: dict[str, Any],
-) -> None:
+) -> pd.DataFrame:
     """Which head is needed most, whether one that looks like something is, the picture, and how good the estimates are.
 
+    What comes back is the table of `analysis.head_effects` that all this is about: meanwhile more may be measured.
     `scores` are those of `analysis.head_scores` with the options `look`.
     """
     found = job.latest
@@ -104,13 +105,15 @@ def effects_part(
     alike = scores.loc[scores[kind].astype(float).idxmax()]
     found.silence(([site.path for site in run.attention].index(str(alike["layer"])), int(alike["head"])))
     goal = measures.title(run, found.measure)
-    frame = found.frame().merge(scores[["layer", "head", kind]], on=["layer", "head"])
+    table, exact = found.frame(), True if found.is_final else sorted(found.measured)
+    frame = table.merge(scores[["layer", "head", kind]], on=["layer", "head"])
     cells = zip(frame["layer"], frame["head"], strict=True)
     names = [head_title(path, head, is_pair=run.is_pair) for path, head in cells]
     st.markdown(sentence(frame.assign(name=names), kind, escape_markdown(goal), found.before))
-    st.fragment(_follow, run_every=TICK if job.is_running else None)(job, job.is_running)
-    exact = True if found.is_final else sorted(found.measured)
-    call = Call(viz.head_effects, (run,), {**options, **look, "score": kind, "exact": exact, "table": found.frame()})
+    st.fragment(_follow, run_every=TICK if job.is_running else None)(
+        job, job.is_running
+    )  # measures more, for the next time
+    call = Call(viz.head_effects, (run,), {**options, **look, "score": kind, "exact": exact, "table": table})
     shown(view, call, "head_effects")
     footer(view, "head_effects", [call], lambda: heads_from_1(frame))
     st.caption(
@@ -118,3 +121,4 @@ def effects_part(
         f"against {found.before:.3f}. Hollow ones are estimated from one gradient. One head at a time: where several do the "
         "same work, each alone may seem idle."
     )
+    return table

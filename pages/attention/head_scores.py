@@ -16,7 +16,6 @@ from pages.shared.picture import footer, table
 from pages.shared.view import View
 from xformer import analysis
 from xformer.analysis.heads import TASK
-from xformer.analysis.silenced_heads import SilencedHeads
 from xformer.names import head_title, layer_title
 from xformer.reading import Reading
 from xformer.subjects import Input
@@ -64,9 +63,9 @@ def _strongest(run: Reading, found: pd.DataFrame, view: View) -> None:
     )
 
 
-def _ranked(found: pd.DataFrame, effects: SilencedHeads) -> pd.DataFrame:
+def _ranked(found: pd.DataFrame, effects: pd.DataFrame) -> pd.DataFrame:
     """With what silencing each head does after its name, what does most first."""
-    both = found.merge(effects.frame(), on=["layer", "head"])
+    both = found.merge(effects, on=["layer", "head"])
     sizes = both["measured"].fillna(both["estimated"]).abs().tolist()
     order = sorted(range(len(both)), key=lambda row: -sizes[row])
     first = ["layer", "head", "measured", "estimated"]
@@ -100,10 +99,8 @@ def scores_panel(view: View, run: Reading, chosen: Selection, attention: str) ->
     )
     found = table(view, analysis.head_scores, run, **options)
     _strongest(run, found, view)
-    effects = None
-    if asked is not None and (effects := (job := effects_of(view, run, asked, chosen)).latest) is not None:
-        effects_part(view, run, job, found, asked, options)
-        found = _ranked(found, effects)
+    if asked is not None and (job := effects_of(view, run, asked, chosen)).latest is not None:
+        found = _ranked(found, effects_part(view, run, job, found, asked, options))
     shown = found.assign(head=found["head"] + 1).drop(columns="layer")
     shown.insert(0, "where", [layer_title(path, is_pair=view.is_pair) for path in found["layer"]])
     if bool(shown["induction"].isna().all()):
@@ -128,7 +125,9 @@ def scores_panel(view: View, run: Reading, chosen: Selection, attention: str) ->
         column_config=share | {"entropy": entropy} | dict.fromkeys(("estimated", "measured"), without),
         on_select="rerun",
         selection_mode="single-row",
-        key="scores" if effects is None else f"scores_{len(effects.measured)}",  # another order is another table
+        key=f"scores_{found['measured'].count()}"
+        if "measured" in found
+        else "scores",  # another order is another table
     )
     rows = [row for row in event.selection.rows if row < len(found)]  # another model may have fewer heads
     followed = (rows[0] if rows else None, view.model)

@@ -65,7 +65,6 @@ def test_an_estimate_is_the_first_step_towards_silence() -> None:
 def test_the_strongest_estimates_are_measured_first_and_one_may_stop() -> None:
     found = silenced_heads(xformer.read("checkpoints/reverse", "3 7 12 9"))
     work = found.silence_all()
-    assert next(work).measured == {}
     next(work)
     strongest = max(found.estimated, key=lambda head: abs(found.estimated[head]))
     assert strongest in found.measured

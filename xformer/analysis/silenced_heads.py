@@ -64,7 +64,6 @@ class SilencedHeads:
 
     def silence_all(self) -> Iterator[SilencedHeads]:
         """Measure all that are not, the layers with what seems to matter most first; after each run it yields itself."""
-        yield self
         for layer, _ in sorted(self.estimated, key=lambda head: -abs(self.estimated[head])):
             left = [head for head in self.estimated if head[0] == layer and head not in self.measured]
             for begin in range(0, len(left), self.at_once):
