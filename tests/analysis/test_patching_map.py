@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 import torch
 
-import xformer
 from tests.analysis.duel import random_contender
 from tests.real_models import real_model
 from tests.subjects.families import FAMILIES
@@ -266,8 +265,8 @@ def test_the_picture_shows_the_table_and_frames_the_chosen_cell() -> None:
 
 @pytest.mark.xdist_group("transformers")
 def test_the_quick_map_of_a_real_model_ranks_its_heads_as_the_exact_one() -> None:
-    folder = real_model("SmolLM2-135M-Instruct")
-    a, b = (xformer.read(folder, f"The capital of {country} is") for country in ("France", "Germany"))
+    subject = subject_of(real_model("SmolLM2-135M-Instruct"))
+    a, b = (read(subject, f"The capital of {country} is") for country in ("France", "Germany"))
     pair = MinimalPair.of(a, b)
     every = cells(pair, "head")
     assert len(every) == 270
