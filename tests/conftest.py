@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import jaxtyping
@@ -11,6 +12,7 @@ import torch
 from tests.workers import by_group, longest_first
 
 torch.set_num_threads(1)  # the tensors are tiny, and the workers of pytest-xdist would fight over the cores
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # and so would the processes that they start
 
 # Every annotated signature is checked, values and shapes, in whatever a test calls; but for those UNCHECKED below. (Not
 # xformer.config: its errors for mistyped fields are its own.) The hook must stand before the first import of the library.
