@@ -8,8 +8,8 @@ gap_fillings([one, other])           the likeliest tokens of models that fill ga
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
-from typing import Any
 
 import pandas as pd
 import torch
@@ -71,10 +71,9 @@ def beliefs_apart(readings: Sequence[Reading]) -> pd.DataFrame:
 
 def named(reading: Reading, name: str) -> Reading:
     """The same run as that of a model of another name: in a picture of several each has its own."""
-    subject: Any = reading.subject
-    return replace(
-        reading, subject=replace(subject, name=name), recipe=f"xformer.analysis.named({reading.recipe}, {name!r})"
-    )
+    subject = copy(reading.subject)  # any subject: it need not be a dataclass
+    object.__setattr__(subject, "name", name)
+    return replace(reading, subject=subject, recipe=f"xformer.analysis.named({reading.recipe}, {name!r})")
 
 
 def deciding_at(reading: Reading, position: int) -> Reading:
