@@ -25,7 +25,6 @@ SIZES: dict[str, Any] = {
     "vocab_size": 11,
     "d_model": 12,
     "n_heads": 3,
-    "n_layers": 2,
     "d_ff": 20,
     "max_len": 8,
     "activation": "gelu",
@@ -34,7 +33,8 @@ SIZES: dict[str, Any] = {
 
 def own(architecture: str = "decoder", dtype: torch.dtype = torch.float32) -> tuple[Subject, Example]:
     torch.manual_seed(0)
-    model = Transformer(ModelConfig(architecture=architecture, **SIZES)).eval()
+    n_layers = 1 if architecture == "encoder-decoder" else 2
+    model = Transformer(ModelConfig(architecture=architecture, n_layers=n_layers, **SIZES)).eval()
     for weight in model.parameters():
         if weight.dim() > 1:
             nn.init.normal_(weight, std=0.3)
