@@ -61,6 +61,8 @@ def _fetch_part(name: str) -> None:
     def part() -> None:
         job = FETCHES.last(name)
         if job is not None and job.state == "running":
+            if not is_running:  # a click in here draws this part alone, and only the page gives it a clock
+                st.rerun()
             st.progress(_share(job), escape_markdown(f"{job.title}: {job.progress.what}"))
             st.button("Cancel", on_click=job.cancel, key=f"cancel_{name}")
             return

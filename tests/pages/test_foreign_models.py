@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import xformer
 from pages.attention.change import search_tokens
-from pages.shared import foreign_models, models
+from pages.shared import foreign_models, models, open_model
 from pages.shared.byte_cache import shared
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import Open, plain
@@ -114,6 +115,24 @@ def test_a_fetch_is_offered_where_the_server_has_not_decided(
     app = open_page(PAGE, model="reverse")
     [button] = [button for button in app.button if str(button.key).startswith("fetch_")]
     assert button.label == "Fetch SmolLM2-135M-Instruct"
+
+
+def test_a_fetch_that_a_click_began_makes_the_page_give_it_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A click within the part draws that part alone, and nothing would look at the job again."""
+
+    class DrawnAnewError(Exception):
+        pass
+
+    def rerun() -> None:
+        raise DrawnAnewError
+
+    running = SimpleNamespace(state="running", title="Fetching", progress=SimpleNamespace(what="starting"))
+    monkeypatch.setattr(open_model, "_running", list)  # as it was when the page was drawn
+    monkeypatch.setattr(open_model, "FETCHES", SimpleNamespace(last=lambda name: running))
+    monkeypatch.setattr(open_model.st, "fragment", lambda **options: lambda part: part)
+    monkeypatch.setattr(open_model.st, "rerun", rerun)
+    with pytest.raises(DrawnAnewError):
+        open_model._fetch_part("SmolLM2-135M-Instruct")
 
 
 def test_what_a_model_said_is_forgotten_with_it(served: Path) -> None:
