@@ -129,7 +129,7 @@ def main() -> None:
     assert sum(p.numel() for p in peers[0].parameters()) == n_parameters(chosen.model) - biases, "not the same model"
     context = chosen.model.max_len
     variants = {
-        "ours": run._train_step,
+        "ours": run.train_step,
         "usual": usual(peers[0], text, chosen.train, context, fused=False),
         "usual, fused AdamW": usual(peers[1], text, chosen.train, context, fused=True),
     }
