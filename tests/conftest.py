@@ -38,6 +38,15 @@ def _no_power_cut() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _settings_of_the_server() -> None:
+    """Read `.streamlit/config.toml` now: Streamlit reads it once, from wherever the first test that asks has gone."""
+    from streamlit import config
+
+    config.get_config_options()
+    assert config.get_option("server.address") == "127.0.0.1"
+
+
 @pytest.fixture
 def float64() -> Iterator[None]:
     """Double precision, so that a wrong term cannot hide behind rounding."""

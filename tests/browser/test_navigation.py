@@ -61,3 +61,21 @@ def test_on_a_projector_model_input_and_mask_are_in_view(app: str, visit: Visiti
         cut.evaluate_all("all => all.filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.innerText)")
         == []
     )
+
+
+def test_a_late_word_from_a_screen_that_was_left_by_back_cuts_off_no_forward(app: str, visit: Visiting) -> None:
+    """As it comes when Back is pressed twice, and the screen between has begun to answer."""
+    page = visit(app, LINK).page
+    page.wait_for_function("location.search.includes('head=')")
+    click(page, "residual")
+    page.go_back()
+    page.wait_for_function("location.pathname === '/attention'")
+    quiet(page)
+    there = page.evaluate("location.pathname + location.search")
+    page.evaluate("(there) => ['/positions?late', there].forEach((one) => history.pushState({}, '', one))", there)
+    assert page.evaluate("location.pathname + location.search") == there
+    page.go_forward()
+    page.wait_for_function("location.pathname === '/residual'")
+    click(page, "positions")
+    page.go_back()
+    page.wait_for_function("location.pathname === '/residual'")
