@@ -224,7 +224,7 @@ def test_silencing_keeps_the_padding_and_the_mask_of_the_run(architecture: str, 
     whole = record(model, tokens, target, **given)  # pyright: ignore[reportArgumentType]
     lifted = edits.replace(f"{path}.post", whole[f"{path}.post"] + 0.25)  # a value for each of the two inputs
     trace = record(model, tokens, target, edits=[lifted], **given)  # pyright: ignore[reportArgumentType]
-    again = silenced_one_by_one(from_trace(model, trace), 0, [3, 7])[1:]
+    _, *again = silenced_one_by_one(from_trace(model, trace), 0, [3, 7])
     plain = record(model, tokens, target, edits=[lifted, edits.ablate_neuron(path, 3)]).logits[0]
     for logits, neuron in zip(again, [3, 7], strict=True):
         changes = [lifted, edits.ablate_neuron(path, neuron)]

@@ -21,8 +21,10 @@ from xformer.analysis.one_token_changed import one_token_changed, pairs
 from xformer.analysis.patched_cells import Part, agreement, attributed, cells, restored, restoring
 from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError
-from xformer.reading import Reading, read, subject_of
+from xformer.model import Transformer
+from xformer.reading import Reading, read, rerun, subject_of
 from xformer.subjects import TaskModel
+from xformer.subjects.foreign.any_module import AnyModule
 from xformer.subjects.foreign.language_model import LanguageModel
 from xformer.trace import record
 
@@ -130,12 +132,30 @@ def test_models_of_others_are_patched_as_one_edit_at_a_time_does_it(family: str)
         assert max(map(abs, attributed(pair, some))) > 1e-4
 
 
+@pytest.mark.xdist_group("transformers")
+def test_a_module_that_reads_only_its_own_inputs_is_patched_part_by_part() -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(12, 3, 20, dropout=0.0, batch_first=True)
+    one, other = torch.randn(2, 1, 5, 12)
+    subject = AnyModule.open(torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), one)
+    a, b = read(subject, None), read(subject.given(other), None)
+    table = patching_map(a, b, part="head", answers=(3, 4), position=1, exact=True)
+    value = a["encoder.1.attn.z"].clone()
+    value[0, 2] = b["encoder.1.attn.z"][0, 2]
+    leads = [
+        run.logits[0, 1, 3] - run.logits[0, 1, 4]
+        for run in (rerun(a, [edits.replace("encoder.1.attn.z", value)]), a, b)
+    ]
+    share = (leads[0] - leads[1]) / (leads[2] - leads[1])
+    assert table["restored"].iloc[-1] == pytest.approx(share.item(), abs=1e-5)
+
+
 def test_a_part_that_is_equal_in_both_runs_carries_nothing_and_costs_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = pair_of("decoder")
     first = differing(pair.reading, pair.source)[0]
     before = [cell for cell in cells(pair, "stream") if cell.said["position"] < first]
     assert before
-    monkeypatch.setattr(TaskModel, "record", lambda *args, **more: pytest.fail("it was run"))
+    monkeypatch.setattr(Transformer, "forward", lambda *args, **more: pytest.fail("it was run"))
     assert restored(pair, before) == [0.0] * len(before)
 
 

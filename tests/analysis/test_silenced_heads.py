@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 import pytest
 import torch
@@ -138,6 +140,13 @@ def test_of_what_is_only_estimated_nothing_is_claimed() -> None:
     assert "head 1" not in some.lower()
     assert "Spearman" not in some
     assert "Spearman’s ρ = 1.00" in sentence(effects(*[(0.1 * i, 0.2) for i in range(6)]), "induction", "loss", 1.0)
+
+
+def test_of_few_or_equal_numbers_no_rank_agreement_is_told() -> None:
+    frame = effects((2.0, 0.0), (None, 0.0), (1.0, 0.0), (3.0, 0.0))
+    assert agreement(frame) == pytest.approx(1.0)
+    assert math.isnan(agreement(frame.head(3)))
+    assert math.isnan(agreement(frame.assign(measured=1.0)))
 
 
 @pytest.mark.xdist_group("transformers")

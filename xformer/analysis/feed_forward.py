@@ -18,11 +18,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from xformer import edits
+from xformer.analysis.many_at_once import logits_with, replaced
 from xformer.errors import EditError, UnavailableError
 from xformer.reading import Reading
-from xformer.subjects import BareModel, own_model
-from xformer.trace import repeat_first
+from xformer.subjects import BareModel
 
 MOST_TOKENS = 2048
 """Of a larger vocabulary so many tokens are told of."""
@@ -102,31 +101,16 @@ def promotion(reading: Reading, *, layer: int, position: int, n: int = 10) -> pd
     )
 
 
-def silenced_one_by_one(reading: Reading, layer: int, neurons: Sequence[int]) -> Float[Tensor, "neuron+1 pos vocab"]:
+def silenced_one_by_one(reading: Reading, layer: int, neurons: Sequence[int]) -> Iterator[Float[Tensor, "pos vocab"]]:
     """The logits as the run was, and then with each of `neurons` silenced; the edits, padding and mask of the run stay on.
 
-    They run as one batch, so that they round alike.
+    Of a model of ours they run as one batch, so that they round alike; of another one by one: a large vocabulary is held once.
     """
     name = f"{reading.feed_forward_site(layer).path}.post"
-    post = reading[name][:1].expand(len(neurons) + 1, -1, -1).clone()  # [neuron+1, pos, d_ff]
-    post[torch.arange(1, len(post)), :, list(neurons)] = 0.0
-    changes = [edits.replace(name, post)]
-    model = own_model(reading.subject)
-    return repeat_first(model, reading.trace, len(post), edits=changes, keep=["logits"], fused=True).logits
-
-
-def _each_silenced(reading: Reading, layer: int, neurons: Sequence[int]) -> Iterator[Float[Tensor, "pos vocab"]]:
-    """The same, one after another: of a model of others one run each, so that a large vocabulary is held once."""
-    if isinstance(reading.subject, BareModel):
-        yield from silenced_one_by_one(reading, layer, neurons)
-        return
-    name = f"{reading.feed_forward_site(layer).path}.post"
-    for silent in (None, *neurons):
-        post = reading[name].clone()
-        if silent is not None:
-            post[..., silent] = 0.0
-        changes = [*reading.trace.edits, edits.replace(name, post)]
-        yield reading.subject.record(reading.example, edits=changes, keep=["logits"]).logits[0]
+    silent = [(slice(0),), *((..., neuron) for neuron in neurons)]  # first nothing
+    at_once = len(silent) if isinstance(reading.subject, BareModel) else 1
+    for begin in range(0, len(silent), at_once):
+        yield from logits_with(reading, name, replaced(reading[name], silent[begin : begin + at_once]))
 
 
 def neurons(
@@ -159,7 +143,7 @@ def neurons(
     labelled: Bool[Tensor, " out"] = answers >= 0
     right = answers[labelled]
     losses, said = [], []
-    for logits in _each_silenced(reading, layer, chosen):
+    for logits in silenced_one_by_one(reading, layer, chosen):
         losses.append(F.cross_entropy(logits[labelled], right).item())
         said.append(logits[labelled].argmax(dim=-1))  # [right]
     changes = [loss - losses[0] for loss in losses[1:]]

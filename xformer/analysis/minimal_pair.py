@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
+from xformer.analysis.measures import Logit
 from xformer.errors import InputError
 from xformer.reading import Reading
 
@@ -65,10 +64,10 @@ class MinimalPair:
             raise InputError(f"Two different answers are compared, got {reading.subject.labels[found[0]]} twice.")
         return cls(reading, source, position, found)
 
-    def measure(self, logits: Float[Tensor, "batch pos vocab"]) -> Float[Tensor, " batch"]:
+    @property
+    def measure(self) -> Logit:
         """How far the first answer is ahead of the second."""
-        at = logits[:, self.position]
-        return at[:, self.answers[0]] - at[:, self.answers[1]]
+        return Logit(self.position, *self.answers)
 
     @property
     def start(self) -> float:

@@ -11,8 +11,9 @@ neurons of a feed-forward layer at all positions ("neurons").
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal, get_args
 
@@ -20,7 +21,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from xformer import edits
+from xformer.analysis.many_at_once import Where, logits_with, replaced
 from xformer.analysis.minimal_pair import MinimalPair, Token, stacks_of
 from xformer.errors import InputError, UnavailableError
 from xformer.names import layer_title
@@ -43,7 +44,7 @@ class Cell:
     """A part of an activation: what is replaced in it, and what a table says of it."""
 
     name: str
-    where: tuple[Any, ...]
+    where: Where
     """The index of the part in the activation, behind that of the batch."""
     said: dict[str, Any]
 
@@ -130,7 +131,7 @@ def attributed(pair: MinimalPair, of: Sequence[Cell]) -> list[float]:
     """What each cell carries to first order, as a share of the difference."""
     gap, names = pair.gap, list(dict.fromkeys(cell.name for cell in of))
     reading = pair.reading
-    found = gradients(reading.subject, reading.example, lambda logits: pair.measure(logits)[0], names, reading.edits)
+    found = gradients(reading.subject, reading.example, pair.measure, names, reading.edits)
     there = activations(pair.source, names)
     moved = {name: found[name] * (there[name] - found.activations[name]) for name in names}
     return [moved[cell.name][0][cell.where].sum().item() / gap for cell in of]
@@ -166,28 +167,13 @@ def restoring(pair: MinimalPair, of: Sequence[Cell]) -> Iterator[Restored]:
         found = {id(cell): 0.0 for cell in alike}
         for first in range(0, len(moves), n_rows):
             some = moves[first : first + n_rows]
-            values = _measures(pair, name, here, there, some)
+            logits = logits_with(pair.reading, name, replaced(here, [cell.where for cell in some], there))
+            values = [pair.measure(run[None]).item() for run in logits]
             found |= {id(cell): (value - start) / gap for cell, value in zip(some, values, strict=True)}
             if first + n_rows < len(moves):
                 yield Restored([*shares, *(found[id(cell)] for cell in alike[: alike.index(some[-1]) + 1])], len(of))
         shares += found.values()
         yield Restored(list(shares), len(of))
-
-
-def _measures(pair: MinimalPair, name: str, here: Tensor, there: Tensor, of: Sequence[Cell]) -> list[float]:
-    """The measure with each of some cells of one activation replaced, all in one batch."""
-    value = here[:1].repeat(len(of), *[1] * (here.dim() - 1))
-    for row, cell in enumerate(of):
-        value[row][cell.where] = there[0][cell.where]
-    into = pair.reading
-    example = into.example
-    rows = replace(example, stream=_rows(example.stream, len(of)), target=_rows(example.target, len(of)))
-    run = into.subject.record(rows, edits=[*into.edits, edits.replace(name, value)], keep=("logits",))
-    return pair.measure(run.logits).tolist()
-
-
-def _rows(tokens: Any, n: int) -> Any:
-    return None if tokens is None else tokens[:1].expand(n, *tokens.shape[1:])
 
 
 def activations(reading: Reading, names: Sequence[str]) -> dict[str, Tensor]:
@@ -210,9 +196,7 @@ def agreement(table: pd.DataFrame) -> Agreement | None:
     """None where too few parts do anything, or one of the two does not tell them apart."""
     if "restored" not in table:
         return None
-    quick, exact = pd.Series(table["attributed"]), pd.Series(table["restored"])
-    moves = (quick.abs() >= SOMETHING) | (exact.abs() >= SOMETHING)
-    ranks = [pd.Series(values[moves]).rank() for values in (quick, exact)]
-    if moves.sum() < FEWEST or min(ranked.nunique() for ranked in ranks) < 2:
-        return None
-    return Agreement(ranks[0].corr(ranks[1]), int(moves.sum()))
+    two = table.filter(["attributed", "restored"])
+    moving = two.loc[(two.abs() >= SOMETHING).any(axis=1)]
+    rho = float(moving.corr("spearman", min_periods=FEWEST).to_numpy()[0, 1])
+    return None if math.isnan(rho) else Agreement(rho, len(moving))

@@ -10,21 +10,19 @@ Without a position the measure is the loss where an answer is known; else the le
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import pandas as pd
 
-from xformer import edits
 from xformer.analysis import measures
+from xformer.analysis.many_at_once import logits_with, replaced
 from xformer.errors import EditError, UnavailableError
 from xformer.memory import BYTES_PER_FLOAT, LAYER_BYTES, free_bytes
 from xformer.reading import Reading
 from xformer.room import megabytes
-from xformer.subjects.foreign.any_module import AnyModule
-from xformer.subjects.foreign.run_bytes import recorded_bytes
+from xformer.subjects.foreign.run_bytes import lengths, recorded_bytes
 from xformer.subjects.gradients import Measure, gradients
-from xformer.tasks.task import Example
 
 Head = tuple[int, int]
 """The number of its attention layer, and its own, from 0."""
@@ -52,15 +50,10 @@ class SilencedHeads:
         heads = tuple(head for head in heads if head not in self.measured)
         if not heads:
             return
-        run, path, n = self.reading, self.reading.attention[heads[0][0]].path, len(heads)
-        z = run[f"{path}.z"][:1].repeat(n, 1, 1, 1)  # [silenced, head, pos, d_value]
-        for row, (_, head) in enumerate(heads):
-            z[row, head] = 0
-        logits = run.subject.record(
-            _repeated(run.example, n), edits=[*run.edits, edits.replace(f"{path}.z", z)], keep=("logits",)
-        ).logits
-        for row, head in enumerate(heads):
-            self.measured[head] = float(self.measure(logits[row : row + 1])) - self.before
+        name = f"{self.reading.attention[heads[0][0]].path}.z"
+        values = replaced(self.reading[name], [head[1:] for head in heads])
+        for head, logits in zip(heads, logits_with(self.reading, name, values), strict=True):
+            self.measured[head] = float(self.measure(logits[None])) - self.before
 
     def silence_all(self) -> Iterator[SilencedHeads]:
         """Measure all that are not, the layers with what seems to matter most first; after each run it yields itself."""
@@ -73,8 +66,6 @@ class SilencedHeads:
     @cached_property
     def at_once(self) -> int:
         """How many runs of this input may be one: as many as there is room for."""
-        if isinstance(self.reading.subject, AnyModule):  # is called with the inputs that it was opened with
-            return 1
         n_pos, n_tokens = self.reading.logits.shape[1:]
         widest = n_pos * max(
             n_tokens, 8 * self.reading.subject.shape.d_model, 4 * n_pos * self.reading.subject.shape.n_heads
@@ -101,8 +92,7 @@ def silenced_heads(
         raise UnavailableError(
             f"What single heads of {reading.subject.name} say is not in this run, so none is silenced."
         )
-    lengths = reading.example.stream.shape[1], 0 if reading.example.target is None else reading.example.target.shape[1]
-    needed, free = 2 * recorded_bytes(reading.subject.shape, *lengths), free_bytes() // 2
+    needed, free = 2 * recorded_bytes(reading.subject.shape, *lengths(reading.example)), free_bytes() // 2
     if needed > free:
         raise UnavailableError(
             f"Going back through this run takes about {megabytes(needed)} of memory, and {megabytes(free)} may be taken; type "
@@ -140,12 +130,4 @@ def head_effects(
 
 def agreement(frame: pd.DataFrame) -> float:
     """Spearman's rank correlation of estimates with measurements, over the heads that were measured; NaN for fewer than 3."""
-    there = frame.dropna(subset="measured")
-    one, other = (pd.Series(there[name].tolist()).rank() for name in ("estimated", "measured"))
-    return float(one.corr(other)) if len(there) >= 3 else float("nan")
-
-
-def _repeated(example: Example, n: int) -> Example:
-    stream, labels = example.stream[:1].expand(n, -1), example.labels[:1].expand(n, -1)
-    target = None if example.target is None else example.target[:1].expand(n, -1)
-    return replace(example, stream=stream, labels=labels, target=target)
+    return float(frame.filter(["estimated", "measured"]).corr("spearman", min_periods=3).to_numpy()[0, 1])
