@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -10,7 +11,7 @@ import streamlit as st
 
 from pages.attention.effects_said import sentence
 from pages.components.attention_view import Selection
-from pages.shared.background_job import TICK, Job, progress
+from pages.shared.background_job import Job, follow, progress
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link import chose
@@ -72,12 +73,8 @@ def _work(run: Reading, options: dict[str, Any]) -> Iterator[SilencedHeads]:
     yield from silenced_heads(run, **options).silence_all()
 
 
-def _follow(job: Job[SilencedHeads], ticks: bool) -> None:
-    """How many are measured, and whether to measure the others; `ticks` says whether it runs again by itself."""
-    if ticks:
-        job.advance()
-    if job.is_running != ticks:
-        st.rerun()
+def _bar(job: Job[SilencedHeads]) -> None:
+    """How many are measured, and whether to measure the others."""
     if (found := job.latest) is not None and not found.is_final:
         done, total = len(found.measured), len(found.estimated)
         words = f"{done} of {total} heads are measured"
@@ -110,9 +107,7 @@ def effects_part(
     cells = zip(frame["layer"], frame["head"], strict=True)
     names = [head_title(path, head, is_pair=run.is_pair) for path, head in cells]
     st.markdown(sentence(frame.assign(name=names), kind, escape_markdown(goal), found.before))
-    st.fragment(_follow, run_every=TICK if job.is_running else None)(
-        job, job.is_running
-    )  # measures more, for the next time
+    follow(job, partial(_bar, job))  # measures more, for the next time
     call = Call(viz.head_effects, (run,), {**options, **look, "score": kind, "exact": exact, "table": table})
     shown(view, call, "head_effects")
     footer(view, "head_effects", [call], lambda: heads_from_1(frame))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from functools import partial
 from typing import Any, cast
 
 import pandas as pd
@@ -10,8 +11,8 @@ import streamlit as st
 
 from pages.compare.pair_measure import measure_name, signed
 from pages.compare.pair_notes import HALF, WHAT, cell_name, map_notes, shares_of
-from pages.compare.state import progress, state
-from pages.shared.background_job import TICK, Job
+from pages.compare.state import state
+from pages.shared.background_job import Job, follow, progress
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
@@ -91,16 +92,12 @@ def _exact(pair: MinimalPair, of: list[Cell], about: str) -> list[float] | None:
     if job.problem:
         st.info(escape_markdown(job.problem), icon=":material/grid_on:")
         return None
-    st.fragment(_bar, run_every=TICK if job.is_running else None)(job, len(of), ticks=job.is_running)
+    follow(job, partial(_bar, job, len(of)), BUDGET)
     return None
 
 
-def _bar(job: Job[Restored], total: int, *, ticks: bool) -> None:
+def _bar(job: Job[Restored], total: int) -> None:
     """How far the exact map is, with a way to stop it; the quick one stands below meanwhile."""
-    if ticks:
-        job.advance(BUDGET)
-    if job.is_running != ticks:  # it has ended, or goes on after all
-        st.rerun()
     done = 0 if job.latest is None else len(job.latest.shares)
     progress(
         job, "pair_exact", done / total, f"{done} of {total} cells measured", f"Stopped after {done} of {total} cells."

@@ -8,7 +8,8 @@ import pandas as pd
 import streamlit as st
 
 from pages.compare.comparison import Comparison
-from pages.compare.state import progress, state
+from pages.compare.state import state
+from pages.shared.background_job import progress
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link_widgets import choose

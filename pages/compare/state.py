@@ -10,7 +10,6 @@ import streamlit as st
 
 from pages.compare.choice import Choice
 from pages.shared.background_job import Job, Report
-from pages.shared.background_job import progress as progress  # those who follow a work here take it from here
 from pages.shared.session import LookedAt
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import streamlit as st
 
 from pages.compare.comparison import Comparison, Progress
-from pages.compare.state import progress, state
-from pages.shared.background_job import TICK, Job
+from pages.compare.state import state
+from pages.shared.background_job import Job, follow, progress
 from pages.shared.escape_markdown import escape_markdown
 
 AT_ONCE = 1.5
@@ -23,17 +25,12 @@ def wait_for_rollouts(comparison: Comparison) -> bool:
         st.error(escape_markdown(job.problem), icon=":material/error:")
         return False
     if job.is_running or job.cancelled:
-        st.fragment(_bar, run_every=TICK if job.is_running else None)(job, job.is_running)
+        follow(job, partial(_bar, job))
         return False
     return True
 
 
-def _bar(job: Job[Progress], ticks: bool) -> None:
-    """`ticks` says whether it runs again by itself."""
-    if ticks:
-        job.advance()
-    if job.is_running != ticks:  # it has ended, or goes on after all
-        st.rerun()
+def _bar(job: Job[Progress]) -> None:
     share = 0.0 if job.latest is None else job.latest.done / job.latest.total
     stopped = "Stopped before all players had an answer."
     progress(job, "compare_wait", share, f"The players read and answer: {share:.0%}", stopped)

@@ -7,7 +7,7 @@ job.advance(); job.latest; job.is_running
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -64,6 +64,20 @@ class Job(Generic[R]):
     def resume(self) -> None:
         """Go on after all."""
         self.cancelled = False
+
+
+def follow(job: Job[Any], tell: Callable[[], None], budget: float = BUDGET) -> None:
+    """Work on and draw how far it is, again and again for as long as it runs; the page runs again when that ends or begins."""
+    st.fragment(_follow, run_every=TICK if job.is_running else None)(job, job.is_running, tell, budget)
+
+
+def _follow(job: Job[Any], ticks: bool, tell: Callable[[], None], budget: float) -> None:
+    """`ticks` says whether it runs again by itself."""
+    if ticks:
+        job.advance(budget)
+    if job.is_running != ticks:  # it has ended, or goes on after all
+        st.rerun()
+    tell()
 
 
 def progress(job: Job[Any], key: str, share: float, words: str, stopped: str = "") -> None:

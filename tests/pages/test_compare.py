@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 
 from pages.compare.choice import Choice, read_choice
 from pages.compare.comparison import Comparison, names_of
-from pages.shared.background_job import Job
+from pages.shared.background_job import follow
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import ROOT, Open
 from tests.pages.test_runs import with_weights
@@ -197,7 +197,7 @@ def test_players_that_take_long_say_how_far_they_are_and_can_be_stopped(
     open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pages.compare.wait.AT_ONCE", 0.0)
-    monkeypatch.setattr(Job.advance, "__defaults__", (0.0,))  # one step of work per run of the page
+    monkeypatch.setattr(follow, "__defaults__", (0.0,))  # one step of work per run of the page
     link = {"a": "reverse-decoder", "b": "reverse-decoder~temperature-2~seed-77", "panel": "lens", "step": "1"}
     app = open_page(COMPARE, **link, input="4 4 8 1 2 3 9")
     assert not app.exception

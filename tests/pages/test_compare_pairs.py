@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pages.compare import pair_map, wait
 from pages.compare.pair_notes import map_notes
-from pages.shared.background_job import Job
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import Open, plain
 from xformer.analysis import patching_map
@@ -154,24 +151,6 @@ def test_a_long_exact_map_tells_how_far_it_is_and_can_be_stopped(
             break
         app.run()
     assert "Measured, a run for each cell." in said(app)
-
-
-@pytest.mark.parametrize("bar", [lambda job, ticks: pair_map._bar(job, 4, ticks=ticks), wait._bar])
-def test_work_that_was_stopped_goes_on_by_itself_again(
-    monkeypatch: pytest.MonkeyPatch, bar: Callable[[Job[Any], bool], None]
-) -> None:
-    """A click on “Go on” runs the bar alone, which does not tick: the page has to be drawn anew for it to."""
-    drawn = []
-    monkeypatch.setattr("streamlit.rerun", lambda: drawn.append("anew"))
-    for where in (pair_map, wait):
-        monkeypatch.setattr(where, "progress", lambda *args: None)
-    job: Job[Any] = Job(iter([]), "this")
-    job.cancel()
-    bar(job, False)
-    assert drawn == []
-    job.resume()
-    bar(job, False)
-    assert drawn == ["anew"]
 
 
 def test_what_is_changed_elsewhere_is_said_to_be_left_out(open_page: Open) -> None:
