@@ -45,8 +45,7 @@ def in_link(looked: LookedAt) -> dict[str, str]:
             text = of.text(of.read(text))
         except InputError:
             text = _usual_input(looked.model)
-    found = {"model": looked.model, "input": text, "mask": looked.mask}
-    return found | ({"edits": looked.edits} if looked.edits else {})
+    return replace(looked, input=text).link
 
 
 def first_choice(looked: LookedAt) -> Choice | None:

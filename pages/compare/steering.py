@@ -6,18 +6,15 @@ from functools import partial
 
 import streamlit as st
 
+from pages.compare.one_model import one_model
 from pages.compare.pair_map import PairView
 from pages.components.prediction_strip import Lane, prediction_strip
-from pages.shared import link as link_of_screen
-from pages.shared import models, resources
+from pages.shared import resources
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
-from pages.shared.escape_markdown import escape_markdown
 from pages.shared.input_kinds.kind import MOST_TYPED
 from pages.shared.link import asked, carry
 from pages.shared.link_widgets import not_here
-from pages.shared.model_choice import ask_model
-from pages.shared.open_model import wait_until_open
 from pages.shared.patience import Step, patience
 from pages.shared.picture import footer
 from pages.shared.session import LookedAt
@@ -25,7 +22,7 @@ from pages.shared.typed import typed
 from xformer import analysis
 from xformer.analysis.steering import steering_steps
 from xformer.analysis.texts_apart import SaidText, parting
-from xformer.errors import InputError, XformerError
+from xformer.errors import InputError
 from xformer.reading import Reading
 from xformer.subjects import Subject, TaskModel
 
@@ -40,25 +37,13 @@ Said = tuple[tuple[int, float], ...]
 
 def steering_panel(looked: LookedAt) -> None:
     """Ask for the text, the two that give the direction, layer and scale; show both continuations."""
-    with st.sidebar:
-        model = ask_model()
-    if problem := wait_until_open(model) or models.usable(model):
-        st.error(escape_markdown(problem))
-        return
-    subject, found = models.subject(model), dict[str, str]()
+    one_model(looked, ":material/edit:", _steered)
+
+
+def _steered(subject: Subject, model: str, link: dict[str, str]) -> None:
     if not subject.input.goes_on or subject.shape.is_pair:
         st.info("This model does not go on with a text; choose one that does, like characters.", icon=":material/info:")
-    else:
-        try:
-            found = _steered(subject, model)
-        except XformerError as error:
-            st.info(escape_markdown(str(error)), icon=":material/edit:")
-    text = {"input": str(st.session_state.get("input", looked.input)), "mask": looked.mask}
-    link_of_screen.share({"model": model, **text, **({"edits": looked.edits} if looked.edits else {}), **found})
-
-
-def _steered(subject: Subject, model: str) -> dict[str, str]:
-    """What the link remembers."""
+        return
     readings, found = [], dict[str, str]()
     for place, name in zip(st.columns(3, gap="small"), ("input", *TEXTS), strict=True):
         text = _ask_text(subject, name, place.text_input)
@@ -86,7 +71,7 @@ def _steered(subject: Subject, model: str) -> dict[str, str]:
         "What is added after that layer, at every position and each step, is the scale times the stream after the last token "
         "of one text less that of the other (Turner et al. 2023; Rimsky et al. 2024). The likeliest token is taken each time."
     )
-    return found
+    link |= found
 
 
 def _ask_text(subject: Subject, name: str, widget: object) -> str:

@@ -76,6 +76,13 @@ class LookedAt:
     mask: str
     edits: str
 
+    @property
+    def link(self) -> dict[str, str]:
+        """What the link of every screen says of it."""
+        return {"model": self.model, "input": self.input, "mask": self.mask} | (
+            {"edits": self.edits} if self.edits else {}
+        )
+
 
 def looked_at() -> LookedAt | None:
     """What the last screen with a model showed, for a screen that begins with it; None before there was one."""
