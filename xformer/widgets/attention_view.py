@@ -114,9 +114,8 @@ class AttentionView(anywidget.AnyWidget):
 
     def html(self) -> str:
         """The view as a page that stands alone; see `xformer.widgets.page`."""
-        runs, chosen = [*self._runs, None], (self.query, self.key)
-        first, changed = runs[0] or [], runs[1]
-        return view_page_of(first, changed, layer=self.layer, head=self.head, cell=chosen, caption=self._caption)
+        cell = self.query, self.key
+        return view_page_of(*self._runs, layer=self.layer, head=self.head, cell=cell, caption=self._caption)
 
     def save_html(self, path: str | Path) -> None:
         """Write the view into one file that opens anywhere, with the network off."""
