@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pages.shared import models
-from pages.shared.resources import MASKS
+from pages.shared.resources import MASKS, mask_words
 from pages.shared.shown_path import shown_path
 from xformer.analysis import Contender
 from xformer.decoding import GREEDY, Sampling
@@ -81,8 +81,7 @@ class Choice:
 
     def settings(self) -> list[str]:
         """What is changed, in a few words each; empty for the model as it was trained, choosing its likeliest token."""
-        words = [] if self.mask == MASKS[0] else [f"{self.mask} mask"]
-        found = self.interventions()
+        words, found = mask_words(self.mask), self.interventions()
         words += [self.label(found[0])] if len(found) == 1 else [f"{len(found)} changes"] if found else []
         if self.sampling.temperature:
             words.append(f"temperature {self.sampling.temperature:g}")

@@ -29,8 +29,7 @@ class TextPlayer:
     @property
     def title(self) -> str:
         """What it is called beside another one."""
-        changed = [f"{self.mask} mask"] if self.mask != resources.MASKS[0] else []
-        changes = parse(self.changes, self.subject.shape)
+        changed, changes = resources.mask_words(self.mask), parse(self.changes, self.subject.shape)
         changed += [changes[0].label] if len(changes) == 1 else [f"{len(changes)} changes"] if changes else []
         return ", ".join([f"{self.letter} · {models.title_of(self.model)}", *changed])
 

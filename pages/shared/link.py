@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from urllib.parse import urlencode
 
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
@@ -86,6 +87,11 @@ def chose(name: str, value: str) -> None:
     link.chosen[name] = value
     if not link.is_running and st.query_params.get(name, value) != value:  # a fragment that shares nothing else
         st.query_params[name] = value
+
+
+def address(shown: Mapping[str, str]) -> str:
+    """The whole address of this screen showing that."""
+    return f"{st.context.url or ''}?{urlencode(shown)}"
 
 
 def carry(key: str) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from urllib.parse import urlencode
 
 import pandas as pd
 import streamlit as st
@@ -23,6 +22,7 @@ from pages.shared.call_code import code
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.figure_files import Figures
 from pages.shared.layout import chart_spec, is_dark, run_title
+from pages.shared.link import address
 from pages.shared.notebook import Table, code_and_data
 from pages.shared.view import ORIGINAL, View
 from xformer.errors import UnavailableError
@@ -107,8 +107,7 @@ def footer(
 def _caption(calls: Sequence[Call]) -> str:
     """How each of the runs that they show is read again, a line each, and the link to the screen."""
     recipes = dict.fromkeys(str(reading.recipe) for call in calls for reading in call.all_readings())
-    link = f"{st.context.url}?{urlencode(st.query_params.to_dict())}" if st.context.url else ""
-    return "\n".join([*recipes, *filter(None, [link])])
+    return "\n".join([*recipes, *([address(st.query_params.to_dict())] if st.context.url else [])])
 
 
 def table(view: Shown, tabulate: Callable[..., pd.DataFrame], *readings: Any, **options: Any) -> pd.DataFrame:

@@ -32,6 +32,11 @@ SHOWN_EVERY = 0.3
 """Seconds between two looks at a text that is being written."""
 
 
+def mask_words(mask: str) -> list[str]:
+    """What is said of a mask beside other changes: nothing of the model's own."""
+    return [] if mask == MASKS[0] else [f"{mask} mask"]
+
+
 @st.cache_resource(show_spinner=False)
 def warm_up() -> bool:
     """Pay once for what every visitor needs, then keep the garbage collector from walking over it after every rerun.

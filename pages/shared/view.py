@@ -115,9 +115,8 @@ class View:
 
     def what_changed(self) -> str:
         """The changes in a few words, for the name of a lane or a legend."""
-        masked = [] if self.mask == resources.MASKS[0] else [f"{self.mask} mask"]
         n = len(self.interventions)
-        return " + ".join(masked + ([f"{n} change{'s' if n > 1 else ''}"] if n else []))
+        return " + ".join(resources.mask_words(self.mask) + ([f"{n} change{'s' if n > 1 else ''}"] if n else []))
 
     @property
     def link(self) -> dict[str, str]:
