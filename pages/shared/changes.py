@@ -59,8 +59,8 @@ def show_chips(view: View) -> None:
         if not view.is_changed:
             return
         st.markdown("**Changed:**", width="content")
-        for words in resources.mask_words(view.mask):
-            st.button(words, icon=":material/close:", on_click=_use_own_mask, key="chip_mask")
+        for mask in resources.mask_words(view.mask):
+            st.button(mask, icon=":material/close:", on_click=_use_own_mask, key="chip_mask")
         for intervention in view.interventions:
             st.button(
                 view.name_of(intervention),
