@@ -13,6 +13,7 @@ from pages.attention.best_task_head import attention_notes, best_task_head
 from pages.attention.change import change_panel, head_tools
 from pages.attention.edges import follow_cutting_click
 from pages.attention.head_scores import scores_panel
+from pages.attention.heads import KEY, draw_heads
 from pages.attention.over_image import over_image_panel
 from pages.attention.rollout import rollout_panel
 from pages.attention.standalone import standalone
@@ -22,8 +23,6 @@ from pages.components.attention_view import (
     SHOWN,
     Look,
     Selection,
-    attention_choice,
-    attention_view,
     choose_attention,
 )
 from pages.shared.call import Call
@@ -35,10 +34,9 @@ from pages.shared.session import open_page
 from pages.shared.view import View
 from xformer import viz
 from xformer.analysis.reactions import is_reaction
-from xformer.viz.packing import AnyLayer, pack
+from xformer.viz.packing import AnyLayer
 from xformer.viz.pattern_layers import pattern_layers
 
-KEY = "attention"
 PANELS = {name: name for name in ("scores of all heads", "step by step", "why here?", "change the run", "rollout")}
 ARCS = "# Arcs are drawn in the browser alone; this is the same head as a matrix."
 
@@ -57,8 +55,7 @@ def page() -> None:
     _follow_the_link(layers, best.at if changed is None else best_task_head(view, original, paths).at)
     # A line of its own at the picture, as what it changes is known only below.
     tools = st.container(horizontal=True, gap="small", vertical_alignment="center", key="head_tools")
-    chosen = attention_choice(KEY, layers)
-    chosen = attention_view(pack(layers, other, selected=(chosen.layer, chosen.head)), key=KEY)
+    chosen = draw_heads(layers, other)
     follow_cutting_click(layers[chosen.layer], chosen)
     run, layer = changed or original, (other or layers)[chosen.layer]
     with tools:

@@ -24,13 +24,15 @@ class Choosing {
       scale: this.scale, shown: this.show, arcs });
   }
 
-  report() { // to the server, once the hand is still
+  report() { // to the server: the first at once, of a quick succession the last, once the hand is still
     clearTimeout(this.timer);
+    const isFirst = performance.now() - (this.asked ?? -Infinity) > 300;
+    this.asked = performance.now();
     this.timer = setTimeout(() => {
       const choice = this.choice();
       if (choice === this.reported) return;
       this.reported = choice;
       this.send(JSON.parse(choice));
-    }, 80);
+    }, isFirst ? 0 : 80);
   }
 }

@@ -1,0 +1,47 @@
+"""The picture of all heads: where they are too many to be sent whole, the one that is clicked comes before the rest of the page.
+
+Each head of a short input is in the browser already. Of a long one the browser has small pictures, and asks for the exact weights
+of the head that is enlarged; that part runs alone, so that nobody waits for the panels below to see a head.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import streamlit as st
+
+from pages.components.attention_view import Selection, attention_choice, attention_view
+from xformer.viz.packing import AnyLayer, header_of, pack
+
+KEY = "attention"
+SENT_AFTER = 0.04
+"""Seconds within which Streamlit sends what is drawn; what it has not sent when a page runs again, it throws away."""
+_SENT = "attention_head_sent"
+"""The head whose exact weights the browser has."""
+_WHOLE = "attention_page_runs"
+"""Set while the whole page runs, and taken away by the part; the part finds nothing where it runs alone."""
+
+
+def draw_heads(layers: Sequence[AnyLayer], changed: Sequence[AnyLayer] | None) -> Selection:
+    """Draw the heads of a run, with those of the changed run beside them, and return what is chosen."""
+    chosen = attention_choice(KEY, layers)
+    packed = pack(layers, changed, selected=(chosen.layer, chosen.head))
+    if all(layer["pool"] == [1, 1] for layer in header_of(packed)["layers"]):
+        return attention_view(packed, key=KEY)
+    st.session_state[_WHOLE] = (chosen.layer, chosen.head)
+    return st.fragment(_draw)(packed, layers, changed)
+
+
+def _draw(packed: bytes, layers: Sequence[AnyLayer], changed: Sequence[AnyLayer] | None) -> Selection:
+    drawn = st.session_state.pop(_WHOLE, None)
+    if drawn is not None:
+        st.session_state[_SENT] = drawn
+        return attention_view(packed, key=KEY)
+    chosen = attention_choice(KEY, layers)
+    at = (chosen.layer, chosen.head)
+    if at != st.session_state.get(_SENT):
+        attention_view(pack(layers, changed, selected=at), key=KEY)
+        time.sleep(SENT_AFTER)
+    st.rerun()  # for everything else that is said of the head
+    return chosen
