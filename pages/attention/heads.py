@@ -1,7 +1,7 @@
-"""The picture of all heads: where they are too many to be sent whole, the one that is clicked comes before the rest of the page.
+"""The picture of all heads; of a long input, a click on a head brings that head before the rest of the page.
 
-Each head of a short input is in the browser already. Of a long one the browser has small pictures, and asks for the exact weights
-of the head that is enlarged; that part runs alone, so that nobody waits for the panels below to see a head.
+Each head of a short input is in the browser already. Of a long one the browser has small pictures, and asks for the exact
+weights of the head that is enlarged; that part runs alone, so that nobody waits for the panels below to see a head.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ _WHOLE = "attention_page_runs"
 """Set while the whole page runs, and taken away by the part; the part finds nothing where it runs alone."""
 
 
-def draw_heads(layers: Sequence[AnyLayer], changed: Sequence[AnyLayer] | None) -> Selection:
-    """Draw the heads of a run, with those of the changed run beside them, and return what is chosen."""
+def draw_heads(layers: Sequence[AnyLayer], changed: Sequence[AnyLayer] | None) -> tuple[Selection, int]:
+    """Draw the heads of a run, with those of the changed run beside them. Returns what is chosen, and how many queries and keys
+    of the enlarged head became one cell."""
     chosen = attention_choice(KEY, layers)
     packed = pack(layers, changed, selected=(chosen.layer, chosen.head))
-    if all(layer["pool"] == [1, 1] for layer in header_of(packed)["layers"]):
-        return attention_view(packed, key=KEY)
+    header = header_of(packed)
+    if all(layer["pool"] == [1, 1] for layer in header["layers"]):
+        return attention_view(packed, key=KEY), 1
     st.session_state[_WHOLE] = (chosen.layer, chosen.head)
-    return st.fragment(_draw)(packed, layers, changed)
+    return st.fragment(_draw)(packed, layers, changed), max(header["exactPool"])
 
 
 def _draw(packed: bytes, layers: Sequence[AnyLayer], changed: Sequence[AnyLayer] | None) -> Selection:

@@ -18,6 +18,7 @@ from pages.attention.over_image import over_image_panel
 from pages.attention.rollout import rollout_panel
 from pages.attention.standalone import standalone
 from pages.attention.why import why_panel
+from pages.attention.zoom import call_of, zoom
 from pages.components.attention_view import (
     SCALES,
     SHOWN,
@@ -55,12 +56,14 @@ def page() -> None:
     _follow_the_link(layers, best.at if changed is None else best_task_head(view, original, paths).at)
     # A line of its own at the picture, as what it changes is known only below.
     tools = st.container(horizontal=True, gap="small", vertical_alignment="center", key="head_tools")
-    chosen = draw_heads(layers, other)
+    chosen, pooled = draw_heads(layers, other)
     follow_cutting_click(layers[chosen.layer], chosen)
     run, layer = changed or original, (other or layers)[chosen.layer]
     with tools:
         head_tools(view, layer, chosen)
         _footer(view, chosen)
+    if pooled > 1:
+        zoom(view, chosen, pooled)
 
     # The panels that are not shown are not computed.
     panels = PANELS | ({"atom mapping": "atom mapping"} if is_reaction(run) else {})
@@ -85,10 +88,7 @@ def page() -> None:
 
 def _footer(view: View, chosen: Selection) -> None:
     """The code and the numbers of the enlarged head: with a changed run of both runs, and of their difference."""
-    original, changed = view.original(), view.changed()
-    before = {} if changed is None else {"before": original}
-    options = {"layer": chosen.layer, "head": chosen.head, "scale": chosen.looks.scale} | before
-    call = Call(viz.attention, (changed or original,), options)
+    call = Call(viz.attention, *call_of(view, chosen))
     footer(
         view,
         "pattern",

@@ -57,12 +57,12 @@ def layers_of(n: int) -> list[PatternLayer]:
 
 def test_of_a_long_input_a_click_brings_the_head_before_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     page, layers = Page(monkeypatch), layers_of(701)
-    assert heads.draw_heads(layers, None) == FIRST
+    assert heads.draw_heads(layers, None) == (FIRST, 2)
     page.chosen = SECOND
     with pytest.raises(Stopped):  # the part alone: the head first, then the page
         page.part()
     assert page.drawn == [(0, 0), (0, 1)]
-    assert heads.draw_heads(layers, None) == SECOND
+    assert heads.draw_heads(layers, None) == (SECOND, 2)
     assert page.drawn == [(0, 0), (0, 1), (0, 1)]
     with pytest.raises(Stopped):  # a click on a cell of the same head: its weights are there
         page.part()

@@ -12,12 +12,16 @@ from xformer.errors import EditError
 from xformer.reading import Reading
 from xformer.site import Site
 
+REACH = 24
+"""So many queries and keys before a cell, and after it, are the cells around it."""
 
-def attention(reading: Reading, *, layer: int, head: int) -> pd.DataFrame:
+
+def attention(reading: Reading, *, layer: int, head: int, around: tuple[int, int] | None = None) -> pd.DataFrame:
     """One row a cell: query, key (position, from 0, and token), whether the mask allows it, and its weight (none where not).
 
-    `layer` counts the attention layers in their order, `head` the heads of a layer, both from 0. Of a trace without its masks
-    every cell counts as allowed. Raises `EditError` where there is no such layer or head.
+    `layer` counts the attention layers in their order, `head` the heads of a layer, both from 0; of a long input `around` keeps
+    the cells around one, (query, key), up to `REACH` on each side. Of a trace without its masks every cell counts as allowed.
+    Raises `EditError` where there is no such layer, head or cell.
     """
     site = reading.attention_site(layer)
     pattern = reading[f"{site.path}.pattern"][0]  # [head, query, key]
@@ -32,7 +36,13 @@ def attention(reading: Reading, *, layer: int, head: int) -> pd.DataFrame:
         [f"{position} {name}" for position, name in enumerate(names)]
         for names in token_names(reading, site, weights.shape)
     )
-    return pattern_cells(weights, allowed, queries, keys)
+    if around is None:
+        return pattern_cells(weights, allowed, queries, keys)
+    if not all(0 <= at < n for at, n in zip(around, weights.shape, strict=True)):
+        n_query, n_key = weights.shape
+        raise EditError(f"around is a cell of {n_query} queries and {n_key} keys, counted from 0, got {around}.")
+    rows, cols = (slice(max(0, at - REACH), at + REACH + 1) for at in around)
+    return pattern_cells(weights[rows, cols], allowed[rows, cols], queries[rows], keys[cols])
 
 
 def token_names(reading: Reading, site: Site, shape: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -30,6 +30,7 @@ def attention(
     *,
     layer: int,
     head: int,
+    around: tuple[int, int] | None = None,
     before: Reading | None = None,
     scale: str = "fixed",
     height: int | None = None,
@@ -39,13 +40,14 @@ def attention(
     0.0001 to 1, or "rest" up to its largest weight besides the first key, which is left out then.
 
     Masked cells are grey, never the colour of a zero. More than `MOST_CELLS` positions a side are pooled by their largest
-    weight. With the original run `before`: both on one scale, and by how much each weight changed. Cells are squares; with a
-    `height` the rows of one run share so many pixels, and the chart is as wide as its place.
+    weight; the cells `around` one, (query, key), are drawn one by one. With the original run `before`: both on one scale, and
+    by how much each weight changed. Cells are squares; with a `height` the rows of one run share so many pixels, and the chart
+    is as wide as its place.
     """
-    after = attention_table(reading, layer=layer, head=head)
+    after = attention_table(reading, layer=layer, head=head, around=around)
     if before is None:
         return head_chart(after, scale=scale, height=height, dark=dark)
-    return _changed_chart(attention_table(before, layer=layer, head=head), after, scale=scale, dark=dark)
+    return _changed_chart(attention_table(before, layer=layer, head=head, around=around), after, scale=scale, dark=dark)
 
 
 def head_chart(
