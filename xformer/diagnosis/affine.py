@@ -20,7 +20,7 @@ def affine(
     before = f"{path}." if path else ""
     matrix, plus = case.weight(before + weight), case.weight(before + bias)
     if matrix is None:
-        share = share_outside(x, y) if x.shape[:-1] == y.shape[:-1] else float("inf")
+        share = share_outside(x, y, case.spans) if x.shape[:-1] == y.shape[:-1] else float("inf")
         return None if share is None else share / MOST_OUTSIDE
     if rows is not None:
         matrix, plus = matrix[rows], None if plus is None else plus[rows]

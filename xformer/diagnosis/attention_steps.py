@@ -75,11 +75,12 @@ def scores(case: Case) -> Iterator[Measurement]:
 
 
 def _allowed_scores(made: Tensor, q: Tensor, k: Tensor, bias: Tensor | None, allowed: Tensor, d_head: int) -> float:
-    q, k = q.double(), k.double()
-    expected, size = q @ k.mT / math.sqrt(d_head), q.abs() @ k.abs().mT / math.sqrt(d_head)
+    expected = q.double() @ k.double().mT / math.sqrt(d_head)
+    size = q.float().abs() @ k.float().abs().mT / math.sqrt(d_head)
     if bias is not None:
-        expected, size = expected + bias.double(), size + bias.double().abs()
-    return excess(made[allowed], expected[allowed], (d_head + OTHER_ROUNDINGS) * unit(made) * size[allowed])
+        expected, size = expected + bias.double(), size + bias.abs()
+    made, expected = made.masked_fill(~allowed, 0.0), expected.masked_fill(~allowed, 0.0)
+    return excess(made, expected, (d_head + OTHER_ROUNDINGS) * unit(made) * size)
 
 
 def masks(case: Case) -> Iterator[Measurement]:

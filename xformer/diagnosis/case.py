@@ -16,6 +16,8 @@ from xformer.diagnosis.trace_stack import TraceStack
 from xformer.trace import Trace
 
 Severity = Literal["error", "warning", "note"]
+Spans = dict[Tensor, tuple[Float[Tensor, "row rank"], int] | None]
+"""For a stream an orthonormal basis of what its rows span, and the rank; None for one whose rows are all alike."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,8 @@ class Case:
     fresh: bool | None = None
     weights: Mapping[str, Tensor] | None = None
     """The model's own, by their names in it, where the model is at hand."""
+    spans: Spans = field(default_factory=dict)
+    """What `share_outside` knows of each stream already."""
 
     def __contains__(self, name: str) -> bool:
         return name in self.trace

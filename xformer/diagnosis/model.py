@@ -18,6 +18,8 @@ from xformer.tasks import Task
 
 N_INPUTS = 24
 """With a dozen tokens each, more rows than a stream of 128 dimensions has directions."""
+LEAST_TOKENS = 768
+"""Of longer inputs fewer do: as many as have this many tokens, or four times as many as the stream has dimensions."""
 LONGEST_TASK = 64
 """A task whose inputs are longer is examined on random tokens, as none is: the equations hold for any input, and the work grows
 with the square of the length."""
@@ -30,6 +32,7 @@ def examination(config: ModelConfig, task: Task | None = None, *, inputs: int = 
     if task is not None and max(task.longest) > LONGEST_TASK:
         task = None
     if task is not None:
+        inputs = min(inputs, -(-max(LEAST_TOKENS, 4 * config.d_model) // max(task.longest)))
         batch = task.sample(inputs, seed=seed, purpose="test")
         source = _padded(batch.tokens, batch.layout, config)
         if batch.target is None or batch.target_layout is None:

@@ -25,20 +25,22 @@ LEAST_CELLS = 3
 def check_scores(case: Case) -> Iterator[Finding]:
     """no-scale · wrong-scale · keys-values-swapped."""
     for layer, activations in case.attention("q", "k", "v", "scores", "pattern", "z"):
-        yield from _layer(case, layer, *(activation.double() for activation in activations))
+        yield from _layer(case, layer, *activations)
 
 
 def _layer(
     case: Case, layer: Layer, q: Tensor, k: Tensor, v: Tensor, scores: Tensor, pattern: Tensor, z: Tensor
 ) -> Iterator[Finding]:
-    config = case.trace.config
+    config, q, k, scores = case.trace.config, q.double(), k.double(), scores.double()
     finite = scores.isfinite() & (scores != 0)  # a score of exactly 0 is one that was masked wrongly
     if case.has(layer.path, "pos_bias"):
         scores = scores - case[f"{layer.path}.pos_bias"].double()
     right = 1 / math.sqrt(config.d_head)
-    dots, measured = (q @ k.mT)[finite], scores[finite]
-    if len(measured) < LEAST_CELLS or dots.norm() == 0 or relative(measured - right * dots, measured) <= FIT_LIMIT:
+    dots, measured = (q @ k.mT).masked_fill(~finite, 0.0), scores.masked_fill(~finite, 0.0)
+    if finite.sum() < LEAST_CELLS or dots.norm() == 0 or relative(measured - right * dots, measured) <= FIT_LIMIT:
         return
+    dots, measured = dots[finite], measured[finite]
+    v, pattern, z = v.double(), pattern.double(), z.double()
     if config.d_head == config.d_value and _mixes_keys(q, k, v, scores, pattern, z, finite, right):
         yield error(
             "keys-values-swapped",

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from xformer.diagnosis.case import Case, Finding, Sublayer, centred, error, relative
 
@@ -87,20 +88,19 @@ def _constant(case: Case) -> Iterator[Finding]:
         x = case[name].double()
         if case.trace.config.image:  # the class token is unlike any patch
             tokens = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
-        spread = max((_spread(x[row], tokens[row], valid[row]) for row in range(len(x))), default=None, key=_or_nothing)
-        if spread is not None and spread < LEAST_SPREAD:
+        spreads = _spreads(x, tokens, valid)
+        if len(spreads) and spreads.max() < LEAST_SPREAD:
             sentence = "All tokens have the same vector here, so nothing after it can tell them apart."
-            yield Finding("constant-stream", (name,), "warning", sentence, {"spread": spread})
+            yield Finding("constant-stream", (name,), "warning", sentence, {"spread": spreads.max().item()})
 
 
-def _spread(x: Tensor, tokens: Tensor, valid: Tensor) -> float | None:
-    """How far the vectors of one input lie from their mean; None where it has no two different tokens."""
-    rows = x[valid]  # [token, d_model]
-    return relative(rows - rows.mean(dim=0), rows) if len(torch.unique(tokens[valid])) >= 2 else None
-
-
-def _or_nothing(spread: float | None) -> float:
-    return -1.0 if spread is None else spread
+def _spreads(x: Tensor, tokens: Tensor, valid: Tensor) -> Tensor:
+    """How far the vectors of each input that has two different tokens lie from their mean, as a share of their length."""
+    rows, n = x.masked_fill(~valid[..., None], 0.0), valid.sum(dim=1)[:, None, None]  # [batch, pos, d_model]
+    apart = (rows - rows.sum(dim=1, keepdim=True) / n).masked_fill(~valid[..., None], 0.0)
+    shares = vector_norm(apart, dim=(1, 2)) / vector_norm(rows, dim=(1, 2)).clamp(min=1e-300)
+    first = tokens.gather(1, valid.long().argmax(dim=1, keepdim=True))
+    return shares[((tokens != first) & valid).any(dim=1)]
 
 
 def misfit_of_norm(made: Tensor, after: Tensor, eps: float) -> float:

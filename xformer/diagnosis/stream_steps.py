@@ -145,7 +145,7 @@ def final_norms(case: Case) -> Iterator[Measurement]:
             yield Measurement(name, of_norm(case[name], case[last], config.norm_eps, gain, shift))
         elif last in case and config.final_norm:
             after = _after(case, at.stack)
-            share = None if after is None else share_outside(case[last], after)
+            share = None if after is None else share_outside(case[last], after, case.spans)
             if share is not None:
                 why = "What follows is made from the stream as it is: the final norm is missing."
                 yield Measurement(name, float("inf") if share < AFFINE_LIMIT else 0.0, why)

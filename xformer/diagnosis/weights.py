@@ -30,7 +30,11 @@ UNIFORM_LIMIT = 1e-3
 
 def check_init(case: Case) -> Iterator[Finding]:
     """init-too-large · init-too-small."""
-    ratios = dict(weight_ratios(case))
+    ratios = {}
+    for name, ratio in weight_ratios(case):
+        if SMALLEST_RATIO <= ratio <= LARGEST_RATIO:
+            return
+        ratios[name] = ratio
     if len(ratios) < 2:
         return
     least, most = min(ratios.values()), max(ratios.values())
