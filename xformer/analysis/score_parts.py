@@ -9,9 +9,11 @@ score less what another key has, or the mean of all others that the query may lo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -68,20 +70,22 @@ def why(reading: Reading, *, layer: int, head: int, query: int, key: int, agains
 
 def table_of(parts: ScoreParts) -> pd.DataFrame:
     """See `why`."""
-    rows = [
+    n = len(parts.query_writers) - 1, len(parts.key_writers) - 1  # without the distance, which has no part but its own
+    i, j = (index.ravel() for index in np.indices(n))
+    if parts.has_distance:
+        i, j = np.append(i, n[0]), np.append(j, n[1])
+    of_query, of_key = _columns("query", parts.query_writers, i), _columns("key", parts.key_writers, j)
+    table = pd.DataFrame(
         {
-            "query_source": a.name,
-            "key_source": b.name,
-            **_place("query", a),
-            **_place("key", b),
-            "score": float(parts.score[i, j]),
-            "advantage": float(parts.advantage[i, j]),
+            "query_source": of_query.pop("query_source"),
+            "key_source": of_key.pop("key_source"),
+            **of_query,
+            **of_key,
+            "score": parts.score.numpy(force=True)[i, j],
+            "advantage": parts.advantage.numpy(force=True)[i, j],
         }
-        for i, a in enumerate(parts.query_writers)
-        for j, b in enumerate(parts.key_writers)
-        if (a is DISTANCE) == (b is DISTANCE) and (a is not DISTANCE or parts.has_distance)
-    ]
-    return pd.DataFrame(rows).sort_values("advantage", ascending=False, key=abs, ignore_index=True)
+    )
+    return table.sort_values("advantage", ascending=False, key=abs, ignore_index=True)
 
 
 def score_parts(
@@ -104,13 +108,12 @@ def score_parts(
     bias = _distance(reading, site, head, query)  # [key]
     raw = q.sum(dim=0) @ k.sum(dim=0).T  # [key]
     factor = _factor(row - bias, raw)
-    cells = torch.cat([torch.tensor([key]), compared])
-    split = torch.einsum("ad,bjd,j->jab", q, k[:, cells], factor[cells])  # [cell, query writer, key writer]
-    split = torch.nn.functional.pad(split, (0, 1, 0, 1))
-    split[:, -1, -1] = bias[cells]
-    mean = split[1:].mean(dim=0) if len(compared) else torch.zeros_like(split[0])
+    others = (k[:, compared] * factor[compared, None]).sum(dim=1) / max(1, len(compared))  # [key writer, d_head]
+    score, mean = q @ k[:, key].T * factor[key], q @ others.T  # [query writer, key writer]
+    score, mean = (torch.nn.functional.pad(part, (0, 1, 0, 1)) for part in (score, mean))
+    score[-1, -1], mean[-1, -1] = bias[key], bias[compared].sum() / max(1, len(compared))
     return ScoreParts(
-        (*q_parts.writers, DISTANCE), (*k_parts.writers, DISTANCE), split[0], split[0] - mean, float(row[key]),
+        (*q_parts.writers, DISTANCE), (*k_parts.writers, DISTANCE), score, score - mean, float(row[key]),
         float(row[key] - (row[compared].mean() if len(compared) else 0.0)), reads,
     )  # fmt: skip
 
@@ -189,6 +192,9 @@ def _check_cell(scores: Tensor, head: int, query: int, key: int, against: int | 
             )
 
 
-def _place(side: str, writer: Writer) -> dict[str, int]:
-    layer = -1 if writer.site is None else writer.site.layer
-    return {f"{side}_layer": layer, f"{side}_head": -1 if writer.head is None else writer.head}
+def _columns(side: str, writers: Sequence[Writer], index: np.ndarray) -> dict[str, np.ndarray]:
+    """Name, layer and head of the writers that the rows of the table are about."""
+    names = np.array([writer.name for writer in writers], dtype=object)
+    layers = np.array([-1 if writer.site is None else writer.site.layer for writer in writers])
+    heads = np.array([-1 if writer.head is None else writer.head for writer in writers])
+    return {f"{side}_source": names[index], f"{side}_layer": layers[index], f"{side}_head": heads[index]}
