@@ -107,3 +107,9 @@ def test_of_a_whole_card_everything_is_said() -> None:
     card = believed(GOOD)
     assert {name: card[name] for name in GOOD if name != "train"} == {n: v for n, v in GOOD.items() if n != "train"}
     assert card["train"]["steps"] == 5
+
+
+def test_the_edge_cases_of_a_card_are_believed_no_more_than_its_figures() -> None:
+    sound = {"loss": 0.5, "exact_match": 0.5, "samples": 9}
+    odd = sound | {"token_accuracy": "much", "evil": ["x"]}
+    assert believed(GOOD | {"figures": GOOD["figures"] | {"edge_cases": odd}})["figures"]["edge_cases"] == sound

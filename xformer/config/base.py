@@ -91,7 +91,7 @@ def _sentence(kind: type[Config], problems: list[ErrorDetails]) -> str:
     if what == "literal_error" or (options and what == "string_unicode"):
         return f"{name} must be one of {', '.join(map(repr, options))}, got {got!r}."
     example = field.examples[0] if field.examples else options[0] if field.is_required() and options else field.default
-    rule = _TYPES.get(what) or (field.json_schema_extra or {}).get("rule") or _limits(field)  # pyright: ignore
+    rule = _TYPES.get(what) or (field.json_schema_extra or {}).get("rule") or limits(field)  # pyright: ignore
     return f"{name} must be {rule}, got {got!r}; for example {name}={example!r}."
 
 
@@ -105,7 +105,7 @@ _TYPES = {
 }
 
 
-def _limits(field: FieldInfo) -> str:
+def limits(field: FieldInfo) -> str:
     """From where to where its values are."""
     ends = {name: getattr(end, name) for end in field.metadata for name in ("ge", "le", "lt") if hasattr(end, name)}
     words = {name: f"{end:,}" if isinstance(end, int) else f"{end:g}" for name, end in ends.items()}
