@@ -21,6 +21,7 @@ from xformer.counting import n_parameters
 from xformer.errors import CheckpointError, ConfigError
 from xformer.files import write_atomically
 from xformer.guarded_file import guarded
+from xformer.installed import shipped
 from xformer.model import Transformer
 from xformer.places import CARD, FILE
 from xformer.safe_header import MAX_HEADER, parse_header, strict_json
@@ -78,8 +79,11 @@ def to_bytes(checkpoint: Checkpoint) -> bytes:
 
 
 def load(path: str | Path) -> Checkpoint:
-    """Read a checkpoint folder or a single .safetensors file. Raises `CheckpointError` saying what is wrong with it."""
-    path = Path(path)
+    """Read a checkpoint folder or a single .safetensors file; "checkpoints/reverse" is the shipped one wherever one stands.
+
+    Raises `CheckpointError` saying what is wrong with it.
+    """
+    path = shipped(Path(path))
     file = path / FILE if os.path.isdir(path) else path
     if not os.path.isfile(file):  # False too where the path itself is impossible
         raise CheckpointError(f"There is no checkpoint at {path!s:.200}; a checkpoint is a folder with {FILE} in it.")

@@ -8,6 +8,7 @@
     │   └── MissingError      an activation that a model of others hands nobody; it is an UnavailableError as well
     ├── CheckpointError   a file is not a model that can be trusted
     ├── ModelFileError    a folder or a file holds no model that can be opened here
+    ├── MissingLibraryError  a library is not installed that only a part of this one needs
     ├── TrainingError     a run cannot go on
     ├── RunStoreError     the run store cannot be used, or a run is not in the state for what is asked of it
     └── NoRoomError       what is to be written does not fit into what may be kept here, or on the disk
@@ -50,6 +51,10 @@ class ModelFileError(XformerError):
 
 class NotEnoughMemoryError(ModelFileError):
     """Opening the model would take more memory than is free; nothing of it was loaded."""
+
+
+class MissingLibraryError(XformerError, ModuleNotFoundError):
+    """A library that only a part of this one needs is not installed; the message says what to type."""
 
 
 class TrainingError(XformerError):

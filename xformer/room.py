@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from xformer.errors import NoRoomError
+from xformer.installed import KEPT
 
 DEFAULT_MOST = 4 * 1024**3
 VARIABLE = "XFORMER_MAX_DISK"
@@ -21,17 +22,16 @@ SPARE = 4 * 1024**2
 """Stays free on the disk, so that the run store can still say why a run has stopped."""
 LOOK_SHARE = 0.02
 """Whoever writes again and again spends no more of the time than this on counting the files anew."""
-REPOSITORY = Path(__file__).parents[1]
 
 
 def runs_folder() -> Path:
     """Where the runs of this server are kept."""
-    return Path(os.environ.get("XFORMER_RUNS") or REPOSITORY / "checkpoints" / "runs")
+    return Path(os.environ.get("XFORMER_RUNS") or KEPT / "checkpoints" / "runs")
 
 
 def texts_folder() -> Path:
     """Where texts are kept."""
-    return Path(os.environ.get("XFORMER_DATA") or REPOSITORY / "data")
+    return Path(os.environ.get("XFORMER_DATA") or KEPT / "data")
 
 
 def allowed() -> int:

@@ -88,10 +88,11 @@ def code_and_files(
 ) -> None:
     """The code for the curves and for the picture of the shown step, their numbers as files, and the player as a `page`."""
     lines = [
-        "import os, xformer",
+        "import xformer",
+        "from xformer.room import runs_folder",
         "from xformer.training.run_store import RunStore",
         "from xformer.viz.training import LOSS, curve_chart, metrics_frame",
-        'runs = os.environ.get("XFORMER_RUNS", "checkpoints/runs")  # where this app keeps what it trains',
+        "runs = runs_folder()  # where this app keeps what it trains",
         f'rows = RunStore(runs).rows("{entry.id}")',
         f"curves = curve_chart(metrics_frame(rows), LOSS, steps={entry.train.get('steps', 1)}, dark=False)",
     ]

@@ -10,8 +10,8 @@ import pytest
 
 from tests.model_files.small_files import a_model, folder_of
 from xformer.__main__ import main
+from xformer.installed import APP
 from xformer.model_files import contents
-from xformer.room import REPOSITORY
 
 
 @pytest.fixture
@@ -26,9 +26,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def test_the_app(started: list[list[str]]) -> None:
     assert main(["app"]) == 0
     assert main(["app", "--port", "8613"]) == 0
-    app = [sys.executable, str(REPOSITORY / "app.py")]
+    app = [sys.executable, str(APP / "app.py")]
     assert started == [app, [*app, "--server.port", "8613"]]
-    assert (REPOSITORY / "app.py").is_file()
+    assert (APP / "app.py").is_file()
 
 
 def test_the_app_with_a_model(started: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

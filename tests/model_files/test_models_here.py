@@ -26,7 +26,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (begun / "model.safetensors").symlink_to("../../blobs/gone")
     folder_of(cache / "models--plain" / "snapshots" / "abc", {"config.json": CONFIG, "pytorch_model.bin": b""})
     folder_of(cache / "datasets--org--data" / "snapshots" / "abc", {"model.safetensors": b""})
-    monkeypatch.setattr(models_here, "REPOSITORY", tmp_path / "project")
+    monkeypatch.setattr(models_here, "KEPT", tmp_path / "project")
     monkeypatch.setattr(models_here, "installed_model", lambda: None)
     return cache
 

@@ -32,7 +32,7 @@ def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     GATE.clear()
     monkeypatch.setattr(visitor_fetches, "fetch", fetch)
-    monkeypatch.setattr(models_here, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(models_here, "KEPT", tmp_path)
     monkeypatch.setattr(models_here, "installed_model", lambda: None)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("XFORMER_MODELS", raising=False)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from typing import NoReturn
 
 from xformer.cli.say import fit
+from xformer.room import runs_folder
 
 ORDERS = ("delete", "stop", "pause", "resume")
 
@@ -76,7 +76,7 @@ def parser() -> Parser:
     runs.add_argument("run", nargs="?", help="the run to show, or to tell something")
     runs.add_argument(
         "--folder",
-        default=os.environ.get("XFORMER_RUNS") or "checkpoints/runs",
+        default=str(runs_folder()),
         help="where the runs are; by default where the app has them",
     )
 

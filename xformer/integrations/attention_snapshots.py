@@ -19,7 +19,7 @@ from xformer.config import TrainConfig
 from xformer.errors import ConfigError, NoRoomError
 from xformer.model import Transformer
 from xformer.presets import Preset
-from xformer.room import Room
+from xformer.room import Room, runs_folder
 from xformer.tasks import Task, score
 from xformer.trace import record
 from xformer.training import liveness
@@ -36,15 +36,16 @@ from xformer.training.snapshots import write_snapshot
 class AttentionSnapshots(lightning.Callback):
     """Keep snapshots and metrics of the transformer in a module every `every` steps, as a run in `folder`.
 
-    The module may be any that holds exactly one `xformer.Transformer`. Metrics are taken on `held_out` unseen examples of the
-    task. In the app the run can be watched and stopped; to go on with it is Lightning's business.
+    By default that is where the app has its runs. The module may be any that holds exactly one `xformer.Transformer`. Metrics
+    are taken on `held_out` unseen examples of the task. In the app the run can be watched and stopped; to go on with it is
+    Lightning's business.
     """
 
     def __init__(
         self,
         task: Task,
         *,
-        folder: str | Path = "checkpoints/runs",
+        folder: str | Path | None = None,
         name: str = "Lightning",
         owner: str = "here",
         every: int = 20,
@@ -54,7 +55,7 @@ class AttentionSnapshots(lightning.Callback):
         if every < 1:
             raise ConfigError(f"every must be 1 step or more, got {every}; for example 20.")
         self.task, self.name, self.owner, self.every, self.seed = task, name, owner, every, seed
-        self.store = RunStore(folder)
+        self.store = RunStore(folder or runs_folder())
         self.room = Room(self.store.folder)
         self.held_out = task.sample(held_out, seed=seed, purpose="held-out")
         self.probe = task.probe(seed)

@@ -9,7 +9,7 @@ from xformer.presets import preset
 from xformer.training.process_tuning import tune_process
 
 
-def main(steps: int = 700, folder: str = "checkpoints/runs") -> LitTransformer:
+def main(steps: int = 700, folder: str | None = None) -> LitTransformer:
     """Train `reverse-small` with Lightning's loop and keep what the app shows."""
     tune_process()
     chosen = preset("reverse-small")

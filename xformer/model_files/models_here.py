@@ -14,11 +14,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from xformer.errors import ModelFileError
+from xformer.installed import KEPT
 from xformer.model_files.contents import Contents, gguf_files, inspect
 from xformer.model_files.hub_cache import cache_folder, cached_models
 from xformer.model_files.packages import installed_model
 from xformer.model_files.safetensors_folder import INDEX, SINGLE
-from xformer.room import REPOSITORY
 
 FOLDER, FIRST = "XFORMER_MODELS", "XFORMER_MODEL"
 PREFIX = "hf:"
@@ -77,7 +77,7 @@ def models_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
     """The server's folder of models, which need not exist; None where there are to be none."""
     if (chosen := environment.get(FOLDER)) == "":
         return None
-    return Path(chosen).expanduser() if chosen else REPOSITORY / "models"
+    return Path(chosen).expanduser() if chosen else KEPT / "models"
 
 
 def visitors_may_fetch(environment: Mapping[str, str] = os.environ) -> bool:

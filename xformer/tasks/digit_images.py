@@ -17,6 +17,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from xformer.errors import MissingLibraryError
+
 SIDE = 8
 """Pixels in a row, and rows in an image."""
 N_TEST = 360
@@ -55,6 +57,6 @@ def digit_images() -> tuple[Images, Images]:
 def _file() -> Path:
     """Where scikit-learn keeps them: to import it for its `load_digits` takes two seconds, to read them a tenth of one."""
     found = find_spec("sklearn")
-    assert found is not None, "scikit-learn is one of the requirements"
-    assert found.origin is not None
+    if found is None or found.origin is None:
+        raise MissingLibraryError("The images of the digits come with scikit-learn: pip install scikit-learn")
     return Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz"

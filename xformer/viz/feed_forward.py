@@ -9,11 +9,11 @@ viz.neuron(reading, layer=2, neuron=17)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import altair as alt
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 from jaxtyping import Float, Int
 
 from xformer.analysis.feed_forward import activations as activations_table
@@ -21,10 +21,14 @@ from xformer.analysis.feed_forward import neuron as neuron_table
 from xformer.analysis.feed_forward import promotion as promotion_table
 from xformer.analysis.neuron_survey import Survey
 from xformer.analysis.neuron_survey import firing as firing_table
+from xformer.installed import needed
 from xformer.names import layer_title
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.residual import written
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 ROWS_HEIGHT = 380
 """Pixels for the rows of a picture, so that it stands on a screen together with what changes it."""
@@ -82,6 +86,8 @@ def activations(
     ranking = ranking[:MOST_NEURONS_DRAWN]
     n_pos, n_neurons = len(values), len(ranking)
     places = _places(frame)
+    with needed("plotly", "The map of a layer's neurons"):
+        import plotly.graph_objects as go
     figure = go.Figure(
         go.Heatmap(
             z=np.ascontiguousarray(values[:, ranking], dtype=np.float32),

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from xformer.analysis.embeddings import neighbours
 from xformer.analysis.embeddings import projection as projection_table
+from xformer.installed import needed
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.labels import label_layers, place_labels
 from xformer.words import percent
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 WIDTH_OF_POINTS = 400
 """Pixels between the outermost points of a projection in a window of usual width: what its labels have to share."""
@@ -87,6 +90,8 @@ def _in_the_plane(
 
 def _in_space(table: pd.DataFrame, shares: Sequence[str], dark: bool) -> go.Figure:
     quiet, loud = theme.pick(theme.PART_HUES["tokens"], dark), theme.pick(theme.PRIMARY, dark)
+    with needed("plotly", "The vocabulary in space"):
+        import plotly.graph_objects as go
     figure = go.Figure()
     for shown, name, colour, size, font in (
         (False, "rest of the vocabulary", quiet, 4, 11),

@@ -18,17 +18,9 @@ from typing import Any
 
 import numpy as np
 
-try:
-    import anywidget
-    import traitlets
-except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(
-        "The attention view in a notebook needs anywidget: pip install 'xformer[notebook]'; as a file it needs nothing more, "
-        "see xformer.save_html."
-    ) from missing
-
 from xformer.errors import InputError
 from xformer.files import write_atomically
+from xformer.installed import needed
 from xformer.reading import Reading
 from xformer.viz.packed_head import head_message, messages, rider
 from xformer.viz.packing import AnyLayer, header_of, pack
@@ -36,6 +28,10 @@ from xformer.viz.pattern_layers import pattern_layers
 from xformer.widgets.arrays import layers_of
 from xformer.widgets.page import about, recipe_of, view_page_of
 from xformer.widgets.scripts import script, style, themes
+
+with needed("anywidget", "The attention view in a notebook"):
+    import anywidget
+    import traitlets
 
 
 class AttentionView(anywidget.AnyWidget):

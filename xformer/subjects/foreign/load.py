@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from xformer.errors import CheckpointError, XformerError
+from xformer.installed import needed
 from xformer.model_files.contents import check_memory, inspect
 from xformer.subjects.foreign.language_model import LanguageModel
 
@@ -40,8 +41,7 @@ def open_model(path: str | Path, *, step: Step | None = None) -> LanguageModel:
     tell(0, 3, "reading the library that knows its family")
     try:
         with _quietly():
-            import transformers
-
+            transformers = _library()
             tell(1, 3, "reading the weights")
             options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
             if gguf is not None:
@@ -63,6 +63,12 @@ def open_model(path: str | Path, *, step: Step | None = None) -> LanguageModel:
     opened = LanguageModel.open(model, tokenizer, where.stem if where.suffix == ".gguf" else where.name)
     tell(3, 3, "done")
     return opened
+
+
+def _library() -> Any:
+    with needed("transformers", "A model of others", "transformers==5.23.0"):
+        import transformers
+    return transformers
 
 
 def _class_of(transformers: Any, config: Any) -> Any:

@@ -1,0 +1,18 @@
+"""What a wheel carries: the library, and in xformer/_app the app with its screens, settings and shipped models."""
+
+from setuptools import find_packages, setup
+
+setup(
+    script_name="setup.py",  # which is no part of the app
+    packages=[*find_packages(include=["xformer", "xformer.*"]), "xformer._app"],
+    package_dir={"xformer._app": "."},  # app.py and what stands beside it, where it is in nobody's way
+    package_data={
+        "xformer": ["presets.toml", "widgets/*.js", "widgets/*/*.js", "widgets/*/*.css"],
+        "xformer._app": [
+            ".streamlit/config.toml",
+            "checkpoints/*/card.json",
+            "checkpoints/*/model.safetensors",
+            *(f"pages/**/*.{suffix}" for suffix in ("py", "css", "js", "png")),
+        ],
+    },
+)

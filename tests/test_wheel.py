@@ -1,0 +1,171 @@
+"""What `pip install` brings: the library without what only the app needs, and an app that runs from any folder.
+
+The wheel is built from this tree and installed into a folder of its own, before everything else that Python finds; no network.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+import urllib.request
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.attack.visitor import Visitor
+
+ROOT = Path(__file__).parents[1]
+PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+ABSENT = """
+import sys
+from importlib.machinery import PathFinder
+class Without(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        absent = name.split(".")[0] in {"streamlit", "plotly", "sklearn", "transformers", "tokenizers", "gguf", "accelerate"}
+        return None if absent else super().find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Without
+"""
+LIBRARY = """
+import importlib, pkgutil, xformer
+from xformer.cli.main import main
+from xformer.errors import MissingLibraryError
+assert "_app" not in dir(xformer) and xformer.__file__.startswith(sys.argv[1]), xformer.__file__
+for module in pkgutil.walk_packages(xformer.__path__, "xformer."):
+    if not module.name.endswith("__main__") and ".integrations" not in module.name:
+        importlib.import_module(module.name)
+reading = xformer.read("checkpoints/reverse", "3 7 12 9")
+assert reading.n_right == 4
+assert len(xformer.analysis.head_scores(reading))
+xformer.viz.save(xformer.viz.lens(reading), "lens.svg")
+xformer.save_html(reading, "view.html")
+assert xformer.attention_view(reading, layer=2).layer == 2
+assert main(["train", "--preset", "reverse-small", "--out", "mine", "--steps", "3", "--score", "0"]) == 0
+def said(make):
+    try:
+        make()
+    except MissingLibraryError as error:
+        return str(error)
+print(said(lambda: xformer.viz.projection(reading, axes=3)))
+print(said(lambda: xformer.viz.activations(reading, layer=1)))
+print(said(xformer.tasks.digit_images.digit_images))
+print(said(xformer.subjects.foreign.load._library))
+sys.exit(main(["app"]))
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this tree, with nothing in it that an earlier build left."""
+    folder = tmp_path_factory.mktemp("wheel")
+    (folder / "build.cfg").write_text(f"[build]\nbuild_base={folder / 'build'}\n[egg_info]\negg_base={folder}\n")
+    options = ["--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT)]
+    subprocess.run(
+        [*PIP, "wheel", *options], check=True, env=os.environ | {"DIST_EXTRA_CONFIG": str(folder / "build.cfg")}
+    )
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def site(wheel: Path) -> Path:
+    """Where it is installed."""
+    options = ["--no-deps", "--no-index", "--no-compile", "--target", str(wheel.parent / "site"), str(wheel)]
+    subprocess.run([*PIP, "install", *options], check=True)
+    return wheel.parent / "site"
+
+
+@pytest.fixture
+def environment(site: Path, tmp_path: Path) -> dict[str, str]:
+    """Of somebody who has installed it, and stands in an empty folder."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("XFORMER")}
+    return ours | {"PYTHONPATH": str(site), "XDG_DATA_HOME": str(tmp_path / "data")}
+
+
+def files_of(folder: Path) -> set[str]:
+    """All files below a folder, but for what Python makes of them."""
+    return {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def test_it_carries_every_file_of_the_library_and_of_the_app_and_nothing_beside_them(wheel: Path) -> None:
+    there = set(zipfile.ZipFile(wheel).namelist())
+    models = {f"{path.parent.name}/{path.name}" for path in ROOT.glob("checkpoints/*/*") if path.parent.name != "runs"}
+    wanted = {f"xformer/{file}" for file in files_of(ROOT / "xformer")}
+    wanted |= {f"xformer/_app/pages/{file}" for file in files_of(ROOT / "pages")}
+    wanted |= {f"xformer/_app/checkpoints/{file}" for file in models}
+    wanted |= {"xformer/_app/app.py", "xformer/_app/.streamlit/config.toml"}
+    assert len(models) > 20
+    assert wanted == {file for file in there if ".dist-info/" not in file}
+
+
+def test_the_library_does_without_what_only_the_app_needs(
+    site: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", ABSENT + LIBRARY, str(site)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-4:] == [
+        "The vocabulary in space needs plotly: pip install plotly",
+        "The map of a layer's neurons needs plotly: pip install plotly",
+        "The images of the digits come with scikit-learn: pip install scikit-learn",
+        "A model of others needs transformers: pip install transformers==5.23.0",
+    ], done.stderr
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "xformer: The app needs streamlit and plotly: pip install streamlit plotly"
+    assert "<svg" in (tmp_path / "lens.svg").read_text()
+    assert "createElement" in (tmp_path / "view.html").read_text()
+    assert (tmp_path / "mine" / "model.safetensors").is_file()
+
+
+def test_the_app_runs_from_an_empty_folder_and_writes_only_where_it_says(
+    site: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    before, here = files_of(site), tmp_path / "here"
+    here.mkdir()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [str(site / "bin" / "xformer"), "app", "--port", address.partition(":")[2]]
+    server = subprocess.Popen(command, cwd=here, env=environment, stdout=subprocess.PIPE)
+    try:
+        assert server.stdout is not None
+        runs = tmp_path / "data" / "xformer" / "checkpoints" / "runs"
+        assert server.stdout.readline().decode() == f"Runs are kept in {runs}; XFORMER_RUNS chooses another folder.\n"
+        while not is_healthy(address):
+            assert server.poll() is None
+            time.sleep(0.1)
+        with Visitor(f"http://{address}") as visitor:  # raises where a page breaks
+            assert visitor.open().title.startswith("See a transformer think")
+            assert "reverse-small" in str(visitor.screen.widgets)
+    finally:
+        server.terminate()
+        server.communicate(timeout=20)
+    assert files_of(site) == before
+    assert files_of(here) == set()
+
+
+def is_healthy(address: str) -> bool:
+    """Whether a server answers, and through our guards."""
+    try:
+        with urllib.request.urlopen(f"http://{address}/_stcore/health") as answer:
+            return answer.read() == b"ok" and "frame-ancestors" in answer.headers["Content-Security-Policy"]
+    except OSError:
+        return False
+
+
+def test_the_requirements_are_those_of_the_library_of_the_app_and_of_models() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    lines = (ROOT / "requirements.txt").read_text("utf-8").splitlines()
+    listed = [line for line in lines if line and not line.startswith("#")]
+    assert listed == [*project["dependencies"], *extras["app"], *extras["models"]]
+    base = {re.split(r"[<>=\[]", line)[0] for line in project["dependencies"]}
+    assert not base & {"streamlit", "plotly", "scikit-learn", "transformers"}
