@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pandas as pd
 import streamlit as st
 
 from pages.bug_lab.fit import moved
-from pages.bug_lab.runs import reading_code
 from pages.bug_lab.state import state
 from pages.components.attention_view import Selection, attention_choice, attention_view, choose_attention
-from pages.shared.notebook import code_and_data
+from pages.shared.call import Call
+from pages.shared.picture import footer
 from pages.shared.view import View
-from xformer.analysis.attention_head import attention
+from xformer import viz
 from xformer.bugs import Bug
 from xformer.reading import Reading
 from xformer.viz.packing import pack
@@ -37,13 +36,8 @@ def attention_panel(view: View, bug: Bug, both: Sequence[Reading]) -> None:
         st.caption("With the bug a pattern has other axes than without it, so the broken one stands alone here.")
         chosen = attention_choice(KEY, other)
         chosen = attention_view(pack(other, selected=(chosen.layer, chosen.head)), key=KEY)
-    runs = dict(zip(("right", "wrong"), both, strict=True))
-    heads = [f"xformer.viz.attention({run}, layer={chosen.layer}, head={chosen.head})" for run in runs]
-    table = pd.concat(
-        [attention(run, layer=chosen.layer, head=chosen.head).assign(run=name) for name, run in runs.items()]
-    )
-    lines = ["import xformer", *reading_code(view, bug), " | ".join(heads if same else heads[1:])]
-    code_and_data(lines, table, "attention", "bug-lab")
+    calls = [Call(viz.attention, (run,), {"layer": chosen.layer, "head": chosen.head}) for run in both]
+    footer(view, "bug-attention", calls, remark=["from xformer.bugs.read import read_both"])
 
 
 def _moved_most(both: Sequence[Reading]) -> Selection:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import torch
 
 from pages.bug_lab.fit import WORSE, moved, shows_something
-from pages.bug_lab.lesson import Lesson
 from pages.bug_lab.runs import Written, n_padding
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.view import View
 from xformer.bugs import Bug
+from xformer.bugs.lesson import Lesson
 from xformer.reading import Reading
 from xformer.site import Site
 from xformer.words import percent

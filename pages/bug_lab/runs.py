@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -38,7 +39,11 @@ def readings(view: View, bug: Bug) -> list[Reading]:
     """
 
     def make() -> list[Reading]:
-        return read_both(view.own, view.source, bug.name, models=_models(view.model, bug.name), **_how(view))
+        how = _how(view)
+        both = read_both(view.own, view.source, bug.name, models=_models(view.model, bug.name), **how)
+        said = "".join(f", {name}={value!r}" for name, value in how.items() if value not in (None, ""))
+        call = f"read_both({shown_path(view.model)!r}, {view.input.text(view.source)!r}, {bug.name!r}{said})"
+        return [replace(reading, recipe=f"{call}[{index}]") for index, reading in enumerate(both)]
 
     return shared.get(("bug", *_what(view, bug)), make)
 
@@ -70,14 +75,6 @@ def verdict(name: str, bug: str) -> tuple[list[Finding], list[Finding]]:
     right, wrong = _models(name, bug)
     task = models.checkpoint(name).task
     return examine(right, task), examine(wrong, task)
-
-
-def reading_code(view: View, bug: Bug) -> list[str]:
-    """The lines that make the readings `right` and `wrong`."""
-    typed = view.input.text(view.source)
-    how = "".join(f", {name}={value!r}" for name, value in _how(view).items() if value not in (None, ""))
-    call = f"read_both({shown_path(view.model)!r}, {typed!r}, {bug.name!r}{how})"
-    return ["from xformer.bugs.read import read_both", f"right, wrong = {call}"]
 
 
 def _how(view: View) -> dict[str, Any]:

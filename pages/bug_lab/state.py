@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import streamlit as st
 
-from pages.bug_lab.lesson import Lesson
 from pages.shared.background_job import Job
+from xformer.bugs.lesson import Lesson
 
 
 @dataclass

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-from pages.bug_lab.lesson import Lesson, lab_preset, lesson, lesson_code
 from pages.bug_lab.state import state
 from pages.shared.background_job import TICK, Job
+from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.layout import is_dark
 from pages.shared.link_widgets import seed
-from pages.shared.notebook import code_and_data
+from pages.shared.model_card import card_of_model
+from pages.shared.picture import footer, shown
+from pages.shared.shown_path import shown_path
 from pages.shared.view import View
+from xformer import viz
 from xformer.bugs import Bug
-from xformer.viz.theme import HEAD_HUES
-from xformer.viz.training import Curves, curve_chart
+from xformer.bugs.lesson import Lesson, lab_preset, lesson
+from xformer.viz.bug_lesson import CURVES
 
 STEPS = (200, 800)
 MOST_KEPT = 6
@@ -26,13 +28,6 @@ MOST_KEPT = 6
 BUDGET = 0.35
 """Seconds of training in one run of the page, out of the `TICK` between two."""
 RATES = (1, 10)
-HUES = (HEAD_HUES[0], HEAD_HUES[1])
-NAMES = {"right": "right", "wrong": "with bug"}
-CHARTS = {
-    "loss": Curves("Training loss", NAMES, HUES, "nats per token"),
-    "tokens": Curves("Right on unseen inputs", NAMES, HUES, "tokens", ".1%", share=True),
-    "gradient": Curves("Length of the gradient", NAMES, HUES, "‖g‖ before clipping", ".3g", can_log=True),
-}
 
 
 def training_panel(view: View, bug: Bug) -> dict[str, str]:
@@ -123,18 +118,27 @@ def _start(view: View, bug: Bug) -> None:
     jobs.pop(about, None)
     while len(jobs) >= MOST_KEPT:
         jobs.pop(next(iter(jobs)))
-    jobs[about] = Job(lesson(lab_preset(view, rate, steps), bug, steps), about)
+    preset = lab_preset(view.config, view.own.task.config, steps, **_rate_and_batch(view, rate))
+    jobs[about] = Job(lesson(preset, bug, steps), about)
+
+
+def _rate_and_batch(view: View, rate: int) -> dict[str, Any]:
+    """Those of the model's own training, in small batches."""
+    recipe = card_of_model(view.model).get("train", {})
+    return {"peak_lr": recipe.get("peak_lr", 3e-3) * rate, "batch_size": min(32, recipe.get("batch_size", 32))}
 
 
 def _show(view: View, bug: Bug, latest: Lesson) -> None:
-    table = pd.DataFrame(latest.rows)
-    for index, (place, (what, curves)) in enumerate(zip(st.columns(3, gap="medium"), CHARTS.items(), strict=True)):
-        frame = pd.DataFrame({side: table.get(f"{what}_{side}", math.nan) for side in NAMES}).assign(step=table["step"])
+    how = {"steps": latest.steps, **_rate_and_batch(view, st.session_state[_rate_key(bug)])}
+    how |= {} if latest.is_final else {"until": latest.step}
+    said = ", ".join(f"{name}={value!r}" for name, value in how.items())
+    latest = replace(latest, recipe=f"train_both({shown_path(view.model)!r}, {bug.name!r}, {said})")
+    calls = [Call(viz.lesson_curves, (latest,), {"what": what}) for what in CURVES]
+    for place, call, curves in zip(st.columns(3, gap="medium"), calls, CURVES.values(), strict=True):
         with place:
             st.markdown(f"**{curves.title}**")
-            chart = curve_chart(frame, curves, steps=latest.steps, dark=is_dark(), log=what == "gradient", height=260)
-            st.altair_chart(chart, width="stretch", key=f"bug_curve_{index}")
+            shown(view, call, f"bug_{call.options['what']}")
     if latest.problem:
         st.info(f"With the bug: {escape_markdown(latest.problem)}", icon=":material/error:")
-    preset = lab_preset(view, st.session_state[_rate_key(bug)], st.session_state["bug_steps"])
-    code_and_data(lesson_code(view, bug, preset), table, "training", "bug-lab")
+    remark = ["from xformer.bugs.lesson import train_both"]
+    footer(view, "training", calls, pd.DataFrame(latest.rows), remark=remark)

@@ -23,7 +23,14 @@ def assert_code_draws_what_is_shown(
 ) -> AppTest:
     """Open a screen and run the code of all its pictures in `folder`: each chart that is shown comes out of it, to the last
     number."""
-    monkeypatch.chdir(folder)
+    shown = charts_shown(monkeypatch)
+    app = open_page(page, **link)
+    assert_code_draws(app, shown, monkeypatch, folder)
+    return app
+
+
+def charts_shown(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What is shown from now on: it grows."""
     shown: list[dict[str, Any]] = []
     show_chart, show_figure = st.vega_lite_chart, st.plotly_chart
     monkeypatch.setattr(  # a copy: Streamlit writes an empty title as a space into what it is given
@@ -32,7 +39,14 @@ def assert_code_draws_what_is_shown(
     monkeypatch.setattr(
         st, "plotly_chart", lambda figure, **more: shown.append(_numbers(figure)) or show_figure(figure, **more)
     )
-    app = open_page(page, **link)
+    return shown
+
+
+def assert_code_draws(
+    app: AppTest, shown: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, folder: Path = ROOT
+) -> None:
+    """Run the code of all pictures in `folder`: what is shown comes out of it."""
+    monkeypatch.chdir(folder)
     assert not app.exception
     made: list[Any] = []
     for element in app.code:
@@ -43,7 +57,6 @@ def assert_code_draws_what_is_shown(
     again += [_without_names(_numbers(figure)) for figure in made if isinstance(figure, go.Figure)]
     assert shown
     assert all(_without_names(spec) in again for spec in shown)
-    return app
 
 
 def _numbers(figure: go.Figure) -> dict[str, Any]:

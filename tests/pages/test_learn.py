@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import xformer
-from tests.pages.code_and_picture import assert_code_draws_what_is_shown
+from tests.pages.code_and_picture import assert_code_draws, assert_code_draws_what_is_shown, charts_shown
 from tests.pages.conftest import ROOT, Open
 from xformer.analysis.principles import Sentence, head_of
 from xformer.analysis.random_products import product_variances
@@ -249,7 +249,7 @@ def test_the_loss_is_that_of_the_broken_model_and_the_code_records_it(
         torch.nn.functional.cross_entropy(
             space[run].logits[0, : example.labels.shape[1]], example.labels[0], ignore_index=-100
         ).item()
-        for run in ("right", "wrong")
+        for run in ("r1", "r2")
     ]
     if losses[1] != losses[1]:
         assert "with it no number at all" in text(app)
@@ -307,9 +307,28 @@ def test_both_train_from_the_same_weights_and_the_broken_one_may_break_off(
     assert shown[1] != shown[2]
 
 
+@pytest.mark.parametrize("is_broken_off", [False, True])
+def test_the_code_of_a_lesson_draws_the_curves_that_are_shown(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch, is_broken_off: bool
+) -> None:
+    from pages.bug_lab import training as bug_training
+
+    monkeypatch.setattr(bug_training, "STEPS", (20, 40))
+    monkeypatch.setattr(bug_training, "BUDGET", 0.0 if is_broken_off else 1e9)
+    shown = charts_shown(monkeypatch)
+    app = open_page(BUG_LAB, model="reverse-small", bug="no-scale", show="training", own="1", rate="10")
+    app.button(key="bug_train").click().run()
+    if is_broken_off:
+        shown.clear()
+        app.button(key="bug_train_cancel").click().run()
+    assert complaints(app) == []
+    assert ("until=" in app.code[0].value) == is_broken_off
+    assert_code_draws(app, shown, monkeypatch)
+
+
 def test_the_lesson_is_the_labs_own_training() -> None:
-    from pages.bug_lab.lesson import lesson
     from xformer.bugs.lab import lab_run
+    from xformer.bugs.lesson import lesson
     from xformer.presets import PRESETS
 
     preset = PRESETS["reverse-mirror"]

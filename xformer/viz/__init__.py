@@ -31,6 +31,7 @@ __getattr__, __dir__, __all__ = attach(
         "firing": "feed_forward",
         "head_effects": "silenced_heads",
         "lens": "logit_lens",
+        "lesson_curves": "bug_lesson",
         "likeliest_tokens": "divergence",
         "matrix": "matrices",
         "neuron": "feed_forward",

@@ -1,18 +1,21 @@
-"""A model trained twice from the same first weights on the same batches, once with a bug: a report of both at a time."""
+"""A model trained twice from the same first weights on the same batches, once with a bug: a report of both at a time.
+
+train_both("checkpoints/reverse", "no-scale", steps=200).rows
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from pages.shared.model_card import card_of_model
-from pages.shared.shown_path import shown_path
-from pages.shared.view import View
-from xformer.bugs import Bug
+from xformer.bugs import BUGS, Bug
 from xformer.bugs.lab import lab_run
-from xformer.config import TrainConfig
+from xformer.config import ModelConfig, TaskConfig, TrainConfig
 from xformer.errors import XformerError
 from xformer.presets import Preset
+from xformer.reading import subject_of
+from xformer.subjects import own_task_model
 from xformer.training.progress import Progress
 
 HELD_OUT = 64
@@ -27,10 +30,30 @@ class Lesson:
     step: int
     steps: int
     problem: str = ""
+    recipe: str = ""
+    """The call that trains them again, where that is known."""
 
     @property
     def is_final(self) -> bool:
         return self.step >= self.steps
+
+
+def train_both(
+    where: str | Path,
+    bug: str,
+    *,
+    steps: int,
+    peak_lr: float = 3e-3,
+    batch_size: int = 32,
+    until: int | None = None,
+) -> Lesson:
+    """Two fresh models of the size and task of a checkpoint, one with the bug of that name, and how both learn.
+
+    `until` breaks off at the report after so many of the `steps`.
+    """
+    own = own_task_model(subject_of(where))
+    preset = lab_preset(own.model.config, own.task.config, steps, peak_lr, batch_size)
+    return next(found for found in lesson(preset, BUGS[bug], steps) if found.is_final or found.step == until)
 
 
 def lesson(preset: Preset, bug: Bug, steps: int) -> Iterator[Lesson]:
@@ -50,38 +73,17 @@ def lesson(preset: Preset, bug: Bug, steps: int) -> Iterator[Lesson]:
         yield Lesson(list(rows), progress.step, steps, problem)
 
 
-def lab_preset(view: View, rate: int, steps: int) -> Preset:
-    """The model's own size and task, trained briefly with small batches."""
-    recipe = card_of_model(view.model).get("train")
-    peak = recipe.get("peak_lr", 3e-3) if isinstance(recipe, dict) else 3e-3
-    batch = min(32, recipe.get("batch_size", 32)) if isinstance(recipe, dict) else 32
+def lab_preset(model: ModelConfig, task: TaskConfig, steps: int, peak_lr: float, batch_size: int) -> Preset:
+    """A model of this size, trained for this task, briefly."""
     train = TrainConfig(
         steps=steps,
-        batch_size=batch,
-        peak_lr=peak * rate,
+        batch_size=batch_size,
+        peak_lr=peak_lr,
         log_every=min(20, max(1, steps // 20)),
         held_out=HELD_OUT,
         snapshot_every=0,
     )
-    return Preset("lab", "lab", "", view.config, view.own.task.config, train)
-
-
-def lesson_code(view: View, bug: Bug, preset: Preset) -> list[str]:
-    """The lines that train it again with the bug."""
-    train = preset.train
-    return [
-        "import xformer",
-        "from xformer.bugs import BUGS",
-        "from xformer.bugs.lab import lab_run",
-        "from xformer.config import TrainConfig",
-        "from xformer.presets import Preset",
-        f'checkpoint = xformer.load("{shown_path(view.model)}")',
-        f"train = TrainConfig(steps={train.steps}, batch_size={train.batch_size}, peak_lr={train.peak_lr}, "
-        f"log_every={train.log_every}, held_out={HELD_OUT}, snapshot_every=0)",
-        'preset = Preset("lab", "lab", "", checkpoint.config, checkpoint.task.config, train)',
-        f'for progress in lab_run(preset, BUGS["{bug.name}"]).reports():',
-        "    print(progress.step, progress.loss)",
-    ]
+    return Preset("lab", "lab", "", model, task, train)
 
 
 def _figures(progress: Progress, side: str) -> dict[str, float]:
