@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
+import re
+from base64 import b64decode
+from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 
 import xformer
 from xformer import edits
 from xformer.errors import InputError
+from xformer.head_overview import head_overview
 from xformer.reading import read
 from xformer.subjects import BareModel, Subject, TaskModel
 from xformer.tasks.batch import IGNORED
@@ -108,3 +115,35 @@ def test_in_a_notebook_it_shows_its_words_and_no_markup_of_theirs() -> None:
     assert "<b>mine" not in html
     assert "&lt;</td>" in html  # the character that was read
     assert "activations" in html
+    assert "attention of 16 heads" in html
+
+
+def test_a_checkpoint_shows_its_card_in_a_notebook_and_believes_none_of_it() -> None:
+    checkpoint = xformer.load(CHECKPOINTS / "reverse")
+    html = checkpoint._repr_html_()
+    assert all(
+        words in html for words in ("84,948", "100.00%", "held out exact match from 0 to 1, over steps 20 to 800")
+    )
+    assert "curve" not in repr(checkpoint)
+    forged = {
+        "title": "<b>",
+        "figures": {"loss": "<i>", "samples": True},
+        "curve": [{"step": "<u>"}, 3],
+        "step": ["<s>"],
+    }
+    html = replace(checkpoint, card=forged)._repr_html_()
+    assert "&lt;b&gt;" in html
+    assert not [tag for tag in ("<b><", "<i>", "<u>", "<s>") if tag in html]
+
+
+def test_the_overview_of_heads_is_an_image_with_every_weight() -> None:
+    weights = np.zeros((2, 3, 3), dtype=np.float32)
+    weights[1, 0, 2] = 1.0
+    image = re.search(r"base64,([^\"]+)", head_overview([weights, weights[:1]]))
+    assert image is not None
+    pixels = np.asarray(Image.open(BytesIO(b64decode(image[1]))).convert("RGBA"))[..., 3]  # [row, column]
+    side = 14 * 3  # 44 pixels hold 14 for each of three tokens
+    assert pixels.shape == (2 * (side + 3), 2 * (side + 3))
+    assert (pixels[:14, side + 3 + 28 : side + 3 + side] == 255).all()
+    assert (pixels == 255).sum() == 14 * 14
+    assert not pixels[side + 3 :, side + 3 :].any()  # a layer with fewer heads

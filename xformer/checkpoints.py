@@ -16,6 +16,7 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
+from xformer import notebook_html
 from xformer.config import ModelConfig, TaskConfig
 from xformer.counting import n_parameters
 from xformer.errors import CheckpointError, ConfigError
@@ -25,6 +26,7 @@ from xformer.installed import shipped
 from xformer.model import Transformer
 from xformer.places import CARD, FILE
 from xformer.safe_header import MAX_HEADER, parse_header, strict_json
+from xformer.task_limits import TASK_LIMITS
 from xformer.tasks import Task
 
 FORMAT = "1"
@@ -42,6 +44,31 @@ class Checkpoint:
     @property
     def config(self) -> ModelConfig:
         return self.model.config
+
+    def __repr__(self) -> str:
+        config, task = self.config, "no task" if self.task is None else f"task {self.task.config.name}"
+        return f"<Checkpoint: {config.architecture}, {n_parameters(config):,} parameters, {task}>"
+
+    def _repr_html_(self) -> str:
+        """In a notebook: what it is, how it was trained, and how well it does, as far as its card says."""
+        config, card = self.config, self.card
+        is_text = (
+            self.task is not None and TASK_LIMITS[self.task.config.name].is_text
+        )  # where nothing is right or wrong
+        measure = "token_accuracy" if is_text else "exact_match"
+        shape = f"{config.n_layers} × {config.n_heads} heads of {config.d_head}, d_model {config.d_model}, d_ff {config.d_ff}"
+        rows = [
+            ("task", None if self.task is None else self.task.config.name),
+            ("architecture", config.architecture),
+            ("layers", shape),
+            ("positions", config.positions),
+            ("parameters", f"{n_parameters(config):,}"),
+            *((name, card.get(name)) for name in ("step", "seed", "seconds")),
+            *notebook_html.scores(card.get("figures"), measure, "loss"),
+        ]
+        about = notebook_html.text(str(card.get("about") or ""))
+        learning = notebook_html.curve(card.get("curve"), f"held_out_{measure}")
+        return notebook_html.card(str(card.get("title") or "Checkpoint"), about, notebook_html.facts(rows), learning)
 
 
 def save(what: Checkpoint | Transformer, path: str | Path) -> None:

@@ -20,9 +20,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from xformer import notebook_html
 from xformer.checkpoints import Checkpoint, load
 from xformer.edits import AnyEdit, set_causal
 from xformer.errors import EditError
+from xformer.head_overview import head_overview
 from xformer.interventions import all_edits, changed_source, parse
 from xformer.model import Transformer
 from xformer.site import Site
@@ -226,19 +228,25 @@ class Reading:
         return f"<Reading of {self.subject.name}: {' '.join(self.tokens)!r} → {said!r}, {len(self)} activations>"
 
     def _repr_html_(self) -> str:
-        """In a notebook: what was read, what is predicted with how much belief, and what can be looked at."""
-        chips = "".join(
-            f'<td style="border-bottom:3px solid hsl({120 if ok or not self.has_right_answer else 20} 55% 45% / {p:.2f});'
-            f'padding:.2em .5em;text-align:center">{escape(self.subject.labels[token])}<br><small>{p:.2f}</small></td>'
-            for token, p, ok in zip(self.predicted, self.probability, self.right, strict=True)
-        )
-        read = "".join(f'<td style="padding:.2em .5em;text-align:center">{escape(token)}</td>' for token in self.tokens)
+        """In a notebook: what was read, what is predicted with how much belief, all heads, and what can be looked at."""
+        cell = "padding:.2em .5em;text-align:center;white-space:pre"
+        read = "".join(f'<td style="{cell}">{escape(token)}</td>' for token in self.tokens)
+        tables = f"<table><tr><th>reads</th>{read}</tr></table>"
+        if self.predicted:
+            tables += f"<table><tr><th>says</th>{''.join(self._chips(cell))}</tr></table>"
+        patterns = [self[f"{path}.pattern"][0].numpy(force=True) for path in self.trace.attention_layers()]
         names = ", ".join(escape(name) for name in self)
-        return (
-            f"<b>{escape(self.subject.name)}</b><table><tr><th>reads</th>{read}</tr></table>"
-            f"<table><tr><th>says</th>{chips}</tr></table>"
-            f"<details><summary>{len(self)} activations</summary><small>{names}</small></details>"
-        )
+        listed = f"<details><summary>{len(self)} activations</summary><small>{names}</small></details>"
+        return notebook_html.card(self.subject.name, tables, head_overview(patterns), listed)
+
+    def _chips(self, cell: str) -> Iterator[str]:
+        """Each prediction over its probability; the line below it is as strong, and of another colour where it is wrong."""
+        for token, p, ok in zip(self.predicted, self.probability, self.right, strict=True):
+            hue = 130 if ok or not self.has_right_answer else 20
+            mark = "" if ok or not self.has_right_answer else " ✗"
+            line = f"border-bottom:3px solid hsl({hue} 55% 45% / {p:.2f})"
+            label = escape(self.subject.labels[token])
+            yield f'<td style="{cell};{line}">{label}{mark}<br><small>{p:.2f}</small></td>'
 
 
 def _numbered(sites: tuple[Site, ...], layer: int, what: str) -> Site:

@@ -143,6 +143,14 @@ def test_rows_since_a_step(store: RunStore) -> None:
     assert store.rows(run, after=5)[0] == {"step": 10, "loss": 7.0}
 
 
+def test_in_a_notebook_it_shows_its_runs_and_no_markup_of_theirs(store: RunStore) -> None:
+    store.add(PRESET, name="<b>mine</b>")
+    for html in (store._repr_html_(), store.entries()[0]._repr_html_()):
+        assert "&lt;b&gt;mine&lt;/b&gt;" in html
+        assert "queued" in html
+    assert f"0 of {PRESET.train.steps}" in store.entries()[0]._repr_html_()
+
+
 def test_names_and_tags(store: RunStore) -> None:
     run = store.add(PRESET)
     store.rename(run, "  a\x00 name\u202e of\n two lines \ud800 ")

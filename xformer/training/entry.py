@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
+from xformer import notebook_html
 from xformer.config import Config, ModelConfig, TaskConfig, TrainConfig
 from xformer.presets import Preset
 from xformer.training.cells import (
@@ -91,6 +92,20 @@ class Entry(BaseModel, frozen=True, strict=True, extra="ignore"):
             TaskConfig.from_json(self.task),
             TrainConfig.from_json(self.train),
         )
+
+    def _repr_html_(self) -> str:
+        """In a notebook: what was asked for, how far it is, and how well it does."""
+        steps = self.train.get("steps")
+        rows = [
+            ("run", self.id),
+            ("state", self.state),
+            ("step", f"{self.step:,} of {steps:,}" if isinstance(steps, int) else f"{self.step:,}"),
+            *((name, getattr(self, name)) for name in ("preset", "device", "parent")),
+            ("seconds", f"{self.seconds:.1f}"),
+            *notebook_html.scores(self.figures, "exact_match", "loss"),
+        ]
+        said = [notebook_html.text(line) for line in (self.about, self.message) if line]
+        return notebook_html.card(self.name, *said, notebook_html.facts(rows))
 
     def but(self, **values: Any) -> Entry:
         """The same run with other values in some of its fields."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from xformer import notebook_html
 from xformer.errors import RunStoreError
 from xformer.presets import Preset
 from xformer.training.database import Database
@@ -35,6 +36,16 @@ class RunStore:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.database = Database(self.folder / FILE)
+
+    def _repr_html_(self) -> str:
+        """In a notebook: its runs, the latest first."""
+        rows = [
+            (one.id, one.name, one.preset, one.state, f"{one.step:,}", f"{one.seconds:.1f}") for one in self.entries()
+        ]
+        return notebook_html.card(
+            f"{len(rows)} runs in {self.folder}",
+            notebook_html.table(("run", "name", "preset", "state", "step", "seconds"), rows),
+        )
 
     def folder_of(self, run: str) -> Path:
         """Where the weights of a run are."""
