@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import jaxtyping
 import pytest
 import torch
 
-from tests.workers import by_group, longest_first
+from tests.workers import by_group, is_for, waiting_first
 
 torch.set_num_threads(1)  # the tensors are tiny, and the workers of pytest-xdist would fight over the cores
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # and so would the processes that they start
+sys.dont_write_bytecode = False  # else each worker, and each process that a test starts, compiles everything anew
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Every annotated signature is checked, values and shapes, in whatever a test calls; but for those UNCHECKED below. (Not
 # xformer.config: its errors for mistyped fields are its own.) The hook must stand before the first import of the library.
@@ -27,7 +31,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    longest_first(items)
+    waiting_first(items)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if collection_path.name.startswith("test_") and collection_path.suffix == ".py":
+        return None if is_for(getattr(config, "workerinput", None), collection_path) else True
+    return None
 
 
 @pytest.fixture(scope="session", autouse=True)
