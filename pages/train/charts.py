@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import streamlit as st
 
+from pages.shared.call import Call
 from pages.shared.layout import chart_spec, is_dark
 from pages.shared.notebook import csv, heads_from_1, html, menu
 from pages.shared.script import script
@@ -18,13 +19,13 @@ from xformer.tasks.task import Example
 from xformer.training.entry import Entry
 from xformer.training.snapshots import snapshot_file
 from xformer.viz.training import (
+    CURVES,
     Curves,
     curve_chart,
     domain_of,
-    every_nth,
     head_curves,
     head_frame,
-    metrics_frame,
+    metric_data,
     with_marks,
 )
 
@@ -35,25 +36,17 @@ MOST_HEADS = 16
 """Up to so many heads each has a curve of its own, beyond that only the best one of each layer."""
 
 
-def metric_chart(
-    frame: pd.DataFrame,
-    curves: Curves,
-    steps: int,
-    shown: int | None,
-    marks: Mapping[int, str],
-    *,
-    height: int,
-    switch: bool = False,
-) -> None:
-    """One chart of the metrics; `switch` adds one for a logarithmic axis."""
-    log = False
-    with st.container(horizontal=True, vertical_alignment="center", key=f"head_{curves.axis}_{height}"):
+def metric_chart(call: Call, *, switch: bool = False) -> Call:
+    """Show a call of `viz.metric_curves`; `switch` adds one for a logarithmic axis. What comes back is the call it has made."""
+    of, (frame,) = dict(call.options), call.readings
+    curves = CURVES[of["what"]]
+    with st.container(horizontal=True, vertical_alignment="center", key=f"head_{curves.axis}_{of['height']}"):
         st.markdown(f"**{curves.title}**", width="stretch")
         if switch:
-            log = st.toggle("logarithmic", key="train_log", persist_state="session")
-    columns = ["step", *curves.names]
-    data = with_marks(every_nth(frame.loc[:, columns]), shown, marks.items())
-    _show(data, curves, steps, height, log)
+            of["log"] = st.toggle("logarithmic", key="train_log", persist_state="session")
+    data = metric_data(frame, of["what"], of["shown"], of["marks"])
+    _show(data, curves, of["steps"], of["height"], of.get("log", False))
+    return replace(call, options=of)
 
 
 def head_panel(film: Film, task: Task, steps: int, shown: int | None, marks: Mapping[int, str]) -> None:
@@ -84,30 +77,26 @@ def head_panel(film: Film, task: Task, steps: int, shown: int | None, marks: Map
 
 
 def code_and_files(
-    entry: Entry, rows: list[dict[str, Any]], film: Film, example: Example, step: int | None, page: Callable[[], str]
+    entry: Entry, calls: Sequence[Call], film: Film, example: Example, step: int | None, page: Callable[[], str]
 ) -> None:
-    """The code for the curves and for the picture of the shown step, their numbers as files, and the player as a `page`."""
+    """The code of the curves and of the picture of the shown step, their numbers as files, and the player as a `page`."""
+    (frame,) = calls[0].readings
+    pictures = [call.written({id(frame): "frame"}) for call in calls]
     lines = [
-        "import xformer",
-        "from xformer.room import runs_folder",
+        "import os, xformer",
         "from xformer.training.run_store import RunStore",
-        "from xformer.viz.training import LOSS, curve_chart, metrics_frame",
-        "runs = runs_folder()  # where this app keeps what it trains",
-        f'rows = RunStore(runs).rows("{entry.id}")',
-        f"curves = curve_chart(metrics_frame(rows), LOSS, steps={entry.train.get('steps', 1)}, dark=False)",
+        "from xformer.viz.training import metrics_frame",
+        'runs = os.environ.get("XFORMER_RUNS", "checkpoints/runs")  # where this app keeps what it trains',
+        f'frame = metrics_frame(RunStore(runs).rows("{entry.id}"))',
     ]
-    if step is None:
-        lines.append("curves")
-    else:
-        lines += [
-            "",
-            f'r = xformer.read(f"{{runs}}/{snapshot_file(Path(entry.id), step).as_posix()}", {list(example.source)})',
-            f"head = xformer.viz.attention(r, layer={len(film.layers) - 1}, head=0)",
-            "[curves, head]",
-        ]
+    if step is not None:
+        snapshot = snapshot_file(Path(entry.id), step).as_posix()
+        lines.append(f'r = xformer.read(f"{{runs}}/{snapshot}", {list(example.source)})')
+        pictures.append(f"xformer.viz.attention(r, layer={len(film.layers) - 1}, head=0)")
+    lines.append("[" + ",\n ".join(pictures) + "]")
     with menu("training"):
         st.code(script(lines), language="python", width=900)
-        csv(lambda: metrics_frame(rows), "metrics", entry.id, "Metrics as CSV")
+        csv(frame, "metrics", entry.id, "Metrics as CSV")
         csv(lambda: heads_from_1(film.table()), "heads", entry.id, "Head scores as CSV")
         if film.frames:
             html(page, "training", entry.id)

@@ -8,6 +8,7 @@ import streamlit as st
 
 from pages.components.training_player import resting
 from pages.shared import run_store
+from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import what_to_notice
 from pages.train.charts import HEIGHT, TALL, code_and_files, head_panel, metric_chart
@@ -20,17 +21,18 @@ from pages.train.probe import ask_probe
 from pages.train.run_actions import run_actions
 from pages.train.state import NEW, film_key, share, show_complaint, show_run, train_state
 from pages.train.status import far_along, looking_back, state_words
-from pages.train.text import BITS, sample_panel, with_bits
+from pages.train.text import sample_panel
 from pages.train.tiles import tiles
+from xformer import viz
 from xformer.errors import ConfigError, RunStoreError
 from xformer.tasks import Task
 from xformer.training.entry import DAMAGED, Entry
-from xformer.viz.training import ACCURACY, GRADIENT, LOSS, RATE, metrics_frame
+from xformer.viz.training import metrics_frame
 
 TICK = 0.8
 """Seconds between two looks at a run that goes on."""
-HEADS, NORM = "Heads", "Gradient norm"
-MORE = (HEADS, NORM, "Learning rate")
+HEADS = "Heads"
+MORE = {HEADS: "", "Gradient norm": "gradient", "Learning rate": "rate"}
 
 
 def run_view(entry: Entry, who: str) -> None:
@@ -98,11 +100,11 @@ def _live(run: str, who: str, moves: bool) -> None:
     step = film.step_at(rest.step)
     marks = moments(film, exact)
     with right, st.container(gap="xsmall", key="train_curves"):
-        if is_text:
-            metric_chart(with_bits(frame), BITS, steps, step, marks, height=HEIGHT)
-        else:
-            metric_chart(frame, ACCURACY, steps, step, marks, height=HEIGHT)
-        metric_chart(frame, LOSS, steps, step, marks, height=HEIGHT, switch=True)
+        look = {"steps": steps, "shown": step, "marks": marks, "height": HEIGHT}
+        calls = [
+            metric_chart(Call(viz.metric_curves, (frame,), {"what": what, **look}), switch=what == "loss")
+            for what in ("bits" if is_text else "accuracy", "loss")
+        ]
     if is_text:
         with st.container(key="text_sample"):
             sample_panel(entry, settings.task.alphabet, example, step)
@@ -111,17 +113,16 @@ def _live(run: str, who: str, moves: bool) -> None:
         horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", key="train_below"
     ):
         more = st.segmented_control(
-            "More curves", MORE, default=MORE[0], required=True, key="train_more", persist_state="session",
+            "More curves", list(MORE), default=HEADS, required=True, key="train_more", persist_state="session",
             label_visibility="collapsed",
         )  # fmt: skip
+        below = Call(viz.metric_curves, (frame,), {**look, "what": MORE[more], "marks": None, "height": TALL})
         page = partial(standalone, entry, task, example, film, exact)
-        code_and_files(entry, rows, film, example, step, page)
+        code_and_files(entry, calls if more == HEADS else [*calls, below], film, example, step, page)
     if more == HEADS:
         head_panel(film, task, steps, step, marks)
-    elif more == NORM:
-        metric_chart(frame, GRADIENT, steps, step, {}, height=TALL)
     else:
-        metric_chart(frame, RATE, steps, step, {}, height=TALL)
+        metric_chart(below)
     what_to_notice(notes(entry, settings, task, film, frame))
     developing = bool(film.waiting)
     train_state().developing = run if developing else None

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
-import pandas as pd
 import streamlit as st
 import torch
 
@@ -16,15 +13,8 @@ from xformer.errors import XformerError
 from xformer.tasks.task import Example
 from xformer.training.entry import Entry
 from xformer.training.snapshots import snapshot_file
-from xformer.viz.training import BLUE, Curves
 
-BITS = Curves("Bits per character, on text it never reads", {"bits": "held out"}, (BLUE,), "bits", ".3f")
 LENGTH, TEMPERATURE = 120, 0.8
-
-
-def with_bits(frame: pd.DataFrame) -> pd.DataFrame:
-    """The metrics with the held-out loss in bits: loss / ln 2."""
-    return frame.assign(bits=frame["held_out_loss"] / math.log(2))
 
 
 def sample_panel(entry: Entry, alphabet: str, example: Example, step: int | None) -> None:

@@ -53,10 +53,10 @@ def assert_code_draws(
         names: dict[str, Any] = {}
         exec(compile(element.value.replace("show(picture)", ""), "footer", "exec"), names)
         made += names["picture"] if isinstance(names["picture"], list) else [names["picture"]]
-    again = [_without_names(chart.to_dict()) for chart in made if isinstance(chart, alt.TopLevelMixin)]
-    again += [_without_names(_numbers(figure)) for figure in made if isinstance(figure, go.Figure)]
+    again = [without_names(chart.to_dict()) for chart in made if isinstance(chart, alt.TopLevelMixin)]
+    again += [without_names(_numbers(figure)) for figure in made if isinstance(figure, go.Figure)]
     assert shown
-    assert all(_without_names(spec) in again for spec in shown)
+    assert all(without_names(spec) in again for spec in shown)
 
 
 def _numbers(figure: go.Figure) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def _numbers(figure: go.Figure) -> dict[str, Any]:
     return json.loads(figure.to_json(engine="json"))
 
 
-def _without_names(spec: dict[str, Any]) -> dict[str, Any]:
+def without_names(spec: dict[str, Any]) -> dict[str, Any]:
     """A chart without the numbers by which Altair counts its parts, and the size of an empty chart outside a page."""
     text = json.dumps({name: value for name, value in spec.items() if name != "config"})
     return json.loads(re.sub(r"(view|param|concat|layer)_\d+", r"\1", text))

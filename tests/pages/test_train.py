@@ -9,7 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
+import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from pages.shared.byte_cache import shared
@@ -17,6 +19,7 @@ from pages.train.develop import MOST_FRAMES
 from pages.train.estimate import expected, expected_at_once, shipped_training
 from pages.train.own_settings import watchable
 from pages.train.setup import FIRST, OWN, group_key, grouped
+from tests.pages.code_and_picture import without_names
 from tests.pages.conftest import ROOT, Open, plain
 from tests.training.tiny import ARCHITECTURES, tiny_preset
 from xformer.presets import PRESETS
@@ -238,13 +241,34 @@ def test_a_finished_run_is_shown_with_its_film_and_its_curves(open_page: Open, r
     assert app.query_params["run"] == run
 
 
-def test_the_code_under_the_pictures_runs(open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_under_the_pictures_draws_what_is_shown(
+    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[Any] = []
+    show_chart = st.vega_lite_chart
+    monkeypatch.setattr(
+        st, "vega_lite_chart", lambda data, spec, **more: shown.append((data, spec)) or show_chart(data, spec, **more)
+    )
     app = open_page(PAGE, run=finished(runs, "encoder-decoder"))
+    shown.clear()
+    app.toggle(key="train_log").set_value(True)
+    app.button_group(key="train_more").set_value("Gradient norm").run()
     monkeypatch.chdir(runs.parent)
     (code,) = app.code
     assert "viz.attention(" in code.value
     assert str(runs) not in code.value  # where a server keeps its files is nobody's business
-    exec(code.value, {})
+    space: dict[str, Any] = {}
+    exec(code.value, space)
+    *curves, _ = space["picture"]
+    assert len(curves) == len(shown) == 3
+    for chart, (data, spec) in zip(curves, shown, strict=True):
+        pd.testing.assert_frame_equal(chart.data, data)
+        drawn = {
+            name: value
+            for name, value in chart.to_dict().items()
+            if name not in ("config", "data", "datasets", "$schema")
+        }
+        assert without_names(drawn) == without_names({name: value for name, value in spec.items() if name != "$schema"})
 
 
 def test_a_link_opens_a_run_at_a_step_and_says_what_is_not_here(open_page: Open, runs: Path) -> None:

@@ -34,6 +34,7 @@ __getattr__, __dir__, __all__ = attach(
         "lesson_curves": "bug_lesson",
         "likeliest_tokens": "divergence",
         "matrix": "matrices",
+        "metric_curves": "training",
         "neuron": "feed_forward",
         "norms": "residual",
         "over_image": "image_overlay",

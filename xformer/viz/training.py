@@ -55,6 +55,9 @@ ACCURACY = Curves(
 )
 GRADIENT = Curves("Gradient norm", {"gradient_norm": "norm"}, (BLUE,), "‖g‖", ".4g", can_log=True)
 RATE = Curves("Learning rate", {"learning_rate": "rate"}, (BLUE,), "rate", ".3e")
+BITS = Curves("Bits per character, on text it never reads", {"bits": "held out"}, (BLUE,), "bits", ".3f")
+CURVES = {"loss": LOSS, "accuracy": ACCURACY, "bits": BITS, "gradient": GRADIENT, "rate": RATE}
+"""What `metric_curves` draws."""
 BEST = "best"
 """The column of a head frame that holds the best score of any head."""
 
@@ -178,6 +181,30 @@ def curve_chart(
         .encode(tooltip=[alt.Tooltip("note:N", title="shown above")])
     )
     return alt.layer(*layers).properties(height=height)
+
+
+def metric_data(
+    frame: pd.DataFrame, what: str, shown: int | None = None, marks: Mapping[int, str] | None = None
+) -> pd.DataFrame:
+    """The rows of a `metrics_frame` that `metric_curves` draws; bits per character are the held-out loss / ln 2."""
+    columns = frame.assign(bits=frame["held_out_loss"] / math.log(2)).loc[:, ["step", *CURVES[what].names]]
+    return with_marks(every_nth(columns), shown, (marks or {}).items())
+
+
+def metric_curves(
+    frame: pd.DataFrame,
+    *,
+    what: str,
+    steps: int,
+    shown: int | None = None,
+    marks: Mapping[int, str] | None = None,
+    log: bool = False,
+    height: int = 220,
+    dark: bool = False,
+) -> alt.LayerChart | alt.FacetChart:
+    """One of `CURVES` of a `metrics_frame`, with the step that is looked at and steps worth a word."""
+    data = metric_data(frame, what, shown, marks)
+    return curve_chart(data, CURVES[what], steps=steps, dark=dark, log=log, height=height)
 
 
 def head_frame(table: pd.DataFrame) -> tuple[pd.DataFrame, dict[tuple[str, int], str]]:
