@@ -40,6 +40,7 @@ lint: .venv/test
 
 bench: .venv/test
 	$(BIN)/python -m benchmarks.train_step
+	$(BIN)/python -m benchmarks.train_many
 	$(BIN)/python -m benchmarks.record
 	$(BIN)/python -m benchmarks.browser
 	$(BIN)/python -m benchmarks.training_room

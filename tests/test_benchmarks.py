@@ -18,6 +18,7 @@ SMALL: dict[str, list[str]] = {
     "train_step": ["--rounds", "1", "--batch", "4"],
     "record": ["--rounds", "1"],
     "characters": ["--rounds", "1"],
+    "train_many": ["--rounds", "1", "--sizes", "2", "--presets", "reverse-mirror"],
 }
 
 

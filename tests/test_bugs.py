@@ -376,8 +376,8 @@ def test_the_lab_trains_both_from_the_same_weights_on_the_same_batches() -> None
     right, wrong = lab_run(preset, device="cpu"), lab_run(preset, BUGS["causal-ignored"], device="cpu")
     for mine, theirs in zip(right.model.parameters(), wrong.model.parameters(), strict=True):
         assert torch.equal(mine, theirs)
-    assert torch.equal(right._batch(0).tokens, wrong._batch(0).tokens)
-    assert right._batch(0).layout.segments.max() == 1  # pyright: ignore  # one sequence a row
+    assert torch.equal(right.batch(0).tokens, wrong.batch(0).tokens)
+    assert right.batch(0).layout.segments.max() == 1  # pyright: ignore  # one sequence a row
     before = [p.clone() for p in wrong.model.parameters()]
     reports = list(wrong.reports())
     assert reports[-1].done
@@ -391,7 +391,7 @@ def test_training_bugs() -> None:
     preset = tiny_preset("encoder")
     assert lab_run(preset, device="cpu").optimiser.clip_norm == preset.train.clip_norm > 0
     assert lab_run(preset, BUGS["no-clipping"], device="cpu").optimiser.clip_norm == 0
-    right, wrong = (lab_run(preset, bug, device="cpu")._batch(0) for bug in (None, BUGS["loss-on-padding"]))
+    right, wrong = (lab_run(preset, bug, device="cpu").batch(0) for bug in (None, BUGS["loss-on-padding"]))
     padding = right.output_segments == 0
     assert padding.any()
     assert (right.labels[padding] == IGNORED).all()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from xformer.trace import Trace, record
     from xformer.training.loop import train
     from xformer.training.progress import Progress
+    from xformer.training.train_many import sweep, train_many
     from xformer.widgets.attention_view import AttentionView, attention_view
     from xformer.widgets.page import save_html
 else:  # for those who run it; a type checker would take any name for one that is here
@@ -47,7 +48,9 @@ else:  # for those who run it; a type checker would take any name for one that i
             "record": "trace",
             "save": "checkpoints",
             "save_html": "widgets.page",
+            "sweep": "training.train_many",
             "train": "training.loop",
+            "train_many": "training.train_many",
             "viz": "",
         },
     )
@@ -74,6 +77,8 @@ __all__ = [
     "record",
     "save",
     "save_html",
+    "sweep",
     "train",
+    "train_many",
     "viz",
 ]

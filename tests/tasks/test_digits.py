@@ -153,7 +153,7 @@ def test_the_loop_trains_and_scores_it(name: str) -> None:
     assert reports[-1].held_out.samples == 8
     assert all(0 <= score <= 1 for scores in reports[-1].scores.values() for score in scores)
     assert not before.equal(run.model.embedding.weight)
-    assert run._batch(0).tokens.shape == (6, 64)
+    assert run.batch(0).tokens.shape == (6, 64)
 
 
 def test_scoring_takes_every_test_image_once() -> None:

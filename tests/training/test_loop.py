@@ -112,10 +112,10 @@ def test_each_chunk_of_batches_follows_the_one_before() -> None:
     preset = tiny_preset(steps=200)
     one_by_one, seen = run_of(preset), []
     for step in range(140):
-        seen.append(one_by_one._batch(step).tokens.clone())
+        seen.append(one_by_one.batch(step).tokens.clone())
     assert len({tuple(tokens.flatten().tolist()) for tokens in seen}) == 140
     for step in (0, 63, 64, 70, 128, 139):  # a run that is resumed there
-        assert torch.equal(run_of(preset)._batch(step).tokens, seen[step])
+        assert torch.equal(run_of(preset).batch(step).tokens, seen[step])
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -42,8 +42,8 @@ class LabRun(Run):
         with torch.no_grad():
             return score(self.held_out.logits(self.model), self.held_out)
 
-    def _batch(self, step: int) -> Batch:
-        batch = super()._batch(step)
+    def batch(self, step: int) -> Batch:
+        batch = super().batch(step)
         if self.bug is None or not self.bug.counts_padding:
             return batch
         pad = self.preset.model.pad_token

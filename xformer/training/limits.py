@@ -17,7 +17,7 @@ from xformer.memory import free_bytes, machine_bytes
 from xformer.presets import Preset
 from xformer.room import DEFAULT_MOST, Room, disk_used, megabytes
 from xformer.training.entry import Entry
-from xformer.training.resource_needs import disk_needed, memory_needed, metrics_needed
+from xformer.training.resource_needs import PROCESS, disk_needed, memory_needed, metrics_needed
 
 MOST_METRICS = 50 * 10**6
 """The state of a run holds its metrics too, and is read whole when it goes on."""
@@ -106,12 +106,13 @@ class Limits:
             )
 
 
-def check_memory(settings: Preset, device: str = "cpu") -> None:
+def check_memory(settings: Preset, device: str = "cpu", *, n_models: int = 1) -> None:
     """Raise `ConfigError` where a run takes more memory than is free on this machine; of a GPU nothing is known."""
-    if device == "cpu" and (needed := memory_needed(settings)) > (free := free_bytes()):
+    needed = PROCESS + n_models * (memory_needed(settings) - PROCESS)
+    if device == "cpu" and needed > (free := free_bytes()):
         raise ConfigError(
             f"This run takes about {megabytes(needed)} of memory, and {megabytes(free)} are free on this machine; choose a "
-            "smaller batch, shorter inputs, or a smaller model."
+            f"smaller batch, shorter inputs, or {'fewer models' if n_models > 1 else 'a smaller model'}."
         )
 
 

@@ -85,16 +85,9 @@ class Run(Training):
         `between` is called before every step; it may take its time (a pause), change the learning rate to come, or raise
         `Stopped`.
         """
-        config = self.config  # what may change while it runs, the learning rates, is asked for anew at each step
         try:
-            while True:  # what is due at a step is due again when an interrupt came before it was done
-                if config.snapshot_every and self.step % config.snapshot_every == 0:
-                    self.keep_snapshot()
-                    self.save_state()
-                if self.window.steps and (self.step % config.log_every == 0 or self.step == config.steps):
-                    progress = self.report()
-                    if progress.done:
-                        self._finish()
+            while True:
+                if (progress := self.due()) is not None:
                     yield progress
                     if progress.done:
                         return
@@ -107,6 +100,20 @@ class Run(Training):
             if not (self.updating or finished):
                 self.save_state()
             raise
+
+    def due(self) -> Progress | None:
+        """Do what is due at this step, before the next: a snapshot, and a report. It is due again when an interrupt came before
+        it was done."""
+        config = self.config
+        if config.snapshot_every and self.step % config.snapshot_every == 0:
+            self.keep_snapshot()
+            self.save_state()
+        if not self.window.steps or (self.step % config.log_every and self.step != config.steps):
+            return None
+        progress = self.report()
+        if progress.done:
+            self._finish()
+        return progress
 
     def keep_snapshot(self) -> None:
         """Keep the weights of this step to look at; nothing where snapshots are off. Raises `NoRoomError`."""

@@ -6,6 +6,8 @@ step; as one tensor, three. Gradients accumulate straight into a flat buffer of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -21,20 +23,26 @@ class FlatAdamW:
 
     def __init__(self, model: nn.Module, config: TrainConfig) -> None:
         self.clip_norm = config.clip_norm
-        parameters = sorted(model.parameters(), key=lambda p: p.dim() < 2)  # stable: matrices first
-        n_decayed = sum(p.numel() for p in parameters if p.dim() >= 2)
-        self.flat: Float[Tensor, " n"] = torch.cat([p.detach().reshape(-1) for p in parameters])
-        self.gradient: Float[Tensor, " n"] = torch.zeros_like(self.flat)
-        start = 0
-        for p in parameters:
-            stop = start + p.numel()
-            p.data = self.flat[start:stop].view_as(p)
-            p.grad = self.gradient[start:stop].view_as(p)
-            start = stop
+        self.parameters = sorted(model.parameters(), key=lambda p: p.dim() < 2)  # stable: matrices first
+        n_decayed = sum(p.numel() for p in self.parameters if p.dim() >= 2)
+        flat = torch.cat([p.detach().reshape(-1) for p in self.parameters])
         pieces = [(slice(0, n_decayed), config.weight_decay), (slice(n_decayed, None), 0.0)]
         if config.weight_decay == 0:
             pieces = [(slice(None), 0.0)]
-        self._pieces = [Piece(self.flat[where], self.gradient[where], decay, config) for where, decay in pieces]
+        self.pieces = [Piece(where, flat[where], decay, config) for where, decay in pieces]
+        self.live_in(flat, torch.zeros_like(flat))
+
+    def live_in(self, flat: Float[Tensor, " n"], gradient: Float[Tensor, " n"]) -> None:
+        """Keep the parameters and their gradients in this storage from now on; what it holds is theirs already."""
+        self.flat, self.gradient = flat, gradient
+        start = 0
+        for p in self.parameters:
+            stop = start + p.numel()
+            p.data = flat[start:stop].view_as(p)
+            p.grad = gradient[start:stop].view_as(p)
+            start = stop
+        for piece in self.pieces:
+            piece.weights, piece.gradient = flat[piece.where], gradient[piece.where]
 
     def clear(self) -> None:
         """Forget the gradients of the last step."""
@@ -45,21 +53,21 @@ class FlatAdamW:
         norm = self.gradient.norm()
         if self.clip_norm:
             self.gradient.mul_((self.clip_norm / (norm + 1e-6)).clamp(max=1.0))
-        for piece in self._pieces:
+        for piece in self.pieces:
             piece.update(lr)
         return norm
 
     def state(self) -> dict[str, Tensor]:
         """Everything that the next update depends on, besides the gradients."""
         state = {"weights": self.flat}
-        for index, piece in enumerate(self._pieces):
+        for index, piece in enumerate(self.pieces):
             state |= {f"{index}.{name}": value for name, value in piece.moments().items()}
         return {name: value.detach().cpu().clone() for name, value in state.items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Go on from what `state` returned. Raises `KeyError` or `RuntimeError` when it is that of another optimiser."""
         self.flat.copy_(state["weights"])
-        for index, piece in enumerate(self._pieces):
+        for index, piece in enumerate(self.pieces):
             for name, value in piece.moments().items():
                 value.copy_(state[f"{index}.{name}"])
 
@@ -74,10 +82,10 @@ class Piece:
     class takes (it imports the compiler).
     """
 
-    def __init__(
-        self, weights: Float[Tensor, " n"], gradient: Float[Tensor, " n"], decay: float, config: TrainConfig
-    ) -> None:
-        self.weights, self.gradient, self.decay, self.config = weights, gradient, decay, config
+    gradient: Float[Tensor, " n"]
+
+    def __init__(self, where: slice, weights: Float[Tensor, " n"], decay: float, config: TrainConfig) -> None:
+        self.where, self.weights, self.decay, self.config = where, weights, decay, config
         self.m, self.v = torch.zeros_like(weights), torch.zeros_like(weights)
         self.t = torch.zeros((), dtype=torch.float32, device=weights.device)
 
@@ -87,20 +95,32 @@ class Piece:
 
     def update(self, lr: float) -> None:
         """One step along the gradient."""
-        self.t += 1
-        with torch.no_grad():
-            torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]
-                [self.weights],
-                [self.gradient],
-                [self.m],
-                [self.v],
-                [],
-                [self.t],
-                lr=lr,
-                beta1=self.config.beta1,
-                beta2=self.config.beta2,
-                weight_decay=self.decay,
-                eps=self.config.adam_eps,
-                amsgrad=False,
-                maximize=False,
-            )
+        update_alike([self], lr)
+
+    @property
+    def recipe(self) -> tuple[float, ...]:
+        """What two pieces must have in common to be updated together."""
+        return self.decay, self.config.beta1, self.config.beta2, self.config.adam_eps
+
+
+def update_alike(pieces: Sequence[Piece], lr: float) -> None:
+    """One step along the gradients of pieces that have one recipe: on a GPU one launch for all of them."""
+    decay, beta1, beta2, eps = pieces[0].recipe
+    with torch.no_grad():
+        for piece in pieces:
+            piece.t += 1
+        torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]
+            [piece.weights for piece in pieces],
+            [piece.gradient for piece in pieces],
+            [piece.m for piece in pieces],
+            [piece.v for piece in pieces],
+            [],
+            [piece.t for piece in pieces],
+            lr=lr,
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=decay,
+            eps=eps,
+            amsgrad=False,
+            maximize=False,
+        )

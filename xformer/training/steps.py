@@ -73,7 +73,7 @@ class Training:
 
     def train_step(self) -> None:
         """One update. Raises `TrainingError` when the loss or the gradient is not a number."""
-        batch, step = self._batch(self.step), self.step + 1
+        batch, step = self.batch(self.step), self.step + 1
         lr = learning_rate(self.config, step)
         dropout = None
         if self.preset.model.dropout:
@@ -83,12 +83,16 @@ class Training:
         loss.backward()
         self.updating = True
         norm = self.optimiser.update(lr)
-        self.step = step
-        self.window.gradient_norm = self._finite("gradient's norm", norm.item())
-        self.window.last_loss = self._finite("loss", loss.item())
+        self.took_step(loss.item(), norm.item(), batch.tokens.numel())
+
+    def took_step(self, loss: float, gradient_norm: float, n_tokens: int) -> None:
+        """Count a step whose update is done. Raises `TrainingError` when its loss or gradient is not a number."""
+        self.step += 1
+        self.window.gradient_norm = self._finite("gradient's norm", gradient_norm)
+        self.window.last_loss = self._finite("loss", loss)
         self.window.loss += self.window.last_loss
         self.window.steps += 1
-        self.window.tokens += batch.tokens.numel()
+        self.window.tokens += n_tokens
         self.updating = False
 
     def _finite(self, what: str, value: float) -> float:
@@ -101,7 +105,7 @@ class Training:
             f"try a smaller one, for example {lr / 10:g}{self.what_is_left}."
         )
 
-    def _batch(self, step: int) -> Batch:
+    def batch(self, step: int) -> Batch:
         """The batch of a step, out of the many that are drawn at once."""
         n, place = self.config.batch_size, step % CHUNK
         if self.batches is None or place == 0:

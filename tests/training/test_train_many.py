@@ -1,0 +1,167 @@
+"""Many models trained as one stacked computation: each is what it would be alone, and none minds what the others do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.training.tiny import ARCHITECTURES, tiny_preset
+from xformer import load
+from xformer.errors import ConfigError
+from xformer.positions import POSITION_KINDS
+from xformer.presets import Preset
+from xformer.tasks import Task
+from xformer.training.loop import Run
+from xformer.training.train_many import ReportOfOne, reports, sweep, train_many
+
+CLOSE: dict[str, Any] = {"rtol": 2e-4, "atol": 2e-5}
+"""Sums in another order, and Adam divides by what may be near zero: a dozen steps at 3e-3 keep it below this."""
+SETTINGS: dict[str, list[Any]] = {"seed": [3, 4], "peak_lr": [0.002, 0.003]}
+
+
+def runs_of(presets: Sequence[Preset]) -> list[Run]:
+    return [Run(one, Task(one.task), torch.device("cpu"), None) for one in presets]
+
+
+def trained_together(presets: Sequence[Preset]) -> tuple[list[Run], list[ReportOfOne]]:
+    runs = runs_of(presets)
+    return runs, list(reports(runs))
+
+
+def alone(preset: Preset) -> Run:
+    [run] = runs_of([preset])
+    list(run.reports())
+    return run
+
+
+def assert_as_alone(run: Run) -> None:
+    other = alone(run.preset)
+    assert run.step == other.step
+    torch.testing.assert_close(run.optimiser.flat, other.optimiser.flat, **CLOSE)
+    for mine, theirs in zip(run.rows, other.rows, strict=True):
+        assert mine["step"] == theirs["step"]
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
+        assert mine["gradient_norm"] == pytest.approx(theirs["gradient_norm"], rel=1e-3)
+        assert mine["held_out_loss"] == pytest.approx(theirs["held_out_loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("batch_size", [4, 3], ids=["packed", "padded"])
+def test_each_is_what_it_would_be_alone(architecture: str, batch_size: int) -> None:
+    settings = sweep(tiny_preset(architecture, batch_size=batch_size, weight_decay=0.1, clip_norm=0.5), **SETTINGS)
+    runs, said = trained_together(settings)
+    for run in runs:
+        assert_as_alone(run)
+    assert [report.number for report in said if report.is_last] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", POSITION_KINDS)
+def test_with_every_kind_of_positions(kind: str) -> None:
+    architecture = "encoder" if kind == "mirror" else "decoder"
+    runs, _ = trained_together(sweep(tiny_preset(architecture, model={"positions": kind}), seed=[1, 2]))
+    for run in runs:
+        assert_as_alone(run)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [{"norm": "pre", "activation": "gelu", "tied_output": True}, {"norm": "none", "attention_bias": True, "d_ff": 0}],
+)
+def test_with_other_parts(model: dict[str, Any]) -> None:
+    # No query minds a bias of the keys: its gradient is rounding alone, which a small ε would blow up to whole steps.
+    runs, _ = trained_together(sweep(tiny_preset(model=model, adam_eps=1e-3), seed=[1, 2]))
+    for run in runs:
+        assert_as_alone(run)
+
+
+def test_each_has_its_own_recipe() -> None:
+    base = tiny_preset()
+    changes = (
+        {"weight_decay": 0.5},
+        {"clip_norm": 0.0},
+        {"beta2": 0.9, "adam_eps": 1e-6},
+        {"lr_changes": ((3, 0.01),)},
+    )
+    runs, _ = trained_together([replace(base, train=base.train.replace(**change)) for change in changes])
+    for run in runs:
+        assert_as_alone(run)
+    assert len({float(run.optimiser.flat.norm()) for run in runs}) == len(changes)
+
+
+def test_the_same_place_in_the_same_stack_gives_the_same_bits_whatever_the_others_do() -> None:
+    base = tiny_preset()
+    one, again = (trained_together(sweep(base, seed=[0, 1, 2]))[0] for _ in range(2))
+    for mine, theirs in zip(one, again, strict=True):
+        assert torch.equal(mine.optimiser.flat, theirs.optimiser.flat)
+    other = trained_together(sweep(base, seed=[0, 5, 2]))[0]
+    assert torch.equal(one[0].optimiser.flat, other[0].optimiser.flat)
+    assert torch.equal(one[2].optimiser.flat, other[2].optimiser.flat)
+    assert not torch.equal(one[1].optimiser.flat, other[1].optimiser.flat)
+
+
+def test_finished_ones_leave_and_the_others_go_on() -> None:
+    runs, said = trained_together(sweep(tiny_preset(), steps=[5, 12, 7]))
+    assert [report.number for report in said if report.is_last] == [0, 2, 1]
+    assert [run.step for run in runs] == [5, 12, 7]
+    for run in runs:
+        assert_as_alone(run)
+    storages = {run.optimiser.flat.untyped_storage().data_ptr() for run in runs}
+    assert len(storages) == 3  # nobody keeps the rows of those that are gone
+
+
+def test_one_whose_loss_is_no_number_is_given_up_and_the_others_go_on() -> None:
+    base = tiny_preset(model={"norm": "none"}, clip_norm=0.0)
+    settings = [base, replace(base, train=base.train.replace(peak_lr=1e12, adam_eps=1.0, warmup=0.0)), base]
+    runs, said = trained_together(settings)
+    [failed] = [report for report in said if report.failure]
+    assert failed.number == 1
+    assert "no number" in failed.failure or "became" in failed.failure
+    assert failed.is_last
+    for run in (runs[0], runs[2]):
+        assert run.step == 12
+        assert_as_alone(run)
+
+
+def test_each_keeps_what_train_keeps_and_goes_on_from_there(tmp_path: Path) -> None:
+    presets = sweep(tiny_preset(), seed=[0, 1])
+    going = train_many(presets, out=tmp_path / "cut", device="cpu")
+    next(going)
+    assert isinstance(going, type(reports([])))
+    going.close()
+    steps = [report.progress.step for report in train_many(presets, out=tmp_path / "cut", device="cpu", resume=True)
+             if report.progress]  # fmt: skip
+    assert min(steps) == 5  # its state was that of step 5, whose report is due again
+    list(train_many(presets, out=tmp_path / "whole", device="cpu"))
+    for number in range(2):
+        cut, whole = (load(tmp_path / name / f"{number:03d}") for name in ("cut", "whole"))
+        for mine, theirs in zip(cut.model.parameters(), whole.model.parameters(), strict=True):
+            assert torch.equal(mine, theirs)
+        assert cut.card["seed"] == number
+        assert (tmp_path / "cut" / f"{number:03d}" / "snapshots").is_dir()
+
+
+def test_what_cannot_be_trained_together_is_said() -> None:
+    base = tiny_preset()
+    for presets, words in (
+        ([], "at least one"),
+        ([base, tiny_preset(model={"d_ff": 9})], "one shape and one task"),
+        ([base, tiny_preset("decoder")], "one shape and one task"),
+        ([base, tiny_preset(batch_size=6)], "same batch_size"),
+        ([tiny_preset(model={"dropout": 0.1})], "one by one"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            train_many(presets)
+    with pytest.raises(ConfigError):
+        sweep(base, seed=[-1])
+    with pytest.raises(ConfigError, match="no_such"):
+        sweep(base, no_such=[1])
+
+
+def test_a_sweep_is_every_combination_the_last_one_changing_fastest() -> None:
+    found = [(one.train.peak_lr, one.train.seed) for one in sweep(tiny_preset(), peak_lr=(0.1, 0.2), seed=range(2))]
+    assert found == [(0.1, 0), (0.1, 1), (0.2, 0), (0.2, 1)]
