@@ -21,10 +21,10 @@ from xformer.layers.attention import Attention
 from xformer.layers.masks import Mask
 from xformer.model import Transformer
 from xformer.tasks import Batch
+from xformer.training.loop import Run
 from xformer.training.optimiser import Piece, update_alike
 from xformer.training.schedule import learning_rate
 from xformer.training.stacked_batch import StackedBatch
-from xformer.training.steps import Training
 
 
 class StackedAttention(Attention):
@@ -49,7 +49,7 @@ class StackedStep:
     They have one shape and one task; `check_alike` says so in words. A training that leaves gets storage of its own back.
     """
 
-    def __init__(self, runs: Sequence[Training]) -> None:
+    def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = list(runs)
         config = self.runs[0].preset.model
         self.skeleton = Transformer(config).to(self.runs[0].device).train()  # its own weights are never used
@@ -59,7 +59,7 @@ class StackedStep:
         self._figures: list[tuple[float, float, int]] = []
         self._stack()
 
-    def leave(self, run: Training) -> None:
+    def leave(self, run: Run) -> None:
         """Go on without this one."""
         self.runs.remove(run)
         run.optimiser.live_in(run.optimiser.flat.clone(), run.optimiser.gradient.clone())
@@ -90,7 +90,7 @@ class StackedStep:
             run.seconds += share
 
     def figures(self) -> list[tuple[float, float, int]]:
-        """Loss, gradient norm and number of tokens of the last step, for `Training.took_step` of each model."""
+        """Loss, gradient norm and number of tokens of the last step, for `Run.took_step` of each model."""
         return self._figures
 
     def batch(self, batches: Sequence[Batch]) -> StackedBatch:
