@@ -7,12 +7,10 @@ with the run in a state that says why. Whatever kills it, what it saved last is 
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import os
 import signal
 import sys
-import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from typing import Any
 import torch
 
 from xformer.checkpoints import FILE, load
-from xformer.errors import ConfigError, NoRoomError, RunStoreError, TrainingError, XformerError
+from xformer.errors import ConfigError, NoRoomError, RunStoreError, TrainingError
 from xformer.room import Room
 from xformer.tasks import Task
 from xformer.training import liveness
@@ -29,6 +27,7 @@ from xformer.training.command_loop import CommandLoop
 from xformer.training.device import choose_device
 from xformer.training.dispatch import reconcile
 from xformer.training.entry import Entry
+from xformer.training.failure import GOES_ON, GpuGoneError, failure
 from xformer.training.final_score import put_figures_on_card
 from xformer.training.jobs import START
 from xformer.training.limits import check_memory
@@ -41,15 +40,6 @@ from xformer.training.snapshots import STATE, forget_after, forget_unfinished
 
 SAMPLES = 2_000
 """Unseen examples that a finished run is scored on."""
-
-
-NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
-"""How torch says on a processor that there is none left; it also speaks of the format of memory, and of pinned memory."""
-GOES_ON = " Resume goes on from there."
-
-
-class GpuGoneError(Exception):
-    """The GPU that the run was given is not there."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -87,27 +77,8 @@ def work(store: RunStore, run: str, token: str, lock: int | None = None) -> None
     signal.signal(signal.SIGTERM, lambda _number, _frame: command_loop.interrupt())
     try:
         state, message = _train(store, entry, command_loop)
-    except (torch.OutOfMemoryError, torch.AcceleratorError, GpuGoneError) as error:
-        state, message = _without_gpu(store, entry, error)
-    except NoRoomError as error:
-        state, message = "failed", f"{error}{GOES_ON}"
-    except XformerError as error:
-        state, message = "failed", str(error)
-    except MemoryError:
-        state, message = "failed", _too_big(store, entry)
-    except OSError as error:
-        _log()
-        state = "failed"
-        what = f"A file could not be written ({error.strerror or error})"
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        message = f"{'The disk is full' if is_full else what}; what was kept before is whole.{GOES_ON}"
-    except Exception as error:  # whatever it is, the run says that it failed, and the log says where
-        _log()
-        no_memory = isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
-        state = "failed"
-        message = (
-            _too_big(store, entry) if no_memory else f"It failed for a reason of its own ({type(error).__name__})."
-        )
+    except Exception as error:  # whatever it is, the run says that it failed
+        state, message = failure(store, entry, error)
     try:
         leave(store, run, token, state, message, **command_loop.position())
     except RunStoreError as error:
@@ -209,38 +180,6 @@ def _finish(store: RunStore, entry: Entry, folder: Path, command_loop: CommandLo
     live = {name: value for name, value in store.entry(entry.id).live.items() if name != SCORING}
     store.change(entry.id, figures=json.dumps(figures), live=json.dumps(live))
     return "finished", scoring.ended if figures["samples"] < SAMPLES else ""
-
-
-def _without_gpu(store: RunStore, entry: Entry, error: Exception) -> tuple[str, str]:
-    """A run that lost its GPU waits for the processor."""
-    _log()
-    if entry.device == "cpu" and isinstance(error, torch.OutOfMemoryError):
-        return "failed", _too_big(store, entry)
-    if entry.device == "cpu":
-        return "failed", f"It failed for a reason of its own ({type(error).__name__})."
-    store.change(entry.id, wanted="cpu")
-    why = "ran out of memory" if isinstance(error, torch.OutOfMemoryError) else "was lost"
-    return (
-        "queued",
-        f"The GPU ({entry.device}) {why}, so this run goes on on the processor from the last state it kept.",
-    )
-
-
-def _log() -> None:
-    """Where it happened, for whoever looks into the log; a full disk takes no log either."""
-    with suppress(OSError):
-        traceback.print_exc()
-
-
-def _too_big(store: RunStore, entry: Entry) -> str:
-    try:
-        batch = entry.settings().train.batch_size
-    except ConfigError:
-        batch = 1
-    return (
-        f"It ran out of memory at step {store.entry(entry.id).step}; try a smaller batch "
-        f"(it was {batch}, try {max(1, batch // 4)}) or a smaller model."
-    )
 
 
 if __name__ == "__main__":
