@@ -50,13 +50,19 @@ def assert_code_draws(
     assert not app.exception
     made: list[Any] = []
     for element in app.code:
-        names: dict[str, Any] = {}
-        exec(compile(element.value.replace("show(picture)", ""), "footer", "exec"), names)
-        made += names["picture"] if isinstance(names["picture"], list) else [names["picture"]]
+        picture = left_by(element.value)["picture"]
+        made += picture if isinstance(picture, list) else [picture]
     again = [without_names(chart.to_dict()) for chart in made if isinstance(chart, alt.TopLevelMixin)]
     again += [without_names(_numbers(figure)) for figure in made if isinstance(figure, go.Figure)]
     assert shown
     assert all(without_names(spec) in again for spec in shown)
+
+
+def left_by(code: str) -> dict[str, Any]:
+    """What the code of a picture leaves behind, by name; it is not shown."""
+    names: dict[str, Any] = {}
+    exec(compile(code.replace("show(picture)", ""), "footer", "exec"), names)
+    return names
 
 
 def _numbers(figure: go.Figure) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 
 import xformer
 from pages.components.attention_view import Selection
-from tests.pages.code_and_picture import assert_code_draws_what_is_shown
+from tests.pages.code_and_picture import assert_code_draws_what_is_shown, left_by
 from tests.pages.conftest import ROOT, Open
 from xformer.viz.packing import header_of
 
@@ -31,11 +31,7 @@ def test_every_panel_opens_and_its_code_runs(
     assert [element.value for element in app.warning] == []
     assert app.code
     monkeypatch.chdir(ROOT)
-    for block in app.code:
-        lines = block.value.splitlines()
-        scope: dict[str, object] = {}
-        exec("\n".join(lines[:-1]), scope)
-        assert scope["picture"] is not None
+    assert all(left_by(block.value)["picture"] is not None for block in app.code)
 
 
 def sent(app: object, magic: bytes) -> bytes:
@@ -219,9 +215,7 @@ def test_the_code_compares_both_runs_as_the_screen_does(open_page: Open, monkeyp
     [code] = [block.value for block in app.code if "viz.attention(" in block.value]
     assert "xformer.viz.attention(changed, layer=2, head=1, before=original)" in code
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("xformer.viz.show.show", lambda picture: None)
-    scope: dict = {}
-    exec(code, scope)
+    scope = left_by(code)
     assert scope["original"].recipe.causal is None
     checkpoint = xformer.load(ROOT / "checkpoints/reverse")
     own, causal = (

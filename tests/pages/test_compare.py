@@ -15,7 +15,7 @@ from streamlit.testing.v1 import AppTest
 from pages.compare.choice import Choice, read_choice
 from pages.compare.comparison import Comparison, names_of
 from pages.shared.background_job import follow
-from tests.pages.code_and_picture import assert_code_draws_what_is_shown
+from tests.pages.code_and_picture import assert_code_draws_what_is_shown, left_by
 from tests.pages.conftest import ROOT, Open
 from tests.pages.test_runs import with_weights
 from xformer import Checkpoint, Transformer, load
@@ -327,8 +327,7 @@ def test_the_code_of_the_ruler_says_what_it_says(open_page: Open, monkeypatch: p
     app = open_page(COMPARE, a=a, b=b, input=INPUT)
     monkeypatch.chdir(ROOT)
     [code] = codes(app)
-    scope: dict[str, Any] = {}
-    exec(code.replace("show(picture)", ""), scope)
+    scope = left_by(code)
     assert len(scope["picture"]) == 3
     said = [[ruler(app)["labels"][token] for token in player["predicted"]] for player in ruler(app)["players"]]
     again = [scope["r1"], scope["r2"]]
@@ -342,9 +341,7 @@ def test_the_code_of_a_count_counts_again(open_page: Open, monkeypatch: pytest.M
     monkeypatch.chdir(ROOT)
     assert len(codes(app)) == 3
     for code in codes(app):
-        scope: dict[str, Any] = {}
-        exec(re.sub(r"samples=\d+", "samples=20", code).replace("show(picture)", ""), scope)
-        assert scope["picture"] is not None
+        assert left_by(re.sub(r"samples=\d+", "samples=20", code))["picture"] is not None
 
 
 def test_patterns_are_drawn_each_on_its_own_scale(open_page: Open) -> None:

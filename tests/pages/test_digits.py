@@ -10,6 +10,7 @@ from streamlit.dataframe_util import convert_arrow_bytes_to_pandas_df
 
 import xformer
 from pages.shared.input_kinds import image as image_input
+from tests.pages.code_and_picture import left_by
 from tests.pages.conftest import ROOT, Open
 from xformer.analysis.images import predict_test_images, wrong_ones
 from xformer.tasks.digit_images import digit_images
@@ -52,11 +53,7 @@ def test_every_screen_opens_and_its_code_runs(
     assert app.code
     assert link.items() <= dict(app.query_params.items()).items()
     monkeypatch.chdir(ROOT)
-    for block in app.code:
-        lines = block.value.splitlines()
-        scope: dict[str, object] = {}
-        exec("\n".join(lines[:-1]), scope)
-        assert scope["picture"] is not None
+    assert all(left_by(block.value)["picture"] is not None for block in app.code)
 
 
 def test_home_says_what_the_model_says(open_page: Open) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -13,7 +12,7 @@ import xformer
 from pages.feed_forward import sample
 from pages.feed_forward.token_neurons import silencing_notes
 from pages.feed_forward.without_neurons import attention_alone
-from tests.pages.code_and_picture import assert_code_draws_what_is_shown
+from tests.pages.code_and_picture import assert_code_draws_what_is_shown, left_by
 from tests.pages.conftest import ROOT, Open
 from tests.pages.test_explore import MODELS, messages, text
 from xformer.analysis import neuron_survey
@@ -153,8 +152,7 @@ def test_the_code_draws_what_is_shown(
     app = assert_code_draws_what_is_shown(open_page, monkeypatch, PAGE, link)
     assert len(app.code) == (2 if picture == "neuron" else 1)
     if picture == "token":
-        names: dict[str, Any] = {}
-        exec(app.code[0].value.replace("show(picture)", ""), names)
+        names = left_by(app.code[0].value)
         shown = app.dataframe[0].value
         pd.testing.assert_frame_equal(names["picture"][0][shown.columns], shown)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import xformer
-from tests.pages.code_and_picture import assert_code_draws, assert_code_draws_what_is_shown, charts_shown
+from tests.pages.code_and_picture import assert_code_draws, assert_code_draws_what_is_shown, charts_shown, left_by
 from tests.pages.conftest import ROOT, Open
 from xformer.analysis.principles import Sentence, head_of
 from xformer.analysis.random_products import product_variances
@@ -31,12 +31,7 @@ def complaints(app: Any) -> list[str]:
 def run_codes(app: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Run each code on the screen, in the project's folder; returns what each left behind."""
     monkeypatch.chdir(ROOT)
-    left = []
-    for element in app.code:
-        space: dict[str, Any] = {}
-        exec(compile(element.value, "footer", "exec"), space)
-        left.append(space)
-    return left
+    return [left_by(element.value) for element in app.code]
 
 
 @pytest.mark.parametrize(

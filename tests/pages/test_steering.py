@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.pages.code_and_picture import left_by
 from tests.pages.conftest import Open
 
 PAGE = "pages/compare/page.py"
@@ -12,11 +13,8 @@ def test_both_texts_are_shown_and_the_code_makes_them_again(open_page: Open) -> 
     app = open_page(PAGE, **LINK, towards="THE CLASS", away="the class", layer="2", scale="1")
     assert not app.exception
     assert any("it says something else from character" in element.value for element in app.markdown)
-    names: dict[str, object] = {}
-    code = next(element.value for element in app.code if "steered" in element.value)
-    exec(compile(code.replace("show(picture)", ""), "footer", "exec"), names)
-    table = names["picture"]
-    assert list(table["says"]) != list(table["steered_says"])  # type: ignore[index]
+    table = left_by(next(element.value for element in app.code if "steered" in element.value))["picture"]
+    assert list(table["says"]) != list(table["steered_says"])
     assert app.query_params["towards"] == "THE CLASS"
     assert app.query_params["scale"] == "1"
 

@@ -19,7 +19,7 @@ from pages.train.develop import MOST_FRAMES
 from pages.train.estimate import expected, expected_at_once, shipped_training
 from pages.train.own_settings import watchable
 from pages.train.setup import FIRST, OWN, group_key, grouped
-from tests.pages.code_and_picture import without_names
+from tests.pages.code_and_picture import left_by, without_names
 from tests.pages.conftest import ROOT, Open, plain
 from tests.training.tiny import ARCHITECTURES, tiny_preset
 from xformer.presets import PRESETS
@@ -257,9 +257,7 @@ def test_the_code_under_the_pictures_draws_what_is_shown(
     (code,) = app.code
     assert "viz.attention(" in code.value
     assert str(runs) not in code.value  # where a server keeps its files is nobody's business
-    space: dict[str, Any] = {}
-    exec(code.value, space)
-    *curves, _ = space["picture"]
+    *curves, _ = left_by(code.value)["picture"]
     assert len(curves) == len(shown) == 3
     for chart, (data, spec) in zip(curves, shown, strict=True):
         pd.testing.assert_frame_equal(chart.data, data)
