@@ -1,0 +1,158 @@
+"""The attention of a model in a notebook: ours and BertViz's views of the same arrays, as pages in Chromium.
+
+    pip install --no-deps --target PEER bertviz
+    npm install --prefix PEER d3@5.7.0 jquery@2.1.4 requirejs@2.3.6
+    python -m benchmarks.notebook --peer PEER [--layers 12 --heads 12 --tokens 128] [--rounds 3] [--limit 300] [--json]
+
+made      seconds until the text of the page is there
+bytes     the page as UTF-8; BertViz's fetch another 0.4 MB of scripts, which are given to them here from the folder PEER
+painted   from opening the page until the frame after everything is drawn
+
+BertViz's head view draws one layer, its model view all of them; either page holds all weights as decimal numbers. Ours draws
+all heads, and one enlarged: it holds a byte a weight, compressed, and exact weights of the enlarged head, of all where they
+have room. cdnjs has jQuery 2.0.0, npm only 2.1.4, which does the same here.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from playwright.sync_api import Browser, Error, Route, sync_playwright
+
+import xformer
+from benchmarks.measure import Machine, options, show
+from tests.browser.serving import ARGUMENTS
+
+HOW_TO_GET_IT = (
+    "BertViz is not here, so only ours was measured: pip install --no-deps --target PEER bertviz && npm install --prefix PEER "
+    "d3@5.7.0 jquery@2.1.4 requirejs@2.3.6, then --peer PEER."
+)
+SCRIPTS = {
+    "require.min.js": "requirejs/require.js",
+    "d3.min.js": "d3/dist/d3.min.js",
+    "jquery.min.js": "jquery/dist/jquery.min.js",
+}
+"""Where npm puts what BertViz's pages fetch from cdnjs.cloudflare.com."""
+OURS = "[data-ms]"
+PAINTED = "() => new Promise((done) => requestAnimationFrame(() => setTimeout(() => done(performance.now() / 1000))))"
+ENOUGH = 60.0
+"""What takes longer is not tried again."""
+View = tuple[str, str, Callable[[], str]]
+"""Its name, what is there in its page once all is drawn, and what makes the page."""
+
+
+def main() -> None:
+    sizes = {name: {"type": int, "default": n} for name, n in (("layers", 12), ("heads", 12), ("tokens", 128))}
+    more: dict[str, dict[str, Any]] = {"peer": {"type": Path}, "limit": {"type": float, "default": 300.0}}
+    arguments = options(__doc__, rounds=3, **sizes, **more)
+    machine = Machine.start(arguments.threads)
+    draw, n = torch.Generator().manual_seed(0), arguments.tokens
+    scores = 2 * torch.randn(arguments.layers, 1, arguments.heads, n, n, generator=draw)
+    attention, tokens = list(scores.softmax(dim=-1)), [f"token{position}" for position in range(n)]
+    views: list[View] = [("xformer.attention_view", OURS, lambda: xformer.attention_view(attention, tokens).html())]
+    views += bertviz_views(arguments.peer, attention, tokens)
+    executable = shutil.which("chromium")
+    if executable is None:
+        sys.exit("This benchmark needs chromium on the PATH.")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=ARGUMENTS)
+        trials = [Trial(*view) for view in views]
+        for _ in range(arguments.rounds):
+            for trial in trials:
+                trial.take(browser, arguments.peer, arguments.limit)
+        browser.close()
+    rows = [trial.row() for trial in trials]
+    for row in rows:
+        row |= {
+            f"{name} ×": row[name] / rows[0][name] if row[name] else None for name in ("made s", "bytes", "painted s")
+        }
+    notes = [f"{trial.name} was not painted: {trial.problem}" for trial in trials if trial.problem]
+    notes += [f"{arguments.layers} layers × {arguments.heads} heads × {n} tokens; × is how many times ours."]
+    notes += [] if len(views) > 1 else [HOW_TO_GET_IT]
+    show("notebook", machine, rows, notes, as_json=arguments.json)
+
+
+def bertviz_views(peer: Path | None, attention: list[torch.Tensor], tokens: list[str]) -> list[View]:
+    """Both of BertViz's views, where it is in that folder or installed; else none."""
+    sys.path += [] if peer is None else [str(peer)]
+    try:
+        from bertviz import head_view, model_view  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        return []
+
+    def page(view: Callable[..., Any]) -> str:
+        return view(attention, list(tokens), html_action="return").data
+
+    found = (("bertviz.head_view", head_view), ("bertviz.model_view", model_view))
+    return [(name, "#vis svg line", lambda view=view: page(view)) for name, view in found]
+
+
+@dataclass
+class Trial:
+    """One view: how long it takes in each of its turns."""
+
+    name: str
+    there: str
+    make: Callable[[], str]
+    made: list[float] = field(default_factory=list)
+    painted: list[float] = field(default_factory=list)
+    n_bytes: int = 0
+    problem: str = ""
+
+    def take(self, browser: Browser, peer: Path | None, limit: float) -> None:
+        """Its turn, unless the one before took too long."""
+        if self.problem or sum(self.painted) > ENOUGH:
+            return
+        if not self.made:
+            self.make()  # what is imported on the way is paid once
+        start = time.perf_counter()
+        text = self.make()
+        self.made.append(time.perf_counter() - start)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "page.html"
+            self.n_bytes = file.write_bytes(text.encode())
+            try:
+                self.painted.append(paint(browser, file, self.there, peer, limit))
+            except Error as error:
+                self.problem = str(error).splitlines()[0]
+
+    def row(self) -> dict[str, Any]:
+        """Medians; `painted s` is None where it was not in time."""
+        seconds = statistics.median(self.painted) if self.painted else None
+        row = {"view": self.name, "made s": statistics.median(self.made), "bytes": self.n_bytes, "painted s": seconds}
+        return row | {"turns": len(self.painted)}
+
+
+def paint(browser: Browser, file: Path, there: str, peer: Path | None, limit: float) -> float:
+    """Seconds from opening a page until the frame after everything is drawn. Raises `Error` where that takes too long."""
+
+    def serve(route: Route) -> None:
+        script = (
+            None if peer is None else peer / "node_modules" / SCRIPTS.get(route.request.url.rpartition("/")[2], "-")
+        )
+        if script is not None and script.is_file():
+            route.fulfill(path=script, content_type="text/javascript")
+        else:
+            route.abort()
+
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.route("https://cdnjs.cloudflare.com/**", serve)
+    try:
+        page.goto(file.as_uri(), wait_until="commit")
+        page.wait_for_selector(there, state="attached", timeout=1000 * limit)
+        return page.evaluate(PAINTED)
+    finally:
+        page.close()
+
+
+if __name__ == "__main__":
+    main()
