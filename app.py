@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 
 def main() -> None:
-    from pages.shared import link, notebook, screens
+    from pages.shared import frame, link, notebook, screens
     from pages.shared.picture import panel
     from pages.shared.resources import warm_up
 
@@ -28,12 +28,15 @@ def main() -> None:
     screen = st.navigation(screens.navigation())
     link.begin(screen.url_path)
     notebook.begin()
+    frame.begin()
     try:
         panel(screen.run)
     except StopException:  # the screen has said all that it has to say
         link.finish()
+        frame.offer(screens.screens()[screen.url_path or next(iter(screens.screens()))])
         raise
     link.finish()
+    frame.offer(screens.screens()[screen.url_path or next(iter(screens.screens()))])
 
 
 def serve() -> None:

@@ -2,4 +2,6 @@
 
 from pages.shared.screen import Screen
 
-SCREEN = Screen("Attention", icon="grid_on", group="Explore", place=3, shows_a_model=True)
+SCREEN = Screen(
+    "Attention", icon="grid_on", group="Explore", place=3, shows_a_model=True, usual_panel="scores of all heads"
+)

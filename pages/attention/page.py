@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import streamlit as st
@@ -26,6 +27,7 @@ from pages.components.attention_view import (
     Selection,
     choose_attention,
 )
+from pages.shared import frame
 from pages.shared.call import Call
 from pages.shared.link import asked
 from pages.shared.link_widgets import choose, not_here
@@ -56,7 +58,8 @@ def page() -> None:
     _follow_the_link(layers, best.at if changed is None else best_task_head(view, original, paths).at)
     # A line of its own at the picture, as what it changes is known only below.
     tools = st.container(horizontal=True, gap="small", vertical_alignment="center", key="head_tools")
-    chosen, pooled = draw_heads(layers, other)
+    with frame.picture():
+        chosen, pooled = draw_heads(layers, other)
     follow_cutting_click(layers[chosen.layer], chosen)
     run, layer = changed or original, (other or layers)[chosen.layer]
     with tools:
@@ -65,21 +68,19 @@ def page() -> None:
     if pooled > 1:
         zoom(view, chosen, pooled)
 
-    # The panels that are not shown are not computed.
-    panels = PANELS | ({"atom mapping": "atom mapping"} if is_reaction(run) else {})
-    shown, more = choose("panel", panels, next(iter(panels)), "Panel", label_visibility="collapsed"), dict[str, str]()
-    if shown == "scores of all heads":
-        panel(scores_panel, view, run, chosen, KEY)
-    elif shown == "step by step":
-        panel(steps_panel, view, run, layer, chosen)
-    elif shown == "change the run":
-        change_panel(view, layer, chosen)
-    elif shown == "why here?":
-        panel(lambda: more.update(why_panel(view, run, chosen, KEY)))
-    elif shown == "atom mapping":
-        atom_mapping_panel(view, run, chosen)
-    else:
-        rollout_panel(view, run)
+    panels = frame.panels(PANELS | ({"atom mapping": "atom mapping"} if is_reaction(run) else {}))
+    below, more = choose("panel", panels, next(iter(panels)), "Panel", label_visibility="collapsed"), dict[str, str]()
+    draw: dict[str, Callable[[], None]] = {  # the panels that are not shown are not computed
+        "scores of all heads": lambda: scores_panel(view, run, chosen, KEY),
+        "step by step": lambda: steps_panel(view, run, layer, chosen),
+        "change the run": lambda: change_panel(view, layer, chosen),
+        "why here?": lambda: more.update(why_panel(view, run, chosen, KEY)),
+        "atom mapping": lambda: atom_mapping_panel(view, run, chosen),
+        "rollout": lambda: rollout_panel(view, run),
+    }
+    if below in draw:
+        with frame.picture("panel"):
+            panel(draw[below])
     view.share(
         head=_head_text(chosen), **_look_texts(chosen.looks), **{name: text for name, text in more.items() if text}
     )
@@ -100,13 +101,8 @@ def _footer(view: View, chosen: Selection) -> None:
 
 def _look_texts(look: Look) -> dict[str, str]:
     """How the enlarged head is drawn, for the link, where that is not the usual way."""
-    arcs = ".".join(str(head + 1) for head in look.arcs)
-    texts = {
-        "scale": "" if look.scale == SCALES[0] else look.scale,
-        "view": "" if look.shown == SHOWN[0] else look.shown,
-        "arcs": arcs,
-    }
-    return {name: text for name, text in texts.items() if text}
+    texts = {"scale": look.scale, "view": look.shown, "arcs": ".".join(str(head + 1) for head in look.arcs)}
+    return {name: text for name, text in texts.items() if text not in ("", SCALES[0], SHOWN[0])}
 
 
 def _look_of(asks: dict[str, str | None]) -> Look:

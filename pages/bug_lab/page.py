@@ -16,6 +16,7 @@ from pages.bug_lab.runs import Written, readings, shows_padding, verdict, writte
 from pages.bug_lab.training import is_training, lesson_of, tick, training_panel
 from pages.bug_lab.verdict import verdict_panel
 from pages.components.prediction_strip import Lane, prediction_strip
+from pages.shared import frame
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import what_to_notice
 from pages.shared.link_widgets import choose
@@ -42,17 +43,19 @@ def page() -> None:
         return
     show = _ask_show(bug)
     both, alone = _both(view, bug)
-    if show == "answer" and both:
-        _predictions(view, bug, both, alone)
-    elif show == "attention" and both:
-        attention_panel(view, bug, both)
-    elif show == "diagnosis":
-        with st.spinner("Examining both models …"):
-            verdict_panel(bug, *verdict(view.model, bug.name))
+    with frame.picture():
+        if show == "answer" and both:
+            _predictions(view, bug, both, alone)
+        elif show == "attention" and both:
+            attention_panel(view, bug, both)
+        elif show == "diagnosis":
+            with st.spinner("Examining both models …"):
+                verdict_panel(bug, *verdict(view.model, bug.name))
     every = tick() if show == "training" else None
 
     def rest() -> None:
-        link = training_panel(view, bug) if show == "training" else {}
+        with frame.picture("training"):
+            link = training_panel(view, bug) if show == "training" else {}
         chosen.share(bug=bug.name, **own, **link)
         what_to_notice(bug_notes(view, bug, both, alone, lesson_of(view, bug)))
         if show == "training" and is_training() != (every is not None):

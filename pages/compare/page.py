@@ -26,8 +26,8 @@ from pages.compare.steps import steps_panel
 from pages.compare.texts import compares_texts, texts_panel
 from pages.compare.together import why_not_together
 from pages.compare.wait import wait_for_rollouts
+from pages.shared import frame, models, run_weights
 from pages.shared import link as link_of_screen
-from pages.shared import models, run_weights
 from pages.shared.background_job import TICK
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import what_to_notice
@@ -55,13 +55,16 @@ def page() -> None:
         what = choose("compare", MODES, "players", "Compare", key="compare_what", label_visibility="collapsed")
         beside = st.container(horizontal=True, gap="small", width="content")
     if what == "pairs":
-        pairs_panel(looked, beside)
+        with frame.picture():
+            pairs_panel(looked, beside)
         return
     if what == "steering":
-        steering_panel(looked)
+        with frame.picture():
+            steering_panel(looked)
         return
     if "a" not in st.query_params and compares_texts(looked.model):
-        texts_panel(looked)
+        with frame.picture():
+            texts_panel(looked)
         return
     if why := why_not_playable(looked.model):
         st.caption(f":material/info: {escape_markdown(why)} It stays the model of the other screens.")
@@ -93,26 +96,27 @@ def _stage(comparison: Comparison, shown: dict[str, str], ticks: bool) -> None:
         panel = choose("panel", PANELS, "steps", "Panel", key="compare_panel", label_visibility="collapsed")
         pair = _ask_pair(comparison)
     is_of_step = panel not in ("steps", "many")
-    step = ask_step(comparison, detail=panel == "steps", stays=is_of_step)
-    shown = shown | {"panel": panel, "step": str(step)} | ({"pair": pair} if len(comparison.choices) > 2 else {})
-    readings = comparison.readings(step) if is_of_step else []
-    two = _pair(pair, readings)
-    if panel == "steps":
-        steps_panel(comparison, step)
-    elif panel == "many":
-        shown |= many_panel(comparison)
-    elif two is None:
-        st.info(
-            f"Only one player takes {comparison.unit} {step}; the others have ended before.", icon=":material/flag:"
-        )
-    elif panel == "attention":
-        shown |= patterns_panel(comparison, step, [readings[at] for at in two])
-    elif panel == "rows":
-        rows_panel(comparison, step, readings, two)
-    elif panel == "lens":
-        lens_panel(comparison, step, readings, two)
-    else:
-        shown |= patching_panel(comparison, step, [readings[at] for at in two])
+    with frame.picture():
+        step = ask_step(comparison, detail=panel == "steps", stays=is_of_step)
+        shown = shown | {"panel": panel, "step": str(step)} | ({"pair": pair} if len(comparison.choices) > 2 else {})
+        readings = comparison.readings(step) if is_of_step else []
+        two = _pair(pair, readings)
+        if panel == "steps":
+            steps_panel(comparison, step)
+        elif panel == "many":
+            shown |= many_panel(comparison)
+        elif two is None:
+            st.info(
+                f"Only one player takes {comparison.unit} {step}; the others have ended before.", icon=":material/flag:"
+            )
+        elif panel == "attention":
+            shown |= patterns_panel(comparison, step, [readings[at] for at in two])
+        elif panel == "rows":
+            rows_panel(comparison, step, readings, two)
+        elif panel == "lens":
+            lens_panel(comparison, step, readings, two)
+        else:
+            shown |= patching_panel(comparison, step, [readings[at] for at in two])
     what_to_notice(compare_notes(comparison))
     link_of_screen.share(shown)
     if _is_working(comparison) != ticks:

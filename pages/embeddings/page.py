@@ -9,6 +9,7 @@ from pages.embeddings.number_waves import has_waves, number_waves_panel
 from pages.embeddings.patch_filters import filters_panel, patch_notes, where_patches_come_from
 from pages.embeddings.vectors import ask_part, vectors_panel
 from pages.embeddings.vocabulary import vocabulary_panel
+from pages.shared import frame
 from pages.shared.link_widgets import ask_side, choose
 from pages.shared.picture import panel
 from pages.shared.session import open_page
@@ -29,14 +30,15 @@ def page() -> None:
         st.caption(where_patches_come_from(view) if view.shape.image else where_from(view, stack, parts))
     elif said := which_table(view, stack):
         st.caption(said)
-    if show == VECTORS:
-        vectors_panel(view, part, stack)
-    elif show == VOCABULARY:
-        panel(vocabulary_panel, view, stack)
-    elif show == WAVES:
-        number_waves_panel(view, stack)
-    else:
-        filters_panel(view)
+    with frame.picture():
+        if show == VECTORS:
+            vectors_panel(view, part, stack)
+        elif show == VOCABULARY:
+            panel(vocabulary_panel, view, stack)
+        elif show == WAVES:
+            number_waves_panel(view, stack)
+        else:
+            filters_panel(view)
     if view.shape.image:
         patch_notes(view, parts)
     else:

@@ -11,6 +11,7 @@ from pages.feed_forward.firing import firing_panel
 from pages.feed_forward.one_neuron import one_neuron_panel
 from pages.feed_forward.token_neurons import token_neurons_panel
 from pages.feed_forward.without_neurons import without_neurons
+from pages.shared import frame
 from pages.shared.picture import panel
 from pages.shared.prediction import prediction_panel
 from pages.shared.session import open_page
@@ -36,7 +37,8 @@ def page() -> None:
         )
     elif view.original().feed_forward:
         # The pictures that are not shown are not computed.
-        panel(PANELS[ask_picture()], view, ask_choice(view))
+        with frame.picture():
+            panel(PANELS[ask_picture()], view, ask_choice(view))
     else:
         without_neurons(view)
     view.share()

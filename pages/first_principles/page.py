@@ -12,6 +12,7 @@ from pages.first_principles import position as principle_position
 from pages.first_principles import qkv as principle_qkv
 from pages.first_principles import scale as principle_scale
 from pages.first_principles.sentence import ask_sentence, link_of
+from pages.shared import frame
 from pages.shared.layout import what_to_notice
 from pages.shared.link import share
 from pages.shared.link_widgets import seed
@@ -35,20 +36,23 @@ def page() -> None:
     seed("step", NAMES, NAMES[0], key="principle_step")
     if st.session_state["principle_step"] == END:
         step = _ask_step()
-        link, notes = principle_model.model_panel()
+        with frame.picture():
+            link, notes = principle_model.model_panel()
         what_to_notice(notes)
         share({"step": step} | link)
         return
     sentence = ask_sentence()
     step = _ask_step()
-    link, notes = STEPS[step][1](sentence)
+    with frame.picture():
+        link, notes = STEPS[step][1](sentence)
     what_to_notice(notes)
     share({"step": step} | link_of(sentence) | link)
 
 
 def _ask_step() -> str:
     at = NAMES.index(st.session_state["principle_step"])
-    with st.container(horizontal=True, gap="xsmall", vertical_alignment="center", key="principle_steps"):
+    row = {"horizontal": True, "gap": "xsmall", "vertical_alignment": "center", "key": "principle_steps"}
+    with frame.picture("steps"), st.container(**row):
         st.button(
             "",
             icon=":material/arrow_back:",

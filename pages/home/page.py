@@ -13,7 +13,7 @@ from pages.home.filled import filled_panel
 from pages.home.predicted_class import class_panel, mistakes_panel
 from pages.home.published_sizes import published_panel, show_parts
 from pages.home.training_record import training_panel
-from pages.shared import screens
+from pages.shared import frame, screens
 from pages.shared.link_widgets import choose
 from pages.shared.model_card import card_of_model
 from pages.shared.picture import panel
@@ -36,7 +36,8 @@ def page() -> None:
     more = {name: words for name, words in MORE.items() if name not in left_out}
     shown = choose("more", more, "inside", "More about this model", label_visibility="collapsed")
     view.share()
-    panel(SHOW[shown], view)
+    with frame.picture():
+        panel(SHOW[shown], view)
     with answer:  # last, as a large model takes its time
         says = continuation_panel if view.input.goes_on else filled_panel
         panel(ANSWERS.get(view.input.kind, says), view)

@@ -10,6 +10,7 @@ from pages.positions.notes import position_notes
 from pages.positions.own_kind import offsets_panel, own_positions_panel
 from pages.positions.patch_places import places_panel
 from pages.positions.switched_off import positions_off_panel, positions_switch
+from pages.shared import frame
 from pages.shared.link_widgets import ask_side, choose
 from pages.shared.picture import panel
 from pages.shared.session import open_page
@@ -28,18 +29,19 @@ def page() -> None:
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         show = choose("show", panels, next(iter(panels)), "Show", key="positions_show", label_visibility="collapsed")
         side = ask_side() if show not in (ATTENTION, PLACES) and view.is_pair else None
-    if show == ATTENTION:
-        positions_off_panel(view)
-    elif view.task is None:
-        panel(found_panel if show == OWN else found_offsets_panel, view, side)
-    elif show == OWN:
-        own_positions_panel(view, side)
-    elif show == OFFSETS:
-        offsets_panel(view, side)
-    elif show == PLACES:
-        places_panel(view)
-    else:
-        position_kinds_panel(view, side)
+    with frame.picture():
+        if show == ATTENTION:
+            positions_off_panel(view)
+        elif view.task is None:
+            panel(found_panel if show == OWN else found_offsets_panel, view, side)
+        elif show == OWN:
+            own_positions_panel(view, side)
+        elif show == OFFSETS:
+            offsets_panel(view, side)
+        elif show == PLACES:
+            places_panel(view)
+        else:
+            position_kinds_panel(view, side)
     if view.task is not None or show == ATTENTION:
         position_notes(view, side, show)
     if view.task is None and OWN not in panels:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pages.residual.attribution import attribution_panel
 from pages.residual.lens import lens_panel
 from pages.residual.norms import norms_panel
+from pages.shared import frame
 from pages.shared.link_widgets import choose
 from pages.shared.picture import panel
 from pages.shared.prediction import prediction_panel
@@ -19,7 +20,8 @@ def page() -> None:
     prediction_panel(view)
     # The pictures that are not shown are not computed.
     picture = choose("picture", PICTURES, "lens", "Picture", key="residual_picture", label_visibility="collapsed")
-    panel(PANELS[picture], view)
+    with frame.picture():
+        panel(PANELS[picture], view)
     view.share()
 
 

@@ -11,7 +11,7 @@ from pages.runs.notes import notes
 from pages.runs.selected_run import TRAIN, selected_run
 from pages.runs.state import MAX_DRAWN, runs_state
 from pages.runs.table import settings_that_differ, table
-from pages.shared import run_store
+from pages.shared import frame, run_store
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.upload import upload
 from xformer.errors import RunStoreError
@@ -70,7 +70,7 @@ def _runs(who: str, was_alive: bool) -> None:
     if chosen:
         curves_at, one_at = st.columns([9, 5], gap="medium")
         rows = {entry.id: store.rows(entry.id) for entry in chosen[:MAX_DRAWN]}
-        with curves_at:
+        with curves_at, frame.picture():
             link |= curves_panel(chosen, rows)
         with one_at:
             selected_run(chosen, sorted({tag for entry in entries for tag in entry.tags}), who)

@@ -49,7 +49,7 @@ def chart_spec(picture: tuple, _draw: Callable[[], Any]) -> Any:
 def what_to_notice(notes: Iterable[str]) -> None:
     """The frame that every screen ends in, one paragraph a note; a “?” behind it explains the words that are new in it."""
     known: set[str] = set()
-    with st.container(border=True):
+    with st.container(border=True, key="what_to_notice"):
         st.markdown("**What to notice**")
         for note in notes:
             st.markdown(note, help=explained(note, except_for=known))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.components.prediction_strip import prediction_strip
+from pages.shared import frame
 from pages.shared.layout import caption
 from pages.shared.view import View
 
 
 def prediction_panel(view: View) -> None:
     """The lanes, and the sentence under them."""
-    prediction_lanes(view)
+    with frame.picture("lanes"):
+        prediction_lanes(view)
     prediction_sentence(view)
 
 

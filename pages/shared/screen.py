@@ -18,3 +18,5 @@ class Screen:
     """The screens stand in this order; the first one is where a visitor without a link arrives."""
     shows_a_model: bool = False
     """Whether it shows one model with one input, so that a step of a run can be opened there."""
+    usual_panel: str = ""
+    """The panel below its picture that is shown where nobody chose one, and not in a frame; empty for none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.shared import run_store
+from pages.shared import frame, run_store
 from pages.train.run_view import run_view
 from pages.train.setup import setup
 from pages.train.shown_run import shown_run
@@ -19,6 +19,8 @@ def page() -> None:
         return
     st.title("Train :small[:gray[Can I watch it learn?]]", anchor=False)
     show_complaint()
+    if frame.is_framed():
+        st.info("A frame shows a run that its link names: …&run=…", icon=":material/movie:")
     share(NEW, None)
     setup(who)
 

@@ -10,6 +10,7 @@ from pages.components.training_player import resting
 from pages.shared import run_store
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
+from pages.shared.frame import picture
 from pages.shared.layout import what_to_notice
 from pages.train.charts import HEIGHT, TALL, code_and_files, head_panel, metric_chart
 from pages.train.controls import controls
@@ -91,7 +92,7 @@ def _live(run: str, who: str, moves: bool) -> None:
     with left, st.container(gap="small"):
         example = ask_probe(entry, task, settings.model.max_len)
         film = film_of(entry, settings, task, example, rests_at)
-        with st.container(key="film_place"):
+        with picture(), st.container(key="film_place"):
             if film.frames:
                 play(entry, task, example, film, exact)
             else:
@@ -99,7 +100,7 @@ def _live(run: str, who: str, moves: bool) -> None:
     rest = resting(film_key(run))
     step = film.step_at(rest.step)
     marks = moments(film, exact)
-    with right, st.container(gap="xsmall", key="train_curves"):
+    with right, picture("curves"), st.container(gap="xsmall", key="train_curves"):
         look = {"steps": steps, "shown": step, "marks": marks, "height": HEIGHT}
         calls = [
             metric_chart(Call(viz.metric_curves, (frame,), {"what": what, **look}), switch=what == "loss")

@@ -8,7 +8,7 @@ class Grid {
     const columns = Math.max(...layers.map((l) => l.heads)), gap = columns > 8 ? 5 : 8, below = this.changed ? 7 : 0;
     const fit = (width, height) => Math.floor(Math.max(30, Math.min((width - titles - 4) / columns - gap, height / layers.length - gap - below, 124)));
     // Beside the enlarged head where that leaves it room and the thumbnails a decent size; else above it.
-    const narrow = fit(this.width - 28 - 570, 560), above = Math.max(fit(this.width, 340), Math.min(44, fit(this.width, 1e6)));
+    const narrow = fit(this.width - 28 - 570, this.room ? this.room - 80 : 560), above = Math.max(fit(this.width, 340), Math.min(44, fit(this.width, 1e6)));
     // Of many layers that do not fit in its height the grid scrolls beside it, as far as there is width.
     const deep = narrow < 40 && fit(this.width - 28 - 570, 1e6) >= 36, beside = narrow >= 40 || deep;
     const side = deep ? Math.min(fit(this.width - 28 - 570, 1e6), 44) : beside ? Math.min(narrow, 104) : above;

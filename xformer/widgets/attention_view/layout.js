@@ -2,7 +2,7 @@
 
 class Layout {
   layOut() { // which panes, where, how large
-    const { detail: width, theme, layer } = this, gap = 14, tallest = this.patterns.height || 520;
+    const { detail: width, theme, layer } = this, gap = 14;
     const matrices = this.show === "arcs" ? 0 : this.changed ? 3 : 1;
     let arcs = this.show === "matrix" ? 0 : 1;
 
@@ -17,12 +17,15 @@ class Layout {
     const fixed = left + (matrices - 1) * (close + gap) + 2 * matrices; // all that is not a plot
     const arcsWidth = Math.max(arcsRoom, Math.min(460, width * 0.36)), beside = (width - fixed - arcsWidth - gap) / Math.max(1, matrices);
     const wrap = Boolean(matrices && arcs && beside < Math.min(220, layer.keys * 72));
+    if (wrap && this.show === "both" && this.room && this.room < 540) arcs = 0; // a low frame has no line for them
+    const high = this.room ? Math.max(110, wrap && arcs ? (this.room - 330) / 2 : this.room - 270) : 520; // of a plot
+    const tallest = this.patterns.height || high;
     if (arcs && this.changed && (wrap || !matrices)) arcs = 2; // a line of their own has room for both runs
     this.matrices.forEach((pane, i) => { pane.node.hidden = i >= matrices; });
     this.arcs.forEach((pane) => { pane.node.hidden = !arcs || (arcs === 1 && pane.run !== this.patterns.runs - 1); });
     const fit = (spill) => {
       const room = Math.max(90, (arcs && !wrap ? beside : (width - fixed) / Math.max(1, matrices)) - spill);
-      const cell = Math.min(72, room / layer.keys, tallest / layer.queries);
+      const cell = Math.min(this.room ? 110 : 72, room / layer.keys, tallest / layer.queries);
       return [Math.round(Math.max(Math.min(room, 48), cell * layer.keys)), Math.round(Math.max(48, cell * layer.queries))];
     };
     let right = 2, [plotWidth, plotHeight] = fit(right);

@@ -34,8 +34,16 @@ class AttentionView {
     this.density.addEventListener("change", this.onDensity);
   }
 
+  findRoom() { // in a frame for slides, which nobody scrolls: the height that it has below the top of this view; else 0
+    const framed = getComputedStyle(this.root).getPropertyValue("--in-frame").trim();
+    this.root.classList.toggle("framed", Boolean(framed));
+    this.root.style.setProperty("--av-room", framed ? `${innerHeight - this.root.getBoundingClientRect().top}px` : "");
+    return framed ? innerHeight - this.root.getBoundingClientRect().top : 0;
+  }
+
   draw() { // everything: new data, theme, size or switch
     this.width = this.root.clientWidth;
+    this.room = this.findRoom();
     if (!this.width) return; // hidden: the observer calls again
     this.applyTheme();
     this.drawLegends();

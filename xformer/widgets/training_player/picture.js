@@ -20,8 +20,9 @@ class Picture {
     const { film, width } = this, most = Math.max(...film.layers.map((layer) => layer.heads)), n = film.layers.length;
     const cells = most * n, gap = 6, title = 16;
     const few = cells <= 1;
-    const high = Math.max(210, window.innerHeight - 470); // on a low window the controls below stay in view
-    const large = Math.max(210, Math.min(430, high, few ? width : Math.round(width * (cells <= 4 ? 0.53 : 0.52))));
+    const framed = getComputedStyle(this.root).getPropertyValue("--in-frame").trim(); // there it has the window to itself
+    const high = Math.max(framed ? 120 : 210, window.innerHeight - (framed ? 350 : 470)); // on a low window the controls below stay in view
+    const large = Math.max(framed ? 120 : 210, Math.min(framed ? 620 : 430, high, few ? width : Math.round(width * (cells <= 4 ? 0.53 : 0.52))));
     const room = Math.max(90, width - large - 22);
     const beside = !few && room >= Math.min(most, 4) * 34;
     const free = beside ? room : width;

@@ -1,0 +1,53 @@
+// Copies the address of what is seen, or an iframe with it; where the browser forbids that, the words stand there to be copied.
+
+const SIZE = [1280, 720];
+const KINDS = { link: "Copy link", frame: "Copy as iframe" };
+const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll('"', "&quot;").replaceAll("<", "&lt;");
+
+function isDark(element) {
+  const ground = getComputedStyle(element).getPropertyValue("--st-background-color").trim();
+  return /^#[0-7]/.test(ground);
+}
+
+function addressOf(kind, data, element) {
+  const address = new URL(location.href), said = address.searchParams;
+  for (const name of ["embed", "embed_options"]) said.delete(name);
+  if (kind === "link") return address.href;
+  for (const [name, value] of Object.entries(data.usual)) if (said.get(name) === value) said.delete(name);
+  said.set("embed", "true");
+  said.set("embed_options", isDark(element) ? "dark_theme" : "light_theme");
+  const [width, height] = SIZE, title = escaped(`xformer: ${data.title}`);
+  return `<iframe src="${escaped(address.href)}" title="${title}" width="${width}" height="${height}" style="border: 0"></iframe>`;
+}
+
+export default function ({ data, parentElement }) {
+  if (!data || parentElement.querySelector(".copy")) { // drawn already: another screen may have another title
+    if (data) parentElement.querySelector(".copy").data = data;
+    return;
+  }
+  const box = Object.assign(document.createElement("div"), { className: "copy", data });
+  const row = Object.assign(document.createElement("div"), { className: "row" });
+  const said = Object.assign(document.createElement("span"), { className: "said" });
+  said.setAttribute("role", "status");
+  const words = Object.assign(document.createElement("textarea"), { readOnly: true, hidden: true, rows: 4 });
+  words.setAttribute("aria-label", "What is to be copied");
+  for (const [kind, label] of Object.entries(KINDS)) {
+    const button = Object.assign(document.createElement("button"), { type: "button", textContent: label });
+    button.dataset.kind = kind;
+    button.addEventListener("click", async () => {
+      words.value = addressOf(kind, box.data, parentElement.host ?? parentElement);
+      try {
+        await navigator.clipboard.writeText(words.value);
+        words.hidden = true;
+        said.textContent = kind === "link" ? "The link is copied." : "The iframe is copied.";
+      } catch { // not allowed here, as on a server without TLS
+        words.hidden = false;
+        words.select();
+        said.textContent = "Press Ctrl+C.";
+      }
+    });
+    row.append(button);
+  }
+  box.append(row, said, words);
+  parentElement.append(box);
+}

@@ -1,0 +1,48 @@
+"""A screen in a frame of slides: the panel below a picture is drawn where the link asks for it, and no frame is left empty."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pages.shared import frame
+from pages.shared.screens import screens
+from tests.pages.conftest import Open
+
+ATTENTION, TRAIN = "pages/attention/page.py", "pages/train/page.py"
+LINK = {"model": "reverse", "input": "3 7 12 9"}
+
+
+@pytest.fixture
+def framed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame, "is_framed", lambda: True)
+
+
+@pytest.mark.usefixtures("framed")
+def test_the_panel_below_the_picture_is_there_where_the_link_asks_for_it(open_page: Open) -> None:
+    alone = open_page(ATTENTION, **LINK)
+    assert alone.query_params["panel"] == frame.ALONE
+    assert not alone.dataframe
+    asked = open_page(ATTENTION, panel=screens()["attention"].usual_panel, **LINK)
+    assert asked.dataframe
+    assert not asked.warning
+
+
+@pytest.mark.usefixtures("framed")
+def test_a_frame_without_a_run_says_how_to_show_one(open_page: Open) -> None:
+    assert "&run=" in open_page(TRAIN).info[0].value
+
+
+def test_outside_of_a_frame_nothing_is_hidden(open_page: Open) -> None:
+    app = open_page(ATTENTION, **LINK)
+    assert app.query_params["panel"] == screens()["attention"].usual_panel
+    assert not any("--in-frame" in html.proto.body for html in app.get("html"))
+    assert not open_page(TRAIN).info
+
+
+def test_every_screen_says_what_its_picture_is() -> None:
+    for name in screens():
+        page = Path("pages") / name / "page.py"
+        sources = [page.read_text("utf-8"), (page.parent / "run_view.py").read_text("utf-8") if name == "train" else ""]
+        assert any("frame.picture(" in source or "with picture()" in source for source in sources), name
