@@ -11,6 +11,7 @@ import jaxtyping
 import pytest
 import torch
 
+from tests import checked_once
 from tests.workers import by_group, is_for, waiting_first
 
 torch.set_num_threads(1)  # the tensors are tiny, and the workers of pytest-xdist would fight over the cores
@@ -20,9 +21,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Every annotated signature is checked, values and shapes, in whatever a test calls; but for those UNCHECKED below. (Not
 # xformer.config: its errors for mistyped fields are its own.) The hook must stand before the first import of the library.
-jaxtyping.install_import_hook(
-    ["xformer.layers", "xformer.model", "xformer.trace", "xformer.edits"], "beartype.beartype"
-)
+checked_once.install("xformer.layers", "xformer.model", "xformer.trace", "xformer.edits")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -84,6 +83,7 @@ again would take up to two thirds of its time."""
 @pytest.fixture(autouse=True)
 def _checked(request: pytest.FixtureRequest) -> Iterator[None]:
     folder = request.path.parent.name
+    checked_once.forget()
     places = (folder, f"{folder}/{request.path.name}")
     jaxtyping.config.update("jaxtyping_disable", not UNCHECKED.isdisjoint(places))
     yield
