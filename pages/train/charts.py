@@ -92,7 +92,8 @@ def code_and_files(
     if step is not None:
         snapshot = snapshot_file(Path(entry.id), step).as_posix()
         lines.append(f'r = xformer.read(f"{{runs}}/{snapshot}", {list(example.source)})')
-        pictures.append(f"xformer.viz.attention(r, layer={len(film.layers) - 1}, head=0)")
+        dark = ", dark=True" if is_dark() else ""
+        pictures.append(f"xformer.viz.attention(r, layer={len(film.layers) - 1}, head=0{dark})")
     lines.append("[" + ",\n ".join(pictures) + "]")
     with menu("training"):
         st.code(script(lines), language="python", width=900)
