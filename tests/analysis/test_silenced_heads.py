@@ -16,8 +16,9 @@ from tests.subjects.test_language_models import tokenizer
 from xformer import analysis, edits, viz
 from xformer.analysis.silenced_heads import agreement, silenced_heads
 from xformer.errors import EditError, InputError, UnavailableError
-from xformer.reading import Reading, rerun
+from xformer.reading import Reading, from_trace, rerun
 from xformer.subjects.foreign.any_module import AnyModule
+from xformer.trace import record
 
 
 def foreign(family: str = "Llama", typed: str = "the cat sat on the mat") -> Reading:
@@ -62,6 +63,17 @@ def test_an_estimate_is_the_first_step_towards_silence() -> None:
         name = f"{row['layer']}.z"
         both = [rerun(reading, [edits.scale(name, 1 + sign * share, heads=[row["head"]])]).loss for sign in (-1, 1)]
         assert row["estimated"] == pytest.approx((both[0] - both[1]) / (2 * share), abs=2e-4)
+
+
+def test_padding_and_mask_of_a_run_stay_on_while_a_head_is_silent() -> None:
+    model = xformer.load("checkpoints/reverse-small").model
+    how = {"valid": torch.tensor([[True, True, True, True, False, False]]), "mask": torch.ones(6, 6).tril(2).bool()}
+    tokens, right = torch.tensor([[3, 7, 12, 9, 0, 0]]), [9, 12, 7, 3, -100, -100]
+    reading = from_trace(model, record(model, tokens, **how), right)  # pyright: ignore[reportArgumentType]
+    for row in analysis.head_effects(reading).to_dict("records"):
+        silent = [edits.ablate_head(row["layer"], row["head"])]
+        without = from_trace(model, record(model, tokens, edits=silent, **how), right)  # pyright: ignore
+        assert row["measured"] == pytest.approx(without.loss - reading.loss, abs=1e-5)
 
 
 def test_the_strongest_estimates_are_measured_first_and_one_may_stop() -> None:

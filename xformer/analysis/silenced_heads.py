@@ -104,7 +104,7 @@ def silenced_heads(
         if (name := f"{site.path}.z") in found:
             of_heads = -(found.activations[name][0] * found[name][0]).sum(dim=(1, 2))  # [head]
             estimated |= {(layer, head): effect for head, effect in enumerate(of_heads.tolist())}
-    return SilencedHeads(reading, measure, found.measure, estimated)
+    return SilencedHeads(reading, measure, float(measure(reading.logits)), estimated)
 
 
 def head_effects(
