@@ -4,7 +4,7 @@ PORT ?= 8501
 PYTEST_FLAGS ?=
 BIN := .venv/bin
 
-.PHONY: families app models test faults attack floors lint bench checkpoints scores clean
+.PHONY: families app models test faults attack floors lint bench checkpoints scores docs pages gallery notebooks clean
 
 app: .venv/app
 	$(BIN)/python -m xformer app --port $(PORT) $(if $(MODEL),--model "$(MODEL)")
@@ -32,6 +32,22 @@ attack: .venv/test
 # The lowest versions that requirements.txt allows, in .venv-floors, under a fast part of the tests: two minutes.
 floors:
 	$(PYTHON) -m tests.floors
+
+# The documentation as a site of its own, in build/site: no network once .venv has what it needs.
+docs: .venv/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@echo "build/site/index.html"
+
+# What of docs/ is made from the code: the API's list and the glossary's words, every picture (with MODELS_FOLDER=models those of
+# others too), and what the notebooks show.
+pages: .venv/app
+	$(BIN)/python -m benchmarks.doc_pages
+
+gallery: .venv/test
+	$(BIN)/python -m benchmarks.gallery $(MODELS_FOLDER)
+
+notebooks: .venv/docs
+	$(BIN)/python -m benchmarks.notebooks
 
 lint: .venv/test
 	$(BIN)/ruff format --check .
@@ -69,6 +85,10 @@ scores: .venv/app
 
 .venv/test: .venv/app pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	touch $@
+
+.venv/docs: .venv/app pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
 	touch $@
 
 clean:

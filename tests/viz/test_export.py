@@ -95,3 +95,12 @@ def test_what_may_be_a_figure_of_plotly_says_so() -> None:
         if str(inspect.signature(getattr(xformer.viz, name)).return_annotation) in ("go.Figure", "Any", "")
     }  # fmt: skip
     assert unsure == {"activations", "projection"}
+
+
+def test_a_notebook_keeps_charts_as_images() -> None:
+    chart = alt.Chart({"values": [{"a": 1}]}).mark_bar().encode(x="a:Q")
+    with alt.renderers.enable("default"):
+        export.draw_as_images()
+        bundle: Any = chart._repr_mimebundle_()
+    assert "<svg" in bundle["image/svg+xml"]
+    assert set(bundle) == {"image/svg+xml"}

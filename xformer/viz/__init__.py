@@ -25,6 +25,7 @@ __getattr__, __dir__, __all__ = attach(
         "cosines": "embeddings",
         "decision_lens": "decision",
         "decision_rows": "decision",
+        "draw_as_images": "export",
         "divergence_by_step": "divergence",
         "expert_weights": "experts",
         "filter_components": "filters",

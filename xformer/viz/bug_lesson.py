@@ -21,7 +21,10 @@ CURVES = {
 
 
 def lesson_curves(lesson: Lesson, *, what: str, dark: bool = False) -> alt.LayerChart | alt.FacetChart:
-    """`what` is "loss", "tokens", the share of tokens that are right on unseen inputs, or "gradient"."""
+    """How two models learn side by side, one of them with a bug.
+
+    `what` is "loss", "tokens", the share of tokens that are right on unseen inputs, or "gradient".
+    """
     rows = pd.DataFrame(lesson.rows)
     frame = pd.DataFrame({side: rows.get(f"{what}_{side}", math.nan) for side in NAMES}).assign(step=rows["step"])
     return curve_chart(frame, CURVES[what], steps=lesson.steps, dark=dark, log=what == "gradient", height=260)

@@ -78,6 +78,12 @@ def svg(charts: Sequence[Any], *, caption: str = "", dark: bool = False) -> str:
     )
 
 
+def draw_as_images() -> None:
+    """Have a notebook show charts as SVG, as `save` writes them: they stay where it is exported or read on the web."""
+    alt.renderers.register("xformer", lambda spec, **_: {"image/svg+xml": svg([spec])})
+    alt.renderers.enable("xformer")
+
+
 def pdf_of(drawn: str) -> bytes:
     """An SVG of `svg` as a PDF of one page."""
     import vl_convert  # only now: it takes a while

@@ -129,7 +129,7 @@ def attention_view(
     head: int = 0,
     height: int = 0,
 ) -> AttentionView:
-    """Draw the attention of a reading, or of arrays [layer][batch, head, query, key] with their tokens.
+    """Draw the attention of a reading, or of arrays `[layer][batch, head, query, key]` with their tokens.
 
     `query_tokens` and `key_tokens` are for cross-attention, where the two sides differ. `changed` is the same under other
     conditions, a reading or arrays, drawn beside the original with their difference. `layer` and `head` are enlarged first,

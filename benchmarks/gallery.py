@@ -1,0 +1,263 @@
+"""`make gallery`: docs/gallery.md with every picture of `xformer.viz`, its line from the code, and the call that drew it.
+
+The pictures are drawn again by the very calls that the page shows. What is drawn by a script needs Chromium, and models of
+others their folder (`make models`); where that is not given, the images that are there already stay.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shutil
+import sys
+import tempfile
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+import xformer
+from xformer.viz.export import png_of, svg
+
+DOCS = Path(__file__).parents[1] / "docs"
+LARGEST = 60_000
+"""Bytes of an SVG; what takes more becomes a PNG."""
+WIDEST = 1_200
+"""Pixels of a PNG."""
+PICTURE = re.compile(r"(?:viz\.)?(\w+)\(")
+IMPORTS = """import xformer
+from xformer import analysis, attention_view, viz
+
+"""
+INTRODUCTION = """Every picture of the app is one call on a reading, and here is each of them with the call that drew it.
+`xformer.analysis` has its table under the same name where it has one; `viz.save(picture, "name.pdf")` writes a file.
+"""
+SCREENS = {
+    "Attention": (
+        """
+reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+silenced = xformer.read("checkpoints/reverse", "3 7 12 9 1", edits=[xformer.edits.ablate_head("encoder.2.attn", 1)])
+digit = xformer.read("checkpoints/digits", "test 3")
+""",
+        (
+            "attention_view(reading, layer=2, head=1)",
+            "viz.attention(reading, layer=2, head=1)",
+            "viz.attention_steps(reading, layer=2, head=1, query=0, key=4)",
+            "viz.why(reading, layer=2, head=1, query=0, key=4)",
+            "viz.head_effects(reading, score='anti-diagonal')",
+            "viz.attention_moved(silenced, before=reading)",
+            "viz.rollout(reading)",
+            "viz.over_image(digit, query=0)",
+        ),
+    ),
+    "Embeddings": (
+        """
+modular = xformer.read("checkpoints/modular", "7 12")
+""",
+        (
+            "viz.vectors(reading)",
+            "viz.cosines(reading)",
+            "viz.projection(reading)",
+            "viz.spectrum(modular)",
+            "viz.circle(modular, frequency=4)",
+            "viz.patch_filters(digit)",
+            "viz.filter_components(digit)",
+        ),
+    ),
+    "Positions": (
+        "",
+        (
+            "viz.position_values(reading)",
+            "viz.position_curves(reading, dimensions=[0, 1, 6, 7])",
+            "viz.position_offsets(reading)",
+            "viz.patch_places(digit)",
+        ),
+    ),
+    "Feed-forward": (
+        "",
+        (
+            "viz.activations(reading, layer=1)",
+            "viz.firing(reading)",
+            "viz.promotion(reading, layer=3, position=0, n=6)",
+            "viz.neuron(reading, layer=1, neuron=7)",
+        ),
+    ),
+    "Residual and Home": (
+        "",
+        (
+            "viz.lens(reading)",
+            "viz.norms(reading)",
+            "viz.attribution(reading, position=0)",
+            "viz.classes(digit)",
+        ),
+    ),
+    "Train": (
+        """
+from xformer.viz.training import metrics_frame
+
+card = xformer.load("checkpoints/reverse").card
+metrics = metrics_frame(card["curve"])
+""",
+        ('viz.metric_curves(metrics, what="loss", steps=card["step"])',),
+    ),
+    "Compare": (
+        """
+contenders = [
+    analysis.Contender.load("checkpoints/reverse-decoder", "as trained"),
+    analysis.Contender.load("checkpoints/reverse-decoder", "one head silent", changes="silence:decoder.0.attn.0"),
+]
+rollouts = [analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
+readings = [rollout[1] for rollout in rollouts]  # at the second step
+counted = analysis.agreement(contenders, samples=200)
+other = xformer.read("checkpoints/reverse", "3 7 5 9 1")
+texts = [
+    xformer.read("checkpoints/characters", "import os", changes=changes)
+    for changes in ("", "silence:decoder.0.attn.1")
+]
+""",
+        (
+            "viz.predictions_by_step(rollouts)",
+            "viz.divergence_by_step(rollouts)",
+            "viz.likeliest_tokens(rollouts, 1)",
+            "viz.decision_lens(readings)",
+            "viz.decision_rows(readings)",
+            "viz.pattern_difference(readings, 1, 1)",
+            "viz.patching(readings)",
+            "viz.patching_map(reading, other)",
+            "viz.beliefs_apart(texts)",
+            "viz.accuracy(counted)",
+            "viz.confusion(counted, 'one head silent')",
+        ),
+    ),
+    "First principles and Bug lab": (
+        """
+from xformer.bugs.lesson import train_both
+
+sentence = analysis.principles.Sentence("the cat saw the dog", d=4)
+lesson = train_both("checkpoints/reverse-small", "init-too-large", steps=200)
+""",
+        (
+            "viz.matrix(sentence.attention(), which='weights')",
+            "viz.product_variances()",
+            "viz.softmax_row(d=64)",
+            "viz.softmax_saturation()",
+            "viz.attention_costs(n_tokens=128, d_model=512, n_heads=8)",
+            "viz.lesson_curves(lesson, what='loss')",
+        ),
+    ),
+    "Models of others": (
+        """
+from transformers import AutoTokenizer, MixtralConfig, MixtralForCausalLM
+
+smol = xformer.read("models/SmolLM2-135M-Instruct", "When Mary and John went to the store, John gave a drink to")
+reaction = xformer.read("models/rxnmapper", "CC(=O)O.OCC>>CC(=O)OCC")
+tokenizer = AutoTokenizer.from_pretrained("models/SmolLM2-135M-Instruct")
+size = dict(hidden_size=32, intermediate_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+mixtral = MixtralForCausalLM(MixtralConfig(vocab_size=len(tokenizer), num_local_experts=4, **size))  # untrained
+mixture = xformer.read(mixtral, "Each token goes to two experts", tokenizer=tokenizer)
+""",
+        (
+            "attention_view(smol, layer=18, head=6)",
+            "viz.atom_mapping(reaction, layer=10, head=5)",
+            "viz.expert_weights(mixture, layer=1)",
+        ),
+    ),
+}
+
+
+def first_sentence(what: Any) -> str:
+    """Of the docstring: what the picture shows."""
+    text = " ".join((inspect.getdoc(what) or "").split("\n\n")[0].split())
+    found = re.match(r".+?[.](?= [A-Z`]|$)", text)
+    return found[0] if found else text
+
+
+def title_of(call: str) -> str:
+    """The name of the picture that a call draws."""
+    found = PICTURE.match(call)
+    assert found is not None, call
+    return found[1]
+
+
+def file_of(call: str, screen: str) -> str:
+    """Which file a picture has, without its ending; the attention view is there twice."""
+    return f"{title_of(call)}{'-others' if call.startswith('attention_view') and 'others' in screen else ''}"
+
+
+def page() -> str:
+    """The page, with the images that are there."""
+    parts = [f"# Gallery\n\n<!-- {(__doc__ or '').splitlines()[0]} -->\n\n{INTRODUCTION}"]
+    for screen, (setup, calls) in SCREENS.items():
+        parts.append(f"## {screen}\n")
+        if setup:
+            parts.append(f"```python\n{IMPORTS if screen == 'Attention' else ''}{setup.strip()}\n```\n")
+        for call in calls:
+            name, file = title_of(call), file_of(call, screen)
+            image = next(iter(sorted(DOCS.glob(f"gallery/{file}.*"))), None)
+            what = getattr(xformer.viz, name, None) or getattr(xformer, name)
+            shown = f"\n![{name}](gallery/{image.name})\n" if image else ""
+            parts.append(f"### {name}\n\n{first_sentence(what)}\n\n```python\n{call}\n```\n{shown}")
+    return "\n".join(parts)
+
+
+def draw(names: dict[str, Any], call: str, screen: str) -> None:
+    """Draw one picture into its file."""
+    target = DOCS / "gallery" / file_of(call, screen)
+    drawn = eval(call, names)  # our own, from above
+    if call.startswith("attention_view"):
+        image = (".png", small(screenshot(drawn.html(), 400)))
+    elif hasattr(drawn, "write_html"):
+        image = (".png", small(screenshot(drawn.to_html(include_plotlyjs=True), int(drawn.layout.height) + 20)))
+    else:
+        text = svg(drawn if isinstance(drawn, list) else [drawn])
+        image = (".svg", text.encode()) if len(text) <= LARGEST else (".png", small(png_of(text)))
+    for old in DOCS.glob(f"gallery/{target.name}.*"):
+        old.unlink()
+    target.with_suffix(image[0]).write_bytes(image[1])
+    print(f"{target.name}{image[0]}: {len(image[1]):,} bytes")
+
+
+def small(png: bytes) -> bytes:
+    """The same image, no wider than `WIDEST`, in few enough colours for a repository."""
+    image = Image.open(BytesIO(png)).convert("RGB")
+    image.thumbnail((WIDEST, 10 * WIDEST), Image.Resampling.LANCZOS)
+    file = BytesIO()
+    image.quantize(96, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
+    return file.getvalue()
+
+
+def screenshot(html: str, height: int) -> bytes:
+    """What Chromium shows of a page."""
+    from playwright.sync_api import sync_playwright
+
+    with tempfile.NamedTemporaryFile("w", suffix=".html") as file, sync_playwright() as running:
+        file.write(html)
+        file.flush()
+        options = {"executable_path": shutil.which("chromium"), "args": ["--no-sandbox", "--disable-gpu"]}
+        browser = running.chromium.launch(**options)  # type: ignore[arg-type]
+        tab = browser.new_page(viewport={"width": 960, "height": height})
+        tab.goto(Path(file.name).as_uri())
+        tab.wait_for_timeout(2500)
+        image = tab.screenshot(full_page=True)
+        browser.close()
+    return image
+
+
+def main(models: str = "", which: str = "all") -> None:
+    """Draw them all, or those that are "missing"; those of others where `models` is the folder of models."""
+    (DOCS / "gallery").mkdir(exist_ok=True)
+    names: dict[str, Any] = {"viz": xformer.viz, "analysis": xformer.analysis, "attention_view": xformer.attention_view}
+    for screen, (setup, calls) in SCREENS.items():
+        if screen == "Models of others" and not models:
+            print("Those of others stay as they are: python -m benchmarks.gallery FOLDER_OF_MODELS draws them too.")
+            continue
+        exec(f"import xformer\n{setup.replace('models/', f'{models}/')}", names)
+        for call in calls:
+            if which == "all" or not list(DOCS.glob(f"gallery/{file_of(call, screen)}.*")):
+                draw(names, call, screen)
+    (DOCS / "gallery.md").write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

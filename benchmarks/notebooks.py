@@ -1,0 +1,32 @@
+"""`make notebooks`: run docs/notebooks and keep what they show, so that they look right where nobody runs them.
+
+What needs a kernel (a widget) is left out: the page that stands below each widget stays, and says the same.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def main() -> None:
+    """Run each from the project's folder."""
+    import nbformat  # of the extra docs
+    from nbclient import NotebookClient
+
+    for path in sorted(ROOT.glob("docs/notebooks/*.ipynb")):
+        notebook = nbformat.read(path, as_version=4)
+        NotebookClient(notebook, resources={"metadata": {"path": str(ROOT)}}, store_widget_state=False).execute()
+        notebook.metadata.pop("widgets", None)
+        for cell in notebook.cells:
+            cell.metadata.pop("execution", None)
+            if "outputs" in cell:
+                cell.outputs = [one for one in cell.outputs if WIDGET not in one.get("data", {})]
+        nbformat.write(notebook, path)
+        print(f"{path.name}: {path.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()

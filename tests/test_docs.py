@@ -1,0 +1,127 @@
+"""The documentation is true: every picture is in the gallery, every name in the glossary, every notebook runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import altair
+import pytest
+import torch
+
+import xformer
+from benchmarks import doc_pages, gallery
+from xformer.names import layer_title
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+NOTEBOOKS = sorted(DOCS.glob("notebooks/*.ipynb"))
+HELPERS = {"save", "draw_as_images"}
+"""Of `xformer.viz`, what is no picture."""
+
+
+def test_the_gallery_has_every_picture_with_its_line_its_call_and_its_image() -> None:
+    calls = [call for _, calls in gallery.SCREENS.values() for call in calls]
+    assert {gallery.title_of(call) for call in calls} == {*xformer.viz.__all__, "attention_view"} - HELPERS
+    text = (DOCS / "gallery.md").read_text("utf-8")
+    assert text == gallery.page(), "make gallery"
+    images = re.findall(r"!\[.*?\]\((gallery/.+?)\)", text)
+    assert len(images) == len(calls) == len(set(images)) == len(list(DOCS.glob("gallery/*")))
+    assert sum(path.stat().st_size for path in DOCS.glob("gallery/*")) < 2_000_000
+
+
+def test_a_call_of_the_gallery_draws_its_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gallery, "DOCS", tmp_path)
+    (tmp_path / "gallery").mkdir()
+    names = {"viz": xformer.viz, "reading": xformer.read("checkpoints/reverse", "3 7 12 9 1")}
+    gallery.draw(names, "viz.attention(reading, layer=2, head=1)", "Attention")
+    assert "what it looks at" in (tmp_path / "gallery" / "attention.svg").read_text("utf-8")
+
+
+def test_the_first_sentence_ends_where_it_ends() -> None:
+    def picture() -> None:
+        """Bars from 0.5 to 1, e.g. of a
+        head. `most` of them.
+
+        And more."""
+
+    assert gallery.first_sentence(picture) == "Bars from 0.5 to 1, e.g. of a head."
+
+
+def test_the_pages_that_are_written_from_the_code_are_as_it_is() -> None:
+    assert (DOCS / "api.md").read_text("utf-8") == doc_pages.api(), "make pages"
+    text = (DOCS / "glossary.md").read_text("utf-8")
+    assert text == doc_pages.glossary(text), "make pages"
+    assert "**query**" in text
+
+
+def kinds() -> Iterator[xformer.Trace]:
+    """Runs of models of every kind of positions, of one stack and of two."""
+    for positions in ("sinusoidal", "learned", "rotary", "alibi", "none"):
+        for architecture in ("encoder", "decoder", "encoder-decoder"):
+            config = xformer.ModelConfig(
+                architecture=architecture, vocab_size=9, d_model=8, n_layers=1, n_heads=2, d_head=4, d_ff=8,
+                norm="pre", positions=positions, max_len=8,
+            )  # fmt: skip
+            more = [torch.tensor([[4, 5]])] if architecture == "encoder-decoder" else []
+            yield xformer.record(xformer.Transformer(config), torch.tensor([[1, 2, 3]]), *more)
+
+
+def test_the_glossary_has_every_activation_and_no_other() -> None:
+    there = {name for trace in kinds() for name in trace}
+    table = (DOCS / "glossary.md").read_text("utf-8").split("## Activations")[1].split("Models of others")[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
+    listed = {name for row in rows for cell in row for name in re.findall(r"`([\w.]+)`", cell)}
+    assert len(rows) > 20
+    written = {
+        re.sub(r"^(encoder|decoder)\.", "STACK.", re.sub(r"\.(self_|cross_)?attn\.", ".ATTN.", name)).replace(
+            ".0.", ".N."
+        )
+        for name in there
+    }
+    assert written == listed
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a kernel: the cells one after the other, in one namespace."""
+    monkeypatch.chdir(ROOT)
+    names: dict[str, object] = {"__name__": "__main__"}
+    with altair.renderers.enable("default"):  # a notebook chooses another
+        for cell in cells(path):
+            if cell["cell_type"] == "code":
+                exec(compile("".join(cell["source"]), path.name, "exec"), names)
+    assert any(isinstance(value, xformer.Reading) for value in names.values())
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_keeps_what_it_shows_and_is_small(path: Path) -> None:
+    assert path.stat().st_size < 300_000
+    outputs = [output for cell in cells(path) for output in cell.get("outputs", ())]
+    assert not [output for output in outputs if output["output_type"] == "error"]
+    drawn = [output["data"] for output in outputs if "data" in output]
+    assert sum("image/svg+xml" in data for data in drawn) >= 1
+    for cell in cells(path):
+        last = "".join(cell["source"]).strip().splitlines()[-1]
+        if cell["cell_type"] == "code" and re.fullmatch(r"\w+|viz\..*|xformer\..*\)", last):
+            assert cell["outputs"] or "draw_as_images" in last, last
+
+
+def cells(path: Path) -> list[dict]:
+    """The cells of a notebook."""
+    return json.loads(path.read_text("utf-8"))["cells"]
+
+
+def test_names_count_from_0_and_titles_from_1() -> None:
+    """As the glossary says of names in code and on the screen."""
+    assert layer_title("encoder.2.attn") == "layer 3"
+
+
+def test_every_page_is_in_the_navigation_and_no_link_leads_nowhere() -> None:
+    pages = {path.relative_to(DOCS).as_posix() for path in [*DOCS.glob("*.md"), *NOTEBOOKS]}
+    assert pages == set(re.findall(r": (\S+\.(?:md|ipynb))\n", (ROOT / "mkdocs.yml").read_text("utf-8")))
+    for file in [*DOCS.glob("*.md"), ROOT / "README.md"]:
+        for link in re.findall(r"\]\((?!http|#)([^)#\s]+)", file.read_text("utf-8")):
+            assert (file.parent / link).exists(), f"{file.name}: {link}"
