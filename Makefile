@@ -63,7 +63,7 @@ bench: .venv/test
 	$(BIN)/python -m benchmarks.characters
 
 # Train every shipped model again (the seed is in its preset), or only score it again; the figures go on its card.
-MODELS := reverse reverse-small reverse-seq2seq reverse-decoder reverse-mirror sort \
+MODELS := reverse reverse-small reverse-seq2seq reverse-decoder reverse-mirror reverse-long sort \
 	induction addition parity brackets modular characters digits
 checkpoints: .venv/app
 	for name in $(MODELS); do \

@@ -42,6 +42,9 @@ class TrainConfig(Config, frozen=True):
                         setting("Held-out examples", "Unseen sequences that each report is scored on.", 1, 65_536, 100)] = 256
     snapshot_every: Annotated[int, setting("Snapshot every", "Steps between two frames to scrub through; 0 keeps none.",
                                            0, rule="0 (never) or more")] = 100
+    random_positions: Annotated[bool, setting("Random positions",
+                                              "Train on position numbers with gaps, so that longer inputs have none that is "
+                                              "new.")] = False
     target: Annotated[float, setting("Stop at exact match", "Stop early once it is reached; 0 never does.", 0, 1)] = 0.0
     lr_changes: Annotated[tuple[tuple[int, float], ...],
                           setting("Changes of the peak", "New peaks chosen while it ran, as (step, peak).",

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-Purpose = Literal["train", "held-out", "test", "init", "dropout"]
-_STREAM: dict[Purpose, int] = {"train": 1, "held-out": 2, "test": 3, "init": 4, "dropout": 5}
+Purpose = Literal["train", "held-out", "test", "init", "dropout", "positions"]
+_STREAM: dict[Purpose, int] = {"train": 1, "held-out": 2, "test": 3, "init": 4, "dropout": 5, "positions": 6}
 
 
 def generator(seed: int, purpose: Purpose, chunk: int, device: torch.device | str) -> torch.Generator:

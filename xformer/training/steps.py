@@ -26,6 +26,7 @@ from xformer.training.curve import fitting
 from xformer.training.evaluate import score_batches
 from xformer.training.optimiser import FlatAdamW
 from xformer.training.progress import Progress
+from xformer.training.random_positions import with_random_positions
 from xformer.training.schedule import learning_rate, with_peak
 from xformer.words import percent
 
@@ -119,7 +120,11 @@ class Training:
                 device=self.device,
             )
         rows = len(self.batches.tokens) // CHUNK
-        return self.batches.rows(place * rows, (place + 1) * rows)
+        batch = self.batches.rows(place * rows, (place + 1) * rows)
+        if not self.config.random_positions:
+            return batch
+        draw = generator(self.config.seed, "positions", step, self.device)
+        return with_random_positions(batch, self.preset.model.max_len, draw)
 
     def report(self) -> Progress:
         """Where the training stands, measured on unseen examples; begins a new window. Raises `TrainingError` for a loss that
