@@ -10,6 +10,7 @@ from pages.components.model_diagram import model_diagram
 from pages.home.answer import answer_panel
 from pages.home.continuation import continuation_panel
 from pages.home.filled import filled_panel
+from pages.home.how_long import how_long_panel
 from pages.home.predicted_class import class_panel, mistakes_panel
 from pages.home.published_sizes import published_panel, show_parts
 from pages.home.training_record import training_panel
@@ -19,6 +20,7 @@ from pages.shared.model_card import card_of_model
 from pages.shared.picture import panel
 from pages.shared.session import View, open_page
 from xformer.counting import n_parameters, parameters_by_part
+from xformer.training.by_length import lengths_of
 from xformer.viz.diagram import diagram
 from xformer.viz.diagram_of_reading import diagram_of
 from xformer.words import percent
@@ -33,6 +35,7 @@ def page() -> None:
     answer = st.container()
     left_out = {"wrong"} if not view.shape.image else set()
     left_out |= {"training", "numbers"} if view.task is None else set()
+    left_out |= {"length"} if view.task is None or not lengths_of(view.config, view.own.task) else set()
     more = {name: words for name, words in MORE.items() if name not in left_out}
     shown = choose("more", more, "inside", "More about this model", label_visibility="collapsed")
     view.share()
@@ -85,6 +88,7 @@ ANSWERS = {"symbols": answer_panel, "image": class_panel}
 MORE = {
     "inside": "What is inside",
     "wrong": "What it gets wrong",
+    "length": "How long it can go",
     "training": "How it was trained",
     "numbers": "Its learned numbers",
     "paper": "The paper’s sizes",
@@ -93,6 +97,7 @@ MORE = {
 SHOW: dict[str, Callable[[View], None]] = {
     "inside": _inside,
     "wrong": mistakes_panel,
+    "length": how_long_panel,
     "training": training_panel,
     "numbers": _parameters,
     "paper": lambda _: published_panel(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pages.positions.switched_off import with_and_without
 from pages.shared.layout import what_to_notice
+from pages.shared.model_card import card_of_model
 from pages.shared.view import View
 from xformer.analysis.attention_change import looks_back_only
 from xformer.analysis.positions import wavelengths
@@ -11,7 +12,7 @@ from xformer.analysis.positions import wavelengths
 
 def position_notes(view: View, side: str | None, show: str) -> None:
     """The notes that fit what is shown and this model's kind of positions, with the numbers of this run."""
-    notes = {"attention": _about_loss, "own": _about_waves, "offsets": _about_band, "kinds": _about_sums}
+    notes = {"attention": _about_loss, "own": _about_own, "offsets": _about_band, "kinds": _about_sums}
     if show in notes and (note := notes[show](view, side)):
         what_to_notice([note])
 
@@ -36,6 +37,30 @@ def _about_loss(view: View, side: str | None) -> str:
         who = "What order is left to the decoder" if view.is_pair else "What order is left"
         return said + f"{who} comes from the **causal mask**, which still tells how many tokens came before."
     return said
+
+
+def _about_own(view: View, side: str | None) -> str:
+    return " ".join(filter(None, (_about_waves(view, side), _about_numbers(view, side))))
+
+
+def _about_numbers(view: View, side: str | None) -> str:
+    """Which position numbers training showed it: those of its inputs, or any, where they were drawn at random."""
+    config, train = view.config, card_of_model(view.model).get("train")
+    longest = view.longest_trained(side)
+    if not isinstance(train, dict) or config.position_kind.acts_on == "nothing" or longest >= config.max_len:
+        return ""
+    if train.get("random_positions"):
+        return (
+            f"Its inputs had at most {longest} tokens, and yet every number up to {config.max_len - 1} was trained: each "
+            "sequence got growing **numbers with gaps, drawn at random**. Only what their order and their equality say could "
+            "be learned, and that is the same in longer inputs; Home counts how far it carries."
+        )
+    if config.position_kind.learned(config) and not train.get("weight_decay"):
+        return (
+            f"No input of its training reached position {longest}: the vectors from there on are **as they were drawn** at the "
+            "start, and an input that needs them is beyond what it has learned."
+        )
+    return ""
 
 
 def _about_waves(view: View, side: str | None) -> str:

@@ -12,6 +12,7 @@ __getattr__, __dir__, __all__ = attach(
     {
         "Contender": "contender",
         "accuracy": "counting_agreement",
+        "accuracy_by_length": "by_length",
         "activations": "feed_forward",
         "agreement": "counting_agreement",
         "atom_mapping": "reactions",

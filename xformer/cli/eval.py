@@ -5,12 +5,13 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
-from xformer.cli.numbers import check_samples, check_seed, figure
+from xformer.cli.numbers import check_samples, check_seed, figure, lengths_in
 from xformer.cli.say import say_json, say_table
 from xformer.errors import InputError
 from xformer.task_limits import TASK_LIMITS
 
 if TYPE_CHECKING:
+    from xformer.checkpoints import Checkpoint
     from xformer.tasks import Task
 
 
@@ -18,12 +19,16 @@ def run(options: Namespace) -> None:
     """Print the figures of a checkpoint, as a table or as JSON, and on request write them on its card."""
     check_samples("--samples", options.samples, 1)
     check_seed(options.seed)
+    lengths = None if options.lengths is None else lengths_in(options.lengths)
     from xformer.checkpoints import load  # only now: what was typed may be wrong
     from xformer.training.final_score import measure, put_figures_on_card
 
     checkpoint = load(options.dir)
     if checkpoint.task is None:
         raise InputError(f"The checkpoint {options.dir} names no task, so there is nothing to score it on.")
+    if lengths is not None:
+        _by_length(checkpoint, lengths, options)
+        return
     if options.card:
         figures = put_figures_on_card(options.dir, options.samples, edge_cases=True)
     else:
@@ -36,6 +41,32 @@ def run(options: Namespace) -> None:
         for name, value in (found | _bits(found, checkpoint.task)).items():
             rows.append((of + name.replace("_", " "), figure(name, value)))
     say_table(("figure", "value"), rows)
+
+
+def _by_length(checkpoint: Checkpoint, lengths: range, options: Namespace) -> None:
+    """A line a length; those that the model was trained on are named."""
+    from xformer.training.by_length import scores_by_length
+
+    task = checkpoint.task
+    assert task is not None
+    found = scores_by_length(checkpoint.model, task, lengths, samples=options.samples, seed=options.seed)
+    scores = [{"length": length, **vars(score)} for length, score in found]
+    if options.json:
+        say_json({"lengths": scores, "seed": options.seed})
+        return
+    trained = range(task.config.min_len, task.config.max_len + 1)
+    names = ("exact_match", "token_accuracy", "loss", "samples")
+    say_table(
+        ("length", *(name.replace("_", " ") for name in names), "trained on"),
+        [
+            (
+                str(row["length"]),
+                *(figure(name, row[name]) for name in names),
+                "yes" if row["length"] in trained else "no",
+            )
+            for row in scores
+        ],
+    )
 
 
 def _bits(figures: dict[str, Any], task: Task) -> dict[str, float]:

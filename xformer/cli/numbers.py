@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from xformer.config import TaskName
@@ -22,6 +23,17 @@ def check_seed(value: int) -> None:
     """Raise `InputError` for what is no seed."""
     if not 0 <= value < 2**63:
         raise InputError(f"--seed must be from 0 to 2^63 - 1, got {value}; for example 1.")
+
+
+def lengths_in(text: str) -> range:
+    """The lengths that "3-60", or "20" alone, names. Raises `InputError` for anything else."""
+    found = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", text, re.ASCII)
+    first, last = (0, 0) if found is None else (int(found[1]), int(found[2] or found[1]))
+    if not 1 <= first <= last:
+        raise InputError(
+            f"--lengths must be a length or a range of them from 1 on, got {text!r:.40}; for example 3-60."
+        )
+    return range(first, last + 1)
 
 
 def how_good(score: Any, task: TaskName) -> str:

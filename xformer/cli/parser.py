@@ -45,6 +45,7 @@ def parser() -> Parser:
         "--samples", type=int, default=10_000, help="unseen inputs; where there are fewer, each is scored once"
     )
     evaluate.add_argument("--seed", type=int, default=1, help="what they are drawn from")
+    evaluate.add_argument("--lengths", help="one line for each of these lengths of input, e.g. 3-60")
     evaluate.add_argument("--edge-cases", action="store_true", help="score its task's edge cases too, where it has any")
     evaluate.add_argument(
         "--card", action="store_true", help="write the figures on its card, edge cases too, from its own seed + 1"

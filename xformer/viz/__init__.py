@@ -11,6 +11,7 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "accuracy": "counting_agreement",
+        "accuracy_by_length": "by_length",
         "activations": "feed_forward",
         "atom_mapping": "reactions",
         "attention": "attention_head",

@@ -1,0 +1,85 @@
+"""How long can it go: the share of answers that a model gets right at each length, also beyond those it was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from xformer.analysis.counting_agreement import wilson
+from xformer.errors import UnavailableError
+from xformer.reading import Reading
+from xformer.subjects import own_task_model
+from xformer.training.by_length import lengths_of, scores_by_length
+
+SAMPLES = 200
+"""Inputs of each length."""
+HIGH = 0.99
+"""A length counts as mastered from such a share of right answers on."""
+
+
+@dataclass(frozen=True)
+class LengthsDone:
+    """The lengths that have been asked so far."""
+
+    rows: list[dict[str, float]]
+    total: int
+
+    @property
+    def is_final(self) -> bool:
+        return len(self.rows) == self.total
+
+    def frame(self) -> pd.DataFrame:
+        """See `accuracy_by_length`."""
+        return pd.DataFrame(self.rows)
+
+
+def accuracy_by_length(
+    reading: Reading, *, lengths: Sequence[int] | None = None, samples: int = SAMPLES, seed: int = 1
+) -> pd.DataFrame:
+    """One row a length: exact_match, the ends low and high of its 95 % interval (Wilson 1927), token_accuracy, samples, and
+    whether it was trained on. Of the reading only its model and task count; inputs are fresh, drawn from `seed`.
+
+    Raises `UnavailableError` for a model without a task, or whose task has one length alone, `InputError` for a length that is
+    out of reach.
+    """
+    *_, last = asking_lengths(reading, lengths=lengths, samples=samples, seed=seed)
+    return last.frame()
+
+
+def asking_lengths(
+    reading: Reading, *, lengths: Sequence[int] | None = None, samples: int = SAMPLES, seed: int = 1
+) -> Iterator[LengthsDone]:
+    """The same with a report every length."""
+    own = own_task_model(reading.subject)
+    model, task = own.model, own.task
+    every = lengths_of(model.config, task)
+    if not every:
+        raise UnavailableError("The inputs of this task all have one length, so there is none to go beyond.")
+    chosen = every if lengths is None else list(lengths)
+    rows: list[dict[str, float]] = []
+    for length, found in scores_by_length(model, task, chosen, samples=samples, seed=seed):
+        low, high = wilson(round(found.exact_match * found.samples), found.samples)
+        trained = task.config.min_len <= length <= task.config.max_len
+        rows.append(
+            {
+                "length": length, "exact_match": found.exact_match, "low": low, "high": high,
+                "token_accuracy": found.token_accuracy, "samples": found.samples, "trained": trained,
+            }
+        )  # fmt: skip
+        yield LengthsDone(list(rows), len(chosen))
+
+
+def has_mastered_its_training(table: pd.DataFrame) -> bool:
+    """Whether every length that it was trained on is mastered, and there are some in the table."""
+    trained = table[table["trained"]]
+    return not trained.empty and bool((trained["exact_match"] >= HIGH).all())
+
+
+def how_far(table: pd.DataFrame) -> int | None:
+    """Up to which length every one beyond the training is mastered, in a table of all lengths from the trained ones on; None
+    where the first of them is not."""
+    beyond = table[table["length"] > table["length"][table["trained"]].max()].sort_values("length")
+    mastered = (beyond["exact_match"] >= HIGH).cummin()
+    return int(beyond["length"][mastered].max()) if bool(mastered.any()) else None
