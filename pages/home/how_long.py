@@ -46,7 +46,7 @@ def _curve(view: View, original: Reading, job: Job[LengthsDone]) -> None:
     call = Call(viz.accuracy_by_length, (original,), {"unit": task.rule.unit, "table": table})
     shown(view, call, "how_long")
     st.caption(
-        f"{int(table['samples'].max())} fresh inputs of each length, asked just now of the model as it is, without changes; "
+        f"{found.rows[0]['samples']} fresh inputs of each length, asked just now of the model as it is, without changes; "
         "the band is the 95 % interval of whole answers, the shaded lengths are those that its training showed it."
     )
     footer(view, "how_long", [call], lambda: table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import pandas as pd
 
@@ -73,13 +74,18 @@ def asking_lengths(
 
 def has_mastered_its_training(table: pd.DataFrame) -> bool:
     """Whether every length that it was trained on is mastered, and there are some in the table."""
-    trained = table[table["trained"]]
-    return not trained.empty and bool((trained["exact_match"] >= HIGH).all())
+    trained = [share for _, share, was_trained in _cells(table) if was_trained]
+    return bool(trained) and min(trained) >= HIGH
 
 
 def how_far(table: pd.DataFrame) -> int | None:
     """Up to which length every one beyond the training is mastered, in a table of all lengths from the trained ones on; None
     where the first of them is not."""
-    beyond = table[table["length"] > table["length"][table["trained"]].max()].sort_values("length")
-    mastered = (beyond["exact_match"] >= HIGH).cummin()
-    return int(beyond["length"][mastered].max()) if bool(mastered.any()) else None
+    cells = sorted(_cells(table))
+    longest = max((length for length, _, was_trained in cells if was_trained), default=0)
+    beyond = takewhile(lambda cell: cell[1] >= HIGH, (cell for cell in cells if cell[0] > longest))
+    return max((length for length, *_ in beyond), default=None)
+
+
+def _cells(table: pd.DataFrame) -> list[tuple[int, float, bool]]:
+    return list(zip(table["length"].tolist(), table["exact_match"].tolist(), table["trained"].tolist(), strict=True))

@@ -25,14 +25,14 @@ def accuracy_by_length(
     table: pd.DataFrame | None = None,
     unit: str = "symbols",
     dark: bool = False,
-) -> alt.LayerChart:
+) -> alt.TopLevelMixin:
     """`analysis.accuracy_by_length`: whole answers right with their 95 % intervals, and single tokens; shaded are the lengths
     that training showed. `table` is that of the analysis where it is there already, `unit` what a length counts."""
     frame = table_of(reading, lengths=lengths, samples=samples, seed=seed) if table is None else table
     hues = {"whole answers": theme.head_hue(0, dark), "single tokens": theme.head_hue(1, dark)}
     names = {"exact_match": "whole answers", "token_accuracy": "single tokens"}
     long = frame.melt(["length", "low", "high", "samples", "trained"], list(names), "what", "share")
-    long["what"] = long["what"].map(names)
+    long["what"] = [names[what] for what in long["what"]]
     x = alt.X(
         "length:Q", title=f"length of the input, in {unit}", scale=alt.Scale(nice=False), axis=alt.Axis(format="d")
     )
