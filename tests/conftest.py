@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -37,6 +38,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if collection_path.name.startswith("test_") and collection_path.suffix == ".py":
         return None if is_for(getattr(config, "workerinput", None), collection_path) else True
     return None
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: Streamlit has garbage looked for after every run of a script, in all that there is."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
