@@ -41,7 +41,7 @@ from xformer.viz.packing import AnyLayer
 from xformer.viz.pattern_layers import pattern_layers
 
 PANELS = {name: name for name in ("scores of all heads", "step by step", "why here?", "change the run", "rollout")}
-ARCS = "# Arcs are drawn in the browser alone; this is the same head as a matrix."
+MORE = "# All heads: xformer.viz.attention_grid; arcs: xformer.viz.attention_arcs, with heads= in place of head=."
 
 
 def page() -> None:
@@ -88,15 +88,17 @@ def page() -> None:
 
 
 def _footer(view: View, chosen: Selection) -> None:
-    """The code and the numbers of the enlarged head: with a changed run of both runs, and of their difference."""
-    call = Call(viz.attention, *call_of(view, chosen))
-    footer(
-        view,
-        "pattern",
-        [call],
-        remark=[ARCS] * (chosen.looks.shown == "arcs"),
-        page=standalone(view, chosen, head=_head_text(chosen)),
-    )
+    """The code and the numbers of the enlarged head, with a changed run of both runs and of their difference; as a figure all
+    that is drawn: the heads, the matrix, the arcs."""
+    reading, options = call_of(view, chosen)
+    call, shown = Call(viz.attention, reading, options), chosen.looks.shown
+    look = {name: value for name, value in options.items() if name not in ("layer", "head")}
+    arcs = options | {"heads": sorted({chosen.head, *chosen.looks.arcs})}
+    del arcs["head"]
+    drawn = [Call(viz.attention_grid, reading, look)]
+    drawn += [call] * (shown != "arcs") + [Call(viz.attention_arcs, reading, arcs)] * (shown != "matrix")
+    page = standalone(view, chosen, head=_head_text(chosen))
+    footer(view, "pattern", [call], remark=[MORE], page=page, drawn=drawn)
 
 
 def _look_texts(look: Look) -> dict[str, str]:

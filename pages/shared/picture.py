@@ -91,16 +91,17 @@ def footer(
     *,
     remark: Sequence[str] = (),
     page: Callable[[], str] | None = None,
+    drawn: Sequence[Call] = (),
 ) -> None:
     """The “⋯” of pictures that belong together: the lines that draw them after a remark, the table of them all, and the page
-    that they can be."""
+    that they can be. `drawn` are the pictures of a file where those are not the ones of the code."""
     numbers = (lambda: tables(calls)) if table is None else table
-    charts = [call.in_theme(is_dark()) for call in calls if call.is_chart]
+    charts = [call.in_theme(is_dark()) for call in drawn or calls if call.is_chart]
 
-    def drawn() -> list[dict[str, Any]]:
+    def specs() -> list[dict[str, Any]]:
         return [chart_spec(call.key(view), call.make) for call in charts]
 
-    figures = Figures(drawn, _caption(charts), is_dark()) if charts else None
+    figures = Figures(specs, _caption(charts), is_dark()) if charts else None
     code_and_data([*remark, *code(calls)], numbers, name, view.model, page, figures)
 
 

@@ -133,10 +133,13 @@ def _heatmap(
     if height is not None:
         x, y, limit, legend = "key", "query", 50, alt.Legend(gradientLength=105, values=[0, 0.5, 1])
         size = {"height": rows_height(len(queries), height, around=100)}
-    colour = alt.Color("weight:Q", scale=alt.Scale(**scale), title=what, legend=legend)
+    colour = alt.Color("shade:Q", scale=alt.Scale(**scale), title=what, legend=legend)
     axis = alt.Axis(labelOverlap=True, labelLimit=limit)
     return (
         alt.Chart(frame, title=title)
+        .transform_calculate(
+            shade="isValid(datum.weight) ? datum.weight : 0"
+        )  # Vega gives what is no number the colour of a zero
         .mark_rect()
         .encode(
             x=alt.X("key:N", sort=keys, title=x, axis=axis),
