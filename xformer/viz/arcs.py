@@ -6,6 +6,7 @@ viz.attention_arcs(reading, layer=2, heads=[1])
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -54,11 +55,15 @@ def attention_arcs(
         {head: share_of(weights[head], [run[head] for run in exact], scale) for head in heads} for weights in exact
     ]
     titles = [""] if before is None else ["original", "changed"]
-    charts = [_one(one, share, title, dark) for one, share, title in zip(layers, shares, titles, strict=True)]
+    charts: list[Any] = [
+        _one(one, share, title, dark) for one, share, title in zip(layers, shares, titles, strict=True)
+    ]
     return charts[0] if len(charts) == 1 else alt.hconcat(*charts, spacing=40)
 
 
-def _one(layer: AnyLayer, shares: dict[int, Float[np.ndarray, "query key"]], title: str, dark: bool) -> alt.LayerChart:
+def _one(
+    layer: AnyLayer, shares: dict[int, Float[np.ndarray, "query key"]], title: str, dark: bool
+) -> alt.TopLevelMixin:
     _, n_query, n_key = layer.shape
     most = max(n_query, n_key)
     height = min(TALLEST, max(150, PITCH * most))

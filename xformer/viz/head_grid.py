@@ -33,7 +33,7 @@ GAP, TITLES, TOP, WIDE, BAR = 8, 150, 24, 620, 7
 
 def inline(frame: pd.DataFrame) -> dict[str, Any]:
     """A table as the data of a chart: of a frame Altair takes 5,000 rows, and its own data objects look at each row."""
-    return {"values": json.loads(frame.round(4).to_json(orient="records"))}
+    return {"values": json.loads(str(frame.round(4).to_json(orient="records")))}
 
 
 def share_of(
@@ -140,7 +140,9 @@ def _chart(
     y = alt.Y("y:Q", scale=alt.Scale(domain=[height, 0], nice=False), axis=None)
     box = {"x": x, "y": y, "x2": alt.X2("x2:Q"), "y2": alt.Y2("y2:Q")}
     titles = {"own": "share of its largest weight", "rest": "share of its largest weight, without the first key"}
-    said = {"labelExpr": f"format(pow(10, {DECADES} * (datum.value - 1)), '~g')"} if scale == "log" else {}
+    said: dict[str, Any] = (
+        {"labelExpr": f"format(pow(10, {DECADES} * (datum.value - 1)), '~g')"} if scale == "log" else {}
+    )
     legend = alt.Legend(
         orient="bottom", direction="horizontal", gradientLength=160, values=[0, 0.5, 1], titleLimit=400, **said
     )
