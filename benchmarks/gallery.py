@@ -45,7 +45,7 @@ digit = xformer.read("checkpoints/digits", "test 3")
             "viz.attention(reading, layer=2, head=1)",
             "viz.attention_steps(reading, layer=2, head=1, query=0, key=4)",
             "viz.why(reading, layer=2, head=1, query=0, key=4)",
-            "viz.head_effects(reading, score='anti-diagonal')",
+            'viz.head_effects(reading, score="anti-diagonal")',
             "viz.attention_moved(silenced, before=reading)",
             "viz.rollout(reading)",
             "viz.over_image(digit, query=0)",
@@ -112,8 +112,7 @@ readings = [rollout[1] for rollout in rollouts]  # at the second step
 counted = analysis.agreement(contenders, samples=200)
 other = xformer.read("checkpoints/reverse", "3 7 5 9 1")
 texts = [
-    xformer.read("checkpoints/characters", "import os", changes=changes)
-    for changes in ("", "silence:decoder.0.attn.1")
+    xformer.read("checkpoints/characters", "import os", changes=changes) for changes in ("", "silence:decoder.0.attn.1")
 ]
 """,
         (
@@ -127,7 +126,8 @@ texts = [
             "viz.patching_map(reading, other)",
             "viz.beliefs_apart(texts)",
             "viz.accuracy(counted)",
-            "viz.confusion(counted, 'one head silent')",
+            "viz.accuracy_by_length(reading)",
+            'viz.confusion(counted, "one head silent")',
         ),
     ),
     "First principles and Bug lab": (
@@ -138,12 +138,12 @@ sentence = analysis.principles.Sentence("the cat saw the dog", d=4)
 lesson = train_both("checkpoints/reverse-small", "init-too-large", steps=200)
 """,
         (
-            "viz.matrix(sentence.attention(), which='weights')",
+            'viz.matrix(sentence.attention(), which="weights")',
             "viz.product_variances()",
             "viz.softmax_row(d=64)",
             "viz.softmax_saturation()",
             "viz.attention_costs(n_tokens=128, d_model=512, n_heads=8)",
-            "viz.lesson_curves(lesson, what='loss')",
+            'viz.lesson_curves(lesson, what="loss")',
         ),
     ),
     "Models of others": (
