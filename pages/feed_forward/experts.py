@@ -38,5 +38,5 @@ def experts_panel(view: View) -> None:
         f"{n_experts} experts, {k:.3g} of them for a token; the colour is the weight with which an expert’s output is added. "
         f"Expert {expert} is taken by most: {times} of {n} tokens ({percent(times / n, 0)}); were all taken alike, each would "
         f"be by {percent(k / n_experts, 0)}."
-        + (f" {never} {'is' if never == 1 else 'are'} taken by none." if never else "")
+        + (f" {never} {'expert is' if never == 1 else 'experts are'} taken by none." if never else "")
     )

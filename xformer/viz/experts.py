@@ -10,10 +10,8 @@ import altair as alt
 from xformer.analysis.experts import expert_weights as weights_table
 from xformer.reading import Reading
 from xformer.viz import theme
+from xformer.viz.embeddings import rows_height
 from xformer.viz.residual import flat_axis, place_labels
-
-ROW = 18
-"""Pixels of an expert."""
 
 
 def expert_weights(
@@ -28,7 +26,7 @@ def expert_weights(
     scale = alt.Scale(**theme.vega_scale(theme.sequential(dark), 0, max(1.0, *table["weight"].tolist())))
     base = alt.Chart(table).encode(
         alt.X("place:N", sort=list(places.values()), title="position · token read there", axis=flat_axis(len(places))),
-        alt.Y("expert:O", title="expert"),
+        alt.Y("expert:O", title="expert", axis=alt.Axis(labelOverlap=True)),
         tooltip=[
             alt.Tooltip("place:N", title="position"),
             alt.Tooltip("expert:O"),
@@ -39,4 +37,4 @@ def expert_weights(
     return alt.layer(
         base.mark_rect(opacity=0),
         taken.mark_rect().encode(color=alt.Color("weight:Q", scale=scale, title="weight")),
-    ).properties(height=ROW * n_experts, **({"title": title} if title else {}))
+    ).properties(height=rows_height(n_experts, most=600, around=90), **({"title": title} if title else {}))
