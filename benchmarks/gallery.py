@@ -42,7 +42,9 @@ digit = xformer.read("checkpoints/digits", "test 3")
 """,
         (
             "attention_view(reading, layer=2, head=1)",
+            "viz.attention_grid(reading)",
             "viz.attention(reading, layer=2, head=1)",
+            "viz.attention_arcs(reading, layer=2, heads=[1])",
             "viz.attention_steps(reading, layer=2, head=1, query=0, key=4)",
             "viz.why(reading, layer=2, head=1, query=0, key=4)",
             'viz.head_effects(reading, score="anti-diagonal")',

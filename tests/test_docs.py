@@ -24,7 +24,10 @@ HELPERS = {"save", "draw_as_images"}
 
 def test_the_gallery_has_every_picture_with_its_line_its_call_and_its_image() -> None:
     calls = [call for _, calls in gallery.SCREENS.values() for call in calls]
-    assert {gallery.title_of(call) for call in calls} == {*xformer.viz.__all__, "attention_view"} - HELPERS
+    wanted = {*xformer.viz.__all__, "attention_view"} - HELPERS
+    assert {gallery.title_of(call) for call in calls} == wanted, (
+        "name its call in benchmarks/gallery.py, then make gallery"
+    )
     text = (DOCS / "gallery.md").read_text("utf-8")
     assert text == gallery.page(), "make gallery"
     images = re.findall(r"!\[.*?\]\((gallery/.+?)\)", text)
