@@ -31,10 +31,11 @@ def added(a: Float[Tensor, " n"], b: Float[Tensor, " n"], name: str = "", given:
     ],
 )
 def test_a_call_unlike_those_before_is_checked(unlike: dict[str, object]) -> None:
+    like: dict[str, object] = {"a": torch.ones(3), "b": torch.ones(3), "name": "", "given": ()}
     for _ in range(2):
-        assert added(torch.ones(3), b=torch.ones(3)).tolist() == [2, 2, 2]
+        assert added(**like).tolist() == [2, 2, 2]  # type: ignore[arg-type]
         with pytest.raises(jaxtyping.TypeCheckError):
-            added(**{"a": torch.ones(3), "b": torch.ones(3), "name": ""} | unlike)
+            added(**like | unlike)  # type: ignore[arg-type]
 
 
 def test_alike_calls_are_let_through_until_the_next_test(
