@@ -225,7 +225,7 @@ def small(png: bytes) -> bytes:
     image = Image.open(BytesIO(png)).convert("RGB")
     image.thumbnail((WIDEST, 10 * WIDEST), Image.Resampling.LANCZOS)
     file = BytesIO()
-    image.quantize(96, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
+    image.quantize(256, kmeans=2, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
     return file.getvalue()
 
 
