@@ -30,7 +30,7 @@ def runs_of(presets: Sequence[Preset]) -> list[Run]:
 
 def trained_together(presets: Sequence[Preset]) -> tuple[list[Run], list[ReportOfOne]]:
     runs = runs_of(presets)
-    return runs, list(reports(runs))
+    return runs, list(reports(dict(enumerate(runs))))
 
 
 def alone(preset: Preset) -> Run:
@@ -131,7 +131,7 @@ def test_each_keeps_what_train_keeps_and_goes_on_from_there(tmp_path: Path) -> N
     presets = sweep(tiny_preset(), seed=[0, 1])
     going = train_many(presets, out=tmp_path / "cut", device="cpu")
     next(going)
-    assert isinstance(going, type(reports([])))
+    assert isinstance(going, type(reports({})))
     going.close()
     steps = [report.progress.step for report in train_many(presets, out=tmp_path / "cut", device="cpu", resume=True)
              if report.progress]  # fmt: skip
@@ -143,6 +143,18 @@ def test_each_keeps_what_train_keeps_and_goes_on_from_there(tmp_path: Path) -> N
             assert torch.equal(mine, theirs)
         assert cut.card["seed"] == number
         assert (tmp_path / "cut" / f"{number:03d}" / "snapshots").is_dir()
+
+
+def test_those_that_are_finished_are_left_as_they_are_on_resuming(tmp_path: Path) -> None:
+    presets = sweep(tiny_preset(), steps=[5, 12])
+    going = train_many(presets, out=tmp_path, device="cpu")
+    assert next(report for report in going if report.is_last).number == 0
+    going.close()
+    before = (tmp_path / "000/model.safetensors").stat().st_mtime_ns
+    assert {report.number for report in train_many(presets, out=tmp_path, device="cpu", resume=True)} == {1}
+    assert (tmp_path / "000/model.safetensors").stat().st_mtime_ns == before
+    assert load(tmp_path / "001").card["step"] == 12
+    assert list(train_many(presets, out=tmp_path, device="cpu", resume=True)) == []
 
 
 def test_what_cannot_be_trained_together_is_said() -> None:

@@ -6,12 +6,13 @@ for report in train_many(sweep(preset("reverse-small"), seed=range(16))):
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from xformer.checkpoints import FILE
 from xformer.errors import ConfigError, TrainingError
 from xformer.presets import Preset
 from xformer.presets import preset as preset_named
@@ -20,6 +21,7 @@ from xformer.training.device import choose_device
 from xformer.training.limits import check_memory
 from xformer.training.loop import Run
 from xformer.training.progress import Progress
+from xformer.training.snapshots import STATE
 from xformer.training.stacked_step import StackedStep
 
 ALIKE = ("batch_size",)
@@ -58,9 +60,9 @@ def train_many(
     """Train presets whose models have one shape and one task as one stacked computation, and report on each as it goes.
 
     Seeds, learning rates, decay, steps and what is kept may differ. Each model is, bit for bit on a CPU, a function of the
-    presets and its place among them, and within rounding what `train` makes of its preset alone; whatever becomes of one
-    changes nothing in another. With `out`, each keeps its snapshots, state and checkpoint in `out/000`, `out/001`, … as `train`
-    does, and `resume` goes on from there.
+    presets and its place among them, and within rounding what `train` makes of its preset alone; whatever becomes of one, the
+    others go on. With `out`, each keeps its snapshots, state and checkpoint in `out/000`, `out/001`, … as `train` does, and
+    `resume` goes on from there with those that are not finished.
 
     Raises `ConfigError` where they cannot be trained together, or not in the memory that is free.
     """
@@ -70,11 +72,16 @@ def train_many(
     task.check_fits(chosen[0].model)
     check_memory(chosen[0], where.type, n_models=len(chosen))
     folders = [None if out is None else Path(out) / f"{number:03d}" for number in range(len(chosen))]
-    runs = [Run(one, task, where, folder) for one, folder in zip(chosen, folders, strict=True)]
+    runs = {number: Run(one, task, where, folders[number]) for number, one in enumerate(chosen)}
     if resume:
-        for run in runs:
+        runs = {number: run for number, run in runs.items() if not _is_finished(folders[number])}
+        for run in runs.values():
             run.restore()
     return reports(runs)
+
+
+def _is_finished(folder: Path | None) -> bool:
+    return folder is not None and (folder / FILE).exists() and not (folder / STATE).exists()
 
 
 def check_alike(presets: Sequence[Preset]) -> None:
@@ -103,10 +110,12 @@ def check_alike(presets: Sequence[Preset]) -> None:
         )
 
 
-def reports(runs: Sequence[Run]) -> Iterator[ReportOfOne]:
+def reports(runs: Mapping[int, Run]) -> Iterator[ReportOfOne]:
     """Train runs to their ends together. Closed early, all that go on still write down where they stand."""
-    together = StackedStep(runs)
-    numbers = {id(run): number for number, run in enumerate(runs)}
+    if not runs:
+        return
+    together = StackedStep(list(runs.values()))
+    numbers = {id(run): number for number, run in runs.items()}
     try:
         while together.runs:
             for run in list(together.runs):
