@@ -26,8 +26,7 @@ def stacked(name: str, n: int, device: torch.device) -> Callable[[], object]:
     together = StackedStep([Run(one, Task(one.task), device, None) for one in presets])
 
     def step() -> None:
-        together.train_step()
-        for run, figures in zip(together.runs, together.figures(), strict=True):
+        for run, figures in zip(together.runs, together.train_step(), strict=True):
             run.took_step(*figures)
 
     return step

@@ -7,6 +7,7 @@ step; as one tensor, three. Gradients accumulate straight into a flat buffer of 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from jaxtyping import Float
@@ -23,9 +24,12 @@ class FlatAdamW:
 
     def __init__(self, model: nn.Module, config: TrainConfig) -> None:
         self.clip_norm = config.clip_norm
-        self.parameters = sorted(model.parameters(), key=lambda p: p.dim() < 2)  # stable: matrices first
-        n_decayed = sum(p.numel() for p in self.parameters if p.dim() >= 2)
-        flat = torch.cat([p.detach().reshape(-1) for p in self.parameters])
+        parameters = sorted(model.parameters(), key=lambda p: p.dim() < 2)  # stable: matrices first
+        ends = list(accumulate(p.numel() for p in parameters))
+        self.places = {p: slice(end - p.numel(), end) for p, end in zip(parameters, ends, strict=True)}
+        """Where in the buffer each parameter is."""
+        n_decayed = sum(p.numel() for p in parameters if p.dim() >= 2)
+        flat = torch.cat([p.detach().reshape(-1) for p in parameters])
         pieces = [(slice(0, n_decayed), config.weight_decay), (slice(n_decayed, None), 0.0)]
         if config.weight_decay == 0:
             pieces = [(slice(None), 0.0)]
@@ -35,12 +39,9 @@ class FlatAdamW:
     def live_in(self, flat: Float[Tensor, " n"], gradient: Float[Tensor, " n"]) -> None:
         """Keep the parameters and their gradients in this storage from now on; what it holds is theirs already."""
         self.flat, self.gradient = flat, gradient
-        start = 0
-        for p in self.parameters:
-            stop = start + p.numel()
-            p.data = flat[start:stop].view_as(p)
-            p.grad = gradient[start:stop].view_as(p)
-            start = stop
+        for p, where in self.places.items():
+            p.data = flat[where].view_as(p)
+            p.grad = gradient[where].view_as(p)
         for piece in self.pieces:
             piece.weights, piece.gradient = flat[piece.where], gradient[piece.where]
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call, vmap
 
 from xformer.layers.attention import Attention
@@ -56,7 +56,6 @@ class StackedStep:
         for module in self.skeleton.modules():
             if type(module) is Attention:
                 module.__class__ = StackedAttention  # the same parameters, another kernel
-        self._figures: list[tuple[float, float, int]] = []
         self._stack()
 
     def leave(self, run: Run) -> None:
@@ -66,8 +65,8 @@ class StackedStep:
         if self.runs:
             self._stack()
 
-    def train_step(self) -> None:
-        """One update of every model; `figures` are those of this step."""
+    def train_step(self) -> list[tuple[float, float, int]]:
+        """One update of every model. Returns the loss, gradient norm and number of tokens of each, for `Run.took_step`."""
         clock = time.perf_counter()
         batch = self.batch([run.batch(run.step) for run in self.runs])
         losses = batch.losses(self.logits(batch))
@@ -84,14 +83,11 @@ class StackedStep:
                 alike[lr, *piece.recipe].append(piece)
         for (lr, *_), pieces in alike.items():
             update_alike(pieces, lr)
-        self._figures = list(zip(losses.tolist(), norms.tolist(), batch.n_tokens, strict=True))
+        figures = list(zip(losses.tolist(), norms.tolist(), batch.n_tokens, strict=True))
         share = (time.perf_counter() - clock) / len(self.runs)
         for run in self.runs:
             run.seconds += share
-
-    def figures(self) -> list[tuple[float, float, int]]:
-        """Loss, gradient norm and number of tokens of the last step, for `Run.took_step` of each model."""
-        return self._figures
+        return figures
 
     def batch(self, batches: Sequence[Batch]) -> StackedBatch:
         """The batches of all models as one."""
@@ -119,16 +115,9 @@ class StackedStep:
         self.gradient = torch.zeros_like(self.flat)
         for run, row, gradient in zip(self.runs, self.flat, self.gradient, strict=True):
             run.optimiser.live_in(row, gradient)
-        optimiser = self.runs[0].optimiser
-        starts = {id(p): start for p, start in zip(optimiser.parameters, _starts(optimiser.parameters), strict=True)}
         self.parameters: dict[str, Tensor] = {}
         self.gradients: list[Tensor] = []
         for name, p in self.runs[0].model.named_parameters():
-            where = slice(starts[id(p)], starts[id(p)] + p.numel())
+            where = self.runs[0].optimiser.places[p]
             self.parameters[name] = self.flat[:, where].unflatten(1, p.shape).requires_grad_()  # [model, …]
             self.gradients.append(self.gradient[:, where].unflatten(1, p.shape))
-
-
-def _starts(parameters: Sequence[nn.Parameter]) -> list[int]:
-    sizes = torch.tensor([0, *(p.numel() for p in parameters)])
-    return sizes.cumsum(0)[:-1].tolist()

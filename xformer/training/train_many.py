@@ -131,8 +131,8 @@ def reports(runs: Mapping[int, Run]) -> Iterator[ReportOfOne]:
                     yield ReportOfOne(numbers[id(run)], progress)
             if not together.runs:
                 return
-            together.train_step()
-            for run, figures in zip(list(together.runs), together.figures(), strict=True):
+            taken = together.train_step()
+            for run, figures in zip(list(together.runs), taken, strict=True):
                 try:
                     run.took_step(*figures)
                 except TrainingError as error:
