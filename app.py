@@ -29,14 +29,18 @@ def main() -> None:
     link.begin(screen.url_path)
     notebook.begin()
     frame.begin()
+    there = screens.screens()
+
+    def finish() -> None:
+        link.finish()
+        frame.offer(there[screen.url_path or next(iter(there))])
+
     try:
         panel(screen.run)
     except StopException:  # the screen has said all that it has to say
-        link.finish()
-        frame.offer(screens.screens()[screen.url_path or next(iter(screens.screens()))])
+        finish()
         raise
-    link.finish()
-    frame.offer(screens.screens()[screen.url_path or next(iter(screens.screens()))])
+    finish()
 
 
 def serve() -> None:
