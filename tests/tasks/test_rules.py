@@ -184,6 +184,8 @@ def test_the_split_of_modular_pairs_is_disjoint_and_complete() -> None:
         assert rest
         for side in (train, rest):  # b + a is no new question
             assert {(b, a) for a, b in side} == side
+        few = set(map(tuple, pairs(p, share=0.3, for_training=True).tolist()))
+        assert few < train
 
 
 def test_training_and_scoring_draw_from_their_own_side() -> None:

@@ -16,7 +16,8 @@ from xformer.errors import ConfigError
 from xformer.positions import POSITION_KINDS
 from xformer.presets import Preset
 from xformer.tasks import Task
-from xformer.training.loop import Run
+from xformer.training.loop import Run, Stopped
+from xformer.training.snapshots import read_state
 from xformer.training.train_many import ReportOfOne, reports, sweep, train_many
 
 CLOSE: dict[str, Any] = {"rtol": 2e-4, "atol": 2e-5}
@@ -172,8 +173,36 @@ def test_what_cannot_be_trained_together_is_said() -> None:
         sweep(base, seed=[-1])
     with pytest.raises(ConfigError, match="no_such"):
         sweep(base, no_such=[1])
+    for name in ("d_model", "symbols"):
+        with pytest.raises(ConfigError, match=f"cannot be swept together: got '{name}'; for example seed=range"):
+            sweep(base, **{name: [16]})
 
 
 def test_a_sweep_is_every_combination_the_last_one_changing_fastest() -> None:
     found = [(one.train.peak_lr, one.train.seed) for one in sweep(tiny_preset(), peak_lr=(0.1, 0.2), seed=range(2))]
     assert found == [(0.1, 0), (0.1, 1), (0.2, 0), (0.2, 1)]
+
+
+def test_the_share_of_pairs_is_each_models_own() -> None:
+    base = tiny_preset("decoder", task={"name": "modular", "symbols": 7, "min_len": 2, "max_len": 2})
+    runs, _ = trained_together(sweep(base, train_share=[0.25, 0.5]))
+    seen = [{tuple(row) for row in run.batch(0).tokens.tolist()} for run in runs]
+    assert seen[0] != seen[1]
+    for run in runs:
+        assert_as_alone(run)
+
+
+def test_who_looks_on_between_the_steps_may_end_it_and_all_write_down_where_they_stand(tmp_path: Path) -> None:
+    looks = iter(range(100))
+
+    def between() -> None:
+        if next(looks) == 7:
+            raise Stopped
+
+    runs = {
+        number: Run(one, Task(one.task), torch.device("cpu"), tmp_path / str(number))
+        for number, one in enumerate(sweep(tiny_preset(), seed=[0, 1]))
+    }
+    with pytest.raises(Stopped):
+        list(reports(runs, between))
+    assert [read_state(tmp_path / str(number)).values["step"] for number in runs] == [7, 7]

@@ -29,6 +29,8 @@ class TaskConfig(Config, frozen=True):
     end_token: Annotated[bool, setting("End token", "Encoder: close every input with an end token.")] = False
     patch: Annotated[int,
                      setting("Patch", "Images only: the side of the patches that the model cuts them into, in pixels.")] = 0
+    train_share: Annotated[float, setting("Share of pairs", "Modular addition only: how many of all pairs training may show; "
+                                          "it is scored on the others.", 0.05, 0.95)] = 0.75
     text: Annotated[str, setting("Text", "Characters only: the name of the text; see `xformer.tasks.texts`.")] = ""
     alphabet: Annotated[str,
                         setting("Alphabet", "Characters only: all of them, so that a checkpoint needs no text.")] = ""

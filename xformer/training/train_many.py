@@ -6,26 +6,29 @@ for report in train_many(sweep(preset("reverse-small"), seed=range(16))):
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from xformer.checkpoints import FILE
-from xformer.errors import ConfigError, TrainingError
+from xformer.config import ModelConfig, TaskConfig
+from xformer.errors import ConfigError, NoRoomError, TrainingError
 from xformer.presets import Preset
 from xformer.presets import preset as preset_named
 from xformer.tasks import Task
 from xformer.training.device import choose_device
 from xformer.training.limits import check_memory
-from xformer.training.loop import Run
+from xformer.training.loop import Run, Stopped
 from xformer.training.progress import Progress
 from xformer.training.snapshots import STATE
 from xformer.training.stacked_step import StackedStep
 
 ALIKE = ("batch_size",)
 """Training settings that models which are trained together have in common; each of them sets all the others for itself."""
+OF_THE_TASK = ("train_share",)
+"""Settings of the task that leave the shape of what is read alone."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +48,22 @@ class ReportOfOne:
 
 def sweep(of: Preset | str, **settings: Sequence[Any]) -> list[Preset]:
     """A preset with every combination of training settings, the last one changing fastest: `sweep(p, seed=range(16))`,
-    `sweep(p, peak_lr=(1e-3, 3e-3), seed=range(4))`. Raises `ConfigError` for a setting that is none, or a value that it does
-    not take."""
+    `sweep(p, peak_lr=(1e-3, 3e-3), seed=range(4))`. Raises `ConfigError` for a setting that is none, one that changes the shape
+    of the model, or a value that it does not take."""
     of = preset_named(of) if isinstance(of, str) else of
-    return [
-        replace(of, train=of.train.replace(**dict(zip(settings, values, strict=True))))
-        for values in product(*settings.values())
-    ]
+    for name in settings:
+        if name in ModelConfig.model_fields or (name in TaskConfig.model_fields and name not in OF_THE_TASK):
+            raise ConfigError(
+                "Settings that change the shape of a model, or what it reads, cannot be swept together: got "
+                f"{name!r}; for example seed=range(16) or peak_lr=(0.001, 0.003) can."
+            )
+    return [_with(of, dict(zip(settings, values, strict=True))) for values in product(*settings.values())]
+
+
+def _with(of: Preset, values: Mapping[str, Any]) -> Preset:
+    task = {name: value for name, value in values.items() if name in OF_THE_TASK}
+    train = {name: value for name, value in values.items() if name not in OF_THE_TASK}
+    return replace(of, task=of.task.replace(**task), train=of.train.replace(**train))
 
 
 def train_many(
@@ -68,11 +80,11 @@ def train_many(
     """
     chosen = [preset_named(one) if isinstance(one, str) else one for one in presets]
     check_alike(chosen)
-    task, where = Task(chosen[0].task), choose_device(device)
-    task.check_fits(chosen[0].model)
+    where = choose_device(device)
+    Task(chosen[0].task).check_fits(chosen[0].model)
     check_memory(chosen[0], where.type, n_models=len(chosen))
     folders = [None if out is None else Path(out) / f"{number:03d}" for number in range(len(chosen))]
-    runs = {number: Run(one, task, where, folders[number]) for number, one in enumerate(chosen)}
+    runs = {number: Run(one, Task(one.task), where, folders[number]) for number, one in enumerate(chosen)}
     if resume:
         runs = {number: run for number, run in runs.items() if not _is_finished(folders[number])}
         for run in runs.values():
@@ -92,7 +104,8 @@ def check_alike(presets: Sequence[Preset]) -> None:
         )
     first = presets[0]
     for number, one in enumerate(presets[1:], start=1):
-        if (one.model, one.task) != (first.model, first.task):
+        own = {name: getattr(first.task, name) for name in OF_THE_TASK}
+        if (one.model, one.task.replace(**own)) != (first.model, first.task):
             raise ConfigError(
                 f"Models that are trained together have one shape and one task, and preset {number} has others than preset 0; "
                 "vary the training settings, for example sweep('reverse-small', seed=range(16))."
@@ -110,8 +123,11 @@ def check_alike(presets: Sequence[Preset]) -> None:
         )
 
 
-def reports(runs: Mapping[int, Run]) -> Iterator[ReportOfOne]:
-    """Train runs to their ends together. Closed early, all that go on still write down where they stand."""
+def reports(runs: Mapping[int, Run], between: Callable[[], None] = lambda: None) -> Iterator[ReportOfOne]:
+    """Train runs to their ends together. Closed early, all that go on still write down where they stand.
+
+    `between` is called before every step; it may raise `Stopped`.
+    """
     if not runs:
         return
     together = StackedStep(list(runs.values()))
@@ -131,6 +147,7 @@ def reports(runs: Mapping[int, Run]) -> Iterator[ReportOfOne]:
                     yield ReportOfOne(numbers[id(run)], progress)
             if not together.runs:
                 return
+            between()
             taken = together.train_step()
             for run, figures in zip(list(together.runs), taken, strict=True):
                 try:
@@ -138,7 +155,7 @@ def reports(runs: Mapping[int, Run]) -> Iterator[ReportOfOne]:
                 except TrainingError as error:
                     together.leave(run)
                     yield ReportOfOne(numbers[id(run)], None, str(error))
-    except (GeneratorExit, KeyboardInterrupt):
+    except (GeneratorExit, KeyboardInterrupt, Stopped, NoRoomError):
         for run in together.runs:
             if not run.updating:
                 run.save_state()

@@ -20,16 +20,14 @@ from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
 from xformer.tasks.rules.typed import read_numbers
 from xformer.tasks.sampling import Purpose, each_once
 
-TRAIN_SHARE = 0.75
-"""The share of the unordered pairs that training may show."""
-
 
 @cache
-def pairs(p: int, *, for_training: bool) -> Int[Tensor, "pair 2"]:
-    """All ordered pairs of 0 … p − 1 on one side of the split, a + b beside b + a. The split is the same for every seed."""
+def pairs(p: int, *, share: float = 0.75, for_training: bool) -> Int[Tensor, "pair 2"]:
+    """All ordered pairs of 0 … p − 1 on one side of the split, a + b beside b + a. The split is the same for every seed; a
+    larger share for training holds every smaller one."""
     unordered = torch.combinations(torch.arange(p), 2, with_replacement=True)  # [p (p + 1) / 2, 2]: a ≤ b
     order = torch.randperm(len(unordered), generator=torch.Generator().manual_seed(p))
-    cut = round(TRAIN_SHARE * len(unordered))
+    cut = round(share * len(unordered))
     chosen = unordered[order[:cut] if for_training else order[cut:]]
     return torch.cat((chosen, chosen[chosen[:, 0] != chosen[:, 1]].flip(1)))
 
@@ -65,7 +63,7 @@ class Modular(Rule):
 
     def examples(self) -> dict[str, str]:
         p = self.config.symbols
-        (seen, unseen) = (pairs(p, for_training=side)[0].tolist() for side in (True, False))
+        (seen, unseen) = (self._pairs(for_training=side)[0].tolist() for side in (True, False))
         return {
             "… adds without going round": f"{p // 4} {p // 3}",
             "… goes round at p": f"{p - 1} {p - 2}",
@@ -75,16 +73,19 @@ class Modular(Rule):
             "… finds b + a where it never saw a + b": " ".join(map(str, reversed(unseen))),
         }
 
+    def _pairs(self, *, for_training: bool) -> Int[Tensor, "pair 2"]:
+        return pairs(self.config.symbols, share=self.config.train_share, for_training=for_training)
+
     def answer_length(self, n: int) -> int:
         return n - 1
 
     @property
     def unseen(self) -> int:
-        return len(pairs(self.config.symbols, for_training=False))
+        return len(self._pairs(for_training=False))
 
     def sources(self, n: int, *, paired: bool, draw: torch.Generator, purpose: Purpose) -> tuple[Sequences, Lengths]:
         """For training, n pairs drawn with replacement; else unseen pairs, each once before one comes twice."""
-        table = pairs(self.config.symbols, for_training=purpose == "train").to(draw.device)
+        table = self._pairs(for_training=purpose == "train").to(draw.device)
         if purpose == "train":
             chosen = torch.randint(0, len(table), (n,), generator=draw, device=draw.device)
         else:
@@ -107,7 +108,7 @@ class Modular(Rule):
 
     def remark(self, source: Sequence[int]) -> str:
         """Whether training showed this pair."""
-        seen = (pairs(self.config.symbols, for_training=True) == torch.tensor(list(source)) - 1).all(dim=1).any()
+        seen = (self._pairs(for_training=True) == torch.tensor(list(source)) - 1).all(dim=1).any()
         return (
             "Training showed it these two numbers." if seen else "Training never showed it these two numbers together."
         )
