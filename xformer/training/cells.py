@@ -7,6 +7,7 @@ the `Damage` of its row: so one damaged cell costs the others nothing.
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -78,6 +79,22 @@ def are_numbers(value: Any) -> bool:
     return isinstance(value, list) and all(map(is_number, value))
 
 
+def _sweep(value: Any) -> Any:
+    """What differs in the models of a sweep, and their ids: {"settings": {"seed": [0, 1]}, "ids": ["1f3c5a70", "9b2d4e61"]}."""
+    value = from_json(value)
+    if value is None:
+        return None
+    settings, ids = (value.get(name) for name in ("settings", "ids")) if isinstance(value, dict) else (None, None)
+    if (
+        not (isinstance(settings, dict) and 1 <= len(settings) <= 2 and all(map(are_numbers, settings.values())))
+        or not isinstance(ids, list)
+        or not all(isinstance(one, str) and re.fullmatch("[0-9a-f]{8}", one) for one in ids)
+        or len({*ids}) != math.prod(map(len, settings.values()))
+    ):
+        raise ValueError("a sweep is one or two settings with numbers, and an id for each model")
+    return value
+
+
 def settings_of(kind: type[Config]) -> BeforeValidator:
     """Reads a cell with a configuration, as plain JSON values: all its rules hold."""
 
@@ -143,3 +160,4 @@ Number = Annotated[float, Field(ge=0, le=LATEST, allow_inf_nan=False)]
 Tags = Annotated[tuple[str, ...], BeforeValidator(_tags)]
 StepFigures = Annotated[dict[str, Any], AfterValidator(_step_figures), BeforeValidator(from_json)]
 ScoreFigures = Annotated[dict[str, Any], AfterValidator(_score_figures), BeforeValidator(from_json)]
+Sweep = Annotated[dict[str, Any] | None, BeforeValidator(_sweep)]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from xformer.errors import RunStoreError
 
-VERSION = 2
+VERSION = 3
 WAIT = 20.0
 """How long anybody waits for another's transaction to end, in seconds."""
 TABLES = """
@@ -31,7 +31,7 @@ CREATE TABLE runs (
     task    TEXT NOT NULL,
     train   TEXT NOT NULL,
     wanted  TEXT NOT NULL,                      -- the device asked for
-    parent  TEXT,                               -- what it was forked from: "RUN@STEP"
+    parent  TEXT,                               -- what it was forked from, "RUN@STEP", or which sweep it is of, "RUN/003"
     state   TEXT NOT NULL,
     device  TEXT,
     turn    INTEGER NOT NULL DEFAULT 0,         -- when it last got its turn, counted over all runs
@@ -44,7 +44,8 @@ CREATE TABLE runs (
     figures TEXT NOT NULL DEFAULT '{}',
     created REAL NOT NULL,
     deleted REAL,
-    private INTEGER NOT NULL DEFAULT 0          -- 1: only its owner sees it
+    private INTEGER NOT NULL DEFAULT 0,         -- 1: only its owner sees it
+    sweep   TEXT                                -- of many models that are trained together: what differs, and their ids
 );
 CREATE TABLE metrics (
     run  TEXT NOT NULL,
@@ -61,8 +62,13 @@ CREATE TABLE commands (
 );
 CREATE INDEX commands_of ON commands (run, number);
 """
-SINCE_1 = "ALTER TABLE runs ADD COLUMN private INTEGER NOT NULL DEFAULT 0"
-"""What a run store of version 1 lacks."""
+SINCE_2 = (
+    "ALTER TABLE runs ADD COLUMN sweep TEXT",
+    # A setting that tasks have since then; what is equal has to be written alike.
+    "UPDATE runs SET task = json_set(task, '$.train_share', 0.75) WHERE json_valid(task) AND json_type(task) = 'object'",
+)
+"""What a run store of version 2 lacks."""
+SINCE_1 = ("ALTER TABLE runs ADD COLUMN private INTEGER NOT NULL DEFAULT 0", *SINCE_2)
 
 
 class Database:
@@ -136,7 +142,7 @@ class Database:
         _write_ahead(db)
         db.execute("BEGIN IMMEDIATE")
         found = db.execute("PRAGMA user_version").fetchone()[0]
-        for statement in {0: TABLES.split(";\n"), 1: [SINCE_1]}.get(found, []):
+        for statement in {0: TABLES.split(";\n"), 1: SINCE_1, 2: SINCE_2}.get(found, []):
             db.execute(statement)
         if found < VERSION:
             db.execute(f"PRAGMA user_version = {VERSION}")

@@ -105,3 +105,8 @@ def empty_bin(store: RunStore, older_than: float = UNDELETE_SECONDS) -> None:
             db.execute(f"DELETE FROM runs WHERE {condition}", (of,))
             for table in ("metrics", "commands"):
                 db.execute(f"DELETE FROM {table} WHERE run = ?", (entry.id,))
+            for member in (entry.sweep or {}).get("ids", ()):  # those that have become runs go with their own rows
+                db.execute(
+                    "DELETE FROM metrics WHERE run = ? AND NOT EXISTS (SELECT 1 FROM runs WHERE id = ?)",
+                    (member, member),
+                )

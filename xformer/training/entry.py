@@ -17,6 +17,7 @@ from xformer.training.cells import (
     Number,
     ScoreFigures,
     StepFigures,
+    Sweep,
     Tags,
     Text,
     Whole,
@@ -76,11 +77,18 @@ class Entry(BaseModel, frozen=True, strict=True, extra="ignore"):
     deleted: Annotated[Number | None, or_else(0.0)]
     private: Annotated[int, Field(ge=0, le=1), or_else(1)] = 0
     """1 where only its owner sees it."""
+    sweep: Annotated[Sweep, or_else(None)] = None
+    """Of many models that are trained together, what differs in them, and their ids; see `sweep_members`."""
 
     @property
     def is_active(self) -> bool:
         """Whether a process has it."""
         return self.worker is not None
+
+    @property
+    def sweep_of(self) -> str:
+        """The sweep that it was a model of; empty for any other run."""
+        return (self.parent or "").partition("/")[0] if "/" in (self.parent or "") else ""
 
     def settings(self) -> Preset:
         """What is to be trained. Raises `ConfigError` where the run store was edited into something that is none."""
@@ -127,7 +135,7 @@ def entry_from(cells: Mapping[str, Any]) -> Entry:
         return entry
     if "id" in wrong:
         entry = entry.but(id=f"number-{entry.number}")
-    if not {"id", "state", *SETTINGS}.isdisjoint(wrong):
+    if not {"id", "state", "sweep", *SETTINGS}.isdisjoint(wrong):
         entry = entry.but(state=DAMAGED, worker=None, pid=None)
     said = f"Its entry in the book of runs is damaged ({', '.join(wrong)}). {damage.why}".rstrip()
     return entry.but(message=f"{entry.message} {said}".lstrip())

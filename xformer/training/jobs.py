@@ -5,8 +5,9 @@ Nothing here needs torch until a run is made or started: `python -m xformer runs
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from xformer.training.limits import Limits
 from xformer.training.process_state import mark_dead, with_process_state
 from xformer.training.run_statements import change_peak, entry_of, move, put_command
 from xformer.training.run_store import RunStore, new_id
+from xformer.training.sweep_members import spec
 
 if TYPE_CHECKING:
     from xformer.checkpoints import Checkpoint
@@ -38,14 +40,18 @@ def submit(
     start: Checkpoint | None = None,
     limits: Limits | None = None,
     private: bool = False,
+    sweep: Mapping[str, Sequence[Any]] | None = None,
     also: Callable[[Sequence[Entry]], None] = lambda entries: None,
 ) -> str:
     """Put a run into the queue and return its id. Raises `ConfigError` or `RunStoreError` when it may not be trained here.
 
+    With `sweep`, a model for each combination of these values of settings is trained, all of them at once; see `train_many`.
     `also` sees all entries in the very transaction that adds this one, and may raise too.
     """
     from xformer.checkpoints import Checkpoint, save
     from xformer.tasks import Task
+    from xformer.training.train_many import check_alike
+    from xformer.training.train_many import sweep as all_of
 
     Task(settings.task).check_fits(settings.model)
     known = ["auto", "cuda", *queue.devices()]
@@ -53,15 +59,21 @@ def submit(
         raise RunStoreError(f"The device must be one of {', '.join(known)}, got {device!r:.40}.")
     run = new_id()
     how: dict[str, Any] = {"owner": owner, "name": name, "device": device, "parent": parent, "run": run}
+    n = 1
+    if sweep is not None:
+        how["sweep"], n = spec(sweep), math.prod(map(len, sweep.values()))
+        if limits is not None:
+            limits.check_size(settings, n_models=n)  # before as many settings are made
+        check_alike(all_of(settings, **sweep))
 
     def check(entries: Sequence[Entry]) -> None:
         if limits is not None:
-            limits.check_again(settings, owner, entries, store.folder)
+            limits.check_again(settings, owner, entries, store.folder, n_models=n)
         also(entries)
 
     try:
         if limits is not None:
-            limits.check(settings, owner, store.entries(), store.folder)
+            limits.check(settings, owner, store.entries(), store.folder, n_models=n)
         if start is not None:  # its first weights are there before it can get its turn
             save(Checkpoint(start.model, start.task), store.folder_of(run) / START)
         store.add(settings, **how, private=private, check=check)
@@ -130,6 +142,10 @@ def change_rate(store: RunStore, run: str, peak: float) -> None:
     """Give a run another peak of its learning rate: by its worker before the next step, or for when it goes on."""
     with store.database.writing() as db:
         entry = entry_of(db, run)
+        if entry.sweep is not None:
+            raise RunStoreError(
+                f"Each model of the sweep “{entry.name}” has a learning rate of its own; stop it to change one."
+            )
         if entry.is_active:
             put_command(db, run, "rate", peak)
         elif "queued" not in (entry.state, *MOVES[entry.state]):

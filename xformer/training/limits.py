@@ -17,7 +17,7 @@ from xformer.memory import free_bytes, machine_bytes
 from xformer.presets import Preset
 from xformer.room import DEFAULT_MOST, Room, disk_used, megabytes
 from xformer.training.entry import Entry
-from xformer.training.resource_needs import PROCESS, disk_needed, memory_needed, metrics_needed
+from xformer.training.resource_needs import disk_needed, memory_needed, metrics_needed
 
 MOST_METRICS = 50 * 10**6
 """The state of a run holds its metrics too, and is read whole when it goes on."""
@@ -33,6 +33,8 @@ class Limits:
     """The same for all people together."""
     steps: int = 200_000
     parameters: int = 20_000_000
+    models: int = 64
+    """Models that are trained together."""
     cells: int = 4_000_000
     """batch_size × positions of a step."""
     run_memory: int = 4096
@@ -55,15 +57,17 @@ class Limits:
                 changed[field.name] = int(text)
         return cls(**changed)
 
-    def check(self, settings: Preset, owner: str, entries: Sequence[Entry], folder: Path) -> None:
+    def check(self, settings: Preset, owner: str, entries: Sequence[Entry], folder: Path, *, n_models: int = 1) -> None:
         """Raise `RunStoreError` with one plain sentence when a run may not be added to those there are."""
-        self.check_size(settings)
-        self.check_again(settings, owner, entries, folder)
+        self.check_size(settings, n_models=n_models)
+        self.check_again(settings, owner, entries, folder, n_models=n_models)
 
-    def check_again(self, settings: Preset, owner: str, entries: Sequence[Entry], folder: Path) -> None:
+    def check_again(
+        self, settings: Preset, owner: str, entries: Sequence[Entry], folder: Path, *, n_models: int = 1
+    ) -> None:
         """What another person may have changed at the same moment."""
         self.check_waiting(owner, entries)
-        self.check_disk(settings, entries, folder)
+        self.check_disk(settings, entries, folder, n_models=n_models)
 
     def check_waiting(self, owner: str, entries: Sequence[Entry]) -> None:
         """Raise `RunStoreError` when this person, or all together, have as many runs under way as are allowed."""
@@ -79,12 +83,17 @@ class Limits:
                 f"{len(under_way)} runs are waiting on this server already; try again when some are finished."
             )
 
-    def check_disk(self, settings: Preset, entries: Sequence[Entry], folder: Path) -> None:
+    def check_disk(self, settings: Preset, entries: Sequence[Entry], folder: Path, *, n_models: int = 1) -> None:
         """Raise `NoRoomError` when the files of the run, and those that others have yet to write, do not fit."""
-        Room(folder, self.disk).check(disk_needed(settings), "This run", promised=promised(entries, folder))
+        needed = n_models * disk_needed(settings)
+        Room(folder, self.disk).check(needed, "This run", promised=promised(entries, folder))
 
-    def check_size(self, settings: Preset) -> None:
+    def check_size(self, settings: Preset, *, n_models: int = 1) -> None:
         """Raise `RunStoreError` when the run itself asks for too much."""
+        if n_models > self.models:
+            raise RunStoreError(
+                f"This run trains {n_models:,} models at once, and this server allows {self.models:,}; choose fewer values."
+            )
         n, cells = n_parameters(settings.model), settings.train.batch_size * settings.task.max_len
         for what, asked, most in (
             ("parameters", n, self.parameters),
@@ -98,17 +107,17 @@ class Limits:
                 f"The reports of this run take about {megabytes(lines)}, and {megabytes(MOST_METRICS)} can be kept; report "
                 "more rarely, or choose fewer heads."
             )
-        needed, most = memory_needed(settings), min(self.run_memory * 1024**2, machine_bytes())
+        needed, most = memory_needed(settings, n_models=n_models), min(self.run_memory * 1024**2, machine_bytes())
         if needed > most:
             raise RunStoreError(
                 f"This run takes about {megabytes(needed)} of memory, and this server allows {megabytes(most)}; choose a "
-                "smaller batch, shorter inputs, or a smaller model."
+                f"smaller batch, shorter inputs, or {'fewer models' if n_models > 1 else 'a smaller model'}."
             )
 
 
 def check_memory(settings: Preset, device: str = "cpu", *, n_models: int = 1) -> None:
     """Raise `ConfigError` where a run takes more memory than is free on this machine; of a GPU nothing is known."""
-    needed = PROCESS + n_models * (memory_needed(settings) - PROCESS)
+    needed = memory_needed(settings, n_models=n_models)
     if device == "cpu" and needed > (free := free_bytes()):
         raise ConfigError(
             f"This run takes about {megabytes(needed)} of memory, and {megabytes(free)} are free on this machine; choose a "
@@ -122,8 +131,13 @@ def promised(entries: Sequence[Entry], folder: Path) -> int:
     for entry in entries:
         if entry.state == "queued" or entry.is_active:
             try:
-                needed = disk_needed(entry.settings())
+                needed = disk_needed(entry.settings()) * n_models(entry)
             except ConfigError:  # a damaged one will write nothing
                 continue
             total += max(0, needed - disk_used(folder / entry.id))
     return total
+
+
+def n_models(entry: Entry) -> int:
+    """How many models a run trains at once."""
+    return 1 if entry.sweep is None else len(entry.sweep["ids"])

@@ -15,8 +15,12 @@ FUSED = 32
 """Up to so many tokens training keeps the attention patterns; for more, PyTorch's kernel does without."""
 
 
-def memory_needed(settings: Preset) -> int:
+def memory_needed(settings: Preset, *, n_models: int = 1) -> int:
     """About how many bytes the process of a run holds at its peak."""
+    return PROCESS + n_models * (_memory_of_one(settings) - PROCESS)
+
+
+def _memory_of_one(settings: Preset) -> int:
     from xformer.tasks import Task  # which needs torch; whoever asks only for the disk does not
     from xformer.tasks.task import CHUNK
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +63,11 @@ class RunStore:
         figures: dict[str, Any] | None = None,
         run: str | None = None,
         private: bool = False,
+        sweep: dict[str, Any] | None = None,
         check: Callable[[Sequence[Entry]], None] = lambda entries: None,
+        columns: Mapping[str, Any] | None = None,
     ) -> str:
-        """Write down a new run and return its id; nothing is trained yet.
+        """Write down a new run and return its id; nothing is trained yet. `columns` are further ones, as the table has them.
 
         `check` sees all entries in the very transaction that adds this one, and may raise: of two who ask at the same moment
         for the last place, one gets it.
@@ -87,6 +89,8 @@ class RunStore:
             "figures": json.dumps(figures or {}),
             "created": time.time(),
             "private": int(private),
+            "sweep": None if sweep is None else json.dumps(sweep),
+            **(columns or {}),
         }
         with self.database.writing() as db:
             check([entry for entry in all_entries(db) if entry.deleted is None])
@@ -131,6 +135,11 @@ class RunStore:
             entry = entry_of(db, run)
             if not entry.is_active:
                 raise RunStoreError(f"The run “{entry.name}” is {entry.state}, so it cannot be told to {kind}.")
+            if entry.sweep is not None and kind != "stop":
+                raise RunStoreError(
+                    f"The sweep “{entry.name}” trains many models at once and cannot be told to {kind}; stop it, and Resume "
+                    "goes on from there."
+                )
             put_command(db, run, kind, value)
 
     def rename(self, run: str, name: str) -> None:
@@ -146,13 +155,20 @@ class RunStore:
         self.change(run, tags=json.dumps(kept))
 
     def delete(self, run: str) -> None:
-        """Throw a run away; `undelete` brings it back. Raises `RunStoreError` while it is being trained."""
+        """Throw a run away, a sweep with the runs that its models have become; `undelete` brings all of it back.
+
+        Raises `RunStoreError` while it is being trained.
+        """
         with self.database.writing() as db:
             entry = entry_of(db, run)
             if entry.is_active:
                 raise RunStoreError(f"The run “{entry.name}” is {entry.state}; stop it before you delete it.")
             state = "stopped" if entry.state == "queued" else entry.state
-            set_columns(db, run, deleted=time.time(), **({} if state == entry.state else {"state": state}))
+            now = time.time()
+            set_columns(db, run, deleted=now, **({} if state == entry.state else {"state": state}))
+            if entry.sweep is not None:
+                query = "UPDATE runs SET deleted = ? WHERE parent LIKE ? AND deleted IS NULL AND worker IS NULL"
+                db.execute(query, (now, f"{run}/%"))
 
     def share(self, run: str) -> None:
         """Have everyone see a run that only its owner saw."""
@@ -160,7 +176,11 @@ class RunStore:
 
     def undelete(self, run: str) -> None:
         """Take a run back that was thrown away."""
-        self.change(run, deleted=None)
+        with self.database.writing() as db:
+            entry = entry_of(db, run)
+            query = "UPDATE runs SET deleted = NULL WHERE parent LIKE ? AND deleted = ?"
+            db.execute(query, (f"{run}/%", entry.deleted))
+            set_columns(db, run, deleted=None)
 
     def change(self, run: str, **values: Any) -> None:
         """Set columns of a run. Raises `RunStoreError` when there is none of that id."""

@@ -14,6 +14,7 @@ from xformer.training.command_loop import CommandLoop
 from xformer.training.entry import Entry
 from xformer.training.run_statements import entry_of, set_columns
 from xformer.training.run_store import RunStore
+from xformer.training.sweep_loop import SweepLoop
 
 MOST_SECONDS = 30.0
 """A score that takes longer is taken over fewer examples."""
@@ -23,7 +24,7 @@ WRITE_SECONDS = 0.25
 class Scoring:
     """Stands between `evaluate` and the run store; see `Watch`."""
 
-    def __init__(self, store: RunStore, entry: Entry, command_loop: CommandLoop) -> None:
+    def __init__(self, store: RunStore, entry: Entry, command_loop: CommandLoop | SweepLoop) -> None:
         self.store, self.entry, self.command_loop = store, entry, command_loop
         self.began, self.written = time.monotonic(), 0.0
         self.ended = ""

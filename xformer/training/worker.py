@@ -37,6 +37,8 @@ from xformer.training.run_statements import change_peak, entry_of, insert_rows, 
 from xformer.training.run_store import RunStore
 from xformer.training.scoring import Scoring
 from xformer.training.snapshots import STATE, forget_after, forget_unfinished
+from xformer.training.sweep_loop import SweepLoop
+from xformer.training.sweep_worker import train_sweep
 
 SAMPLES = 2_000
 """Unseen examples that a finished run is scored on."""
@@ -73,10 +75,13 @@ def work(store: RunStore, run: str, token: str, lock: int | None = None) -> None
         return
     if entry.device == "cpu":
         lower_priority()
-    command_loop = CommandLoop(store, entry)
+    command_loop = CommandLoop(store, entry) if entry.sweep is None else SweepLoop(store, entry)
     signal.signal(signal.SIGTERM, lambda _number, _frame: command_loop.interrupt())
     try:
-        state, message = _train(store, entry, command_loop)
+        if isinstance(command_loop, SweepLoop):
+            state, message = train_sweep(store, entry, command_loop, _device(store, entry), SAMPLES)
+        else:
+            state, message = _train(store, entry, command_loop)
     except Exception as error:  # whatever it is, the run says that it failed
         state, message = failure(store, entry, error)
     try:

@@ -1,0 +1,256 @@
+"""A sweep in the run store: many models trained by one process, each of which becomes a run of its own, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.training.at_work import claim, happenings
+from tests.training.tiny import tiny_preset
+from xformer.checkpoints import FILE, load
+from xformer.errors import ConfigError, RunStoreError
+from xformer.training import dispatch, jobs, sweep_loop, worker
+from xformer.training.entry import Entry
+from xformer.training.limits import Limits
+from xformer.training.run_store import RunStore
+from xformer.training.snapshots import STATE, snapshot_steps
+from xformer.training.stacked_step import StackedStep
+from xformer.training.sweep_maps import map_steps, read_maps
+from xformer.training.sweep_members import members_of, spec
+
+PRESET = tiny_preset(steps=20, log_every=5, snapshot_every=10)
+
+
+@pytest.fixture(autouse=True)
+def _no_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "reconcile", lambda _: None)
+
+
+def submit(store: RunStore, preset: Any = PRESET, **settings: Any) -> str:
+    return jobs.submit(store, preset, owner="ada", name="Many", sweep=settings or {"seed": [0, 1, 2]})
+
+
+def train(
+    store: RunStore, run: str, monkeypatch: pytest.MonkeyPatch, at: dict[int, Callable[[], Any]] | None = None
+) -> Entry:
+    """Have a queued sweep trained here; `at[step]` happens before the step that follows it."""
+    step_of_all = StackedStep.train_step
+
+    def step(self: StackedStep) -> Any:
+        if at and (do := at.pop(self.runs[0].step, None)):
+            do()
+        return step_of_all(self)
+
+    with happenings(monkeypatch), monkeypatch.context() as patch:
+        patch.setattr(StackedStep, "train_step", step)
+        worker.work(store, run, claim(store, run))
+    return store.entry(run)
+
+
+def members(store: RunStore, run: str) -> list[Entry]:
+    """The runs that its models have become, in their order."""
+    return sorted((one for one in store.entries() if one.sweep_of == run), key=lambda one: one.parent or "")
+
+
+def test_each_model_becomes_a_run_like_any_other(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = submit(store)
+    entry = train(store, run, monkeypatch)
+    assert (entry.state, entry.step, entry.worker, entry.message) == ("finished", 20, None, "")
+    found = members(store, run)
+    assert [one.id for one in found] == [member.id for member in members_of(entry)]
+    assert [one.name for one in found] == ["Many · seed 0", "Many · seed 1", "Many · seed 2"]
+    for seed, one in enumerate(found):
+        folder = store.folder_of(one.id)
+        assert (one.state, one.step, one.owner, one.device, one.train["seed"]) == ("finished", 20, "ada", "cpu", seed)
+        assert [row["step"] for row in store.rows(one.id)] == [5, 10, 15, 20]
+        assert snapshot_steps(folder) == [0, 10, 20]
+        assert load(folder).card["figures"] == one.figures
+        assert one.figures["samples"] == 20
+        assert not (folder / STATE).exists()
+    assert entry.seconds == pytest.approx(sum(one.seconds for one in found))
+    assert not list((store.folder_of(run) / "members").iterdir())
+
+
+def test_maps_of_all_are_kept_on_the_way(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = submit(store)
+    train(store, run, monkeypatch)
+    folder = store.folder_of(run)
+    assert map_steps(folder) == list(range(21))
+    first, last = (read_maps(folder, step) for step in (0, 20))
+    assert last.shape == (3, *first.shape[1:])
+    assert np.abs(last.sum(axis=2, dtype=int) - 255).max() <= last.shape[2]  # each row is all of a query's attention
+    assert not np.array_equal(first, last)
+
+
+def test_a_stop_keeps_the_finished_and_makes_stopped_runs_of_the_others(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = submit(store, steps=[5, 20], seed=[0, 1])
+    entry = train(store, run, monkeypatch, {12: lambda: jobs.stop(store, run)})
+    assert entry.state == "stopped"
+    assert [one.state for one in members(store, run)] == ["finished", "finished", "stopped", "stopped"]
+    assert {one.step for one in members(store, run)[2:]} == {13}
+    one = members(store, run)[2]
+    assert snapshot_steps(store.folder_of(one.id))[-1] == 13
+    with monkeypatch.context() as patch, happenings(monkeypatch):  # each of them goes on by itself
+        patch.setattr(worker, "lower_priority", lambda: "as it was")
+        jobs.resume(store, one.id)
+        worker.work(store, one.id, claim(store, one.id))
+    assert store.entry(one.id).state == "finished"
+    jobs.resume(store, run)  # and the sweep with those that are left
+    assert train(store, run, monkeypatch).state == "finished"
+    assert [one.state for one in members(store, run)] == ["finished"] * 4
+    assert {one.step for one in members(store, run)[2:]} == {20}
+
+
+def test_what_a_killed_process_left_is_gone_on_with_and_ends_in_the_same_bits(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill() -> None:
+        raise Killed
+
+    whole = submit(store, steps=[5, 20])
+    train(store, whole, monkeypatch)
+    run = submit(store, steps=[5, 20])
+    with pytest.raises(Killed):
+        train(store, run, monkeypatch, {12: kill})
+    assert [one.state for one in members(store, run)] == ["finished"]
+    store.change(run, worker=None, pid=None, state="interrupted")
+    jobs.resume(store, run)
+    assert train(store, run, monkeypatch).state == "finished"
+    for mine, theirs in zip(members(store, run), members(store, whole), strict=True):
+        assert [row["loss"] for row in store.rows(mine.id)] == [row["loss"] for row in store.rows(theirs.id)]
+        assert (store.folder_of(mine.id) / FILE).exists()
+    assert map_steps(store.folder_of(run))[-1] == 20
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_model_whose_process_was_killed_before_it_was_a_run_becomes_one(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, moved: bool
+) -> None:
+    run = submit(store)
+    train(store, run, monkeypatch)
+    lost = members(store, run)[1]
+    with store.database.writing() as db:
+        db.execute("DELETE FROM runs WHERE id = ?", (lost.id,))
+    if not moved:
+        store.folder_of(lost.id).rename(store.folder_of(run) / "members" / "001")
+    store.change(run, state="interrupted")
+    jobs.resume(store, run)
+    assert train(store, run, monkeypatch).state == "finished"
+    again = members(store, run)[1]
+    assert (again.id, again.step, again.figures, again.seconds) == (
+        lost.id,
+        20,
+        lost.figures,
+        pytest.approx(lost.seconds, abs=0.01),
+    )
+
+
+def test_one_that_is_given_up_is_a_failed_run_and_the_sweep_says_so(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preset = tiny_preset(model={"norm": "none"}, clip_norm=0.0, adam_eps=1.0, warmup=0.0)
+    run = submit(store, preset, peak_lr=[0.001, 1e12])
+    entry = train(store, run, monkeypatch)
+    assert (entry.state, entry.message) == (
+        "finished",
+        "1 of its 2 models was given up: its loss is no number any more.",
+    )
+    good, bad = members(store, run)
+    assert (good.state, bad.state) == ("finished", "failed")
+    assert "became" in bad.message
+
+
+def test_deleting_a_sweep_takes_its_runs_along_and_brings_them_back(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = submit(store)
+    train(store, run, monkeypatch)
+    gone = members(store, run)[0].id
+    store.delete(gone)
+    store.delete(run)
+    assert store.entries() == []
+    store.undelete(run)
+    assert [one.id for one in members(store, run)] == [member.id for member in members_of(store.entry(run))[1:]]
+    assert store.entry(gone).deleted is not None  # it was thrown away by itself
+    store.delete(run)
+    dispatch.empty_bin(store, older_than=-1)
+    assert store.entries(deleted=True) == []
+    assert not [path for path in store.folder.iterdir() if path.is_dir()]
+    with store.database.reading() as db:
+        assert db.execute("SELECT count(*) FROM metrics").fetchone()[0] == 0
+
+
+def test_what_cannot_be_asked_for(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    for settings, words in (
+        ({"seed": []}, "at least one value each"),
+        ({"seed": [0], "peak_lr": [0.1], "warmup": [0.1]}, "one or two settings"),
+        ({"d_model": [8]}, "cannot be swept together"),
+        ({"seed": [0], "batch_size": [2, 4]}, "same batch_size"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            submit(store, **settings)
+    limits = Limits(models=2)
+    with pytest.raises(RunStoreError, match="trains 3 models at once, and this server allows 2; choose fewer values"):
+        jobs.submit(store, PRESET, sweep={"seed": range(3)}, limits=limits)
+    with pytest.raises(
+        RunStoreError, match=r"allows 314\.6 MB; choose a smaller batch, shorter inputs, or fewer models"
+    ):
+        jobs.submit(store, tiny_preset(batch_size=2000), sweep={"seed": range(60)}, limits=Limits(run_memory=300))
+    assert store.entries() == []
+    run = submit(store)
+    claim(store, run)
+    for order in (lambda: store.send(run, "pause"), lambda: jobs.change_rate(store, run, 0.1)):
+        with pytest.raises(RunStoreError, match="stop it"):
+            order()
+
+
+def test_a_damaged_list_of_models_is_a_damaged_run(store: RunStore) -> None:
+    run = submit(store)
+    good = store.entry(run).sweep
+    assert good is not None
+    for bad in ("[", "{}", json.dumps(good | {"ids": ["../../x"] * 3}), json.dumps(good | {"ids": good["ids"][:2]}),
+                json.dumps(good | {"settings": {"seed": ["a", "b", "c"]}})):  # fmt: skip
+        store.change(run, sweep=bad)
+        assert store.entry(run).state == "damaged"
+        assert "sweep" in store.entry(run).message
+
+
+def test_a_book_of_version_2_is_brought_up_to_date_and_keeps_its_runs(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    run, odd = store.add(tiny_preset(), name="old"), store.add(tiny_preset(), name="odd")
+    task = store.entry(run).task
+    with sqlite3.connect(store.database.file) as db:
+        db.execute("ALTER TABLE runs DROP COLUMN sweep")
+        db.execute("UPDATE runs SET task = json_remove(task, '$.train_share') WHERE id = ?", (run,))
+        db.execute("UPDATE runs SET task = '{' WHERE id = ?", (odd,))
+        db.execute("PRAGMA user_version = 2")
+    db.close()
+    assert [(one.id, one.name, one.sweep, one.state) for one in store.entries()] == [
+        (odd, "odd", None, "damaged"),
+        (run, "old", None, "queued"),
+    ]
+    assert store.entry(run).task == task
+    assert spec({"seed": [1]})["settings"] == {"seed": [1]}
+    store.change(run, sweep=json.dumps(spec({"seed": [1, 2]})))
+    assert [member.values for member in members_of(store.entry(run))] == [{"seed": 1}, {"seed": 2}]
+
+
+def test_a_sweep_that_was_given_to_another_process_is_left_alone(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = submit(store)
+    loop = sweep_loop.SweepLoop(store, store.entry(run))
+    claim(store, run)
+    with pytest.raises(RunStoreError, match="given to another process"):
+        loop.flush()
