@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xformer.config import ModelConfig
-from xformer.layers.attention import Allowed, Attention, Scores
+from xformer.layers.attention import Attention, Scores
 from xformer.layers.dropout import NO_DROPOUT, Dropout
 from xformer.layers.embedding import TokenEmbedding, Unembedding
 from xformer.layers.feed_forward import FeedForward
@@ -88,7 +88,7 @@ class CosineScores(Attention):
 
 
 class OneMoreInTheSum(Attention):
-    def softmax(self, scores: Scores, allowed: Allowed) -> Scores:
+    def softmax(self, scores: Scores, mask: Mask) -> Scores:
         most = scores.amax(dim=-1, keepdim=True).clamp(min=0.0)
         exp = (scores - most).exp()
         return exp / (exp.sum(dim=-1, keepdim=True) + (-most).exp())
@@ -100,7 +100,7 @@ class DroppedAtTheEnd(Attention):
 
 
 class OnlyNear(Attention):
-    def allow(self, mask: Mask, scores: Tensor, tape: AnyTape) -> Tensor:
+    def allow(self, mask: Mask, scores: Tensor, tape: AnyTape) -> Mask:
         if mask.is_ordered:
             near = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(-4)
             mask = replace(mask, causal=near if mask.causal is None else mask.causal & near)

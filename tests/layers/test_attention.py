@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.layers.reference import (
     TORCH_SIZES,
@@ -27,15 +30,15 @@ PATHS = {"fused": lambda: SILENT, "taped": Tape}
 BATCH, QUERY, SOURCE = 2, 11, 19
 
 
-def mask_of(masking: str, n_key: int) -> Mask:
+def mask_of(masking: str, n_key: int, n_query: int = QUERY) -> Mask:
     """The mask called `masking`; no row of it is empty."""
     if masking == "causal":
-        return Mask(causal=torch.ones(QUERY, n_key, dtype=torch.bool).tril(), is_plain_causal=True)
+        return Mask(causal=torch.ones(n_query, n_key, dtype=torch.bool).tril(), is_plain_causal=True)
     if masking == "padding":
         valid = torch.arange(n_key) < torch.tensor([[n_key], [n_key - 5]])  # [batch, key]
         return Mask(layout=valid[:, None, None, :])
     if masking == "drawn":
-        drawn = torch.rand(QUERY, n_key, generator=torch.Generator().manual_seed(1)) < 0.5
+        drawn = torch.rand(n_query, n_key, generator=torch.Generator().manual_seed(1)) < 0.5
         drawn[:, 3] = True
         return Mask(layout=drawn[None, None])
     return NO_MASK
@@ -184,3 +187,28 @@ def test_a_query_that_sees_nothing_gets_zeros_and_finite_gradients(path: str, em
     if isinstance(tape, Tape):
         assert (tape.activations["pattern"][:, :, 0] == 0).all()
         assert (tape.activations["z"][:, :, 0] == 0).all()
+
+
+class Made(TorchDispatchMode):
+    """Keeps the storages of at least `least` numbers that the operations inside the block make."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__()
+        self.least = least
+        self.storages: dict[int, torch.UntypedStorage] = {}  # kept, so that no address is given out twice
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, Tensor) and made.untyped_storage().nbytes() >= self.least * made.element_size():
+            self.storages[made.untyped_storage().data_ptr()] = made.untyped_storage()
+        return made
+
+
+@pytest.mark.parametrize("masking", ["none", "causal", "padding", "drawn"])
+def test_a_recorded_layer_makes_two_tensors_a_cell_of_every_head_scores_and_pattern(masking: str) -> None:
+    attention, tape, n = randomise(Attention(model_config())), Tape(), 100  # more cells than q, k and v have numbers
+    with torch.no_grad(), Made(BATCH * 3 * n * n) as made:
+        attention(random(BATCH, n, 13), mask=mask_of(masking, n, n), tape=tape)
+    kept = {tape.activations[name].untyped_storage().data_ptr() for name in ("scores", "pattern")}
+    assert set(made.storages) == kept
+    assert tape.activations["mask"].shape == (BATCH, 3, n, n)

@@ -10,7 +10,7 @@ from torch import Tensor
 from xformer.bugs.bug import Bug
 from xformer.bugs.replace_modules import replace_modules
 from xformer.config import ModelConfig
-from xformer.layers.attention import Allowed, Attention, Scores
+from xformer.layers.attention import Attention, Scores
 from xformer.layers.masks import Mask
 from xformer.tape import AnyTape
 
@@ -18,7 +18,7 @@ from xformer.tape import AnyTape
 class SeesPadding(Attention):
     """Only causality is left of the mask."""
 
-    def allow(self, mask: Mask, scores: Tensor, tape: AnyTape) -> Tensor:
+    def allow(self, mask: Mask, scores: Tensor, tape: AnyTape) -> Mask:
         return super().allow(replace(mask, layout=None), scores, tape)
 
 
@@ -29,7 +29,7 @@ class OtherTriangle(Attention):
         """What stands in place of the mask [query, key]; key − query counts from the last query at the last key."""
         raise NotImplementedError
 
-    def allow(self, mask: Mask, scores: Tensor, tape: AnyTape) -> Tensor:
+    def allow(self, mask: Mask, scores: Tensor, tape: AnyTape) -> Mask:
         if mask.causal is not None:
             mask = replace(mask, causal=self.triangle(mask.causal))
         return super().allow(mask, scores, tape)
@@ -59,21 +59,21 @@ class UpsideDown(OtherTriangle):
 class HiddenByZero(Attention):
     """0 where −∞ should stand: e⁰ = 1 is as much weight as an average key has."""
 
-    def mask(self, scores: Scores, allowed: Allowed) -> Scores:
-        return scores.masked_fill(~allowed, 0.0)
+    def mask(self, scores: Scores, mask: Mask) -> Scores:
+        return mask.hide(scores, 0.0)
 
-    def softmax(self, scores: Scores, allowed: Allowed) -> Scores:
+    def softmax(self, scores: Scores, mask: Mask) -> Scores:
         return scores.softmax(dim=-1)
 
 
 class HiddenTooLate(Attention):
     """The forbidden weights are struck out after the softmax, when the others have already been divided by them."""
 
-    def mask(self, scores: Scores, allowed: Allowed) -> Scores:
+    def mask(self, scores: Scores, mask: Mask) -> Scores:
         return scores
 
-    def softmax(self, scores: Scores, allowed: Allowed) -> Scores:
-        return scores.softmax(dim=-1).masked_fill(~allowed, 0.0)
+    def softmax(self, scores: Scores, mask: Mask) -> Scores:
+        return mask.hide(scores.softmax(dim=-1), 0.0)
 
 
 def _causal(config: ModelConfig) -> bool:

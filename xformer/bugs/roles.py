@@ -66,7 +66,7 @@ class MemoryLost(Attention):
     def project(self, x: Tensor, memory: Tensor | None, cache: LayerCache | None) -> tuple[Tensor, Tensor, Tensor]:
         return super().project(x, None, None)
 
-    def allow(self, mask: Mask, scores: Tensor, tape: AnyTape) -> Tensor:
+    def allow(self, mask: Mask, scores: Tensor, tape: AnyTape) -> Mask:
         return super().allow(Mask(is_ordered=False), scores, tape)
 
 

@@ -9,13 +9,14 @@ from torch import Tensor
 from xformer.bugs.bug import Bug
 from xformer.bugs.replace_modules import replace_modules
 from xformer.config import ModelConfig
-from xformer.layers.attention import Allowed, Attention, Scores
+from xformer.layers.attention import Attention, Scores
+from xformer.layers.masks import Mask
 
 
 class OverQueries(Attention):
     """softmax(S, dim=-2). Masked cells are put to 0; a column of nothing but −∞ would be NaN otherwise."""
 
-    def softmax(self, scores: Scores, allowed: Allowed) -> Scores:
+    def softmax(self, scores: Scores, mask: Mask) -> Scores:
         hidden = scores.isneginf()
         return scores.masked_fill(hidden.all(dim=-2, keepdim=True), 0.0).softmax(dim=-2).masked_fill(hidden, 0.0)
 
@@ -23,7 +24,7 @@ class OverQueries(Attention):
 class OverHeads(Attention):
     """softmax(S, dim=1). Masked cells are put to 0, because the softmax of nothing but −∞ is NaN."""
 
-    def softmax(self, scores: Scores, allowed: Allowed) -> Scores:
+    def softmax(self, scores: Scores, mask: Mask) -> Scores:
         hidden = scores.isneginf()
         return scores.masked_fill(hidden, 0.0).softmax(dim=1).masked_fill(hidden, 0.0)
 
@@ -38,14 +39,14 @@ class Unscaled(Attention):
 class ScaledAfter(Unscaled):
     """A = softmax(Q Kᵀ) / √d_head."""
 
-    def softmax(self, scores: Scores, allowed: Allowed) -> Scores:
-        return super().softmax(scores, allowed) / math.sqrt(self.d_head)
+    def softmax(self, scores: Scores, mask: Mask) -> Scores:
+        return super().softmax(scores, mask) / math.sqrt(self.d_head)
 
 
 class OverNothing(Attention):
     """softmax(S) as it stands, which is 0/0 for a query whose every key is masked."""
 
-    def softmax(self, scores: Scores, allowed: Allowed) -> Scores:
+    def softmax(self, scores: Scores, mask: Mask) -> Scores:
         return scores.softmax(dim=-1)
 
 

@@ -15,11 +15,12 @@ PyTorch takes the steps from `score` to `mix` at once, equal up to rounding.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from xformer.config import ModelConfig
@@ -29,7 +30,6 @@ from xformer.layers.masks import NO_MASK, Mask, masked_softmax
 from xformer.tape import SILENT, AnyTape
 
 Scores = Float[Tensor, "batch head query key"]
-Allowed = Bool[Tensor, "batch head query key"]
 
 
 class Attention(nn.Module):
@@ -97,9 +97,11 @@ class Attention(nn.Module):
         scores = self.score(q, k, v)
         if position_bias is not None:
             scores = scores + tape("pos_bias", position_bias)
-        allowed = self.allow(mask, scores, tape)
-        scores = tape("scores", self.mask(scores, allowed))
-        pattern = tape("pattern", self.softmax(scores, allowed))
+        mask = self.allow(mask, scores, tape)
+        scores = self.mask(scores, mask)
+        if (changed := tape("scores", scores)) is not scores:
+            scores, mask = changed, mask.only(~changed.isneginf())
+        pattern = tape("pattern", self.softmax(scores, mask))
         return tape("z", self.mix(dropout("attention", pattern), k, v))
 
     # ── the steps ──
@@ -122,24 +124,29 @@ class Attention(nn.Module):
         return x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
 
     def score(self, q: Tensor, k: Tensor, v: Tensor) -> Scores:
-        """Q Kᵀ / √d_head."""
-        return q @ k.transpose(-2, -1) / math.sqrt(self.d_head)
+        """Q Kᵀ / √d_head; it is Q that is divided, since there is less of it."""
+        return (q / math.sqrt(self.d_head)) @ k.transpose(-2, -1)
 
-    def allow(self, mask: Mask, scores: Scores, tape: AnyTape) -> Allowed:
-        """The mask as one boolean; causality passes the tape on its own, so that it can be lifted or imposed."""
-        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)  # [query, key]
+    def allow(self, mask: Mask, scores: Scores, tape: AnyTape) -> Mask:
+        """The mask as the tape leaves it; causality passes on its own, so that it can be lifted or imposed."""
+        if not tape.recording:
+            return mask
+        everything = torch.ones((), dtype=torch.bool, device=scores.device)
         if mask.is_ordered:
-            allowed = tape("causal", allowed if mask.causal is None else mask.causal)
-        allowed = allowed[None, None] if mask.layout is None else allowed & mask.layout
-        return tape("mask", allowed.expand(scores.shape))
+            causal = everything.expand(scores.shape[-2:]) if mask.causal is None else mask.causal
+            if (changed := tape("causal", causal)) is not causal:
+                mask = replace(mask, causal=changed, rows_may_be_empty=True)
+        allowed = (everything if mask.allowed is None else mask.allowed).expand(scores.shape)
+        changed = tape("mask", allowed)
+        return mask if changed is allowed else Mask(layout=changed, rows_may_be_empty=True)
 
-    def mask(self, scores: Scores, allowed: Allowed) -> Scores:
+    def mask(self, scores: Scores, mask: Mask) -> Scores:
         """−∞ wherever a query may not look."""
-        return scores.masked_fill(~allowed, float("-inf"))
+        return mask.hide(scores)
 
-    def softmax(self, scores: Scores, allowed: Allowed) -> Scores:
+    def softmax(self, scores: Scores, mask: Mask) -> Scores:
         """Weights over the keys that sum to 1; zeros for a query that may look at nothing."""
-        return masked_softmax(scores, allowed & ~scores.isneginf())
+        return masked_softmax(scores, mask.empty_rows if scores.requires_grad else mask.found_empty_rows)
 
     def mix(self, pattern: Scores, k: Tensor, v: Tensor) -> Float[Tensor, "batch head query d_value"]:
         """A V."""

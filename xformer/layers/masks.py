@@ -67,16 +67,43 @@ class Mask:
         return self.layout if self.causal is None else self.layout & self.causal
 
     @cached_property
-    def empty_rows(self) -> Bool[Tensor, "#batch #head query 1"] | None:
+    def empty_rows(self) -> Bool[Tensor, "#batch #head #query 1"] | None:
         """True for a query that may look at nothing; None where that cannot happen."""
         if not self.rows_may_be_empty or self.allowed is None:
             return None
         return ~self.allowed.any(dim=-1, keepdim=True)
 
     @cached_property
+    def found_empty_rows(self) -> Bool[Tensor, "#batch #head #query 1"] | None:
+        """`empty_rows`, and None too where there are none: it looks at the values, for which a GPU has to be waited for."""
+        empty = self.empty_rows
+        return empty if empty is not None and bool(empty.any()) else None
+
+    @cached_property
     def allowed_or_empty(self) -> Bool[Tensor, "#batch #head query key"] | None:
         """`allowed`, and everything to a query that may look at nothing: a kernel's softmax over nothing would be NaN."""
         return self.allowed if self.allowed is None or self.empty_rows is None else self.allowed | self.empty_rows
+
+    def only(self, seen: Bool[Tensor, "#batch #head query key"]) -> Mask:
+        """The mask where no more than `seen` may be looked at; rows of it may be empty."""
+        return Mask(layout=seen if self.allowed is None else self.allowed & seen, rows_may_be_empty=True)
+
+    def hide(
+        self, scores: Float[Tensor, "batch head query key"], value: float = -torch.inf
+    ) -> Float[Tensor, "batch head query key"]:
+        """`value` wherever a query may not look. Where no gradient is asked for, −∞ is written into `scores` themselves."""
+        if self.allowed is None:
+            return scores
+        if scores.requires_grad or value != -torch.inf:
+            return scores.masked_fill(~self.allowed, value)
+        return torch.minimum(scores, self._ceiling.to(scores.dtype), out=scores)
+
+    @cached_property
+    def _ceiling(self) -> Float[Tensor, "#batch #head query key"]:
+        """The largest that a score may be: filling by a boolean takes four times as long as this minimum, in place."""
+        assert self.allowed is not None
+        lowest = torch.full(self.allowed.shape, -torch.inf, device=self.allowed.device)
+        return lowest.masked_fill_(self.allowed, torch.inf)
 
 
 NO_MASK = Mask()
@@ -113,11 +140,12 @@ def combine(
 
 
 def masked_softmax(
-    scores: Float[Tensor, "batch head query key"], allowed: Bool[Tensor, "batch head query key"]
+    scores: Float[Tensor, "batch head query key"], empty: Bool[Tensor, "#batch #head #query 1"] | None
 ) -> Float[Tensor, "batch head query key"]:
-    """softmax over the keys of scores that are -inf where not allowed; a row that allows nothing is all zeros.
+    """softmax over the keys of scores that are -inf where not allowed; an `empty` row, which allows nothing, is all zeros.
 
     The empty rows are given finite scores first: a NaN that is only overwritten afterwards still poisons the gradient.
     """
-    empty = ~allowed.any(dim=-1, keepdim=True)  # [batch, head, query, 1]
+    if empty is None:
+        return scores.softmax(dim=-1)
     return scores.masked_fill(empty, 0.0).softmax(dim=-1).masked_fill(empty, 0.0)

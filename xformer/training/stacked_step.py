@@ -38,7 +38,7 @@ class StackedAttention(Attention):
             scores = scores + position_bias
         allowed = mask.allowed_or_empty
         if allowed is not None:
-            scores = self.mask(scores, allowed)
+            scores = scores.masked_fill(~allowed, -torch.inf)
         z = self.mix(scores.softmax(dim=-1), k, v)
         return z if mask.empty_rows is None else z.masked_fill(mask.empty_rows, 0.0)
 
