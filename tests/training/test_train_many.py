@@ -18,6 +18,7 @@ from xformer.presets import Preset
 from xformer.tasks import Task
 from xformer.training.loop import Run, Stopped
 from xformer.training.snapshots import read_state
+from xformer.training.stacked_weight import StackedWeight
 from xformer.training.train_many import ReportOfOne, reports, sweep, train_many
 
 CLOSE: dict[str, Any] = {"rtol": 2e-4, "atol": 2e-5}
@@ -192,6 +193,12 @@ def test_the_share_of_pairs_is_each_models_own() -> None:
         assert_as_alone(run)
 
 
+def test_images_too() -> None:
+    runs, _ = trained_together(sweep("digits", seed=[1, 2], steps=[2], batch_size=[8], held_out=[8], adam_eps=[1e-3]))
+    for run in runs:
+        assert_as_alone(run)
+
+
 def test_who_looks_on_between_the_steps_may_end_it_and_all_write_down_where_they_stand(tmp_path: Path) -> None:
     looks = iter(range(100))
 
@@ -206,3 +213,10 @@ def test_who_looks_on_between_the_steps_may_end_it_and_all_write_down_where_they
     with pytest.raises(Stopped):
         list(reports(runs, between))
     assert [read_state(tmp_path / str(number)).values["step"] for number in runs] == [7, 7]
+
+
+def test_what_is_not_written_for_many_models_is_refused() -> None:
+    weight = StackedWeight.of(torch.randn(3, 5, 2))
+    assert weight.shape == (5, 2)
+    with pytest.raises(NotImplementedError, match="many models"):
+        weight.sum()

@@ -52,7 +52,9 @@ class Sinusoidal(PositionKind):
     def add(
         self, sizes: Sizes, tables: Mapping[str, Tensor], index: Int[Tensor, "*batch pos"], mirrored: Tensor
     ) -> Float[Tensor, "*batch pos d_model"]:
-        return tables["table"][index]
+        from torch.nn.functional import embedding
+
+        return embedding(index, tables["table"])
 
     def explained(self, sizes: Sizes) -> str:
         base = f"{sizes.position_base:g}"

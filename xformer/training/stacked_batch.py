@@ -46,8 +46,9 @@ class StackedBatch:
         labels = _stacked([batch.labels for batch in batches], IGNORED)
         return cls(cells, labels, [batch.tokens.numel() for batch in batches], (padded[0], padded[1]))
 
-    def arguments(self, cells: Mapping[str, Tensor]) -> tuple[tuple[Tensor, ...], dict[str, Layout]]:
-        """How one model is called on its own share of `cells`."""
+    def arguments(self) -> tuple[tuple[Tensor, ...], dict[str, Layout]]:
+        """How the rows of all models are read, one under the other."""
+        cells = {name: one.flatten(0, 1) for name, one in self.cells.items()}
         layout = self._layout_of(cells, "", self.padded[0])
         if "target_tokens" not in cells:
             return (cells["tokens"],), {"layout": layout}
@@ -60,6 +61,19 @@ class StackedBatch:
             logits.flatten(0, -2), self.labels.flatten(), ignore_index=IGNORED, reduction="none"
         ).view(len(self.labels), -1)  # [model, cell]
         return each.sum(dim=1) / (self.labels != IGNORED).flatten(1).sum(dim=1)
+
+    def steps(self, n: int) -> list[StackedBatch]:
+        """The batches of n steps that lie one after the other in the rows, each by itself."""
+
+        def each(rows: Tensor) -> Tensor:
+            return rows.unflatten(1, (n, -1)).transpose(0, 1).contiguous()  # [step, model, batch, …]
+
+        cells, labels = {name: each(one) for name, one in self.cells.items()}, each(self.labels)
+        n_tokens = [whole // n for whole in self.n_tokens]
+        return [
+            StackedBatch({name: one[step] for name, one in cells.items()}, labels[step], n_tokens, self.padded)
+            for step in range(n)
+        ]
 
     @staticmethod
     def _layout_of(cells: Mapping[str, Tensor], prefix: str, padded: bool) -> Layout:

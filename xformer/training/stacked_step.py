@@ -15,32 +15,13 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import functional_call, vmap
 
-from xformer.layers.attention import Attention
-from xformer.layers.masks import Mask
-from xformer.model import Transformer
-from xformer.tasks import Batch
+from xformer.tasks.task import CHUNK
 from xformer.training.loop import Run
 from xformer.training.optimiser import Piece, update_alike
 from xformer.training.schedule import learning_rate
 from xformer.training.stacked_batch import StackedBatch
-
-
-class StackedAttention(Attention):
-    """Attention whose kernel is written out, as PyTorch's fused one does not take an axis of models."""
-
-    def kernel(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, position_bias: Tensor | None
-    ) -> Float[Tensor, "batch head query d_value"]:
-        scores = self.score(q, k, v)  # [batch, head, query, key]
-        if position_bias is not None:
-            scores = scores + position_bias
-        allowed = mask.allowed_or_empty
-        if allowed is not None:
-            scores = scores.masked_fill(~allowed, -torch.inf)
-        z = self.mix(scores.softmax(dim=-1), k, v)
-        return z if mask.empty_rows is None else z.masked_fill(mask.empty_rows, 0.0)
+from xformer.training.stacked_model import skeleton, take_over
 
 
 class StackedStep:
@@ -51,11 +32,7 @@ class StackedStep:
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = list(runs)
-        config = self.runs[0].preset.model
-        self.skeleton = Transformer(config).to(self.runs[0].device).train()  # its own weights are never used
-        for module in self.skeleton.modules():
-            if type(module) is Attention:
-                module.__class__ = StackedAttention  # the same parameters, another kernel
+        self.skeleton = skeleton(self.runs[0].preset.model, self.runs[0].device)
         self._stack()
 
     def leave(self, run: Run) -> None:
@@ -68,7 +45,7 @@ class StackedStep:
     def train_step(self) -> list[tuple[float, float, int]]:
         """One update of every model. Returns the loss, gradient norm and number of tokens of each, for `Run.took_step`."""
         clock = time.perf_counter()
-        batch = self.batch([run.batch(run.step) for run in self.runs])
+        batch = self.batch()
         losses = batch.losses(self.logits(batch))
         found = torch.autograd.grad(losses.sum(), list(self.parameters.values()))
         for gradient, one in zip(self.gradients, found, strict=True):
@@ -89,18 +66,21 @@ class StackedStep:
             run.seconds += share
         return figures
 
-    def batch(self, batches: Sequence[Batch]) -> StackedBatch:
-        """The batches of all models as one."""
-        return StackedBatch.of(batches, self.runs[0].task.vocabulary.special.pad)
+    def batch(self) -> StackedBatch:
+        """The batches of all models at their next step, as one."""
+        if not self.ahead:
+            pad = self.runs[0].task.vocabulary.special.pad
+            if any(run.config.random_positions for run in self.runs):  # they are drawn for each step by itself
+                return StackedBatch.of([run.batch(run.step) for run in self.runs], pad)
+            n = min(CHUNK - run.step % CHUNK for run in self.runs)
+            self.ahead = StackedBatch.of([run.batches_from(run.step, n) for run in self.runs], pad).steps(n)[::-1]
+        return self.ahead.pop()
 
     def logits(self, batch: StackedBatch) -> Float[Tensor, "model batch out vocab"]:
         """What each model says to its own batch."""
 
-        def of_one(parameters: dict[str, Tensor], cells: dict[str, Tensor]) -> Tensor:
-            arguments, layouts = batch.arguments(cells)
-            return functional_call(self.skeleton, parameters, arguments, layouts)
-
-        return vmap(of_one)(self.parameters, dict(batch.cells))
+        arguments, layouts = batch.arguments()
+        return self.skeleton(*arguments, **layouts).unflatten(0, (len(self.runs), -1))
 
     def _clip(self) -> Float[Tensor, " model"]:
         """Shorten each model's gradient to its own limit; returns how long they were."""
@@ -113,11 +93,15 @@ class StackedStep:
         """Put the models' parameters side by side, [model, n], and have each go on there."""
         self.flat = torch.stack([run.optimiser.flat for run in self.runs])  # [model, n]
         self.gradient = torch.zeros_like(self.flat)
+        self.ahead: list[StackedBatch] = []
+        """What the next steps read, the last of them first: put together once for many steps."""
         for run, row, gradient in zip(self.runs, self.flat, self.gradient, strict=True):
             run.optimiser.live_in(row, gradient)
         self.parameters: dict[str, Tensor] = {}
         self.gradients: list[Tensor] = []
         for name, p in self.runs[0].model.named_parameters():
             where = self.runs[0].optimiser.places[p]
-            self.parameters[name] = self.flat[:, where].unflatten(1, p.shape).requires_grad_()  # [model, …]
+            weight = self.flat[:, where].unflatten(1, p.shape).requires_grad_()  # [model, …]
+            self.parameters[name] = weight
             self.gradients.append(self.gradient[:, where].unflatten(1, p.shape))
+        take_over(self.skeleton, self.parameters)

@@ -108,10 +108,18 @@ class Training:
 
     def batch(self, step: int) -> Batch:
         """The batch of a step, out of the many that are drawn at once."""
-        n, place = self.config.batch_size, step % CHUNK
+        batch = self.batches_from(step, 1)
+        if not self.config.random_positions:
+            return batch
+        draw = generator(self.config.seed, "positions", step, self.device)
+        return with_random_positions(batch, self.preset.model.max_len, draw)
+
+    def batches_from(self, step: int, n: int) -> Batch:
+        """The batches of n steps, one after the other in the rows, as they are drawn: all in the chunk of the first."""
+        place = step % CHUNK
         if self.batches is None or place == 0:
             self.batches = self.task.sample(
-                n,
+                self.config.batch_size,
                 seed=self.config.seed,
                 step=step // CHUNK,
                 steps=CHUNK,
@@ -120,11 +128,7 @@ class Training:
                 device=self.device,
             )
         rows = len(self.batches.tokens) // CHUNK
-        batch = self.batches.rows(place * rows, (place + 1) * rows)
-        if not self.config.random_positions:
-            return batch
-        draw = generator(self.config.seed, "positions", step, self.device)
-        return with_random_positions(batch, self.preset.model.max_len, draw)
+        return self.batches.rows(place * rows, (place + n) * rows)
 
     def report(self) -> Progress:
         """Where the training stands, measured on unseen examples; begins a new window. Raises `TrainingError` for a loss that

@@ -1,0 +1,171 @@
+"""What a transformer's parameters do to its rows, for many models at once, with gradients written out.
+
+Rows x are [model · batch, pos, …], model by model. Results are no views, so that what follows may be done in place; large ones
+are made a few models at a time, while they are in the processor's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+IN_CACHE = 1 << 18
+"""Numbers that stay in a processor's cache from one operation to the next: 1 MB."""
+
+
+class Linear(torch.autograd.Function):
+    """yᵐ = xᵐ Wᵐᵀ + bᵐ, W [model, out, in]"""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        y = x.new_empty(*x.shape[:-1], weight.shape[1])
+        _affine(_by_model(x, weight), weight, bias, _by_model(y, weight))
+        ctx.save_for_backward(x, weight)
+        ctx.has_bias = bias is not None
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        gradient = _by_model(gradients[0], weight)  # [model, cell, out]
+        of_weight = torch.bmm(gradient.mT, _by_model(x, weight))
+        return torch.bmm(gradient, weight).view(x.shape), of_weight, gradient.sum(dim=1) if ctx.has_bias else None
+
+
+class Projections(torch.autograd.Function):
+    """q, k and v of self-attention, of `sizes` features each: products of their own, as each of them is read by itself."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sequence[int]) -> tuple[Tensor, ...]:
+        found = tuple(x.new_empty(*x.shape[:-1], size) for size in sizes)
+        biases = [None] * len(sizes) if bias is None else bias.split(sizes, dim=1)
+        for y, w, b in zip(found, weight.split(sizes, dim=1), biases, strict=True):
+            _affine(_by_model(x, weight), w, b, _by_model(y, weight))
+        ctx.save_for_backward(x, weight)
+        ctx.sizes, ctx.has_bias = sizes, bias is not None
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        rows, of_weight = _by_model(x, weight), torch.empty(weight.shape, **_kind(x))
+        of_x, each = torch.empty_like(rows), [_by_model(one, weight) for one in gradients]
+        parts = zip(each, weight.split(ctx.sizes, dim=1), of_weight.split(ctx.sizes, dim=1), strict=True)
+        for number, (gradient, w, of_w) in enumerate(parts):
+            torch.baddbmm(of_x, gradient, w, beta=min(number, 1), out=of_x)  # beta 0: what is there does not count
+            of_w.copy_(torch.bmm(gradient.mT, rows))
+        of_bias = torch.cat([gradient.sum(dim=1) for gradient in each], dim=1) if ctx.has_bias else None
+        return of_x.view(x.shape), of_weight, of_bias, None
+
+
+class Kernel(torch.autograd.Function):
+    """z = softmax(q kᵀ · scale + added) v, which knows nothing of models: `added` masks, and holds what positions add."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float) -> Tensor:
+        scores = (q @ k.mT).mul_(scale)  # [batch, head, query, key]
+        if added is not None:
+            scores += added
+        pattern = scores.softmax(dim=-1)
+        ctx.save_for_backward(q, k, v, pattern)
+        ctx.scale, ctx.shape = scale, None if added is None else added.shape
+        return pattern @ v
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, pattern = ctx.saved_tensors
+        of_v, of_pattern = pattern.mT @ gradients[0], gradients[0] @ v.mT
+        of_scores = torch.ops.aten._softmax_backward_data(of_pattern, pattern, -1, pattern.dtype)
+        of_added = of_scores.sum_to_size(ctx.shape) if ctx.needs_input_grad[3] else None
+        of_scores = of_scores * ctx.scale if of_added is not None else of_scores.mul_(ctx.scale)
+        return of_scores @ k, of_scores.mT @ q, of_v, of_added, None
+
+
+class FeedForward(torch.autograd.Function):
+    """yᵐ = ReLU(xᵐ W₁ᵐᵀ + b₁ᵐ) W₂ᵐᵀ + b₂ᵐ"""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w1: Tensor, b1: Tensor | None, w2: Tensor, b2: Tensor | None) -> Tensor:
+        y, rows = torch.empty_like(x, memory_format=torch.contiguous_format), _by_model(x, w1)
+        hidden = x.new_empty(*rows.shape[:2], w1.shape[1])  # [model, cell, d_ff]
+        out = _by_model(y, w1)
+        for some in _groups(hidden):
+            _affine(rows[some], w1[some], None if b1 is None else b1[some], hidden[some])
+            hidden[some].relu_()
+            _affine(hidden[some], w2[some], None if b2 is None else b2[some], out[some])
+        ctx.save_for_backward(x, hidden, w1, w2)
+        ctx.has_bias = b1 is not None
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, hidden, w1, w2 = ctx.saved_tensors
+        rows, gradient = _by_model(x, w1), _by_model(gradients[0], w1)  # [model, cell, d_model]
+        of_x, of_w1, of_w2 = (
+            torch.empty_like(rows),
+            torch.empty(w1.shape, **_kind(x)),
+            torch.empty(w2.shape, **_kind(x)),
+        )
+        of_b1 = x.new_empty(w1.shape[:2])
+        for some in _groups(hidden):
+            back = torch.bmm(gradient[some], w2[some])  # [some, cell, d_ff]
+            torch.ops.aten.threshold_backward.grad_input(back, hidden[some], 0, grad_input=back)
+            torch.bmm(gradient[some].mT, hidden[some], out=of_w2[some])
+            torch.bmm(back.mT, rows[some], out=of_w1[some])
+            torch.sum(back, dim=1, out=of_b1[some])
+            torch.bmm(back, w1[some], out=of_x[some])
+        if not ctx.has_bias:
+            return of_x.view(x.shape), of_w1, None, of_w2, None
+        return of_x.view(x.shape), of_w1, of_b1, of_w2, gradient.sum(dim=1)
+
+
+class LayerNorm(torch.autograd.Function):
+    """yᵐ = γᵐ (xᵐ − mean) / √(var + ε) + βᵐ"""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gain: Tensor, shift: Tensor, eps: float) -> Tensor:
+        d = x.shape[-1]
+        mean = (x @ x.new_full((d,), 1 / d))[
+            ..., None
+        ]  # [model · batch, pos, 1]: a product is the fastest sum along rows
+        normal = x - mean
+        scale = (torch.linalg.vector_norm(normal, dim=-1, keepdim=True).square_() / d + eps).rsqrt_()
+        normal *= scale
+        ctx.save_for_backward(x, normal, mean, scale, gain)
+        return torch.addcmul(shift[:, None], _by_model(normal, gain), gain[:, None]).view(x.shape)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, normal, mean, scale, gain = ctx.saved_tensors
+        gradient = _by_model(gradients[0], gain)  # [model, cell, d_model]
+        of_normal = (gradient * gain[:, None]).view(x.shape)
+        of_x, _, _ = torch.ops.aten.native_layer_norm_backward(
+            of_normal, x, x.shape[-1:], mean, scale, None, None, [True, False, False]
+        )
+        of_gain = _by_model(normal, gain).mul_(gradient).sum(dim=1)  # in place: nobody reads it again
+        return of_x, of_gain, gradient.sum(dim=1), None
+
+
+def _by_model(rows: Tensor, weight: Tensor) -> Tensor:
+    """[model · batch, pos, …] as [model, cell, …]"""
+    return rows.reshape(len(weight), -1, rows.shape[-1])
+
+
+def _affine(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor) -> None:
+    torch.bmm(x, weight.mT, out=y)
+    if bias is not None:
+        y += bias[:, None]
+
+
+def _groups(hidden: Tensor) -> Iterator[slice]:
+    """Models whose share of `hidden` fits into a processor's cache; a GPU takes all at once."""
+    n_models, n_cells, width = hidden.shape
+    some = n_models if hidden.is_cuda else max(1, IN_CACHE // (n_cells * width))
+    return (slice(first, first + some) for first in range(0, n_models, some))
+
+
+def _kind(like: Tensor) -> dict[str, Any]:
+    return {"dtype": like.dtype, "device": like.device}
