@@ -25,6 +25,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 checked_once.install("xformer.layers", "xformer.model", "xformer.trace", "xformer.edits")
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("cuda") is not None and not torch.cuda.is_available():
+        pytest.skip("NOT RUN: it needs a GPU, and this machine has none that torch can use")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     return by_group(config, log)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -39,13 +40,29 @@ class Batch:
 
     def rows(self, start: int, stop: int) -> Batch:
         """Some of the rows, as views."""
+        return self.map(lambda cells: cells[start:stop])
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The batch with every tensor changed, in the order of `tensors`."""
+
+        def changed(layout: Layout) -> Layout:
+            positions, mirrored = change(layout.positions), change(layout.mirrored)
+            segments = None if layout.segments is None else change(layout.segments)
+            return Layout(positions, mirrored, segments, layout.padded)
+
         return Batch(
-            tokens=self.tokens[start:stop],
-            layout=_rows(self.layout, start, stop),
-            labels=self.labels[start:stop],
-            target=None if self.target is None else self.target[start:stop],
-            target_layout=None if self.target_layout is None else _rows(self.target_layout, start, stop),
+            tokens=change(self.tokens),
+            layout=changed(self.layout),
+            labels=change(self.labels),
+            target=None if self.target is None else change(self.target),
+            target_layout=None if self.target_layout is None else changed(self.target_layout),
         )
+
+    def tensors(self) -> list[Tensor]:
+        """All that it consists of."""
+        found: list[Tensor] = []
+        self.map(lambda cells: found.append(cells) or cells)
+        return found
 
     def logits(
         self, model: Transformer, *, generator: torch.Generator | None = None
@@ -54,12 +71,3 @@ class Batch:
         return model(
             self.tokens, self.target, layout=self.layout, target_layout=self.target_layout, generator=generator
         )
-
-
-def _rows(layout: Layout, start: int, stop: int) -> Layout:
-    return Layout(
-        positions=layout.positions[start:stop],
-        mirrored=layout.mirrored[start:stop],
-        segments=None if layout.segments is None else layout.segments[start:stop],
-        padded=layout.padded,
-    )

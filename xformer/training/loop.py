@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from xformer.presets import preset as preset_named
 from xformer.room import Room
 from xformer.tasks import Task
 from xformer.training.device import choose_device
+from xformer.training.graphed_step import GraphedStep
 from xformer.training.limits import check_memory
 from xformer.training.progress import Progress
 from xformer.training.resource_needs import weights_on_disk
@@ -100,6 +102,15 @@ class Run(Training):
             if not (self.updating or finished):
                 self.save_state()
             raise
+
+    def train_step(self) -> None:
+        """One update, on a GPU as one launch. Raises `TrainingError` when the loss or the gradient is not a number."""
+        self.take_step()
+
+    @cached_property
+    def take_step(self) -> Callable[[], None]:
+        """How this run takes its steps: found for the first, as a run may also be one of a stack."""
+        return GraphedStep(self).take if self.device.type == "cuda" else super().train_step
 
     def due(self) -> Progress | None:
         """Do what is due at this step, before the next: a snapshot, and a report. It is due again when an interrupt came before

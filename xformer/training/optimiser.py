@@ -49,8 +49,8 @@ class FlatAdamW:
         """Forget the gradients of the last step."""
         self.gradient.zero_()
 
-    def update(self, lr: float) -> Float[Tensor, ""]:
-        """One step along the gradients; returns their norm before clipping."""
+    def update(self, lr: float | Float[Tensor, ""]) -> Float[Tensor, ""]:
+        """One step along the gradients; returns their norm before clipping. Nothing in it waits for a GPU."""
         norm = self.gradient.norm()
         if self.clip_norm:
             self.gradient.mul_((self.clip_norm / (norm + 1e-6)).clamp(max=1.0))
@@ -94,7 +94,7 @@ class Piece:
         """t, m and v under the names that `torch.optim.AdamW` gives them."""
         return {"step": self.t, "exp_avg": self.m, "exp_avg_sq": self.v}
 
-    def update(self, lr: float) -> None:
+    def update(self, lr: float | Float[Tensor, ""]) -> None:
         """One step along the gradient."""
         update_alike([self], lr)
 
@@ -104,7 +104,7 @@ class Piece:
         return self.decay, self.config.beta1, self.config.beta2, self.config.adam_eps
 
 
-def update_alike(pieces: Sequence[Piece], lr: float) -> None:
+def update_alike(pieces: Sequence[Piece], lr: float | Float[Tensor, ""]) -> None:
     """One step along the gradients of pieces that have one recipe: on a GPU one launch for all of them."""
     decay, beta1, beta2, eps = pieces[0].recipe
     with torch.no_grad():
