@@ -79,7 +79,7 @@ def _where(entry: Entry, settings: Preset) -> str:
         ahead = "it is next" if place == 0 else f"{place} {'run comes' if place == 1 else 'runs come'} before it"
         return f"Waiting for its turn: {ahead}."
     if entry.state == "running" and entry.pid is None:
-        return "Starting its process; that takes a few seconds."
+        return "Starting its process."
     if entry.state == "running" and (done := scored(entry)) is not None:
         left = f", about {duration(done[2] * (done[1] - done[0]) / done[0])} left" if done[0] else ""
         return f"Trained. Scoring it on unseen examples: {done[0]:,} of {done[1]:,}{left}."

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -360,3 +361,19 @@ def test_the_command_line_ends_when_the_book_is_none(
     monkeypatch.setattr(worker, "tune_process", lambda: None)  # which outlasts a test
     assert worker.main(["nonsense", "--folder", str(tmp_path), "--token", "x", "--lock", "0"]) == 1
     assert capfd.readouterr().err == "There is no run 'nonsense'; it may have been deleted.\n"
+
+
+def test_a_worker_of_a_spare_lets_its_server_start_the_next_one_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    for module, name in ((worker, "work"), (worker, "reconcile"), (worker, "tune_process"), (worker.os, "close")):
+        monkeypatch.setattr(module, name, lambda *_, name=name: done.append(name))
+    monkeypatch.setattr(worker, "time", SimpleNamespace(sleep=lambda _: done.append("sleep")))
+    arguments = ["run", "--folder", str(tmp_path), "--token", "x", "--lock", "99"]
+    assert worker.main(arguments, os.getppid()) == 0
+    assert done == ["tune_process", "work", "close", "sleep", "reconcile"]
+    done.clear()
+    assert worker.main(arguments, os.getpid()) == 0  # the spare is gone, and its server with it
+    assert worker.main(arguments) == 0
+    assert done == ["tune_process", "work", "reconcile"] * 2

@@ -22,6 +22,7 @@ from xformer.training import liveness, queue
 from xformer.training.process_state import LOCK, mark_dead
 from xformer.training.run_statements import all_entries, move, where
 from xformer.training.run_store import RunStore
+from xformer.training.spare import spare
 
 LOG = "worker.log"
 UNDELETE_SECONDS = 3600.0
@@ -76,10 +77,12 @@ def _unusable(folder: Path) -> str:
 
 def _spawn(folder: Path, store: RunStore, run: str, token: str, lock: int) -> None:
     """Start the worker of a run, detached: it outlives whoever started it, and inherits the lock."""
-    command = [sys.executable, "-m", "xformer.training.worker", run, "--folder", str(store.folder.resolve())]
+    arguments = [run, "--folder", str(store.folder.resolve()), "--token", token]
     with open(folder / LOG, "ab") as log:
+        if spare.take(arguments, lock, log.fileno()):
+            return
         process = subprocess.Popen(
-            [*command, "--token", token, "--lock", str(lock)],
+            [sys.executable, "-m", "xformer.training.worker", *arguments, "--lock", str(lock)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

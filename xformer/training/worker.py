@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,15 +38,18 @@ from xformer.training.run_statements import change_peak, entry_of, insert_rows, 
 from xformer.training.run_store import RunStore
 from xformer.training.scoring import Scoring
 from xformer.training.snapshots import STATE, forget_after, forget_unfinished
+from xformer.training.spare import FLAG, serve
 from xformer.training.sweep_loop import SweepLoop
 from xformer.training.sweep_worker import train_sweep
 
+SERVER_SECONDS = 2.0
+"""In which a server notices that a device is free."""
 SAMPLES = 2_000
 """Unseen examples that a finished run is scored on."""
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Train one run to its end, or to wherever it is told to stop."""
+def main(arguments: list[str] | None = None, spare: int | None = None) -> int:
+    """Train one run to its end, or to wherever it is told to stop. `spare` is the process that has forked this one."""
     parser = argparse.ArgumentParser(prog="python -m xformer.training.worker")
     parser.add_argument("run")
     parser.add_argument("--folder", required=True)
@@ -57,6 +61,11 @@ def main(arguments: list[str] | None = None) -> int:
     open_all_along = store.database.connect()  # else each of its writes would copy the log back into the file
     try:
         work(store, options.run, options.token, options.lock)
+        if (
+            os.getppid() == spare
+        ):  # its server is there, and starts the next one sooner than a process without a spare could
+            os.close(options.lock)
+            time.sleep(SERVER_SECONDS)
         reconcile(store)  # this run has left its device; the lock goes with the process
     except RunStoreError as error:
         with suppress(OSError):  # the disk that has no room for the run store may have none for this
@@ -188,4 +197,4 @@ def _finish(store: RunStore, entry: Entry, folder: Path, command_loop: CommandLo
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve(main) if sys.argv[1:] == [FLAG] else main())
