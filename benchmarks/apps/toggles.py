@@ -17,11 +17,19 @@ def screen() -> None:
 
 
 def main() -> None:
+    from pages.shared import frame, link, notebook
     from pages.shared.resources import warm_up
 
     st.set_page_config(layout="wide")
+    st.html(ROOT / "pages/shared/page.css")
     warm_up()
-    st.navigation([st.Page(screen, title="screen", default=True)], position="hidden").run()
+    navigation = st.navigation([st.Page(screen, title="screen", default=True)], position="hidden")
+    link.begin("screen")
+    notebook.begin()
+    frame.begin()
+    navigation.run()
+    st.query_params["screen"] = "attention"
+    link.finish()
 
 
 main()
