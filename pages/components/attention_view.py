@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import streamlit as st
-from streamlit.components.v2 import component
 
+from pages.components.sent_once import SentOnce
 from xformer.viz.packed_head import messages, rider
 from xformer.viz.packing import AnyLayer, header_of
 from xformer.widgets.scripts import script, style
@@ -22,7 +22,7 @@ from xformer.widgets.scripts import script, style
 _EVENT = "choice"
 MOST_HEADS = 32
 """Of so many heads of a layer the arcs can be told to the browser."""
-_component = component("xformer_attention_view", css=style("attention_view"), js=script("attention_view", "streamlit"))
+_component = SentOnce("xformer_attention_view", css=style("attention_view"), js=script("attention_view", "streamlit"))
 SHOWN = ("both", "matrix", "arcs")
 SCALES = ("fixed", "own", "log", "rest")
 """What the colours mean: 0 to 1, up to each head's largest, a logarithm, or up to the largest besides the first key."""
@@ -91,7 +91,7 @@ def attention_view(packed: bytes, *, key: str, height: int | None = None) -> Sel
     look = (SCALES.index(told.looks.scale), SHOWN.index(told.looks.shown), told.looks.arcs)
     planes += rider((told.layer, told.head), (told.query, told.key), look, order=order, height=height or 0)
     _component(key=key, data=planes, on_choice_change=remember)
-    _component(key=f"exact_of_{key}", data=head)
+    _component.more(key=f"exact_of_{key}", data=head)
     return chosen
 
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
-from streamlit.components.v2 import component
 
+from pages.components.sent_once import SentOnce
 from xformer.widgets.scripts import script, style
 
 _EVENT = "rest"
-_component = component(
+_component = SentOnce(
     "xformer_training_player", css=style("training_player"), js=script("training_player", "streamlit")
 )
 

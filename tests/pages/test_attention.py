@@ -44,6 +44,15 @@ def sent(app: object, magic: bytes) -> bytes:
     return proto.bytes
 
 
+def test_what_changes_does_not_bring_the_script_that_draws_it(open_page: Open) -> None:
+    elements = [one.proto for one in open_page(PAGE).get("bidi_component")]  # type: ignore[attr-defined]
+    ours = [one for one in elements if one.component_name.startswith("xformer_attention_view")]
+    script, *data = sorted(ours, key=lambda one: len(one.js_content), reverse=True)
+    assert (script.bytes, len(data)) == (b"", 2)
+    assert "class AttentionView" in script.js_content
+    assert all(one.bytes and len(one.js_content + one.css_content) < 500 for one in data)
+
+
 def drawn(app: object) -> dict:
     """What the attention view is told of all heads."""
     return header_of(sent(app, b"XATT"))
