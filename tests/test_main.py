@@ -51,12 +51,48 @@ def test_train_eval_trace_and_runs_hang_together(
     assert not out.exists()
 
 
+def test_many_models_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xformer.training.process_tuning.tune_process", lambda: None)
+    options = [
+        "--out",
+        str(tmp_path),
+        "--steps",
+        "20",
+        "--score",
+        "20",
+        "--sweep",
+        "peak_lr=0.001,0.01",
+        "--seeds",
+        "2",
+    ]
+    assert main(["train", "--preset", "reverse-mirror", *options]) == 0
+    said = capsys.readouterr().out
+    assert "003  learning rate 0.01, seed 1: " in said
+    assert "4 of 4 models have come to their end" in said
+    cards = [xformer.load(tmp_path / f"{number:03d}").card for number in range(4)]
+    assert [(card["train"]["peak_lr"], card["seed"]) for card in cards] == [
+        (0.001, 0),
+        (0.001, 1),
+        (0.01, 0),
+        (0.01, 1),
+    ]
+    assert {card["figures"]["samples"] for card in cards} == {20}
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["train", "--preset", "gpt-5", "--out", "x"], "There is no preset 'gpt-5'; the presets are reverse,"),
         (["train", "--preset", "reverse", "--out", "x", "--steps", "0"], "steps must be from 1"),
         (["train", "--preset", "reverse", "--out", "{tmp}", "--resume"], "There is no run to resume"),
+        (["train", "--preset", "reverse", "--out", "x", "--seeds", "65"], "--seeds must be from 1 to 64, got 65"),
+        (["train", "--preset", "reverse", "--out", "x", "--sweep", "seed"], "--sweep must be NAME=VALUES, got 'seed'"),
+        (
+            ["train", "--preset", "reverse", "--out", "x", "--sweep", "d_model=16,32"],
+            "cannot be swept together: got 'd_model'",
+        ),
         (["train", "--preset", "reverse", "--out", "x", "--device", "toaster"], "device must be auto, cpu, cuda"),
         (["eval", "{tmp}/nowhere"], "There is no checkpoint at"),
         (["eval", MIRROR, "--samples", "0"], "--samples must be from 1"),

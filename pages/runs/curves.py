@@ -87,7 +87,7 @@ def curves_panel(entries: Sequence[Entry], rows: Mapping[str, Sequence[Mapping[s
         spec = chart_spec((state, metric, x, scale, smoothing), draw)
         wide = st.container(key=f"wide_runs_{metric}")
         wide.vega_lite_chart(spec, theme="streamlit", key=f"runs_chart_{metric}", width="stretch")
-    without = [names[entry.id] for entry in entries if not rows[entry.id]]
+    without = [names[entry.id] for entry in entries if not rows[entry.id] and entry.sweep is None]
     if without:
         st.caption(f"Without a curve: {len(without)} of the chosen runs, which have reported nothing yet.")
     return {

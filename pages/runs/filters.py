@@ -40,7 +40,7 @@ def follow_the_link(entries: Sequence[Entry], latest: Mapping[str, Any]) -> None
     st.session_state.setdefault("runs_text", st.query_params.get("find", "")[:MAX_FIND])
     asked = st.query_params.get("runs")
     if asked is None:
-        found = [entry.id for entry in entries if entry.id in latest][:4]
+        found = [entry.id for entry in entries if entry.id in latest and not entry.sweep_of][:4]
     else:
         wanted, known = [run for run in asked.split(",") if run], {entry.id for entry in entries}
         found = [run for run in wanted if run in known]

@@ -10,6 +10,7 @@ from pages.runs.messages import messages
 from pages.runs.notes import notes
 from pages.runs.selected_run import TRAIN, selected_run
 from pages.runs.state import MAX_DRAWN, runs_state
+from pages.runs.sweeps import fold
 from pages.runs.table import settings_that_differ, table
 from pages.shared import frame, run_store
 from pages.shared.escape_markdown import escape_markdown
@@ -56,14 +57,16 @@ def _runs(who: str, was_alive: bool) -> None:
     follow_the_link(entries, latest)
     every_setting = settings_that_differ(entries)
     shown = filters(entries, [*ALWAYS, *[name for name in every_setting.columns if name not in ALWAYS]])
-    settings = settings_that_differ(shown.entries)
-    table(shown, latest, settings, who)
+    folded = fold(shown)
+    settings = settings_that_differ(folded.entries)
+    table(folded, latest, settings, who)
     by_id = {entry.id: entry for entry in entries}
     state.chosen = [run for run in state.chosen if run in by_id]
     chosen = [by_id[run] for run in state.chosen]
     said_at, import_at = st.columns([5, 1], vertical_alignment="center")
     with said_at:
-        _caption(len(entries), shown.entries, chosen, len(settings.columns.drop("steps", errors="ignore")))
+        n_settings = len(settings.columns.drop("steps", errors="ignore"))
+        _caption(len(entries), shown.entries, chosen, n_settings, len(shown.entries) - len(folded.entries))
     with import_at:
         _import(who)
     link = {"runs": ",".join(state.chosen)} | shown.link
@@ -73,7 +76,7 @@ def _runs(who: str, was_alive: bool) -> None:
         with curves_at, frame.picture():
             link |= curves_panel(chosen, rows)
         with one_at:
-            selected_run(chosen, sorted({tag for entry in entries for tag in entry.tags}), who)
+            selected_run(chosen, entries, who)
         if lost := sum(store.n_rows(run) - len(found) for run, found in rows.items()):
             words = "1 report of these runs is" if lost == 1 else f"{lost:,} reports of these runs are"
             st.caption(f":material/broken_image: {words} damaged in the book of runs, and left out of the curves.")
@@ -84,12 +87,14 @@ def _runs(who: str, was_alive: bool) -> None:
         st.rerun()  # nothing left to look out for
 
 
-def _caption(n: int, found: list[Entry], chosen: list[Entry], n_settings: int) -> None:
+def _caption(n: int, found: list[Entry], chosen: list[Entry], n_settings: int, n_folded: int) -> None:
     hidden = len(chosen) - len({entry.id for entry in found} & {entry.id for entry in chosen})
     words = [f"{len(found)} of {n} runs" if len(found) < n else f"{n} run{'s' if n > 1 else ''}"]
     if len(found) > 1:
         differ = f"they differ in {n_settings} setting{'s' if n_settings > 1 else ''}, each a column at the right"
         words.append(differ if n_settings else "all with equal settings")
+    if n_folded:
+        words.append(f"{n_folded} models of sweeps not shown, tick a sweep to see its own")
     words.append(f"{len(chosen)} chosen" if chosen else "tick the boxes on the left to see curves")
     if hidden:
         words.append(f"{hidden} of them hidden by the filter")

@@ -10,6 +10,7 @@ from pages.runs.curves import labels
 from pages.runs.description import description
 from pages.runs.downloads import downloads
 from pages.runs.state import runs_state
+from pages.runs.sweeps import sweep_panel
 from pages.shared import run_commands, run_store, run_weights, screens
 from pages.shared.model_choice import choose_model
 from xformer.training.entry import DAMAGED, ELSEWHERE, RESUMABLE, Entry
@@ -17,7 +18,7 @@ from xformer.training.entry import DAMAGED, ELSEWHERE, RESUMABLE, Entry
 TRAIN = screens.file_of("train")
 
 
-def selected_run(entries: Sequence[Entry], every_tag: Sequence[str], who: str) -> None:
+def selected_run(entries: Sequence[Entry], all_entries: Sequence[Entry], who: str) -> None:
     """The panel of one of the chosen runs."""
     names = labels(entries)
     by_id = {entry.id: entry for entry in entries}
@@ -31,9 +32,9 @@ def selected_run(entries: Sequence[Entry], every_tag: Sequence[str], who: str) -
     entry = by_id[run]
     mine = run_store.may_control(entry, who)
     with st.container(border=True):
-        description(entry, mine, every_tag)
+        description(entry, mine, sorted({tag for one in all_entries for tag in one.tags}))
         _actions(entry, entries, names, mine, who)
-        _open_on(entry)
+        _open_on(entry) if entry.sweep is None else sweep_panel(entry, all_entries)
         st.button(
             "Delete",
             icon=":material/delete:",
@@ -71,7 +72,9 @@ def _actions(entry: Entry, entries: Sequence[Entry], names: dict[str, str], mine
 def _on_deleting(entry: Entry, mine: bool) -> str:
     if not mine:
         return "Only whoever started it can delete it."
-    return "Stop it first, on the Train screen." if entry.is_active else "It can be taken back for an hour."
+    if entry.is_active:
+        return "Stop it first, on the Train screen."
+    return f"It{' and its models' if entry.sweep else ''} can be taken back for an hour."
 
 
 def _open_on(entry: Entry) -> None:

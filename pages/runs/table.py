@@ -11,6 +11,7 @@ import streamlit as st
 
 from pages.runs.filters import ALWAYS, Filtered, show_all
 from pages.runs.state import runs_state
+from pages.runs.sweeps import below_their_sweeps, names_below
 from pages.shared import run_store
 from pages.shared.layout import is_dark
 from xformer.training.entry import DAMAGED, Entry
@@ -57,6 +58,9 @@ def table(shown: Filtered, latest: Mapping[str, Any], settings: pd.DataFrame, wh
             st.button("Show all runs", icon=":material/filter_alt_off:", on_click=show_all, key="runs_show_all")
         return
     lines = lined_up(entries, latest, settings, shown.by, shown.descending)
+    lines = lines.loc[below_their_sweeps(list(lines.index), entries)]
+    below = names_below(entries)
+    lines["name"] = [below.get(run, name) for run, name in lines["name"].items()]
     state.rows = list(lines.index)
     slots = state.colour_slots()
     dark = is_dark()

@@ -6,6 +6,7 @@ who the visitor is, and raises `RunStoreError` with one plain sentence for an or
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pages.shared import run_store
@@ -25,18 +26,21 @@ NOBODY = (
 )
 
 
-def start(settings: Preset, *, name: str = "", device: str = "auto") -> str:
-    """Put a run of the visitor's into the queue and return its id."""
-    return _submitted(jobs.submit, run_store.store(), settings, name=typed(name, MOST_NAME), device=device)
+def start(
+    settings: Preset, *, name: str = "", device: str = "auto", sweep: Mapping[str, Sequence[Any]] | None = None
+) -> str:
+    """Put a run of the visitor's into the queue and return its id; with `sweep`, one of many models."""
+    name = typed(name, MOST_NAME)
+    return _submitted(jobs.submit, run_store.store(), settings, name=name, device=device, sweep=sweep)
 
 
 def again(run: str, name: str) -> str:
     """A run of the visitor's with the settings of one that they see; of a private one a private one."""
     entry = run_store.entry(run)
     settings = entry.settings()
-    return _submitted(
-        jobs.submit, run_store.store(), settings, name=name, device=entry.wanted, private=bool(entry.private)
-    )
+    sweep = None if entry.sweep is None else entry.sweep["settings"]
+    how: dict[str, Any] = {"name": name, "device": entry.wanted, "private": bool(entry.private), "sweep": sweep}
+    return _submitted(jobs.submit, run_store.store(), settings, **how)
 
 
 def fork(run: str, step: int, settings: Preset, name: str) -> str:

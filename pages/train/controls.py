@@ -35,22 +35,22 @@ def controls(entry: Entry, settings: Preset, who: str) -> None:
 def _commands(entry: Entry) -> None:
     run = entry.id
     if entry.state == "running":
-        _button(
+        button(
             "Pause",
             "pause",
             lambda: run_commands.send(run, "pause"),
             disabled=entry.pid is None or scored(entry) is not None,
         )
     if entry.state == "paused":
-        _button("Step", "skip_next", lambda: run_commands.send(run, "step"), disabled=not entry.is_active)
+        button("Step", "skip_next", lambda: run_commands.send(run, "step"), disabled=not entry.is_active)
     if entry.state in ("paused", "stopped", "failed", "interrupted"):
-        _button("Resume", "play_arrow", lambda: run_commands.resume(run), type="primary")
+        button("Resume", "play_arrow", lambda: run_commands.resume(run), type="primary")
     if entry.state in ("queued", "running", "paused"):
         words = "Stop" if scored(entry) is None else "End scoring"
-        _button(words, "stop", lambda: run_commands.stop(run), key="run_stop")
+        button(words, "stop", lambda: run_commands.stop(run), key="run_stop")
 
 
-def _button(
+def button(
     words: str,
     icon: str,
     do: Callable[[], object],
@@ -59,6 +59,8 @@ def _button(
     disabled: bool = False,
     type: Literal["primary", "secondary"] = "secondary",
 ) -> None:
+    """A button that does something to a run; where it is refused, the screen says why."""
+
     def press() -> None:
         try:
             do()
@@ -86,4 +88,4 @@ def _rate(entry: Entry, settings: Preset) -> None:
         share = now / peak if peak else 0.0
         if peak:
             st.caption(f"With this peak it would be {new * share:.3g} now. What was trained so far stays.")
-        _button("Use it from the next step on", "check", lambda: run_commands.change_rate(entry.id, float(new)))
+        button("Use it from the next step on", "check", lambda: run_commands.change_rate(entry.id, float(new)))

@@ -131,7 +131,14 @@ def _seconds_a_step(model: str, batch_size: int, _settings: Preset) -> float:
 
 def _is_like(entry: Entry, settings: Preset, gpu: bool) -> bool:
     """Whether a run was trained here, on that kind of device, in steps of the same size."""
-    here = not entry.private and entry.wanted != ELSEWHERE and entry.device != ELSEWHERE and TAG not in entry.tags
+    alone = entry.sweep is None and not entry.sweep_of  # in a stack a step takes another time
+    here = (
+        alone
+        and not entry.private
+        and entry.wanted != ELSEWHERE
+        and entry.device != ELSEWHERE
+        and TAG not in entry.tags
+    )
     return (
         here
         and (entry.device or "cpu").startswith("cuda") == gpu

@@ -137,10 +137,8 @@ def _options(field: Field, form: str) -> tuple[Any, ...]:
 
 
 def _means_something(field: Field, form: str) -> bool:
-    if field.name == "train_share":
-        return _value(TASK[0], form) == "modular"
     if field.name not in ("end_token", "tied_source", "causal"):
-        return True
+        return field.name != "train_share" or _value(TASK[0], form) == "modular"
     return _value(TASK[1], form) == ("encoder-decoder" if field.name == "tied_source" else "encoder")
 
 

@@ -12,6 +12,7 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.train import fields
 from pages.train import form as form_of
 from pages.train.estimate import expected, known_runs
+from pages.train.many import Plan, Settings, name_of, spare
 from pages.train.state import start_once, train_state
 from pages.train.text_choice import text_choice
 from xformer.counting import n_parameters, parameters_by_part
@@ -35,9 +36,11 @@ def watchable(preset: Preset) -> Preset:
     return replace(preset, train=preset.train.replace(snapshot_every=min(every, preset.train.snapshot_every)))
 
 
-def start(settings: Preset, device: str, name: str, ticket: int) -> None:
-    """Put a run into the queue and show it. A callback."""
-    start_once(ticket, lambda: run_commands.start(settings, name=name, device=device))
+def start(settings: Preset, device: str, name: str, ticket: int, sweep: Settings = None) -> None:
+    """Put a run into the queue and show it; with `sweep`, a run of many models at once. A callback."""
+    if sweep is not None:
+        settings, name = spare(settings), name or name_of(settings, sweep)
+    start_once(ticket, lambda: run_commands.start(settings, name=name, device=device, sweep=sweep))
 
 
 def change(name: str) -> None:
@@ -73,7 +76,7 @@ def _base() -> Preset:
         return preset
 
 
-def own(who: str, ticket: int) -> None:
+def own(who: str, ticket: int, plan: Plan) -> None:
     """The form, what it comes to, and the button that starts it."""
     base = _base()
     form, summary = st.columns([2.4, 1], gap="large")
@@ -107,9 +110,9 @@ def own(who: str, ticket: int) -> None:
             "Start",
             type="primary",
             icon=":material/play_arrow:",
-            disabled=settings is None or not who,
+            disabled=settings is None or not who or not plan.is_good,
             on_click=start,
-            args=(settings, device, name, ticket),
+            args=(settings, device, name, ticket, plan.settings),
             width="stretch",
             key="start_own",
         )

@@ -9,13 +9,14 @@ from pages.train.run_view import run_view
 from pages.train.setup import setup
 from pages.train.shown_run import shown_run
 from pages.train.state import NEW, share, show_complaint
+from pages.train.sweep_view import sweep_view
 
 
 def page() -> None:
     who = run_store.visitor()
     entry = shown_run(who)
     if entry is not None:  # with the name of the screen in the run's own row: the room is for pictures
-        run_view(entry, who)
+        (run_view if entry.sweep is None else sweep_view)(entry, who)
         return
     st.title("Train :small[:gray[Can I watch it learn?]]", anchor=False)
     show_complaint()

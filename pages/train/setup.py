@@ -6,7 +6,9 @@ import streamlit as st
 
 from pages.shared import run_store
 from pages.train.estimate import expected_at_once, known_runs
+from pages.train.many import Plan, ask_plan
 from pages.train.own_settings import change, fill, own, start, watchable
+from pages.train.ready_sweeps import ready_sweeps
 from pages.train.state import train_state
 from xformer.counting import n_parameters
 from xformer.presets import PRESETS, Preset
@@ -30,21 +32,26 @@ def setup(who: str) -> None:
         fill(FIRST[0])
     if not run_store.is_open():
         st.caption(":material/group: Everyone on this server can watch what you train, and look at its weights.")
+    plan = ask_plan()
     entries, gpu = known_runs(), len(queue.devices()) > 1
+    if plan.settings is not None:
+        ready_sweeps(who, ticket)
     with st.container(border=True, gap="small", key="presets_first"):
         for name in FIRST:
-            _preset(PRESETS[name], who, ticket, entries, gpu)
+            _preset(PRESETS[name], who, ticket, entries, gpu, plan)
     form = st.expander("**Settings of your own**", key=OWN, on_change="rerun", icon=":material/tune:")
     if form.open:
         with form:
-            own(who, ticket)
+            own(who, ticket, plan)
+    if plan.settings is None:
+        ready_sweeps(who, ticket)
     for title, presets in grouped().items():
         words = f"**{title}** :gray[ · {', '.join(preset.title for preset in presets)}]"
         group = st.expander(words, key=group_key(title), on_change="rerun")
         if group.open:
             with group, st.container(gap="small", key=f"{group_key(title)}_of"):
                 for preset in presets:
-                    _preset(preset, who, ticket, entries, gpu)
+                    _preset(preset, who, ticket, entries, gpu, plan)
     st.caption(
         "Times are expectations: from an earlier run of the same model here, else from the training of the shipped models, "
         "perhaps on another machine. The form times a few steps on this one."
@@ -73,9 +80,9 @@ def _group(task: str) -> str:
     return "Text" if limits.is_text else "Images" if limits.is_image else OTHERS
 
 
-def _preset(preset: Preset, who: str, ticket: int, entries: list[Entry], gpu: bool) -> None:
+def _preset(preset: Preset, who: str, ticket: int, entries: list[Entry], gpu: bool, plan: Plan) -> None:
     """One preset: what it is, how long it takes, and a press to start it."""
-    is_first = preset.name == FIRST[0]
+    is_first = preset.name == FIRST[0] and plan.settings is None
     seconds = expected_at_once(watchable(preset), entries, gpu).seconds
     time = "time not known" if seconds is None else f"**about {duration(seconds)}**"
     with st.container(
@@ -91,8 +98,8 @@ def _preset(preset: Preset, who: str, ticket: int, entries: list[Entry], gpu: bo
                 type="primary" if is_first else "secondary",
                 icon=":material/play_arrow:",
                 on_click=start,
-                args=(watchable(preset), "auto", "", ticket),
-                disabled=not who,
+                args=(watchable(preset), "auto", "", ticket, plan.settings),
+                disabled=not who or not plan.is_good,
                 key=f"start_{preset.name}",
             )
             st.button(

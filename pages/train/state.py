@@ -11,6 +11,7 @@ import streamlit as st
 from pages.components.training_player import put_at
 from pages.shared.escape_markdown import escape_markdown
 from xformer.errors import XformerError
+from xformer.training.stored_sweep import Known
 
 NEW = "new"
 """What the link says, and the session holds, where a run is set up."""
@@ -38,11 +39,19 @@ class TrainState:
     """The run whose snapshots have not all been looked at yet."""
     rows: tuple[str, list[dict[str, Any]]] = ("", [])
     """A run, and its metrics as far as this visit has read them."""
+    sweep_rows: tuple[str, Known] = ("", {})
+    """A sweep, and the metrics of its models as far as this visit has read them."""
 
     def next_ticket(self) -> int:
         """A number for the buttons of this drawing."""
         self.ticket += 1
         return self.ticket
+
+    def rows_of_sweep(self, run: str) -> Known:
+        """What was read of the models of a sweep."""
+        if self.sweep_rows[0] != run:
+            self.sweep_rows = (run, {})
+        return self.sweep_rows[1]
 
 
 def train_state() -> TrainState:

@@ -67,6 +67,10 @@ OURS = {
     "embeddings/vectors.py": {"name"},
     "shared/session.py": {"title"},
     "runs/page.py": {"words"},
+    "runs/sweeps.py": {"words"},
+    "train/ready_sweeps.py": {"one.title", "one.about"},
+    "train/sweep_controls.py": {"words"},
+    "train/sweep_members.py": {"title"},
 }
 """By file, expressions that hold words of this program, in spite of their names; each was looked at."""
 

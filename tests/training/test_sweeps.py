@@ -15,12 +15,14 @@ from tests.training.at_work import claim, happenings
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE, load
 from xformer.errors import ConfigError, RunStoreError
+from xformer.tasks import texts
 from xformer.training import dispatch, jobs, sweep_loop, worker
 from xformer.training.entry import Entry
 from xformer.training.limits import Limits
 from xformer.training.run_store import RunStore
 from xformer.training.snapshots import STATE, snapshot_steps
 from xformer.training.stacked_step import StackedStep
+from xformer.training.stored_sweep import Known, StoredSweep
 from xformer.training.sweep_maps import map_steps, read_maps
 from xformer.training.sweep_members import members_of, spec
 
@@ -84,7 +86,7 @@ def test_maps_of_all_are_kept_on_the_way(store: RunStore, monkeypatch: pytest.Mo
     assert map_steps(folder) == list(range(21))
     first, last = (read_maps(folder, step) for step in (0, 20))
     assert last.shape == (3, *first.shape[1:])
-    assert np.abs(last.sum(axis=2, dtype=int) - 255).max() <= last.shape[2]  # each row is all of a query's attention
+    assert np.abs(last.sum(axis=2, dtype=int) - 253).max() <= last.shape[2]  # each row is all of a query's attention
     assert not np.array_equal(first, last)
 
 
@@ -131,6 +133,51 @@ def test_what_a_killed_process_left_is_gone_on_with_and_ends_in_the_same_bits(
         assert [row["loss"] for row in store.rows(mine.id)] == [row["loss"] for row in store.rows(theirs.id)]
         assert (store.folder_of(mine.id) / FILE).exists()
     assert map_steps(store.folder_of(run))[-1] == 20
+
+
+def test_what_has_come_of_the_models_as_tables(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = submit(store, weight_decay=[0.0, 0.5], seed=[0, 1])
+    known: Known = {}
+    assert StoredSweep(store, run, known).rows().empty
+    assert StoredSweep(store, run, known).outcomes()["solved"].isna().all()
+    with pytest.raises(RunStoreError, match="no maps of that step yet"):
+        StoredSweep(store, run).maps()
+    train(store, run, monkeypatch)
+    [one, *_] = members(store, run)
+    store.put_rows(one.id, [row | {"held_out_exact_match": 1.0} for row in store.rows(one.id) if row["step"] >= 15])
+    sweep = StoredSweep(store, run, known)
+    rows, outcomes = sweep.rows(), sweep.outcomes()
+    assert list(rows["member"].unique()) == sweep.names == list(outcomes["member"])
+    assert sweep.names[1] == "weight decay 0, seed 1"
+    assert list(rows["step"]) == [5, 10, 15, 20] * 4
+    assert list(outcomes["weight_decay"]) == [0.0, 0.0, 0.5, 0.5]
+    assert list(outcomes["solved"]) == [True, False, False, False]
+    assert outcomes["steps_to_solve"][0] == 15
+    assert outcomes["steps_to_solve"][1:].isna().all()
+    maps, names, solved = sweep.maps()
+    assert (len(maps), names, solved) == (4, ["0 · 0", "0 · 1", "0.5 · 0", "0.5 · 1"], [True, False, False, False])
+    assert sweep.maps(10)[2] == [False] * 4
+    with store.database.writing() as db:
+        db.execute("DELETE FROM metrics WHERE run = ? AND step > 10", (one.id,))  # it goes on from an earlier step
+    assert list(StoredSweep(store, run, known).rows()["step"])[:3] == [5, 10, 5]
+    assert StoredSweep(store, run, known).outcomes()["solved"][0] is False
+    with pytest.raises(RunStoreError, match="trains one model, so it is no sweep"):
+        StoredSweep(store, one.id)
+
+
+def test_of_a_text_nothing_is_solved_and_masked_cells_are_masked(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alphabet = "".join(sorted(set(texts.read("python"))))
+    words = {"name": "characters", "symbols": len(alphabet), "alphabet": alphabet, "text": "python"}
+    preset = tiny_preset("decoder", task=words | {"min_len": 8, "max_len": 8}, steps=5, log_every=5)
+    run = submit(store, preset, seed=[0, 1])
+    train(store, run, monkeypatch)
+    sweep = StoredSweep(store, run)
+    assert sweep.outcomes()[["solved", "exact_match"]].isna().all(axis=None)
+    above = np.triu(np.ones(sweep.maps()[0].shape[1:], bool), 1)
+    assert (sweep.maps()[0][:, above] == 255).all()
+    assert (sweep.maps()[0][:, ~above] <= 253).all()
 
 
 @pytest.mark.parametrize("moved", [False, True])

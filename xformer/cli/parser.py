@@ -37,6 +37,16 @@ def parser() -> Parser:
     train.add_argument("--text", help="a UTF-8 text file to learn the characters of, in place of the preset's text")
     train.add_argument("--no-snapshots", action="store_true", help="keep only the final checkpoint")
 
+    train.add_argument(
+        "--seeds", type=int, help="so many models at once, of the seeds from 0 on, each in OUT/000, OUT/001 …"
+    )
+    train.add_argument(
+        "--sweep",
+        action="append",
+        metavar="NAME=VALUES",
+        help="a model for each value, e.g. peak_lr=0.001,0.003; twice for a grid",
+    )
+
     commands.add_parser("presets", help="list what can be trained")
 
     evaluate = commands.add_parser("eval", help="score a checkpoint on unseen sequences")

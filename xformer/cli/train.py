@@ -11,6 +11,7 @@ from typing import Any
 
 from xformer.cli.numbers import check_samples, how_good
 from xformer.cli.say import fit, say
+from xformer.cli.train_many import settings_of, train_them
 from xformer.counting import n_parameters
 from xformer.errors import ConfigError, InputError
 from xformer.guarded_file import guarded
@@ -29,7 +30,10 @@ def run(options: Namespace) -> None:
     chosen = replace(chosen, train=chosen.train.replace(**changes))
     if options.text is not None:
         chosen = _with_text(chosen, options.text)
-    _train(chosen, options)
+    if settings := settings_of(options):
+        train_them(chosen, settings, options)
+    else:
+        _train(chosen, options)
 
 
 def _check_out(out: str) -> None:

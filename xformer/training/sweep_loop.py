@@ -100,11 +100,12 @@ class SweepLoop:
         return sum(run.step for run in self.runs.values())
 
     def _is_told_to_stop(self) -> bool:
+        """Whether somebody has; from then on it takes as long as it takes to keep all models."""
         self.looked = time.monotonic()
         with self.store.database.reading() as db:
-            return (
-                db.execute(
-                    "SELECT 1 FROM commands WHERE run = ? AND kind = 'stop' LIMIT 1", (self.entry.id,)
-                ).fetchone()
-                is not None
-            )
+            query = "SELECT 1 FROM commands WHERE run = ? AND kind = 'stop' LIMIT 1"
+            if db.execute(query, (self.entry.id,)).fetchone() is None:
+                return False
+        with self.store.database.writing() as db:
+            db.execute("DELETE FROM commands WHERE run = ?", (self.entry.id,))
+        return True

@@ -1,7 +1,7 @@
 """Where each model of a sweep looks, from time to time: one small map a model, of its best head, on one input for all.
 
     steps = map_steps(folder)
-    maps = read_maps(folder, steps[-1])        # uint8 [member, query, key], 255 is all of a query's attention
+    maps = read_maps(folder, steps[-1])        # uint8 [member, query, key], as in the planes of a film
 
 A file a moment, `maps/000200.npy`, never written again: what is there is whole.
 """
@@ -17,6 +17,7 @@ import torch
 from jaxtyping import UInt8
 
 from xformer.files import write_atomically
+from xformer.subjects.foreign.small_pattern import LEVELS, MASKED
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.trace import record
@@ -52,7 +53,7 @@ class MapMaker:
     def __init__(self, folder: Path, members: Sequence[Member], runs: Mapping[int, Run]) -> None:
         self.folder, self.n, self.runs = folder, len(members), dict(runs)
         self.probe = probe(members)
-        self.every = max(1, max(member.preset.train.steps for member in members) // FRAMES)
+        self.every = _round_up(max(member.preset.train.steps for member in members) / FRAMES)
         self.step = max((run.step for run in runs.values()), default=0)
         self.maps: np.ndarray | None = None
         for later in map_steps(folder):  # of a sweep that goes on, those that have left are as they were
@@ -92,9 +93,18 @@ class MapMaker:
         """Of the heads that the task is about, the map of the one that does most of it."""
         inputs = [one.to(run.device) for one in (self.probe.stream, self.probe.target) if one is not None]
         run.model.eval()
-        trace = record(run.model, *inputs, keep=["*.pattern"])
+        trace = record(run.model, *inputs, keep=["*.pattern", "*.mask"])
         run.model.train()
         scores = run.task.head_scores(trace, self.probe)
         _, path, head = max((score, path, head) for path, heads in scores.items() for head, score in enumerate(heads))
-        pattern = trace.patterns()[path][0, head]  # [query, key]
-        return (pattern * 255).nan_to_num().round().clamp(0, 255).to(torch.uint8).cpu().numpy()
+        pattern = trace.patterns()[path][0, head].nan_to_num()  # [query, key]
+        cells = (pattern * LEVELS).round().clamp(0, LEVELS)
+        if (mask := f"{path}.mask") in trace:
+            allowed = trace[mask][0].expand(len(scores[path]), *cells.shape)[head]
+            cells = cells.masked_fill(~allowed, MASKED)
+        return cells.to(torch.uint8).cpu().numpy()
+
+
+def _round_up(value: float) -> int:
+    """The next round number of steps."""
+    return next((n for n in (1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1_000) if n >= value), max(1, round(value)))

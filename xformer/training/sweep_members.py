@@ -10,7 +10,7 @@ moment on that it is finished, or stopped. Until then its files are in the folde
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 WORDS = {"peak_lr": "learning rate", "train_share": "share of pairs"}
 """What settings are called in a few words, where their titles are long."""
 MOST_SETTINGS = 2
+SHORT = 10
+"""Letters that there is always room for."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,12 @@ class Member:
     def name(self) -> str:
         """What it is called among its like: “seed 3”."""
         return ", ".join(f"{words(name)} {value:g}" for name, value in self.values.items())
+
+    @property
+    def label(self) -> str:
+        """The same where there is little room: “seed 3”, and of two settings their values."""
+        values = [f"{value:g}" for value in self.values.values()]
+        return self.name if len(values) == 1 and len(self.name) < SHORT else " · ".join(values)
 
     def folder(self, store: RunStore, sweep: str) -> Path:
         """Where its files are until it is a run."""
@@ -79,9 +87,14 @@ def members_of(entry: Entry) -> list[Member]:
     if entry.sweep is None:
         return []
     settings, ids = entry.sweep["settings"], entry.sweep["ids"]
+    return members(sweep(entry.settings(), **settings), settings, ids)
+
+
+def members(presets: Sequence[Preset], settings: Iterable[str], ids: Sequence[str] = ()) -> list[Member]:
+    """The models of a sweep over `settings`, in their order; without `ids` they are none of the run store's."""
     return [
         Member(number, run, {name: _value(one, name) for name in settings}, one)
-        for number, (run, one) in enumerate(zip(ids, sweep(entry.settings(), **settings), strict=True))
+        for number, (one, run) in enumerate(zip(presets, ids or [""] * len(presets), strict=True))
     ]
 
 

@@ -1,0 +1,269 @@
+"""Many models on the Train screen: what Start trains, how a sweep is watched, and the way from each model to every screen."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from pages.train.sweep_notes import sweep_notes
+from pages.train.sweep_pictures import STEPS
+from tests.pages.conftest import Open
+from tests.pages.test_train import PAGE, buttons, said, words
+from tests.training.test_sweeps import members, train
+from tests.training.tiny import tiny_preset
+from xformer.errors import ConfigError
+from xformer.presets import PRESETS
+from xformer.training import dispatch, jobs
+from xformer.training.ready_sweeps import READY
+from xformer.training.run_store import RunStore
+from xformer.training.stored_sweep import StoredSweep
+from xformer.training.sweep_values import SWEPT, USUAL, read_values
+from xformer.training.train_many import check_alike, sweep
+
+PRESET = tiny_preset(steps=20, log_every=5, snapshot_every=10)
+
+
+@pytest.fixture(autouse=True)
+def _no_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xformer.training.queue.next_for", lambda *_: [])
+    monkeypatch.setattr(dispatch, "reconcile", lambda _: None)
+
+
+def submit(runs: Path, **settings: Any) -> tuple[RunStore, str]:
+    store = RunStore(runs)
+    return store, jobs.submit(store, PRESET, owner="here", name="Many", sweep=settings or {"seed": [0, 1]})
+
+
+def start_all(app: AppTest) -> set[str]:
+    return {key for key in buttons(app) if key.startswith("start_sweep_")}
+
+
+@pytest.mark.parametrize("ready", READY.values(), ids=READY)
+def test_what_is_ready_to_start_can_be_trained_together(ready: Any) -> None:
+    presets = sweep(ready.preset, **ready.settings)
+    check_alike(presets)
+    assert 9 <= len(presets) <= 64
+    for name, values in ready.settings.items():
+        assert name in SWEPT
+        assert len(set(values)) == len(values) > 1
+
+
+def test_a_ready_sweep_starts_with_one_press_and_is_shown(open_page: Open, runs: Path) -> None:
+    app = open_page(PAGE)
+    assert start_all(app) == {f"start_sweep_{name}" for name in READY}
+    app.button(key="start_sweep_seeds").click().run()
+    assert not app.exception
+    (entry,) = RunStore(runs).entries()
+    assert (entry.name, entry.state) == ("Sixteen seeds of the reverser", "queued")
+    assert entry.sweep is not None
+    assert entry.sweep["settings"] == {"seed": list(range(16))}
+    assert app.query_params["run"] == entry.id
+    assert said(app) == "16 models are waiting for their turn: it is next."
+    assert "The first maps come when it starts." in words(app)
+
+
+def test_many_seeds_of_any_preset(open_page: Open, runs: Path) -> None:
+    app = open_page(PAGE)
+    app.segmented_control(key="train_way").set_value("seeds").run()
+    app.number_input(key="train_seeds").set_value(5).run()
+    app.button(key="start_reverse-mirror").click().run()
+    assert not app.exception
+    (entry,) = RunStore(runs).entries()
+    assert entry.name == f"{PRESETS['reverse-mirror'].title} × 5 seeds"
+    assert entry.sweep is not None
+    assert entry.sweep["settings"] == {"seed": [0, 1, 2, 3, 4]}
+
+
+def test_a_sweep_over_two_settings_and_what_is_wrong_with_one(open_page: Open, runs: Path) -> None:
+    app = open_page(PAGE)
+    app.segmented_control(key="train_way").set_value("sweep").run()
+    app.text_input(key="sweep_values_0_peak_lr").set_value("fast").run()
+    assert "The values of learning rate are numbers with commas between them, got 'fast'" in words(app)
+    assert app.button(key="start_reverse-small").disabled
+    app.text_input(key="sweep_values_0_peak_lr").set_value("0.001 0.003").run()
+    app.selectbox(key="sweep_name_1").set_value("peak_lr").run()
+    assert "two different ones, got learning rate twice" in words(app)
+    app.selectbox(key="sweep_name_1").set_value("warmup").run()
+    app.text_input(key="sweep_values_1_warmup").set_value("0.1; 3").run()
+    app.button(key="start_reverse-small").click().run()
+    assert "warmup must be from 0 to 1, got 3.0" in words(app)
+    app.text_input(key="sweep_values_1_warmup").set_value("0.1; 0.2").run()
+    app.button(key="start_reverse-small").click().run()
+    (entry,) = RunStore(runs).entries()
+    assert entry.name == "Reverse, two layers, one head: learning rate × warm-up"
+    assert entry.sweep is not None
+    assert entry.sweep["settings"] == {"peak_lr": [0.001, 0.003], "warmup": [0.1, 0.2]}
+
+
+def test_more_models_than_this_server_allows_are_refused_in_a_sentence(
+    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XFORMER_MAX_MODELS", "15")
+    app = open_page(PAGE)
+    app.button(key="start_sweep_seeds").click().run()
+    assert "This run trains 16 models at once, and this server allows 15; choose fewer values." in words(app)
+    assert RunStore(runs).entries() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "values"),
+    [
+        ("seed", "0-3", [0, 1, 2, 3]),
+        ("seed", "0 .. 2, 7", [0, 1, 2, 7]),
+        ("seed", "4,4;5", [4, 5]),
+        ("peak_lr", "1e-3, 0.003", [0.001, 0.003]),
+    ],
+)
+def test_values_as_they_are_typed(name: str, text: str, values: list[float]) -> None:
+    assert read_values(name, text) == values
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("seed", ""), ("seed", "1.5"), ("seed", "3-1"), ("peak_lr", "nan"), ("peak_lr", "0-3")],
+)
+def test_values_that_are_none(name: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"with commas between them, got '.*'; for example"):
+        read_values(name, text)
+
+
+def test_more_values_than_anybody_can_mean() -> None:
+    with pytest.raises(ConfigError, match="has at most 1,000 values, got more in '0-9999999999'; for example 0-3"):
+        read_values("seed", "0-9999999999")
+
+
+def test_what_is_suggested_can_be_swept() -> None:
+    for name in SWEPT:
+        assert len(sweep(PRESETS["modular"], **{name: read_values(name, USUAL[name])})) > 1
+
+
+def test_a_finished_sweep_with_its_pictures_and_the_way_to_each_model(
+    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, run = submit(runs, weight_decay=[0.0, 0.5], seed=[0, 1])
+    train(store, run, monkeypatch)
+    app = open_page(PAGE, run=run)
+    assert not app.exception
+    assert said(app).startswith("Finished: 4 models, ")
+    assert len(app.get("vega_lite_chart")) == 3
+    table = app.dataframe[0].value
+    assert list(zip(table["weight decay"], table["seed"], strict=True)) == [(0, 0), (0, 1), (0.5, 0), (0.5, 1)]
+    assert "0 of 4 models** got 99% of 8 held-out inputs right." in words(app)
+    steps = app.select_slider(key=f"sweep_step_{run}")
+    assert steps.value == 20
+    app = steps.set_value(5).run()
+    app = app.segmented_control(key="sweep_measure").set_value(STEPS).run()
+    assert not app.exception
+    code = next(block.value for block in app.code if "StoredSweep" in block.value)
+    ast.parse(code)
+    for line in (
+        f'sweep = StoredSweep(RunStore(runs), "{run}")',
+        "viz.map_grid(*sweep.maps(5)",
+        "measure='steps to solve'",
+    ):
+        assert line in code
+    app.button(key="sweep_open_film").click().run()
+    assert not app.exception
+    assert app.query_params["run"] == members(store, run)[0].id
+    assert said(app).startswith("Finished at step 20 of 20")
+
+
+def test_a_sweep_that_goes_on_says_nothing_of_how_it_ends(
+    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, run = submit(runs, steps=[5, 20], seed=[0, 1])
+    seen: list[AppTest] = []
+    train(store, run, monkeypatch, {12: lambda: seen.append(open_page(PAGE, run=run))})
+    [app] = seen
+    assert not app.exception
+    assert said(app) == "Training 2 of 4 models together on the CPU: step 12 of 20, 2 have left the stack."
+    assert "0 of 4 models** got 99% of 8 held-out inputs right, 2 are not decided." in words(app)
+    assert {"run_stop", "run_new"} <= buttons(app)
+    assert not {"run_pause", "run_resume", "run_rate"} & buttons(app)
+
+
+def test_a_stop_and_what_it_leaves(open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, run = submit(runs)
+    train(store, run, monkeypatch, {12: lambda: open_page(PAGE, run=run).button(key="run_stop").click().run()})
+    app = open_page(PAGE, run=run)
+    assert said(app) == (
+        "Stopped at step 13 of 20; 0 of 2 models had come to their end. Resume goes on with all that were stopped; each of "
+        "them can also be resumed by itself."
+    )
+    app.button(key="run_resume").click().run()
+    assert not app.exception
+    assert store.entry(run).state == "queued"
+
+
+def test_what_is_said_of_a_sweep_holds() -> None:
+    class Sweep:
+        is_judged = True
+        members = (type("Member", (), {"values": {"weight_decay": 0.0, "seed": 0}})(),)
+        entry = type("Entry", (), {"train": {"held_out": 8, "target": 1.0}})()
+
+    def notes(solved: list[bool | None], steps: list[float]) -> str:
+        table = {
+            "weight_decay": [0.0, 0.0, 1.0, 1.0],
+            "solved": solved,
+            "steps_to_solve": steps,
+            "member": list("abcd"),
+        }
+        one: Any = Sweep()
+        assert isinstance(one, Sweep)
+        return "\n".join(sweep_notes(one, pd.DataFrame(table).astype({"solved": object})))
+
+    none = float("nan")
+    assert "none has come so far" in notes([None] * 4, [none] * 4)
+    found = notes([True, True, False, False], [100, 300, none, none])
+    assert "**2 of 4 models** got 100% of 8 held-out inputs right." in found
+    assert "**a** at step 100, the last of them **b** at step 300: 3.0 × as many" in found
+    assert "With a weight decay of 0 all that are decided solved it, with 1 none." in found
+    assert "With a" not in notes([True, False, False, False], [100, none, none, none])
+    assert "With a" not in notes([True, None, False, None], [100, none, none, none])  # one of each is no pattern
+    assert "1 of 4 models** got 100% of 8 held-out inputs right, 2 are not decided." in notes(
+        [True, None, False, None], [100, none, none, none]
+    )
+    assert "The first" not in notes([True, True, False, False], [100, 100, none, none])
+
+
+def test_only_what_is_new_is_read_again(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, run = submit(runs)
+    train(store, run, monkeypatch)
+    known: dict[str, list[dict[str, Any]]] = {}
+    StoredSweep(store, run, known)
+    for rows in known.values():
+        rows[0]["loss"] = -1.0  # were it read again, this would be gone
+    assert set(StoredSweep(store, run, known).rows().groupby("member")["loss"].first()) == {-1.0}
+
+
+RUNS = "pages/runs/page.py"
+
+
+def test_the_models_of_a_sweep_stand_below_it_in_the_table_of_runs(
+    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, run = submit(runs)
+    train(store, run, monkeypatch)
+    store.add(PRESET, owner="here", name="later")
+    app = open_page(RUNS)
+    assert not app.exception
+    assert list(app.dataframe[0].value["name"]) == ["later", "Many"]
+    assert "2 models of sweeps not shown, tick a sweep to see its own" in words(app)
+    app = open_page(RUNS, find="seed")
+    assert list(app.dataframe[0].value["name"]) == ["Many · seed 1", "Many · seed 0"]
+    app = open_page(RUNS, runs=run)
+    assert list(app.dataframe[0].value["name"]) == ["later", "Many", "↳ seed 1", "↳ seed 0"]
+    assert "A sweep of 2 models; 2 of them are runs of their own" in words(app)
+    app.button(key=f"runs_models_{run}").click().run()
+    assert not app.exception
+    assert set(app.query_params["runs"].split(",")) == {run, *(one.id for one in members(store, run))}
+    app = open_page(RUNS, runs=run)
+    app.button(key=f"runs_delete_{run}").click().run()
+    assert list(app.dataframe[0].value["name"]) == ["later"]
+    app.button(key="runs_undo").click().run()
+    assert len(store.entries()) == 4

@@ -1,0 +1,132 @@
+"""What has come of the models of a sweep so far, as what the pictures of many models are drawn from.
+
+sweep = StoredSweep(RunStore("checkpoints/runs"), "3fa9c1d2")
+viz.training_fan(sweep.rows(), metric="loss")
+viz.sweep_outcome(sweep.outcomes(), x="peak_lr", y="seed")
+viz.map_grid(*sweep.maps())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from xformer.errors import RunStoreError
+from xformer.training.entry import Entry
+from xformer.training.latest_metrics import exact_match, has_no_answer
+from xformer.training.metrics_row import metrics_row
+from xformer.training.run_store import RunStore
+from xformer.training.sweep_maps import Maps, map_steps, read_maps
+from xformer.training.sweep_members import goal, members_of
+
+METRICS = ("loss", "held_out_loss", "held_out_exact_match", "held_out_token_accuracy", "gradient_norm", "learning_rate")
+Known = dict[str, list[dict[str, Any]]]
+"""The rows of each model that have been read already."""
+
+
+class StoredSweep:
+    """A sweep of the run store, as it stands now. `known` is what was read of it before: only what is new is read again.
+
+    Raises `RunStoreError` where there is no such sweep.
+    """
+
+    def __init__(self, store: RunStore, run: str, known: Known | None = None) -> None:
+        self.store, self.entry = store, store.entry(run)
+        if self.entry.sweep is None:
+            raise RunStoreError(f"The run “{self.entry.name}” trains one model, so it is no sweep.")
+        self.members = members_of(self.entry)
+        self.names = [member.name for member in self.members]
+        self.runs: dict[str, Entry] = {one.id: one for one in store.entries() if one.sweep_of == run}
+        """The models that have become runs, by their ids."""
+        self.rows_of = {} if known is None else known
+        with store.database.reading() as db:
+            for member in self.members:
+                self._read(db, member.id)
+
+    def _read(self, db: Any, member: str) -> None:
+        rows, query = self.rows_of.setdefault(member, []), "SELECT step, row FROM metrics WHERE run = ? AND step > ?"
+        last = db.execute("SELECT max(step) AS step FROM metrics WHERE run = ?", (member,)).fetchone()["step"]
+        if rows and (last is None or last < rows[-1]["step"]):  # it goes on from an earlier step
+            rows.clear()
+        found = db.execute(f"{query} ORDER BY step", (member, rows[-1]["step"] if rows else -1))
+        rows.extend(row for row in (metrics_row(cell["step"], cell["row"]) for cell in found) if row)
+
+    def rows(self) -> pd.DataFrame:
+        """A row a report: the member by its name, the step, and the metrics."""
+        found = [
+            {"member": member.name, "step": row["step"]} | {name: row.get(name) for name in METRICS}
+            for member in self.members
+            for row in self.rows_of[member.id]
+        ]
+        table = pd.DataFrame(found, columns=["member", "step", *METRICS])
+        return table.astype(dict.fromkeys(METRICS, float))
+
+    def outcomes(self) -> pd.DataFrame:
+        """A row a member: its settings, how far it is, and whether it has solved its task: missing while nobody can know.
+
+        It has from the first report on in which its exact match on unseen examples reaches the goal; it has not where it has
+        come to its end without.
+        """
+        lines = []
+        for member in self.members:
+            rows, run = self.rows_of[member.id], self.runs.get(member.id)
+            step = self._solved_at(member.id)
+            over = run is not None and run.state in ("finished", "failed")
+            lines.append(
+                {
+                    "member": member.name,
+                    "run": "" if run is None else run.id,
+                    **member.values,
+                    "state": "training" if run is None else run.state,
+                    "step": rows[-1]["step"] if rows else 0,
+                    "exact_match": self._exact_match(rows, run),
+                    "loss": rows[-1].get("loss", np.nan) if rows else np.nan,
+                    "solved": True if step is not None else False if over and self.is_judged else None,
+                    "steps_to_solve": np.nan if step is None else float(step),
+                }
+            )
+        return pd.DataFrame(lines).astype({"solved": object, "steps_to_solve": float, "exact_match": float})
+
+    def map_steps(self) -> list[int]:
+        """The steps of which there are maps."""
+        return map_steps(self.store.folder_of(self.entry.id))
+
+    def maps(self, step: int | None = None) -> tuple[Maps, list[str], list[bool]]:
+        """The map of each member's best head at a step, the latest unless given, its label, and whether it had solved the task
+        by then. Raises `RunStoreError` where there is none."""
+        steps = self.map_steps()
+        chosen = steps[-1] if step is None and steps else step
+        try:
+            found = read_maps(self.store.folder_of(self.entry.id), -1 if chosen is None else chosen)
+        except (OSError, ValueError):
+            raise RunStoreError(f"The sweep “{self.entry.name}” has no maps of that step yet.") from None
+        if len(found) != len(self.members):
+            raise RunStoreError(f"The maps of the sweep “{self.entry.name}” are those of other models.")
+        solved = [self._solved_at(member.id) for member in self.members]
+        return (
+            found,
+            [member.label for member in self.members],
+            [at is not None and at <= (chosen or 0) for at in solved],
+        )
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether anything is right or wrong in what the models do: of a text nothing is."""
+        return not has_no_answer(self.entry)
+
+    def _solved_at(self, member: str) -> int | None:
+        return solved_at(self.rows_of[member], goal(self.entry)) if self.is_judged else None
+
+    def _exact_match(self, rows: Sequence[Mapping[str, Any]], run: Entry | None) -> float:
+        share = None
+        if rows or run is not None:
+            share = exact_match(run or self.entry, rows[-1] if rows else {})
+        return float("nan") if share is None else share
+
+
+def solved_at(rows: Sequence[Mapping[str, Any]], share: float) -> int | None:
+    """The step of the first report with so much exact match; None where there is none."""
+    return next((row["step"] for row in rows if (row.get("held_out_exact_match") or 0.0) >= share), None)
