@@ -96,12 +96,27 @@ modular = xformer.read("checkpoints/modular", "7 12")
     ),
     "Train": (
         """
+import numpy as np
+import pandas as pd
 from xformer.viz.training import metrics_frame
 
 card = xformer.load("checkpoints/reverse").card
 metrics = metrics_frame(card["curve"])
+
+several = xformer.sweep("reverse-mirror", peak_lr=[0.001, 0.003, 0.01, 0.03], seed=range(3))
+reports = [one for one in xformer.train_many(several) if one.progress]  # of a run of the app: StoredSweep(…).rows()
+rows = pd.DataFrame([{"member": one.number, **one.progress.row()} for one in reports])
+won = rows[rows["held_out_exact_match"] >= 0.99].groupby("member")["step"].min()
+outcomes = pd.DataFrame({"rate": [one.train.peak_lr for one in several], "seed": [one.train.seed for one in several]})
+outcomes = outcomes.assign(solved=outcomes.index.isin(won.index), steps_to_solve=won.reindex(outcomes.index))
+maps = np.rint(253 * reading["encoder.2.attn.pattern"][0].numpy()).astype("uint8")  # of a run of the app: its maps()
 """,
-        ('viz.metric_curves(metrics, what="loss", steps=card["step"])',),
+        (
+            'viz.metric_curves(metrics, what="loss", steps=card["step"])',
+            "viz.training_fan(rows)",
+            'viz.sweep_outcome(outcomes, x="seed", y="rate", measure="steps to solve")',
+            'viz.map_grid(maps, ["head 1", "head 2", "head 3", "head 4"], [False, True, False, False])',
+        ),
     ),
     "Compare": (
         """

@@ -69,6 +69,8 @@ __getattr__, __dir__, __all__ = attach(
         "spectrum": "number_waves",
         "steered": "steering",
         "survey": "neuron_survey",
+        "sweep_outcome": "many_runs",
+        "training_fan": "many_runs",
         "vectors": "embeddings",
         "why": "score_parts",
     },

@@ -1,0 +1,160 @@
+"""Draw many models that are trained alike: all their curves as a fan, and which settings solved the task as a map.
+
+viz.training_fan(rows, metric="loss")
+viz.sweep_outcome(outcomes, x="peak_lr", y="weight_decay", measure="share solved")
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from xformer.analysis.many_runs import curves_of_all
+from xformer.analysis.many_runs import sweep_outcome as outcome_table
+from xformer.analysis.many_runs import training_fan as fan_table
+from xformer.viz import theme
+from xformer.viz.residual import row_height, written
+from xformer.viz.training import domain_of, every_nth
+
+Measure = Literal["share solved", "steps to solve"]
+METRICS = {
+    "held_out_exact_match": "exact match, held out",
+    "held_out_token_accuracy": "tokens right, held out",
+    "loss": "loss, nats a token",
+    "held_out_loss": "held-out loss, nats a token",
+    "gradient_norm": "gradient norm",
+}
+SHARES = ("held_out_exact_match", "held_out_token_accuracy")
+DRAWN = 120
+"""Steps of each thin line: more is finer than a pixel where there are sixteen of them."""
+
+
+def training_fan(
+    rows: pd.DataFrame,
+    *,
+    metric: str = "held_out_exact_match",
+    steps: int | None = None,
+    log: bool = False,
+    height: int = 260,
+    dark: bool = False,
+) -> alt.LayerChart:
+    """`analysis.training_fan`: the median of all members as a thick line, half of them in the dark band and four fifths in the
+    light one, each one as a thin line. `steps` is where the axis ends, the last of all reports by itself."""
+    fan = every_nth(fan_table(rows, metric=metric), DRAWN)
+    wide = curves_of_all(rows, metric=metric)
+    wide = wide.loc[wide.index.isin(fan["step"])]
+    each = wide.melt(ignore_index=False, var_name="member", value_name="value").dropna().reset_index()
+    share, title = metric in SHARES, METRICS.get(metric, metric)
+    log = log and not share
+    if log:
+        each, fan = each[each["value"] > 0], fan[fan["low"] > 0]
+    domain = (0.0, 1.0) if share else domain_of(each, ["value"], log)
+    last = steps or int(max([1, *fan["step"]]))
+    x = alt.X("step:Q", title="step", scale=alt.Scale(domain=[0, last], nice=False), axis=alt.Axis(format=",d"))
+    axis = alt.Axis(format=".0%" if share else ".3~g", tickCount=5)
+    y_scale: Any = alt.Scale(domain=domain, type="log" if log else "linear", nice=False, clamp=True)
+    hue, shown = theme.head_hue(0, dark), ".2%" if share else ".4g"
+
+    def y(column: str) -> alt.Y:
+        return alt.Y(f"{column}:Q", title=title, scale=y_scale, axis=axis)
+
+    names = {"high": "90 %", "upper": "75 %", "median": "median", "lower": "25 %", "low": "10 %"}
+    hover = [alt.Tooltip("step:Q", format=","), alt.Tooltip("members:Q", title="members")]
+    hover += [alt.Tooltip(f"{name}:Q", title=said, format=shown) for name, said in names.items()]
+    base = alt.Chart(fan).encode(x)
+    one = [
+        alt.Tooltip("member:N"),
+        alt.Tooltip("step:Q", format=","),
+        alt.Tooltip("value:Q", title=title, format=shown),
+    ]
+    near = alt.selection_point(
+        nearest=True, on="pointermove", clear="pointerout", fields=["step"], empty=False, name="near"
+    )
+    rule = alt.condition(near, alt.value(0.35), alt.value(0.0))
+    return alt.layer(
+        base.mark_area(opacity=0.13, color=hue).encode(y("low"), alt.Y2("high:Q")),
+        base.mark_area(opacity=0.22, color=hue).encode(y("lower"), alt.Y2("upper:Q")),
+        alt.Chart(each)
+        .mark_line(strokeWidth=1, opacity=0.45, color=theme.pick(theme.TEXT, dark))
+        .encode(x, y("value"), alt.Detail("member:N"), tooltip=one),
+        base.mark_line(strokeWidth=3, color=hue).encode(y("median")),
+        base.mark_rule(color=theme.pick(theme.TEXT, dark))
+        .encode(opacity=alt.OpacityValue(**rule), tooltip=hover)
+        .add_params(near),
+    ).properties(height=height)
+
+
+def sweep_outcome(
+    outcomes: pd.DataFrame,
+    *,
+    x: str,
+    y: str | None = None,
+    measure: Measure = "share solved",
+    x_title: str | None = None,
+    y_title: str | None = None,
+    dark: bool = False,
+) -> alt.LayerChart:
+    """`analysis.sweep_outcome` as a map, a cell a pair of settings: the share of members that solved the task, or after how
+    many steps they did (the median of those that did). Cells where nobody has finished, or solved it, are grey."""
+    table = outcome_table(outcomes, x=x, y=y)
+    column = "share_solved" if measure == "share solved" else "steps_to_solve"
+    values = table[column].to_numpy(dtype=float)
+    known = np.isfinite(values)
+    stops = theme.sequential(dark)
+    low, high = (0.0, 1.0) if column == "share_solved" else (0.0, float(max([1.0, *values[known]])))
+    places = np.clip(np.where(known, values, 0) / high, 0, 1) * (len(stops) - 1)
+    data = table.assign(
+        column=[_number(value) for value in table[x]],
+        row=[_number(value) for value in table[y]] if y else "",
+        value=values,
+        known=known,
+        words=[_words(cell, column) for cell in table.to_dict("records")],
+        ink=[
+            theme.ink(stops[round(place)]) if is_known else theme.ink(theme.pick(theme.MASKED, dark))
+            for place, is_known in zip(places, known, strict=True)
+        ],
+    )
+    columns, rows = (list(dict.fromkeys(data[name])) for name in ("column", "row"))
+    click = alt.selection_point(name="cell", fields=["column", "row"], on="click", clear=False)
+    title = "solved" if column == "share_solved" else "steps"
+    colour = alt.Color(
+        "value:Q",
+        scale=alt.Scale(**theme.vega_scale(stops, low, high)),
+        legend=alt.Legend(
+            title=title, format=".0%" if column == "share_solved" else ",d", gradientLength=120, tickCount=3
+        ),
+    )
+    grey = alt.condition("datum.known", colour, alt.value(theme.pick(theme.MASKED, dark)))
+    beside = alt.Axis(labelOverlap=False, labelLimit=160)
+    base = alt.Chart(data).encode(
+        alt.X(
+            "column:N",
+            sort=columns,
+            title=x_title or x,
+            axis=alt.Axis(labelAngle=0 if len(columns) <= 8 else -50, orient="top"),
+        ),
+        alt.Y("row:N", sort=rows, title=(y_title or y) if y else None, axis=beside if y else None),
+    )
+    tooltip = [alt.Tooltip("column:N", title=x_title or x)]
+    tooltip += [alt.Tooltip("row:N", title=y_title or y)] if y else []
+    tooltip += [alt.Tooltip("solved:Q"), alt.Tooltip("decided:Q", title="finished"), alt.Tooltip("members:Q")]
+    tooltip += [alt.Tooltip("steps_to_solve:Q", title="steps to solve", format=",.0f")]
+    cells = base.mark_rect(stroke=theme.pick(theme.BACKGROUND, dark), strokeWidth=1, cursor="pointer")
+    layers: list[Any] = [cells.encode(color=alt.ColorValue(**grey), tooltip=tooltip).add_params(click)]
+    if len(columns) <= 16:
+        layers.append(base.mark_text(fontSize=12).encode(color=written(), text=alt.Text("words:N")))
+    return alt.layer(*layers).properties(height=max(44, row_height(len(rows))) * len(rows) + 60)
+
+
+def _number(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, int | float | np.number) else str(value)
+
+
+def _words(cell: dict[Any, Any], column: str) -> str:
+    """What stands in a cell: how many solved it, or after how many steps."""
+    if column == "share_solved":
+        return f"{cell['solved']} of {cell['decided']}" if cell["decided"] else "…"
+    return f"{cell['steps_to_solve']:,.0f}" if np.isfinite(cell["steps_to_solve"]) else "—"
