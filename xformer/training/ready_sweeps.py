@@ -44,15 +44,15 @@ def _rates() -> ReadySweep:
 
 def _generalise() -> ReadySweep:
     base = preset("modular")
-    p = 31
+    p = 43
     model = base.model.replace(vocab_size=p + 3, start_token=p + 2, end_token=p + 1)
-    train = base.train.replace(steps=3_000, batch_size=256, held_out=512, log_every=50)
+    train = base.train.replace(steps=1_500, batch_size=256, held_out=512, decay="none", target=0.9)
     return ReadySweep(
         "generalise",
         "Weight decay × share of pairs",
         f"Addition modulo {p}, scored on pairs that training never showed: when is the rule found, not only the pairs?",
         replace(base, title=f"Addition modulo {p}", model=model, task=base.task.replace(symbols=p), train=train),
-        {"weight_decay": (0.0, 0.3, 1.0, 3.0), "train_share": (0.3, 0.5, 0.7, 0.9)},
+        {"weight_decay": (0.0, 0.3, 1.0), "train_share": (0.6, 0.7, 0.8, 0.9)},
     )
 
 
