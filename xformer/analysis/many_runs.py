@@ -6,6 +6,9 @@ analysis.sweep_outcome(outcomes, x="peak_lr", y="weight_decay")
 
 from __future__ import annotations
 
+from collections import defaultdict
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -45,16 +48,20 @@ def sweep_outcome(outcomes: pd.DataFrame, *, x: str, y: str | None = None) -> pd
     it.
     """
     axes = [x] if y is None else [x, y]
+    groups: dict[tuple[Any, ...], list[dict[Any, Any]]] = defaultdict(list)
+    for member in outcomes.sort_values(axes, kind="stable").to_dict("records"):
+        groups[tuple(member[axis] for axis in axes)].append(member)
     cells = []
-    for settings, members in outcomes.groupby(axes, sort=True, dropna=False):
-        solved = members["solved"].dropna().astype(bool)
-        steps = members.loc[solved.index[solved], "steps_to_solve"].astype(float)
+    for settings, members in groups.items():
+        decided = [one for one in members if one["solved"] in (True, False)]
+        steps = [one["steps_to_solve"] for one in decided if one["solved"] and np.isfinite(one["steps_to_solve"])]
+        n_solved = sum(bool(one["solved"]) for one in decided)
         cells.append(
             {
                 **dict(zip(axes, settings, strict=True)),
-                "members": len(members), "decided": len(solved), "solved": int(solved.sum()),
-                "share_solved": solved.mean() if len(solved) else np.nan,
-                "steps_to_solve": steps.median() if steps.notna().any() else np.nan,
+                "members": len(members), "decided": len(decided), "solved": n_solved,
+                "share_solved": n_solved / len(decided) if decided else np.nan,
+                "steps_to_solve": float(np.median(steps)) if steps else np.nan,
             }
         )  # fmt: skip
     return pd.DataFrame(cells)

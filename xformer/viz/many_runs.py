@@ -40,12 +40,12 @@ def training_fan(
     log: bool = False,
     height: int = 260,
     dark: bool = False,
-) -> alt.LayerChart:
+) -> alt.LayerChart | alt.FacetChart:
     """`analysis.training_fan`: the median of all members as a thick line, half of them in the dark band and four fifths in the
     light one, each one as a thin line. `steps` is where the axis ends, the last of all reports by itself."""
     fan = every_nth(fan_table(rows, metric=metric), DRAWN)
     wide = curves_of_all(rows, metric=metric)
-    wide = wide.loc[wide.index.isin(fan["step"])]
+    wide = wide.loc[wide.index.isin(fan["step"].tolist())]
     each = wide.melt(ignore_index=False, var_name="member", value_name="value").dropna().reset_index()
     share, title = metric in SHARES, METRICS.get(metric, metric)
     log = log and not share
@@ -96,7 +96,7 @@ def sweep_outcome(
     x_title: str | None = None,
     y_title: str | None = None,
     dark: bool = False,
-) -> alt.LayerChart:
+) -> alt.LayerChart | alt.FacetChart:
     """`analysis.sweep_outcome` as a map, a cell a pair of settings: the share of members that solved the task, or after how
     many steps they did (the median of those that did). Cells where nobody has finished, or solved it, are grey."""
     table = outcome_table(outcomes, x=x, y=y)

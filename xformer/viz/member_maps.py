@@ -34,7 +34,7 @@ def map_grid(
     *,
     chosen: int | None = None,
     dark: bool = False,
-) -> alt.LayerChart:
+) -> alt.LayerChart | alt.FacetChart:
     """A map a member in rows of at most eight, under its name; rows of a map are queries, columns are keys.
 
     Cells are bytes as in a film's planes: a weight w from 0 to 1 is round(253 w), 254 is no number, 255 is masked. A member
