@@ -1,4 +1,4 @@
-"""The app: `python app.py` serves it; each visit warms up once, then hands over to the page that was asked for.
+"""The app: `python app.py` serves it; each visit waits until all is loaded, then hands over to the page that was asked for.
 
 Streamlit runs this file for each visit; before that, the same file as a module says what the server is made of.
 """
@@ -10,21 +10,23 @@ import streamlit as st
 from streamlit import runtime
 from streamlit.runtime.scriptrunner import StopException
 
+from pages.shared import loading
+
 HERE = Path(__file__).parent
 
 
 def main() -> None:
-    from pages.shared import frame, link, notebook, screens
-    from pages.shared.picture import panel
-    from pages.shared.resources import warm_up
-
     st.set_page_config(page_title="xformer", page_icon=str(HERE / "pages/shared/icon.png"), layout="wide")
     st.html(HERE / "pages/shared/page.css")
     st.html(
         f"<script>{(HERE / 'pages/shared/history.js').read_text(encoding='utf-8')}</script>",
         unsafe_allow_javascript=True,
     )
-    warm_up()
+    loading.wait()
+
+    from pages.shared import frame, link, notebook, screens
+    from pages.shared.picture import panel
+
     screen = st.navigation(screens.navigation())
     link.begin(screen.url_path)
     notebook.begin()
@@ -34,6 +36,7 @@ def main() -> None:
     def finish() -> None:
         link.finish()
         frame.offer(there[screen.url_path or next(iter(there))])
+        loading.drawn.set()
 
     try:
         panel(screen.run)
@@ -44,12 +47,8 @@ def main() -> None:
 
 
 def serve() -> None:
-    """Start the server with everything imported, so that no visitor waits for it."""
-    import altair  # noqa: F401
-    import pandas  # noqa: F401
+    """Start the server."""
     from streamlit.web import cli
-
-    import xformer  # noqa: F401
 
     sys.argv = ["streamlit", "run", str(HERE / "app.py"), *sys.argv[1:]]
     cli.main()
@@ -68,3 +67,4 @@ else:
     # a deep link such as /attention does not exist, and says "Page not found" before app.py has run. It is not one.
     PagesManager.uses_pages_directory = False
     app = st.App(HERE / "app.py", middleware=guards())
+    loading.begin()

@@ -17,12 +17,14 @@ def screen() -> None:
 
 
 def main() -> None:
-    from pages.shared import frame, link, notebook
-    from pages.shared.resources import warm_up
+    from pages.shared import loading
 
     st.set_page_config(layout="wide")
     st.html(ROOT / "pages/shared/page.css")
-    warm_up()
+    loading.wait()
+
+    from pages.shared import frame, link, notebook
+
     navigation = st.navigation([st.Page(screen, title="screen", default=True)], position="hidden")
     link.begin("screen")
     notebook.begin()

@@ -1,19 +1,15 @@
-"""What all visitors share: the imports, and what models said recently. Models are read-only; what one said belongs to a key."""
+"""What all visitors share: what models said recently. Models are read-only; what one said belongs to a key."""
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-import streamlit as st
 import torch
-from altair.utils import schemapi
 
-from pages.shared import run_store
 from pages.shared.byte_cache import budget, shared
 from pages.shared.models import shipped, subject, usable
 from pages.shared.patience import Step
@@ -37,27 +33,13 @@ def mask_words(mask: str) -> list[str]:
     return [] if mask == MASKS[0] else [f"{mask} mask"]
 
 
-@st.cache_resource(show_spinner=False)
-def warm_up() -> bool:
-    """Pay once for what every visitor needs, then keep the garbage collector from walking over it after every rerun.
-
-    Streamlit collects after each script run; with torch and the chart libraries imported that takes ~200 ms, unless what
-    is there by now is frozen.
-    """
-    # The models are small: a second thread costs more than it gives, and visitors share the cores.
-    torch.set_num_threads(1)
-    schemapi.disable_debug_mode()  # Altair checks the parts of a chart when they are made, then the whole: once is enough
+def run_each_model_once() -> None:
+    """The first run of a model is slower than all later ones."""
     for name in shipped():
         if usable(name) is None:
             of = subject(name).input
             with suppress(InputError):  # it may be too large for what this server allows
-                decoded(
-                    name, of.read(of.default if of.missing else of.random(0))
-                )  # the first run of a model is slower than all later ones
-    run_store.start_reconciler()
-    gc.collect()
-    gc.freeze()
-    return True
+                decoded(name, of.read(of.default if of.missing else of.random(0)))
 
 
 def check_memory(name: str, source: tuple[int, ...]) -> None:

@@ -177,6 +177,18 @@ def test_there_is_none_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) ->
     assert is_gone(pid)
 
 
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_where_there_is_no_gpu_it_yields_to_everyone(
+    kept: Callable[..., Spare], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_gpu: bool
+) -> None:
+    (tmp_path / "gpu").touch()
+    monkeypatch.setattr(spare, "GPUS", ("/nowhere", str(tmp_path / "gpu"))[: 1 + has_gpu])
+    process = kept().process
+    assert process is not None
+    usual = os.sched_getscheduler(0)
+    assert os.sched_getscheduler(process.pid) == (usual if has_gpu else os.SCHED_IDLE)
+
+
 def test_a_process_with_several_threads_forks_nothing(kept: Callable[..., Spare]) -> None:
     one = kept(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(1e4,), daemon=True).start()\n" + WORKER

@@ -31,6 +31,8 @@ SIZE = 300 * 10**6
 """A process that has torch imported."""
 PLENTY, SHORT = 6 * SIZE, 3 * SIZE
 """Free memory with which one is started, and without which one is given up."""
+GPUS = ("/dev/nvidiactl", "/dev/kfd")
+"""Where one of these is, a worker may train on a GPU, and does not yield to everyone; the priority is that of the spare."""
 AGAIN_SECONDS = 30.0
 """After one that has ended, or was given up, the next one is started so much later."""
 MESSAGE = 1 << 16
@@ -89,6 +91,8 @@ class Spare:
                 process_group=0,  # an interrupt at the terminal is not meant for its workers
             )
         self._way = mine
+        if not any(map(os.path.exists, GPUS)):
+            os.sched_setscheduler(self.process.pid, os.SCHED_IDLE, os.sched_param(0))
 
     def _give_up(self) -> None:
         if self._way is not None:

@@ -61,9 +61,7 @@ def main(arguments: list[str] | None = None, spare: int | None = None) -> int:
     open_all_along = store.database.connect()  # else each of its writes would copy the log back into the file
     try:
         work(store, options.run, options.token, options.lock)
-        if (
-            os.getppid() == spare
-        ):  # its server is there, and starts the next one sooner than a process without a spare could
+        if os.getppid() == spare:  # its server is there, and starts the next one sooner than this process could
             os.close(options.lock)
             time.sleep(SERVER_SECONDS)
         reconcile(store)  # this run has left its device; the lock goes with the process
