@@ -4,7 +4,7 @@ PORT ?= 8501
 PYTEST_FLAGS ?=
 BIN := .venv/bin
 
-.PHONY: families app models test faults attack floors lint bench checkpoints scores docs pages gallery notebooks clean
+.PHONY: families app models test faults attack floors lint bench gpu checkpoints scores docs pages gallery notebooks clean
 
 app: .venv/app
 	$(BIN)/python -m xformer app --port $(PORT) $(if $(MODEL),--model "$(MODEL)")
@@ -54,13 +54,17 @@ lint: .venv/test
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 
+# Everything that is timed beside a peer, half an hour on a quiet machine; docs/figures.md has the outcome.
+BENCHMARKS := train_step train_many record characters browser training_room
 bench: .venv/test
-	$(BIN)/python -m benchmarks.train_step
-	$(BIN)/python -m benchmarks.train_many
-	$(BIN)/python -m benchmarks.record
-	$(BIN)/python -m benchmarks.browser
-	$(BIN)/python -m benchmarks.training_room
-	$(BIN)/python -m benchmarks.characters
+	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --keep || exit 1; done
+	$(BIN)/python -m benchmarks.figures
+
+# Every test and benchmark that needs a GPU, in eight minutes at most: build/gpu.json and build/gpu.md. Where there is a torch
+# for the GPU already: PYTHON=python3 make gpu.
+GIVEN_PYTHON := $(if $(filter environment command,$(firstword $(origin PYTHON))),$(PYTHON))
+gpu: $(if $(GIVEN_PYTHON),,.venv/test)
+	$(or $(GIVEN_PYTHON),$(BIN)/python) -m benchmarks.gpu
 
 # Train every shipped model again (the seed is in its preset), or only score it again; the figures go on its card.
 MODELS := reverse reverse-small reverse-seq2seq reverse-decoder reverse-mirror reverse-long sort \

@@ -67,7 +67,7 @@ def main() -> None:
         }
         browser.close()
     for name, rows in tables.items():
-        show(name, machine, rows, [], as_json=arguments.json)
+        show(name, machine, rows, [], arguments)
 
 
 def grid(browser: Browser) -> Iterator[dict[str, Any]]:

@@ -150,7 +150,7 @@ def main() -> None:
         f"{n_parameters(chosen.model):,} parameters, batches of {chosen.train.batch_size} windows of {context} characters of "
         f"{texts.title(chosen.task.text)}. Ours draws its batches, {len(text):,} characters to draw from, and updates in one."
     ]
-    show("a training step of the small character model", machine, rows, notes, as_json=given.json)
+    show("a training step of the small character model", machine, rows, notes, given)
 
 
 if __name__ == "__main__":

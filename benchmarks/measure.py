@@ -26,6 +26,8 @@ from rich.table import Table
 from xformer.training.process_tuning import ProcessTuning, tune_process
 
 WARM_UP = 3
+KEPT = Path("build/figures")
+"""Where a benchmark leaves its tables, a JSON file each."""
 
 
 def options(about: str | None, *, rounds: int, **more: dict[str, Any]) -> argparse.Namespace:
@@ -33,7 +35,8 @@ def options(about: str | None, *, rounds: int, **more: dict[str, Any]) -> argpar
     parser = argparse.ArgumentParser(description=(about or "").split("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=rounds, help="how often each variant has its turn")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    parser.add_argument("--json", action="store_true", help="print a JSON object for each table instead")
+    parser.add_argument("--keep", action="store_true", help=f"write them to {KEPT} too, for benchmarks.figures")
     for name, settings in more.items():
         parser.add_argument(f"--{name.replace('_', '-')}", **settings)
     return parser.parse_args()
@@ -63,6 +66,7 @@ class Machine:
             "settings": str(self.settings),
             "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
             "cores_we_got": round(share, 2),
+            "day": time.strftime("%Y-%m-%d"),
         }
 
 
@@ -86,11 +90,17 @@ def ratio(slow: Sequence[float], fast: Sequence[float]) -> tuple[float, float, f
     return low, middle, high
 
 
-def show(name: str, machine: Machine, rows: list[dict[str, Any]], notes: Sequence[str], *, as_json: bool) -> None:
+def show(
+    name: str, machine: Machine, rows: list[dict[str, Any]], notes: Sequence[str], given: argparse.Namespace
+) -> None:
     """Rows of raw figures as JSON, or as a table with what is needed to read it."""
     facts = machine.facts()
-    if as_json:
-        print(json.dumps({"benchmark": name, "machine": facts, "rows": rows, "notes": list(notes)}, indent=1))
+    text = json.dumps({"benchmark": name, "machine": facts, "rows": rows, "notes": list(notes)}, indent=1)
+    if given.keep:
+        KEPT.mkdir(parents=True, exist_ok=True)
+        (KEPT / f"{name.replace(' ', '-')}.json").write_text(text + "\n", encoding="utf-8")
+    if given.json:
+        print(text)
         return
     table = Table(title=name, title_justify="left")
     for index, column in enumerate(rows[0]):

@@ -78,7 +78,7 @@ def main() -> None:
     notes = [f"{trial.name} was not painted: {trial.problem}" for trial in trials if trial.problem]
     notes += [f"{arguments.layers} layers × {arguments.heads} heads × {n} tokens; × is how many times ours."]
     notes += [] if len(views) > 1 else [HOW_TO_GET_IT]
-    show("notebook", machine, rows, notes, as_json=arguments.json)
+    show("notebook", machine, rows, notes, arguments)
 
 
 def bertviz_views(peer: Path | None, attention: list[torch.Tensor], tokens: list[str]) -> list[View]:

@@ -87,7 +87,7 @@ def main() -> None:
     ]
     if given.json:
         rows = [row | {"runs": runs[row["preset"]]} for row in rows]
-    show("Recipes", machine, rows, notes, as_json=given.json)
+    show("Recipes", machine, rows, notes, given)
 
 
 if __name__ == "__main__":

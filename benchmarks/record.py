@@ -69,7 +69,7 @@ def main() -> None:
     notes = [
         "Scores and pattern of every head grow with the square of the length; everything else grows with the length."
     ]
-    show("Recording one run", machine, rows, notes, as_json=given.json)
+    show("Recording one run", machine, rows, notes, given)
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ def main() -> None:
         f"drawing the data took {drawn:.1f} s more.",
         f"Exact match on 10,000 unseen sequences: {loop.exact_match(examples(10_000)):.2%}",
     ]
-    show("The usual loop", machine, rows, notes, as_json=given.json)
+    show("The usual loop", machine, rows, notes, given)
 
 
 if __name__ == "__main__":

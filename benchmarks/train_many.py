@@ -68,7 +68,7 @@ def main() -> None:
                 }
             )
     notes = [f"On {device.type}, {given.rounds} turns each; drawing the data is part of a step."]
-    show("Many models in one stacked step", machine, rows, notes, as_json=given.json)
+    show("Many models in one stacked step", machine, rows, notes, given)
 
 
 if __name__ == "__main__":

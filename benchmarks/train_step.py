@@ -156,7 +156,7 @@ def main() -> None:
         f"Batch {given.batch}, {tokens:,.0f} tokens; {given.rounds} turns each. Ours has {n_parameters(chosen.model):,} "
         "parameters, and the model of torch.nn parts, with the same weights, gives the same logits.",
     ]
-    show("A training step of preset reverse", machine, rows, notes, as_json=given.json)
+    show("A training step of preset reverse", machine, rows, notes, given)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def main() -> None:
         store = RunStore(folder)
         tables = {
             "newcomer": newcomer(browser, store),
-            "toggles": toggles(browser, store, arguments.rounds),
+            "toggles beside a training": toggles(browser, store, arguments.rounds),
             "watching": watching(browser, store, arguments.rounds // 2),
         }
         for entry in store.entries():
@@ -58,7 +58,7 @@ def main() -> None:
         time.sleep(2.0)
         browser.close()
     for name, rows in tables.items():
-        show(name, machine, rows, [], as_json=arguments.json)
+        show(name, machine, rows, [], arguments)
 
 
 def newcomer(browser: Browser, store: RunStore) -> list[dict[str, Any]]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import benchmarks
+from benchmarks import figures, gpu
 
 MODULES = sorted(found.name for found in pkgutil.walk_packages(benchmarks.__path__, "benchmarks."))
 SMALL: dict[str, list[str]] = {
@@ -32,14 +35,92 @@ def test_a_benchmark_can_be_imported(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_benchmark_runs(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_benchmark_runs_and_has_what_the_table_of_figures_reads(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     module: Any = importlib.import_module(f"benchmarks.{name}")
     settled = SimpleNamespace(settings="as it is")
     monkeypatch.setattr("benchmarks.measure.tune_process", lambda threads: settled)  # its settings outlast a test
     monkeypatch.setattr("benchmarks.measure.WARM_UP", 0)
+    monkeypatch.setattr("benchmarks.measure.KEPT", tmp_path)
     monkeypatch.setattr(module, "LENGTHS", (4, 8), raising=False)
     monkeypatch.setattr(module, "BATCHES", 2, raising=False)
-    monkeypatch.setattr(sys, "argv", [name, *SMALL[name], "--json"])
+    monkeypatch.setattr(sys, "argv", [name, *SMALL[name], "--json", "--keep"])
     module.main()
     found = json.loads(capsys.readouterr().out)
     assert found["rows"]
+    kept = figures.Kept.of(tmp_path)
+    lines = [one for one in figures.figures() if one.table == found["benchmark"]]
+    assert lines
+    for one in lines:
+        for where, column in filter(None, (one.ours, one.peer, one.ratio)):
+            assert {*where, column} <= found["rows"][0].keys()
+    if name in ("train_step", "characters"):  # whose rows are not made smaller
+        assert all(kept.value(one.table, one.ratio) for one in lines)
+
+
+def test_the_table_says_what_was_disturbed_and_what_is_missing() -> None:
+    def kept(load: float, share: float) -> figures.Kept:
+        row = {"visitor": "second", "page open to 100 % s": 3.25}
+        machine = {"load": load, "cores_we_got": share, "day": "2031-02-03"}
+        both = {name: {"rows": [row], "machine": machine} for name in ("newcomer", "Recording one run")}
+        return figures.Kept(both)
+
+    def lines(text: str) -> list[str]:
+        return [line for line in text.splitlines() if "second visitor" in line or "recording 16" in line]
+
+    quiet, busy, loaded = (lines(figures.page(kept(*how), None)) for how in ((0.5, 0.98), (0.5, 0.4), (3.0, 0.98)))
+    assert quiet[-1] == "| page open to 100 %, second visitor | 3.25 s | – | – | ≤ 3.5 | 2031-02-03 |"
+    assert [("beside other work" in line) for line in quiet] == [False] * 3
+    assert [("beside other work" in line) for line in busy] == [True, True, False]  # a browser's process only waits
+    assert [("beside other work" in line) for line in loaded] == [True] * 3
+    assert figures.page(figures.Kept(), None).count("| not measured |") == len(list(figures.figures()))
+    assert "nobody has run `make gpu`" in figures.page(figures.Kept(), None)
+
+
+def test_the_parts_for_a_gpu_take_eight_minutes_at_most_and_each_has_a_limit() -> None:
+    assert gpu.LIMITS.keys() == gpu.PARTS.keys()
+    assert sum(gpu.LIMITS.values()) <= 480
+
+
+@pytest.mark.parametrize("name", [name for name in gpu.PARTS if name not in ("tests", "out of memory", "two runs")])
+def test_a_part_for_a_gpu_runs_on_a_processor(name: str) -> None:
+    for row in gpu.PARTS[name]("cpu", True):
+        assert row["figure"]
+        assert row["value"] is not None
+
+
+def test_without_a_gpu_that_is_said_and_nothing_is_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(gpu, "BUILD", tmp_path / "build")
+    monkeypatch.setattr(sys, "argv", ["gpu"])
+    assert gpu.main() == 2
+    assert "finds no GPU here" in capsys.readouterr().err
+    assert not gpu.BUILD.exists()
+
+
+def test_a_part_that_fails_or_takes_too_long_fails_the_whole_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def run(command: list[str], **how: Any) -> Any:
+        part = command[command.index("--part") + 1]
+        if part == "step":
+            raise subprocess.TimeoutExpired(command, how["timeout"])
+        rows = json.dumps([{"figure": "ms", "value": 0.51234, "goal": "≤ 1"}])
+        return SimpleNamespace(
+            returncode=int(part == "record"), stdout=f"noise\n{rows}\n", stderr="…\nRuntimeError: no\n"
+        )
+
+    monkeypatch.setattr("benchmarks.gpu.subprocess.run", run)
+    monkeypatch.setattr(gpu, "BUILD", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["gpu", "--device", "cpu"])
+    assert gpu.main() == 1
+    said = capsys.readouterr().out
+    assert f"| step | FAILED | it was not done within {gpu.LIMITS['step']} s | |" in said
+    assert "| record | FAILED | RuntimeError: no | |" in said
+    assert "| worker | ms | 0.5123 | ≤ 1 |" in said
+    assert (tmp_path / "gpu.md").read_text("utf-8").strip() == said.strip()
+    kept = json.loads((tmp_path / "gpu.json").read_text("utf-8"))
+    assert "0.512" in figures.page(figures.Kept(), kept)

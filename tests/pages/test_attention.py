@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from streamlit.testing.v1 import AppTest
 
 import xformer
 from pages.components.attention_view import Selection
@@ -235,3 +237,14 @@ def test_the_code_compares_both_runs_as_the_screen_does(open_page: Open, monkeyp
     sets = [drawn["datasets"][one["data"]["name"]] for one in drawn["hconcat"]]
     for found, expected in zip(sets[:2], (own, causal), strict=True):
         assert [cell["weight"] or 0.0 for cell in found] == expected.flatten().tolist()
+
+
+def test_what_the_benchmark_of_toggles_clicks_is_there(runs: Path) -> None:
+    app = AppTest.from_file(str(ROOT / "benchmarks/apps/toggles.py"), default_timeout=60)
+    for name, value in {"model": "reverse", "panel": "change the run"}.items():
+        app.query_params[name] = value
+    app.run()
+    keys = [button.key for button in app.button if button.key]
+    assert "switch_positions:off" in keys
+    assert any(key.startswith("switch_silence") for key in keys)
+    assert app.toggle(key="yardstick").value is False

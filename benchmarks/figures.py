@@ -1,0 +1,162 @@
+"""`make bench` ends with this: docs/figures.md, every figure beside its peer and what was wanted, from what benchmarks kept.
+
+    python -m benchmarks.figures        reads build/figures/*.json (a benchmark's --keep) and build/gpu.json (make gpu)
+
+A figure taken while the machine had other work says so; one that nobody has taken is said to be missing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import KEPT
+
+DOCUMENT = Path("docs/figures.md")
+GPU = Path("build/gpu.json")
+SHARE = 0.9
+"""A process that got less of its core than this was measured beside other work; so was one at a load of two and more."""
+MISSING = "not measured"
+
+Cell = tuple[dict[str, Any], str]
+"""A row, by some of its columns, and the column that is meant."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line: where ours and the peer's stand in a table, by how much they differ, and what was wanted."""
+
+    what: str
+    table: str
+    ours: Cell
+    peer: Cell | None = None
+    ratio: Cell | None = None
+    goal: str = ""
+    unit: str = "ms"
+
+
+@dataclass
+class Kept:
+    """The tables that there are, by name."""
+
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, folder: Path) -> Kept:
+        found = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))]
+        return cls({one["benchmark"]: one for one in found})
+
+    def value(self, table: str, cell: Cell | None) -> Any:
+        """What stands in a cell; None where there is none."""
+        if cell is None or table not in self.tables:
+            return None
+        where, column = cell
+        rows = (row for row in self.tables[table]["rows"] if where.items() <= row.items())
+        return next(rows, {}).get(column)
+
+    def circumstances(self, table: str) -> str:
+        """When it was measured, and what disturbed it."""
+        if table not in self.tables:
+            return MISSING
+        facts = self.tables[table]["machine"]
+        load, share = facts["load"] or 0.0, facts["cores_we_got"]
+        disturbed = load >= 2 or (share < SHARE and table not in WAITING)
+        return facts["day"] + (f", **beside other work** (load {load}, {share} of a core)" if disturbed else "")
+
+
+def figures() -> Iterator[Figure]:
+    """All of them, in the order of the table."""
+    step = "A training step of preset reverse"
+    for peer in ("nn.TransformerEncoder, heads of 4", "torch.nn parts, heads of 16", "plain loop"):
+        cells: tuple[Cell, ...] = (
+            ({"step": "ours, packed"}, "ms"),
+            ({"step": peer}, "ms"),
+            ({"step": peer}, "times ours"),
+        )
+        yield Figure(f"training step of `reverse`, batch 128; {peer}", step, *cells)
+    text = "a training step of the small character model"
+    yield Figure(
+        "training step of `characters`; as nanoGPT writes it", text,
+        ({"step": "ours"}, "ms"), ({"step": "usual"}, "ms"), ({"step": "usual"}, "× ours"),
+    )  # fmt: skip
+    for name in ("reverse-small", "reverse-mirror", "reverse-seq2seq", "reverse", "modular"):
+        row = {"preset": name, "models": 16}
+        yield Figure(
+            f"a model and step of 16 stacked, `{name}`; alone", "Many models in one stacked step",
+            (row, "ms a model and step"), (row, "alone"), (row, "times as fast"), "≥ 2",
+        )  # fmt: skip
+    for model in ("4 × 4, d 16", "6 × 12, d 384"):
+        for tokens in (16, 512):
+            row = {"model": model, "tokens": tokens}
+            yield Figure(
+                f"recording {tokens} tokens, {model}; the plain pass", "Recording one run",
+                (row, "recorded ms"), (row, "plain ms"), (row, "times plain"), "≤ 2",
+            )  # fmt: skip
+    for toggle in ("mask, causal and back", "silence a head", "positions off"):
+        row = {"toggle": toggle}
+        yield Figure(
+            f"toggle: {toggle}; one line of text",
+            "toggles",
+            (row, "toggle ms"),
+            (row, "text ms"),
+            (row, "ratio"),
+            "≤ 1.2",
+        )
+    for visitor, goal in (("first after a cold start", "≤ 5"), ("second", "≤ 3.5")):
+        cell = ({"visitor": visitor}, "page open to 100 % s")
+        yield Figure(f"page open to 100 %, {visitor} visitor", "newcomer", cell, goal=goal, unit="s")
+    for part, what in (
+        ("start of the process to the server answering (all imports)", "the server answers"),
+        ("first visitor: link to painted map (warm-up and models included)", "link to the first map"),
+    ):
+        yield Figure(f"cold start: {what}", "cold", ({"part": part}, "s"), goal="≤ 4 together", unit="s")
+
+
+WAITING = {"newcomer", "cold", "toggles", "grid", "toggles beside a training", "watching"}
+"""Tables of a process that mostly waits for a browser, so that its share of a core says nothing."""
+
+
+def page(kept: Kept, gpu: dict[str, Any] | None) -> str:
+    """The document."""
+    lines = [
+        "# Figures", "", "<!-- written by `python -m benchmarks.figures` -->", "",
+        "Ours beside its peer, which took turns with it; ratios are medians of turns, and larger than 1 where ours is faster "
+        "but for recording and toggles, which are held against something that does less. Goals are the project’s own.", "",
+        "| figure; peer | ours | peer | ratio | goal | measured |", "|---|--:|--:|--:|---|---|",
+    ]  # fmt: skip
+    for one in figures():
+        ours, peer, ratio = (kept.value(one.table, cell) for cell in (one.ours, one.peer, one.ratio))
+        amounts = [_text(ours, one.unit), _text(peer, one.unit), _text(ratio, "")]
+        lines.append(f"| {one.what} | {' | '.join(amounts)} | {one.goal} | {kept.circumstances(one.table)} |")
+    lines += ["", "## On a GPU", ""]
+    if gpu is None or gpu["short"]:
+        return "\n".join([*lines, "Not measured: nobody has run `make gpu` yet.", ""])
+    lines += [
+        f"On {gpu['device']}, torch {gpu['torch']}, by `make gpu`.",
+        "",
+        "| figure | value | goal |",
+        "|---|--:|---|",
+    ]
+    for part in gpu["parts"]:
+        lines += [f"| {part['part']} | failed: {part['error']} | |"] if part["error"] else []
+        lines += [f"| {row['figure']} | {_text(row['value'], '')} | {row.get('goal', '')} |" for row in part["rows"]]
+    return "\n".join([*lines, ""])
+
+
+def _text(value: Any, unit: str) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.3g} {unit}".strip() if isinstance(value, float) else str(value)
+
+
+def main() -> None:
+    gpu = json.loads(GPU.read_text("utf-8")) if GPU.exists() else None
+    DOCUMENT.write_text(page(Kept.of(KEPT), gpu), encoding="utf-8")
+    print(f"{DOCUMENT}: {sum(1 for _ in figures())} figures")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""What `make gpu` runs: one function a part, on a device, which returns rows of a figure, its value and what was wanted."""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from xformer.model import Transformer
+from xformer.presets import Preset, preset
+from xformer.tasks import Task
+from xformer.trace import record
+from xformer.training import dispatch, jobs
+from xformer.training.device import choose_device
+from xformer.training.graphed_step import GraphedStep
+from xformer.training.loop import Run
+from xformer.training.run_store import RunStore
+from xformer.training.static_step import StaticStep
+from xformer.training.steps import Training
+from xformer.training.train_many import reports, sweep
+
+Rows = list[dict[str, Any]]
+
+
+def row(figure: str, value: float | int | str, goal: str = "") -> dict[str, Any]:
+    return {"figure": figure, "value": value} | ({"goal": goal} if goal else {})
+
+
+def run_of(name: str, device: str, **train: Any) -> Run:
+    [chosen] = sweep(name, **{setting: [value] for setting, value in train.items()})
+    return Run(chosen, Task(chosen.task), choose_device(device), None)
+
+
+def tests(device: str, short: bool) -> Rows:
+    """All tests with the mark cuda."""
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", "tests/training"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = done.stdout.strip().rpartition("\n")[2]
+    if done.returncode or (device == "cuda" and "skipped" in said):
+        raise RuntimeError(f"the tests: {said}")
+    return [row("tests", re.sub(r" in .*", "", said), "all passed")]
+
+
+def hundred_percent(device: str, short: bool) -> Rows:
+    """From fresh weights to the first report of 100 % exact match."""
+    rows = []
+    for name in ("reverse", "reverse-small"):
+        began = time.perf_counter()
+        run = run_of(name, device, **({"steps": 8, "log_every": 4} if short else {}))
+        reached = next(
+            (time.perf_counter() - began for said in run.reports() if said.held_out.exact_match == 1.0), None
+        )
+        rows += [
+            row(f"seconds to 100 % of {name}", "not reached" if reached is None else reached, "≤ 1"),
+            row(f"steps that {name} took", run.step),
+        ]
+    return rows
+
+
+def step(device: str, short: bool) -> Rows:
+    """A step as a graph, and operation by operation, in turns."""
+    rows, rounds = [], 2 if short else 300
+    for name in ("reverse-small", "reverse"):
+        usual, other = run_of(name, device, steps=10_000), run_of(name, device, steps=10_000)
+        static = GraphedStep(other) if device == "cuda" else StaticStep(other)
+        seconds = turns({"usual": lambda run=usual: Training.train_step(run), "graph": static.take}, rounds, device)
+        if isinstance(static, GraphedStep) and static.graph is None:
+            raise RuntimeError(f"the step of {name} was not recorded")
+        usual_ms, graph_ms = (1e3 * statistics.median(seconds[kind]) for kind in ("usual", "graph"))
+        rows += [
+            row(f"ms a step of {name}, operation by operation", usual_ms),
+            row(f"ms a step of {name} as a graph", graph_ms, "0.4 – 0.8"),
+            row(f"times as fast, {name}", usual_ms / graph_ms),
+        ]
+    return rows
+
+
+def many(device: str, short: bool) -> Rows:
+    """Sixty-four seeds of reverse-small as one stack, beside one of them by itself, operation by operation."""
+    n, steps = (3, 4) if short else (64, 700)
+    presets = sweep("reverse-small", seed=range(n), steps=[steps])
+    runs = {number: Run(one, Task(one.task), choose_device(device), None) for number, one in enumerate(presets)}
+    began = time.perf_counter()
+    solved = {said.number for said in reports(runs) if said.progress and said.progress.held_out.exact_match >= 0.999}
+    stacked = time.perf_counter() - began
+    one = run_of("reverse-small", device, steps=10_000)
+    alone = statistics.median(turns({"one": lambda: Training.train_step(one)}, min(steps, 100), device)["one"])
+    return [
+        row(f"seconds for {n} seeds, {steps} steps each", stacked),
+        row(f"solved, of {n}", len(solved)),
+        row("ms a model and step in the stack", 1e3 * stacked / n / steps),
+        row("ms a step alone, operation by operation", 1e3 * alone),
+        row("times as fast as one after the other", alone * n * steps / stacked, "≥ 20"),
+    ]
+
+
+def characters(device: str, short: bool) -> Rows:
+    """Characters that the small language model learns from in a second."""
+    run = run_of("characters", device, steps=10_000)
+    seconds = statistics.median(turns({"step": run.train_step}, 2 if short else 200, device)["step"])
+    return [row("characters a second", run.config.batch_size * run.preset.model.max_len / seconds)]
+
+
+@torch.no_grad()
+def recording(device: str, short: bool) -> Rows:
+    """A forward pass with everything kept, beside the plain one."""
+    tokens = 16 if short else 512
+    sizes = {"vocab_size": 128, "d_model": 384, "n_layers": 6, "n_heads": 12, "d_head": 32, "d_value": 32, "d_ff": 1536}
+    config = preset("reverse").model.replace(max_len=tokens, **sizes)
+    model = Transformer(config, torch.Generator().manual_seed(0)).eval().to(device)
+    read = torch.randint(1, 128, (1, tokens), generator=torch.Generator().manual_seed(1)).to(device)
+    seconds = turns({"plain": lambda: model(read), "all": lambda: record(model, read)}, 2 if short else 50, device)
+    plain, kept = (1e3 * statistics.median(seconds[kind]) for kind in ("plain", "all"))
+    return [
+        row(f"ms of a plain pass over {tokens} tokens", plain),
+        row("ms of a recorded one", kept),
+        row("times the plain pass", kept / plain, "≤ 2"),
+    ]
+
+
+def worker(device: str, short: bool) -> Rows:
+    """From submitting a run to its first report, its process started for it."""
+    with room() as store:
+        began = time.perf_counter()
+        run = jobs.submit(store, brief(short), device=device)
+        wait(store, lambda: bool(store.rows(run)))
+        return [row("seconds from Start to the first report", time.perf_counter() - began)]
+
+
+def out_of_memory(device: str, short: bool) -> Rows:
+    """A run on a GPU whose memory is full goes on on the processor, and says so."""
+    with room() as store:
+        held = []
+        if device == "cuda":
+            free, _ = torch.cuda.mem_get_info()
+            held.append(torch.empty(max(0, free - (64 << 20)), dtype=torch.uint8, device="cuda"))
+        run = jobs.submit(store, brief(short), device=device)
+        wait(store, lambda: store.entry(run).state in ("finished", "failed"))
+        entry = store.entry(run)
+        del held
+        if entry.state != "finished" or (device == "cuda" and entry.device != "cpu"):
+            raise RuntimeError(f"the run is {entry.state} on {entry.device}: {entry.message}")
+        return [row("a run on a full GPU", f"finished on {entry.device}", "finished on cpu")]
+
+
+def two_runs(device: str, short: bool) -> Rows:
+    """Two runs for one device take turns, and both end."""
+    with room() as store:
+        began = time.perf_counter()
+        runs = [jobs.submit(store, brief(short), device=device) for _ in range(2)]
+        together = []
+
+        def both_finished() -> bool:
+            entries = [store.entry(run) for run in runs]
+            together.append(sum(entry.is_active for entry in entries))
+            if any(entry.state == "failed" for entry in entries):
+                raise RuntimeError(entries[0].message or entries[1].message)
+            return all(entry.state == "finished" for entry in entries)
+
+        wait(store, both_finished)
+        took = time.perf_counter() - began
+        return [row("most at a time", max(together), "1"), row("seconds for both", took)]
+
+
+PARTS: dict[str, Callable[[str, bool], Rows]] = {
+    "tests": tests,
+    "hundred percent": hundred_percent,
+    "step": step,
+    "64 seeds": many,
+    "characters": characters,
+    "record": recording,
+    "worker": worker,
+    "out of memory": out_of_memory,
+    "two runs": two_runs,
+}
+
+
+def turns(variants: dict[str, Callable[[], object]], rounds: int, device: str) -> dict[str, list[float]]:
+    """Seconds of each variant in each of `rounds` turns, after some that do not count; a GPU is waited for."""
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    for turn in range(-6, rounds):  # a step is recorded at its fourth
+        for name, run in variants.items():
+            began = time.perf_counter()
+            run()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            if turn >= 0:
+                seconds[name].append(time.perf_counter() - began)
+    return seconds
+
+
+def brief(short: bool) -> Preset:
+    """A run of the queue that takes a moment."""
+    [chosen] = sweep("reverse-mirror", steps=[8 if short else 300], log_every=[4])
+    return chosen
+
+
+@contextmanager
+def room() -> Iterator[RunStore]:
+    """A run store that nobody else knows of; what trains in it is stopped at the end."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        os.environ["XFORMER_RUNS"] = folder
+        store = RunStore(Path(folder))
+        try:
+            yield store
+        finally:
+            for entry in store.entries():
+                jobs.stop(store, entry.id)
+
+
+def wait(store: RunStore, done: Callable[[], bool]) -> None:
+    """Tend the queue until it is done; the limit of the part is the limit of this."""
+    while not done():
+        dispatch.reconcile(store)
+        time.sleep(0.02)
