@@ -58,7 +58,10 @@ def _embedding(index: Tensor, weight: StackedWeight, **defaults: Any) -> Tensor:
     n_models, n_rows, _ = weight.stacked.shape
     first = torch.arange(0, n_models * n_rows, n_rows, device=index.device)  # [model]
     flat = index.view(n_models, -1) + first[:, None]  # [model, cell]
-    return F.embedding(flat.view(index.shape), weight.stacked.flatten(0, 1))
+    rows = weight.stacked.flatten(0, 1).index_select(
+        0, flat.view(-1)
+    )  # its gradient takes half the time of F.embedding's
+    return rows.view(*index.shape, -1)
 
 
 def _some_rows(weight: StackedWeight, rows: slice) -> StackedWeight:
