@@ -109,7 +109,7 @@ def sweep_outcome(
     data = table.assign(
         column=[_number(value) for value in table[x]],
         row=[_number(value) for value in table[y]] if y else "",
-        value=values,
+        value=np.where(known, values, low),  # a chart leaves out what is no number
         known=known,
         words=[_words(cell, column) for cell in table.to_dict("records")],
         ink=[
@@ -128,7 +128,7 @@ def sweep_outcome(
         ),
     )
     grey = alt.condition("datum.known", colour, alt.value(theme.pick(theme.MASKED, dark)))
-    beside = alt.Axis(labelOverlap=False, labelLimit=160)
+    beside = alt.Axis(labelOverlap=False, labelLimit=160, titlePadding=14)
     base = alt.Chart(data).encode(
         alt.X(
             "column:N",

@@ -1,0 +1,74 @@
+"""The pictures of many models trained at once: what each cell, line and map says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from xformer import viz
+from xformer.viz.export import svg
+from xformer.viz.member_maps import LETTERS
+
+ROWS = pd.DataFrame(
+    [(member, step, step / 100 * (member + 1) / 3) for member in range(3) for step in (0, 50, 100)],
+    columns=["member", "step", "held_out_exact_match"],
+)
+OUTCOMES = pd.DataFrame(
+    [(0.1, 0, True, 100.0), (0.1, 1, False, np.nan), (0.2, 0, None, np.nan)],
+    columns=["peak_lr", "seed", "solved", "steps_to_solve"],
+)
+
+
+def data_of(chart: dict, layer: int) -> list[dict]:
+    return chart["datasets"][chart["layer"][layer]["data"]["name"]]
+
+
+def test_a_fan_draws_every_member_and_the_median_among_them() -> None:
+    chart = viz.training_fan(ROWS).to_dict()
+    lines = data_of(chart, 2)
+    assert {row["member"] for row in lines} == {0, 1, 2}
+    assert [row["median"] for row in data_of(chart, 3)] == [0, 1 / 3, 2 / 3]
+    assert chart["layer"][3]["encoding"]["y"]["scale"]["domain"] == [0, 1]
+
+
+def test_a_fan_of_nothing_is_an_empty_chart() -> None:
+    viz.training_fan(ROWS.iloc[:0], metric="held_out_exact_match").to_dict()
+
+
+def test_a_logarithmic_fan_leaves_out_what_is_not_above_zero() -> None:
+    rows = ROWS.rename(columns={"held_out_exact_match": "loss"})
+    drawn = data_of(viz.training_fan(rows, metric="loss", log=True).to_dict(), 2)
+    assert {row["step"] for row in drawn} == {50, 100}
+
+
+def test_an_outcome_says_how_many_solved_it_and_is_grey_where_nobody_has_finished() -> None:
+    chart = viz.sweep_outcome(OUTCOMES, x="peak_lr").to_dict()
+    cells = chart["datasets"][chart["data"]["name"]] if "data" in chart else data_of(chart, 0)
+    assert [(cell["column"], cell["words"], cell["known"]) for cell in cells] == [
+        ("0.1", "1 of 2", True), ("0.2", "…", False),
+    ]  # fmt: skip
+    assert all(np.isfinite(cell["value"]) for cell in cells)  # a cell without a number would not be drawn at all
+    steps = viz.sweep_outcome(OUTCOMES, x="peak_lr", y="seed", measure="steps to solve").to_dict()
+    cells = steps["datasets"][steps["data"]["name"]] if "data" in steps else data_of(steps, 0)
+    assert [(cell["column"], cell["row"], cell["words"]) for cell in cells] == [
+        ("0.1", "0", "100"), ("0.1", "1", "—"), ("0.2", "0", "—"),
+    ]  # fmt: skip
+
+
+def test_maps_are_a_letter_a_cell_and_masked_where_all_of_a_block_is() -> None:
+    maps = np.zeros((2, 30, 30), np.uint8)  # pooled to 15 × 15
+    maps[0, 0, 1] = 253
+    maps[1] = 255
+    maps[1, 29, 28] = 0
+    first, second = data_of(viz.map_grid(maps, ["seed 0", "seed 1"], [True, False]).to_dict(), 0)
+    assert first["cells"] == LETTERS[-1] + "0" * 224
+    assert second["cells"] == "." * 224 + "0"
+    assert [first["name"], second["name"]] == ["seed 0 ✓", "seed 1"]
+
+
+def test_maps_are_drawn_as_vectors_in_their_places() -> None:
+    maps = np.full((3, 5, 5), 253, np.uint8)
+    drawn = viz.map_grid(maps, ["a", "b", "c"]).to_dict()
+    xs = [row["x"] for row in data_of(drawn, 0)]
+    assert xs == sorted(set(xs))
+    assert "<image" not in svg([viz.map_grid(maps, ["a", "b", "c"])])
