@@ -248,3 +248,12 @@ def test_what_the_benchmark_of_toggles_clicks_is_there(runs: Path) -> None:
     assert "switch_positions:off" in keys
     assert any(key.startswith("switch_silence") for key in keys)
     assert app.toggle(key="yardstick").value is False
+
+
+def test_the_benchmark_of_the_grid_draws_one() -> None:
+    app = AppTest.from_file(str(ROOT / "benchmarks/apps/grid.py"), default_timeout=60)
+    for name, value in {"tokens": "8", "layers": "2", "heads": "2"}.items():
+        app.query_params[name] = value
+    app.run()
+    assert not app.exception
+    assert any(" bytes" in str(text.value) for text in (*app.text, *app.caption, *app.markdown))
