@@ -41,6 +41,7 @@ def follow_the_link(entries: Sequence[Entry], latest: Mapping[str, Any]) -> None
     asked = st.query_params.get("runs")
     if asked is None:
         found = [entry.id for entry in entries if entry.id in latest and not entry.sweep_of][:4]
+        found = found or [entry.id for entry in entries if entry.sweep is not None][:1]
     else:
         wanted, known = [run for run in asked.split(",") if run], {entry.id for entry in entries}
         found = [run for run in wanted if run in known]

@@ -6,6 +6,7 @@ Altair names data by their contents, and a chart in which a name changes is buil
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -15,8 +16,13 @@ from pages.shared.call import Call
 from pages.shared.layout import chart_spec
 
 
-def live_chart(call: Call, state: tuple, key: str, *, legend: bool = True) -> None:
-    """Show a call that draws a chart of Altair; it is drawn anew only where its `state`, plain values, is another one."""
+def live_chart(
+    call: Call, state: tuple, key: str, *, legend: bool = True, on_select: Callable[[], None] | None = None
+) -> None:
+    """Show a call that draws a chart of Altair; it is drawn anew only where its `state`, plain values, is another one.
+
+    `on_select` is called when something in it was clicked; `st.session_state[key]` then says what.
+    """
     spec = dict(chart_spec((call.name, *state, repr(call.arguments), key), call.make))
     found = spec.pop("datasets", {})
     text = json.dumps(spec if legend else _without_legends(spec))
@@ -27,7 +33,7 @@ def live_chart(call: Call, state: tuple, key: str, *, legend: bool = True) -> No
     width = "stretch"
     if isinstance(spec.get("width"), int | float):  # of its own size, its legend beside
         width, spec["autosize"] = "content", {"type": "pad"}
-    st.vega_lite_chart(spec=spec, theme="streamlit", width=width, key=key)
+    st.vega_lite_chart(spec=spec, theme="streamlit", width=width, key=key, on_select=on_select or "ignore")
 
 
 def _without_legends(spec: Any) -> Any:

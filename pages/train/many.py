@@ -30,6 +30,7 @@ class Plan:
 
     settings: Settings = None
     is_good: bool = True
+    way: str = ONE
 
     @property
     def n(self) -> int:
@@ -48,13 +49,16 @@ def ask_plan() -> Plan:
             persist_state="session",
         )  # fmt: skip
         if way == ONE:
+            st.caption(
+                "Many seeds, or a sweep over settings, are trained at once; three are ready to start.", width="content"
+            )
             return Plan()
         if way == SEEDS:
             most = run_store.limits().models
             n = st.number_input(
                 "Seeds", 2, max(2, most), min(16, max(2, most)), key="train_seeds", persist_state="session", width=130
             )
-            plan = Plan({"seed": range(int(n))})
+            plan = Plan({"seed": range(int(n))}, way=SEEDS)
         else:
             plan = _ask_sweep()
     if plan.is_good:
@@ -90,7 +94,7 @@ def _ask_sweep() -> Plan:
         found[name] = values
     if problem:
         st.error(escape_markdown(problem), icon=":material/edit:")
-    return Plan(found, not problem)
+    return Plan(found, not problem, SWEEP)
 
 
 def spare(preset: Preset) -> Preset:

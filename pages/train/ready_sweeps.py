@@ -6,14 +6,12 @@ import math
 
 import streamlit as st
 
-from pages.train.many import SEEDS, SWEEP
 from pages.train.own_settings import start
 from xformer.training.ready_sweeps import READY
 
 
 def ready_sweeps(who: str, ticket: int) -> None:
     """Draw them."""
-    is_asked = st.session_state.get("train_way") in (SEEDS, SWEEP)
     with st.container(border=True, gap="small", key="sweeps_ready"):
         st.markdown("**Many models at once** :small[:gray[ready to start]]")
         for one in READY.values():
@@ -24,7 +22,7 @@ def ready_sweeps(who: str, ticket: int) -> None:
                     st.caption(one.about)
                 st.button(
                     "Start",
-                    type="primary" if is_asked and one.name == "seeds" else "secondary",
+                    type="primary" if one.name == "seeds" else "secondary",
                     icon=":material/play_arrow:",
                     on_click=start,
                     args=(one.preset, "auto", one.title, ticket, one.settings),

@@ -6,7 +6,7 @@ import streamlit as st
 
 from pages.shared import run_store
 from pages.train.estimate import expected_at_once, known_runs
-from pages.train.many import Plan, ask_plan
+from pages.train.many import ONE, Plan, ask_plan
 from pages.train.own_settings import change, fill, own, start, watchable
 from pages.train.ready_sweeps import ready_sweeps
 from pages.train.state import train_state
@@ -34,7 +34,7 @@ def setup(who: str) -> None:
         st.caption(":material/group: Everyone on this server can watch what you train, and look at its weights.")
     plan = ask_plan()
     entries, gpu = known_runs(), len(queue.devices()) > 1
-    if plan.settings is not None:
+    if plan.way != ONE:
         ready_sweeps(who, ticket)
     with st.container(border=True, gap="small", key="presets_first"):
         for name in FIRST:
@@ -43,8 +43,6 @@ def setup(who: str) -> None:
     if form.open:
         with form:
             own(who, ticket, plan)
-    if plan.settings is None:
-        ready_sweeps(who, ticket)
     for title, presets in grouped().items():
         words = f"**{title}** :gray[ · {', '.join(preset.title for preset in presets)}]"
         group = st.expander(words, key=group_key(title), on_change="rerun")
@@ -82,9 +80,11 @@ def _group(task: str) -> str:
 
 def _preset(preset: Preset, who: str, ticket: int, entries: list[Entry], gpu: bool, plan: Plan) -> None:
     """One preset: what it is, how long it takes, and a press to start it."""
-    is_first = preset.name == FIRST[0] and plan.settings is None
+    is_first = preset.name == FIRST[0] and plan.way == ONE
     seconds = expected_at_once(watchable(preset), entries, gpu).seconds
     time = "time not known" if seconds is None else f"**about {duration(seconds)}**"
+    if plan.way != ONE:  # in a stack a step takes another time
+        time = f"**{plan.n} models**"
     with st.container(
         horizontal=True, vertical_alignment="center", gap="small", key=f"card_{preset.name}", width="stretch"
     ):

@@ -20,15 +20,23 @@ def members_table(sweep: StoredSweep, outcomes: pd.DataFrame) -> None:
     shown = outcomes.loc[:, [*sweep.members[0].values, "state", *judged, "loss", "step"]]
     column = st.column_config
     at, beside = st.columns([2.2, 1], gap="medium")
+    chosen = chosen_member(sweep)
+    key = f"sweep_table_{chosen}"  # a choice that was made elsewhere is another table, else its tick would stay where it was
+
+    def follow() -> None:
+        rows = st.session_state[key].selection.rows
+        choose_member(sweep.entry.id, rows[0] if rows else None)
+
     with at:
-        event = st.dataframe(
+        st.dataframe(
             shown.rename(columns={name: words(name) for name in sweep.members[0].values}),
             hide_index=True,
             height=min(36 * (len(shown) + 1) + 3, 300),
             row_height=36,
             selection_mode="single-row",
-            on_select="rerun",
-            key="sweep_table",
+            selection_default={"selection": {"rows": [] if chosen is None else [chosen]}},
+            on_select=follow,
+            key=key,
             column_config={
                 "exact_match": column.ProgressColumn(
                     "exact match",
@@ -45,8 +53,19 @@ def members_table(sweep: StoredSweep, outcomes: pd.DataFrame) -> None:
             alt="The models of this sweep, one per row; choose one to open it.",
         )
     with beside, st.container(key="sweep_open"):
-        rows = [row for row in event.selection.rows if row < len(outcomes)]  # pyright: ignore
-        _open(sweep, outcomes, rows[0] if rows else None)
+        _open(sweep, outcomes, chosen)
+
+
+def choose_member(run: str, number: object) -> None:
+    """Have this model of a sweep be the one that is opened; None leaves it to the screen."""
+    st.session_state["sweep_member"] = (run, number)
+
+
+def chosen_member(sweep: StoredSweep) -> int | None:
+    """Which model of a sweep was clicked, in its map or in the table."""
+    run, number = st.session_state.get("sweep_member", ("", None))
+    is_one = run == sweep.entry.id and isinstance(number, int) and 0 <= number < len(sweep.members)
+    return number if is_one else None
 
 
 def _open(sweep: StoredSweep, outcomes: pd.DataFrame, row: int | None) -> None:
@@ -58,7 +77,7 @@ def _open(sweep: StoredSweep, outcomes: pd.DataFrame, row: int | None) -> None:
             st.caption("Each model can be opened on every screen as soon as it has left the stack.")
             return
         model = next((one for one in there if one["solved"] is True), there[0])
-        st.caption("Choose a row to open another model.")
+        st.caption("Click a map or a row to open another model.")
     else:
         model = models[row]
     run = model["run"]

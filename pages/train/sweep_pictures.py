@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pandas as pd
 import streamlit as st
 
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.train.live_chart import live_chart
+from pages.train.sweep_members import choose_member
 from xformer import viz
 from xformer.errors import RunStoreError
 from xformer.tasks import Task
@@ -46,7 +49,7 @@ def fan(sweep: StoredSweep) -> Drawn:
     return call, "sweep.rows()"
 
 
-def maps(sweep: StoredSweep) -> list[Drawn]:
+def maps(sweep: StoredSweep, chosen: int | None) -> list[Drawn]:
     """The maps of a step; nothing but a sentence before there are any."""
     task = Task(sweep.members[0].preset.task)
     source = task.vocabulary.text(list(probe(sweep.members).source))
@@ -65,10 +68,23 @@ def maps(sweep: StoredSweep) -> list[Drawn]:
     except RunStoreError:
         st.info("The first maps come when it starts.", icon=":material/hourglass_top:")
         return []
-    call = Call(viz.map_grid, (found, names, solved), {})
+    call = Call(viz.map_grid, (found, names, solved), {"chosen": chosen})
     with st.container(key="wide_sweep_maps"):
-        live_chart(call, (sweep.entry.id, step or steps[-1], *solved), "sweep_maps", legend=False)
+        live_chart(
+            call, (sweep.entry.id, step or steps[-1], *solved), "sweep_maps", legend=False, on_select=_follow_map(sweep)
+        )
     return [(call, f"*sweep.maps({step or steps[-1]})")]
+
+
+def _follow_map(sweep: StoredSweep) -> Callable[[], None]:
+    """What a click on a map does: it chooses the model."""
+
+    def follow() -> None:
+        clicked = st.session_state["sweep_maps"].selection.get("member")
+        if clicked:
+            choose_member(sweep.entry.id, clicked[0].get("member"))
+
+    return follow
 
 
 def outcome(sweep: StoredSweep, outcomes: pd.DataFrame) -> list[Drawn]:

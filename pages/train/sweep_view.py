@@ -12,7 +12,7 @@ from pages.train.develop import GOES_ON
 from pages.train.state import share, show_complaint, train_state
 from pages.train.sweep_controls import sweep_controls
 from pages.train.sweep_files import sweep_files
-from pages.train.sweep_members import members_table
+from pages.train.sweep_members import chosen_member, members_table
 from pages.train.sweep_notes import sweep_notes
 from pages.train.sweep_pictures import fan, maps, outcome
 from pages.train.sweep_words import far_along, sweep_words
@@ -48,7 +48,7 @@ def _live(run: str, who: str, moves: bool) -> None:
             if entry.state == "failed":
                 st.error(escape_markdown(entry.message or "It failed, and left no word why."), icon=":material/error:")
     with picture(), st.container(gap="xsmall", key="sweep_maps_place"):
-        shown_maps = maps(sweep)
+        shown_maps = maps(sweep, chosen_member(sweep))
     left, right = st.columns([1, 1], gap="medium")
     with left, picture("fan"), st.container(gap="xsmall"):
         curves = fan(sweep)

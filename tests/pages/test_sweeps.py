@@ -55,6 +55,9 @@ def test_what_is_ready_to_start_can_be_trained_together(ready: Any) -> None:
 
 def test_a_ready_sweep_starts_with_one_press_and_is_shown(open_page: Open, runs: Path) -> None:
     app = open_page(PAGE)
+    assert start_all(app) == set()
+    assert "three are ready to start" in words(app)
+    app.segmented_control(key="train_way").set_value("seeds").run()
     assert start_all(app) == {f"start_sweep_{name}" for name in READY}
     app.button(key="start_sweep_seeds").click().run()
     assert not app.exception
@@ -105,6 +108,7 @@ def test_more_models_than_this_server_allows_are_refused_in_a_sentence(
 ) -> None:
     monkeypatch.setenv("XFORMER_MAX_MODELS", "15")
     app = open_page(PAGE)
+    app.segmented_control(key="train_way").set_value("sweep").run()
     app.button(key="start_sweep_seeds").click().run()
     assert "This run trains 16 models at once, and this server allows 15; choose fewer values." in words(app)
     assert RunStore(runs).entries() == []
@@ -154,6 +158,10 @@ def test_a_finished_sweep_with_its_pictures_and_the_way_to_each_model(
     table = app.dataframe[0].value
     assert list(zip(table["weight decay"], table["seed"], strict=True)) == [(0, 0), (0, 1), (0.5, 0), (0.5, 1)]
     assert "0 of 4 models** got 99% of 8 held-out inputs right." in words(app)
+    app.session_state["sweep_member"] = (run, 2)  # a click on its map
+    assert "weight decay 0.5, seed 0" in words(app.run())
+    app.session_state["sweep_member"] = (run, 9)
+    assert "weight decay 0, seed 0" in words(app.run())
     steps = app.select_slider(key=f"sweep_step_{run}")
     assert steps.value == 20
     app = steps.set_value(5).run()
@@ -251,6 +259,8 @@ def test_the_models_of_a_sweep_stand_below_it_in_the_table_of_runs(
     train(store, run, monkeypatch)
     store.add(PRESET, owner="here", name="later")
     app = open_page(RUNS)
+    assert app.query_params["runs"] == run  # there is no other to see anything of
+    app = open_page(RUNS, runs="")
     assert not app.exception
     assert list(app.dataframe[0].value["name"]) == ["later", "Many"]
     assert "2 models of sweeps not shown, tick a sweep to see its own" in words(app)

@@ -25,7 +25,7 @@ from xformer.training.loop import Run
 from xformer.training.sweep_members import Member
 
 Maps = UInt8[np.ndarray, "member query key"]
-FRAMES = 40
+FRAMES = 30
 """About so many moments are kept."""
 
 
