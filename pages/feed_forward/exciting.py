@@ -25,6 +25,9 @@ def exciting_inputs(view: View, choice: Choice, found: Survey) -> None:
     """Show them, the most exciting first, with the lines that find them."""
     call = Call(analysis.exciting_inputs, (found,), {"layer": choice.layer, "neuron": choice.neuron})
     table = call.make()
+    if table.empty and not found.is_final:
+        st.info(f"None of the {found.n_inputs:,} inputs that were run so far excites it.", icon=":material/hourglass:")
+        return
     if table.empty:
         on = "them" if view.shape.image else "the sample"
         st.info(
@@ -62,7 +65,7 @@ def _images(view: View, found: Survey, table: pd.DataFrame) -> None:
                 image = picture(np.array(found.inputs[row["input"]]), dark=is_dark(), scale=12)
                 st.image(framed(image, row["position"] - 1, size) if row["position"] else image, width=96)
                 st.caption(f"{row['activation']:.3f} at {row['token']}")
-    which = "all " if found.n_inputs == found.n_asked else ""
+    which = "all " if found.is_final else ""
     st.caption(
         f"Searched {which}{found.n_inputs:,} test images; each counts once. “class” stands for no place: the class token."
     )

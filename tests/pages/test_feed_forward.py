@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import pandas as pd
 import pytest
 import torch
 
 import xformer
-from pages.feed_forward import sample
+from pages.feed_forward import choices, sample
 from pages.feed_forward.token_neurons import silencing_notes
 from pages.feed_forward.without_neurons import attention_alone
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown, left_by
@@ -20,6 +21,7 @@ from xformer.analysis.neuron_survey import fitting
 from xformer.subjects import TaskModel
 
 PAGE = "pages/feed_forward/page.py"
+DEADLINE = 60.0
 
 
 WITH_NEURONS = [model for model in MODELS if xformer.load(ROOT / "checkpoints" / model).config.d_ff]
@@ -35,7 +37,8 @@ def test_every_model_shows_its_neurons(open_page: Open, model: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["reverse-small", "digits", "characters"])
-def test_how_many_fire_is_counted_over_a_sample(open_page: Open, model: str) -> None:
+def test_how_many_fire_is_counted_over_a_sample(open_page: Open, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+    monkeypatch.setattr(sample, "AT_ONCE", DEADLINE)
     app = open_page(PAGE, model=model, picture="firing")
     assert not app.exception
     assert messages(app) == []
@@ -56,18 +59,45 @@ def test_one_token_and_one_neuron_of_every_kind_of_model(open_page: Open, model:
     assert len(app.dataframe) == (picture == "token")
 
 
-def test_a_survey_that_was_stopped_says_so_and_can_go_on(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def slow_survey(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at it runs one batch more of many."""
     monkeypatch.setattr(neuron_survey, "MOST_TOKENS_AT_ONCE", 600)
+    monkeypatch.setattr(sample, "AT_ONCE", 0.0)
+    monkeypatch.setattr(sample, "follow", partial(sample.follow, budget=0.0))
     sample._work.clear()  # pyright: ignore[reportAttributeAccessIssue]
-    app = open_page(PAGE, model="sort")
-    app.session_state[sample.STOPPED] = {"sort"}
-    app.segmented_control(key="ff_picture").set_value("firing").run()
+
+
+def test_a_survey_fills_in_and_can_be_stopped(open_page: Open, slow_survey: None) -> None:
+    app = open_page(PAGE, model="sort", picture="firing")
     assert not app.exception
-    assert re.search(r"Stopped after \d+ of 2,000 inputs", text(app))
+    n = re.search(r"([1-9]\d+) inputs, and at an average token", text(app))
+    assert n is not None  # drawn with what is known, before the sample is through
+    assert int(n[1]) < 2000
     assert "first=" in app.code[0].value
-    app.button(key="survey_on").click().run()
+    app.button(key="survey_cancel").click().run()
+    assert re.search(r"Stopped after \d+ of 2,000 inputs", text(app))
+    app.session_state[sample.JOB].resume()
+    app.session_state[sample.JOB].advance(DEADLINE)
+    app.run()
     assert "on 2,000 inputs, and" in text(app)
     assert "first=" not in app.code[0].value
+
+
+def test_a_neuron_is_dead_on_no_sample_that_is_not_through(open_page: Open, slow_survey: None) -> None:
+    app = open_page(PAGE, model="sort", picture="neuron")
+    found = app.session_state[sample.JOB].latest
+    path, peak = next(iter(found.peak.items()))
+    peak[:, 0] = 0.0
+    app.segmented_control(key="ff_layer_True").set_value(path.removesuffix(".ffn"))
+    app.number_input(key=choices.NEURON).set_value(0).run()
+    said = " ".join(message.value for message in app.info)
+    assert re.search(r"None of the \d+ inputs that were run so far excites it", said), said
+    app.session_state[sample.JOB].advance(DEADLINE)
+    found = app.session_state[sample.JOB].latest
+    found.peak[path][:, 0] = 0.0
+    app.run()
+    assert "this neuron is dead on the sample" in " ".join(message.value for message in app.info)
 
 
 def test_of_many_positions_a_window_is_shown(open_page: Open) -> None:

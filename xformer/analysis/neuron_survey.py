@@ -51,9 +51,14 @@ class Survey:
     """Where the model was loaded from, if that is known."""
 
     @property
+    def is_final(self) -> bool:
+        """Whether all were run that were sampled."""
+        return self.n_inputs == self.n_asked
+
+    @property
     def recipe(self) -> str | None:
         """The call that counts it again."""
-        first = "" if self.n_inputs == self.n_asked else f", first={self.n_inputs}"
+        first = "" if self.is_final else f", first={self.n_inputs}"
         return self.path and f"xformer.analysis.survey({self.path!r}, {self.n_asked}, {self.seed}{first})"
 
     def read_by(self, site: Site) -> tuple[tuple[int, ...], ...]:
