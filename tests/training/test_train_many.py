@@ -26,8 +26,8 @@ CLOSE: dict[str, Any] = {"rtol": 2e-4, "atol": 2e-5}
 SETTINGS: dict[str, list[Any]] = {"seed": [3, 4], "peak_lr": [0.002, 0.003]}
 
 
-def runs_of(presets: Sequence[Preset]) -> list[Run]:
-    return [Run(one, Task(one.task), torch.device("cpu"), None) for one in presets]
+def runs_of(presets: Sequence[Preset], device: str | torch.device = "cpu") -> list[Run]:
+    return [Run(one, Task(one.task), torch.device(device), None) for one in presets]
 
 
 def trained_together(presets: Sequence[Preset]) -> tuple[list[Run], list[ReportOfOne]]:
@@ -35,14 +35,14 @@ def trained_together(presets: Sequence[Preset]) -> tuple[list[Run], list[ReportO
     return runs, list(reports(dict(enumerate(runs))))
 
 
-def alone(preset: Preset) -> Run:
-    [run] = runs_of([preset])
+def alone(preset: Preset, device: torch.device) -> Run:
+    [run] = runs_of([preset], device)
     list(run.reports())
     return run
 
 
 def assert_as_alone(run: Run) -> None:
-    other = alone(run.preset)
+    other = alone(run.preset, run.device)
     assert run.step == other.step
     torch.testing.assert_close(run.optimiser.flat, other.optimiser.flat, **CLOSE)
     for mine, theirs in zip(run.rows, other.rows, strict=True):
@@ -60,6 +60,15 @@ def test_each_is_what_it_would_be_alone(architecture: str, batch_size: int) -> N
     for run in runs:
         assert_as_alone(run)
     assert [report.number for report in said if report.is_last] == [0, 1, 2, 3]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_each_is_what_it_would_be_alone_on_a_gpu(architecture: str) -> None:
+    runs = runs_of(sweep(tiny_preset(architecture, weight_decay=0.1, clip_norm=0.5), **SETTINGS), "cuda")
+    list(reports(dict(enumerate(runs))))
+    for run in runs:
+        assert_as_alone(run)
 
 
 @pytest.mark.parametrize("kind", POSITION_KINDS)

@@ -108,15 +108,15 @@ def update_alike(pieces: Sequence[Piece], lr: float | Float[Tensor, ""]) -> None
     """One step along the gradients of pieces that have one recipe: on a GPU one launch for all of them."""
     decay, beta1, beta2, eps = pieces[0].recipe
     with torch.no_grad():
-        for piece in pieces:
-            piece.t += 1
+        steps = [piece.t for piece in pieces]
+        torch._foreach_add_(steps, 1)  # pyright: ignore[reportPrivateImportUsage]
         torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]
             [piece.weights for piece in pieces],
             [piece.gradient for piece in pieces],
             [piece.m for piece in pieces],
             [piece.v for piece in pieces],
             [],
-            [piece.t for piece in pieces],
+            steps,
             lr=lr,
             beta1=beta1,
             beta2=beta2,

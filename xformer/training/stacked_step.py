@@ -48,8 +48,7 @@ class StackedStep:
         batch = self.batch()
         losses = batch.losses(self.logits(batch))
         found = torch.autograd.grad(losses.sum(), list(self.parameters.values()))
-        for gradient, one in zip(self.gradients, found, strict=True):
-            gradient.copy_(one)
+        torch._foreach_copy_(self.gradients, found)  # pyright: ignore[reportPrivateImportUsage]
         for run in self.runs:
             run.updating = True
         norms = self._clip()
