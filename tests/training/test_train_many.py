@@ -80,12 +80,16 @@ def test_with_every_kind_of_positions(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "model",
-    [{"norm": "pre", "activation": "gelu", "tied_output": True}, {"norm": "none", "attention_bias": True, "d_ff": 0}],
+    ("architecture", "model"),
+    [
+        ("encoder", {"norm": "pre", "activation": "gelu", "tied_output": True}),
+        ("encoder", {"norm": "none", "attention_bias": True, "d_ff": 0}),
+        ("encoder-decoder", {"attention_bias": True, "ffn_bias": False}),
+    ],
 )
-def test_with_other_parts(model: dict[str, Any]) -> None:
+def test_with_other_parts(architecture: str, model: dict[str, Any]) -> None:
     # No query minds a bias of the keys: its gradient is rounding alone, which a small ε would blow up to whole steps.
-    runs, _ = trained_together(sweep(tiny_preset(model=model, adam_eps=1e-3), seed=[1, 2]))
+    runs, _ = trained_together(sweep(tiny_preset(architecture, model=model, adam_eps=1e-3), seed=[1, 2]))
     for run in runs:
         assert_as_alone(run)
 

@@ -36,7 +36,7 @@ class Linear(torch.autograd.Function):
 
 
 class Projections(torch.autograd.Function):
-    """q, k and v of self-attention, of `sizes` features each: products of their own, as each of them is read by itself."""
+    """q, k and v, or k and v, of `sizes` features each: products of their own, as each of them is read by itself."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sequence[int]) -> tuple[Tensor, ...]:

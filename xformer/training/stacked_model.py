@@ -31,9 +31,14 @@ class StackedAttention(Attention):
     """Attention whose kernel is written out: of many small products a batched one is faster than PyTorch's fused kernel."""
 
     def project(self, x: Tensor, memory: Tensor | None, cache: LayerCache | None) -> tuple[Tensor, Tensor, Tensor]:
-        if memory is not None:
-            return super().project(x, memory, cache)
-        q, k, v = stacked_functions.Projections.apply(x, *stacked_of(self.weight_in, self.bias_in), self.rows)
+        project = stacked_functions.Projections.apply
+        if memory is None:
+            q, k, v = project(x, *stacked_of(self.weight_in, self.bias_in), self.rows)
+        else:
+            n_q, bias = self.rows[0], self.bias_in
+            of_q, of_kv = (None, None) if bias is None else (bias[:n_q], bias[n_q:])
+            q = F.linear(x, self.weight_in[:n_q], of_q)
+            k, v = project(memory, *stacked_of(self.weight_in[n_q:], of_kv), self.rows[1:])
         return self.split(q), self.split(k), self.split(v)
 
     def kernel(
