@@ -128,6 +128,7 @@ rollouts = [analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contend
 readings = [rollout[1] for rollout in rollouts]  # at the second step
 counted = analysis.agreement(contenders, samples=200)
 other = xformer.read("checkpoints/reverse", "3 7 5 9 1")
+others = [analysis.Contender.load(f"checkpoints/{name}", name) for name in ("reverse", "reverse-mirror", "reverse-long")]
 texts = [
     xformer.read("checkpoints/characters", "import os", changes=changes) for changes in ("", "silence:decoder.0.attn.1")
 ]
@@ -144,6 +145,7 @@ texts = [
             "viz.beliefs_apart(texts)",
             "viz.accuracy(counted)",
             "viz.accuracy_by_length(reading)",
+            "viz.lengths_compared(others, samples=50)",
             'viz.confusion(counted, "one head silent")',
         ),
     ),

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import streamlit as st
 
 from pages.compare.attention import patterns_panel
 from pages.compare.choice import why_not_playable
 from pages.compare.comparison import Comparison
 from pages.compare.input import ask_input, input_in_link
+from pages.compare.lengths import lengths_panel
 from pages.compare.lens import lens_panel
 from pages.compare.look import in_link, look
 from pages.compare.many import many_panel
 from pages.compare.notes import compare_notes
+from pages.compare.pair_choice import ask_pair, places_of
 from pages.compare.pairs import pairs_panel
 from pages.compare.patching import patching_panel
 from pages.compare.players import ask_players, players_in_link
@@ -32,7 +31,6 @@ from pages.shared.background_job import TICK
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import what_to_notice
 from pages.shared.link_widgets import choose
-from xformer.reading import Reading
 
 MODES = {"players": "two to four models", "pairs": "two inputs of one model", "steering": "one model, steered"}
 PANELS = {
@@ -42,7 +40,10 @@ PANELS = {
     "lens": "when decided",
     "patching": "what carries it",
     "many": "many inputs",
+    "lengths": "how long",
 }
+OF_ALL_STEPS = ("steps", "many", "lengths")
+"""Panels that do not look at one step."""
 
 
 def page() -> None:
@@ -94,17 +95,19 @@ def _stage(comparison: Comparison, shown: dict[str, str], ticks: bool) -> None:
     """
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom", key="compare_choose"):
         panel = choose("panel", PANELS, "steps", "Panel", key="compare_panel", label_visibility="collapsed")
-        pair = _ask_pair(comparison)
-    is_of_step = panel not in ("steps", "many")
+        pair = ask_pair(comparison)
+    is_of_step = panel not in OF_ALL_STEPS
     with frame.picture():
         step = ask_step(comparison, detail=panel == "steps", stays=is_of_step)
         shown = shown | {"panel": panel, "step": str(step)} | ({"pair": pair} if len(comparison.choices) > 2 else {})
         readings = comparison.readings(step) if is_of_step else []
-        two = _pair(pair, readings)
+        two = places_of(pair, readings)
         if panel == "steps":
             steps_panel(comparison, step)
         elif panel == "many":
             shown |= many_panel(comparison)
+        elif panel == "lengths":
+            lengths_panel(comparison)
         elif two is None:
             st.info(
                 f"Only one player takes {comparison.unit} {step}; the others have ended before.", icon=":material/flag:"
@@ -125,26 +128,10 @@ def _stage(comparison: Comparison, shown: dict[str, str], ticks: bool) -> None:
 
 def _is_working(comparison: Comparison) -> bool:
     """Whether something that is looked at is being counted or copied."""
-    about = {"many": comparison.players, "patching": comparison.about}.get(st.session_state.get("compare_panel", ""))
-    job = state().jobs.get(st.session_state.get("compare_panel", ""))
+    panel = st.session_state.get("compare_panel", "")
+    about = {"many": comparison.players, "lengths": comparison.players, "patching": comparison.about}.get(panel)
+    job = state().jobs.get(panel)
     return about is not None and job is not None and job.is_running and job.about.startswith(about)
-
-
-def _ask_pair(comparison: Comparison) -> str:
-    """Which two are laid side by side; of two players these two."""
-    pairs = {pair: " | ".join(pair) for pair in comparison.pairs}
-    if len(pairs) == 1:
-        return comparison.pairs[0]
-    look: dict[str, Any] = {"label_visibility": "collapsed", "help": "Which two are laid side by side."}
-    return choose("pair", pairs, comparison.pairs[0], "Two of them", key="compare_pair", **look)
-
-
-def _pair(pair: str, readings: Sequence[Reading]) -> tuple[int, int] | None:
-    """Where the chosen two stand among those that take a step, or the first two; None where only one does."""
-    places = {reading.subject.name[0]: index for index, reading in enumerate(readings)}
-    if all(letter in places for letter in pair):
-        return places[pair[0]], places[pair[1]]
-    return (0, 1) if len(readings) > 1 else None
 
 
 page()

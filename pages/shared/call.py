@@ -104,8 +104,12 @@ class Call:
         return _known([*self.readings, *self.options.values()])
 
     def key(self, view: Shown) -> tuple:
-        """Plain values by which a cache knows it; a table that was made before follows from them."""
-        plain = {name: of for name, of in self.arguments.items() if not (_known([of]) or isinstance(of, pd.DataFrame))}
+        """Plain values by which a cache knows it; a table follows from them, but for how far it has been counted."""
+        plain = {
+            name: len(of) if isinstance(of, pd.DataFrame) else of
+            for name, of in self.arguments.items()
+            if not _known([of])
+        }
         return view.model, self.name, *(str(reading.recipe) for reading in self.all_readings()), repr(plain)
 
 

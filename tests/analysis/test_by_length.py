@@ -9,6 +9,8 @@ import pytest
 
 import xformer
 from xformer.analysis.by_length import accuracy_by_length, asking_lengths, has_mastered_its_training, how_far
+from xformer.analysis.by_length_compared import lengths_compared, lengths_of_all
+from xformer.analysis.contender import Contender
 from xformer.analysis.counting_agreement import wilson
 from xformer.errors import InputError, UnavailableError
 from xformer.tasks import Task
@@ -74,3 +76,39 @@ def test_how_far_it_goes_is_where_the_first_length_fails() -> None:
     assert has_mastered_its_training(rows([1.0, 0.99], [0.0]))
     assert not has_mastered_its_training(rows([1.0, 0.98], [1.0]))
     assert not has_mastered_its_training(rows([], [1.0]))
+
+
+def contender(name: str, called: str, **options: str) -> Contender:
+    return Contender.load(str(CHECKPOINTS / name), called, **options)
+
+
+def test_players_compared_by_length_have_the_shares_of_inputs_of_that_length_alone() -> None:
+    players = [contender("reverse-small", "A"), contender("reverse-mirror", "B")]
+    players.append(contender("reverse-small", "C", changes="silence:encoder.0.attn.0"))
+    table = lengths_compared(players, lengths=[5, 16], samples=40, seed=3).set_index(["player", "length"])
+    for one in players[:2]:
+        for length in (5, 16):
+            task = Task(one.task.config.replace(min_len=length, max_len=length))
+            found = evaluate(one.model, task, samples=40, seed=3)
+            row = table.loc[(one.name, length)]
+            assert row["exact_match"] == found.exact_match
+            assert row["token_accuracy"] == pytest.approx(found.token_accuracy, abs=1e-12)
+            assert (row["low"], row["high"]) == wilson(round(found.exact_match * 40), 40)
+    assert table.loc[("A", 5), "exact_match"] == 1.0
+    assert table.loc[("C", 5), "exact_match"] < 0.5  # its own change counts
+    assert table["trained"].tolist() == [True, True, True, False, False, False]
+
+
+def test_players_are_compared_at_the_lengths_that_all_of_them_read() -> None:
+    both = [contender("reverse-mirror", "A"), contender("reverse-long", "B")]
+    assert lengths_of_all(both) == tuple(range(1, 41))
+    assert max(lengths_of_all(both[1:])) == 64
+    with pytest.raises(InputError, match="from 1 to 40, got 41"):
+        lengths_compared(both, lengths=[41])
+
+
+def test_players_of_other_tasks_or_of_one_length_are_refused() -> None:
+    with pytest.raises(InputError, match="one task"):
+        lengths_compared([contender("reverse-small", "A"), contender("addition", "B")], samples=2)
+    with pytest.raises(UnavailableError, match="one length"):
+        lengths_compared([contender("modular", "A"), contender("modular", "B")], samples=2)

@@ -15,7 +15,7 @@ from streamlit.testing.v1 import AppTest
 from pages.compare.choice import Choice, read_choice
 from pages.compare.comparison import Comparison, names_of
 from pages.shared.background_job import follow
-from tests.pages.code_and_picture import assert_code_draws_what_is_shown, left_by
+from tests.pages.code_and_picture import assert_code_draws, assert_code_draws_what_is_shown, charts_shown, left_by
 from tests.pages.conftest import ROOT, Open
 from tests.pages.test_runs import with_weights
 from xformer import Checkpoint, Transformer, load
@@ -44,7 +44,7 @@ PAIRS = {
     "two tasks": ("reverse", "sort"),
     "text": ("characters", "characters~positions:off"),
 }
-PANELS = ("steps", "attention", "rows", "lens", "patching", "many")
+PANELS = ("steps", "attention", "rows", "lens", "patching", "many", "lengths")
 SEEN = [(kind, PANELS[index % len(PANELS)]) for index, kind in enumerate(PAIRS)] + [
     (kind, panel) for kind in ("mixed architectures", "text") for panel in PANELS
 ]
@@ -304,6 +304,27 @@ def test_counting_over_many_inputs_goes_on_until_it_is_done_or_cancelled(open_pa
     app.button(key="compare_count_cancel").click().run()
     assert "Whole answers right of 20,000" not in words(app)
     assert "compare_count_cancel" not in [button.key for button in app.button]
+
+
+def test_how_long_each_can_go_on_is_said_of_whoever_goes_beyond_its_training(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = open_page(COMPARE, a="reverse-mirror", b="reverse-long~causal", c="reverse-long", panel="lengths")
+    for _ in range(60):
+        if "compare_lengths_bar_cancel" not in [button.key for button in app.button]:
+            break
+        app.run()
+    [said] = [one.value for one in app.markdown if "right at every length" in one.value]
+    found = re.fullmatch(r"At least 99% right at every length from its training on: \*\*C\*\* up to (\d+)\.", said)
+    assert found is not None, said  # B fails at once, A beyond its training
+    assert int(found[1]) > 15
+    shown = charts_shown(monkeypatch)
+    assert_code_draws(app.run(), shown, monkeypatch)
+
+
+def test_a_task_of_one_length_has_no_curve_by_length(open_page: Open) -> None:
+    app = open_page(COMPARE, a="modular", b="modular~silence:decoder.0.attn.0", panel="lengths")
+    assert "all have one length" in words(app)
 
 
 @pytest.mark.parametrize(

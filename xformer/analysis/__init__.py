@@ -37,6 +37,7 @@ __getattr__, __dir__, __all__ = attach(
         "gap_fillings": "same_text",
         "head_effects": "silenced_heads",
         "head_scores": "heads",
+        "lengths_compared": "by_length_compared",
         "lens": "logit_lens",
         "likeliest_tokens": "divergence",
         "matrix": "principles",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Any
 
 import pandas as pd
 
@@ -24,12 +25,13 @@ HIGH = 0.99
 class LengthsDone:
     """The lengths that have been asked so far."""
 
-    rows: list[dict[str, float]]
+    rows: list[dict[str, Any]]
     total: int
+    done: int
 
     @property
     def is_final(self) -> bool:
-        return len(self.rows) == self.total
+        return self.done == self.total
 
     def frame(self) -> pd.DataFrame:
         """See `accuracy_by_length`."""
@@ -69,7 +71,7 @@ def asking_lengths(
                 "token_accuracy": found.token_accuracy, "samples": found.samples, "trained": trained,
             }
         )  # fmt: skip
-        yield LengthsDone(list(rows), len(chosen))
+        yield LengthsDone(list(rows), len(chosen), len(rows))
 
 
 def has_mastered_its_training(table: pd.DataFrame) -> bool:

@@ -13,7 +13,7 @@ from xformer.training.evaluate import evaluate
 
 
 @cache
-def _of_length(task: Task, length: int) -> Task:
+def of_length(task: Task, length: int) -> Task:
     """The same task with inputs of one length alone. Raises `ConfigError` where it has none of that length."""
     return Task(task.config.replace(min_len=length, max_len=length))
 
@@ -36,12 +36,12 @@ def scores_by_length(
             known = lengths_of(model.config, task)
             some = f"lengths from {known[0]} to {known[-1]}" if known else f"only the length {task.config.max_len}"
             raise InputError(f"Inputs of this model and task have {some}, got {length}.")
-        yield length, evaluate(model, _of_length(task, length), samples=samples, seed=seed)
+        yield length, evaluate(model, of_length(task, length), samples=samples, seed=seed)
 
 
 def _fits(config: ModelConfig, task: Task, length: int) -> bool:
     try:
-        of = _of_length(task, length)
+        of = of_length(task, length)
         of.check_fits(config)
     except ConfigError:
         return False

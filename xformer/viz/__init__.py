@@ -34,6 +34,7 @@ __getattr__, __dir__, __all__ = attach(
         "filter_components": "filters",
         "firing": "feed_forward",
         "head_effects": "silenced_heads",
+        "lengths_compared": "by_length_compared",
         "lens": "logit_lens",
         "lesson_curves": "bug_lesson",
         "likeliest_tokens": "divergence",
