@@ -55,12 +55,12 @@ def patterns_panel(comparison: Compared, step: int, two: Sequence[Reading]) -> d
         "other": names[1] if len(names[1]) <= ONE_LINE else names[1][0],
         "difference": f"Difference: {names[1][0]} − {names[0][0]}",
     }
-    calls = [Call(viz.pattern_difference, (two,), {**options, "show": show}) for show in titles]
+    frame = table(comparison, analysis.pattern_difference, two, **options)
+    calls = [Call(viz.pattern_difference, (two,), {**options, "show": show, "table": frame}) for show in titles]
     for place, call, title in zip(st.columns(3, gap="small"), calls, titles.values(), strict=True):
         with place:
             st.markdown(f"**{escape_markdown(title)}**")
             shown(comparison, call, f"compare_cells_{call.options['show']}")
-    frame = table(comparison, analysis.pattern_difference, two, **options)
     st.caption(_summary(frame, names[0][0], names[1][0], comparison.unit))
     which = "the mean of its heads" if head == MEAN else f"head {head + 1}"
     size = frame["key_end"].iloc[0] - frame["key"].iloc[0] + 1

@@ -27,6 +27,7 @@ def rows_panel(comparison: Compared, step: int, readings: Sequence[Reading], two
     options = {"pair": two, "n_heads": CLEAREST_HEADS, "max_keys": MAX_KEYS}
     st.markdown(_summary(comparison, step, readings, two))
     kinds = list(dict.fromkeys(Site.parse(path).does for one in readings for path in deciding_layers(one)))
+    frame = table(comparison, analysis.decision_rows, readings, **options)
     calls = []
     for does in kinds:
         places = [place for _ in range(0, len(readings), 2) for place in st.columns(2, gap="medium")]
@@ -37,9 +38,10 @@ def rows_panel(comparison: Compared, step: int, readings: Sequence[Reading], two
                     st.caption(f"{name} has no {does} here.")
                     continue
                 st.markdown(f"**{name}**" if len(kinds) == 1 else f"**{name}: {does}**")
-                calls.append(Call(viz.decision_rows, (readings,), {**options, "show": index, "does": does}))
+                calls.append(
+                    Call(viz.decision_rows, (readings,), {**options, "show": index, "does": does, "table": frame})
+                )
                 shown(comparison, calls[-1], f"compare_look_{does}_{index}")
-    frame = table(comparison, analysis.decision_rows, readings, **options)
     footer(comparison, "rows", calls, lambda: heads_from_1(frame, no_head="mean"))
 
 

@@ -19,6 +19,7 @@ from tests.pages.code_and_picture import assert_code_draws, assert_code_draws_wh
 from tests.pages.conftest import ROOT, Open
 from tests.pages.test_runs import with_weights
 from xformer import Checkpoint, Transformer, load
+from xformer.analysis import decision
 from xformer.checkpoints import to_bytes
 from xformer.config import ModelConfig, TaskConfig
 from xformer.decoding import Sampling
@@ -528,3 +529,16 @@ def test_another_model_keeps_the_changes_that_fit_it(open_page: Open) -> None:
 def test_half_a_link_plays_against_the_model_as_it_was_trained(open_page: Open) -> None:
     app = open_page(COMPARE, a="reverse~positions:off")
     assert [player["name"] for player in ruler(app)["players"]] == ["A · positions off", "B · as trained"]
+
+
+@pytest.mark.parametrize(("panel", "name"), [("attention", "blocks"), ("rows", "pooled_keys")])
+def test_the_pictures_of_a_panel_have_one_table(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch, panel: str, name: str
+) -> None:
+    once, asked = getattr(decision, name), []
+    monkeypatch.setattr(decision, name, lambda *given: asked.append(name) or once(*given))
+    link = {"a": "reverse-small", "b": "reverse-small~causal", "input": "2 4 6 8 10", "panel": panel}
+    app = open_page(COMPARE, **link)
+    assert len(app.get("vega_lite_chart")) == (3 if panel == "attention" else 2)
+    n_layers = load("checkpoints/reverse-small").model.config.n_layers
+    assert len(asked) == 2 * (1 if panel == "attention" else n_layers)  # rows and columns; or each layer of both

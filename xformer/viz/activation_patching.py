@@ -14,6 +14,7 @@ from xformer.analysis.activation_patching import patching as patching_table
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.divergence import Drawing, short_names
+from xformer.viz.layering import layered
 
 
 def patching(
@@ -72,7 +73,7 @@ def patching(
         .mark_rule(color=ink, strokeDash=[4, 3])
         .encode(alt.X("at:Q", title=name), tooltip=alt.Tooltip("is:N"))
     )
-    return alt.layer(
+    return layered(
         rules,
         base.mark_bar().encode(alt.Color("hue:N", scale=None)),
         base.transform_filter("datum.restored >= 0")
@@ -81,7 +82,9 @@ def patching(
         base.transform_filter("datum.restored < 0")
         .mark_text(align="right", dx=-5, **number)
         .encode(text=alt.Text("text:N")),
-    ).properties(height=24 * len(data) + 144, title=f"Out of {source}, into {into}")
+        height=24 * len(data) + 144,
+        title=f"Out of {source}, into {into}",
+    )
 
 
 def _hue(row: dict[str, object], dark: bool) -> str:

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from xformer.errors import EditError
 from xformer.reading import Reading
 from xformer.viz.head_grid import inline, share_of
+from xformer.viz.layering import layered
 from xformer.viz.layers import AnyLayer
 from xformer.viz.packing import visible
 from xformer.viz.pattern_layers import pattern_layers
@@ -89,9 +90,7 @@ def _one(
         _words(names, side, height, x, y, dark)
         for side, names in (("left", layer.query_labels), ("right", layer.key_labels))
     ]
-    return alt.layer(arcs, *words, title=f"{layer.title}{', ' * bool(title)}{title}").properties(
-        width=WIDTH, height=height
-    )
+    return layered(arcs, *words, title=f"{layer.title}{', ' * bool(title)}{title}", width=WIDTH, height=height)
 
 
 def _words(names: Sequence[str], side: str, height: float, x: alt.X, y: alt.Y, dark: bool) -> alt.Chart:

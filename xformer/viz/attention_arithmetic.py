@@ -12,6 +12,7 @@ import pandas as pd
 
 from xformer.analysis.attention_arithmetic import attention_cell, dimensions, head_output, softmax_row, strongest
 from xformer.reading import Reading
+from xformer.viz.layering import layered
 from xformer.viz.theme import MASKED, PART_HUES, diverging, signed_limit, vega_scale
 
 ROW = 30
@@ -130,4 +131,4 @@ def _strips(frame: pd.DataFrame, order: list[str], axis: str, dark: bool) -> Any
                 color=alt.ColorValue(**alt.condition(strong, alt.value(deep), alt.value(light))),
             )
         )
-    return alt.layer(*layers).properties(height=ROW * len(order) + AXIS)
+    return layered(*layers, height=ROW * len(order) + AXIS)

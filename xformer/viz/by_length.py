@@ -14,6 +14,7 @@ from xformer.analysis.by_length import SAMPLES
 from xformer.analysis.by_length import accuracy_by_length as table_of
 from xformer.reading import Reading
 from xformer.viz import theme
+from xformer.viz.layering import layered
 
 
 def accuracy_by_length(
@@ -63,4 +64,4 @@ def accuracy_by_length(
         .encode(x, alt.Y("low:Q", title="right"), alt.Y2("high:Q"))
     )
     lines = alt.Chart(long).mark_line(point=alt.OverlayMarkDef(size=18)).encode(x, y, colour, tooltip=tooltip)
-    return alt.layer(shade, band, lines).properties(height=300)
+    return layered(shade, band, lines, height=300)

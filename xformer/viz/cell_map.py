@@ -16,6 +16,7 @@ from xformer.analysis.patched_cells import GROUPS, Part
 from xformer.analysis.patched_cells import patching_map as patching_map_table
 from xformer.reading import Reading
 from xformer.viz import theme
+from xformer.viz.layering import layered
 from xformer.viz.residual import TIGHT, around, row_height, written
 
 FAINT = 0.1
@@ -89,7 +90,7 @@ def patching_map(
     ]
     if n <= TIGHT:
         layers.append(base.mark_text(fontSize=11).encode(color=written(), text=alt.Text("share:N")))
-    return alt.layer(*layers).properties(height=high * len(rows) + around(""))
+    return layered(*layers, height=high * len(rows) + around(""))
 
 
 def _columns(table: pd.DataFrame, part: Part, *, is_pair: bool) -> list[str]:

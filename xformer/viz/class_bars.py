@@ -11,6 +11,7 @@ import pandas as pd
 from xformer.analysis.images import classes as classes_table
 from xformer.reading import Reading
 from xformer.viz import theme
+from xformer.viz.layering import layered
 
 
 def classes(reading: Reading, *, before: Reading | None = None, dark: bool = False) -> alt.LayerChart | alt.FacetChart:
@@ -45,4 +46,4 @@ def classes(reading: Reading, *, before: Reading | None = None, dark: bool = Fal
     if before is not None:
         frames = base.transform_filter(alt.datum.run == "original")
         layers.append(frames.mark_bar(filled=False, stroke=theme.pick(theme.TEXT, dark), strokeWidth=1.5))
-    return alt.layer(*layers).properties(height=220)
+    return layered(*layers, height=220)

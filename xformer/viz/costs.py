@@ -10,6 +10,7 @@ import pandas as pd
 
 from xformer.analysis.multiplications import attention_costs as costs_table
 from xformer.viz import theme
+from xformer.viz.layering import layered
 
 
 def attention_costs(
@@ -51,4 +52,4 @@ def attention_costs(
         .encode(alt.Y("heads:N", sort=order, title=None), alt.X("measured:Q"), text=alt.Text("shown:N"))
     )
     room = alt.Chart(pd.DataFrame({"measured": [1.18 * max(frame["measured"])]}))
-    return alt.layer(bars, words, room.mark_point(opacity=0).encode(alt.X("measured:Q"))).properties(height=200)
+    return layered(bars, words, room.mark_point(opacity=0).encode(alt.X("measured:Q")), height=200)

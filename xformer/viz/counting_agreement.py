@@ -17,6 +17,7 @@ from xformer.analysis.counting_agreement import accuracy as accuracy_table
 from xformer.analysis.counting_agreement import confusion as confusion_table
 from xformer.viz import theme
 from xformer.viz.divergence import WIDTHS, Drawing, player_hues, short_names
+from xformer.viz.layering import layered
 
 _TITLES = {
     ("position", "token"): "token right",
@@ -55,7 +56,7 @@ def accuracy(
         alt.Tooltip("hits:Q", title="right"),
         alt.Tooltip("trials:Q", title="of"),
     ]
-    return alt.layer(
+    return layered(
         base.mark_area(opacity=0.25).encode(alt.Y("low:Q", title=name, scale=scale), alt.Y2("high:Q")),
         base.mark_line().encode(
             alt.Y("share:Q", title=name, scale=scale), alt.StrokeWidth("width:Q", scale=None, legend=None)
@@ -63,7 +64,8 @@ def accuracy(
         base.mark_point(size=70, filled=True, opacity=1).encode(
             alt.Y("share:Q", title=name, scale=scale), tooltip=hover
         ),
-    ).properties(height=height + 15 * len(players))
+        height=height + 15 * len(players),
+    )
 
 
 def confusion(counted: Agreement, player: str, *, title: str = "", dark: bool = False) -> Drawing:
@@ -111,4 +113,4 @@ def confusion(counted: Agreement, player: str, *, title: str = "", dark: bool = 
             legend=alt.Legend(title="share", orient="bottom", gradientLength=140, format=".1f"),
         )
     )
-    return alt.layer(cells, diagonal).properties(height=20 * len(order) + 130, title=title)
+    return layered(cells, diagonal, height=20 * len(order) + 130, title=title)

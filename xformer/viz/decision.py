@@ -22,6 +22,7 @@ from xformer.reading import Reading
 from xformer.site import Site
 from xformer.viz import theme
 from xformer.viz.divergence import Drawing, short_names
+from xformer.viz.layering import layered
 from xformer.viz.residual import written
 
 DECIDES = "▶"
@@ -38,20 +39,24 @@ def pattern_difference(
     max_blocks: int | None = None,
     *,
     show: Literal["difference", "one", "other"] = "difference",
+    table: pd.DataFrame | None = None,
     title: str = "",
     dark: bool = False,
 ) -> Drawing:
     """Second less first of two patterns, centred on 0: blue where the second looks more, orange where it looks less.
 
     Or one of the two on the fixed scale from 0 to 1. Masked cells, in the difference those masked for both, are grey.
+    `table` is that of `analysis.pattern_difference` where it has been made already.
     """
-    frame = difference_table(readings, layer, head, max_blocks)
+    frame = difference_table(readings, layer, head, max_blocks) if table is None else table
     is_signed = show == "difference"
     may_look = frame["one_allowed"] | frame["other_allowed"] if is_signed else frame[f"{show}_allowed"]
     places = _places(frame, "query", "query_token")
     queries = [f"{DECIDES} {at}" if decides else at for at, decides in zip(places, frame["decides"], strict=True)]
     n = len(dict.fromkeys(queries))
-    data = frame.assign(row=queries, key=_places(frame, "key", "key_token"), allowed=may_look)
+    data = frame[["one", "other", "difference"]].assign(
+        row=queries, key=_places(frame, "key", "key_token"), allowed=may_look
+    )
     hover = [
         alt.Tooltip("row:N", title="query"),
         alt.Tooltip("key:N"),
@@ -72,18 +77,19 @@ def decision_rows(
     max_keys: int | None = None,
     show: int = 0,
     does: str | None = None,
+    table: pd.DataFrame | None = None,
     title: str = "",
     dark: bool = False,
 ) -> Drawing:
     """Where the deciding position of reading `show` looked: a row per layer and head, a column per key.
 
     Layers whose keys are not the same tokens belong in charts of their own: `does` ("cross-attention", see `Site.does`) names
-    those that are drawn.
+    those that are drawn. `table` is that of `analysis.decision_rows` where it has been made already.
     """
-    frame = rows_table(readings, pair=pair, n_heads=n_heads, max_keys=max_keys)
+    frame = rows_table(readings, pair=pair, n_heads=n_heads, max_keys=max_keys) if table is None else table
     frame = frame.loc[frame["player"] == readings[show].subject.name]
     frame = frame.loc[[does in (None, Site.parse(path).does) for path in frame["layer"]]]
-    data = frame.assign(
+    data = frame[["weight", "allowed"]].assign(
         row=[_row_title(path, head) for path, head in zip(frame["layer"], frame["head"], strict=True)],
         key=_places(frame, "key", "token"),
     )
@@ -153,7 +159,7 @@ def decision_lens(
                 alt.Y("point:N", sort=points, bandPosition=0), tooltip=alt.Tooltip("note:N", title="lens")
             )
         )
-    return alt.layer(*layers).properties(height=42 * len(points) + _AROUND - 50 + (_TITLE if title else 0), title=title)
+    return layered(*layers, height=42 * len(points) + _AROUND - 50 + (_TITLE if title else 0), title=title)
 
 
 def _heatmap(
@@ -185,7 +191,7 @@ def _heatmap(
     )
     hidden = base.transform_filter("!datum.allowed").mark_rect(color=theme.pick(theme.MASKED, dark))
     height = _CELL * len(rows) + _AROUND + (_TITLE if title else 0)
-    return alt.layer(seen, hidden).properties(height=height, title=title)
+    return layered(seen, hidden, height=height, title=title)
 
 
 def _places(frame: pd.DataFrame, at: str, token: str) -> list[str]:

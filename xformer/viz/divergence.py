@@ -22,6 +22,7 @@ from xformer.analysis.divergence import likeliest_tokens as tokens_table
 from xformer.analysis.divergence import predictions_by_step as predictions_table
 from xformer.analysis.token_rollout import Rollout
 from xformer.viz import theme
+from xformer.viz.layering import layered
 
 SAYS = "◀ says"
 LEAST = 0.001
@@ -94,8 +95,8 @@ def likeliest_tokens(
     text = base.mark_text(align="left", dx=4, fontSize=12, color=theme.pick(theme.TEXT, dark)).encode(
         text=alt.Text("shown:N")
     )
-    return alt.layer(bars, text).properties(
-        height=(10 + 17 * len(players)) * len(order) + 70 + _LINE * (len(players) + 1) // 2, title=title
+    return layered(
+        bars, text, height=(10 + 17 * len(players)) * len(order) + 70 + _LINE * (len(players) + 1) // 2, title=title
     )
 
 
@@ -141,11 +142,12 @@ def predictions_by_step(
     shape = alt.Shape("verdict:N", legend=None, scale=verdicts)
     width = alt.StrokeWidth("width:Q", scale=None, legend=None)
     points = base.mark_point(filled=True, opacity=1, strokeWidth=1, stroke=theme.pick(theme.BACKGROUND, dark))
-    return alt.layer(
+    return layered(
         *_backdrop(frame, places, first_divergence(rollouts), dark),
         base.mark_line(opacity=0.9).encode(player_hues(players, dark), width),
         points.encode(player_hues(players, dark), shape, alt.Size("size:Q", scale=None, legend=None), tooltip=hover),
-    ).properties(height=height + _LINE * (len(players) + 1) // 2)
+        height=height + _LINE * (len(players) + 1) // 2,
+    )
 
 
 def divergence_by_step(
@@ -183,11 +185,12 @@ def divergence_by_step(
         alt.Tooltip("context:N", title="have read"),
     ]
     dash = alt.StrokeDash("pair:N", scale=alt.Scale(domain=pairs, range=list(_DASHES)), **look)
-    return alt.layer(
+    return layered(
         *_backdrop(frame, places, first_divergence(rollouts), dark),
         base.mark_line(strokeWidth=2.5).encode(dash),
         base.mark_point(size=80, filled=True, opacity=1).encode(tooltip=hover),
-    ).properties(height=height + _LINE * (1 + (len(pairs) + 1) // 2))
+        height=height + _LINE * (1 + (len(pairs) + 1) // 2),
+    )
 
 
 def _step_labels(frame: pd.DataFrame) -> dict[int, str]:

@@ -11,6 +11,7 @@ from xformer.analysis.experts import expert_weights as weights_table
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.embeddings import rows_height
+from xformer.viz.layering import layered
 from xformer.viz.residual import flat_axis, place_labels
 
 
@@ -34,7 +35,9 @@ def expert_weights(
         ],
     )
     taken = base.transform_filter("datum.weight != 0")
-    return alt.layer(
+    return layered(
         base.mark_rect(opacity=0),
         taken.mark_rect().encode(color=alt.Color("weight:Q", scale=scale, title="weight")),
-    ).properties(height=rows_height(n_experts, most=600, around=90), **({"title": title} if title else {}))
+        height=rows_height(n_experts, most=600, around=90),
+        **({"title": title} if title else {}),
+    )

@@ -25,6 +25,7 @@ from xformer.installed import needed
 from xformer.names import layer_title
 from xformer.reading import Reading
 from xformer.viz import theme
+from xformer.viz.layering import layered
 from xformer.viz.residual import written
 
 if TYPE_CHECKING:
@@ -181,7 +182,9 @@ def firing(
         .mark_text(align="left", dx=6, fontSize=12, color=ink)
         .encode(alt.XDatum(1.0), y, text=alt.Text("text:N"))
     )
-    return alt.layer(bars, names).properties(
+    return layered(
+        bars,
+        names,
         height=max(16, min(30, ROWS_HEIGHT // len(sort))) * len(sort) + 90,
         padding={"left": 12, "right": 5, "top": 5, "bottom": 5},
     )
@@ -224,8 +227,8 @@ def promotion(
     )
     cells = alt.Chart(data).mark_rect().encode(x, y, colour, tooltip=hover)
     top = alt.Chart(best.assign(ink=inks)).mark_text(fontSize=12, fontWeight="bold")
-    return alt.layer(cells, top.encode(x, y, color=written(), text=alt.Text("token:N"), tooltip=hover)).properties(
-        height=28 * len(names) + 110
+    return layered(
+        cells, top.encode(x, y, color=written(), text=alt.Text("token:N"), tooltip=hover), height=28 * len(names) + 110
     )
 
 

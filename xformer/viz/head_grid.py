@@ -17,6 +17,7 @@ from jaxtyping import Float
 
 from xformer.reading import Reading
 from xformer.subjects.foreign.small_pattern import LEVELS, MASKED, NAN
+from xformer.viz.layering import layered
 from xformer.viz.layers import AnyLayer
 from xformer.viz.pattern_layers import pattern_layers
 from xformer.viz.planes import block_max, factor
@@ -165,4 +166,4 @@ def _chart(
         mark = alt.Chart(words[words["align"] == align]).mark_text(align=align, fontSize=12)
         layers.append(mark.encode(x=x, y=y, text=alt.Text("text:N"), color=alt.Color("hue:N", scale=None)))
     # Each part has colours of its own: one legend, that of the weights.
-    return alt.layer(*layers).resolve_scale(color="independent").properties(width=width, height=height)
+    return layered(*layers).resolve_scale(color="independent").properties(width=width, height=height)

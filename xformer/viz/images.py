@@ -15,6 +15,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from xformer.viz import theme
+from xformer.viz.layering import layered
 from xformer.words import percent
 
 Chart = alt.LayerChart | alt.FacetChart
@@ -108,7 +109,7 @@ def overlay_chart(frame: pd.DataFrame, *, dark: bool, what: str, query: str = ""
             x=alt.X("x_name:Q"), y=alt.Y("class_y:Q"), text=alt.Text("said:N")
         ).transform_calculate(class_y="datum.y + 0.6"),
     ]  # fmt: skip
-    return alt.layer(*layers).properties(width=width * unit, height=height * unit, autosize=_OWN_SIZE)
+    return layered(*layers, width=width * unit, height=height * unit, autosize=_OWN_SIZE)
 
 
 def picture(pixels: Int[np.ndarray, " pixel"], *, dark: bool, scale: int = 8) -> Int[np.ndarray, "y x rgb"]:
@@ -145,7 +146,7 @@ def tile_map(frame: pd.DataFrame, name: str, limit: float, tooltip: list, dark: 
         .mark_rect(fill=None, stroke=theme.pick(theme.TEXT, dark), strokeWidth=1.5)
         .encode(x=x, x2="x2", y=y, y2="y2")
     )
-    return alt.layer(tiles, own).properties(width=width * unit, height=height * unit, autosize=_OWN_SIZE)
+    return layered(tiles, own, width=width * unit, height=height * unit, autosize=_OWN_SIZE)
 
 
 def _legend(height: float, **more: Any) -> alt.Legend:

@@ -13,6 +13,7 @@ import pandas as pd
 from xformer.analysis.logit_lens import lens as lens_table
 from xformer.reading import Reading
 from xformer.viz import theme
+from xformer.viz.layering import layered
 from xformer.viz.residual import ROOMY, TIGHT, around, flat_axis, place_labels, point_axis, row_height, thinned, written
 
 WIDTH_OF_CELLS = 620
@@ -121,7 +122,7 @@ def lens(
             .mark_text(fontSize=_answer_size(answers["answer"].tolist(), limit, n), **look)
             .encode(x, y, text=alt.Text("answer:N"), tooltip=[alt.Tooltip("place:N"), alt.Tooltip("answer:N")])
         )
-    return alt.layer(*layers).properties(height=high * len(rows) + around(title), title=title)
+    return layered(*layers, height=high * len(rows) + around(title), title=title)
 
 
 def _answer_size(answers: Sequence[str], limit: int, n: int) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from xformer.analysis.principles import AFTER, BEFORE, Mixed
 from xformer.analysis.principles import matrix as matrix_table
 from xformer.viz import theme
+from xformer.viz.layering import layered
 from xformer.viz.residual import written
 
 ROW_HEIGHT = 34
@@ -76,7 +77,7 @@ def matrix(
         followed.mark_rect(fillOpacity=0, stroke=theme.head_hue(1, dark), strokeWidth=2.5),
         base.mark_text(fontSize=10.5 if many else 12).encode(text=alt.Text("shown:N"), color=written()),
     ]
-    return alt.layer(*layers).properties(height=ROW_HEIGHT * len(down) + AROUND + extent)
+    return layered(*layers, height=ROW_HEIGHT * len(down) + AROUND + extent)
 
 
 def _in_a_cell(value: float, digits: int) -> str:

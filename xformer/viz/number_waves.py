@@ -13,6 +13,7 @@ from xformer.analysis.number_waves import spectrum as spectrum_table
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.labels import label_layers, place_labels
+from xformer.viz.layering import layered
 
 HEIGHT_OF_SPECTRUM, SIDE_OF_CIRCLE = 300, 330
 MOST_TICKS = 15
@@ -54,7 +55,7 @@ def spectrum(
     if chosen is not None:
         framed = base.transform_filter(alt.datum.frequency == chosen)
         layers.append(framed.mark_bar(filled=False, stroke=ink, strokeWidth=2).encode(y=y))
-    return alt.layer(*layers).properties(height=HEIGHT_OF_SPECTRUM)
+    return layered(*layers, height=HEIGHT_OF_SPECTRUM)
 
 
 def circle(
@@ -80,4 +81,4 @@ def circle(
     )
     dots = base.mark_circle(size=50, color=hue, opacity=0.8)
     names = label_layers(base, "number:N", color=ink)
-    return alt.layer(dots, *names).properties(width=SIDE_OF_CIRCLE, height=SIDE_OF_CIRCLE)
+    return layered(dots, *names, width=SIDE_OF_CIRCLE, height=SIDE_OF_CIRCLE)

@@ -23,6 +23,7 @@ from xformer.names import head_title
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.embeddings import vector_heatmap
+from xformer.viz.layering import layered
 
 MOST_HEADS_DRAWN = 12
 """So many bars can be read beside a picture."""
@@ -75,7 +76,7 @@ def position_curves(
                 x=_whole("from", "position"), x2=alt.X2("to:Q")
             ),
         )
-    return alt.layer(*lines).properties(height=height)
+    return layered(*lines, height=height)
 
 
 def position_offsets(
@@ -96,7 +97,7 @@ def position_offsets(
         lines = _lines(
             table.assign(head=table["head"] + 1), "head", offset, ("bias", "added to the score"), "bottom", dark
         )
-        return alt.layer(*lines).properties(height=height)
+        return layered(*lines, height=height)
     hue = theme.pick(theme.PART_HUES["positions"], dark)
     base = alt.Chart(table).encode(x=_whole(*offset))
     tooltip = [
@@ -105,11 +106,12 @@ def position_offsets(
         alt.Tooltip("pairs:Q", title="pairs of positions"),
     ]
     title = "turned q · k" if are_turned(reading, kind, stack) else "P[i] · P[j]"
-    return alt.layer(
+    return layered(
         base.mark_area(color=hue, opacity=0.25).encode(y=alt.Y("low:Q", title=title), y2=alt.Y2("high:Q")),
         base.mark_line(color=hue, strokeWidth=2.5).encode(y=alt.Y("mean:Q")),
         base.mark_circle(color=hue, size=40, opacity=1).encode(y=alt.Y("mean:Q"), tooltip=tooltip),
-    ).properties(height=height)
+        height=height,
+    )
 
 
 def attention_moved(reading: Reading, *, before: Reading, dark: bool = False) -> alt.Chart:

@@ -8,6 +8,7 @@ import pandas as pd
 from xformer.analysis.reactions import ARROW
 from xformer.analysis.reactions import atom_mapping as mapping_table
 from xformer.reading import Reading
+from xformer.viz.layering import layered
 from xformer.viz.theme import RIGHT, TEXT, WRONG
 
 STEP = 26
@@ -46,4 +47,4 @@ def atom_mapping(reading: Reading, *, layer: int, head: int, dark: bool = False)
     text = alt.Chart(words).mark_text(fontSize=13, color=TEXT[dark], fontWeight=600).encode(
         x=across, y=alt.Y("y:Q"), text=alt.Text("token:N"), tooltip=[alt.Tooltip("token:N"), alt.Tooltip("position:Q")]
     )  # fmt: skip
-    return alt.layer(rules, text).properties(width=max(320, STEP * width), height=170)
+    return layered(rules, text, width=max(320, STEP * width), height=170)

@@ -18,6 +18,7 @@ from xformer.analysis.stream import norms as norms_table
 from xformer.reading import Reading
 from xformer.tasks.batch import IGNORED
 from xformer.viz import theme
+from xformer.viz.layering import layered
 
 ROOMY, TIGHT = 12, 24
 """Up to so many positions a cell has room for its probability, and for its token."""
@@ -79,7 +80,7 @@ def norms(
     ]
     if n <= ROOMY:
         layers.append(base.mark_text(fontSize=11).encode(color=written(), text=alt.Text("shown:N")))
-    return alt.layer(*layers).properties(height=row_height(len(points)) * len(points) + around(title), title=title)
+    return layered(*layers, height=row_height(len(points)) * len(points) + around(title), title=title)
 
 
 def thinned(frame: pd.DataFrame) -> pd.DataFrame:
@@ -152,7 +153,7 @@ def attribution(
         base.transform_filter(alt.datum.contribution < 0).mark_text(align="right", dx=-4, **number).encode(text),
     ]
     zero = alt.Chart(pd.DataFrame({"at": [0.0]})).mark_rule(color=ink).encode(alt.X("at:Q", title=f"adds to {target}"))
-    return alt.layer(*bars, *labels, zero).properties(height=(30 if two else 24) * len(parts) + _AROUND)
+    return layered(*bars, *labels, zero, height=(30 if two else 24) * len(parts) + _AROUND)
 
 
 def _asked(reading: Reading, position: int) -> str:

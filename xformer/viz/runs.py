@@ -16,6 +16,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from xformer.viz import theme
+from xformer.viz.layering import layered
 
 POINTS = 500
 """The most points of a run that are drawn."""
@@ -125,7 +126,7 @@ def curves_chart(
         .add_params(near, front)
     )
     layers.append(_names(frame, x, last_x, y, domain, log, height - BELOW, names, lit))
-    return alt.layer(*layers).properties(height=height)
+    return layered(*layers, height=height)
 
 
 def _names(

@@ -13,6 +13,7 @@ from xformer.analysis.random_products import product_variances as variances_tabl
 from xformer.analysis.random_products import softmax_row as row_table
 from xformer.analysis.random_products import softmax_saturation as saturation_table
 from xformer.viz import theme
+from xformer.viz.layering import layered
 
 HEIGHT = 300
 
@@ -53,7 +54,7 @@ def product_variances(*, d: int | None = None, seed: int = 0, dark: bool = False
         alt.Chart(theory).mark_line(strokeDash=[5, 4], strokeWidth=1.5).encode(_width(), y, color=colour),
         alt.Chart(measured).mark_circle(size=70, opacity=1).encode(_width(), y, color=colour, tooltip=tooltip),
     ]
-    return alt.layer(*_here(d, dark), *layers).properties(height=HEIGHT)
+    return layered(*_here(d, dark), *layers, height=HEIGHT)
 
 
 def softmax_saturation(
@@ -76,8 +77,8 @@ def softmax_saturation(
         ),
         tooltip=[alt.Tooltip("d:Q"), alt.Tooltip("scale:N"), alt.Tooltip(f"{what}:Q", format=".5f")],
     )
-    return alt.layer(*_here(d, dark), base.mark_line(strokeWidth=2.5), base.mark_circle(size=50, opacity=1)).properties(
-        height=HEIGHT
+    return layered(
+        *_here(d, dark), base.mark_line(strokeWidth=2.5), base.mark_circle(size=50, opacity=1), height=HEIGHT
     )
 
 
@@ -93,7 +94,7 @@ def softmax_row(*, d: int, scaled: bool = True, seed: int = 0, dark: bool = Fals
         .mark_text(dy=-8, color=theme.pick(theme.TEXT, dark))
         .encode(text=alt.Text("weight:Q", format=".2f"))
     )
-    return alt.layer(base.mark_bar(color=theme.head_hue(0, dark)), text).properties(height=HEIGHT)
+    return layered(base.mark_bar(color=theme.head_hue(0, dark)), text, height=HEIGHT)
 
 
 def _here(d: int | None, dark: bool) -> list[alt.Chart]:

@@ -17,6 +17,7 @@ from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.divergence import Drawing
 from xformer.viz.labels import label_layers, place_labels
+from xformer.viz.layering import layered
 
 NAMED = 5
 """So many of the heads that matter most have their names beside them, and so many that look most like what is asked."""
@@ -70,9 +71,10 @@ def head_effects(
                  alt.Tooltip("estimated:Q", format="+.4f"), alt.Tooltip("measured:Q", format="+.4f")],
     )  # fmt: skip
     hue = theme.pick(theme.PART_HUES["attention"], dark)
-    return alt.layer(
+    return layered(
         alt.Chart(pd.DataFrame({"at": [0.0]})).mark_rule(color=ink, strokeDash=[4, 3]).encode(alt.Y("at:Q")),
         base.transform_filter("datum.known == 'measured'").mark_circle(size=70, color=hue, opacity=0.8),
         base.transform_filter("datum.known == 'estimated'").mark_point(size=50, color=hue, opacity=0.8),
         *label_layers(alt.Chart(named).encode(alt.X("score:Q"), alt.Y("effect:Q")), "name:N", size=FONT, color=ink),
-    ).properties(height=HEIGHT)
+        height=HEIGHT,
+    )

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from xformer.viz import theme
+from xformer.viz.layering import layered
 
 TALL = 200
 """From this height on the horizontal axis has room for its name."""
@@ -180,7 +181,7 @@ def curve_chart(
         .mark_rule(color=theme.pick(theme.PRIMARY, dark), strokeWidth=2.5)
         .encode(tooltip=[alt.Tooltip("note:N", title="shown above")])
     )
-    return alt.layer(*layers).properties(height=height)
+    return layered(*layers, height=height)
 
 
 def metric_data(

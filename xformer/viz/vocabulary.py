@@ -20,6 +20,7 @@ from xformer.installed import needed
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.labels import label_layers, place_labels
+from xformer.viz.layering import layered
 from xformer.words import percent
 
 if TYPE_CHECKING:
@@ -78,14 +79,15 @@ def _in_the_plane(
     ring = base.transform_filter(alt.datum.id == (-1 if near is None else near))
     hit = base.mark_circle(size=500, opacity=0).add_params(click)  # a finger's width to aim at
     bold = {"size": 15, "gap": 9, "fontWeight": "bold", "color": theme.pick(theme.TEXT, dark)}
-    return alt.layer(
+    return layered(
         ring.mark_point(size=420, strokeWidth=2, color=theme.pick(theme.PART_HUES["positions"], dark)),
         rest.mark_circle(size=45 if "named" not in table else 14, color=quiet, opacity=0.55),
         *label_layers(rest, "token:N", color=quiet),
         marked.mark_circle(size=150, color=loud, opacity=1),
         *label_layers(marked, "token:N", **bold),
         hit,
-    ).properties(height=HEIGHT_IN_PLANE)
+        height=HEIGHT_IN_PLANE,
+    )
 
 
 def _in_space(table: pd.DataFrame, shares: Sequence[str], dark: bool) -> go.Figure:
