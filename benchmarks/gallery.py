@@ -128,7 +128,8 @@ rollouts = [analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contend
 readings = [rollout[1] for rollout in rollouts]  # at the second step
 counted = analysis.agreement(contenders, samples=200)
 other = xformer.read("checkpoints/reverse", "3 7 5 9 1")
-others = [analysis.Contender.load(f"checkpoints/{name}", name) for name in ("reverse", "reverse-mirror", "reverse-long")]
+names = ("reverse", "reverse-mirror", "reverse-long")
+others = [analysis.Contender.load(f"checkpoints/{name}", name) for name in names]
 texts = [
     xformer.read("checkpoints/characters", "import os", changes=changes) for changes in ("", "silence:decoder.0.attn.1")
 ]
