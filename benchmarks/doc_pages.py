@@ -10,7 +10,13 @@ from pages.shared.glossary import WORDS
 
 DOCS = Path(__file__).parents[1] / "docs"
 WORDS_BEGIN = "<!-- what follows is written by `make pages` from pages/shared/glossary.py -->\n"
-MORE = ("xformer.edits", "xformer.interventions", "xformer.training.run_store", "xformer.errors")
+MORE = (
+    "xformer.edits",
+    "xformer.interventions",
+    "xformer.training.run_store",
+    "xformer.training.stored_sweep",
+    "xformer.errors",
+)
 
 
 def api() -> str:

@@ -103,9 +103,9 @@ def own(who: str, ticket: int, plan: Plan) -> None:
             key="own_device",
             help="Auto takes a GPU where there is one.",
         )
-        settings = _checked(base)
+        settings = _checked(base, plan.n)
         if settings is not None:
-            _summary(settings, device)
+            _summary(settings, device, plan)
         st.button(
             "Start",
             type="primary",
@@ -118,11 +118,11 @@ def own(who: str, ticket: int, plan: Plan) -> None:
         )
 
 
-def _checked(base: Preset) -> Preset | None:
+def _checked(base: Preset, n: int) -> Preset | None:
     """What the form says, or None and a sentence on what is wrong."""
     try:
         settings = form_of.settings(base, FORM)
-        run_store.limits().check_size(settings)
+        run_store.limits().check_size(settings, n_models=n)
     except ConfigError as error:
         st.error(escape_markdown(str(error)), icon=":material/edit:")
     except XformerError as error:
@@ -132,7 +132,7 @@ def _checked(base: Preset) -> Preset | None:
     return None
 
 
-def _summary(settings: Preset, device: str) -> None:
+def _summary(settings: Preset, device: str, plan: Plan) -> None:
     entries = known_runs()
     with st.popover(f"{n_parameters(settings.model):,} parameters", width="stretch", help="Counted part by part."):
         parts = parameters_by_part(settings.model)
@@ -141,8 +141,13 @@ def _summary(settings: Preset, device: str) -> None:
         )
         st.dataframe(table, hide_index=True)
     gpu = device.startswith("cuda") or (device == "auto" and len(queue.devices()) > 1)
-    st.caption(f"**Time:** {expected(settings, entries, gpu).sentence()}.")
-    st.caption(f"**Memory:** about {megabytes(memory_needed(settings))}. **Disk:** {megabytes(disk_needed(settings))}.")
+    alone = "" if plan.n == 1 else " for one of them alone"
+    st.caption(f"**Time{alone}:** {expected(settings, entries, gpu).sentence()}.")
+    disk, memory = (
+        plan.n * disk_needed(spare(settings) if alone else settings),
+        memory_needed(settings, n_models=plan.n),
+    )
+    st.caption(f"**Memory:** about {megabytes(memory)}. **Disk:** {megabytes(disk)}.")
     waiting = len(queue.in_turn(entries)) + sum(entry.is_active for entry in entries)
     if waiting:
         st.caption(f"**Queue:** {waiting} {'run is' if waiting == 1 else 'runs are'} waiting or in training already.")

@@ -104,7 +104,9 @@ def outcome(sweep: StoredSweep, outcomes: pd.DataFrame) -> list[Drawn]:
         axes |= {"y": names[0], "y_title": words(names[0])}
     call = Call(viz.sweep_outcome, (outcomes,), {**axes, "measure": measure})
     state = (sweep.entry.id, repr(outcomes[["solved", "steps_to_solve"]].to_numpy().tolist()))
-    live_chart(call, state, "sweep_outcome", legend=len({*outcomes[names[-1]].tolist()}) > MOST_WRITTEN)
+    with st.container(key="wide_sweep_outcome"):
+        many = len({*outcomes[names[-1]].tolist()}) > MOST_WRITTEN
+        live_chart(call, state, "sweep_outcome", legend=many)
     return [(call, "sweep.outcomes()")]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,21 @@ def test_a_sweep_over_two_settings_and_what_is_wrong_with_one(open_page: Open, r
     assert entry.name == "Reverse, two layers, one head: learning rate × warm-up"
     assert entry.sweep is not None
     assert entry.sweep["settings"] == {"peak_lr": [0.001, 0.003], "warmup": [0.1, 0.2]}
+
+
+def test_settings_of_ones_own_say_what_many_models_take(open_page: Open) -> None:
+    app = open_page(PAGE)
+    app.session_state["train_own"] = True
+    one = words(app.run())
+    app.segmented_control(key="train_way").set_value("seeds").run()
+    many = words(app)
+    assert "**Time:**" in one
+    assert "**Time for one of them alone:**" in many
+
+    def megabytes_in(text: str) -> float:
+        return float(re.findall(r"Memory:\*\* about ([\d.]+) MB", text)[0])
+
+    assert megabytes_in(many) > megabytes_in(one)
 
 
 def test_more_models_than_this_server_allows_are_refused_in_a_sentence(

@@ -187,6 +187,8 @@ def test_what_cannot_be_trained_together_is_said() -> None:
         sweep(base, seed=[-1])
     with pytest.raises(ConfigError, match="no_such"):
         sweep(base, no_such=[1])
+    with pytest.raises(ConfigError, match="of modular addition alone, got it for reverse; for example"):
+        sweep(base, train_share=[0.5])
     for name in ("d_model", "symbols"):
         with pytest.raises(ConfigError, match=f"cannot be swept together: got '{name}'; for example seed=range"):
             sweep(base, **{name: [16]})

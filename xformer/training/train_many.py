@@ -57,6 +57,11 @@ def sweep(of: Preset | str, **settings: Sequence[Any]) -> list[Preset]:
                 "Settings that change the shape of a model, or what it reads, cannot be swept together: got "
                 f"{name!r}; for example seed=range(16) or peak_lr=(0.001, 0.003) can."
             )
+        if name == "train_share" and of.task.name != "modular":
+            raise ConfigError(
+                f"The share of pairs is a setting of modular addition alone, got it for {of.task.name}; for example "
+                "sweep('modular', train_share=(0.6, 0.8))."
+            )
     return [_with(of, dict(zip(settings, values, strict=True))) for values in product(*settings.values())]
 
 
