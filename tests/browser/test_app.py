@@ -15,7 +15,8 @@ Visiting = Callable[..., Visit]
 
 
 def pixels(visit: Visit) -> bytes:
-    """The enlarged heads as they are drawn."""
+    """The enlarged heads, once they are drawn."""
+    visit.page.locator(".st-key-attention [data-ms]").first.wait_for()
     return visit.page.locator(".st-key-attention").screenshot()
 
 
