@@ -13,6 +13,8 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.typed import typed
 from xformer.errors import XformerError
 from xformer.presets import Preset
+from xformer.room import megabytes
+from xformer.training.resource_needs import disk_needed, memory_needed
 from xformer.training.sweep_members import words
 from xformer.training.sweep_values import SWEPT, USUAL, read_values
 
@@ -100,6 +102,13 @@ def _ask_sweep() -> Plan:
 def spare(preset: Preset) -> Preset:
     """A preset that keeps a few snapshots only: many models keep theirs at once."""
     return replace(preset, train=preset.train.replace(snapshot_every=max(1, preset.train.steps // KEPT)))
+
+
+def takes(settings: Preset, plan: Plan) -> str:
+    """What it takes of memory and of the disk, as Markdown."""
+    memory = memory_needed(settings, n_models=plan.n)
+    disk = plan.n * disk_needed(settings if plan.settings is None else spare(settings))
+    return f"**Memory:** about {megabytes(memory)}. **Disk:** {megabytes(disk)}."
 
 
 def name_of(preset: Preset, settings: Mapping[str, Sequence[Any]]) -> str:

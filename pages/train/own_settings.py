@@ -12,17 +12,15 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.train import fields
 from pages.train import form as form_of
 from pages.train.estimate import expected, known_runs
-from pages.train.many import Plan, Settings, name_of, spare
+from pages.train.many import Plan, Settings, name_of, spare, takes
 from pages.train.state import start_once, train_state
 from pages.train.text_choice import text_choice
 from xformer.counting import n_parameters, parameters_by_part
 from xformer.errors import ConfigError, XformerError
 from xformer.presets import PRESETS, Preset
-from xformer.room import megabytes
 from xformer.task_limits import TASK_LIMITS
 from xformer.training import queue
 from xformer.training.own_text import with_text
-from xformer.training.resource_needs import disk_needed, memory_needed
 
 FORM = "own"
 FRAMES = 40
@@ -143,11 +141,7 @@ def _summary(settings: Preset, device: str, plan: Plan) -> None:
     gpu = device.startswith("cuda") or (device == "auto" and len(queue.devices()) > 1)
     alone = "" if plan.n == 1 else " for one of them alone"
     st.caption(f"**Time{alone}:** {expected(settings, entries, gpu).sentence()}.")
-    disk, memory = (
-        plan.n * disk_needed(spare(settings) if alone else settings),
-        memory_needed(settings, n_models=plan.n),
-    )
-    st.caption(f"**Memory:** about {megabytes(memory)}. **Disk:** {megabytes(disk)}.")
+    st.caption(takes(settings, plan))
     waiting = len(queue.in_turn(entries)) + sum(entry.is_active for entry in entries)
     if waiting:
         st.caption(f"**Queue:** {waiting} {'run is' if waiting == 1 else 'runs are'} waiting or in training already.")
