@@ -72,6 +72,6 @@ def surveyed(view: View) -> Survey | None:
 def _bar(job: Job[Survey]) -> None:
     """How much of the sample is run, and what all that is shown is about meanwhile."""
     if (found := job.latest) is not None and not found.is_final:
-        far = f"{found.n_inputs:,} of {found.n_asked:,} inputs"
+        far = f"{found.n_inputs:,} of {found.n_asked:,}"
         words = f"Running the model on sampled inputs: {far}"
-        progress(job, "survey", found.n_inputs / found.n_asked, words, f"Stopped after {far}.")
+        progress(job, "survey", found.n_inputs / found.n_asked, words, f"Stopped after {far} inputs.")
