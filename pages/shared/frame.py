@@ -16,10 +16,12 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.components.copy_address import copy_address
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.screen import Screen
 
 ALONE = "picture"
 """What the link of a frame says in place of a panel: the picture without one."""
+_SAID = "frame_said_here"
 _STYLE = Path(__file__).parent / "frame.css"
 
 
@@ -33,6 +35,14 @@ def begin() -> None:
     with st.container(key="frame_style"):
         if is_framed():
             st.html(_STYLE)
+    if is_framed():
+        st.session_state[_SAID] = st.container(key="frame_said")
+
+
+def say(problem: str) -> None:
+    """In a frame, say above the picture what the sidebar says, which nobody sees there."""
+    if is_framed():
+        st.session_state[_SAID].error(escape_markdown(problem), icon=":material/edit:")
 
 
 def picture(part: str = "") -> DeltaGenerator:

@@ -10,7 +10,7 @@ import streamlit as st
 
 from pages.components.digit_pad import digit_pad, drawn_on
 from pages.components.prediction_strip import Lane
-from pages.shared import models, resources
+from pages.shared import frame, models, resources
 from pages.shared.byte_cache import kept
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.input_kinds.kind import InputKind, begin
@@ -111,6 +111,7 @@ def _source(rule: Digits) -> tuple[int, ...]:
         return tuple(rule.read(text))
     except InputError as error:
         st.warning(escape_markdown(str(error)), icon=":material/link_off:")
+        frame.say(str(error))
         _show(rule.default)
         return tuple(rule.read(rule.default))
 

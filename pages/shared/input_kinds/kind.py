@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 from pages.components.prediction_strip import Lane
-from pages.shared import resources
+from pages.shared import frame, resources
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.input_kinds.lanes import moved, said_lane
 from pages.shared.link import carry
@@ -66,6 +66,7 @@ class InputKind:
             resources.check_memory(model, source)
         except InputError as error:
             st.error(escape_markdown(str(error)), icon=":material/edit:")
+            frame.say(f"{error} Still showing the last input that could be read.")
             source = _last_good(subject)
             resources.check_memory(model, source)
             st.caption("Still showing the last input that could be read.")
