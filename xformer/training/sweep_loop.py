@@ -30,8 +30,6 @@ class SweepLoop:
         self.reason = "stopped"
         self.interrupted = False
         self.at_each_step: Callable[[], object] = lambda: None
-        self.figures: dict[str, float] = {}
-        """What is said of all of them: how many there are, go on, and have solved their task."""
         self.unwritten: list[tuple[str, dict[str, Any]]] = []
         self.looked = self.written = 0.0
         self.save_at = 0.0
@@ -90,7 +88,7 @@ class SweepLoop:
             for member, row in self.unwritten:
                 insert_rows(db, member, [row])
             rate = (self._steps() - self.written_step) / max(1e-9, now - self.written)
-            live = self.figures | {"steps_per_second": max(0.0, rate)}
+            live = {"steps_per_second": max(0.0, rate)}
             set_columns(db, self.entry.id, **self.position(), live=json.dumps(live))
         self.unwritten = []
         self.written, self.written_step = now, self._steps()
