@@ -131,16 +131,10 @@ def _seconds_a_step(model: str, batch_size: int, _settings: Preset) -> float:
 
 def _is_like(entry: Entry, settings: Preset, gpu: bool) -> bool:
     """Whether a run was trained here, on that kind of device, in steps of the same size."""
-    alone = entry.sweep is None and not entry.sweep_of  # in a stack a step takes another time
-    here = (
-        alone
-        and not entry.private
-        and entry.wanted != ELSEWHERE
-        and entry.device != ELSEWHERE
-        and TAG not in entry.tags
-    )
+    elsewhere = ELSEWHERE in (entry.wanted, entry.device) or TAG in entry.tags
+    stacked = entry.sweep is not None or bool(entry.sweep_of)  # there a step takes another time
     return (
-        here
+        not (entry.private or elsewhere or stacked)
         and (entry.device or "cpu").startswith("cuda") == gpu
         and entry.model == settings.model.to_json()
         and entry.task == settings.task.to_json()
