@@ -31,7 +31,7 @@ ROUNDING = 1e-5
 def patterns_panel(comparison: Compared, step: int, two: Sequence[Reading]) -> dict[str, str]:
     """Draw where both looked, whole patterns of a layer; returns what the link keeps."""
     if reason := why_incomparable(*two):
-        st.info(f"{escape_markdown(reason)} “each head” shows each player’s own.", icon=":material/compare_arrows:")
+        st.info(f"{escape_markdown(reason)} “heads” shows each player’s own.", icon=":material/compare_arrows:")
         return {}
     one = two[0]
     layers = {path: layer_title(path, is_pair=one.is_pair) for path in deciding_layers(one)}

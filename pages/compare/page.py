@@ -36,7 +36,7 @@ MODES = {"players": "two to four models", "pairs": "two inputs of one model", "s
 PANELS = {
     "steps": "how sure",
     "attention": "where they looked",
-    "rows": "each head",
+    "rows": "heads",
     "lens": "when decided",
     "patching": "what carries it",
     "many": "many inputs",

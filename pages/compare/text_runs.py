@@ -21,7 +21,7 @@ from xformer import analysis, viz
 from xformer.analysis.same_text import deciding_at, why_not_apart
 from xformer.reading import Reading
 
-PANELS = {"apart": "how far apart", "attention": "where they looked", "rows": "each head", "lens": "when decided"}
+PANELS = {"apart": "how far apart", "attention": "where they looked", "rows": "heads", "lens": "when decided"}
 ROUNDING = 1e-6
 """Nats: a divergence below it is float32's rounding."""
 
