@@ -7,10 +7,13 @@ import streamlit as st
 from pages.first_principles.sentence import ask_row
 from pages.first_principles.show import PLACE, Picture, show_matrices
 from pages.shared.escape_markdown import escape_markdown
+from pages.shared.frame import is_framed
 from pages.shared.picture import footer
 from xformer.analysis.principles import Mixed, Sentence
 
 TITLE = "q, k, v"
+SLIDE = 26
+"""Columns of numbers that stand side by side in a frame of 1280 pixels, which is wide and low."""
 
 
 def qkv_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
@@ -35,7 +38,10 @@ def qkv_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
         Picture("A = softmax(S)", mixed, "weights", "each row sums to 1"),
         Picture("Y = A V", mixed, "out", "the mixed values"),
     ]
-    calls = [*show_matrices(roles, "qkv", row), *show_matrices(mixing, "qkv_mixed", row)]
+    rows = (
+        {"qkv": [*roles, *mixing]} if is_framed() else {"qkv": roles, "qkv_mixed": mixing}
+    )  # a slide is wide, and low
+    calls = [call for name, pictures in rows.items() for call in show_matrices(pictures, name, row)]
     st.text(mixed.weighted_sum(row) + ", each by its value")
     footer(PLACE, "qkv", calls)
     return {"row": str(row)}, _notes(sentence, mixed, row)

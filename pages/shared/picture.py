@@ -75,7 +75,8 @@ def shown(view: Shown, call: Call, key: str, **more: Any) -> Any:
     """Show a picture, Altair's or Plotly's, drawn once for all that see the same; `more` goes to Streamlit's chart."""
     spec = chart_spec(call.key(view), call.make)
     if not isinstance(spec, dict):
-        bar = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d"]}
+        file = {"format": "svg", "filename": f"{view.model.split('/')[-1]}-{call.name}"}  # the camera gives vectors
+        bar = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d"], "toImageButtonOptions": file}
         return st.plotly_chart(spec, **{"theme": "streamlit", "key": key, "config": bar, **more})
     width = (
         "content" if isinstance(spec.get("width"), int | float) or "facet" in spec or "hconcat" in spec else "stretch"
