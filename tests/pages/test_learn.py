@@ -98,7 +98,10 @@ def test_the_last_step_is_a_head_of_a_trained_model(open_page: Open, monkeypatch
     assert checkpoint.task is not None
     trace = xformer.record(checkpoint.model, checkpoint.task.example([5, 2]).stream)
     own = trace["decoder.1.attn.pattern"][0, 0]
-    assert torch.allclose(space["mixed"].weights, own, rtol=0, atol=1e-6)
+    rounding = (
+        4 * torch.finfo(torch.float32).eps * float(space["mixed"].products.abs().max())
+    )  # the scores are scaled elsewhere
+    assert torch.allclose(space["mixed"].weights, own, rtol=0, atol=rounding)
     best = int(own[2].argmax())
     assert f"{own[2, best].item():.3f}" in text(app)
     [link] = app.get("page_link")
