@@ -103,7 +103,7 @@ def toggles(browser: Browser, store: RunStore, rounds: int) -> list[dict[str, An
         page.wait_for_timeout(2500)
         targets = [".st-key-mask button >> text=causal", ".st-key-mask button >> text=as trained"]
         times: dict[int, list[float]] = {signal.SIGCONT: [], signal.SIGSTOP: []}
-        for turn in range(-2, 2 * rounds // CLICKS):
+        for turn in range(-2, 2 * max(rounds, CLICKS) // CLICKS):
             state = (signal.SIGCONT, signal.SIGSTOP)[turn % 2]
             os.kill(pid, state)
             page.wait_for_timeout(300)
