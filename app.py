@@ -4,7 +4,14 @@ Streamlit runs this file for each visit; before that, the same file as a module 
 """
 
 import sys
+from importlib import import_module
 from pathlib import Path
+
+from xformer.quick_imports import quick_imports
+
+if "streamlit" not in sys.modules:  # the start of a server: Streamlit would take all of Plotly, to give it a theme
+    with quick_imports("plotly"):
+        import_module("streamlit")
 
 import streamlit as st
 from streamlit import runtime
@@ -59,12 +66,17 @@ if runtime.exists():
 elif __name__ == "__main__":
     serve()
 else:
+    from streamlit.components.v2.component_manager import BidiComponentManager
     from streamlit.runtime.pages_manager import PagesManager
 
     from pages.shared.serving import guards
+    from pages.shared.serving.at_once import send_at_once
 
+    send_at_once()
     # The folder is called pages/, so Streamlit takes the first visitor for one of an old-style multipage app, in which
     # a deep link such as /attention does not exist, and says "Page not found" before app.py has run. It is not one.
     PagesManager.uses_pages_directory = False
+    # It reads what every installed package says of itself, to find components: half a second, and ours are no packages.
+    BidiComponentManager.discover_and_register_components = lambda *given, **how: None  # pyright: ignore
     app = st.App(HERE / "app.py", middleware=guards())
     loading.begin()

@@ -53,7 +53,6 @@ def said(make):
     except MissingLibraryError as error:
         return str(error)
 print(said(lambda: xformer.viz.projection(reading, axes=3)))
-print(said(lambda: xformer.viz.activations(reading, layer=1)))
 print(said(xformer.tasks.digit_images.digit_images))
 print(said(xformer.subjects.foreign.load._library))
 sys.exit(main(["app"]))
@@ -112,9 +111,8 @@ def test_the_library_does_without_what_only_the_app_needs(
 ) -> None:
     command = [sys.executable, "-c", ABSENT + LIBRARY, str(site)]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines()[-4:] == [
+    assert done.stdout.splitlines()[-3:] == [
         "The vocabulary in space needs plotly: pip install plotly",
-        "The map of a layer's neurons needs plotly: pip install plotly",
         "The images of the digits come with scikit-learn: pip install scikit-learn",
         "A model of others needs transformers: pip install transformers==5.23.0",
     ], done.stderr

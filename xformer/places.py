@@ -12,6 +12,11 @@ STATE = "state.safetensors"
 """What a run goes on from that was interrupted."""
 
 
+def is_finished(folder: Path) -> bool:
+    """Whether a run of which this is the folder has come to its end: its model is there, and nothing to go on from."""
+    return (folder / FILE).exists() and not (folder / STATE).exists()
+
+
 def snapshot_file(out: Path, step: int) -> Path:
     """Where the snapshot of a step is."""
     return out / "snapshots" / f"{step:06d}.safetensors"

@@ -8,15 +8,19 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import time
 
 import streamlit as st
 
+from xformer.quick_imports import quick_imports
 from xformer.training.spare import spare
 
 SWITCH_SECONDS = 0.0005
 """How long an import keeps the others waiting who serve the first visitor's browser."""
 FIRST_SECONDS = 3.0
-"""How long a visitor who is there by then is served before what later ones need is made ready."""
+"""How long somebody's first page is waited for, before what later ones need is made ready."""
+REST_SECONDS = 4.0
+"""And how long the browser has for drawing it, which takes as much of the processor as the page did."""
 drawn = threading.Event()
 """Once a page has been drawn."""
 _imported = threading.Event()
@@ -49,11 +53,13 @@ def _load() -> None:
         sys.setswitchinterval(usual)
         _imported.set()  # whatever is wrong, the first visitor's page will say so
 
+    from pages.shared.layout import theme_plotly
     from pages.shared.resources import run_each_model_once
 
-    if threading.current_thread() is _thread:
-        drawn.wait(FIRST_SECONDS)
+    if threading.current_thread() is _thread and drawn.wait(FIRST_SECONDS):
+        time.sleep(REST_SECONDS)
     run_each_model_once()
+    theme_plotly()
     # Streamlit collects garbage after each run of the script; with torch and the chart libraries imported that takes ~200 ms,
     # unless what is there by now is frozen.
     gc.collect()
@@ -61,10 +67,11 @@ def _load() -> None:
 
 
 def _import() -> None:
-    import torch
-    from altair.utils import schemapi
+    with quick_imports("anywidget"):  # anywidget is for charts in notebooks
+        import torch
+        from altair.utils import schemapi
 
-    from pages.shared import frame, notebook, resources, run_store, screens  # noqa: F401
+        from pages.shared import frame, notebook, resources, run_store, screens  # noqa: F401
 
     # The models are small: a second thread costs more than it gives, and visitors share the cores.
     torch.set_num_threads(1)

@@ -22,6 +22,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(loading, "_imported", threading.Event())
     monkeypatch.setattr(loading, "drawn", threading.Event())
     monkeypatch.setattr(loading, "_thread", threading.Thread(target=lambda: loading._load(), daemon=True))
+    monkeypatch.setattr(loading, "REST_SECONDS", 0.0)
     monkeypatch.setattr(loading.spare, "keep", lambda: done.append("spare"))
     monkeypatch.setattr(loading.gc, "freeze", lambda: done.append("frozen"))
     monkeypatch.setattr(resources, "run_each_model_once", lambda: done.append("models"))
