@@ -311,7 +311,7 @@ def test_a_process_that_could_write_nowhere_else_leaves_its_reason_in_the_lock(
     with monkeypatch.context() as patch:
         patch.setattr(worker, "_train", full)
         patch.setattr(failure.traceback, "print_exception", full)  # the log is on the same disk
-        patch.setattr(worker, "lower_priority", lambda: None)
+        patch.setattr(worker, "lower_priority_later", lambda: None)
         patch.setattr(worker.signal, "signal", lambda *_: None)
         patch.setattr(worker, "leave", failing_book)
         with pytest.raises(RunStoreError, match="disk is full"):

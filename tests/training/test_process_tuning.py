@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import subprocess
 import sys
 
@@ -19,6 +20,24 @@ from xformer.training.process_tuning import tune_process
 settled = tune_process(threads=1)
 tiny = float(torch.tensor([1e-40]) * 1.0)
 print(json.dumps([vars(settled), str(settled), torch.get_num_threads(), tiny]))
+"""
+
+# Works until its priority is another one, or for far longer than it should have taken.
+WORK = """
+import os, time
+from xformer.training.process_tuning import lower_priority_later
+
+def priority():
+    return [os.sched_getscheduler(0) == os.SCHED_IDLE, os.nice(0)]
+
+usual, begun = priority(), time.process_time()
+lower_priority_later(seconds=0.2)
+time.sleep(0.4)
+waited = priority() == usual
+while priority() == usual and time.process_time() < begun + 20:
+    pass
+# the timer counts the ticks of a clock that are found busy, so it may ring a little early
+print(usual[0], waited, priority()[0] or priority()[1] > usual[1], time.process_time() - begun >= 0.1)
 """
 
 
@@ -41,3 +60,9 @@ def test_elsewhere_nothing_happens(library: object, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(ctypes, "CDLL", load)
     assert process_tuning.keep_memory() is False
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="only Linux has this priority")
+def test_a_process_yields_once_it_has_worked_for_a_while() -> None:
+    answer = subprocess.run([sys.executable, "-c", WORK], capture_output=True, text=True, check=True)
+    assert answer.stdout.split() == ["False", "True", "True", "True"]

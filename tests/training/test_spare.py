@@ -189,6 +189,24 @@ def test_where_there_is_no_gpu_it_yields_to_everyone(
     assert os.sched_getscheduler(process.pid) == (usual if has_gpu else os.SCHED_IDLE)
 
 
+@pytest.mark.parametrize("may", [True, False])
+def test_once_it_has_a_run_it_yields_no_longer_where_that_is_allowed(
+    kept: Callable[..., Spare], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may: bool
+) -> None:
+    one, run, asked = kept(), Run(tmp_path), []
+
+    def schedule(pid: int, policy: int, _parameter: object) -> None:
+        asked.append((pid, policy))
+        if not may:
+            raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setscheduler", schedule)
+    assert run.hand_to(one)
+    assert one.process is not None
+    assert asked == [(one.process.pid, os.SCHED_OTHER)]
+    run.end()
+
+
 def test_a_process_with_several_threads_forks_nothing(kept: Callable[..., Spare]) -> None:
     one = kept(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(1e4,), daemon=True).start()\n" + WORKER

@@ -90,6 +90,19 @@ def test_a_worker_that_is_quicker_than_the_transaction_it_was_started_in(
     assert store.entry(run).state == "finished"
 
 
+@pytest.mark.parametrize(("device", "yields"), [("cpu", 1), ("cuda:0", 0)])
+def test_a_worker_on_the_processor_yields_to_others_in_time(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, device: str, yields: int
+) -> None:
+    run, asked = add(store), []
+    claim(store, run)
+    store.change(run, device=device)
+    with happenings(monkeypatch), monkeypatch.context() as patch:
+        patch.setattr(worker, "lower_priority_later", lambda: asked.append("later"))
+        worker.work(store, run, "token")
+    assert len(asked) == yields
+
+
 def test_leaving_a_run_that_is_another_processs(store: RunStore) -> None:
     run = add(store)
     claim(store, run)

@@ -5,7 +5,6 @@ Nothing here needs torch until a run is made or started: `python -m xformer runs
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -61,7 +60,8 @@ def submit(
     how: dict[str, Any] = {"owner": owner, "name": name, "device": device, "parent": parent, "run": run}
     n = 1
     if sweep is not None:
-        how["sweep"], n = spec(sweep), math.prod(map(len, sweep.values()))
+        how["sweep"] = spec(sweep)
+        n = len(how["sweep"]["ids"])
         if limits is not None:
             limits.check_size(settings, n_models=n)  # before as many settings are made
         check_alike(all_of(settings, **sweep))

@@ -4,13 +4,15 @@ memory      A training step frees what it allocated, glibc hands it back to the 
             by page, zeroed: thousands of page faults a step. Told to keep it, malloc asks the kernel once.
 denormals   Numbers below 10⁻³⁸ take a processor a hundred times as long as others, and count for nothing: make them zero.
 threads     The products of a small model are over before a second thread has been woken.
-priority    Whoever looks at a page comes first: the process takes only the time that nobody else wants.
+priority    Whoever looks at a page comes first: the process takes only the time that nobody else wants, but for its first
+            seconds, for which somebody waits who has just pressed Start.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import signal
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +22,9 @@ import torch
 _MMAP_THRESHOLD = (-3, 1 << 30)
 _TRIM_THRESHOLD = (-1, (1 << 31) - 1)
 _TOP_PAD = (-2, 64 << 20)
+
+FIRST_SECONDS = 3.0
+"""Processor time for which a run that somebody has just started is worth as much as the pages of others."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,15 @@ def keep_memory() -> bool:
         return all(libc.mallopt(*option) == 1 for option in (_MMAP_THRESHOLD, _TRIM_THRESHOLD, _TOP_PAD))
     except (AttributeError, OSError, TypeError):
         return False
+
+
+def lower_priority_later(seconds: float = FIRST_SECONDS) -> None:
+    """Lower it once this process has had so much processor time from now on; to be called from its first thread.
+
+    By then somebody has seen whether the run learns. The clock stands still while the process waits for anything.
+    """
+    signal.signal(signal.SIGPROF, lambda _number, _frame: lower_priority())
+    signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 def lower_priority() -> str:

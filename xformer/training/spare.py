@@ -70,6 +70,9 @@ class Spare:
             except OSError:  # it has just ended, or does not listen
                 self._give_up()
                 return False
+            # Somebody waits for its imports now. Not everywhere may one take back that it yields.
+            with suppress(OSError):
+                os.sched_setscheduler(self.process.pid, os.SCHED_OTHER, os.sched_param(0))
             return True
 
     def close(self) -> None:

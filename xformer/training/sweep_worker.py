@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import torch
 
-from xformer.checkpoints import FILE, load
+from xformer.checkpoints import load
 from xformer.errors import NoRoomError
+from xformer.places import STATE, is_finished
 from xformer.room import Room
 from xformer.tasks import Task
 from xformer.training.entry import Entry
@@ -20,7 +21,7 @@ from xformer.training.member_runs import become_run, become_runs_again, take_bac
 from xformer.training.run_statements import insert_rows
 from xformer.training.run_store import RunStore
 from xformer.training.scoring import Scoring
-from xformer.training.snapshots import STATE, forget_after, forget_unfinished
+from xformer.training.snapshots import forget_after, forget_unfinished
 from xformer.training.sweep_loop import SweepLoop
 from xformer.training.sweep_maps import MapMaker
 from xformer.training.sweep_members import Member, members_of
@@ -37,7 +38,7 @@ def train_sweep(store: RunStore, entry: Entry, loop: SweepLoop, device: torch.de
     waiting = [member for member in members if member.id not in known]
     check_memory(entry.settings(), device.type, n_models=len(waiting))
     runs = {member.number: _begin(store, entry, member, device) for member in waiting}
-    ended = [member for member in waiting if _is_finished(store, entry, member)]
+    ended = [member for member in waiting if is_finished(member.folder(store, entry.id))]
     loop.drives({members[number].id: run for number, run in runs.items()})
     maps = MapMaker(folder, members, runs)
     loop.at_each_step = maps.look
@@ -102,16 +103,11 @@ class _Leaving:
         return f"{self.given_up} of its {n} models {words} loss is no number any more."
 
 
-def _is_finished(store: RunStore, entry: Entry, member: Member) -> bool:
-    folder = member.folder(store, entry.id)
-    return (folder / FILE).exists() and not (folder / STATE).exists()
-
-
 def _begin(store: RunStore, entry: Entry, member: Member, device: torch.device) -> Run:
     """A model as it stands: fresh, or where it was when it was stopped."""
     folder = member.folder(store, entry.id)
     run = Run(member.preset, Task(member.preset.task), device, folder, Room(store.folder))
-    if _is_finished(store, entry, member):
+    if is_finished(folder):
         card = load(folder).card
         run.step, run.seconds, run.rows = card["step"], card["seconds"], card["curve"]
         run.begin_with(load(folder).model)

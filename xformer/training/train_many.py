@@ -12,9 +12,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from xformer.checkpoints import FILE
 from xformer.config import ModelConfig, TaskConfig
 from xformer.errors import ConfigError, NoRoomError, TrainingError
+from xformer.places import is_finished
 from xformer.presets import Preset
 from xformer.presets import preset as preset_named
 from xformer.tasks import Task
@@ -22,7 +22,6 @@ from xformer.training.device import choose_device
 from xformer.training.limits import check_memory
 from xformer.training.loop import Run, Stopped
 from xformer.training.progress import Progress
-from xformer.training.snapshots import STATE
 from xformer.training.stacked_step import StackedStep
 
 ALIKE = ("batch_size",)
@@ -91,14 +90,10 @@ def train_many(
     folders = [None if out is None else Path(out) / f"{number:03d}" for number in range(len(chosen))]
     runs = {number: Run(one, Task(one.task), where, folders[number]) for number, one in enumerate(chosen)}
     if resume:
-        runs = {number: run for number, run in runs.items() if not _is_finished(folders[number])}
+        runs = {number: run for number, run in runs.items() if run.out is None or not is_finished(run.out)}
         for run in runs.values():
             run.restore()
     return reports(runs)
-
-
-def _is_finished(folder: Path | None) -> bool:
-    return folder is not None and (folder / FILE).exists() and not (folder / STATE).exists()
 
 
 def check_alike(presets: Sequence[Preset]) -> None:

@@ -13,13 +13,21 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from xformer.quick_imports import quick_imports
+
+if __name__ == "__main__":
+    with quick_imports():
+        import_module("xformer.training.sweep_worker")
+
 import torch
 
-from xformer.checkpoints import FILE, load
+from xformer.checkpoints import load
 from xformer.errors import ConfigError, NoRoomError, RunStoreError, TrainingError
+from xformer.places import STATE, is_finished
 from xformer.room import Room
 from xformer.tasks import Task
 from xformer.training import liveness
@@ -33,11 +41,11 @@ from xformer.training.final_score import put_figures_on_card
 from xformer.training.jobs import START
 from xformer.training.limits import check_memory
 from xformer.training.loop import Run, Stopped
-from xformer.training.process_tuning import lower_priority, tune_process
+from xformer.training.process_tuning import lower_priority_later, tune_process
 from xformer.training.run_statements import change_peak, entry_of, insert_rows, move, set_columns
 from xformer.training.run_store import RunStore
 from xformer.training.scoring import Scoring
-from xformer.training.snapshots import STATE, forget_after, forget_unfinished
+from xformer.training.snapshots import forget_after, forget_unfinished
 from xformer.training.spare import FLAG, serve
 from xformer.training.sweep_loop import SweepLoop
 from xformer.training.sweep_worker import train_sweep
@@ -81,7 +89,7 @@ def work(store: RunStore, run: str, token: str, lock: int | None = None) -> None
     if entry.worker != token:
         return
     if entry.device == "cpu":
-        lower_priority()
+        lower_priority_later()
     command_loop = CommandLoop(store, entry) if entry.sweep is None else SweepLoop(store, entry)
     signal.signal(signal.SIGTERM, lambda _number, _frame: command_loop.interrupt())
     try:
@@ -127,7 +135,7 @@ def _train(store: RunStore, entry: Entry, command_loop: CommandLoop) -> tuple[st
     folder = store.folder_of(entry.id)
     settings = entry.settings()
     forget_unfinished(folder)
-    if (folder / FILE).exists() and not (folder / STATE).exists():
+    if is_finished(folder):
         return _finish_again(store, entry, folder, command_loop)
     task = Task(settings.task)
     task.check_fits(settings.model)
