@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from xformer.blocks import block_max, factor
+
 MOST_WEIGHTS = 20_000_000
 """Of more attention weights no overview is drawn: it would take seconds."""
 TALL, WIDE, LARGEST, GAP = 560, 900, 44, 3
@@ -35,11 +37,9 @@ def head_overview(layers: Sequence[np.ndarray]) -> str:
 
 
 def _fitted(weights: np.ndarray, side: int) -> np.ndarray:
-    """Weights [query, key] as alpha from 0 to 255, on about `side` pixels; of several in one pixel the largest counts."""
+    """Weights [query, key] as alpha from 0 to 255, on at most `side` pixels; of several in one pixel the largest counts."""
     for axis in (0, 1):
-        n = weights.shape[axis]
-        starts = np.unique(np.linspace(0, n, min(n, side), endpoint=False).astype(int))
-        weights = np.maximum.reduceat(weights, starts, axis=axis)
+        weights = block_max(weights, factor(weights.shape[axis], side), axis)
     grown = weights.repeat(max(1, side // max(weights.shape)), axis=0).repeat(
         max(1, side // max(weights.shape)), axis=1
     )

@@ -13,7 +13,7 @@ from pages.shared.picture import of_each_run
 from pages.shared.position_window import ask_window, shown_of
 from pages.shared.view import View
 from xformer import viz
-from xformer.viz.feed_forward import MOST_NEURONS_DRAWN, clear_limit
+from xformer.viz.feed_forward import MOST_NEURONS_DRAWN, clear_limit, ranking_of
 from xformer.viz.theme import signed_limit
 from xformer.words import percent
 
@@ -42,6 +42,7 @@ def activations_panel(view: View, choice: Choice) -> None:
         stage = choose("stage", stages, "post", asks, key=f"ff_stage{'_gated' * is_gated}", width="content")
         order = choose("order", ORDERS, "sorted", "Neurons", key="ff_order", width="content")
         shown = ask_window(positions, "ff_from")
+        columns = ask_window(range(n), "ff_columns", most=MOST_NEURONS_DRAWN, said="columns", what="columns")
     runs = view.runs().values()
     whole = torch.cat([run[f"{path}.{stage}"][0] for run in runs])  # [pos of every run, d_ff]
     limit, largest = (of(whole.numpy(force=True)) for of in (clear_limit, signed_limit))
@@ -53,6 +54,7 @@ def activations_panel(view: View, choice: Choice) -> None:
         stage=stage,
         order=order,
         positions=shown if len(shown) < len(positions) else None,
+        columns=columns if len(columns) < n else None,
         neuron=choice.neuron,
         limit=limit if len(runs) > 1 else None,
     )
@@ -61,7 +63,8 @@ def activations_panel(view: View, choice: Choice) -> None:
         what = f"What {function} makes of them: blue is above 0, orange below."
     if is_gated:
         what = _OF_A_GATE[stage]
-    few = "" if n <= MOST_NEURONS_DRAWN else f" Shown are the first {MOST_NEURONS_DRAWN:,} of {n:,} in this order."
+    drawn = ranking_of(view.original(), layer=choice.layer, order=order)[columns]
+    mark = f" ▲ is neuron #{choice.neuron}." if choice.neuron in drawn else ""
     muted = (
         " The layer is muted: this is computed, and then not added to the stream." if f"mute:{path}" in view.on else ""
     )
@@ -71,8 +74,9 @@ def activations_panel(view: View, choice: Choice) -> None:
         else ""
     )
     st.caption(
-        f"{choice.title.capitalize()}: {n:,} neurons, one column each. {what} ▲ is neuron #{choice.neuron}. Drag to "
-        f"zoom, double-click to return.{few}{beyond}{muted}{shown_of(positions, shown)}"
+        f"{choice.title.capitalize()}: {n:,} neurons, one column each. {what}{mark} Ctrl and the wheel zoom, "
+        f"dragging moves, a double click returns.{beyond}{muted}"
+        f"{shown_of(range(n), columns, 'columns')}{shown_of(positions, shown)}"
     )
     share = (view.original()[f"{path}.post"][0] > 0).double().mean().item()
     whose = " in the original run" if view.is_changed else ""

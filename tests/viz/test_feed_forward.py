@@ -14,6 +14,7 @@ from xformer.analysis.feed_forward import direct_logit_effect, top_neurons
 from xformer.reading import Reading, from_trace
 from xformer.trace import record
 from xformer.viz import feed_forward
+from xformer.viz.export import svg
 from xformer.viz.feed_forward import DEAD, FIRES, RESTS, by_mean, clear_limit
 
 PATH, LAYER = "encoder.1.ffn", 1
@@ -28,30 +29,56 @@ def rows(chart: Any) -> list[dict[str, Any]]:
     return [row for data in chart.to_dict()["datasets"].values() for row in data]
 
 
+def lines(chart: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The rows of a map, one a position, and how their colours end."""
+    spec = chart.to_dict()
+    cells = spec["layer"][0]
+    data = cells.get("data", spec.get("data"))
+    assert [step["flatten"] for step in cells["transform"][:1]] == [["activations", "neurons", "columns"]]
+    return data["values"] if "values" in data else spec["datasets"][data["name"]], cells["encoding"]["color"]["scale"]
+
+
 @pytest.mark.parametrize("order", ["sorted", "plain"])
 @pytest.mark.parametrize("stage", ["pre", "post"])
 def test_the_map_shows_each_activation_under_its_neuron(order: str, stage: str) -> None:
     values = TRACE[f"{PATH}.{stage}"][0].numpy()
-    figure = viz.activations(RUN, layer=LAYER, stage=stage, order=order, neuron=5)
-    heat = figure.data[0]
-    assert heat.z.shape == (7, 17)
-    for position in range(7):
-        for column in range(17):
-            neuron = heat.customdata[position][column]
-            assert heat.z[position][column] == values[position, neuron]
-            assert heat.text[position][column] == f"{position} · {TOKENS[position]}"
-    limit = float(abs(values).max())
-    assert (heat.zmin, heat.zmax) == pytest.approx((-limit if stage == "pre" else 0.0, limit))
+    chart = viz.activations(RUN, layer=LAYER, stage=stage, order=order, neuron=5)
+    shown, scale = lines(chart)
     ranking = by_mean(POST) if order == "sorted" else np.arange(17)
-    assert list(heat.customdata[0]) == list(ranking)
-    assert ranking[figure.layout.annotations[0].x] == 5
+    for position, row in enumerate(shown):
+        assert row["place"] == f"{position} · {TOKENS[position]}"
+        assert row["columns"] == list(range(17))
+        assert row["neurons"] == ranking.tolist()
+        assert row["activations"] == values[position, ranking].tolist()
+    assert len(shown) == 7
+    limit = float(abs(values).max())
+    assert (scale["domain"][0], scale["domain"][-1]) == pytest.approx((-limit if stage == "pre" else 0.0, limit))
+    [mark] = [row for row in rows(chart) if "left" in row]
+    assert ranking[mark["left"]] == 5
+
+
+def test_a_window_of_the_map_has_its_columns_alone_and_marks_no_neuron_outside() -> None:
+    ranking = by_mean(POST)
+    chart = viz.activations(RUN, layer=LAYER, columns=range(4, 9), neuron=int(ranking[3]))
+    shown, _ = lines(chart)
+    assert {tuple(row["neurons"]) for row in shown} == {tuple(ranking[4:9].tolist())}
+    assert len(chart.to_dict()["layer"]) == 1
+    axis = chart.to_dict()["layer"][0]["encoding"]["x"]
+    assert axis["scale"]["domain"] == [3.5, 8.5]
+    assert f'"6": "#{ranking[6]}"' in axis["axis"]["labelExpr"]
+
+
+def test_the_map_is_a_picture_of_vectors_with_a_cell_for_each_activation() -> None:
+    drawn = svg([viz.activations(RUN, layer=LAYER)])
+    assert "<image" not in drawn
+    assert drawn.count('aria-roledescription="rect mark"') == POST.size
 
 
 def test_a_changed_map_has_the_order_and_the_scale_of_both() -> None:
-    heat = viz.activations(OTHER, layer=LAYER, before=RUN, positions=[2, 3]).data[0]
-    assert list(heat.customdata[0]) == list(by_mean(POST))
-    assert heat.zmax == pytest.approx(max(POST.max(), OTHER[f"{PATH}.post"].max().item()))
-    assert heat.z[1].tolist() == OTHER[f"{PATH}.post"][0, 3].numpy()[by_mean(POST)].tolist()
+    shown, scale = lines(viz.activations(OTHER, layer=LAYER, before=RUN, positions=[2, 3]))
+    assert shown[0]["neurons"] == by_mean(POST).tolist()
+    assert scale["domain"][-1] == pytest.approx(max(POST.max(), OTHER[f"{PATH}.post"].max().item()))
+    assert shown[1]["activations"] == OTHER[f"{PATH}.post"][0, 3].numpy()[by_mean(POST)].tolist()
 
 
 def test_sorting_is_by_the_mean_over_positions() -> None:

@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from xformer.viz.packed_head import messages
+from xformer.viz.packed_head import apart, messages
 from xformer.viz.packing import PatternLayer, header_of, pack, visible
 from xformer.viz.theme import DIVERGING, HEAD_HUES, SEQUENTIAL
 
@@ -185,6 +185,29 @@ def test_the_planes_are_one_message_for_every_head_and_a_head_is_another(causal:
     assert (about["selected"], about["content"], about["isTriangle"]) == ([1, 2], header["content"], causal)
     cells = np.tril_indices(7) if causal else np.indices((7, 7)).reshape(2, -1)
     assert np.array_equal(numbers.reshape(2, -1), np.stack([block[*cells] for block in floats]))
+
+
+def test_the_planes_of_the_original_are_a_message_of_their_own_that_no_change_alters():
+    items, others = ([layer(seed) for seed in seeds] for seeds in ((12, 13), (14, 15)))
+    planes, _ = messages(pack(items, others), "here")
+    original, rest = apart(planes)
+    assert apart(messages(pack(items), "here")[0])[0] == original
+    header, whole = header_of(planes), unpack(pack(items, others))[1]
+    (length,) = struct.unpack_from("<I", original, 4)
+    own, first = json.loads(original[8 : 8 + length]), original[8 + length :]
+    kept = header_of(rest)
+    (length,) = struct.unpack_from("<I", rest, 4)
+    second = rest[8 + length :]
+    assert len(first) == len(second) == 2 * HEADS * QUERIES * (KEYS + 1)
+    assert (original[:4], kept["original"], kept["content"]) == (b"XATO", own["content"], header["content"])
+    assert kept | own["common"] == header | {"original": own["content"], "layers": kept["layers"]}
+    for at, [planes_of_one, planes_of_other] in enumerate(whole):
+        runs = [own["runs"][at], *kept["layers"][at]["runs"]]
+        for body, run, expected in zip((first, second), runs, (planes_of_one, planes_of_other), strict=True):
+            found = np.frombuffer(body, np.uint8, HEADS * QUERIES * KEYS, run["offset"])
+            assert np.array_equal(found.reshape(HEADS, QUERIES, KEYS), expected)
+        assert {**kept["layers"][at], "runs": None} == {**header["layers"][at], "runs": None}
+    assert apart(messages(pack(others, items), "here")[0])[0] != original
 
 
 @pytest.mark.parametrize(

@@ -57,10 +57,7 @@ def asking_lengths(
     """The same with a report every length."""
     own = own_task_model(reading.subject)
     model, task = own.model, own.task
-    every = lengths_of(model.config, task)
-    if not every:
-        raise UnavailableError("The inputs of this task all have one length, so there is none to go beyond.")
-    chosen = every if lengths is None else list(lengths)
+    chosen = chosen_lengths(lengths_of(model.config, task), lengths)
     rows: list[dict[str, float]] = []
     for length, found in scores_by_length(model, task, chosen, samples=samples, seed=seed):
         low, high = wilson(round(found.exact_match * found.samples), found.samples)
@@ -72,6 +69,13 @@ def asking_lengths(
             }
         )  # fmt: skip
         yield LengthsDone(list(rows), len(chosen), len(rows))
+
+
+def chosen_lengths(every: Sequence[int], lengths: Sequence[int] | None) -> Sequence[int]:
+    """The lengths that are asked for, of `every` one there is. Raises `UnavailableError` where there is none."""
+    if not every:
+        raise UnavailableError("The inputs of this task all have one length, so there is none to go beyond.")
+    return every if lengths is None else list(lengths)
 
 
 def has_mastered_its_training(table: pd.DataFrame) -> bool:

@@ -11,11 +11,11 @@ from typing import Any
 
 import pandas as pd
 
-from xformer.analysis.by_length import LengthsDone
+from xformer.analysis.by_length import LengthsDone, chosen_lengths
 from xformer.analysis.contender import Contender, check_names
 from xformer.analysis.counting_agreement import accuracy, agreement
 from xformer.analysis.predictions import inputs_for
-from xformer.errors import InputError, UnavailableError
+from xformer.errors import InputError
 from xformer.training.by_length import lengths_of, of_length
 
 SAMPLES = 100
@@ -48,9 +48,7 @@ def comparing_lengths(
     """The same with a report every length."""
     check_names(contenders)
     every = lengths_of_all(contenders)
-    if not every:
-        raise UnavailableError("The inputs of this task all have one length, so there is none to go beyond.")
-    chosen = every if lengths is None else list(lengths)
+    chosen = chosen_lengths(every, lengths)
     rows: list[dict[str, Any]] = []
     for done, length in enumerate(chosen, start=1):
         if length not in every:
@@ -72,5 +70,4 @@ def comparing_lengths(
 
 def _asked(contender: Contender, length: int) -> Contender:
     """The same contender, whose task has inputs of one length."""
-    subject = type(contender.subject)(contender.model, of_length(contender.task, length), contender.name)
-    return replace(contender, subject=subject)
+    return replace(contender, subject=replace(contender.subject, task=of_length(contender.task, length)))

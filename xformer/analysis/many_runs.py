@@ -30,7 +30,11 @@ def training_fan(rows: pd.DataFrame, *, metric: str = "held_out_exact_match") ->
 
     `rows` has the columns member, step and the metrics. A member that has finished counts with its last value.
     """
-    wide = curves_of_all(rows, metric=metric)
+    return quantiles(curves_of_all(rows, metric=metric))
+
+
+def quantiles(wide: pd.DataFrame) -> pd.DataFrame:
+    """`training_fan` of curves that stand side by side, see `curves_of_all`."""
     values = wide.to_numpy(dtype=float)  # [step, member]
     table = pd.DataFrame({"step": wide.index.to_numpy(dtype=int)})
     for name, share in QUANTILES.items():

@@ -13,9 +13,9 @@ import pandas as pd
 
 from xformer.analysis.attention_head import attention as attention_table
 from xformer.analysis.attention_head import pattern_cells
+from xformer.blocks import block_max, factor
 from xformer.reading import Reading
 from xformer.viz.embeddings import rows_height
-from xformer.viz.planes import block_max, factor
 from xformer.viz.theme import MASKED, diverging, sequential, vega_scale
 
 LEAST = 1e-4

@@ -7,6 +7,7 @@ import numpy as np
 
 from xformer.analysis.attention_rollout import rollout as rollout_table
 from xformer.reading import Reading
+from xformer.viz.inline_rows import InlineRows
 from xformer.viz.theme import sequential, vega_scale
 
 ROW_WIDTH = 1080
@@ -27,7 +28,7 @@ def rollout(reading: Reading, *, stack: str | None = None, dark: bool = False) -
     size = int(np.clip(26 * len(order), 150, 320))
     scale = alt.Scale(**vega_scale(sequential(dark), 0, 1))
     return (
-        alt.Chart(alt.Data(values=frame.to_dict("records")))  # a table of Altair's has 5,000 rows at most
+        alt.Chart(InlineRows(frame.to_dict("records")))  # a table of Altair's has 5,000 rows at most
         .mark_rect()
         .encode(
             x=alt.X("key:N", sort=order, title="input token", axis=alt.Axis(labelOverlap=True)),

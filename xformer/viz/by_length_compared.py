@@ -15,6 +15,7 @@ from xformer.analysis.by_length_compared import lengths_compared as table_of
 from xformer.analysis.contender import Contender
 from xformer.viz import theme
 from xformer.viz.divergence import WIDTHS, Drawing, player_hues, short_names
+from xformer.viz.layering import layered
 
 
 def lengths_compared(
@@ -53,9 +54,10 @@ def lengths_compared(
     base = alt.Chart(data).encode(x, hues)
     paper = theme.pick(theme.BACKGROUND, dark)
     points = base.mark_point(size=34, strokeWidth=1.5, opacity=1, filled=False)
-    return alt.layer(
+    return layered(
         base.mark_area(opacity=0.18).encode(alt.Y("low:Q", title=title, scale=scale), alt.Y2("high:Q")),
         base.mark_line().encode(y, strokeWidth=alt.StrokeWidth("width:Q", scale=None)),
         points.transform_filter("!datum.trained").encode(y, fill=alt.value(paper), tooltip=hover),
         base.mark_point(size=34, opacity=1, filled=True).transform_filter("datum.trained").encode(y, tooltip=hover),
-    ).properties(height=320)
+        height=320,
+    )

@@ -8,8 +8,8 @@ viz.neuron(reading, layer=2, neuron=17)
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import altair as alt
 import numpy as np
@@ -21,20 +21,17 @@ from xformer.analysis.feed_forward import neuron as neuron_table
 from xformer.analysis.feed_forward import promotion as promotion_table
 from xformer.analysis.neuron_survey import Survey
 from xformer.analysis.neuron_survey import firing as firing_table
-from xformer.installed import needed
 from xformer.names import layer_title
 from xformer.reading import Reading
 from xformer.viz import theme
+from xformer.viz.inline_rows import InlineRows
 from xformer.viz.layering import layered
 from xformer.viz.residual import written
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
 ROWS_HEIGHT = 380
 """Pixels for the rows of a picture, so that it stands on a screen together with what changes it."""
-MOST_NEURONS_DRAWN, MOST_TOKENS_DRAWN = 1024, 40
-"""So many neurons have a column of the map, and so many tokens one of the promotions."""
+MOST_NEURONS_DRAWN, MOST_TOKENS_DRAWN = 512, 40
+"""So many neurons have a column of the map at once, and so many tokens one of the promotions."""
 DWARFS = 20
 """An activation so many times larger than 99 of 100 others takes the colours from all of them."""
 FIRES, RESTS, DEAD = "fires at an average position", "silent there, fires elsewhere", "dead: fires nowhere"
@@ -64,71 +61,88 @@ def activations(
     order: str = "sorted",
     before: Reading | None = None,
     positions: Sequence[int] | None = None,
+    columns: Sequence[int] | None = None,
     neuron: int | None = None,
     limit: float | None = None,
     title: str = "",
     dark: bool = False,
-) -> go.Figure:
-    """`analysis.activations` as a map, a column for each neuron; drag to zoom into a range of them.
+) -> alt.LayerChart | alt.FacetChart:
+    """`analysis.activations` as a map, a column for each neuron.
 
     The neurons stand by their mean after the activation function ("sorted", the most active first) or by number ("plain"); in
-    the order and on the scale that a map of the run `before` has too. `limit` is where the colours end. A triangle marks
-    `neuron`. Only the first `MOST_NEURONS_DRAWN` in that order are drawn.
+    the order and on the scale that a map of the run `before` has too. `columns` are the places in that order that are drawn,
+    the first `MOST_NEURONS_DRAWN` by themselves. `limit` is where the colours end. A triangle marks `neuron`. Ctrl and the
+    wheel zoom into a range of neurons, dragging moves it, a double click returns.
     """
     path = reading.feed_forward_site(layer).path
     frame = activations_table(reading, layer=layer, stage=stage, positions=positions)
-    values = frame.drop(columns=["position", "token"]).to_numpy()  # [pos, neuron]
+    values = frame.drop(columns=["position", "token"]).to_numpy(dtype=np.float32)  # [pos, neuron]
     runs = [run for run in (before, reading) if run is not None]
     whole = np.concatenate([run[f"{path}.{stage}"][0].numpy(force=True) for run in runs])
     limit = clear_limit(whole) if limit is None else limit
     signed = stage != "post" or bool((whole < 0).any())
-    is_sorted = order == "sorted"
-    ranking = by_mean(runs[0][f"{path}.post"][0].numpy(force=True)) if is_sorted else np.arange(values.shape[1])
-    ranking = ranking[:MOST_NEURONS_DRAWN]
-    n_pos, n_neurons = len(values), len(ranking)
-    places = _places(frame)
-    with needed("plotly", "The map of a layer's neurons"):
-        import plotly.graph_objects as go
-    figure = go.Figure(
-        go.Heatmap(
-            z=np.ascontiguousarray(values[:, ranking], dtype=np.float32),
-            x=np.arange(n_neurons),
-            y=np.arange(n_pos),
-            customdata=np.broadcast_to(ranking.astype(np.int32), (n_pos, n_neurons)).copy(),
-            text=[[place] * n_neurons for place in places],
-            hovertemplate="neuron %{customdata}<br>position %{text}<br>activation %{z:.5f}<extra></extra>",
-            zmin=-limit if signed else 0.0,
-            zmax=limit,
-            colorscale=theme.plotly_scale(theme.diverging(dark) if signed else theme.sequential(dark)),
-            colorbar={"title": {"text": "activation"}, "thickness": 12, "outlinewidth": 0, "tickformat": ".2~f"},
-        )
-    )
-    if neuron is not None and neuron in ranking:
-        figure.add_annotation(
-            x=int(np.flatnonzero(ranking == neuron)[0]), y=0, yref="paper", yanchor="top", yshift=3,
-            text="▲", showarrow=False, font={"size": 15, "color": theme.pick(theme.PART_HUES["feed_forward"], dark)},
-        )  # fmt: skip
-    step = max(1, n_pos // 24)
-    figure.update_yaxes(
-        autorange="reversed",
-        tickvals=np.arange(0, n_pos, step),
-        ticktext=places[::step],
-        title="position · token",
-        showgrid=False,
-    )
-    ticks = np.linspace(0, n_neurons - 1, 9).round().astype(int)
+    ranking = ranking_of(runs[0], layer=layer, order=order)
+    shown = list(range(len(ranking)))[:MOST_NEURONS_DRAWN] if columns is None else list(columns)
+    neurons, places = ranking[shown].tolist(), _places(frame)
+    height = 74 + min(ROWS_HEIGHT, max(150, 24 * len(places)))
+    ends = [shown[0] - 0.5, shown[-1] + 0.5]
+    ticks = [shown[index] for index in np.unique(np.linspace(0, len(shown) - 1, 9).round().astype(int))]
+    names = {tick: f"#{ranking[tick]}" if order == "sorted" else str(tick) for tick in ticks}
     below = "neurons, the most active on average first" if before is None else "neurons, in the order of the original"
-    figure.update_xaxes(
-        title=below if is_sorted else "neuron", showgrid=False, tickvals=ticks,
-        ticktext=[f"#{ranking[tick]}" if is_sorted else str(tick) for tick in ticks], tickangle=0, ticklabelstandoff=12,
-    )  # fmt: skip
-    above = 40 if title else 12
-    figure.update_layout(
-        title={"text": title, "y": 0.98, "yanchor": "top"} if title else None,
-        height=98 + above + min(ROWS_HEIGHT, max(150, 24 * n_pos)),
-        margin={"l": 10, "r": 10, "t": above, "b": 10},
+    axis = alt.Axis(
+        values=ticks, labelExpr=f"{json.dumps(names)}[datum.value]", labelPadding=14, ticks=False, grid=False
     )
-    return figure
+    x = alt.X(
+        "left:Q",
+        scale=alt.Scale(domain=ends, nice=False, zero=False),
+        axis=axis,
+        title=below if order == "sorted" else "neuron",
+    )
+    stops = theme.diverging(dark) if signed else theme.sequential(dark)
+    colour = alt.Color(
+        "activation:Q",
+        scale=alt.Scale(**theme.vega_scale(stops, -limit if signed else 0.0, limit)),
+        legend=alt.Legend(title="activation", format=".2~f", gradientLength=min(200, height - 80)),
+    )
+    # A wheel alone scrolls the page; a pinch on a touch pad is a wheel with Ctrl.
+    zoom = alt.selection_interval(name="zoom", bind="scales", encodings=["x"], zoom="wheel![event.ctrlKey]")
+    # A row a position: its numbers are taken apart in the browser, so that none of the names is sent more than once.
+    rows = [
+        {"place": place, "activations": line, "neurons": neurons, "columns": shown}
+        for place, line in zip(places, values[:, neurons].tolist(), strict=True)
+    ]
+    cells = (
+        alt.Chart(InlineRows(rows))
+        .transform_flatten(["activations", "neurons", "columns"], ["activation", "neuron", "column"])
+        .transform_calculate(left="datum.column - 0.5", right="datum.column + 0.5")
+        .mark_rect(strokeWidth=0)
+        .encode(
+            x,
+            alt.X2("right:Q"),
+            alt.Y("place:N", sort=places, title="position · token", axis=alt.Axis(labelOverlap=True, grid=False)),
+            colour,
+            tooltip=[
+                alt.Tooltip("neuron:Q", format="d"),
+                alt.Tooltip("place:N", title="position"),
+                alt.Tooltip("activation:Q", format=".5f"),
+            ],
+        )
+        .add_params(zoom)
+    )
+    marked = [place for place, of in zip(shown, neurons, strict=True) if of == neuron]
+    hue = theme.pick(theme.PART_HUES["feed_forward"], dark)
+    mark = alt.Chart(pd.DataFrame({"left": marked})).mark_text(text="▲", fontSize=13, color=hue, baseline="top", dy=2)
+    above = {"title": title} if title else {}
+    fast = {"embedOptions": {"renderer": "canvas"}}  # some ten thousand cells, on a page
+    return layered(
+        cells, *([mark.encode(x, y=alt.value("height"))] if marked else []), height=height, usermeta=fast, **above
+    )
+
+
+def ranking_of(reading: Reading, *, layer: int, order: str = "sorted") -> Int[np.ndarray, " neuron"]:
+    """The neurons of a layer in the order of their columns in a map of activations."""
+    post = reading[f"{reading.feed_forward_site(layer).path}.post"][0].numpy(force=True)  # [pos, neuron]
+    return by_mean(post) if order == "sorted" else np.arange(post.shape[1])
 
 
 def firing(

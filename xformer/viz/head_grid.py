@@ -5,7 +5,6 @@ viz.attention_grid(reading)
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from math import isqrt
 from typing import Any
@@ -15,12 +14,13 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from xformer.blocks import block_max, factor
 from xformer.reading import Reading
 from xformer.subjects.foreign.small_pattern import LEVELS, MASKED, NAN
+from xformer.viz.inline_rows import inline
 from xformer.viz.layering import layered
 from xformer.viz.layers import AnyLayer
 from xformer.viz.pattern_layers import pattern_layers
-from xformer.viz.planes import block_max, factor
 from xformer.viz.theme import MASKED as GREY
 from xformer.viz.theme import TEXT, head_hue, pick, sequential, vega_scale
 
@@ -30,11 +30,6 @@ DECADES = 4
 """A logarithmic scale begins at 10 to the power of −4."""
 GAP, TITLES, TOP, WIDE, BAR = 8, 150, 24, 620, 7
 """CSS pixels: between two heads, for the layers' names, for the heads' names, of all heads, and for how far a head moved."""
-
-
-def inline(frame: pd.DataFrame) -> dict[str, Any]:
-    """A table as the data of a chart: of a frame Altair takes 5,000 rows, and its own data objects look at each row."""
-    return {"values": json.loads(str(frame.round(4).to_json(orient="records")))}
 
 
 def share_of(

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
+from xformer.blocks import factor
 from xformer.subjects.foreign.on_demand import OnDemand
 from xformer.subjects.foreign.small_pattern import Reduced, Small
-from xformer.viz.planes import exact_block, factor, moved, small
+from xformer.viz.planes import exact_block, moved, small
 
 
 @dataclass(frozen=True, eq=False)

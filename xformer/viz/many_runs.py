@@ -6,16 +6,17 @@ viz.sweep_outcome(outcomes, x="peak_lr", y="weight_decay", measure="share solved
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
-from xformer.analysis.many_runs import curves_of_all
+from xformer.analysis.many_runs import curves_of_all, quantiles
 from xformer.analysis.many_runs import sweep_outcome as outcome_table
-from xformer.analysis.many_runs import training_fan as fan_table
 from xformer.viz import theme
+from xformer.viz.layering import layered
 from xformer.viz.residual import row_height, written
 from xformer.viz.training import domain_of, every_nth
 
@@ -43,8 +44,8 @@ def training_fan(
 ) -> alt.LayerChart | alt.FacetChart:
     """`analysis.training_fan`: the median of all members as a thick line, half of them in the dark band and four fifths in the
     light one, each one as a thin line. `steps` is where the axis ends, the last of all reports by itself."""
-    fan = every_nth(fan_table(rows, metric=metric), DRAWN)
     wide = curves_of_all(rows, metric=metric)
+    fan = every_nth(quantiles(wide), DRAWN)
     wide = wide.loc[wide.index.isin(fan["step"].tolist())]
     each = wide.melt(ignore_index=False, var_name="member", value_name="value").dropna().reset_index()
     share, title = metric in SHARES, METRICS.get(metric, metric)
@@ -74,7 +75,7 @@ def training_fan(
         nearest=True, on="pointermove", clear="pointerout", fields=["step"], empty=False, name="near"
     )
     rule = alt.condition(near, alt.value(0.35), alt.value(0.0))
-    return alt.layer(
+    return layered(
         base.mark_area(opacity=0.13, color=hue).encode(y("low"), alt.Y2("high:Q")),
         base.mark_area(opacity=0.22, color=hue).encode(y("lower"), alt.Y2("upper:Q")),
         alt.Chart(each)
@@ -84,7 +85,8 @@ def training_fan(
         base.mark_rule(color=theme.pick(theme.TEXT, dark))
         .encode(opacity=alt.OpacityValue(**rule), tooltip=hover)
         .add_params(near),
-    ).properties(height=height)
+        height=height,
+    )
 
 
 def sweep_outcome(
@@ -95,10 +97,13 @@ def sweep_outcome(
     measure: Measure = "share solved",
     x_title: str | None = None,
     y_title: str | None = None,
+    chosen: int | None = None,
     dark: bool = False,
 ) -> alt.LayerChart | alt.FacetChart:
     """`analysis.sweep_outcome` as a map, a cell a pair of settings: the share of members that solved the task, or after how
-    many steps they did (the median of those that did). Cells where nobody has finished, or solved it, are grey."""
+    many steps they did (the median of those that did). Cells where nobody has finished, or solved it, are grey; that of the
+    `chosen` member (a row of `outcomes`, from 0) has a thick frame.
+    """
     table = outcome_table(outcomes, x=x, y=y)
     column = "share_solved" if measure == "share solved" else "steps_to_solve"
     values = table[column].to_numpy(dtype=float)
@@ -107,8 +112,8 @@ def sweep_outcome(
     low, high = (0.0, 1.0) if column == "share_solved" else (0.0, float(max([1.0, *values[known]])))
     places = np.clip(np.where(known, values, 0) / high, 0, 1) * (len(stops) - 1)
     data = table.assign(
-        column=[_number(value) for value in table[x]],
-        row=[_number(value) for value in table[y]] if y else "",
+        column=[setting_words(value) for value in table[x]],
+        row=[setting_words(value) for value in table[y]] if y else "",
         value=np.where(known, values, low),  # a chart leaves out what is no number
         known=known,
         words=[_words(cell, column) for cell in table.to_dict("records")],
@@ -146,10 +151,20 @@ def sweep_outcome(
     layers: list[Any] = [cells.encode(color=alt.ColorValue(**grey), tooltip=tooltip).add_params(click)]
     if len(columns) <= 16:
         layers.append(base.mark_text(fontSize=12).encode(color=written(), text=alt.Text("words:N")))
-    return alt.layer(*layers).properties(height=max(44, row_height(len(rows))) * len(rows) + 60)
+    if chosen is not None:
+        at = {
+            "column": setting_words(outcomes[x].iloc[chosen]),
+            "row": setting_words(outcomes[y].iloc[chosen]) if y else "",
+        }
+        frame = base.mark_rect(fillOpacity=0, stroke=theme.pick(theme.TEXT, dark), strokeWidth=3)
+        layers.append(
+            frame.transform_filter(" && ".join(f"datum.{name} == {json.dumps(said)}" for name, said in at.items()))
+        )
+    return layered(*layers, height=max(44, row_height(len(rows))) * len(rows) + 60)
 
 
-def _number(value: Any) -> str:
+def setting_words(value: Any) -> str:
+    """How the value of a setting is written beside a map; a click on a cell says which it has, as `column` and `row`."""
     return f"{value:g}" if isinstance(value, int | float | np.number) else str(value)
 
 

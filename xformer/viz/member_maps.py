@@ -15,8 +15,10 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, UInt8
 
+from xformer.blocks import block_max, factor
 from xformer.viz import theme
-from xformer.viz.planes import LEVELS, NAN, block_max, factor
+from xformer.viz.layering import layered
+from xformer.viz.planes import LEVELS, NAN
 
 LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 GREY = "."
@@ -110,7 +112,7 @@ def map_grid(
             x, y, text=alt.Text("name:N"), color=alt.ColorValue(**stroke)
         ),
     ]
-    return alt.layer(*layers).resolve_scale(color="independent").properties(width=width, height=height)
+    return layered(*layers, width=width, height=height).resolve_scale(color="independent")
 
 
 def _letters(plane: Float[np.ndarray, "query key"]) -> list[str]:

@@ -3,13 +3,18 @@
     planes = "XATT" · header length (uint32) · header · planes (uint8)            as `pack` has it, without the exact block
     head   = "XATH" · header length (uint32) · header · exact (float32)           of a causal mask the lower triangle alone
 
-So a click on a head sends that head, and nothing else again.
+So a click on a head sends that head, and nothing else again. `apart` makes two of the planes, so that a change sends the
+changed run, and neither the original nor what all runs share is sent again:
+
+    original = "XATO" · header length (uint32) · header · planes (uint8)          of the original run
+    planes   = "XATT" · header length (uint32) · header · planes (uint8)          of the changed run, where there is one
 """
 
 from __future__ import annotations
 
 import json
 import struct
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +24,7 @@ from jaxtyping import Float
 from xformer.viz.packing import MAGIC, header_of
 
 MAGIC_HEAD = b"XATH"
+MAGIC_ORIGINAL = b"XATO"
 
 
 def messages(packed: bytes, view: str) -> tuple[bytes, bytes]:
@@ -34,6 +40,28 @@ def messages(packed: bytes, view: str) -> tuple[bytes, bytes]:
     blocks = np.frombuffer(body, "<f4", offset=start).reshape(-1, rows, cols)  # [run, row, col]
     planes = _joined(MAGIC, {"view": view, **header}, body[:start])
     return planes, head_message(blocks, at, view=view, content=header["content"], pool=pool)
+
+
+def apart(planes: bytes) -> tuple[bytes, bytes]:
+    """The planes of `messages` as those of the original run, and the rest, which names them by their digest."""
+    header = header_of(planes)
+    (length,) = struct.unpack_from("<I", planes, 4)
+    body, ends = planes[8 + length :], [0, 0]
+    blocks: tuple[list[bytes], ...] = ([], [])
+    for layer in header["layers"]:
+        size = layer["heads"] * layer["rows"] * (layer["cols"] + 1)  # and the first column once more
+        for index, run in enumerate(layer["runs"]):
+            blocks[index].append(body[run["offset"] : run["offset"] + size])
+            run["offset"], ends[index] = ends[index], ends[index] + size
+    own, view, content = [layer["runs"].pop(0) for layer in header["layers"]], header.pop("view"), header.pop("content")
+    layers = header.pop("layers")
+    about, first = {"common": header, "runs": own}, b"".join(blocks[0])
+    digest = zlib.crc32(first, zlib.crc32(json.dumps(about).encode()))
+    rest = {"view": view, "content": content, "original": digest, "layers": layers}
+    return (
+        _joined(MAGIC_ORIGINAL, {"view": view, "content": digest, **about}, first),
+        _joined(MAGIC, rest, b"".join(blocks[1])),
+    )
 
 
 def head_message(

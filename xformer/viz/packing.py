@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from xformer.blocks import block_max
 from xformer.site import Site
 from xformer.viz.layers import AnyLayer, PatternLayer
-from xformer.viz.planes import block_max
 from xformer.viz.theme import DIVERGING, HEAD_HUES, SEQUENTIAL
 
 __all__ = ["AnyLayer", "PatternLayer", "header_of", "pack", "visible"]

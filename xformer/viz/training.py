@@ -85,11 +85,15 @@ def every_nth(frame: pd.DataFrame, most: int = MOST) -> pd.DataFrame:
 
 def with_marks(frame: pd.DataFrame, shown: int | None, marks: Iterable[tuple[int, str]] = ()) -> pd.DataFrame:
     """The frame with rows that are no points of a curve: the step that is looked at, and steps worth a word."""
-    rows = [{"step": step, "mark": "marked", "note": note} for step, note in marks]
+    rows = [(step, "marked", note) for step, note in marks]
     if shown is not None:
-        rows.append({"step": shown, "mark": "shown", "note": f"step {shown:,}"})
-    plain = frame.assign(mark="", note="")
-    return pd.concat([plain, pd.DataFrame(rows)], ignore_index=True) if rows else plain
+        rows.append((shown, "shown", f"step {shown:,}"))
+    steps, kinds, notes = zip(*rows, strict=True) if rows else ((), (), ())
+    no_point = [math.nan] * len(rows)
+    data: dict[str, list[Any]] = {str(name): [*values, *no_point] for name, values in frame.items()}
+    data["step"] = [*frame["step"], *steps]
+    data["mark"], data["note"] = ([*[""] * len(frame), *of] for of in (kinds, notes))
+    return pd.DataFrame(data)  # to put two frames together takes several times as long, and this is done every second
 
 
 def domain_of(frame: pd.DataFrame, columns: Sequence[str], log: bool = False) -> tuple[float, float]:
@@ -210,10 +214,10 @@ def metric_curves(
 
 def head_frame(table: pd.DataFrame) -> tuple[pd.DataFrame, dict[tuple[str, int], str]]:
     """A `head_table` (step, layer, head, score) as a wide frame with the best score, and the column of each head."""
-    columns = {
-        pair: f"head{i}"
-        for i, pair in enumerate(table[["layer", "head"]].drop_duplicates().itertuples(index=False, name=None))
-    }
-    wide = table.assign(column=[columns[pair] for pair in zip(table["layer"], table["head"], strict=True)])
-    wide = wide.pivot(index="step", columns="column", values="score").reindex(columns=list(columns.values()))
-    return wide.assign(**{BEST: wide.max(axis=1)}).reset_index().rename_axis(columns=None), columns
+    pairs = list(zip(table["layer"], table["head"], strict=True))
+    columns = {pair: f"head{i}" for i, pair in enumerate(dict.fromkeys(pairs))}
+    wide: dict[int, dict[str, float]] = {}
+    for step, pair, score in zip(table["step"], pairs, table["score"], strict=True):
+        wide.setdefault(step, {"step": step})[columns[pair]] = score
+    frame = pd.DataFrame([wide[step] for step in sorted(wide)], columns=["step", *columns.values()])
+    return frame.assign(**{BEST: frame[list(columns.values())].max(axis=1)}), columns
