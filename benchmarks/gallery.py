@@ -15,6 +15,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import torch
 from PIL import Image
 
 import xformer
@@ -88,6 +89,7 @@ modular = xformer.read("checkpoints/modular", "7 12")
     "Residual and Home": (
         "",
         (
+            "viz.model_diagram(reading)",
             "viz.lens(reading)",
             "viz.norms(reading)",
             "viz.attribution(reading, position=0)",
@@ -112,6 +114,7 @@ outcomes = outcomes.assign(solved=outcomes.index.isin(won.index), steps_to_solve
 maps = np.rint(253 * reading["encoder.2.attn.pattern"][0].numpy()).astype("uint8")  # of a run of the app: its maps()
 """,
         (
+            'viz.film_still({card["step"]: reading})',
             'viz.metric_curves(metrics, what="loss", steps=card["step"])',
             "viz.training_fan(rows)",
             'viz.sweep_outcome(outcomes, x="seed", y="rate", measure="steps to solve")',
@@ -135,6 +138,7 @@ texts = [
 ]
 """,
         (
+            "viz.step_lanes(rollouts, step=1)",
             "viz.predictions_by_step(rollouts)",
             "viz.divergence_by_step(rollouts)",
             "viz.likeliest_tokens(rollouts, 1)",
@@ -266,6 +270,7 @@ def screenshot(html: str, height: int) -> bytes:
 
 def main(models: str = "", which: str = "all") -> None:
     """Draw them all, or those that are "missing"; those of others where `models` is the folder of models."""
+    torch.set_num_threads(1)  # the last digits of a sum hang on how many add it up, and the files should not
     (DOCS / "gallery").mkdir(exist_ok=True)
     names: dict[str, Any] = {"viz": xformer.viz, "analysis": xformer.analysis, "attention_view": xformer.attention_view}
     for screen, (setup, calls) in SCREENS.items():

@@ -15,14 +15,15 @@ from pages.home.predicted_class import class_panel, mistakes_panel
 from pages.home.published_sizes import published_panel, show_parts
 from pages.home.training_record import training_panel
 from pages.shared import frame, screens
+from pages.shared.call import Call
 from pages.shared.link_widgets import choose
 from pages.shared.model_card import card_of_model
-from pages.shared.picture import panel
+from pages.shared.picture import footer, panel
 from pages.shared.session import View, open_page
+from xformer import viz
 from xformer.counting import n_parameters, parameters_by_part
 from xformer.training.by_length import lengths_of
-from xformer.viz.diagram import diagram
-from xformer.viz.diagram_of_reading import diagram_of
+from xformer.viz.diagram_figure import described
 from xformer.words import percent
 
 LEARNED = 0.5
@@ -62,17 +63,14 @@ def _has_it_learned(view: View) -> str:
 
 def _inside(view: View) -> None:
     """The picture of the model, each box of it the way to its screen."""
-    example = view.original().example
-    n_target = None if example.target is None else example.target.shape[1]
-    if view.task is None:
-        picture = diagram_of(view.original())
-    else:
-        picture = diagram(view.config, view.config.n_positions(example.stream.shape[1]), n_target)
+    reading = view.original()
+    parts = described(reading)
     st.caption(
         "This is what your input passes through. Click a box to see what happens to it there; **Attention** is a good one "
         "to begin with. Model, input and mask are chosen in the sidebar, and stay when you go on."
     )
-    target = model_diagram(picture, available=frozenset(screens.screens()), key="diagram")
+    target = model_diagram(parts, available=frozenset(screens.screens()), key="diagram")
+    footer(view, "diagram", [Call(viz.model_diagram, (reading,))], parts.frame)
     if target is not None:
         st.switch_page(screens.file_of(target))  # what is in the sidebar goes along
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from pages.home.how_long import _sentence
 from tests.analysis.test_by_length import rows
+from tests.pages.code_and_picture import left_by
 from tests.pages.conftest import ROOT, Open
+from tests.viz.drawn_file import words as drawn_words
 from xformer import load
+from xformer.viz.export import svg
 
 PAGE = ROOT / "pages/home/page.py"
 
@@ -28,6 +33,26 @@ def test_how_long_it_can_go_is_counted_while_one_looks(open_page: Open) -> None:
     assert "200 fresh inputs of each length" in words(app)
 
 
+def test_another_input_does_not_bring_the_script_of_the_strip(open_page: Open) -> None:
+    def strip(app: AppTest) -> bytes:
+        elements = [one.proto for one in app.get("bidi_component")]  # type: ignore[attr-defined]
+        [ours] = [one for one in elements if one.component_name == "xformer_prediction_strip"]
+        assert "createElement" in ours.js_content
+        return bytes(ours.SerializeToString(deterministic=True))
+
+    one, other = (open_page(PAGE, model="reverse", input=text) for text in ("3 7 12 9", "4 4 11"))
+    assert strip(one) == strip(other)
+    assert [text.value for text in one.text] != [text.value for text in other.text]
+
+
+def test_another_input_does_not_bring_the_script_of_the_diagram(open_page: Open) -> None:
+    elements = [one.proto for one in open_page(PAGE, model="reverse").get("bidi_component")]  # type: ignore[attr-defined]
+    ours = [one for one in elements if one.component_name.startswith("xformer_model_diagram")]
+    script, data = sorted(ours, key=lambda one: len(one.js_content), reverse=True)
+    assert "createElement" in script.js_content
+    assert len(data.js_content + data.css_content) < 500
+
+
 @pytest.mark.parametrize("model", ["modular", "digits", "characters"])
 def test_a_task_of_one_length_does_not_offer_it(open_page: Open, model: str) -> None:
     app = open_page(PAGE, model=model, more="length")
@@ -41,3 +66,13 @@ def test_what_is_said_follows_from_the_figures() -> None:
     assert "not get 99% right" in _sentence(task, rows([1.0, 0.5], [1.0]))
     assert "fails at 16" in _sentence(task, rows([1.0, 1.0], [0.9]))
     assert "every length up to 5" in _sentence(task, rows([1.0, 1.0], [1.0, 0.2]))
+
+
+@pytest.mark.parametrize("model", ["reverse-small", "reverse-seq2seq"])
+def test_the_picture_of_the_model_is_offered_as_the_figure_that_its_code_draws(open_page: Open, model: str) -> None:
+    app = open_page(model=model, more="inside")
+    [block] = [one.value for one in app.code if "model_diagram" in one.value]
+    told = next(json.loads(one.proto.json) for one in app.get("bidi_component") if '"boxes"' in one.proto.json)
+    said = drawn_words(svg([left_by(block)["picture"]]))
+    assert {box["title"] for box in told["boxes"] if box["kind"] != "sum"} <= set(said)
+    assert f"{told['title']} · {told['parameters']:,} parameters" in said

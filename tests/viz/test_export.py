@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,20 @@ def test_two_charts_stand_below_each_other_and_overlap_nowhere(reading: xformer.
     assert float(two.attrib["width"]) == float(one.attrib["width"])
 
 
+def test_the_same_chart_is_the_same_file_and_two_charts_keep_their_own_colours(reading: xformer.Reading) -> None:
+    def names(text: str) -> list[str]:
+        return [node.attrib["id"] for node in drawn(text).iter() if "id" in node.attrib]
+
+    one, other = xformer.viz.norms(reading), xformer.viz.norms(reading, dark=True)
+    first = export.svg([one])
+    assert export.svg([one]) == first
+    both = export.svg([one, other])
+    assert len(names(both)) == len(set(names(both))) == 2 * len(names(first)) > 0
+    used = set(re.findall(r"url\(#([^)]+)\)", both))
+    assert used == set(names(both))
+    assert "url(#clip1)" in words(drawn(export.svg([one], caption="url(#clip1)")))
+
+
 def test_what_takes_the_room_there_is_on_a_screen_is_wide(reading: xformer.Reading) -> None:
     assert float(drawn(export.svg([xformer.viz.lens(reading)])).attrib["width"]) > export.WIDTH
 
@@ -88,13 +103,13 @@ def test_what_cannot_be_saved_is_one_sentence_and_leaves_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_may_be_a_figure_of_plotly_says_so() -> None:
+def test_what_may_stand_in_space_says_so() -> None:
     """The screens offer SVG for everything else."""
     unsure = {
         name for name in xformer.viz.__all__
-        if str(inspect.signature(getattr(xformer.viz, name)).return_annotation) in ("go.Figure", "Any", "")
+        if str(inspect.signature(getattr(xformer.viz, name)).return_annotation) in ("Any", "")
     }  # fmt: skip
-    assert unsure == {"activations", "projection"}
+    assert unsure == {"projection"}
 
 
 def test_a_notebook_keeps_charts_as_images() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import altair as alt
 import numpy as np
-import plotly.graph_objects as go
 import pytest
 
 from xformer.viz import theme
@@ -74,7 +73,7 @@ def test_what_is_drawn_stands_out_from_the_background(dark: bool) -> None:
 def test_right_and_wrong_differ_in_more_than_colour(dark: bool, how: str) -> None:
     right, wrong = theme.RIGHT, theme.WRONG
     assert nearest([theme.pick(right.colour, dark), theme.pick(wrong.colour, dark)], how) >= 0.1
-    for field in ("mark", "word", "vega", "plotly"):
+    for field in ("mark", "word", "vega"):
         assert getattr(right, field) != getattr(wrong, field)
 
 
@@ -156,9 +155,6 @@ def test_contrast_of_known_pairs() -> None:
 
 @DARK
 def test_charts_take_the_scales(dark: bool) -> None:
-    colours = go.Heatmap(z=[[0.0, 1.0]], colorscale=theme.plotly_scale(theme.sequential(dark))).colorscale
-    assert [stop for _, stop in colours] == theme.sequential(dark)
-    assert [at for at, _ in colours] == pytest.approx(np.linspace(0, 1, len(colours)))
     scale = theme.vega_scale(theme.diverging(dark), -3, 3)
     made = alt.Chart({"values": [{"x": 1}]}).mark_rect().encode(alt.Color("x:Q", scale=alt.Scale(**scale))).to_dict()
     drawn = made["encoding"]["color"]["scale"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import pandas as pd
+
 Kind = Literal["tokens", "embedding", "positions", "attention", "feed_forward", "norm", "sum", "output"]
 Place = Literal["stream", "above", "rise"]
 """On the residual stream · above it, off the stream · on the way up from the stream into a sublayer (pre-norm)."""
@@ -86,6 +88,14 @@ class Diagram:
     def n_parameters(self) -> int:
         """The learned numbers of all boxes, repeats included: those of the whole model."""
         return sum(box.parameters * box.repeats for box in self.boxes) if self.total is None else self.total
+
+    def frame(self) -> pd.DataFrame:
+        """The parts as a table: what each is, its output shape, its parameters, and how many of it there are."""
+        columns = ("stack", "title", "equation", "detail", "shape", "parameters", "repeats", "activation")
+        rows = [
+            {name: box.shape_text if name == "shape" else getattr(box, name) for name in columns} for box in self.boxes
+        ]
+        return pd.DataFrame(rows, columns=pd.Index(columns))
 
     @property
     def targets(self) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
     xformer.viz.save(xformer.viz.lens(r), "lens.svg", caption="SmolLM2 reads “France is”")
 
-Charts of Altair can all be had so, alone or below each other. A figure of Plotly, the 3-D ones, is a page that can be turned.
+Charts of Altair can all be had so, alone or below each other. Plotly's pictures in space are pages that can be turned.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
+import zlib
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -28,13 +29,14 @@ FONT = "Roboto, DejaVu Sans, Helvetica, Arial, sans-serif"
 SIZE, LINE, MARGIN = 12, 17, 12
 """CSS pixels: of the letters of a caption, from line to line, and around everything."""
 PNG_SCALE = 2.0
+_COUNTED = re.compile(r'(?:(?<= id=")|(?<=url\(#))(?:gradient_|clip)\d+\b')
 
 
 def save(pictures: Any, path: str | Path, *, caption: str = "", dark: bool = False) -> None:
     """Write a chart, or several below each other, into a file of one of `SUFFIXES`; `caption` stands below them.
 
-    `dark` is the theme that the picture was drawn for. Raises `InputError` for another suffix, and for a figure of Plotly
-    that is to be anything but .html.
+    `dark` is the theme that the picture was drawn for. Raises `InputError` for another suffix, and for a picture
+    in space that is to be anything but .html.
     """
     path = Path(path)
     charts = list(pictures) if isinstance(pictures, list | tuple) else [pictures]
@@ -110,10 +112,18 @@ def _one_svg(chart: Any, dark: bool) -> tuple[str, float, float]:
     if spec.get("width", "container") == "container" and not {"facet", "hconcat", "vconcat", "concat"} & set(spec):
         spec = spec | {"width": WIDTH}
     spec = {**spec, "config": _house(dark)}  # its own is the size of an empty chart
-    text = vl_convert.vegalite_to_svg(json.dumps(spec))
+    text = _named_for_what_it_shows(vl_convert.vegalite_to_svg(json.dumps(spec)))
     found = re.match(r'<svg[^>]*?\bwidth="([\d.]+)"[^>]*?\bheight="([\d.]+)"', text)
     assert found is not None, "an SVG says how large it is"
     return text, float(found[1]), float(found[2])
+
+
+def _named_for_what_it_shows(text: str) -> str:
+    """An SVG whose gradients and clips have names of its own: Vega counts them, so that the same chart would be another file
+    each time, and of two charts on one page the second would take the colours of the first."""
+    own = f"v{zlib.crc32(_COUNTED.sub('', text).encode()):08x}"
+    names = {name: f"{own}-{number}" for number, name in enumerate(dict.fromkeys(_COUNTED.findall(text)))}
+    return _COUNTED.sub(lambda found: names[found[0]], text)
 
 
 def _house(dark: bool) -> dict[str, Any]:

@@ -17,8 +17,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
+from xformer.errors import InputError
+from xformer.names import layer_title
 from xformer.reading import Reading
+from xformer.site import Site
 from xformer.subjects import own_task_model
+from xformer.tasks import Task
+from xformer.tasks.task import Example
 from xformer.viz.packing import visible
 from xformer.viz.planes import LEVELS, planes_of
 from xformer.viz.theme import HEAD_HUES, SEQUENTIAL
@@ -74,6 +79,62 @@ def film_frame(reading: Reading, step: int) -> Frame:
         reading.right,
         reading.probability,
     )
+
+
+def film_of(readings: Mapping[int, Reading]) -> bytes:
+    """The film of one input, from its readings by the training step at which each was made."""
+    frames = [film_frame(reading, step) for step, reading in sorted(readings.items())]
+    first = next(iter(readings.values()), None)
+    if first is None:
+        raise InputError("A film has at least one frame, got none; for example {700: reading}.")
+    task = own_task_model(first.subject).task
+    layers = layers_of(task, first.example, frames)
+    return pack_film(
+        layers, frames, **of_input(task, first.example), steps=max(readings), exact=(), marks=(),
+        best=head_to_enlarge(layers, frames[-1]), live=False, told=(1, None),
+    )  # fmt: skip
+
+
+def of_input(task: Task, example: Example) -> dict[str, Any]:
+    """What a film says of its input: the lanes that are read, where the answer begins, and how it is judged."""
+    is_pair = example.target is not None
+    if task.n_patches:  # its tokens are patches: the picture names them
+        reads = {"right answer": [task.vocabulary.labels[token] for token in example.answer]}
+    else:
+        reads = {"source" if is_pair else "reads": task.position_names(example.stream[0].tolist())}
+    if example.target is not None:
+        reads["decoder reads"] = task.position_names(example.target[0].tolist())
+    return {
+        "reads": reads, "offset": int((example.labels[0] >= 0).long().argmax()), "score": task.rule.score_name,
+        "judged": task.has_right_answer(example.source),
+    }  # fmt: skip
+
+
+def layers_of(task: Task, example: Example, frames: Sequence[Frame]) -> tuple[FilmLayer, ...]:
+    """The attention layers of a film, with what stands at their axes; none before there are frames."""
+    if not frames:
+        return ()
+    source = tuple(task.position_names(example.stream[0].tolist()))
+    target = source if example.target is None else tuple(task.position_names(example.target[0].tolist()))
+    layers = []
+    for path, codes in frames[0].planes.items():
+        site = Site.parse(path)
+        queries, keys = (target if stack == "decoder" else source for stack in (site.query_stack, site.key_stack))
+        layers.append(FilmLayer(path, layer_title(path, is_pair=example.target is not None), len(codes), queries, keys))
+    return tuple(layers)
+
+
+def head_to_enlarge(layers: Sequence[FilmLayer], frame: Frame) -> tuple[int, int]:
+    """The (layer, head) with the best score once it stands out, before that the last layer's first."""
+    found = max(
+        (
+            (score, index, head)
+            for index, layer in enumerate(layers)
+            for head, score in enumerate(frame.scores.get(layer.path, ()))
+        ),
+        default=(0.0, len(layers) - 1, 0),
+    )
+    return (found[1], found[2]) if found[0] >= 0.3 else (len(layers) - 1, 0)
 
 
 def pack_film(

@@ -3,7 +3,6 @@
 Every colour is a pair, (on the light theme, on the dark theme), picked with `dark=`. A scale is a sequence of stops:
 
     alt.Color("weight:Q", scale=alt.Scale(**vega_scale(sequential(dark), 0, 1)))
-    go.Heatmap(z=weights, zmin=0, zmax=1, colorscale=plotly_scale(sequential(dark)))
 
 Distances are those of OKLab (Ottosson 2020), where equal steps look equally large.
 """
@@ -78,18 +77,17 @@ PART_HUES: dict[str, Pair] = {
 class Verdict:
     """How right or wrong looks: a colour, and a mark and a shape that say the same without it.
 
-    `vega` and `plotly` name the shape of a point in Altair and in Plotly.
+    `vega` names the shape of a point in a chart.
     """
 
     colour: Pair
     mark: str
     word: str
     vega: str
-    plotly: str
 
 
-RIGHT = Verdict(("#00708f", "#4cc9e6"), "✓", "right", "circle", "circle")
-WRONG = Verdict(("#c2410c", "#ff9a5c"), "✗", "wrong", "cross", "x")
+RIGHT = Verdict(("#00708f", "#4cc9e6"), "✓", "right", "circle")
+WRONG = Verdict(("#c2410c", "#ff9a5c"), "✗", "wrong", "cross")
 
 
 def pick(pair: Pair, dark: bool) -> str:
@@ -120,11 +118,6 @@ def sequential(dark: bool) -> list[str]:
 def diverging(dark: bool) -> list[str]:
     """The stops for signed data, from the most negative to the most positive."""
     return list(DIVERGING[dark])
-
-
-def plotly_scale(stops: list[str]) -> list[list[Any]]:
-    """Stops as a Plotly `colorscale`: [[0, colour], …, [1, colour]]."""
-    return [[index / (len(stops) - 1), stop] for index, stop in enumerate(stops)]
 
 
 def vega_scale(stops: list[str], low: float, high: float) -> dict[str, Any]:

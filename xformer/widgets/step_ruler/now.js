@@ -1,10 +1,13 @@
 // Draws the step that is shown: the likeliest tokens of all players on one scale, and every number in a table.
 
-const ROWS = 4; // tokens with bars: always as many, so that nothing moves below
+const ROWS = 4, LOW_ROWS = 2; // tokens with bars: as many, so that nothing moves below; fewer in a low frame
+const LINE = 18, THIN_LINE = 12; // pixels of a bar with its words; thin where a frame has to hold many
 const LEAST = 0.001;
 const fixed = (value, digits = 3) => (value === null ? "∞" : value !== 0 && value < 0.5 * 10 ** -digits ? `< ${(10 ** -digits).toFixed(digits)}` : value.toFixed(digits));
 
 class Now {
+  get rows() { return this.isLow ? LOW_ROWS : ROWS; }
+
   drawNow() {
     this.drawBars();
     this.drawNumbers();
@@ -23,7 +26,7 @@ class Now {
     }
     const order = [...best].filter(([token, p]) => p >= LEAST || keep.has(token)).sort((a, b) => b[1] - a[1]).map(([token]) => token);
     const first = order.filter((token) => keep.has(token)), rest = order.filter((token) => !keep.has(token));
-    const rows = Math.max(ROWS, first.length);
+    const rows = this.isFramed ? this.rows : Math.max(this.rows, first.length); // a frame has room for no more
     return order.filter((token) => [...first, ...rest].slice(0, rows).includes(token));
   }
 
@@ -61,7 +64,9 @@ class Now {
     const title = make("div", "head");
     title.append(make("span", "", data.players.some((player) => player.has_right_answer) ? "token (✓ right)" : "token"), make("span", "", "probability, each bar from 0 to 1"));
     this.bars.style.setProperty("--lines", String(data.players.length));
-    this.bars.style.minHeight = `${24 + ROWS * (18 * data.players.length + 8)}px`;
+    const line = this.isFramed && data.players.length > 2 ? THIN_LINE : LINE;
+    this.bars.style.setProperty("--line", `${line}px`);
+    this.bars.style.minHeight = `${24 + this.rows * (line * data.players.length + 8)}px`;
     this.bars.replaceChildren(title, ...rows);
   }
 

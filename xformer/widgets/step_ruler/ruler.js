@@ -41,6 +41,8 @@ class StepRuler {
   }
 
   get steps() { return Math.max(...this.data.players.map((player) => player.predicted.length)); }
+  get isFramed() { return getComputedStyle(this.root).getPropertyValue("--in-frame").trim() !== ""; }
+  get isLow() { return window.innerHeight <= 600 && this.isFramed; }
   get last() { return this.steps - 1; }
 
   update(data) {
@@ -124,6 +126,7 @@ class StepRuler {
     if (!this.width) return;
     this.readTheme();
     this.drawnIn = this.look;
+    for (const [name, holds] of [["framed", this.isFramed], ["low", this.isLow], ["many", this.data.players.length > 2]]) this.root.classList.toggle(name, holds);
     this.drawTimeline();
     this.drawStep();
   }

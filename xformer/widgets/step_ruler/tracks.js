@@ -1,6 +1,6 @@
 // Draws how undecided each player is and how far apart each pair is, over the same columns as the lanes.
 
-const TRACK = 62, PAD = 8;
+const TRACK = 62, LOW_TRACK = 48, PAD = 8;
 const WORDS = { entropy: "how undecided each player is", KL: "how far apart what they believe is (Kullback–Leibler divergence of the first from the second)" };
 
 class Tracks {
@@ -27,12 +27,13 @@ class Tracks {
   }
 
   track(name, unit, top, columns, lines) {
-    const row = this.lane(name, []), width = columns * this.cell;
+    const row = this.lane(name, []), width = columns * this.cell, tall = this.isLow ? LOW_TRACK : TRACK;
     row.classList.add("track");
+    row.style.height = `${tall}px`;
     row.firstChild.title = `${WORDS[name]}, in ${unit}, from 0 to ${top.toPrecision(3)}`;
     row.firstChild.append(make("span", "unit", unit));
-    const y = (value) => TRACK - PAD - (TRACK - 2 * PAD) * (value / top), x = (step) => (step + 0.5) * this.cell;
-    const svg = shape("svg", { width, height: TRACK, "aria-hidden": "true" });
+    const y = (value) => tall - PAD - (tall - 2 * PAD) * (value / top), x = (step) => (step + 0.5) * this.cell;
+    const svg = shape("svg", { width, height: tall, "aria-hidden": "true" });
     for (const value of [0, top]) svg.append(shape("line", { x1: 0, x2: this.steps * this.cell, y1: y(value), y2: y(value), class: "grid" }));
     for (const { values, hue, width: wide, dash } of lines) {
       let path = "";

@@ -1,0 +1,123 @@
+"""What stands in a figure's file: the marks of an SVG where they are drawn, in their order, and the words of a PDF."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+import zlib
+from dataclasses import dataclass
+
+SVG = "{http://www.w3.org/2000/svg}"
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A path, or a line of text, which has no size here."""
+
+    look: dict[str, str]
+    points: list[tuple[float, float]]
+    """In pixels of the picture; of a circle or a rounded corner also what bends it."""
+    text: str = ""
+
+    @property
+    def box(self) -> tuple[float, float, float, float]:
+        """Left, top, right, bottom."""
+        (xs, ys) = zip(*self.points, strict=True)
+        return min(xs), min(ys), max(xs), max(ys)
+
+    @property
+    def middle(self) -> tuple[float, float]:
+        left, top, right, bottom = self.box
+        return (left + right) / 2, (top + bottom) / 2
+
+
+def marks(drawn: str) -> list[Mark]:
+    """All that can be seen in an SVG, what is drawn last at the end."""
+    found: list[Mark] = []
+
+    def walk(node: ET.Element, x: float, y: float) -> None:
+        moved = re.match(r"translate\(([^,]+),([^)]+)\)", node.get("transform", ""))
+        if moved:
+            x, y = x + float(moved[1]), y + float(moved[2])
+        tag, look = node.tag.removeprefix(SVG), dict(node.attrib)
+        if tag == "path" and {look.get("fill", "none"), look.get("stroke", "none")} != {"none"}:
+            found.append(Mark(look, [(x + one, y + other) for one, other in _points(look["d"])]))
+        elif tag == "text":
+            found.append(Mark(look, [(x, y)], "".join(node.itertext())))
+        for child in node:
+            walk(child, x, y)
+
+    for picture in ET.fromstring(drawn).findall(f"{SVG}svg"):
+        walk(picture, 0, 0)
+    return found
+
+
+def _points(path: str) -> list[tuple[float, float]]:
+    """Where a path goes. Of a circle, which alone has arcs, the corners of its box."""
+    points: list[tuple[float, float]] = []
+    for command, rest in re.findall(r"([MLCAhv])([^MLCAhvZ]*)", path):
+        numbers = [float(one) for one in NUMBER.findall(rest)]
+        if command == "A":
+            radius = numbers[0]
+            return [(-radius, -radius), (radius, radius)]
+        if command in "hv":
+            (x, y), by = points[-1], numbers[0]
+            points.append((x + by, y) if command == "h" else (x, y + by))
+        else:
+            points += zip(numbers[::2], numbers[1::2], strict=True)
+    return points
+
+
+def words(drawn: str) -> list[str]:
+    """What can be selected in an SVG."""
+    return ["".join(node.itertext()) for node in ET.fromstring(drawn).iter(f"{SVG}text")]
+
+
+def pdf_words(data: bytes) -> str:
+    """What can be selected in a PDF, without spaces. Fails where there is a raster, or a glyph that is no character."""
+    objects = dict(re.findall(rb"(?<!\d)(\d+) 0 obj(.*?)endobj", data, re.S))
+    assert not [one for one in objects.values() if re.search(rb"/Subtype\s*/Image", one)], "a raster"
+    fonts = dict(re.findall(rb"/(fo\d+) (\d+) 0 R", data))
+    characters = {name: _characters(_stream(objects[_reference(objects[font])])) for name, font in fonts.items()}
+    said, font = "", b""
+    for one in objects.values():
+        if b"/Type /CMap" in one or b" Tj" not in (content := _stream(one)):
+            continue
+        for name, literal in re.findall(rb"/(fo\d+) [\d.]+ Tf|\(((?:\\.|[^\\)])*)\) Tj", content, re.S):
+            font = name or font
+            codes = _bytes(literal)
+            for at in range(0, len(codes), 2):
+                said += characters[font][codes[at : at + 2]]
+    return said.replace(" ", "")
+
+
+def _reference(font: bytes) -> bytes:
+    found = re.search(rb"/ToUnicode (\d+) 0 R", font)
+    assert found, "a font whose glyphs are no characters"
+    return found[1]
+
+
+def _stream(one: bytes) -> bytes:
+    head, _, rest = one.partition(b"stream")
+    body = rest.lstrip(b"\r\n").rpartition(b"endstream")[0]
+    return zlib.decompress(body) if b"/FlateDecode" in head else body
+
+
+def _characters(table: bytes) -> dict[bytes, str]:
+    return {
+        bytes.fromhex(code.decode()): bytes.fromhex(text.decode()).decode("utf-16-be")
+        for code, text in re.findall(rb"<([0-9A-F]{4})> <([0-9A-F]+)>", table)
+        if len(text) % 4 == 0
+    }
+
+
+def _bytes(literal: bytes) -> bytes:
+    """A string as PDF writes it: \\ooo in octal, and what would end it behind a backslash."""
+
+    def plain(found: re.Match[bytes]) -> bytes:
+        if found[1][:1].isdigit():
+            return bytes([int(found[1], 8)])
+        return {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"f": b"\f"}.get(found[1], found[1])
+
+    return re.sub(rb"\\([0-7]{1,3}|.)", plain, literal, flags=re.S)

@@ -1,0 +1,122 @@
+"""The picture of a model as a figure says what its description says, and no part lies on another."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+import torch
+
+import xformer
+from tests.viz.drawn_file import marks, pdf_words, words
+from tests.viz.test_diagram import drawn, every_config
+from xformer import ModelConfig, viz
+from xformer.viz.diagram_figure import described
+from xformer.viz.diagram_parts import Arrow
+from xformer.viz.diagram_places import Places
+from xformer.viz.export import pdf_of, svg
+
+SHIPPED = {
+    "reverse-small": "3 7 12 9",
+    "reverse-seq2seq": "3 7 12 9",
+    "reverse-mirror": "3 7",
+    "induction": "4 8 1 4",
+    "digits": "test 5",
+    "characters": "The list",
+}
+
+
+def read(name: str) -> xformer.Reading:
+    return xformer.read(f"checkpoints/{name}", SHIPPED[name])
+
+
+@every_config
+def test_no_part_lies_on_another_and_all_are_on_the_sheet(config: ModelConfig) -> None:
+    diagram = drawn(config)
+    places = Places(diagram)
+    boxes = {box.id: places[box.id].box for box in diagram.boxes}
+    for x, y, wide, tall in boxes.values():
+        assert 0 <= x < x + wide <= places.width
+        assert 0 <= y < y + tall <= places.height
+    for (one, a), (other, b) in combinations(boxes.items(), 2):
+        apart = a[0] + a[2] <= b[0] or b[0] + b[2] <= a[0] or a[1] + a[3] <= b[1] or b[1] + b[3] <= a[1]
+        assert apart, (one, other)
+    for frame, (x, y, wide, tall) in places.frames:
+        for box in diagram.boxes:
+            left, top, own_wide, own_tall = boxes[box.id]
+            if box.stack == frame.name:
+                within = x <= left and left + own_wide <= x + wide and y <= top and top + own_tall <= y + tall
+                assert within == (box.sublayer is not None), box.id
+
+
+@every_config
+def test_each_arrow_leads_from_the_edge_of_its_source_to_that_of_its_target(config: ModelConfig) -> None:
+    diagram = drawn(config)
+    places = Places(diagram)
+
+    def reaches(point: tuple[float, float], box_id: str) -> bool:
+        x, y, wide, tall = places[box_id].box
+        return x - 0.01 <= point[0] <= x + wide + 0.01 and y - 0.01 <= point[1] <= y + tall + 0.01
+
+    for arrow in diagram.arrows:
+        source, target = diagram[arrow.source], diagram[arrow.target]
+        points = places.route(arrow, source, target)
+        assert reaches(points[-1], target.id), arrow
+        forks = arrow.flow == "branch" and source.place == "stream"  # it leaves the stream behind its source
+        assert forks or reaches(points[0], source.id), arrow
+        assert not forks or (points[0][1] == places[source.id].stream and points[0][0] > places[source.id].x), arrow
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_every_part_is_there_in_words(name: str, dark: bool) -> None:
+    reading = read(name)
+    parts, said = described(reading), words(svg([viz.model_diagram(reading, dark=dark)], dark=dark))
+    for box in parts.boxes:
+        if box.kind in ("norm", "sum"):
+            continue
+        assert {box.title, box.shape_text, box.equation} - {""} <= set(said), box.id
+        if box.parameters:
+            assert any(one.startswith(f"{box.parameters:,}") for one in said), box.id
+    assert said.count("+") == sum(box.kind == "sum" for box in parts.boxes)
+    assert f"{parts.title} · {parts.n_parameters:,} parameters" in said
+    assert ("keys and values" in said) == any(arrow.flow == "memory" for arrow in parts.arrows)
+
+
+def test_the_words_of_a_part_stand_within_it() -> None:
+    reading = read("reverse-seq2seq")
+    places, parts = Places(described(reading)), described(reading)
+    found = marks(svg([viz.model_diagram(reading)]))
+    rectangles = [mark.box for mark in found if not mark.text and mark.look.get("stroke", "none") != "none"]
+    for box in parts.boxes:
+        if box.kind not in ("attention", "feed_forward"):
+            continue
+        wide, tall = places[box.id].wide, places[box.id].tall
+        own = [one for one in rectangles if (one[2] - one[0], one[3] - one[1]) == pytest.approx((wide, tall), abs=2)]
+        titles = [mark.middle for mark in found if mark.text == box.title]
+        assert any(one[0] < x < one[2] and one[1] < y < one[3] for x, y in titles for one in own), box.id
+
+
+def test_a_pdf_has_its_words_as_text() -> None:
+    said = pdf_words(pdf_of(svg([viz.model_diagram(read("reverse-small"))])))
+    assert "Self-attention" in said
+    assert "26,517" in said
+
+
+def test_a_model_of_somebody_else_is_drawn_by_what_its_run_showed() -> None:
+    layer = torch.nn.TransformerEncoderLayer(12, 3, 24, batch_first=True)
+    module = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    reading = xformer.read(module, torch.randn(1, 5, 12, generator=torch.Generator().manual_seed(1)))
+    said = words(svg([viz.model_diagram(reading)]))
+    assert "× 2 layers" in said
+    assert described(reading).title in " ".join(said)
+
+
+def test_what_flows_out_of_the_model_has_an_arrow_of_its_own() -> None:
+    parts = described(read("reverse-small"))
+    assert Arrow("encoder.output", "", "stream") not in parts.arrows
+    right = Places(parts)["encoder.output"]
+    ends = [
+        x for mark in marks(svg([viz.model_diagram(read("reverse-small"))])) for x, _ in mark.points if not mark.text
+    ]
+    assert max(ends) > right.x + right.wide + 15

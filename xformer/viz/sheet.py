@@ -1,0 +1,141 @@
+"""A picture put together in CSS pixels, as the players in the browser draw theirs: boxes, lines, words; true vectors.
+
+sheet = Sheet()
+sheet.box(0, 0, 40, 20, "#f1f3f8", edge="#131722", corner=6)
+sheet.chart(760, 200)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from xformer.viz import theme
+from xformer.viz.inline_rows import inline
+from xformer.viz.layering import layered
+
+SECONDARY = 0.66
+"""How much of the ink is in words that matter less; the browser mixes the same."""
+WIDE, CHIP = 760, 28
+"""CSS pixels: the width of a figure where its picture asks for no more, and the height of a token's box."""
+
+
+def mix(one: str, other: str, share: float) -> str:
+    """`share` of the second colour in the first, as CSS mixes them in sRGB."""
+    pairs = ((int(one[i : i + 2], 16), int(other[i : i + 2], 16)) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
+
+
+class Sheet:
+    """What lies on it, by level and kind: a higher level covers a lower one; in a level words cover lines, and lines boxes."""
+
+    def __init__(self, dark: bool = False) -> None:
+        self.ground, self.ink = theme.pick(theme.BACKGROUND, dark), theme.pick(theme.TEXT, dark)
+        self.primary, self.dark = theme.pick(theme.PRIMARY, dark), dark
+        self.muted, self.faint, self.rule = (mix(self.ground, self.ink, share) for share in (SECONDARY, 0.08, 0.22))
+        self._marks: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+        self._n_lines = 0
+
+    def box(
+        self, x: float, y: float, wide: float, tall: float, fill: str = "none", *, edge: str = "none", thick: float = 1.0,
+        dash: str = "", corner: float = 0, level: int = 0, opacity: float = 1.0,
+    ) -> None:  # fmt: skip
+        """A rectangle from its upper left corner."""
+        row = {"x": x, "y": y, "x2": x + wide, "y2": y + tall, "fill": fill, "edge": edge, "thick": thick}
+        self._put(row, level, 0, corner, dash, opacity)
+
+    def line(
+        self, points: Sequence[tuple[float, float]], ink: str, thick: float = 1.0, *, dash: str = "", level: int = 0
+    ) -> None:
+        """A line through points; in its pieces where it has gaps."""
+        self._n_lines += 1
+        for at, (x, y) in enumerate(points):
+            self._put({"x": x, "y": y, "edge": ink, "thick": thick, "line": self._n_lines, "at": at}, level, 1, dash)
+
+    def dot(self, x: float, y: float, radius: float, fill: str, *, edge: str = "none", level: int = 0) -> None:
+        self._put({"x": x, "y": y, "size": 4 * radius**2, "fill": fill, "edge": edge}, level, 2)
+
+    def words(
+        self, x: float, y: float, text: str, ink: str, size: float = 12, *, bold: bool = False, align: str = "left",
+        upwards: bool = False, level: int = 0,
+    ) -> None:  # fmt: skip
+        """A line of text, in the middle of whose height y lies."""
+        self._put({"x": x, "y": y, "text": text, "fill": ink, "size": size}, level, 3, align, bold, upwards)
+
+    def chip(
+        self, x: float, y: float, cell: float, token: str, kind: str, *, hue: str = "", share: float | None = None
+    ) -> None:
+        """A token in its box in a column `cell` wide, as the players show it: read, answer, said, plain, right or wrong; a bar
+        says how likely it was."""
+        look: dict[str, Any] = {"edge": mix(self.ground, self.ink, 0.2)}
+        if kind in ("said", "plain"):
+            look["fill"] = theme.pick(theme.SECONDARY_BACKGROUND, self.dark)
+        elif kind == "right":
+            look = {"edge": mix(self.ground, "#0b8f6a", 0.7), "fill": mix(self.ground, "#0b8f6a", 0.14)}
+        elif kind == "wrong":
+            look = {"edge": "#d55e00", "fill": mix(self.ground, "#d55e00", 0.18), "thick": 2, "dash": "4 3"}
+        wide, n = cell - 4, len(token)
+        self.box(x + 2, y, wide, CHIP, corner=6, level=1, **look)
+        size = max(6.0, min(15.0 if cell >= 44 else 12.5, 1.7 * wide / max(1, n)))
+        ink = self.muted if kind == "read" else self.ink
+        self.words(
+            x + cell / 2,
+            y + CHIP / 2 + 1,
+            token,
+            ink,
+            size,
+            bold=kind in ("answer", "said", "wrong"),
+            align="center",
+            level=2,
+        )
+        if kind in ("right", "wrong"):
+            self.words(
+                x + cell - 4,
+                y + 6,
+                theme.RIGHT.mark if kind == "right" else theme.WRONG.mark,
+                self.ink,
+                9,
+                align="right",
+                level=2,
+            )
+        if share is not None:
+            self.box(x + 3, y + CHIP - 4, (wide - 2) * share, 4, hue or self.ink, level=2)
+
+    def chart(self, width: float, height: float) -> alt.LayerChart | alt.FacetChart:
+        """All of it."""
+        x = alt.X("x:Q", scale=alt.Scale(domain=[0, width], nice=False), axis=None)
+        y = alt.Y("y:Q", scale=alt.Scale(domain=[height, 0], nice=False), axis=None)
+        drawn = [_layer(key, rows, x, y) for key, rows in sorted(self._marks.items(), key=lambda one: one[0][:2])]
+        return layered(*drawn, width=width, height=height)
+
+    def _put(self, row: dict[str, Any], *key: Any) -> None:
+        self._marks.setdefault(key, []).append(row)
+
+
+def _layer(key: tuple[Any, ...], rows: list[dict[str, Any]], x: alt.X, y: alt.Y) -> alt.Chart:
+    """One kind of marks in one look."""
+    _, kind, *look = key
+    base = alt.Chart(inline(pd.DataFrame(rows))).encode(x, y)
+    fill, edge = (alt.Fill("fill:N", scale=None), alt.Stroke("edge:N", scale=None))
+    thick = alt.StrokeWidth("thick:Q", scale=None)
+    if kind == 0:
+        corner, dash, opacity = look
+        box = base.mark_rect(aria=False, cornerRadius=corner, opacity=opacity, **_dashed(dash))
+        return box.encode(alt.X2("x2:Q"), alt.Y2("y2:Q"), fill, edge, thick)
+    if kind == 1:
+        line = base.mark_line(strokeJoin="round", clip=False, **_dashed(look[0]))
+        return line.encode(edge, thick, order=alt.Order("at:Q"), detail=alt.Detail("line:N"))
+    size = alt.Size("size:Q", scale=None)
+    if kind == 2:
+        return base.mark_circle(opacity=1, strokeWidth=2).encode(fill, edge, size)
+    align, bold, upwards = look
+    weight: Any = "bold" if bold else "normal"
+    text = base.mark_text(align=align, baseline="middle", fontWeight=weight, angle=270 if upwards else 0, clip=False)
+    return text.encode(fill, size, text=alt.Text("text:N"))
+
+
+def _dashed(dash: str) -> dict[str, Any]:
+    return {"strokeDash": [int(part) for part in dash.split()]} if dash else {}
