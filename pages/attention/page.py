@@ -33,7 +33,7 @@ from pages.shared.link import asked
 from pages.shared.link_widgets import choose, not_here
 from pages.shared.picture import footer, panel
 from pages.shared.prediction import prediction_panel
-from pages.shared.session import open_page
+from pages.shared.session import open_sidebar
 from pages.shared.view import View
 from xformer import viz
 from xformer.analysis.reactions import is_reaction
@@ -45,7 +45,10 @@ MORE = "# All heads: xformer.viz.attention_grid; arcs: xformer.viz.attention_arc
 
 
 def page() -> None:
-    view = open_page("Attention", "Who looks at whom, in every layer and head?")
+    open_sidebar("Attention", "Who looks at whom, in every layer and head?").on_each_change(_attention)
+
+
+def _attention(view: View) -> None:
     original, changed = view.original(), view.changed()
     prediction_panel(view)
     if view.shape.image:
@@ -97,7 +100,7 @@ def _footer(view: View, chosen: Selection) -> None:
     del arcs["head"]
     drawn = [Call(viz.attention_grid, reading, look)]
     drawn += [call] * (shown != "arcs") + [Call(viz.attention_arcs, reading, arcs)] * (shown != "matrix")
-    page = standalone(view, chosen, head=_head_text(chosen))
+    page = standalone(view, chosen)
     footer(view, "pattern", [call], remark=[MORE], page=page, drawn=drawn)
 
 

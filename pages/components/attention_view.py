@@ -4,8 +4,9 @@
     packed = pack(layers, selected=(chosen.layer, chosen.head))
     chosen = attention_view(packed, key="attention")
 
-The browser draws every head from the bytes it has. The exact numbers of the chosen head come in a message of their own, through
-a second element that shows nothing: a click on a head sends that head alone.
+The browser draws every head from the bytes it has. The exact numbers of the chosen head come in a message of their own, and so
+do the planes of the original run, through elements that show nothing: a click on a head sends that head alone, a change the
+changed run. They come first, so that the picture is drawn once.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from typing import Any
 import streamlit as st
 
 from pages.components.sent_once import SentOnce
-from xformer.viz.packed_head import messages, rider
+from xformer.viz.packed_head import apart, messages, rider
 from xformer.viz.packing import AnyLayer, header_of
 from xformer.widgets.scripts import script, style
 
@@ -89,9 +90,11 @@ def attention_view(packed: bytes, *, key: str, height: int | None = None) -> Sel
     told, order = st.session_state[_told(key)]
     planes, head = messages(packed, key)
     look = (SCALES.index(told.looks.scale), SHOWN.index(told.looks.shown), told.looks.arcs)
+    original, planes = apart(planes)
     planes += rider((told.layer, told.head), (told.query, told.key), look, order=order, height=height or 0)
-    _component(key=key, data=planes, on_choice_change=remember)
+    _component.more(key=f"original_of_{key}", data=original)
     _component.more(key=f"exact_of_{key}", data=head)
+    _component(key=key, data=planes, on_choice_change=remember)
     return chosen
 
 

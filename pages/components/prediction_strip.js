@@ -1,4 +1,4 @@
-// One grid of token chips a lane. Text goes in as textContent only.
+// One grid of token chips a lane, drawn whenever the hidden text beside it changes. Text goes in as textContent only.
 function element(className, text) {
   const node = document.createElement("div");
   node.className = className;
@@ -33,14 +33,12 @@ function chip(lane, index) {
   return node;
 }
 
-export default function (component) {
-  const { data, parentElement } = component;
-  const root = parentElement.querySelector(".strip") ?? parentElement.appendChild(element("strip"));
-  const all = data.lanes.flatMap((lane) => lane.tokens);
-  const longest = Math.max(...data.lanes.map((lane) => lane.offset + lane.tokens.length));
+function draw(root, lanes) {
+  const all = lanes.flatMap((lane) => lane.tokens);
+  const longest = Math.max(...lanes.map((lane) => lane.offset + lane.tokens.length));
   root.classList.toggle("narrow", longest > 20 && all.every((token) => [...token].length <= 1 || token === "start"));
   root.replaceChildren();
-  for (const lane of data.lanes) {
+  for (const lane of lanes) {
     root.appendChild(element("name", lane.name));
     const row = element("lane");
     row.setAttribute("role", "list");
@@ -49,4 +47,24 @@ export default function (component) {
     lane.tokens.forEach((_, index) => row.appendChild(chip(lane, index)));
     root.appendChild(row);
   }
+}
+
+const observers = new WeakMap(); // Streamlit calls again when the theme changes, and does not end the call before
+
+export default function ({ parentElement }) {
+  const box = parentElement.host.closest("[class*=st-key-lanes_of_]");
+  const root = parentElement.querySelector(".strip") ?? parentElement.appendChild(element("strip"));
+  let drawn = "";
+  const look = () => {
+    const said = box.querySelector("[data-testid=stText]")?.textContent ?? "";
+    if (said === "" || said === drawn) return;
+    drawn = said;
+    draw(root, JSON.parse(said));
+  };
+  observers.get(parentElement)?.disconnect();
+  const observer = new MutationObserver(look);
+  observers.set(parentElement, observer);
+  observer.observe(box, { subtree: true, childList: true, characterData: true });
+  look();
+  return () => observer.disconnect();
 }

@@ -48,11 +48,11 @@ class SentOnce:
         self._script = component(f"{name}_script", js=js.replace(_ENTRY, "const draw = function", 1) + brings)
         self._data = component(name, js=_CALLS.replace("NAME", known))
 
-    def __call__(self, *, key: str, data: Any, **callbacks: Any) -> None:
-        """Draw `data`; `callbacks` are those of Streamlit, `on_NAME_change`."""
+    def __call__(self, *, key: str, data: Any, **callbacks: Any) -> Any:
+        """Draw `data` and return what Streamlit does; `callbacks` are those of Streamlit, `on_NAME_change`."""
         self._script(key=f"script_of_{key}")
-        self.more(key=key, data=data, **callbacks)
+        return self.more(key=key, data=data, **callbacks)
 
-    def more(self, *, key: str, data: Any, **callbacks: Any) -> None:
+    def more(self, *, key: str, data: Any, **callbacks: Any) -> Any:
         """Hand further data to the same script, through an element beside that which shows it."""
-        self._data(key=key, data=data, **callbacks)
+        return self._data(key=key, data=data, **callbacks)

@@ -45,6 +45,28 @@ def test_the_mask_toggle_runs_the_model_again_and_changes_the_picture(app: str, 
     assert visitor.problems == []
 
 
+def test_a_toggle_brings_neither_the_heading_nor_the_choice_of_a_model_again(app: str, visit: Visiting) -> None:
+    visitor = visit(app)
+    page, came = visitor.page, list[str]()
+    page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: came.append(str(frame))))
+    attention_ready(visitor.open("/attention?model=reverse&panel=change+the+run"))
+    quiet(page)
+    assert any("Who looks at whom" in frame for frame in came)
+    mask = page.locator(".st-key-mask")
+    for toggle, says in (
+        (mask.get_by_text("causal", exact=True), "With causal mask"),
+        (page.locator("[class*='st-key-switch_positions'] button").first, "causal mask + 1 change"),
+        (page.locator(".st-key-chip_mask button"), "With 1 change"),  # and the sidebar says so
+    ):
+        came.clear()
+        toggle.click()
+        see(page, says)
+        quiet(page)
+        assert not [frame for frame in came if "Who looks at whom" in frame or "Open a model" in frame]
+    expect(mask.get_by_role("radio", name="as trained")).to_have_attribute("aria-checked", "true")
+    assert visitor.problems == []
+
+
 def test_a_head_chosen_in_the_grid_is_in_the_link_and_opens_for_someone_else(app: str, visit: Visiting) -> None:
     first = visit(app, "/attention?model=reverse&input=4+9+2+11")
     canvas = first.page.locator(".st-key-attention .grid canvas").first
@@ -215,3 +237,29 @@ def test_on_a_phone_a_wide_picture_keeps_its_size_in_a_frame_of_its_own(app: str
     assert box is not None
     assert box["width"] > 450
     until(lambda: page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth") <= 390, page)
+
+
+COLOURS = """(picture) => {
+    const marks = picture.querySelector("canvas.marks, svg.marks");
+    if (marks.tagName !== "CANVAS")
+        return new Set([...marks.querySelectorAll(".mark-rect path")].map((cell) => getComputedStyle(cell).fill)).size;
+    const [width, height] = [marks.width, marks.height].map((size) => Math.round(size / 3));
+    const within = marks.getContext("2d").getImageData(width, height / 2, width, height);  // without axes and legend
+    return new Set(new Uint32Array(within.data.buffer)).size;
+}"""
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/feed_forward?model=reverse-small", "/attention?model=reverse-small&panel=rollout"],
+    ids=["map", "rollout"],
+)
+def test_a_map_whose_numbers_go_to_the_browser_in_another_way_has_its_colours_there(
+    app: str, visit: Visiting, path: str
+) -> None:
+    """What Streamlit makes of rows that are no table is its own: a map was empty in the browser, and right everywhere else."""
+    visitor = visit(app, path)
+    picture = visitor.page.get_by_test_id("stVegaLiteChart").first
+    expect(picture.locator("canvas.marks, svg.marks")).to_be_visible()
+    until(lambda: picture.evaluate(COLOURS) > 10, visitor.page)
+    assert visitor.problems == []

@@ -37,7 +37,8 @@ def test_every_panel_opens_and_its_code_runs(
 
 
 def sent(app: object, magic: bytes) -> bytes:
-    """One of the two messages of the attention view: the planes of all heads, or the exact weights of one."""
+    """One of the messages of the attention view: the planes of the original run, the rest of them, or the exact weights of one
+    head."""
     [proto] = [
         element.proto
         for element in app.get("bidi_component")  # type: ignore[attr-defined]
@@ -50,14 +51,25 @@ def test_what_changes_does_not_bring_the_script_that_draws_it(open_page: Open) -
     elements = [one.proto for one in open_page(PAGE).get("bidi_component")]  # type: ignore[attr-defined]
     ours = [one for one in elements if one.component_name.startswith("xformer_attention_view")]
     script, *data = sorted(ours, key=lambda one: len(one.js_content), reverse=True)
-    assert (script.bytes, len(data)) == (b"", 2)
+    assert (script.bytes, len(data)) == (b"", 3)
     assert "class AttentionView" in script.js_content
     assert all(one.bytes and len(one.js_content + one.css_content) < 500 for one in data)
 
 
 def drawn(app: object) -> dict:
     """What the attention view is told of all heads."""
-    return header_of(sent(app, b"XATT"))
+    header, original = header_of(sent(app, b"XATT")), original_of(app)[0]
+    assert header["original"] == original["content"]
+    for layer, own in zip(header["layers"], original["runs"], strict=True):
+        layer["runs"].insert(0, own)
+    return {**header, **original["common"]}
+
+
+def original_of(app: object) -> tuple[dict, bytes]:
+    """What it is told of the original run: in words, and the planes."""
+    message = sent(app, b"XATO")
+    (length,) = struct.unpack_from("<I", message, 4)
+    return json.loads(message[8 : 8 + length]), message[8 + length :]
 
 
 def exact_head(app: object) -> np.ndarray:
@@ -84,8 +96,7 @@ def test_the_picture_holds_the_numbers_of_record(open_page: Open, model: str) ->
     allowed = trace[f"{path}.mask"][0, 0].numpy()
     np.testing.assert_array_equal(exact[allowed], trace[f"{path}.pattern"][0, 0].numpy()[allowed])
     assert np.isinf(exact[~allowed]).all()
-    message = sent(app, b"XATT")
-    header, body = drawn(app), message[8 + struct.unpack_from("<I", message, 4)[0] :]
+    header, (_, body) = drawn(app), original_of(app)
     layer = header["layers"][1]
     planes = np.frombuffer(body, np.uint8, layer["heads"] * n * n, offset=layer["runs"][0]["offset"])
     weights = (planes.reshape(-1, n, n) / 253) ** 2 * np.array(layer["runs"][0]["peaks"])[:, None, None]
@@ -175,6 +186,19 @@ def test_a_click_on_a_head_sends_that_head_and_nothing_else_again(open_page: Ope
     assert sent(app, b"XATH") != head
     assert b'"selected":[0,2]' in sent(app, b"XATH")
     assert len(head) < len(planes)
+
+
+def test_a_change_sends_the_changed_run_and_not_the_original_again(open_page: Open) -> None:
+    app = open_page(PAGE, model="reverse", input="4 9 2 9 5")
+    original, alone = sent(app, b"XATO"), sent(app, b"XATT")
+    app.segmented_control(key="mask").set_value("causal").run()
+    assert sent(app, b"XATO") == original
+    (length,) = struct.unpack_from("<I", alone, 4)
+    assert len(alone) == 8 + length + 32  # of one run there is nothing besides the original and what is chosen
+    (length,) = struct.unpack_from("<I", sent(app, b"XATT"), 4)
+    assert len(sent(app, b"XATT")) == 8 + length + 32 + len(original_of(app)[1])
+    app.text_input(key="input").set_value("4 9 2 9 6").run()
+    assert sent(app, b"XATO") != original
 
 
 def test_the_link_says_how_the_picture_is_drawn(open_page: Open) -> None:

@@ -25,8 +25,17 @@ class ExactHead {
   }
 }
 
-class Patterns {
+// The planes of the original run and what does not change with another, where these came in a message of their own.
+class Original {
   constructor(bytes) {
+    const length = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength).getUint32(4, true);
+    Object.assign(this, JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + length))));
+    this.body = bytes.subarray(8 + length);
+  }
+}
+
+class Patterns {
+  constructor(bytes, original = null) {
     const numbers = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
     const length = numbers.getUint32(4, true);
     const header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + length)));
@@ -38,6 +47,14 @@ class Patterns {
     this.look = { scale: SCALES[rider[4] & 3], show: ["both", "matrix", "arcs"][rider[4] >> 2] || "both", arcs: rider[5] };
     this.told = [rider[6], rider[7]];                                // layer and head that it chose
     this.body = bytes.subarray(8 + length, bytes.length - 32);
+    this.first = this.body;
+    this.isWhole = header.original === undefined || original?.content === header.original;
+    if (!this.isWhole) return;
+    if (header.original !== undefined) {
+      Object.assign(this, original.common);
+      this.first = original.body;
+      this.layers.forEach((layer, at) => layer.runs.unshift(original.runs[at]));
+    }
     this.runs = this.layers[0].runs.length; // 1, or 2 with a changed run
     this.head = null;                       // what is known exactly: see ExactHead
   }
@@ -53,13 +70,15 @@ class Patterns {
   // Behind the planes of a layer: their first column without the first key.
   rest(run, layer, head) {
     const { rows, cols, heads, runs } = this.layers[layer], from = runs[run].offset + heads * rows * cols + head * rows;
-    return this.body.subarray(from, from + rows);
+    return this.bodyOf(run).subarray(from, from + rows);
   }
 
   plane(run, layer, head) {
     const { rows, cols, runs } = this.layers[layer], size = rows * cols, from = runs[run].offset + head * size;
-    return this.body.subarray(from, from + size);
+    return this.bodyOf(run).subarray(from, from + size);
   }
+
+  bodyOf(run) { return run ? this.body : this.first; }
 
   // A silenced head looks, but its z is 0 in the run that is shown last; how long z is on average, null where not known.
   isSilenced(layer, head, run = this.runs - 1) { return this.layers[layer].runs[run].silenced.includes(head); }

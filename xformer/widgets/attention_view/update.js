@@ -4,7 +4,9 @@ class Update {
   update(bytes) {
     if (!bytes || bytes.length < 40) return;
     const theme = this.readTheme(), old = this.patterns;
-    const next = new Patterns(bytes);
+    const next = new Patterns(bytes, this.original);
+    this.waiting = next.isWhole ? null : bytes;
+    if (!next.isWhole) return; // until the planes of its original are there
     const again = old && old.order === next.order; // nothing new was chosen on the server's side
     if (again && old.content === next.content && old.height === next.height
       && JSON.stringify(old.layers) === JSON.stringify(next.layers) && JSON.stringify(old.labels) === JSON.stringify(next.labels)) {
@@ -35,6 +37,12 @@ class Update {
     }
     this.draw();
     this.root.dataset.ms = (performance.now() - started).toFixed(1);
+  }
+
+  // The planes of the original run, which may come before those of the changed one or after them.
+  updateOriginal(bytes) {
+    if (this.originalBytes !== bytes) this.original = new Original(this.originalBytes = bytes);
+    if (this.waiting) this.update(this.waiting);
   }
 
   // The exact weights of a head, which may come before the planes that they belong to.
