@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,6 +10,7 @@ import streamlit as st
 from pages.runs.filters import Filtered
 from pages.runs.state import MAX_DRAWN, runs_state
 from xformer.training.entry import Entry
+from xformer.training.limits import n_models
 
 ASKED = ("find", "state", "tag")
 BELOW = "↳ "
@@ -46,10 +46,10 @@ def names_below(entries: Sequence[Entry]) -> dict[str, str]:
 
 def sweep_panel(entry: Entry, entries: Sequence[Entry]) -> None:
     """What there is to do with a sweep in place of weights: choose the runs that its models have become."""
-    assert entry.sweep is not None
-    n = math.prod(map(len, entry.sweep["settings"].values()))
     models = [one for one in entries if one.sweep_of == entry.id]
-    st.caption(f"A sweep of {n} models; {len(models)} of them are runs of their own, below it in the table.")
+    st.caption(
+        f"A sweep of {n_models(entry)} models; {len(models)} of them are runs of their own, below it in the table."
+    )
     if models:
         best = sorted(models, key=lambda one: -one.figures.get("exact_match", -1.0))[:MAX_DRAWN]
         words = "Choose its models" if len(models) <= MAX_DRAWN else f"Choose the {MAX_DRAWN} best of its models"

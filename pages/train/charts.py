@@ -9,11 +9,14 @@ from pathlib import Path
 import pandas as pd
 import streamlit as st
 
+from pages.components.training_player import resting
 from pages.shared.call import Call
+from pages.shared.figure_files import Figures, figure_files
 from pages.shared.layout import chart_spec, is_dark
 from pages.shared.notebook import csv, heads_from_1, html, menu
 from pages.shared.script import script
 from pages.train.film import Film, head_names
+from pages.train.state import film_key
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.training.entry import Entry
@@ -59,7 +62,7 @@ def head_panel(film: Film, task: Task, steps: int, shown: int | None, marks: Map
             pd.DataFrame({"step": pd.Series(dtype=float), "best": pd.Series(dtype=float)}), curves, steps, TALL, False
         )
         return
-    table = film.table()
+    table = film.table
     if len(names) > MOST_HEADS:
         table = table.loc[table.groupby(["step", "layer"])["score"].idxmax()].assign(head=0)
         titles = {layer.path: layer.title for layer in film.layers}
@@ -77,9 +80,14 @@ def head_panel(film: Film, task: Task, steps: int, shown: int | None, marks: Map
 
 
 def code_and_files(
-    entry: Entry, calls: Sequence[Call], film: Film, example: Example, step: int | None, page: Callable[[], str]
+    entry: Entry,
+    calls: Sequence[Call],
+    film: Film,
+    example: Example,
+    step: int | None,
+    files: tuple[Callable[[], str], Figures] | None,
 ) -> None:
-    """The code of the curves and of the picture of the shown step, their numbers as files, and the player as a `page`."""
+    """The code of the curves and of the picture of the shown step, their numbers, and the player as figures and as a page."""
     (frame,) = calls[0].readings
     pictures = [call.written({id(frame): "frame"}) for call in calls]
     lines = [
@@ -92,15 +100,17 @@ def code_and_files(
     if step is not None:
         snapshot = snapshot_file(Path(entry.id), step).as_posix()
         lines.append(f'r = xformer.read(f"{{runs}}/{snapshot}", {list(example.source)})')
-        dark = ", dark=True" if is_dark() else ""
-        pictures.append(f"xformer.viz.attention(r, layer={len(film.layers) - 1}, head=0{dark})")
+        head = "" if (chosen := resting(film_key(entry.id)).head) is None else f", head={chosen}"
+        pictures.append(f"xformer.viz.film_still({{{step}: r}}{head}{', dark=True' if is_dark() else ''})")
     lines.append("[" + ",\n ".join(pictures) + "]")
     with menu("training"):
         st.code(script(lines), language="python", width=900)
         csv(frame, "metrics", entry.id, "Metrics as CSV")
-        csv(lambda: heads_from_1(film.table()), "heads", entry.id, "Head scores as CSV")
-        if film.frames:
-            html(page, "training", entry.id)
+        csv(lambda: heads_from_1(film.table), "heads", entry.id, "Head scores as CSV")
+        if files is not None:
+            with st.container(horizontal=True, gap="small"):
+                figure_files(files[1], "training", entry.id)
+                html(files[0], "training", entry.id)
 
 
 def _show(data: pd.DataFrame, curves: Curves, steps: int, height: int, log: bool) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import streamlit as st
@@ -18,17 +19,23 @@ from xformer.training.schedule import learning_rate
 
 def controls(entry: Entry, settings: Preset, who: str) -> None:
     """The row of buttons of a run; whoever may not control it is told so."""
-    mine = run_store.may_control(entry, who)
+    with run_row(entry):
+        if run_store.may_control(entry, who):
+            _commands(entry)
+            if entry.state in ("running", "paused"):
+                _rate(entry, settings)
+
+
+@contextmanager
+def run_row(entry: Entry) -> Iterator[None]:
+    """The row above a run: how it stands, its name, the buttons that are drawn within, and the way to a new one."""
     words, colour, icon = BADGES[entry.state]
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="run_row"):
         st.title("Train", anchor=False, width="content")
         st.badge(words, color=colour, icon=icon)
         with st.container(width="stretch", key="run_name"):
             st.text(entry.name)
-        if mine:
-            _commands(entry)
-            if entry.state in ("running", "paused"):
-                _rate(entry, settings)
+        yield
         st.button("New run", icon=":material/add:", on_click=show_run, args=(NEW,), key="run_new")
 
 

@@ -10,7 +10,7 @@ import streamlit as st
 from pages.shared import run_store
 from pages.shared.byte_cache import budget, shared
 from pages.shared.escape_markdown import escape_markdown
-from pages.train.film import Film, album_key, album_of, frame_cells, frame_of, layers_of
+from pages.train.film import Film, album_key, album_of, frame_cells, frame_of
 from xformer import load
 from xformer.analysis.learning import thinned
 from xformer.config import ModelConfig
@@ -21,6 +21,7 @@ from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.training.entry import Entry
 from xformer.training.snapshots import snapshot_file, snapshot_steps
+from xformer.viz.film import layers_of
 
 MOST_FRAMES = 120
 MOST_BYTES = 1_200_000

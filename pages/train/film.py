@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import pandas as pd
 
 from pages.shared.byte_cache import shared
 from xformer import Transformer
-from xformer.analysis.learning import head_table
-from xformer.names import layer_title
+from xformer.analysis.learning import best_heads, head_table
 from xformer.reading import Reading
-from xformer.site import Site
 from xformer.subjects import TaskModel
 from xformer.tasks import Task
 from xformer.tasks.task import Example
@@ -42,9 +40,15 @@ class Film:
         at_or_before = [frame.step for frame in self.frames if step is None or frame.step <= step]
         return at_or_before[-1] if at_or_before else self.frames[0].step
 
+    @cached_property
     def table(self) -> pd.DataFrame:
         """The scores of all heads; see `head_table`."""
         return head_table({frame.step: frame.scores for frame in self.frames})
+
+    @cached_property
+    def best(self) -> pd.DataFrame:
+        """The best head at each step; see `best_heads`."""
+        return best_heads(self.table)
 
 
 def head_names(film: Film) -> dict[tuple[str, int], str]:
@@ -74,16 +78,3 @@ def frame_of(model: Transformer, task: Task, example: Example, step: int) -> Fra
     """What a film keeps of a snapshot with that input."""
     subject = TaskModel(model, task)
     return film_frame(Reading(subject, example, subject.record(example, keep=["*.pattern", "*.mask", "logits"])), step)
-
-
-def layers_of(task: Task, example: Example, frames: Sequence[Frame]) -> tuple[FilmLayer, ...]:
-    if not frames:
-        return ()
-    source = tuple(task.position_names(example.stream[0].tolist()))
-    target = source if example.target is None else tuple(task.position_names(example.target[0].tolist()))
-    layers = []
-    for path, codes in frames[0].planes.items():
-        site = Site.parse(path)
-        queries, keys = (target if stack == "decoder" else source for stack in (site.query_stack, site.key_stack))
-        layers.append(FilmLayer(path, layer_title(path, is_pair=example.target is not None), len(codes), queries, keys))
-    return tuple(layers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -37,10 +38,7 @@ class Plan:
     @property
     def n(self) -> int:
         """How many models it is."""
-        total = 1
-        for values in (self.settings or {}).values():
-            total *= len(values)
-        return total
+        return math.prod(map(len, (self.settings or {}).values()))
 
 
 def ask_plan() -> Plan:
@@ -99,7 +97,7 @@ def _ask_sweep() -> Plan:
     return Plan(found, not problem, SWEEP)
 
 
-def spare(preset: Preset) -> Preset:
+def with_few_snapshots(preset: Preset) -> Preset:
     """A preset that keeps a few snapshots only: many models keep theirs at once."""
     return replace(preset, train=preset.train.replace(snapshot_every=max(1, preset.train.steps // KEPT)))
 
@@ -107,7 +105,7 @@ def spare(preset: Preset) -> Preset:
 def takes(settings: Preset, plan: Plan) -> str:
     """What it takes of memory and of the disk, as Markdown."""
     memory = memory_needed(settings, n_models=plan.n)
-    disk = plan.n * disk_needed(settings if plan.settings is None else spare(settings))
+    disk = plan.n * disk_needed(settings if plan.settings is None else with_few_snapshots(settings))
     return f"**Memory:** about {megabytes(memory)}. **Disk:** {megabytes(disk)}."
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from pages.train.film import Film, head_names
-from xformer.analysis.learning import APPEARS, LEARNED, appearance, best_heads, dip, first_passing
+from xformer.analysis.learning import APPEARS, LEARNED, appearance, dip, first_passing
 from xformer.presets import Preset
 from xformer.tasks import Task
 from xformer.training.entry import Entry
@@ -22,9 +22,8 @@ def notes(entry: Entry, settings: Preset, task: Task, film: Film, frame: pd.Data
     exact = [] if is_text else frame["held_out_exact_match"].fillna(0.0).tolist()
     learned = None if is_text else first_passing(steps, exact, LEARNED)
     names = head_names(film)
-    table = film.table()
-    found = _heads(settings, task, table, names, learned) if names else []
-    knows = learned is not None or bool(names and appearance(best_heads(table)) is not None)
+    found = _heads(settings, task, film, names, learned) if names else []
+    knows = learned is not None or bool(names and appearance(film.best) is not None)
     look_for = task.rule.look_for
     found.insert(0, look_for if knows else f"In a model that has learned it: {look_for[0].lower()}{look_for[1:]}")
     fallen = dip(steps, exact) if exact else None
@@ -40,10 +39,10 @@ def notes(entry: Entry, settings: Preset, task: Task, film: Film, frame: pd.Data
 
 
 def _heads(
-    settings: Preset, task: Task, table: pd.DataFrame, names: dict[tuple[str, int], str], learned: int | None
+    settings: Preset, task: Task, film: Film, names: dict[tuple[str, int], str], learned: int | None
 ) -> list[str]:
     """When a head came to do what the task needs; of a run in which none did, that and no head's name."""
-    best = best_heads(table)
+    best = film.best
     appears, first, last = appearance(best), best.iloc[0], best.iloc[-1]
     step, score = int(last["step"]), float(last["score"])
     name = names[last["layer"], int(last["head"])]
@@ -73,7 +72,7 @@ def _heads(
                 f"{after:,} steps after" if after > 0 else "no later than" if after == 0 else f"{-after:,} steps before"
             )
             found.append(f"{LEARNED:.0%} exact match came at step {learned:,}: {order} the head.")
-    if diffuse := _diffuse(table, names, step):
+    if diffuse := _diffuse(film.table, names, step):
         found.append(diffuse)
     return found
 

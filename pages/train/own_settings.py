@@ -12,7 +12,7 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.train import fields
 from pages.train import form as form_of
 from pages.train.estimate import expected, known_runs
-from pages.train.many import Plan, Settings, name_of, spare, takes
+from pages.train.many import Plan, Settings, name_of, takes, with_few_snapshots
 from pages.train.state import start_once, train_state
 from pages.train.text_choice import text_choice
 from xformer.counting import n_parameters, parameters_by_part
@@ -37,7 +37,7 @@ def watchable(preset: Preset) -> Preset:
 def start(settings: Preset, device: str, name: str, ticket: int, sweep: Settings = None) -> None:
     """Put a run into the queue and show it; with `sweep`, a run of many models at once. A callback."""
     if sweep is not None:
-        settings, name = spare(settings), name or name_of(settings, sweep)
+        settings, name = with_few_snapshots(settings), name or name_of(settings, sweep)
     start_once(ticket, lambda: run_commands.start(settings, name=name, device=device, sweep=sweep))
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from pages.components.training_player import Rest, training_player
+from pages.components.training_player import Rest, resting, training_player
+from pages.shared.figure_files import Figures
+from pages.shared.layout import is_dark
+from pages.shared.link import address
 from pages.train.film import Film
 from pages.train.state import film_key, player_target
-from xformer.analysis.learning import APPEARS, LEARNED, appearance, best_heads, first_passing
+from xformer.analysis.learning import APPEARS, LEARNED, appearance, first_passing
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.training.entry import Entry
-from xformer.viz.film import pack_film
+from xformer.viz.film import head_to_enlarge, of_input, pack_film
+from xformer.viz.stills import film_still
 from xformer.widgets.page import film_page
 
 
@@ -22,10 +27,23 @@ def play(entry: Entry, task: Task, example: Example, film: Film, exact: Sequence
     return training_player(packed, key=film_key(entry.id))
 
 
-def standalone(entry: Entry, task: Task, example: Example, film: Film, exact: Sequence[tuple[int, float]]) -> str:
-    """The player as a page of its own, at the last frame that there is."""
-    packed = _packed(entry, task, example, film, exact, live=False, told=(1, None))
-    return film_page(packed, [f"{entry.name}: {task.vocabulary.text(list(example.source))}", f"run {entry.id}"])
+def files(
+    entry: Entry, task: Task, example: Example, film: Film, exact: Sequence[tuple[int, float]]
+) -> tuple[Callable[[], str], Figures]:
+    """The player as a page of its own, at the last frame that there is, and as a figure what it shows where it rests."""
+    rest, dark, link = resting(film_key(entry.id)), is_dark(), address()
+    about = [f"{entry.name}: {task.vocabulary.text(list(example.source))}", f"run {entry.id}"]
+
+    def caption() -> list[str]:
+        return [*about, *link()]
+
+    def packed() -> bytes:
+        return _packed(entry, task, example, film, exact, live=False, told=(1, None))
+
+    def charts() -> list[Any]:
+        return [film_still(packed(), step=rest.step, head=rest.head, dark=dark)]
+
+    return lambda: film_page(packed(), caption()), Figures(charts, caption, dark)
 
 
 def _packed(
@@ -38,32 +56,22 @@ def _packed(
     live: bool,
     told: tuple[int, int | None],
 ) -> bytes:
-    is_pair = example.target is not None
-    if task.n_patches:  # its tokens are patches: the picture names them
-        reads = {"right answer": [task.vocabulary.labels[token] for token in example.answer]}
-    else:
-        reads = {"source" if is_pair else "reads": task.position_names(example.stream[0].tolist())}
-    if example.target is not None:
-        reads["decoder reads"] = task.position_names(example.target[0].tolist())
     return pack_film(
         film.layers,
         film.frames,
-        reads=reads,
-        offset=int((example.labels[0] >= 0).long().argmax()),
-        score=task.rule.score_name,
+        **of_input(task, example),
         steps=entry.train.get("steps", 1),
         exact=exact,
         marks=[(step, words) for step, words in moments(film, exact).items()],
-        best=_best(film),
+        best=head_to_enlarge(film.layers, film.frames[-1]),
         live=live,
         told=told,
-        judged=task.has_right_answer(example.source),
     )
 
 
 def moments(film: Film, exact: Sequence[tuple[int, float]]) -> dict[int, str]:
     """Steps worth a mark: where a head appears, and where the task is learned."""
-    appears = appearance(best_heads(film.table()))
+    appears = appearance(film.best)
     learned = first_passing([step for step, _ in exact], [value for _, value in exact], LEARNED)
     marks: dict[int, str] = {}
     if appears is not None:
@@ -71,18 +79,3 @@ def moments(film: Film, exact: Sequence[tuple[int, float]]) -> dict[int, str]:
     if learned is not None:
         marks[learned] = f"{marks[learned]}, {LEARNED:.0%} right" if learned in marks else f"{LEARNED:.0%} right"
     return marks
-
-
-def _best(film: Film) -> tuple[int, int]:
-    """The (layer, head) to enlarge: the best of the latest frame once it stands out, before that the last one's first."""
-    last = len(film.layers) - 1
-    scores: Mapping[str, Sequence[float]] = film.frames[-1].scores
-    found = max(
-        (
-            (score, index, head)
-            for index, layer in enumerate(film.layers)
-            for head, score in enumerate(scores.get(layer.path, ()))
-        ),
-        default=(0.0, last, 0),
-    )
-    return (found[1], found[2]) if found[0] >= 0.3 else (last, 0)

@@ -1,8 +1,6 @@
-"""A run on the screen: how far it is, its figures, its film and its curves; once a second while it goes on."""
+"""A run on the screen: how far it is, its figures, its film and its curves; every second or so while it goes on."""
 
 from __future__ import annotations
-
-from functools import partial
 
 import streamlit as st
 
@@ -17,21 +15,20 @@ from pages.train.controls import controls
 from pages.train.develop import GOES_ON, film_of, nothing_yet
 from pages.train.metrics import rows_so_far, thinned_curve
 from pages.train.notes import notes
-from pages.train.player import moments, play, standalone
+from pages.train.player import files, moments, play
 from pages.train.probe import ask_probe
+from pages.train.progress import progress
 from pages.train.run_actions import run_actions
 from pages.train.state import NEW, film_key, share, show_complaint, show_run, train_state
-from pages.train.status import far_along, looking_back, state_words
 from pages.train.text import sample_panel
-from pages.train.tiles import tiles
 from xformer import viz
 from xformer.errors import ConfigError, RunStoreError
 from xformer.tasks import Task
 from xformer.training.entry import DAMAGED, Entry
 from xformer.viz.training import metrics_frame
 
-TICK = 0.8
-"""Seconds between two looks at a run that goes on."""
+TICK = 1.2
+"""Seconds between two looks at the pictures of a run that goes on."""
 HEADS = "Heads"
 MORE = {HEADS: "", "Gradient norm": "gradient", "Learning rate": "rate"}
 
@@ -77,11 +74,7 @@ def _live(run: str, who: str, moves: bool) -> None:
     with st.container(gap="xsmall", key="run_head"):
         show_complaint()
         controls(entry, settings, who)
-        # What an earlier step is looked at for is said of that step; only the sentence on the run goes on to its end.
-        earlier = rests_at if rests_at is not None and rests_at < entry.step else None
-        words = looking_back(earlier, rows, is_text) + state_words(entry, settings, who)
-        st.progress(far_along(entry, settings), text=escape_markdown(words))
-        tiles(entry, rows, earlier, is_text=is_text)
+        progress(entry, settings, who, rests_at)
         with st.container(key="run_trouble"):
             if entry.state == "failed":
                 st.error(escape_markdown(entry.message or "It failed, and left no word why."), icon=":material/error:")
@@ -118,8 +111,8 @@ def _live(run: str, who: str, moves: bool) -> None:
             label_visibility="collapsed",
         )  # fmt: skip
         below = Call(viz.metric_curves, (frame,), {**look, "what": MORE[more], "marks": None, "height": TALL})
-        page = partial(standalone, entry, task, example, film, exact)
-        code_and_files(entry, calls if more == HEADS else [*calls, below], film, example, step, page)
+        offered = files(entry, task, example, film, exact) if film.frames else None
+        code_and_files(entry, calls if more == HEADS else [*calls, below], film, example, step, offered)
     if more == HEADS:
         head_panel(film, task, steps, step, marks)
     else:

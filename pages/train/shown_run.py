@@ -6,7 +6,7 @@ import re
 
 import streamlit as st
 
-from pages.shared import run_store
+from pages.shared import link, run_store
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link_widgets import not_here
 from pages.train.state import NEW, go_to, train_state
@@ -16,9 +16,9 @@ from xformer.training.entry import Entry
 
 def shown_run(who: str) -> Entry | None:
     """The run to show, or None where one is to be set up."""
-    state, asked = train_state(), st.query_params.get("run")
-    if asked is not None and asked != state.in_link:
-        _follow_the_link(asked)
+    state = train_state()
+    if (run := link.asked("run")) is not None:
+        _follow_the_link(run)
     if state.run is None:
         mine = [entry for entry in _entries() if entry.owner == who]
         state.run = mine[0].id if mine and who else None
@@ -47,7 +47,6 @@ def _entries() -> list[Entry]:
 
 def _follow_the_link(asked: str) -> None:
     state = train_state()
-    state.in_link = asked
     if asked == NEW:
         state.run = NEW
         return
@@ -59,7 +58,7 @@ def _follow_the_link(asked: str) -> None:
         not_here("run")
         return
     state.run = asked
-    step = st.query_params.get("step")
+    step = link.asked("step")
     if step is None:
         return
     if re.fullmatch(r"\d{1,9}", step, re.ASCII):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
 import streamlit as st
 
 from pages.components.training_player import put_at
+from pages.shared import link
 from pages.shared.escape_markdown import escape_markdown
 from xformer.errors import XformerError
 from xformer.training.stored_sweep import Known
@@ -23,8 +25,6 @@ class TrainState:
 
     run: str | None = None
     """The run that is shown, or `NEW`; None before anything was chosen."""
-    in_link: str | None = None
-    """The run that the address bar names, as written by this screen."""
     targets: dict[str, tuple[int, int | None]] = field(default_factory=dict)
     """How often the player of a run was sent to a step, and to which one last; None is the latest."""
     problem: str = ""
@@ -35,6 +35,7 @@ class TrainState:
     ticket: int = 0
     """The number of this drawing of the screen; each starts one run at most."""
     used_ticket: int = 0
+    starting: Lock = field(default_factory=Lock)
     developing: str | None = None
     """The run whose snapshots have not all been looked at yet."""
     rows: tuple[str, list[dict[str, Any]]] = ("", [])
@@ -60,15 +61,20 @@ def train_state() -> TrainState:
 
 
 def start_once(ticket: int, start: Callable[[], str]) -> None:
-    """Start a run and show it. In a callback: a second press of the same button starts nothing."""
+    """Start a run and show it. In a callback: a second press of the same button starts nothing.
+
+    The second press of a double click breaks off what the first one does, wherever that looks at the session, and is at work
+    meanwhile: so they take turns, and a press counts once its run is there, with no look at the session until it is shown.
+    """
     state = train_state()
-    if state.used_ticket == ticket:
-        return
-    state.used_ticket = ticket
-    try:
-        show_run(start())
-    except (XformerError, OSError) as error:
-        complain(error)
+    with state.starting:
+        if state.used_ticket == ticket:
+            return
+        try:
+            state.run = start()
+            state.used_ticket = ticket
+        except (XformerError, OSError) as error:
+            complain(error)
 
 
 def show_run(run: str) -> None:
@@ -83,10 +89,7 @@ def film_key(run: str) -> str:
 
 def share(run: str, step: int | None) -> None:
     """Put the run, and the step where the player rests on one, into the address bar."""
-    train_state().in_link = run
-    link = {"run": run} | ({} if step is None else {"step": str(step)})
-    if st.query_params.to_dict() != link:
-        st.query_params.from_dict(link)
+    link.share({"run": run} | ({} if step is None else {"step": str(step)}))
 
 
 def go_to(run: str, step: int | None) -> None:

@@ -5,20 +5,14 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.shared import run_commands, run_store
-from pages.train.controls import button
-from pages.train.state import NEW, show_run, start_once, train_state
-from pages.train.status import BADGES
+from pages.train.controls import button, run_row
+from pages.train.state import start_once, train_state
 from xformer.training.entry import RESUMABLE, Entry
 
 
 def sweep_controls(entry: Entry, who: str) -> None:
     """The row of buttons of a sweep; whoever may not control it looks on."""
-    words, colour, icon = BADGES[entry.state]
-    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="run_row"):
-        st.title("Train", anchor=False, width="content")
-        st.badge(words, color=colour, icon=icon)
-        with st.container(width="stretch", key="run_name"):
-            st.text(entry.name)
+    with run_row(entry):
         if run_store.may_control(entry, who):
             if entry.state in ("queued", "running"):
                 button("Stop", "stop", lambda: run_commands.stop(entry.id))
@@ -34,4 +28,3 @@ def sweep_controls(entry: Entry, who: str) -> None:
                 disabled=not who,
                 key="run_again",
             )
-        st.button("New run", icon=":material/add:", on_click=show_run, args=(NEW,), key="run_new")

@@ -77,7 +77,7 @@ def _open(sweep: StoredSweep, outcomes: pd.DataFrame, row: int | None) -> None:
             st.caption("Each model can be opened on every screen as soon as it has left the stack.")
             return
         model = next((one for one in there if one["solved"] is True), there[0])
-        st.caption("Click a map or a row to open another model.")
+        st.caption("Click a map, a cell or a row to open another model.")
     else:
         model = models[row]
     run = model["run"]

@@ -9,6 +9,7 @@ import streamlit as st
 
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
+from pages.train.develop import GOES_ON
 from pages.train.live_chart import live_chart
 from pages.train.sweep_members import choose_member
 from xformer import viz
@@ -17,6 +18,7 @@ from xformer.tasks import Task
 from xformer.training.stored_sweep import StoredSweep
 from xformer.training.sweep_maps import probe
 from xformer.training.sweep_members import words
+from xformer.viz.many_runs import setting_words
 
 FAN = {"held_out_exact_match": "exact match", "held_out_loss": "loss"}
 STEPS = "steps to solve"
@@ -24,6 +26,8 @@ MEASURES = {"share solved": "who solved it", STEPS: "in how many steps"}
 HEIGHT = 250
 MOST_WRITTEN = 16
 """Up to so many columns, the cells of the outcome say their numbers."""
+RECENT = 3
+"""So many steps back, a browser may be behind while it goes on."""
 Drawn = tuple[Call, str]
 """A call of the library, and the code for what it is drawn from."""
 
@@ -87,7 +91,20 @@ def _follow_map(sweep: StoredSweep) -> Callable[[], None]:
     return follow
 
 
-def outcome(sweep: StoredSweep, outcomes: pd.DataFrame) -> list[Drawn]:
+def _follow_outcome(sweep: StoredSweep, axes: list[str]) -> Callable[[], None]:
+    """What a click on a cell of the outcome does: it chooses the model that has these settings."""
+
+    def follow() -> None:
+        for cell in st.session_state["sweep_outcome"].selection.get("cell", []):
+            said = [cell.get(side) for side in ("column", "row")[: len(axes)]]
+            for member in sweep.members:
+                if [setting_words(member.values[axis]) for axis in axes] == said:
+                    choose_member(sweep.entry.id, member.number)
+
+    return follow
+
+
+def outcome(sweep: StoredSweep, outcomes: pd.DataFrame, chosen: int | None) -> list[Drawn]:
     """Which settings solved the task, as a map."""
     if not sweep.is_judged:
         return []
@@ -102,11 +119,11 @@ def outcome(sweep: StoredSweep, outcomes: pd.DataFrame) -> list[Drawn]:
     axes = {"x": names[-1], "x_title": words(names[-1])}
     if len(names) == 2:
         axes |= {"y": names[0], "y_title": words(names[0])}
-    call = Call(viz.sweep_outcome, (outcomes,), {**axes, "measure": measure})
+    call = Call(viz.sweep_outcome, (outcomes,), {**axes, "measure": measure, "chosen": chosen})
     state = (sweep.entry.id, repr(outcomes[["solved", "steps_to_solve"]].to_numpy().tolist()))
     with st.container(key="wide_sweep_outcome"):
         many = len({*outcomes[names[-1]].tolist()}) > MOST_WRITTEN
-        live_chart(call, state, "sweep_outcome", legend=many)
+        live_chart(call, state, "sweep_outcome", legend=many, on_select=_follow_outcome(sweep, names[::-1]))
     return [(call, "sweep.outcomes()")]
 
 
@@ -116,9 +133,12 @@ def _ask_step(sweep: StoredSweep, steps: list[int]) -> int | None:
         return None
     key = f"sweep_step_{sweep.entry.id}"
     before = st.session_state.get(key)
-    if before not in steps or before == st.session_state.get(f"{key}_latest"):
-        st.session_state[key] = steps[-1]  # it goes along while nobody has moved it
-    st.session_state[f"{key}_latest"] = steps[-1]
+    followed = st.session_state.get(f"{key}_followed", ())
+    # It goes along while nobody has moved it. A browser that asks again before it knows the newest step says an earlier one,
+    # and has not moved it.
+    if before not in steps or before in (*followed, steps[-1]):
+        followed = (*followed[-RECENT:], steps[-1]) if sweep.entry.state in GOES_ON else (steps[-1],)
+        st.session_state[key], st.session_state[f"{key}_followed"] = steps[-1], followed
     return st.select_slider(
         "Step", steps, key=key, persist_state="session", format_func="step {:,}".format, label_visibility="collapsed"
     )

@@ -53,7 +53,7 @@ def _live(run: str, who: str, moves: bool) -> None:
     with left, picture("fan"), st.container(gap="xsmall"):
         curves = fan(sweep)
     with right, picture("outcome"), st.container(gap="xsmall"):
-        shown_outcome = outcome(sweep, outcomes)
+        shown_outcome = outcome(sweep, outcomes, chosen_member(sweep))
     sweep_files(sweep, outcomes, [*shown_maps, curves, *shown_outcome])
     members_table(sweep, outcomes)
     what_to_notice(sweep_notes(sweep, outcomes))

@@ -9,6 +9,7 @@ from pages.train.status import BADGES, device_words
 from xformer.training import queue
 from xformer.training.entry import Entry
 from xformer.training.stored_sweep import StoredSweep
+from xformer.training.sweep_members import Member
 from xformer.words import duration
 
 
@@ -16,7 +17,7 @@ def far_along(sweep: StoredSweep, entry: Entry) -> float:
     """How far the bar stands: of the steps of all models, those that are done or will not be made."""
     if entry.state == "finished":
         return 1.0
-    done = sum(_steps(sweep, member.id) / member.preset.train.steps for member in sweep.members)
+    done = sum(_steps(sweep, member) / member.preset.train.steps for member in sweep.members)
     return min(1.0, done / len(sweep.members))
 
 
@@ -47,10 +48,17 @@ def _where(sweep: StoredSweep, entry: Entry, outcomes: pd.DataFrame) -> str:
         if entry.pid is None:
             return f"Starting the process of {n} models; that takes a few seconds."
         left = "" if going == n else f", {n - going} have left the stack"
-        return f"Training {going} of {n} models together on {device_words(entry)}: {far}{left}."
+        return f"Training {going} of {n} models together on {device_words(entry)}: {far}{left}.{at_most(sweep, entry)}"
     if entry.state == "finished":
         return f"Finished: {n} models, {duration(entry.seconds)} of training in all on {device_words(entry)}."
     return f"{BADGES[entry.state][0].capitalize()} at {far}; {_of(outcomes, n)}."
+
+
+def at_most(sweep: StoredSweep, entry: Entry) -> str:
+    """How long the rest takes at the pace of now; less where models reach their goal before. Nothing before a pace is known."""
+    rate = entry.live.get("steps_per_second") or 0.0
+    left = sum(member.preset.train.steps - _steps(sweep, member) for member in sweep.members)
+    return f" At this pace, about {duration(left / rate)} left at most." if rate > 0 and left > 0 else ""
 
 
 def _of(outcomes: pd.DataFrame, n: int) -> str:
@@ -58,11 +66,10 @@ def _of(outcomes: pd.DataFrame, n: int) -> str:
     return f"{over} of {n} models had come to their end"
 
 
-def _steps(sweep: StoredSweep, member: str) -> int:
+def _steps(sweep: StoredSweep, member: Member) -> int:
     """The steps of a model that are behind it, all of them once it has left."""
-    preset = next(one.preset for one in sweep.members if one.id == member)
-    run = sweep.runs.get(member)
+    run = sweep.runs.get(member.id)
     if run is not None and run.state in ("finished", "failed"):
-        return preset.train.steps
-    rows = sweep.rows_of[member]
+        return member.preset.train.steps
+    rows = sweep.rows_of[member.id]
     return rows[-1]["step"] if rows else 0

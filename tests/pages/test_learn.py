@@ -55,6 +55,19 @@ def test_the_numbers_of_the_average_are_those_of_the_library(open_page: Open, mo
     assert torch.equal(space["mixed"].weights, mixed.weights)
 
 
+@pytest.mark.parametrize(("words", "rows"), [("we are what we are", 1), ("we are what we are and no more", 2)])
+def test_on_a_slide_six_matrices_stand_in_a_row_where_they_fit(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch, words: str, rows: int
+) -> None:
+    monkeypatch.setattr("pages.first_principles.qkv.is_framed", lambda: True)
+    app = open_page(PRINCIPLES, step="qkv", text=words, d="4")
+    with_matrices = [
+        column for column in app.columns if column.get("vega_lite_chart") or column.get("arrow_vega_lite_chart")
+    ]
+    assert len(with_matrices) == 6
+    assert sum(column.weight for column in with_matrices) == pytest.approx(rows)
+
+
 def test_next_and_back_walk_the_steps_and_the_link_follows(open_page: Open) -> None:
     app = open_page(PRINCIPLES)
     seen = [app.query_params["step"]]

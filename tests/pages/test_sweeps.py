@@ -11,12 +11,15 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from pages.train import sweep_pictures
 from pages.train.sweep_notes import sweep_notes
 from pages.train.sweep_pictures import STEPS
+from pages.train.sweep_words import at_most
 from tests.pages.conftest import Open
 from tests.pages.test_train import PAGE, buttons, said, words
 from tests.training.test_sweeps import members, train
 from tests.training.tiny import tiny_preset
+from xformer import viz
 from xformer.errors import ConfigError
 from xformer.presets import PRESETS
 from xformer.training import dispatch, jobs
@@ -197,6 +200,74 @@ def test_a_finished_sweep_with_its_pictures_and_the_way_to_each_model(
     assert said(app).startswith("Finished at step 20 of 20")
 
 
+def test_a_click_on_a_cell_of_the_outcome_opens_its_model(
+    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, run = submit(runs, weight_decay=[0.0, 0.5], seed=[0, 1])
+    train(store, run, monkeypatch)
+    sweep = StoredSweep(store, run)
+    chosen: dict[str, Any] = {}
+    monkeypatch.setattr(sweep_pictures.st, "session_state", chosen)
+    drawn = viz.sweep_outcome(sweep.outcomes(), x="seed", y="weight_decay").to_dict()
+    for cell in drawn["datasets"][drawn["data"]["name"]]:
+        clicked = {"cell": [{"column": cell["column"], "row": cell["row"]}]}
+        chosen["sweep_outcome"] = type("State", (), {"selection": clicked})()
+        sweep_pictures._follow_outcome(sweep, ["seed", "weight_decay"])()
+        _, number = chosen["sweep_member"]
+        assert sweep.members[number].values == {"weight_decay": cell["weight_decay"], "seed": cell["seed"]}
+    framed = viz.sweep_outcome(sweep.outcomes(), x="seed", y="weight_decay", chosen=2).to_dict()
+    assert framed["layer"][-1]["transform"] == [{"filter": 'datum.column == "0" && datum.row == "0.5"'}]
+
+
+def test_the_maps_go_along_until_somebody_moves_them(
+    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Browser:
+        state = "running"
+
+        def __init__(self) -> None:
+            self.session_state: dict[str, Any] = {}
+
+        def select_slider(self, label: str, options: list[int], *, key: str, **rest: Any) -> int:
+            return self.session_state[key]
+
+    browser = Browser()
+    monkeypatch.setattr(sweep_pictures, "st", browser)
+    entry: Any = type("Entry", (), {"id": "a", "state": "running"})
+    sweep: Any = type("Sweep", (), {"entry": entry})
+
+    def ask(*steps: int) -> int | None:
+        return sweep_pictures._ask_step(sweep, list(steps))
+
+    assert ask(0) is None
+    assert ask(0, 5) == 5
+    assert ask(0, 5, 10) == 10
+    browser.session_state["sweep_step_a"] = 5  # asked again before the browser knew of 10
+    assert ask(0, 5, 10, 15) == 15
+    browser.session_state["sweep_step_a"] = 0  # dragged there
+    assert ask(0, 5, 10, 15, 20) == 0
+    browser.session_state["sweep_step_a"] = 20
+    assert ask(0, 5, 10, 15, 20) == 20
+    assert ask(0, 5, 10, 15, 20, 25) == 25  # dragged to the end, it goes along again
+    browser.session_state.clear()
+    assert ask(0, 5) == 5
+    entry.state = "finished"
+    assert ask(0, 5, 10) == 10
+    browser.session_state["sweep_step_a"] = 5  # nothing goes on, so it was dragged
+    assert ask(0, 5, 10) == 5
+
+
+def test_how_long_the_rest_takes_is_said_once_a_pace_is_known() -> None:
+    member = type("Member", (), {"id": "a", "preset": PRESET})
+    sweep: Any = type("Sweep", (), {"members": [member, member], "runs": {}, "rows_of": {"a": [{"step": 15}]}})
+    entry: Any = type("Entry", (), {"live": {"steps_per_second": 0.1}})
+    assert at_most(sweep, entry) == " At this pace, about 2 min left at most."
+    entry.live = {}
+    assert at_most(sweep, entry) == ""
+    entry.live, sweep.rows_of = {"steps_per_second": 0.1}, {"a": [{"step": 20}]}
+    assert at_most(sweep, entry) == ""
+
+
 def test_a_sweep_that_goes_on_says_nothing_of_how_it_ends(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,7 +276,8 @@ def test_a_sweep_that_goes_on_says_nothing_of_how_it_ends(
     train(store, run, monkeypatch, {12: lambda: seen.append(open_page(PAGE, run=run))})
     [app] = seen
     assert not app.exception
-    assert said(app) == "Training 2 of 4 models together on the CPU: step 12 of 20, 2 have left the stack."
+    assert said(app).startswith("Training 2 of 4 models together on the CPU: step 12 of 20, 2 have left the stack.")
+    assert said(app).endswith(" left at most.")
     assert "0 of 4 models** got 99% of 8 held-out inputs right, 2 are not decided." in words(app)
     assert {"run_stop", "run_new"} <= buttons(app)
     assert not {"run_pause", "run_resume", "run_rate"} & buttons(app)

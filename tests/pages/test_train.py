@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import threading
+import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +15,16 @@ from typing import Any
 import pandas as pd
 import pytest
 import streamlit as st
+from streamlit.runtime.scriptrunner import StopException
 from streamlit.testing.v1 import AppTest
 
 from pages.shared.byte_cache import shared
+from pages.train import progress, state
 from pages.train.develop import MOST_FRAMES
 from pages.train.estimate import expected, expected_at_once, shipped_training
 from pages.train.own_settings import watchable
 from pages.train.setup import FIRST, OWN, group_key, grouped
-from tests.pages.code_and_picture import left_by, without_names
+from tests.pages.code_and_picture import files_offered, left_by, without_names
 from tests.pages.conftest import ROOT, Open, plain
 from tests.training.tiny import ARCHITECTURES, tiny_preset
 from xformer.presets import PRESETS
@@ -44,7 +49,7 @@ def finished(runs: Path, architecture: str = "encoder", state: str = "finished",
     """A run of a tiny model that has been trained, as the run store and its folder have it."""
     store, preset = RunStore(runs), tiny_preset(architecture, model={"n_layers": 2})
     run = store.add(preset, owner=how.pop("owner", "here"), name=how.pop("name", "Tiny"), state=state)
-    rows = [progress.row() for progress in train(preset, out=store.folder_of(run), device="cpu")]
+    rows = [report.row() for report in train(preset, out=store.folder_of(run), device="cpu")]
     store.put_rows(run, rows)
     store.change(run, step=12, seconds=0.5, **how)
     return run
@@ -91,6 +96,27 @@ def test_frames_to_watch_do_not_change_what_a_preset_learns(name: str) -> None:
     assert shown.train.replace(snapshot_every=preset.train.snapshot_every) == preset.train
     assert (shown.model, shown.task) == (preset.model, preset.task)
     assert 10 <= shown.train.steps // shown.train.snapshot_every <= MOST_FRAMES
+
+
+class AgainError(Exception): ...
+
+
+@pytest.mark.parametrize(
+    ("drawn", "has_picture", "asks"),
+    [("finished", True, False), ("running", True, True), ("finished", False, True)],
+    ids=["as it was", "another state", "the first picture"],
+)
+def test_the_look_at_the_figures_has_the_page_drawn_where_more_is_new(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, drawn: str, has_picture: bool, asks: bool
+) -> None:
+    def again() -> None:
+        raise AgainError
+
+    run = finished(runs)
+    monkeypatch.setattr(progress.run_store, "entry", RunStore(runs).entry)
+    monkeypatch.setattr(progress.st, "rerun", again)
+    with pytest.raises(AgainError) if asks else nullcontext():
+        progress._progress(run, RunStore(runs).entry(run).settings(), "here", None, drawn, has_picture)
 
 
 def test_one_press_starts_one_run_and_shows_it(open_page: Open, runs: Path) -> None:
@@ -250,13 +276,20 @@ def test_the_code_under_the_pictures_draws_what_is_shown(
     monkeypatch.setattr(
         st, "vega_lite_chart", lambda data, spec, **more: shown.append((data, spec)) or show_chart(data, spec, **more)
     )
-    app = open_page(PAGE, run=finished(runs, "encoder-decoder"))
+    files = files_offered(monkeypatch)
+    run = finished(runs, "encoder-decoder")
+    app = open_page(PAGE, run=run, step="4")
+    drawn = files[f"{run}-training.svg"]().decode()
+    assert {f"{run}-training.pdf", f"{run}-training.png", f"{run}-training.html"} < set(files)
+    assert "<image" not in drawn
+    for words in ("step 4 of 12", f"run {run}", "decoder 2 · cross", "decoder reads"):
+        assert f"{words}</text>" in drawn, words
     shown.clear()
     app.toggle(key="train_log").set_value(True)
     app.button_group(key="train_more").set_value("Gradient norm").run()
     monkeypatch.chdir(runs.parent)
     (code,) = app.code
-    assert "viz.attention(" in code.value
+    assert "viz.film_still(" in code.value
     assert str(runs) not in code.value  # where a server keeps its files is nobody's business
     *curves, _ = left_by(code.value)["picture"]
     assert len(curves) == len(shown) == 3
@@ -460,3 +493,34 @@ def test_settings_that_take_too_much_memory_cannot_be_started(open_page: Open, m
     app.button(key=f"start_{FIRST[0]}").click().run()
     assert "of memory, and this server allows 104.9 MB" in words(app)
     assert RunStore(os.environ["XFORMER_RUNS"]).entries() == []
+
+
+def test_of_two_presses_at_once_one_starts_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    visit, started = state.TrainState(), list[str]()
+    monkeypatch.setattr(state, "train_state", lambda: visit)
+
+    def start() -> str:
+        time.sleep(0.05)  # the other press comes meanwhile
+        started.append("0123abcd")
+        return started[-1]
+
+    presses = [threading.Thread(target=state.start_once, args=(1, start)) for _ in range(2)]
+    for press in presses:
+        press.start()
+    for press in presses:
+        press.join()
+    assert (started, visit.run) == (["0123abcd"], "0123abcd")
+
+
+def test_a_press_that_is_broken_off_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    visit = state.TrainState()
+    monkeypatch.setattr(state, "train_state", lambda: visit)
+
+    def broken_off() -> str:
+        raise StopException
+
+    with pytest.raises(StopException):
+        state.start_once(1, broken_off)
+    state.start_once(1, lambda: "0123abcd")
+    state.start_once(1, lambda: "another")
+    assert visit.run == "0123abcd"
