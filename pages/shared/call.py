@@ -47,9 +47,9 @@ class Call:
 
     @property
     def is_chart(self) -> bool:
-        """Whether it surely draws a chart of Altair; else it may be a figure of Plotly, or it is a table on the screen."""
+        """Whether it is surely drawn as vectors; else it may stand in space, or it is a table on the screen."""
         drawn = str(inspect.signature(self.draw).return_annotation)
-        return self.draw.__module__.startswith("xformer.viz") and drawn not in ("go.Figure", "Any")
+        return self.draw.__module__.startswith("xformer.viz") and drawn != "Any"
 
     @property
     def arguments(self) -> dict[str, Any]:

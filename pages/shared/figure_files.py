@@ -13,15 +13,16 @@ from xformer.viz.export import pdf_of, png_of, svg
 
 @dataclass(frozen=True)
 class Figures:
-    """What gives charts that belong together, as Vega-Lite, what stands below them, and the theme they were drawn for."""
+    """What gives charts that belong together, or their Vega-Lite, what stands below them, and the theme they were drawn for."""
 
-    charts: Callable[[], Sequence[dict[str, Any]]]
-    caption: str
+    charts: Callable[[], Sequence[Any]]
+    caption: Callable[[], Sequence[str]]
+    """Lines, asked for when a file is made."""
     dark: bool
 
     def svg(self) -> str:
         """All of them below each other."""
-        return svg(self.charts(), caption=self.caption, dark=self.dark)
+        return svg(self.charts(), caption="\n".join(self.caption()), dark=self.dark)
 
 
 def figure_files(figures: Figures, name: str, file: str) -> None:

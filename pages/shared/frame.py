@@ -50,6 +50,11 @@ def picture(part: str = "") -> DeltaGenerator:
     return st.container(key=f"picture_{part}" if part else "picture", gap="small")
 
 
+def also(part: str) -> DeltaGenerator:
+    """A container for what stands beside the picture: a frame shows it where it is high enough for both."""
+    return st.container(key=f"picture_also_{part}", gap="small")
+
+
 def panels(below: Mapping[str, str]) -> dict[str, str]:
     """The panels below a picture that one can choose from: in a frame none, until its link asks for one."""
     return ({ALONE: "the picture alone"} if is_framed() else {}) | dict(below)

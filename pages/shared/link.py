@@ -11,7 +11,7 @@ app.py calls `begin` before every screen and `finish` after it; a fragment that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
@@ -36,6 +36,8 @@ class _Link:
     """What the widgets of this screen say by themselves."""
     shared: dict[str, str] | None = None
     """What the screen said."""
+    written: dict[str, str] = field(default_factory=dict)
+    """What was put into the address bar last. A browser that was clicked twice says the old one: it has not heard yet."""
     is_waiting: bool = False
     """Whether the screen is not complete yet, so that what the link asks for stands."""
 
@@ -48,7 +50,7 @@ def begin(screen: str) -> None:
     """Before a screen runs: on a first visit, on another screen, on Back and on Forward there is a link to follow."""
     link, now = _link(), st.query_params.to_dict()
     if link.screen != screen or getattr(get_script_run_ctx(), "is_history_navigation", False):
-        link.asks, link.settled, link.screen = now, None, screen
+        link.asks, link.settled, link.screen, link.written = now, None, screen, now
     link.is_running, link.is_waiting, link.chosen, link.shared = True, False, {}, None
 
 
@@ -87,11 +89,16 @@ def chose(name: str, value: str) -> None:
     link.chosen[name] = value
     if not link.is_running and st.query_params.get(name, value) != value:  # a fragment that shares nothing else
         st.query_params[name] = value
+        link.written = {**link.written, name: value}
 
 
-def address(shown: Mapping[str, str]) -> str:
-    """The whole address of this screen showing that."""
-    return f"{st.context.url or ''}?{urlencode(shown)}"
+def address() -> Callable[[], list[str]]:
+    """What tells, whenever it is asked, the whole address of what this screen shows; of a screen served nowhere no line.
+
+    For files: one is made after the screen has run, which says only at its end what it shows.
+    """
+    link, url = _link(), st.context.url
+    return lambda: [f"{url}?{urlencode(link.written)}"] if url else []
 
 
 def carry(key: str) -> None:
@@ -108,5 +115,6 @@ def carry(key: str) -> None:
 def _write(link: _Link) -> None:
     shown = dict(link.shared or {})
     shown |= {name: value for name, value in link.chosen.items() if name not in shown}
-    if st.query_params.to_dict() != shown:
+    if not (st.query_params.to_dict() == shown == link.written):
         st.query_params.from_dict(shown)
+        link.written = shown

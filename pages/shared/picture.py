@@ -91,25 +91,27 @@ def footer(
     table: Table | None = None,
     *,
     remark: Sequence[str] = (),
-    page: Callable[[], str] | None = None,
+    page: Callable[[Sequence[str]], str] | None = None,
     drawn: Sequence[Call] = (),
 ) -> None:
     """The “⋯” of pictures that belong together: the lines that draw them after a remark, the table of them all, and the page
-    that they can be. `drawn` are the pictures of a file where those are not the ones of the code."""
+    that they can be, made of its caption. `drawn` are the pictures of a file where those are not the ones of the code."""
     numbers = (lambda: tables(calls)) if table is None else table
     charts = [call.in_theme(is_dark()) for call in drawn or calls if call.is_chart]
 
     def specs() -> list[dict[str, Any]]:
         return [chart_spec(call.key(view), call.make) for call in charts]
 
-    figures = Figures(specs, _caption(charts), is_dark()) if charts else None
-    code_and_data([*remark, *code(calls)], numbers, name, view.model, page, figures)
+    caption = _caption(charts)
+    figures = Figures(specs, caption, is_dark()) if charts else None
+    whole = None if page is None else lambda: page(caption())
+    code_and_data([*remark, *code(calls)], numbers, name, view.model, whole, figures)
 
 
-def _caption(calls: Sequence[Call]) -> str:
+def _caption(calls: Sequence[Call]) -> Callable[[], list[str]]:
     """How each of the runs that they show is read again, a line each, and the link to the screen."""
-    recipes = dict.fromkeys(str(reading.recipe) for call in calls for reading in call.all_readings())
-    return "\n".join([*recipes, *([address(st.query_params.to_dict())] if st.context.url else [])])
+    recipes, link = dict.fromkeys(str(reading.recipe) for call in calls for reading in call.all_readings()), address()
+    return lambda: [*recipes, *link()]
 
 
 def table(view: Shown, tabulate: Callable[..., pd.DataFrame], *readings: Any, **options: Any) -> pd.DataFrame:

@@ -13,25 +13,27 @@ MOST = 24
 """So many columns can still be read; a chart of more would not fit a screen either."""
 
 
-def ask_window(positions: Sequence[int], key: str) -> list[int]:
-    """The positions to be shown; asks where they begin only if there are more than `MOST`. The link says it as "from"."""
-    if len(positions) <= MOST:
+def ask_window(
+    positions: Sequence[int], key: str, *, most: int = MOST, said: str = "from", what: str = "positions"
+) -> list[int]:
+    """The positions to be shown; asks where they begin only if there are more than `most`. The link says it as `said`."""
+    if len(positions) <= most:
         return list(positions)
-    starts = {positions[index]: positions[index : index + MOST] for index in range(0, len(positions), MOST)}
-    seed("from", list(starts), positions[0], key=key, called="window of positions")
+    starts = {positions[index]: positions[index : index + most] for index in range(0, len(positions), most)}
+    seed(said, list(starts), positions[0], key=key, called=f"window of {what}")
     start = st.select_slider(
-        "Positions shown",
+        f"{what.capitalize()} shown",
         list(starts),
         format_func=lambda at: f"{starts[at][0]} to {starts[at][-1]}",
         key=key,
         persist_state="session",
     )
-    chose("from", str(start))
+    chose(said, str(start))
     return list(starts[start])
 
 
-def shown_of(positions: Sequence[int], shown: Sequence[int]) -> str:
+def shown_of(positions: Sequence[int], shown: Sequence[int], what: str = "positions") -> str:
     """What a caption says where not all positions are shown; else nothing."""
     if len(shown) == len(positions):
         return ""
-    return f" Shown are {len(shown)} of {len(positions)} positions, {shown[0]} to {shown[-1]}; the slider moves them."
+    return f" Shown are {len(shown)} of {len(positions):,} {what}, {shown[0]} to {shown[-1]}; the slider moves them."

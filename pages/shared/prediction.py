@@ -12,7 +12,7 @@ from pages.shared.view import View
 
 def prediction_panel(view: View) -> None:
     """The lanes, and the sentence under them."""
-    with frame.picture("lanes"):
+    with frame.also("lanes"):
         prediction_lanes(view)
     prediction_sentence(view)
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import streamlit as st
 
 from pages.shared import models, resources, run_weights
-from pages.shared.changes import interventions_on, show_chips
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.input_kinds import kind_of
 from pages.shared.link import asked
@@ -20,6 +19,7 @@ from pages.shared.link_widgets import not_here
 from pages.shared.mask_choice import ask_mask
 from pages.shared.model_choice import ask_model, choose_model
 from pages.shared.open_model import wait_until_open
+from pages.shared.opened import Opened, said_in_sidebar
 from pages.shared.view import View
 from xformer.errors import InputError
 from xformer.subjects.foreign.language_model import LanguageModel
@@ -30,6 +30,11 @@ LINKED = ("input", "mask", "edits")
 
 def open_page(title: str, question: str) -> View:
     """Draw the heading and the sidebar; stop the page with one plain sentence where there is nothing to show."""
+    return open_sidebar(title, question).view()
+
+
+def open_sidebar(title: str, question: str) -> Opened:
+    """As `open_page`, before the mask: for a screen that runs in part when only the changes are others."""
     st.title(f"{title} :small[:gray[{question}]]", anchor=False)
     if not (models.shipped() or models.foreign_titles() or run_weights.trained()):
         st.info("There is no model here yet. Train the shipped ones with `make checkpoints`, then reload this page.")
@@ -56,14 +61,12 @@ def open_page(title: str, question: str) -> View:
                 source = kind_of(subject).ask(subject, model)
             except InputError as error:  # not even the usual input of a model with very many heads
                 too_much = str(error)
-        with mask_at:
-            mask = ask_mask(subject.shape)
     if too_much:
+        with mask_at:
+            ask_mask(subject.shape)
         st.error(escape_markdown(too_much))
         st.stop()
-    view = View(model, source, mask, subject, interventions_on(subject.shape))
-    show_chips(view)
-    return view
+    return Opened(model, source, mask_at, said_in_sidebar())
 
 
 @dataclass(frozen=True)

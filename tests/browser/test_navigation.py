@@ -48,6 +48,28 @@ def test_the_sidebar_keeps_the_model_the_input_and_the_mask_and_one_back_leaves_
     assert visitor.problems == []
 
 
+def test_a_link_that_comes_before_the_name_of_its_screen_is_not_left_to_the_screen_before(
+    app: str, visit: Visiting
+) -> None:
+    visitor = visit(app, "/positions?model=digits")
+    page = visitor.page
+    page.wait_for_function("location.search.includes('show=attention')")
+    quiet(page)
+    # What Streamlit does on a machine that is too busy to name the screen first.
+    page.evaluate(
+        """() => {
+            history.pushState({}, "", "/positions?model=digits&show=vectors");
+            history.pushState({}, "", "/embeddings?model=digits&show=vectors");
+        }"""
+    )
+    page.go_back()
+    page.wait_for_function("location.pathname === '/positions'")
+    assert linked(page)["show"] == "attention"
+    quiet(page)
+    expect(page.get_by_text("not here")).to_have_count(0)
+    assert visitor.problems == []
+
+
 @pytest.mark.parametrize("model", ["reverse", "digits"])
 def test_on_a_projector_model_input_and_mask_are_in_view(app: str, visit: Visiting, model: str) -> None:
     page = visit(app, f"/attention?model={model}").page

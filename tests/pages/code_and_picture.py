@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,19 @@ def charts_shown(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         st, "plotly_chart", lambda figure, **more: shown.append(_numbers(figure)) or show_figure(figure, **more)
     )
     return shown
+
+
+def files_offered(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[[], bytes]]:
+    """What can be downloaded from now on, by the names of the files."""
+    offered: dict[str, Callable[[], bytes]] = {}
+    offer = st.download_button
+
+    def noted(label: str, data: Any, file: str, *rest: Any, **more: Any) -> bool:
+        offered[file] = data
+        return offer(label, data, file, *rest, **more)
+
+    monkeypatch.setattr(st, "download_button", noted)
+    return offered
 
 
 def assert_code_draws(

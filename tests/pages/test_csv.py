@@ -13,7 +13,7 @@ import xformer
 from pages.shared.call import Call
 from pages.shared.notebook import HEAD, heads_from_1
 from tests.pages.conftest import ROOT
-from xformer import viz
+from xformer import analysis, viz
 from xformer.training.metric_files import metrics_csv
 from xformer.training.spreadsheet import to_csv
 from xformer.viz import theme
@@ -38,6 +38,12 @@ def test_a_picture_as_a_file_has_the_theme_of_whoever_asked(dark: bool) -> None:
     assert (pick(theme.BACKGROUND, True) in svg([call.make()], dark=dark)) == dark
     assert colours == json.dumps(viz.norms(*call.readings, dark=dark).to_dict())
     assert colours != json.dumps(viz.norms(*call.readings, dark=not dark).to_dict())
+
+
+def test_the_map_of_neurons_is_offered_as_vectors_and_what_is_no_picture_is_not() -> None:
+    assert [Call(draw, ()).is_chart for draw in (viz.activations, viz.norms, viz.projection, analysis.norms)] == [
+        True, True, False, False
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
