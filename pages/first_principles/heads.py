@@ -7,6 +7,7 @@ import streamlit as st
 import torch
 
 from pages.first_principles.show import PLACE, Picture, show_matrices
+from pages.shared import frame
 from pages.shared.link_widgets import choose, seed
 from pages.shared.picture import footer, picture
 from xformer import viz
@@ -46,11 +47,12 @@ def heads_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
     footer(PLACE, "heads", show_matrices(pictures, "heads"))
     n, d_model, n_heads = PAPERS_SIZE if size == "paper" else (len(sentence.words), d, h)
     shape = {"n_tokens": n, "d_model": d_model, "n_heads": n_heads}
-    st.markdown(
-        f"**Multiplications of one layer**  \n:small[{n} tokens, d = {d_model}, h = {n_heads}. The bars are counted from the "
-        "shapes, the numbers were counted by torch as it multiplied.]"
-    )
-    picture(PLACE, "costs", viz.attention_costs, key="heads_cost", **shape)
+    with frame.also("costs"):
+        st.markdown(
+            f"**Multiplications of one layer**  \n:small[{n} tokens, d = {d_model}, h = {n_heads}. The bars are counted from "
+            "the shapes, the numbers were counted by torch as it multiplied.]"
+        )
+        picture(PLACE, "costs", viz.attention_costs, key="heads_cost", **shape)
     return {"heads": str(h), "size": size}, _notes(heads, attention_costs(**shape), n, d_model, n_heads)
 
 

@@ -6,6 +6,7 @@ import streamlit as st
 
 from pages.first_principles.sentence import ask_row
 from pages.first_principles.show import PLACE, Picture, show_matrices
+from pages.shared import frame
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link_widgets import choose
 from pages.shared.picture import footer
@@ -38,9 +39,11 @@ def mask_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
         "mask",
         row,
     )
-    st.markdown("**Three ways to forbid, and what each row sums to**")
-    pictures = [Picture(way, ways[way], "weights", _sums(ways[way], row)) for way in (BEFORE, AFTER, ZERO)]
-    footer(PLACE, "mask", [*calls, *show_matrices(pictures, "mask_ways", row)])
+    with frame.also("ways"):
+        st.markdown("**Three ways to forbid, and what each row sums to**")
+        pictures = [Picture(way, ways[way], "weights", _sums(ways[way], row)) for way in (BEFORE, AFTER, ZERO)]
+        calls += show_matrices(pictures, "mask_ways", row)
+    footer(PLACE, "mask", calls)
     return {"row": str(row), "causal": "causal" if is_causal else "full"}, _notes(sentence, ways, row)
 
 

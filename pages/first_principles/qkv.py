@@ -38,9 +38,8 @@ def qkv_panel(sentence: Sentence) -> tuple[dict[str, str], list[str]]:
         Picture("A = softmax(S)", mixed, "weights", "each row sums to 1"),
         Picture("Y = A V", mixed, "out", "the mixed values"),
     ]
-    rows = (
-        {"qkv": [*roles, *mixing]} if is_framed() else {"qkv": roles, "qkv_mixed": mixing}
-    )  # a slide is wide, and low
+    fits = is_framed() and 4 * sentence.d + 2 * len(sentence.names) <= SLIDE
+    rows = {"qkv": [*roles, *mixing]} if fits else {"qkv": roles, "qkv_mixed": mixing}
     calls = [call for name, pictures in rows.items() for call in show_matrices(pictures, name, row)]
     st.text(mixed.weighted_sum(row) + ", each by its value")
     footer(PLACE, "qkv", calls)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 import torch
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.conftest import Visit, see
+from tests.browser.conftest import Visit, downloaded_figure, see
 from tests.browser.serving import ROOT
 from xformer import edits, load, record
 
@@ -151,4 +152,16 @@ def test_four_players_of_32_steps_arrive_in_less_than_a_megabyte(app: str, visit
     visitor.open(f"/compare?input={tokens}&mode=forced&panel=many&{players}")
     expect(visitor.page.locator(".sr .number")).to_have_count(32)
     assert 10_000 < sum(received) < MEGABYTE
+    assert visitor.problems == []
+
+
+def test_the_figure_that_is_downloaded_says_what_the_screen_says(app: str, visit: Visiting) -> None:
+    visitor = visit(app, f"{LINK}&a=reverse-decoder&b=reverse-decoder~silence:{SILENCED}")
+    page = visitor.page
+    ruler(page)
+    shown = page.locator(".sr .lanes .token, .sr .lanes .number, .sr .lanes .sign, .sr .pair").all_inner_texts()
+    in_link(page, "panel", "steps")
+    page.locator(".st-key-footer_steps button, [class*='st-key-below_steps'] button").first.click()
+    assert len(shown) > 30
+    assert not Counter(shown) - Counter(downloaded_figure(page))
     assert visitor.problems == []

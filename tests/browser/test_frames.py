@@ -9,11 +9,12 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, FrameLocator, expect
+from playwright.sync_api import Browser, FrameLocator, Page, expect
 
 from tests.browser.conftest import Visit
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+LONG = "+".join(str(1 + i % 19) for i in range(30))
 LINK = "/attention?model=reverse&input=3+7+12+9&mask=causal&head=3.2"
 
 
@@ -30,8 +31,30 @@ def slides(tmp_path: Path) -> Iterator[str]:
         server.shutdown()
 
 
-def scrolls(frame: FrameLocator) -> bool:
-    return bool(frame.get_by_test_id("stMain").evaluate("main => main.scrollHeight > main.clientHeight"))
+SCROLLS = "main => main.scrollHeight > main.clientHeight"
+
+
+def fits(slide: Page, frame: FrameLocator) -> None:
+    """Nothing in the frame needs scrolling, once it is drawn: what the browser draws comes a moment later."""
+    main = frame.get_by_test_id("stMain")
+    for _ in range(40):
+        if not main.evaluate(SCROLLS):
+            return
+        slide.wait_for_timeout(100)
+    pytest.fail(
+        f"{main.evaluate('main => [main.scrollHeight, main.clientHeight]')} pixels of the page and of the frame"
+    )
+
+
+def fits_when_small(slide: Page, frame: FrameLocator) -> None:
+    """The same frame at 960 × 540, the smallest that slides have, and as large again as before."""
+    size = "([wide, tall]) => Object.assign(document.querySelector('iframe'), { width: wide, height: tall })"
+    slide.evaluate(size, [960, 540])
+    try:
+        expect(frame.get_by_test_id("stMain")).to_have_js_property("clientHeight", 540)
+        fits(slide, frame)
+    finally:
+        slide.evaluate(size, [1280, 720])
 
 
 def test_the_copied_iframe_shows_the_picture_alone_in_a_page_of_somebody_else(
@@ -59,7 +82,7 @@ def test_the_copied_iframe_shows_the_picture_alone_in_a_page_of_somebody_else(
         expect(frame.locator(".st-key-chip_mask")).to_be_visible()
         for hidden in ("stSidebar", "stHeading", "stDataFrame"):
             expect(frame.get_by_test_id(hidden).filter(visible=True)).to_have_count(0)
-        assert not scrolls(frame)
+        fits(slide, frame)
         frame.locator(".av .grid .base").focus()
         slide.keyboard.press("]")
         expect(frame.locator(".av .head .name")).to_have_text("layer 3 · head 3")
@@ -70,12 +93,40 @@ def test_the_copied_iframe_shows_the_picture_alone_in_a_page_of_somebody_else(
         slide.evaluate(show, f"{app}/compare?embed=true&embed_options=dark_theme")
         frame.get_by_role("button", name="Play").click()
         expect(frame.get_by_role("button", name="Pause")).to_be_visible()
-        assert not scrolls(frame)
+        fits(slide, frame)
+        fits_when_small(slide, frame)
         expect(frame.get_by_test_id("stApp")).to_have_css("background-color", "rgb(16, 20, 28)")
+        players = "&".join(f"{letter}=reverse-decoder~temperature-3~seed-{seed}" for seed, letter in enumerate("abcd"))
+        slide.evaluate(show, f"{app}/compare?embed=true&mode=forced&step=2&input={LONG}&{players}")
+        expect(frame.locator(".sr .lane .dot")).to_have_count(4)
+        expect(frame.locator(".sr .numbersnow td", has_text="C ‖ D")).to_be_visible()
+        expect(frame.locator(".sr .top .row")).to_have_count(4)
+        fits(slide, frame)
+        fits_when_small(slide, frame)
         slide.evaluate(show, f"{app}/first_principles?embed=true&step=qkv")
         expect(frame.get_by_text("each by its value")).to_be_visible()
         expect(frame.get_by_test_id("stVegaLiteChart").filter(visible=True)).to_have_count(6)
-        assert not scrolls(frame)
+        fits(slide, frame)
+        frame.get_by_text("3 Scale").click()
+        expect(frame.get_by_text("Gradient of the softmax")).to_be_visible()
+        expect(frame.get_by_test_id("stVegaLiteChart").filter(visible=True)).to_have_count(3)
+        fits(slide, frame)
+        fits_when_small(slide, frame)
+        for step, below in (("4 Mask", "ways"), ("5 Heads", "costs")):
+            frame.get_by_text(step).click()
+            also = frame.locator(f".st-key-picture_also_{below}")
+            expect(also.get_by_test_id("stVegaLiteChart").first).to_be_attached()
+            expect(also).to_be_hidden()
+            fits(slide, frame)
+            fits_when_small(slide, frame)
+        frame.get_by_text("6 Position").click()
+        expect(frame.get_by_test_id("stMetric")).to_be_visible()
+        fits(slide, frame)
+        fits_when_small(slide, frame)
+        frame.get_by_text("5 Heads").click()
+        slide.evaluate("document.querySelector('iframe').height = 1000")
+        expect(also).to_be_visible()  # a frame that is high enough has it
+        slide.evaluate("document.querySelector('iframe').height = 720")
         slide.evaluate(show, f"{app}/?embed=true&model=reverse")
         frame.locator(".st-key-diagram").get_by_text("Self-attention").first.click()
         expect(frame.locator(".av .head .name")).to_be_visible()

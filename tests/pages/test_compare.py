@@ -15,7 +15,13 @@ from streamlit.testing.v1 import AppTest
 from pages.compare.choice import Choice, read_choice
 from pages.compare.comparison import Comparison, names_of
 from pages.shared.background_job import follow
-from tests.pages.code_and_picture import assert_code_draws, assert_code_draws_what_is_shown, charts_shown, left_by
+from tests.pages.code_and_picture import (
+    assert_code_draws,
+    assert_code_draws_what_is_shown,
+    charts_shown,
+    files_offered,
+    left_by,
+)
 from tests.pages.conftest import ROOT, Open
 from tests.pages.test_runs import with_weights
 from xformer import Checkpoint, Transformer, load
@@ -28,6 +34,7 @@ from xformer.tasks import Task
 from xformer.tasks.batch import IGNORED
 from xformer.training.run_store import RunStore
 from xformer.training.transfer import from_file
+from xformer.viz.export import svg
 
 COMPARE = "pages/compare/page.py"
 INPUT = "3 7 12 9 4 11"
@@ -346,11 +353,21 @@ def test_the_code_at_each_picture_draws_it(
 @pytest.mark.parametrize("kind", ["mask", "decoder at a temperature"])
 def test_the_code_of_the_ruler_says_what_it_says(open_page: Open, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     a, b = PAIRS[kind]
+    files = files_offered(monkeypatch)
     app = open_page(COMPARE, a=a, b=b, input=INPUT)
     monkeypatch.chdir(ROOT)
     [code] = codes(app)
     scope = left_by(code)
-    assert len(scope["picture"]) == 3
+    lanes, *others = scope["picture"]
+    assert len(others) == 3
+    drawn = files["compare-steps.svg"]().decode()
+    assert {"compare-steps.pdf", "compare-steps.png"} < set(files)
+    assert "<image" not in drawn
+    words = re.compile(r"<text[^>]*>([^<]*)</text>")
+    inside = words.findall(svg([lanes, others[-1]]))
+    assert words.findall(drawn)[: len(inside)] == inside
+    below = "".join(words.findall(drawn)[len(inside) :])
+    assert "roll_out(" in below  # the caption says what was run
     said = [[ruler(app)["labels"][token] for token in player["predicted"]] for player in ruler(app)["players"]]
     again = [scope["r1"], scope["r2"]]
     assert [[one.labels[token] for token in one.predicted] for one in again] == said
