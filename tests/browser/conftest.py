@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from tests.browser.serving import ARGUMENTS, launch, stop
+from tests.viz.drawn_file import words
 
 PATIENCE = 120_000
 """Milliseconds for anything that a test waits for: a busy machine takes its time, and only a test that fails waits so long."""
@@ -82,7 +83,7 @@ class Visit:
 
     def open(self, path: str) -> Visit:
         self.page.goto(self.address + path)
-        self.page.wait_for_selector("h1")
+        self.page.wait_for_selector("h1", state="attached")  # in a frame it is not seen
         return self
 
     def leave(self) -> None:
@@ -157,6 +158,16 @@ def until(holds: Callable[[], bool], page: Page) -> None:
     while not holds():
         assert time.monotonic() < deadline
         page.wait_for_timeout(50)
+
+
+def downloaded_figure(page: Page) -> list[str]:
+    """The words of the figure whose “⋯” is open: it has no raster, and the link of the screen."""
+    with page.expect_download() as download:
+        page.get_by_role("button", name="SVG").click()
+    drawn = download.value.path().read_text("utf-8")
+    assert "<image" not in drawn
+    assert page.url in "".join(words(drawn))
+    return words(drawn)
 
 
 def drawn(place: Locator) -> bytes:
