@@ -53,6 +53,7 @@ class Machine:
     @classmethod
     def start(cls, threads: int) -> Machine:
         """Settle the process, and start the two clocks."""
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what it starts is compiled once, as on anybody's machine
         return cls(tune_process(threads), time.perf_counter(), time.process_time())
 
     def facts(self) -> dict[str, Any]:

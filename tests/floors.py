@@ -26,6 +26,8 @@ PART = (
     "tests/analysis/test_embeddings.py",  # pandas, scikit-learn
     "tests/viz/test_positions.py",  # plotly
     "tests/viz/test_training.py",  # altair
+    "tests/viz/test_export.py",  # vl-convert
+    "tests/widgets/test_attention_view.py",  # anywidget
     "tests/training/test_metric_files.py",  # tensorboardX
     "tests/pages/test_navigation.py",  # streamlit
     "tests/pages/test_run_commands.py",

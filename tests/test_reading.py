@@ -147,3 +147,13 @@ def test_the_overview_of_heads_is_an_image_with_every_weight() -> None:
     assert (pixels[:14, side + 3 + 28 : side + 3 + side] == 255).all()
     assert (pixels == 255).sum() == 14 * 14
     assert not pixels[side + 3 :, side + 3 :].any()  # a layer with fewer heads
+
+
+def test_of_several_weights_in_one_pixel_of_the_overview_the_largest_counts() -> None:
+    weights = np.zeros((1, 100, 100), dtype=np.float32)
+    weights[0, 77, 33] = 1.0
+    image = re.search(r"base64,([^\"]+)", head_overview([weights]))
+    assert image is not None
+    pixels = np.asarray(Image.open(BytesIO(b64decode(image[1]))).convert("RGBA"))[..., 3]
+    assert pixels.shape == (34 + 3, 34 + 3)  # three neighbours become one of at most 44 pixels
+    assert np.argwhere(pixels == 255).tolist() == [[77 // 3, 33 // 3]]

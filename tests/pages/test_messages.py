@@ -69,7 +69,6 @@ OURS = {
     "runs/page.py": {"words"},
     "runs/sweeps.py": {"words"},
     "train/ready_sweeps.py": {"one.title", "one.about"},
-    "train/sweep_controls.py": {"words"},
     "train/sweep_members.py": {"title"},
     "train/sweep_pictures.py": {"words"},  # the names of settings
 }
