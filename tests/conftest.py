@@ -15,6 +15,8 @@ import torch
 from tests import checked_once
 from tests.workers import by_group, is_for, waiting_first
 
+GRAMMAR = "rfc3987_syntax"
+
 torch.set_num_threads(1)  # the tensors are tiny, and the workers of pytest-xdist would fight over the cores
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # and so would the processes that they start
 sys.dont_write_bytecode = False  # else each worker, and each process that a test starts, compiles everything anew
@@ -23,6 +25,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Every annotated signature is checked, values and shapes, in whatever a test calls; but for those UNCHECKED below. (Not
 # xformer.config: its errors for mistyped fields are its own.) The hook must stand before the first import of the library.
 checked_once.install("xformer.layers", "xformer.model", "xformer.trace", "xformer.edits")
+
+# Until the first test begins, no garbage is looked for, and Altair does without what JupyterLab brings, which takes it longest.
+gc.disable()
+sys.modules[GRAMMAR] = None  # type: ignore[assignment]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -45,10 +51,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
     """What is imported by now stays: Streamlit has garbage looked for after every run of a script, in all that there is."""
-    gc.collect()
+    if sys.modules.get(GRAMMAR, sys) is None:
+        del sys.modules[GRAMMAR]
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

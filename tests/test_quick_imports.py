@@ -24,9 +24,9 @@ loading.begin = lambda: None
 import app
 from xformer.quick_imports import quick_imports
 print(*sorted({"plotly", "torch", "pandas", "altair"} & set(sys.modules)))
-with quick_imports("anywidget"):
+with quick_imports("anywidget", "rfc3987_syntax"):
     import altair
-print(*sorted({"plotly", "IPython", "anywidget"} & set(sys.modules)))
+print(*sorted({"plotly", "IPython", "anywidget", "rfc3987_syntax"} & set(sys.modules)))
 import plotly.graph_objects as go
 from pages.shared.layout import chart_spec
 print(chart_spec(("a figure",), lambda: go.Figure(go.Heatmap(z=[[1]]))).layout.template.layout.colorway[0])

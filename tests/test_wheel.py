@@ -23,13 +23,14 @@ from tests.attack.visitor import Visitor
 ROOT = Path(__file__).parents[1]
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
 ABSENT = """
-import sys
+import gc, sys
+gc.disable()
 from importlib.machinery import PathFinder
 class Without(PathFinder):
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        absent = name.split(".")[0] in {"streamlit", "plotly", "sklearn", "transformers", "tokenizers", "gguf", "accelerate"}
-        return None if absent else super().find_spec(name, path, target)
+        absent = {"streamlit", "plotly", "sklearn", "transformers", "tokenizers", "gguf", "accelerate", "rfc3987_syntax"}
+        return None if name.split(".")[0] in absent else super().find_spec(name, path, target)
 sys.meta_path[sys.meta_path.index(PathFinder)] = Without
 """
 LIBRARY = """

@@ -67,7 +67,8 @@ def _load() -> None:
 
 
 def _import() -> None:
-    with quick_imports("anywidget"):  # anywidget is for charts in notebooks
+    # What Altair would import where Jupyter is installed: for charts in notebooks, and to tell an address in any alphabet.
+    with quick_imports("anywidget", "rfc3987_syntax"):
         import torch
         from altair.utils import schemapi
 

@@ -29,7 +29,7 @@ def test_the_code_of_a_screen_shows_something_when_it_is_run(open_page: Open, tm
     code = open_page("pages/residual/page.py", model="reverse-small", input="4 9 2").code[0].value
     (tmp_path / "picture.py").write_text(code, encoding="utf-8")
     found = subprocess.run([sys.executable, tmp_path / "picture.py"], cwd=ROOT, capture_output=True, text=True, check=True,
-                           env={"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)})  # fmt: skip
+                           env={"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"})  # fmt: skip
     page = Path(found.stdout.strip().removeprefix("The picture is in "))
     assert page.parent == tmp_path
     assert "vega" in page.read_text(encoding="utf-8")
