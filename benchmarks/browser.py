@@ -6,7 +6,6 @@ grid      bytes sent, data to painted, and a frame of hovering, at 6 layers × 1
           took 13 MB of HTML and 14 s at 64 tokens, 53 MB and 118 s at 128, on a machine like this
 toggles   click to new pixels, against a toggle that changes one line of text on the same page, taking turns
 cold      server start to the first painted map, and what a second visitor waits
-screens   a first visit of each screen on a warm server, from the link to the last change
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from benchmarks.measure import Machine, options, show
-from tests.browser.serving import ARGUMENTS, ROOT, launch, stop
+from tests.browser.serving import ARGUMENTS, launch, stop
 
 # Resolves with the milliseconds from the click until the watched words have changed and their frame has been drawn.
 CLICK = """([target, watched]) => new Promise((done, fail) => {
@@ -53,14 +52,6 @@ HOVER = """(canvas) => new Promise((done) => {
 })"""
 
 
-# Keeps the time of the latest change of the page, once there is a title.
-LAST_CHANGE = """new MutationObserver(() => {
-  if (document.querySelector("[data-testid=stMain] h1")) window.lastChange = performance.now();
-}).observe(document, { subtree: true, childList: true, characterData: true });"""
-RESTS_MS = 1500
-"""A page that has not changed for so long is complete."""
-
-
 def main() -> None:
     arguments = options(__doc__, rounds=20)
     machine = Machine.start(arguments.threads)
@@ -73,7 +64,6 @@ def main() -> None:
             "grid": list(grid(browser)),
             "toggles": list(toggles(browser, arguments.rounds)),
             "cold": cold(browser),
-            "screens": list(screens(browser, arguments.rounds // 4)),
         }
         browser.close()
     for name, rows in tables.items():
@@ -163,22 +153,6 @@ def cold(browser: Browser) -> list[dict[str, Any]]:
         {"part": "first visitor, who comes as soon as the server answers: link to painted map", "s": waits[0]},
         {"part": "second visitor: link to painted map", "s": waits[1]},
     ]
-
-
-def screens(browser: Browser, rounds: int) -> Iterator[dict[str, Any]]:
-    """Each screen of a warm server in a browser that has nothing of it yet: link to the last change of what it shows."""
-    with server("app.py") as address:
-        for path in sorted(file.parent.name for file in (ROOT / "pages").glob("*/page.py")):
-            seconds = []
-            for turn in range(-1, rounds):
-                context = browser.new_context(viewport={"width": 1280, "height": 900})
-                context.add_init_script(LAST_CHANGE)
-                page = context.new_page()
-                page.goto(f"{address}/{path}")
-                page.wait_for_function(f"performance.now() - window.lastChange > {RESTS_MS}", timeout=60_000)
-                seconds += [page.evaluate("window.lastChange") / 1e3] if turn >= 0 else []
-                context.close()
-            yield {"screen": path, "last change s": statistics.median(seconds), "quickest s": min(seconds)}
 
 
 @contextmanager

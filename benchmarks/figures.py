@@ -109,10 +109,16 @@ def figures() -> Iterator[Figure]:
         cell = ({"visitor": visitor}, "page open to 100 % s")
         yield Figure(f"page open to 100 %, {visitor} visitor", "newcomer", cell, goal=goal, unit="s")
     part = {"part": "start of the process to the first visitor's painted map"}
+    slowest, empty = {"screen": "the slowest of Explore"}, {"screen": "a page with nothing on it"}
+    for way, goal in (("by the sidebar", "≤ 1.5"), ("again", "≤ 1.5"), ("first", "")):
+        peer = None if way == "by the sidebar" else (empty, f"{way} s")
+        ratio = (slowest, "times the empty page") if way == "first" else None
+        what = f"the slowest Explore screen, {way}; an empty page of Streamlit"
+        yield Figure(what, "screens", (slowest, f"{way} s"), peer, ratio, goal, "s")
     yield Figure("cold start to the first painted map", "cold", (part, "s"), goal="≤ 4", unit="s")
 
 
-WAITING = {"newcomer", "cold", "toggles", "grid", "toggles beside a training", "watching"}
+WAITING = {"newcomer", "cold", "screens", "toggles", "grid", "toggles beside a training", "watching"}
 """Tables of a process that mostly waits for a browser, so that its share of a core says nothing."""
 
 

@@ -82,7 +82,9 @@ def test_the_table_says_what_was_disturbed_and_what_is_missing() -> None:
 
 
 def test_what_the_table_of_figures_reads_of_a_browser_is_called_so_there() -> None:
-    sources = "".join((ROOT / f"benchmarks/{name}.py").read_text("utf-8") for name in ("browser", "training_room"))
+    sources = "".join(
+        (ROOT / f"benchmarks/{name}.py").read_text("utf-8") for name in ("browser", "screens", "training_room")
+    )
     for one in figures.figures():
         if one.table in figures.WAITING:
             for where, column in filter(None, (one.ours, one.peer, one.ratio)):

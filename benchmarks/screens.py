@@ -1,0 +1,114 @@
+"""How long a screen takes on a warm server, from the click to the last change of what it shows: measured in Chromium.
+
+    python -m benchmarks.screens [--rounds 5] [--json]
+
+by the sidebar   of somebody who is here, from another screen: what a visitor does most
+again            by its link, in a browser that keeps Streamlit's scripts from an earlier visit
+first            by its link, in a browser that has nothing of them yet: 2.7 to 4.6 MB to fetch and to compile
+
+A page of Streamlit with nothing on it is the peer of the two last ones, and takes turns with them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import sys
+from collections import defaultdict
+from typing import Any
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from benchmarks.browser import server
+from benchmarks.measure import Machine, options, show
+from pages.shared.screens import screens
+from tests.browser.serving import ARGUMENTS
+
+# Keeps the time of the latest change of the page, once there is a title.
+LAST_CHANGE = """new MutationObserver(() => {
+  if (document.querySelector("[data-testid=stMain] h1")) window.lastChange = performance.now();
+}).observe(document, { subtree: true, childList: true, characterData: true });"""
+RESTS_MS = 1500
+"""A page that has not changed for so long is complete."""
+COMPLETE = f"(since) => performance.now() - Math.max(since, window.lastChange ?? Infinity) > {RESTS_MS}"
+CLICK = """(href) => {
+  const clicked = performance.now();
+  document.querySelector(`[data-testid=stSidebarNavLink][href$="${href}"]`).click();
+  return clicked;
+}"""
+EMPTY = "a page with nothing on it"
+SLOWEST = "the slowest of Explore"
+
+
+def main() -> None:
+    arguments = options(__doc__, rounds=5)
+    machine = Machine.start(arguments.threads)
+    executable = shutil.which("chromium")
+    if executable is None:
+        sys.exit("This benchmark needs chromium on the PATH.")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=ARGUMENTS)
+        rows = measured(browser, arguments.rounds)
+        browser.close()
+    show("screens", machine, rows, [], arguments)
+
+
+def measured(browser: Browser, rounds: int) -> list[dict[str, Any]]:
+    """A row a screen, the median of its rounds; one round more goes before, so that the server is warm."""
+    times: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    empty = ("-m", "streamlit", "run", "benchmarks/apps/empty.py")
+    with server("app.py") as address, server(*empty) as empty_address:
+        first = next(iter(screens()))
+        links = {EMPTY: empty_address} | {name: f"{address}/{name if name != first else ''}" for name in screens()}
+        for turn in range(-1, rounds):
+            for name, link in links.items():
+                context = browser.new_context(viewport={"width": 1280, "height": 900})
+                context.add_init_script(LAST_CHANGE)
+                page = context.new_page()
+                for visit in ("first", "again"):
+                    page.goto(link)
+                    seconds = last_change(page)
+                    times[name][visit] += [seconds] if turn >= 0 else []
+                    page.goto("about:blank")
+                context.close()
+            for name, seconds in by_the_sidebar(browser, address).items():
+                times[name]["by the sidebar"] += [seconds] if turn >= 0 else []
+    medians = {name: {way: statistics.median(found) for way, found in ways.items()} for name, ways in times.items()}
+    explore = [medians[name] for name, screen in screens().items() if screen.group == "Explore"]
+    medians[SLOWEST] = {way: max(row[way] for row in explore) for way in ("by the sidebar", "again", "first")}
+    return [
+        {
+            "screen": name,
+            "by the sidebar s": ways.get("by the sidebar"),
+            "again s": ways["again"],
+            "first s": ways["first"],
+            "times the empty page": ways["first"] / medians[EMPTY]["first"],
+        }
+        for name, ways in medians.items()
+    ]
+
+
+def by_the_sidebar(browser: Browser, address: str) -> dict[str, float]:
+    """Seconds of every screen, one after the other, of a visitor who has just come."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.add_init_script(LAST_CHANGE)
+    page = context.new_page()
+    first, *others = screens()
+    page.goto(address)
+    last_change(page)
+    found = {}
+    for name in [*others, first]:
+        clicked = page.evaluate(CLICK, f"/{'' if name == first else name}")
+        found[name] = last_change(page, clicked)
+    context.close()
+    return found
+
+
+def last_change(page: Page, since: float = 0.0) -> float:
+    """Seconds from a moment of the page's clock (its beginning) to its last change, once it is complete."""
+    page.wait_for_function(COMPLETE, arg=since, timeout=60_000)
+    return (page.evaluate("window.lastChange") - since) / 1e3
+
+
+if __name__ == "__main__":
+    main()
