@@ -12,7 +12,7 @@ from pages.embeddings.vocabulary import vocabulary_panel
 from pages.shared import frame
 from pages.shared.link_widgets import ask_side, choose
 from pages.shared.picture import panel
-from pages.shared.session import open_page
+from pages.shared.session import open_sidebar
 from pages.shared.view import View
 from xformer.analysis.embeddings import input_vectors
 
@@ -20,7 +20,10 @@ VECTORS, VOCABULARY, WAVES, FILTERS = "vectors", "vocabulary", "waves", "filters
 
 
 def page() -> None:
-    view = open_page("Embeddings", "What vector does each token become?")
+    open_sidebar("Embeddings", "What vector does each token become?").on_each_change(_embeddings)
+
+
+def _embeddings(view: View) -> None:
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         show = choose("show", _panels(view), VECTORS, "Show", key="embeddings_show", label_visibility="collapsed")
         stack = ask_side() if view.is_pair else None

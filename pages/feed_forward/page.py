@@ -14,7 +14,8 @@ from pages.feed_forward.without_neurons import without_neurons
 from pages.shared import frame
 from pages.shared.picture import panel
 from pages.shared.prediction import prediction_panel
-from pages.shared.session import open_page
+from pages.shared.session import open_sidebar
+from pages.shared.view import View
 
 PANELS = {
     "map": activations_panel,
@@ -25,7 +26,10 @@ PANELS = {
 
 
 def page() -> None:
-    view = open_page("Feed-forward", "What do the neurons do?")
+    open_sidebar("Feed-forward", "What do the neurons do?").on_each_change(_feed_forward)
+
+
+def _feed_forward(view: View) -> None:
     prediction_panel(view)
     if view.shape.experts:
         panel(experts_panel, view)

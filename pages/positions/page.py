@@ -13,14 +13,17 @@ from pages.positions.switched_off import positions_off_panel, positions_switch
 from pages.shared import frame
 from pages.shared.link_widgets import ask_side, choose
 from pages.shared.picture import panel
-from pages.shared.session import open_page
+from pages.shared.session import open_sidebar
 from pages.shared.view import View
 
 ATTENTION, OWN, OFFSETS, PLACES, ALL_KINDS = "attention", "own", "offsets", "places", "kinds"
 
 
 def page() -> None:
-    view = open_page("Positions", "How does the model know where a token is?")
+    open_sidebar("Positions", "How does the model know where a token is?").on_each_change(_positions)
+
+
+def _positions(view: View) -> None:
     positions_switch(view)
     panels = _panels(view)
     if not panels:

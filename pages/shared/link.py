@@ -70,6 +70,11 @@ def wait() -> None:
     _link().is_waiting = True
 
 
+def begin_part() -> None:
+    """Before a fragment that holds all widgets of its screen: what those say that are no longer there leaves the link."""
+    _link().chosen = {}
+
+
 def asked(name: str) -> str | None:
     """What the link asks for under a name, told once; None where it asks for nothing."""
     return _link().asks.pop(name, None)

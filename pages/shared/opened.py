@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from pages.shared import models, notebook
+from pages.shared import link, models, notebook
 from pages.shared.changes import interventions_on, show_chips
 from pages.shared.mask_choice import ask_mask
 from pages.shared.picture import panel
@@ -38,7 +38,7 @@ class Opened:
         return view
 
     def on_each_change(self, draw: Callable[[View], None]) -> None:
-        """Draw what follows from the changes, as a fragment: a toggle runs it alone, without the heading and the sidebar."""
+        """Draw all that is below the heading, as a fragment: a toggle or another picture runs it without heading and sidebar."""
         st.fragment(self._draw, key="on_each_change")(draw)
 
     def _draw(self, draw: Callable[[View], None]) -> None:
@@ -46,6 +46,7 @@ class Opened:
         if self.sidebar != said_in_sidebar() or models.usable(self.model):
             st.rerun()
         notebook.begin()
+        link.begin_part()
         panel(lambda: draw(self.view()))
 
 

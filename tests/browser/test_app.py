@@ -263,3 +263,23 @@ def test_a_map_whose_numbers_go_to_the_browser_in_another_way_has_its_colours_th
     expect(picture.locator("canvas.marks, svg.marks")).to_be_visible()
     until(lambda: picture.evaluate(COLOURS) > 10, visitor.page)
     assert visitor.problems == []
+
+
+def test_another_picture_brings_no_heading_and_takes_the_choices_of_the_last_one_out_of_the_link(
+    app: str, visit: Visiting
+) -> None:
+    visitor = visit(app)
+    page, came = visitor.page, list[str]()
+    page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: came.append(str(frame))))
+    visitor.open("/positions?model=reverse&mask=causal")
+    page.wait_for_function("() => new URL(location).searchParams.has('watch')")
+    quiet(page)
+    assert any("How does the model know" in frame for frame in came)
+    came.clear()
+    page.get_by_test_id("stMain").get_by_text("its own kind").click()
+    page.wait_for_function("() => new URL(location).searchParams.get('show') === 'own'")
+    quiet(page)
+    assert "watch=" not in page.url
+    assert "mask=causal" in page.url
+    assert not [frame for frame in came if "How does the model know" in frame]
+    assert visitor.problems == []
