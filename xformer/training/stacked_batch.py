@@ -5,7 +5,7 @@ tokens [model, batch, pos], labels [model, batch, out], and the layouts' indices
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,6 +45,20 @@ class StackedBatch:
                 cells[prefix + name] = _stacked([one[name] for one in columns], filler)
         labels = _stacked([batch.labels for batch in batches], IGNORED)
         return cls(cells, labels, [batch.tokens.numel() for batch in batches], (padded[0], padded[1]))
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """What two batches have in common for which the same operations are right."""
+        return (*((name, one.shape) for name, one in self.cells.items()), self.labels.shape, self.padded)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> StackedBatch:
+        """The batch with every tensor changed, in the order of `tensors`."""
+        cells = {name: change(one) for name, one in self.cells.items()}
+        return StackedBatch(cells, change(self.labels), self.n_tokens, self.padded)
+
+    def tensors(self) -> list[Tensor]:
+        """All that it consists of."""
+        return [*self.cells.values(), self.labels]
 
     def arguments(self) -> tuple[tuple[Tensor, ...], dict[str, Layout]]:
         """How the rows of all models are read, one under the other."""

@@ -21,7 +21,9 @@ from xformer.training.loop import Run
 from xformer.training.optimiser import Piece, update_alike
 from xformer.training.schedule import learning_rate
 from xformer.training.stacked_batch import StackedBatch
-from xformer.training.stacked_model import skeleton, take_over
+from xformer.training.stacked_model import skeleton
+from xformer.training.stacked_part import StackedPart
+from xformer.training.stacked_replay import StackedReplay
 
 
 class StackedStep:
@@ -46,12 +48,9 @@ class StackedStep:
         """One update of every model. Returns the loss, gradient norm and number of tokens of each, for `Run.took_step`."""
         clock = time.perf_counter()
         batch = self.batch()
-        losses = batch.losses(self.logits(batch))
-        found = torch.autograd.grad(losses.sum(), list(self.parameters.values()))
-        torch._foreach_copy_(self.gradients, found)  # pyright: ignore[reportPrivateImportUsage]
+        losses, norms = self._find(batch)
         for run in self.runs:
             run.updating = True
-        norms = self._clip()
         alike: dict[tuple[float, ...], list[Piece]] = defaultdict(list)
         for run in self.runs:
             lr = learning_rate(run.config, run.step + 1)
@@ -75,18 +74,13 @@ class StackedStep:
             self.ahead = StackedBatch.of([run.batches_from(run.step, n) for run in self.runs], pad).steps(n)[::-1]
         return self.ahead.pop()
 
-    def logits(self, batch: StackedBatch) -> Float[Tensor, "model batch out vocab"]:
-        """What each model says to its own batch."""
-
-        arguments, layouts = batch.arguments()
-        return self.skeleton(*arguments, **layouts).unflatten(0, (len(self.runs), -1))
-
-    def _clip(self) -> Float[Tensor, " model"]:
-        """Shorten each model's gradient to its own limit; returns how long they were."""
-        norms = self.gradient.norm(dim=1)  # [model]
-        limits = norms.new_tensor([run.config.clip_norm or float("inf") for run in self.runs])
-        self.gradient.mul_((limits / (norms + 1e-6)).clamp(max=1.0)[:, None])
-        return norms
+    def _find(self, batch: StackedBatch) -> tuple[Float[Tensor, " model"], Float[Tensor, " model"]]:
+        """Leave each model's gradient in its row, clipped; returns the losses, and the norms before."""
+        if self.gradient.device.type != "cpu":
+            return self.whole.find(batch)
+        if batch.shape not in self.replays:
+            self.replays[batch.shape] = StackedReplay(self.runs, self.skeleton, self.flat, self.gradient, batch)
+        return self.replays[batch.shape].find(batch)
 
     def _stack(self) -> None:
         """Put the models' parameters side by side, [model, n], and have each go on there."""
@@ -94,13 +88,8 @@ class StackedStep:
         self.gradient = torch.zeros_like(self.flat)
         self.ahead: list[StackedBatch] = []
         """What the next steps read, the last of them first: put together once for many steps."""
+        self.whole = StackedPart(self.runs, self.skeleton, self.flat, self.gradient)
+        self.replays: dict[object, StackedReplay] = {}
+        """What finds the gradients on a CPU, by the shape of the batch."""
         for run, row, gradient in zip(self.runs, self.flat, self.gradient, strict=True):
             run.optimiser.live_in(row, gradient)
-        self.parameters: dict[str, Tensor] = {}
-        self.gradients: list[Tensor] = []
-        for name, p in self.runs[0].model.named_parameters():
-            where = self.runs[0].optimiser.places[p]
-            weight = self.flat[:, where].unflatten(1, p.shape).requires_grad_()  # [model, …]
-            self.parameters[name] = weight
-            self.gradients.append(self.gradient[:, where].unflatten(1, p.shape))
-        take_over(self.skeleton, self.parameters)
