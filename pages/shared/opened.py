@@ -38,7 +38,7 @@ class Opened:
         return view
 
     def on_each_change(self, draw: Callable[[View], None]) -> None:
-        """Draw all that is below the heading, as a fragment: a toggle or another picture runs it without heading and sidebar."""
+        """Draw all that is below the heading, as a fragment: a toggle or another picture runs it alone."""
         st.fragment(self._draw, key="on_each_change")(draw)
 
     def _draw(self, draw: Callable[[View], None]) -> None:
