@@ -17,8 +17,8 @@ from tests.viz.drawn_file import words
 
 PATIENCE = 120_000
 """Milliseconds for anything that a test waits for: a busy machine takes its time, and only a test that fails waits so long."""
-MOST_VISITED = 30
-"""Pages that a tab has seen when it is closed for good: Chromium counts 50 and then forgets the first ones."""
+ONE_THREAD = "--js-flags=--single-threaded"
+"""Chromium's too: it compiles and collects garbage where it runs a page, for its other threads are those of other tests."""
 expect.set_options(timeout=PATIENCE)
 
 
@@ -31,7 +31,7 @@ def browser() -> Iterator[Browser]:
             pytest.fail(reason)
         pytest.skip(reason)
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=executable, args=ARGUMENTS)
+        chromium = playwright.chromium.launch(executable_path=executable, args=[*ARGUMENTS, ONE_THREAD])
         yield chromium
         chromium.close()
 
@@ -91,8 +91,12 @@ class Visit:
         for event, hear in self._hearing.items():
             self.page.remove_listener(event, hear)
         self.page.evaluate("localStorage.clear(), sessionStorage.clear()")
-        self.page.goto("about:blank")
+        # Bare, and of the app: Chromium keeps the process of the page, and what it has compiled of Streamlit.
+        self.page.goto(f"{self.address}/_stcore/health")
         self.page.context.clear_cookies()
+        chromium = self.page.context.new_cdp_session(self.page)
+        chromium.send("Page.resetNavigationHistory")  # of more than 50 pages it would forget the first ones
+        chromium.detach()
 
     def _hear(self, kind: str, text: str, url: str) -> None:
         # On a deep link Streamlit first asks for its health below that path, to find out where it is served from.
@@ -130,10 +134,7 @@ def visit(browser: Browser, tabs: list[Page], visited: set[str]) -> Iterator[Cal
     yield visit
     for visitor in visits:
         visitor.leave()
-        if visitor.page.evaluate("history.length") < MOST_VISITED:
-            tabs.append(visitor.page)
-        else:
-            visitor.page.context.close()
+        tabs.append(visitor.page)
 
 
 def see(page: Page, words: str, exact: bool = False) -> None:
