@@ -22,6 +22,20 @@ ONE_THREAD = "--js-flags=--single-threaded"
 expect.set_options(timeout=PATIENCE)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _clicks_meet_one_element() -> Iterator[None]:
+    """Where Streamlit draws a place again, an old button stands beside the new one for a moment: a click waits."""
+    click = Locator.click
+
+    def click_the_one(self: Locator, **how: Any) -> None:
+        expect(self).to_have_count(1)
+        click(self, **how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Locator, "click", click_the_one)
+        yield
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     executable = shutil.which("chromium")
