@@ -55,9 +55,9 @@ def shipped(name: str) -> xformer.Checkpoint:
 
 
 def tiny(architecture: str, **options: Any) -> Preset:
-    """Two layers, learned for half a second."""
+    """Two layers, learned for a moment."""
     sizes = {"d_model": 16, "d_ff": 32, "n_layers": 2} | options
-    recipe = {"steps": 20, "batch_size": 16, "log_every": 20, "snapshot_every": 0}
+    recipe = {"steps": 10, "batch_size": 16, "log_every": 10, "snapshot_every": 0}
     return tiny_preset(architecture, model=sizes, **recipe)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from contextlib import suppress
 from functools import cache
@@ -116,7 +115,7 @@ def test_every_bug_was_tried_somewhere() -> None:
 def test_no_false_alarm_on_single_inputs_however_short(name: str) -> None:
     model, task = shipped(name).model, shipped(name).task
     assert task is not None
-    for seed in range(12):
+    for seed in range(6):
         source = task.draw(seed)
         examples = [task.example(source)]
         for shorter in (source[:3], source[:2], source[:1], [source[0]] * 7):
@@ -126,28 +125,35 @@ def test_no_false_alarm_on_single_inputs_however_short(name: str) -> None:
             assert diagnose(xformer.record(model, example.stream, example.target)).findings == []
 
 
-CHOICES = [(a, norm, p) for (a, p), norm in itertools.product(FITTING, ("pre", "post", "none"))]
+NORMS = ("pre", "post", "none")
 
 
-@pytest.mark.parametrize(("architecture", "norm", "positions"), CHOICES)
-def test_no_false_alarm_on_any_fresh_architecture(architecture: str, norm: str, positions: str) -> None:
-    drawn_small = {"init": "normal", "init_scale": 0.1, "embed_std": 0.02}
-    for options in (
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize(("architecture", "positions"), FITTING)
+def test_no_false_alarm_on_any_fresh_architecture(architecture: str, positions: str, norm: str) -> None:
+    """Each norm, and each kind of positions in each architecture, with either set of options: by turns, like a chessboard."""
+    options = (
         {"d_ff": 0, "attention_bias": True},
-        {"d_ff": 37, "see_self": architecture == "encoder", **drawn_small},
-    ):
-        config = xformer.ModelConfig(
-            architecture=architecture, vocab_size=11, d_model=12, n_layers=2, n_heads=3, max_len=19, norm=norm,
-            positions=positions, **options,
-        )  # fmt: skip
-        model = xformer.Transformer(config, torch.Generator().manual_seed(5)).eval()
-        trace = examination(config).record(model)
-        found = diagnose(trace).findings + diagnose(trace, model=model).findings
-        for tokens in ([[3]], [[3, 5]], [[3, 3, 3, 3]], [[1, 2, 3, 4, 5, 6, 7]]):
-            given = torch.tensor(tokens)
-            found += diagnose(xformer.record(model, given, given[:, :5] if "-" in architecture else None)).findings
-        # Without norm, tiny embeddings make uniform patterns indeed: a note, no alarm.
-        assert [finding for finding in found if finding.severity != "note"] == []
+        {
+            "d_ff": 37,
+            "see_self": architecture == "encoder",
+            "init": "normal",
+            "init_scale": 0.1,
+            "embed_std": 0.02,
+        },
+    )[(FITTING.index((architecture, positions)) + NORMS.index(norm)) % 2]
+    config = xformer.ModelConfig(
+        architecture=architecture, vocab_size=11, d_model=12, n_layers=2, n_heads=3, max_len=19, norm=norm,
+        positions=positions, **options,
+    )  # fmt: skip
+    model = xformer.Transformer(config, torch.Generator().manual_seed(5)).eval()
+    trace = examination(config).record(model)
+    found = diagnose(trace).findings + diagnose(trace, model=model).findings
+    for tokens in ([[3]], [[3, 5]], [[3, 3, 3, 3]], [[1, 2, 3, 4, 5, 6, 7]]):
+        given = torch.tensor(tokens)
+        found += diagnose(xformer.record(model, given, given[:, :5] if "-" in architecture else None)).findings
+    # Without norm, tiny embeddings make uniform patterns indeed: a note, no alarm.
+    assert [finding for finding in found if finding.severity != "note"] == []
 
 
 def of(bug: str, architecture: str = "encoder", **options: object) -> list[Finding]:

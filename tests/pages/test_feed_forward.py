@@ -39,13 +39,16 @@ def test_every_model_shows_its_neurons(open_page: Open, model: str) -> None:
 
 @pytest.mark.parametrize("model", ["reverse-small", "digits", "characters"])
 def test_how_many_fire_is_counted_over_a_sample(open_page: Open, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+    a_tenth = partial(fitting, work=2e10)
     monkeypatch.setattr(sample, "AT_ONCE", DEADLINE)
+    monkeypatch.setattr(sample, "fitting", a_tenth)
     app = open_page(PAGE, model=model, picture="firing")
     assert not app.exception
     assert messages(app) == []
     checkpoint = xformer.load(ROOT / "checkpoints" / model)
     assert checkpoint.task is not None
-    n = 360 if model == "digits" else fitting(TaskModel(checkpoint.model, checkpoint.task))
+    n = 360 if model == "digits" else a_tenth(TaskModel(checkpoint.model, checkpoint.task))
+    assert (16 < n < 2000) == (model != "reverse-small")
     assert f"on {n:,} inputs, and at an average token" in text(app)
     app.segmented_control(key="ff_over").set_value("input").run()
     assert "on this input, and at an average token" in text(app)
