@@ -6,7 +6,7 @@ are made a few models at a time, while they are in the processor's cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -62,26 +62,40 @@ class Projections(torch.autograd.Function):
 
 
 class Kernel(torch.autograd.Function):
-    """z = softmax(q kᵀ · scale + added) v, which knows nothing of models: `added` masks, and holds what positions add."""
+    """z = softmax(q kᵀ · scale + added) v, which knows nothing of models: `added` masks, and holds what positions add.
+
+    Heads are multiplied one by one, each as it lies among the others: put together first, they would have to be copied.
+    """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float) -> Tensor:
-        scores = (q @ k.mT).mul_(scale)  # [batch, head, query, key]
-        if added is not None:
-            scores += added
+        n_batch, n_heads, n_query, n_key = *q.shape[:3], k.shape[2]
+        scores = q.new_empty(n_heads, n_batch, n_query, n_key)
+        for head, s in enumerate(scores):
+            plus = s if added is None else added.expand(n_batch, n_heads, n_query, n_key)[:, head]
+            torch.baddbmm(plus, q[:, head], k[:, head].mT, beta=0 if added is None else 1, alpha=scale, out=s)
         pattern = scores.softmax(dim=-1)
         ctx.save_for_backward(q, k, v, pattern)
         ctx.scale, ctx.shape = scale, None if added is None else added.shape
-        return pattern @ v
+        return _heads(q, v.shape[-1], lambda head, z: torch.bmm(pattern[head], v[:, head], out=z))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, pattern = ctx.saved_tensors
-        of_v, of_pattern = pattern.mT @ gradients[0], gradients[0] @ v.mT
+        [gradient], scale = gradients, ctx.scale
+        of_v = _heads(v, v.shape[-1], lambda head, out: torch.bmm(pattern[head].mT, gradient[:, head], out=out))
+        of_pattern = torch.empty_like(pattern)
+        for head, out in enumerate(of_pattern):
+            torch.bmm(gradient[:, head], v[:, head].mT, out=out)
         of_scores = torch.ops.aten._softmax_backward_data(of_pattern, pattern, -1, pattern.dtype)
-        of_added = of_scores.sum_to_size(ctx.shape) if ctx.needs_input_grad[3] else None
-        of_scores = of_scores * ctx.scale if of_added is not None else of_scores.mul_(ctx.scale)
-        return of_scores @ k, of_scores.mT @ q, of_v, of_added, None
+
+        def scaled(a: Tensor, b: Tensor, out: Tensor) -> None:
+            torch.baddbmm(out, a, b, beta=0, alpha=scale, out=out)
+
+        of_q = _heads(q, q.shape[-1], lambda head, out: scaled(of_scores[head], k[:, head], out))
+        of_k = _heads(k, k.shape[-1], lambda head, out: scaled(of_scores[head].mT, q[:, head], out))
+        of_added = of_scores.transpose(0, 1).sum_to_size(ctx.shape) if ctx.needs_input_grad[3] else None
+        return of_q, of_k, of_v, of_added, None
 
 
 class FeedForward(torch.autograd.Function):
@@ -127,12 +141,10 @@ class LayerNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, gain: Tensor, shift: Tensor, eps: float) -> Tensor:
-        d = x.shape[-1]
-        mean = (x @ x.new_full((d,), 1 / d))[
-            ..., None
-        ]  # [model · batch, pos, 1]: a product is the fastest sum along rows
+        shares = x.new_full(x.shape[-1:], 1 / x.shape[-1])  # a product with them is the fastest mean along rows
+        mean = (x @ shares)[..., None]  # [model · batch, pos, 1]
         normal = x - mean
-        scale = (torch.linalg.vector_norm(normal, dim=-1, keepdim=True).square_() / d + eps).rsqrt_()
+        scale = ((normal * normal) @ shares).add_(eps).rsqrt_()[..., None]
         normal *= scale
         ctx.save_for_backward(x, normal, mean, scale, gain)
         return torch.addcmul(shift[:, None], _by_model(normal, gain), gain[:, None]).view(x.shape)
@@ -147,6 +159,14 @@ class LayerNorm(torch.autograd.Function):
         )
         of_gain = _by_model(normal, gain).mul_(gradient).sum(dim=1)  # in place: nobody reads it again
         return of_x, of_gain, gradient.sum(dim=1), None
+
+
+def _heads(like: Tensor, width: int, multiply: Callable[[int, Tensor], object]) -> Tensor:
+    """[batch, head, pos, width], each head as `multiply` writes it."""
+    found = like.new_empty(like.shape[1], like.shape[0], like.shape[2], width)
+    for head, out in enumerate(found):
+        multiply(head, out)
+    return found.transpose(0, 1)
 
 
 def _by_model(rows: Tensor, weight: Tensor) -> Tensor:
