@@ -84,8 +84,8 @@ def cold_app(app: str, visited: set[str]) -> Iterator[str]:
 class Visit:
     """A visitor's tab, with everything that went wrong in it."""
 
-    def __init__(self, page: Page, address: str) -> None:
-        self.page, self.address = page, address
+    def __init__(self, page: Page, address: str, tabs: list[Page]) -> None:
+        self.page, self.address, self._tabs = page, address, tabs
         self.problems: list[str] = []
         self._hearing: dict[str, Callable[[Any], None]] = {
             "console": lambda message: self._hear(message.type, message.text, message.location.get("url", "")),
@@ -101,13 +101,20 @@ class Visit:
         return self
 
     def leave(self) -> None:
-        """Out of the app without a trace, so that the tab is as good as new."""
-        for event, hear in self._hearing.items():
-            self.page.remove_listener(event, hear)
-        self.page.evaluate("localStorage.clear(), sessionStorage.clear()")
+        """Out of the app without a trace; whoever comes next has the tab as good as new."""
+        if self._hearing:
+            while self._hearing:
+                self.page.remove_listener(*self._hearing.popitem())
+            self.forget()
+            self._tabs.append(self.page)
+
+    def forget(self) -> None:
+        """Keep nothing of what was done here."""
         # Bare, and of the app: Chromium keeps the process of the page, and what it has compiled of Streamlit.
         self.page.goto(f"{self.address}/_stcore/health")
+        self.page.evaluate("localStorage.clear(), sessionStorage.clear()")
         self.page.context.clear_cookies()
+        self.page.context.clear_permissions()
         chromium = self.page.context.new_cdp_session(self.page)
         chromium.send("Page.resetNavigationHistory")  # of more than 50 pages it would forget the first ones
         chromium.detach()
@@ -141,14 +148,13 @@ def visit(browser: Browser, tabs: list[Page], visited: set[str]) -> Iterator[Cal
         page.set_viewport_size({"width": width, "height": 900})
         page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
         page.mouse.move(0, 0)
-        visits.append(Visit(page, address))
+        visits.append(Visit(page, address, tabs))
         visited.add(address)
         return visits[-1].open(path)
 
     yield visit
     for visitor in visits:
         visitor.leave()
-        tabs.append(visitor.page)
 
 
 def see(page: Page, words: str, exact: bool = False) -> None:

@@ -80,6 +80,7 @@ def test_a_head_chosen_in_the_grid_is_in_the_link_and_opens_for_someone_else(app
     expect(name).not_to_have_text(before)
     first.page.wait_for_function("(old) => location.href !== old", arg=link)
     link, after = first.page.url, name.inner_text()
+    first.leave()
     second = visit(app, link.removeprefix(app))
     expect(second.page.locator(".st-key-attention .head .name")).to_have_text(after)
     assert first.problems == second.problems == []
@@ -188,7 +189,9 @@ def test_a_click_locks_a_cell_and_cutting_it_changes_the_prediction_and_the_link
     see(page, "4 of 5 are right instead of 5")
     expect(page.locator(".st-key-chips")).to_contain_text("0 may not look at 4")
     page.wait_for_function("() => location.search.includes('cut')")
-    other = visit(app, page.url.removeprefix(app))  # a fresh browser
+    link = page.url
+    visitor.leave()
+    other = visit(app, link.removeprefix(app))  # as good as a fresh browser
     see(other.page, "4 of 5 are right instead of 5")
     expect(other.page.locator(".st-key-attention")).to_contain_text("locked")
     expect(

@@ -99,7 +99,9 @@ def test_a_deep_link_restores_step_panel_players_and_mode(app: str, visit: Visit
     see(page, "What the stream would say if it stopped there")
     expect(page.locator(".sr .lane .dot")).to_have_count(3)
     in_link(page, "pair", "AC")
-    other = visit(app, page.url.removeprefix(app), "dark")
+    link = page.url
+    visitor.leave()
+    other = visit(app, link.removeprefix(app), "dark")
     at(other.page, 4)
     in_link(other.page, "mode", "forced")
     see(other.page, "What the stream would say if it stopped there")

@@ -9,7 +9,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, FrameLocator, Page, expect
+from playwright.sync_api import FrameLocator, Page, expect
 
 from tests.browser.conftest import Visit
 
@@ -58,9 +58,10 @@ def fits_when_small(slide: Page, frame: FrameLocator) -> None:
 
 
 def test_the_copied_iframe_shows_the_picture_alone_in_a_page_of_somebody_else(
-    app: str, visit: Callable[..., Visit], browser: Browser, slides: str, tmp_path: Path
+    app: str, visit: Callable[..., Visit], slides: str, tmp_path: Path
 ) -> None:
-    page = visit(app, LINK).page
+    visitor = visit(app, LINK)
+    page = visitor.page
     page.wait_for_function("location.search.includes('panel=')")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy as iframe").focus()
@@ -73,64 +74,62 @@ def test_the_copied_iframe_shows_the_picture_alone_in_a_page_of_somebody_else(
     assert "panel=" not in copied  # nobody asked for the one that is shown anyway
 
     (tmp_path / "slide.html").write_text(f"<!doctype html><body style='margin: 0'>{copied}")
-    context = browser.new_context(viewport={"width": 1300, "height": 740})
-    try:
-        slide = context.new_page()
-        slide.goto(f"{slides}/slide.html")
-        frame = slide.frame_locator("iframe")
-        expect(frame.locator(".av .head .name")).to_have_text("layer 3 · head 2")
-        expect(frame.locator(".st-key-chip_mask")).to_be_visible()
-        for hidden in ("stSidebar", "stHeading", "stDataFrame"):
-            expect(frame.get_by_test_id(hidden).filter(visible=True)).to_have_count(0)
-        fits(slide, frame)
-        frame.locator(".av .grid .base").focus()
-        slide.keyboard.press("]")
-        expect(frame.locator(".av .head .name")).to_have_text("layer 3 · head 3")
-        frame.locator(".st-key-chip_mask button").click()  # what is changed can be taken back there
-        expect(frame.locator(".st-key-chip_mask")).to_have_count(0)
+    visitor.forget()
+    slide = page
+    slide.set_viewport_size({"width": 1300, "height": 740})
+    slide.goto(f"{slides}/slide.html")
+    frame = slide.frame_locator("iframe")
+    expect(frame.locator(".av .head .name")).to_have_text("layer 3 · head 2")
+    expect(frame.locator(".st-key-chip_mask")).to_be_visible()
+    for hidden in ("stSidebar", "stHeading", "stDataFrame"):
+        expect(frame.get_by_test_id(hidden).filter(visible=True)).to_have_count(0)
+    fits(slide, frame)
+    frame.locator(".av .grid .base").focus()
+    slide.keyboard.press("]")
+    expect(frame.locator(".av .head .name")).to_have_text("layer 3 · head 3")
+    frame.locator(".st-key-chip_mask button").click()  # what is changed can be taken back there
+    expect(frame.locator(".st-key-chip_mask")).to_have_count(0)
 
-        show = "src => { document.querySelector('iframe').src = src }"
-        slide.evaluate(show, f"{app}/compare?embed=true&embed_options=dark_theme")
-        frame.get_by_role("button", name="Play").click()
-        expect(frame.get_by_role("button", name="Pause")).to_be_visible()
+    show = "src => { document.querySelector('iframe').src = src }"
+    slide.evaluate(show, f"{app}/compare?embed=true&embed_options=dark_theme")
+    frame.get_by_role("button", name="Play").click()
+    expect(frame.get_by_role("button", name="Pause")).to_be_visible()
+    fits(slide, frame)
+    fits_when_small(slide, frame)
+    expect(frame.get_by_test_id("stApp")).to_have_css("background-color", "rgb(16, 20, 28)")
+    players = "&".join(f"{letter}=reverse-decoder~temperature-3~seed-{seed}" for seed, letter in enumerate("abcd"))
+    slide.evaluate(show, f"{app}/compare?embed=true&mode=forced&step=2&input={LONG}&{players}")
+    expect(frame.locator(".sr .lane .dot")).to_have_count(4)
+    expect(frame.locator(".sr .numbersnow td", has_text="C ‖ D")).to_be_visible()
+    expect(frame.locator(".sr .top .row")).to_have_count(4)
+    fits(slide, frame)
+    fits_when_small(slide, frame)
+    slide.evaluate(show, f"{app}/first_principles?embed=true&step=qkv")
+    expect(frame.get_by_text("each by its value")).to_be_visible()
+    expect(frame.get_by_test_id("stVegaLiteChart").filter(visible=True)).to_have_count(6)
+    fits(slide, frame)
+    frame.get_by_text("3 Scale").click()
+    expect(frame.get_by_text("Gradient of the softmax")).to_be_visible()
+    expect(frame.get_by_test_id("stVegaLiteChart").filter(visible=True)).to_have_count(3)
+    fits(slide, frame)
+    fits_when_small(slide, frame)
+    for step, below in (("4 Mask", "ways"), ("5 Heads", "costs")):
+        frame.get_by_text(step).click()
+        also = frame.locator(f".st-key-picture_also_{below}")
+        expect(also.get_by_test_id("stVegaLiteChart").first).to_be_attached()
+        expect(also).to_be_hidden()
         fits(slide, frame)
         fits_when_small(slide, frame)
-        expect(frame.get_by_test_id("stApp")).to_have_css("background-color", "rgb(16, 20, 28)")
-        players = "&".join(f"{letter}=reverse-decoder~temperature-3~seed-{seed}" for seed, letter in enumerate("abcd"))
-        slide.evaluate(show, f"{app}/compare?embed=true&mode=forced&step=2&input={LONG}&{players}")
-        expect(frame.locator(".sr .lane .dot")).to_have_count(4)
-        expect(frame.locator(".sr .numbersnow td", has_text="C ‖ D")).to_be_visible()
-        expect(frame.locator(".sr .top .row")).to_have_count(4)
-        fits(slide, frame)
-        fits_when_small(slide, frame)
-        slide.evaluate(show, f"{app}/first_principles?embed=true&step=qkv")
-        expect(frame.get_by_text("each by its value")).to_be_visible()
-        expect(frame.get_by_test_id("stVegaLiteChart").filter(visible=True)).to_have_count(6)
-        fits(slide, frame)
-        frame.get_by_text("3 Scale").click()
-        expect(frame.get_by_text("Gradient of the softmax")).to_be_visible()
-        expect(frame.get_by_test_id("stVegaLiteChart").filter(visible=True)).to_have_count(3)
-        fits(slide, frame)
-        fits_when_small(slide, frame)
-        for step, below in (("4 Mask", "ways"), ("5 Heads", "costs")):
-            frame.get_by_text(step).click()
-            also = frame.locator(f".st-key-picture_also_{below}")
-            expect(also.get_by_test_id("stVegaLiteChart").first).to_be_attached()
-            expect(also).to_be_hidden()
-            fits(slide, frame)
-            fits_when_small(slide, frame)
-        frame.get_by_text("6 Position").click()
-        expect(frame.get_by_test_id("stMetric")).to_be_visible()
-        fits(slide, frame)
-        fits_when_small(slide, frame)
-        frame.get_by_text("5 Heads").click()
-        slide.evaluate("document.querySelector('iframe').height = 1000")
-        expect(also).to_be_visible()  # a frame that is high enough has it
-        slide.evaluate("document.querySelector('iframe').height = 720")
-        slide.evaluate(show, f"{app}/?embed=true&model=reverse")
-        frame.locator(".st-key-diagram").get_by_text("Self-attention").first.click()
-        expect(frame.locator(".av .head .name")).to_be_visible()
-        expect(frame.get_by_test_id("stSidebar").filter(visible=True)).to_have_count(0)
-        assert slide.url == f"{slides}/slide.html"
-    finally:
-        context.close()
+    frame.get_by_text("6 Position").click()
+    expect(frame.get_by_test_id("stMetric")).to_be_visible()
+    fits(slide, frame)
+    fits_when_small(slide, frame)
+    frame.get_by_text("5 Heads").click()
+    slide.evaluate("document.querySelector('iframe').height = 1000")
+    expect(also).to_be_visible()  # a frame that is high enough has it
+    slide.evaluate("document.querySelector('iframe').height = 720")
+    slide.evaluate(show, f"{app}/?embed=true&model=reverse")
+    frame.locator(".st-key-diagram").get_by_text("Self-attention").first.click()
+    expect(frame.locator(".av .head .name")).to_be_visible()
+    expect(frame.get_by_test_id("stSidebar").filter(visible=True)).to_have_count(0)
+    assert slide.url == f"{slides}/slide.html"

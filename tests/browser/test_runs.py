@@ -66,10 +66,12 @@ def test_ticking_a_row_lays_its_curve_over_and_the_link_brings_it_to_others(
     see(page, "2 runs · they differ in 1 setting")
     see(page, "The two differ in one setting only")
     until(lambda: curve(page).screenshot() != before, page)
-    other = visit(app, page.url.removeprefix(app), "dark")
-    see(other.page, "2 chosen")
+    link = page.url
     tick(page, 1)
     chosen(page, [two])
+    visitor.leave()
+    other = visit(app, link.removeprefix(app), "dark")
+    see(other.page, "2 chosen")
     assert visitor.problems == other.problems == []
 
 

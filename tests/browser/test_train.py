@@ -88,13 +88,15 @@ def test_a_film_is_played_and_scrubbed_without_the_server_and_its_link_opens_the
     link = re.compile(rf"step={first_step}$")
     expect(page).to_have_url(link)
     see(page, f"Fork from step {first_step}")
-    other = visit(app, page.url.removeprefix(app))
-    expect(other.page.locator(".tp .step")).to_have_text(f"step {first_step} of 300")
+    shared = page.url
     page.locator(".tp").get_by_text("4×").click()
     page.locator(".tp .play").click()
     expect(page.locator(".tp .play")).to_have_text("❚❚ Pause")
     expect(page.locator(".tp .step")).to_have_text("step 300 of 300")
     assert picture(page) == last
+    finished.leave()
+    other = visit(app, shared.removeprefix(app))
+    expect(other.page.locator(".tp .step")).to_have_text(f"step {first_step} of 300")
     assert finished.problems == other.problems == []
 
 
@@ -167,7 +169,9 @@ def test_the_player_fits_a_frame_and_its_figure_says_what_it_says(app: str, visi
     assert len(shown) > 5
     assert not Counter(shown) - Counter(downloaded_figure(page))
     page.keyboard.press("Escape")
-    framed = visit(app, f"{page.url.removeprefix(app)}&embed=true").page
+    link = page.url
+    finished.leave()
+    framed = visit(app, f"{link.removeprefix(app)}&embed=true").page
     expect(framed.locator(".tp .step")).to_be_visible()
     for wide, tall in ((960, 540), (1280, 720)):  # both sides change, as those of a slide do
         framed.set_viewport_size({"width": wide, "height": tall})
