@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+NARROW = 16
+"""Keys: PyTorch's softmax takes its vectors along a row, and where a row fills none of them it is six times as slow."""
 IN_CACHE = 1 << 18
 """Numbers that stay in a processor's cache from one operation to the next: 1 MB."""
 
@@ -74,7 +76,7 @@ class Kernel(torch.autograd.Function):
         for head, s in enumerate(scores):
             plus = s if added is None else added.expand(n_batch, n_heads, n_query, n_key)[:, head]
             torch.baddbmm(plus, q[:, head], k[:, head].mT, beta=0 if added is None else 1, alpha=scale, out=s)
-        pattern = scores.softmax(dim=-1)
+        pattern = _softmax(scores)
         ctx.save_for_backward(q, k, v, pattern)
         ctx.scale, ctx.shape = scale, None if added is None else added.shape
         return _heads(q, v.shape[-1], lambda head, z: torch.bmm(pattern[head], v[:, head], out=z))
@@ -87,7 +89,7 @@ class Kernel(torch.autograd.Function):
         of_pattern = torch.empty_like(pattern)
         for head, out in enumerate(of_pattern):
             torch.bmm(gradient[:, head], v[:, head].mT, out=out)
-        of_scores = torch.ops.aten._softmax_backward_data(of_pattern, pattern, -1, pattern.dtype)
+        of_scores = _softmax_backward(of_pattern, pattern)
 
         def scaled(a: Tensor, b: Tensor, out: Tensor) -> None:
             torch.baddbmm(out, a, b, beta=0, alpha=scale, out=out)
@@ -159,6 +161,23 @@ class LayerNorm(torch.autograd.Function):
         )
         of_gain = _by_model(normal, gain).mul_(gradient).sum(dim=1)  # in place: nobody reads it again
         return of_x, of_gain, gradient.sum(dim=1), None
+
+
+def _softmax(scores: Tensor) -> Tensor:
+    """Along rows; `scores` may be overwritten."""
+    if scores.is_cuda or scores.shape[-1] >= NARROW:
+        return scores.softmax(dim=-1)
+    weights = scores.sub_(scores.amax(dim=-1, keepdim=True)).exp_()
+    return weights.div_((weights @ weights.new_ones(weights.shape[-1]))[..., None])
+
+
+def _softmax_backward(gradient: Tensor, pattern: Tensor) -> Tensor:
+    """p (g − Σ p g)"""
+    if pattern.is_cuda or pattern.shape[-1] >= NARROW:
+        return torch.ops.aten._softmax_backward_data(gradient, pattern, -1, pattern.dtype)
+    shares = gradient * pattern
+    sums = (shares @ shares.new_ones(shares.shape[-1]))[..., None]
+    return shares.addcmul_(pattern, sums, value=-1)
 
 
 def _heads(like: Tensor, width: int, multiply: Callable[[int, Tensor], object]) -> Tensor:
