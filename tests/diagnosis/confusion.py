@@ -45,8 +45,10 @@ NOT_AFTER_TRAINING = (
 the loop has stopped at a NaN with all weights NaN already ("not-finite")."""
 
 
-def fresh(name: str) -> xformer.Transformer:
-    return xformer.Transformer(PRESETS[name].model, torch.Generator().manual_seed(1)).eval()
+def fresh(name: str, most_layers: int | None = None) -> xformer.Transformer:
+    config = PRESETS[name].model
+    config = config.replace(n_layers=min(config.n_layers, most_layers or config.n_layers))
+    return xformer.Transformer(config, torch.Generator().manual_seed(1)).eval()
 
 
 @cache
