@@ -17,8 +17,8 @@ from tests.viz.drawn_file import words
 
 PATIENCE = 120_000
 """Milliseconds for anything that a test waits for: a busy machine takes its time, and only a test that fails waits so long."""
-ONE_THREAD = "--js-flags=--single-threaded"
-"""Chromium's too: it compiles and collects garbage where it runs a page, for its other threads are those of other tests."""
+SHORT_LIVED = "--js-flags=--single-threaded --no-turbofan"
+"""Chromium's too: no page is open for long enough to be worth compiling well, nor the threads that do it beside the page."""
 expect.set_options(timeout=PATIENCE)
 
 
@@ -45,7 +45,7 @@ def browser() -> Iterator[Browser]:
             pytest.fail(reason)
         pytest.skip(reason)
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=executable, args=[*ARGUMENTS, ONE_THREAD])
+        chromium = playwright.chromium.launch(executable_path=executable, args=[*ARGUMENTS, SHORT_LIVED])
         yield chromium
         chromium.close()
 

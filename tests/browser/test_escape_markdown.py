@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pytest
 from playwright.sync_api import Browser
 
 from pages.shared.escape_markdown import WORD_JOINER
 from tests.browser.cases import TYPED
+from tests.browser.conftest import Visit
 from tests.browser.serving import launch, stop
 
 MADE_OF_IT = (
@@ -17,20 +20,21 @@ READ = f"""(box) => [...box.querySelectorAll('[data-testid=stMarkdownContainer]'
     (text) => [text.textContent, text.querySelectorAll('{MADE_OF_IT}').length])"""
 
 
+@pytest.fixture
+def literal(browser: Browser) -> Iterator[str]:
+    server, address = launch(("-m", "streamlit", "run", "tests/browser/apps/literal_app.py"))
+    yield address
+    stop(server)
+
+
 @pytest.mark.browser
 @pytest.mark.xdist_group("browser")
-def test_typed_words_come_out_as_typed(browser: Browser) -> None:
-    server, address = launch(("-m", "streamlit", "run", "tests/browser/apps/literal_app.py"))
-    page = browser.new_page()
-    try:
-        page.goto(address)
-        page.wait_for_selector(f".st-key-button{len(TYPED) - 1} button", timeout=60_000)
-        for index, text in enumerate(TYPED):
-            shown = page.locator(f".st-key-typed{index}").evaluate(READ)
-            assert len(shown) == 3
-            for words, made in shown:
-                assert words.replace(WORD_JOINER, "").split() == text.split(), text
-                assert made == 0, text
-    finally:
-        page.close()
-        stop(server)
+def test_typed_words_come_out_as_typed(literal: str, visit: Callable[..., Visit]) -> None:
+    page = visit(literal).page
+    page.wait_for_selector(f".st-key-button{len(TYPED) - 1} button")
+    for index, text in enumerate(TYPED):
+        shown = page.locator(f".st-key-typed{index}").evaluate(READ)
+        assert len(shown) == 3
+        for words, made in shown:
+            assert words.replace(WORD_JOINER, "").split() == text.split(), text
+            assert made == 0, text

@@ -5,6 +5,7 @@ import streamlit as st
 from pages.shared.escape_markdown import escape_markdown
 from tests.browser.cases import TYPED
 
+st.title("What people type")
 for index, text in enumerate(TYPED):
     with st.container(key=f"typed{index}"):
         st.markdown(escape_markdown(text))
