@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from streamlit.components.v2 import manifest_scanner
-from streamlit.testing.v1 import AppTest, local_script_runner
+from streamlit.testing.v1 import AppTest, app_test, local_script_runner
 from streamlit.util import calc_hash
 
 from pages.shared import run_store
@@ -25,12 +25,13 @@ altair_classes.make_once()
 def _once_for_all() -> Iterator[None]:
     """What each `AppTest` would do again, or leave behind.
 
-    What every installed package says of itself takes longer to read than most screens take to run, and each would compile
-    every screen anew. And a reconciler would outlive its test, and start for good what later tests, or the runs of this
-    machine, have in their queue.
+    What every installed package says of itself takes longer to read than most screens take to run; each would compile every
+    screen anew, and each run build a server that is none, attribute by attribute. And a reconciler would outlive its test, and
+    start for good what later tests, or the runs of this machine, have in their queue.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(manifest_scanner, "scan_component_manifests", cache(manifest_scanner.scan_component_manifests))
+        patch.setattr(app_test, "MagicMock", cache(app_test.MagicMock))
         patch.setattr(local_script_runner, "ScriptCache", cache(local_script_runner.ScriptCache))
         patch.setattr(run_store, "start_reconciler", lambda: None)
         yield
