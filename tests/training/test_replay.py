@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -92,6 +94,14 @@ def test_what_is_the_same_each_time_is_not_done_again() -> None:
 def test_what_would_be_something_else_next_time_is_refused(compute: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(UnrepeatableError):
         Recording(lambda: [compute(torch.randn(3))])
+
+
+def test_no_compiler_is_imported_for_it() -> None:
+    code = (
+        "import sys, torch; from xformer.training.recording import Recording; from xformer.training.replay import Replay; "
+        "x = torch.ones(3); Replay(Recording(lambda: [x.exp() + 1]))(); print('torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

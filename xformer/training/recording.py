@@ -90,6 +90,13 @@ class Recording:
             taken = [one for one in taken if last[one[2]] > number]
         return offsets, size
 
+    def free(self) -> None:
+        """Give back what passing storage held: only its shapes are known from now on."""
+        for call in self.calls:
+            for one in call.made:
+                if place_of(one) in self.passing:
+                    one.untyped_storage().resize_(0)
+
 
 class _Recorder(TorchDispatchMode):
     """Writes down each operation that is done while it is entered, those of a backward pass too."""
@@ -97,6 +104,11 @@ class _Recorder(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[Call] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: saying so to a compiler that nobody uses would import it, a second and 80 MB."""
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if UNREPEATABLE & set(func.tags):

@@ -20,12 +20,13 @@ COPIES = {torch.ops.aten.clone.default, torch.ops.aten._to_copy.default}
 
 
 class Replay:
-    """A recording as operations to do again, in `memory` that may be shared with others that are not repeated meanwhile."""
+    """A recording, which it uses up, as operations to do again; others that are not repeated meanwhile may share `memory`."""
 
     def __init__(self, recording: Recording, memory: torch.UntypedStorage | None = None) -> None:
         self.results = recording.results
         """Where each repetition leaves them."""
         offsets, size = recording.layout()
+        recording.free()
         self.memory = torch.UntypedStorage(size) if memory is None or memory.nbytes() < size else memory
 
         def placed(tensor: Tensor) -> Tensor:

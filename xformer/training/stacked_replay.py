@@ -33,7 +33,9 @@ class StackedReplay:
         flat: Float[Tensor, "model n"],
         gradient: Float[Tensor, "model n"],
         batch: StackedBatch,
+        memory: torch.UntypedStorage | None = None,
     ) -> None:
+        """`memory` is that of another shape, which is not repeated meanwhile: where it is large enough it is used too."""
         self.batch = batch.map(torch.clone)
 
         def recorded(some: slice) -> Recording:
@@ -46,8 +48,9 @@ class StackedReplay:
         ends = [len(runs) * number // n_parts for number in range(n_parts + 1)]
         self.replays: list[Replay] = []
         for first, after in pairwise(ends):
-            memory = self.replays[-1].memory if self.replays else None
             self.replays.append(Replay(recorded(slice(first, after)), memory))
+            memory = self.replays[-1].memory
+        self.memory = memory
 
     def find(self, batch: StackedBatch) -> tuple[Float[Tensor, " model"], Float[Tensor, " model"]]:
         """Leave each model's gradient in its row; returns the losses, and the norms before clipping."""

@@ -79,7 +79,9 @@ class StackedStep:
         if self.gradient.device.type != "cpu":
             return self.whole.find(batch)
         if batch.shape not in self.replays:
-            self.replays[batch.shape] = StackedReplay(self.runs, self.skeleton, self.flat, self.gradient, batch)
+            given = (self.runs, self.skeleton, self.flat, self.gradient)
+            self.replays[batch.shape] = StackedReplay(*given, batch, self.memory)
+            self.memory = self.replays[batch.shape].memory
         return self.replays[batch.shape].find(batch)
 
     def _stack(self) -> None:
@@ -89,6 +91,7 @@ class StackedStep:
         self.ahead: list[StackedBatch] = []
         """What the next steps read, the last of them first: put together once for many steps."""
         self.whole = StackedPart(self.runs, self.skeleton, self.flat, self.gradient)
+        self.memory: torch.UntypedStorage | None = None
         self.replays: dict[object, StackedReplay] = {}
         """What finds the gradients on a CPU, by the shape of the batch."""
         for run, row, gradient in zip(self.runs, self.flat, self.gradient, strict=True):
