@@ -56,6 +56,7 @@ def chosen(page: Page, runs: list[str]) -> None:
 def test_ticking_a_row_lays_its_curve_over_and_the_link_brings_it_to_others(
     store: RunStore, app: str, visit: Visiting
 ) -> None:
+    add(store, "older", last=2.0)  # who comes without a link has this one chosen too
     one, two = add(store, "one", last=0.5, peak_lr=1e-4), add(store, "two", last=1.0)
     visitor = visit(app, f"/runs?runs={one}", "dark")
     page = visitor.page
@@ -63,7 +64,7 @@ def test_ticking_a_row_lays_its_curve_over_and_the_link_brings_it_to_others(
     before = drawn(curve(page))
     tick(page, 0)
     chosen(page, [one, two])
-    see(page, "2 runs · they differ in 1 setting")
+    see(page, "3 runs · they differ in 1 setting")
     see(page, "The two differ in one setting only")
     until(lambda: curve(page).screenshot() != before, page)
     link = page.url
