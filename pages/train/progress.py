@@ -19,6 +19,7 @@ from xformer.training.snapshots import snapshot_steps
 TICK = 0.4
 """Seconds between two looks while a run is young, which is when its figures change most."""
 LATER = 1.2
+"""And later, or while it is paused: only somebody else could have it go on."""
 YOUNG = 30.0
 """So many seconds of training long."""
 
@@ -28,7 +29,7 @@ def progress(entry: Entry, settings: Preset, who: str, rests_at: int | None) -> 
 
     `rests_at` is the step where the player rests: what an earlier one is looked at for is said of that step.
     """
-    tick = TICK if entry.seconds < YOUNG else LATER
+    tick = TICK if entry.seconds < YOUNG and entry.state != "paused" else LATER
     fragment = st.fragment(run_every=tick if entry.state in GOES_ON else None, key="train_progress")
     fragment(_progress)(entry.id, settings, who, rests_at, entry.state, _has_picture(entry.id))
 
