@@ -11,18 +11,15 @@ cold      server start to the first painted map, and what a second visitor waits
 from __future__ import annotations
 
 import itertools
-import shutil
 import statistics
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
+from benchmarks.chromium import chromium, server
 from benchmarks.measure import Machine, options, show
-from tests.browser.serving import ARGUMENTS, launch, stop
 
 # Resolves with the milliseconds from the click until the watched words have changed and their frame has been drawn.
 CLICK = """([target, watched]) => new Promise((done, fail) => {
@@ -56,17 +53,12 @@ HOVER = """(canvas) => new Promise((done) => {
 def main() -> None:
     arguments = options(__doc__, rounds=20)
     machine = Machine.start(arguments.threads)
-    executable = shutil.which("chromium")
-    if executable is None:
-        sys.exit("This benchmark needs chromium on the PATH.")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=ARGUMENTS)
+    with chromium() as browser:
         tables = {
             "grid": list(grid(browser)),
             "toggles": list(toggles(browser, arguments.rounds)),
             "cold": cold(browser),
         }
-        browser.close()
     for name, rows in tables.items():
         show(name, machine, rows, [], arguments)
 
@@ -161,16 +153,6 @@ def cold(browser: Browser) -> list[dict[str, Any]]:
         {"part": "first visitor, who comes as soon as the server answers: link to painted map", "s": waits[0]},
         {"part": "second visitor: link to painted map", "s": waits[1]},
     ]
-
-
-@contextmanager
-def server(*script: str) -> Iterator[str]:
-    """A Streamlit server while the block runs; its address."""
-    process, address = launch(script)
-    try:
-        yield address
-    finally:
-        stop(process)
 
 
 if __name__ == "__main__":

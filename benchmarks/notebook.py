@@ -15,7 +15,6 @@ have room. cdnjs has jQuery 2.0.0, npm only 2.1.4, which does the same here.
 
 from __future__ import annotations
 
-import shutil
 import statistics
 import sys
 import tempfile
@@ -26,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from playwright.sync_api import Browser, Error, Route, sync_playwright
+from playwright.sync_api import Browser, Error, Route
 
 import xformer
+from benchmarks.chromium import chromium
 from benchmarks.measure import Machine, options, show
-from tests.browser.serving import ARGUMENTS
 
 HOW_TO_GET_IT = (
     "BertViz is not here, so only ours was measured: pip install --no-deps --target PEER bertviz && npm install --prefix PEER "
@@ -60,16 +59,11 @@ def main() -> None:
     attention, tokens = list(scores.softmax(dim=-1)), [f"token{position}" for position in range(n)]
     views: list[View] = [("xformer.attention_view", OURS, lambda: xformer.attention_view(attention, tokens).html())]
     views += bertviz_views(arguments.peer, attention, tokens)
-    executable = shutil.which("chromium")
-    if executable is None:
-        sys.exit("This benchmark needs chromium on the PATH.")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=ARGUMENTS)
+    with chromium() as browser:
         trials = [Trial(*view) for view in views]
         for _ in range(arguments.rounds):
             for trial in trials:
                 trial.take(browser, arguments.peer, arguments.limit)
-        browser.close()
     rows = [trial.row() for trial in trials]
     for row in rows:
         row |= {

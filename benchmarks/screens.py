@@ -11,18 +11,15 @@ A page of Streamlit with nothing on it is the peer of the two last ones, and tak
 
 from __future__ import annotations
 
-import shutil
 import statistics
-import sys
 from collections import defaultdict
 from typing import Any
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
-from benchmarks.browser import server
+from benchmarks.chromium import chromium, server
 from benchmarks.measure import Machine, options, show
 from pages.shared.screens import screens
-from tests.browser.serving import ARGUMENTS
 
 # Keeps the time of the latest change of the page, once there is a title.
 LAST_CHANGE = """new MutationObserver(() => {
@@ -43,13 +40,8 @@ SLOWEST = "the slowest of Explore"
 def main() -> None:
     arguments = options(__doc__, rounds=5)
     machine = Machine.start(arguments.threads)
-    executable = shutil.which("chromium")
-    if executable is None:
-        sys.exit("This benchmark needs chromium on the PATH.")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=ARGUMENTS)
+    with chromium() as browser:
         rows = measured(browser, arguments.rounds)
-        browser.close()
     show("screens", machine, rows, [], arguments)
 
 

@@ -13,23 +13,21 @@ newcomer   seconds from opening the Train screen to the first report of 100 % ex
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
-from benchmarks.browser import click, server
+from benchmarks.browser import click
+from benchmarks.chromium import chromium, server
 from benchmarks.measure import Machine, options, show
-from tests.browser.serving import ARGUMENTS
 from xformer.presets import Preset, preset
 from xformer.training import dispatch, jobs
 from xformer.training.run_store import RunStore
@@ -44,13 +42,8 @@ WATCH_SECONDS = 3.0
 def main() -> None:
     arguments = options(__doc__, rounds=40)
     machine = Machine.start(arguments.threads)
-    executable = shutil.which("chromium")
-    if executable is None:
-        sys.exit("This benchmark needs chromium on the PATH.")
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, chromium() as browser:
         os.environ["XFORMER_RUNS"] = folder
-        browser = stack.enter_context(sync_playwright()).chromium.launch(executable_path=executable, args=ARGUMENTS)
         store = RunStore(folder)
         tables = {
             "newcomer": newcomer(browser, store),
@@ -60,7 +53,6 @@ def main() -> None:
         for entry in store.entries():
             jobs.stop(store, entry.id)
         time.sleep(2.0)
-        browser.close()
     for name, rows in tables.items():
         show(name, machine, rows, [], arguments)
 
