@@ -17,7 +17,6 @@ from xformer.training import stacked_replay
 from xformer.training.loop import Run
 from xformer.training.recording import Recording, UnrepeatableError
 from xformer.training.replay import Replay
-from xformer.training.stacked_part import StackedPart
 from xformer.training.stacked_replay import StackedReplay
 from xformer.training.stacked_step import StackedStep
 from xformer.training.train_many import sweep
@@ -112,9 +111,8 @@ def test_a_repeated_step_of_a_stack_is_the_step(
     monkeypatch.setattr(stacked_replay, "AT_ONCE", at_once)
     presets = sweep(tiny_preset(architecture, clip_norm=0.5), seed=[0, 1, 2])
     stack = StackedStep([Run(one, Task(one.task), torch.device("cpu"), None) for one in presets])
-    given = (stack.skeleton, stack.flat, stack.gradient)
     first, second = stack.batch(), stack.batch()
-    replay = StackedReplay(stack.runs, *given, first)
+    replay = StackedReplay(stack.whole, first)
     assert len(replay.replays) == (3 if at_once == 1 else 1)
     with torch.no_grad():
         stack.flat.mul_(1.25)
@@ -124,8 +122,7 @@ def test_a_repeated_step_of_a_stack_is_the_step(
         gradient = stack.gradient.clone()
         for start in range(0, 3, n):
             some = slice(start, start + n)
-            part = StackedPart(stack.runs[some], stack.skeleton, stack.flat[some], stack.gradient[some])
-            expected = part.find(batch.map(lambda rows, some=some: rows[some]))
+            expected = stack.whole[some].find(batch.map(lambda rows, some=some: rows[some]))
             assert torch.equal(losses[some], expected[0])
             assert torch.equal(norms[some], expected[1])
         assert torch.equal(gradient, stack.gradient)

@@ -24,7 +24,7 @@ class StackedPart:
         flat: Float[Tensor, "model n"],
         gradient: Float[Tensor, "model n"],
     ) -> None:
-        self.skeleton, self.gradient = skeleton, gradient
+        self.runs, self.skeleton, self.flat, self.gradient = runs, skeleton, flat, gradient
         self.parameters: dict[str, Tensor] = {}
         self.gradients: list[Tensor] = []
         for name, p in runs[0].model.named_parameters():
@@ -33,11 +33,17 @@ class StackedPart:
             self.gradients.append(gradient[:, where].unflatten(1, p.shape))
         self.limits = gradient.new_tensor([run.config.clip_norm or float("inf") for run in runs])  # [model]
 
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __getitem__(self, some: slice) -> StackedPart:
+        return StackedPart(self.runs[some], self.skeleton, self.flat[some], self.gradient[some])
+
     def find(self, batch: StackedBatch) -> tuple[Float[Tensor, " model"], Float[Tensor, " model"]]:
         """Leave each model's gradient in its row, clipped to its own limit; returns its loss, and the norm before clipping."""
         take_over(self.skeleton, self.parameters)
         arguments, layouts = batch.arguments()
-        losses = batch.losses(self.skeleton(*arguments, **layouts).unflatten(0, (len(self.gradient), -1)))
+        losses = batch.losses(self.skeleton(*arguments, **layouts).unflatten(0, (len(self), -1)))
         found = torch.autograd.grad(losses.sum(), list(self.parameters.values()))
         torch._foreach_copy_(self.gradients, found)  # pyright: ignore[reportPrivateImportUsage]
         norms = self.gradient.norm(dim=1)  # [model]

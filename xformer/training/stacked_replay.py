@@ -5,15 +5,12 @@ Where the intermediate results of all models are larger than a processor's cache
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.model import Transformer
-from xformer.training.loop import Run
 from xformer.training.recording import Recording
 from xformer.training.replay import Replay
 from xformer.training.stacked_batch import StackedBatch
@@ -26,26 +23,18 @@ AT_ONCE = 1 << 25
 class StackedReplay:
     """What `StackedPart.find` does, for a whole stack; it has storage of its own for the batches."""
 
-    def __init__(
-        self,
-        runs: Sequence[Run],
-        skeleton: Transformer,
-        flat: Float[Tensor, "model n"],
-        gradient: Float[Tensor, "model n"],
-        batch: StackedBatch,
-        memory: torch.UntypedStorage | None = None,
-    ) -> None:
+    def __init__(self, whole: StackedPart, batch: StackedBatch, memory: torch.UntypedStorage | None = None) -> None:
         """`memory` is that of another shape, which is not repeated meanwhile: where it is large enough it is used too."""
         self.batch = batch.map(torch.clone)
 
         def recorded(some: slice) -> Recording:
-            part = StackedPart(runs[some], skeleton, flat[some], gradient[some])
+            part = whole[some]
             read = self.batch.map(lambda rows: rows[some])
             return Recording(lambda: part.find(read))
 
         _, size_of_one = recorded(slice(0, 1)).layout()
-        n_parts = min(len(runs), -(-len(runs) * size_of_one // AT_ONCE))
-        ends = [len(runs) * number // n_parts for number in range(n_parts + 1)]
+        n_parts = min(len(whole), -(-len(whole) * size_of_one // AT_ONCE))
+        ends = [len(whole) * number // n_parts for number in range(n_parts + 1)]
         self.replays: list[Replay] = []
         for first, after in pairwise(ends):
             self.replays.append(Replay(recorded(slice(first, after)), memory))

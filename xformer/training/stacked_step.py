@@ -79,8 +79,7 @@ class StackedStep:
         if self.gradient.device.type != "cpu":
             return self.whole.find(batch)
         if batch.shape not in self.replays:
-            given = (self.runs, self.skeleton, self.flat, self.gradient)
-            self.replays[batch.shape] = StackedReplay(*given, batch, self.memory)
+            self.replays[batch.shape] = StackedReplay(self.whole, batch, self.memory)
             self.memory = self.replays[batch.shape].memory
         return self.replays[batch.shape].find(batch)
 
