@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.workers import by_group, is_for, waiting_first
+from xformer.quick_imports import quick_imports
 
 GRAMMAR = "rfc3987_syntax"
 
@@ -19,8 +20,8 @@ sys.dont_write_bytecode = False  # else each worker, and each process that a tes
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Until the first test begins, no garbage is looked for, and Altair does without what JupyterLab brings, which takes it longest.
-gc.disable()
-sys.modules[GRAMMAR] = None  # type: ignore[assignment]
+_starting = ExitStack()
+_starting.enter_context(quick_imports(GRAMMAR))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,10 +48,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
     """What is imported by now stays: Streamlit has garbage looked for after every run of a script, in all that there is."""
-    if sys.modules.get(GRAMMAR, sys) is None:
-        del sys.modules[GRAMMAR]
-    gc.freeze()
-    gc.enable()
+    _starting.close()
 
 
 @pytest.fixture(scope="session", autouse=True)
