@@ -1,6 +1,7 @@
 """A training step of many models at once against each on its own: the time of a model and step in stacks of several sizes.
 
-Every variant makes whole steps, data included; a stack of n is compared with one model that takes n steps in the same turn.
+Every variant makes whole steps, data included; a stack of n is compared with one model that takes n steps in the same turn: as
+it is trained, which repeats recorded operations as a stack does, and each anew through autograd, as every step once was.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from xformer.presets import preset
 from xformer.tasks import Task
 from xformer.training.device import choose_device
 from xformer.training.loop import Run
+from xformer.training.replayed_step import WARM_UP
 from xformer.training.stacked_step import StackedStep
+from xformer.training.steps import Training
 from xformer.training.train_many import check_alike, sweep
 
 
@@ -32,14 +35,17 @@ def stacked(name: str, n: int, device: torch.device) -> Callable[[], object]:
     return step
 
 
-def one(name: str, n: int, device: torch.device) -> Callable[[], object]:
-    """n steps of one model."""
+def one(name: str, n: int, device: torch.device, *, repeated: bool = True) -> Callable[[], object]:
+    """n steps of one model, as it is trained, or each anew through autograd."""
     [chosen] = sweep(preset(name), steps=[10_000_000])
     run = Run(chosen, Task(chosen.task), device, None)
 
+    for _ in range(WARM_UP + 1 if repeated else 0):
+        run.train_step()
+
     def steps() -> None:
         for _ in range(n):
-            run.train_step()
+            run.train_step() if repeated else Training.train_step(run)
 
     return steps
 
@@ -55,15 +61,22 @@ def main() -> None:
     rows = []
     for name in given.presets:
         for n in given.sizes:
-            seconds = in_turns({"stack": stacked(name, n, device), "alone": one(name, n, device)}, given.rounds)
-            low, middle, high = ratio(seconds["alone"], seconds["stack"])
+            variants = {
+                "stack": stacked(name, n, device),
+                "alone": one(name, n, device),
+                "autograd": one(name, n, device, repeated=False),
+            }
+            seconds = in_turns(variants, given.rounds)
+            low, middle, high = ratio(seconds["autograd"], seconds["stack"])
             rows.append(
                 {
                     "preset": name,
                     "models": n,
                     "ms a model and step": 1e3 * statistics.median(seconds["stack"]) / n,
                     "alone": 1e3 * statistics.median(seconds["alone"]) / n,
-                    "times as fast": middle,
+                    "by autograd": 1e3 * statistics.median(seconds["autograd"]) / n,
+                    "× as fast as alone": ratio(seconds["alone"], seconds["stack"])[1],
+                    "× as fast as by autograd": middle,
                     "quartiles": f"{low:.2f} – {high:.2f}",
                 }
             )

@@ -144,7 +144,7 @@ def test_an_interrupt_in_the_middle_of_an_update_goes_back_to_the_last_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
     out = tmp_path / "run"
-    interrupted(PRESET, out, monkeypatch, (FlatAdamW, "update"), 7, after=after)
+    interrupted(PRESET, out, monkeypatch, (FlatAdamW, "follow"), 7, after=after)
     run = run_of(PRESET, out, resume=True)
     assert run.step == 4
     list(run.reports())

@@ -38,6 +38,13 @@ class Batch:
         """Which of `tokens` are no padding; None where all are, as in images."""
         return None if self.layout.segments is None else self.layout.segments > 0
 
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """What two batches have in common that are read by the same operations."""
+        layouts = [one for one in (self.layout, self.target_layout) if one is not None]
+        padding = [(one.segments is None, one.padded) for one in layouts]
+        return (*(one.shape for one in self.tensors()), *padding)
+
     def rows(self, start: int, stop: int) -> Batch:
         """Some of the rows, as views."""
         return self.map(lambda cells: cells[start:stop])

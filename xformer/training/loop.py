@@ -25,6 +25,7 @@ from xformer.training.device import choose_device
 from xformer.training.graphed_step import GraphedStep
 from xformer.training.limits import check_memory
 from xformer.training.progress import Progress
+from xformer.training.replayed_step import ReplayedStep
 from xformer.training.resource_needs import weights_on_disk
 from xformer.training.snapshots import (
     STATE,
@@ -104,13 +105,15 @@ class Run(Training):
             raise
 
     def train_step(self) -> None:
-        """One update, on a GPU as one launch. Raises `TrainingError` when the loss or the gradient is not a number."""
+        """One update: on a GPU one launch, on a processor its operations alone. Raises `TrainingError` when the loss or the
+        gradient is not a number."""
         self.take_step()
 
     @cached_property
     def take_step(self) -> Callable[[], None]:
         """How this run takes its steps: found for the first, as a run may also be one of a stack."""
-        return GraphedStep(self).take if self.device.type == "cuda" else super().train_step
+        quick = {"cuda": GraphedStep, "cpu": ReplayedStep}.get(self.device.type)
+        return super().train_step if quick is None else quick(self).take
 
     def due(self) -> Progress | None:
         """Do what is due at this step, before the next: a snapshot, and a report. It is due again when an interrupt came before

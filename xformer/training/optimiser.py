@@ -51,12 +51,21 @@ class FlatAdamW:
 
     def update(self, lr: float | Float[Tensor, ""]) -> Float[Tensor, ""]:
         """One step along the gradients; returns their norm before clipping. Nothing in it waits for a GPU."""
+        norm = self.clip()
+        self.follow(lr)
+        return norm
+
+    def clip(self) -> Float[Tensor, ""]:
+        """Make the gradients as long as they may be; returns their norm before."""
         norm = self.gradient.norm()
         if self.clip_norm:
             self.gradient.mul_((self.clip_norm / (norm + 1e-6)).clamp(max=1.0))
+        return norm
+
+    def follow(self, lr: float | Float[Tensor, ""]) -> None:
+        """One step along the gradients as they are."""
         for piece in self.pieces:
             piece.update(lr)
-        return norm
 
     def state(self) -> dict[str, Tensor]:
         """Everything that the next update depends on, besides the gradients."""

@@ -5,6 +5,7 @@ Views are made once and stay; so does whatever comes out the same each time. Wha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -61,10 +62,11 @@ class Call:
 
 
 class Recording:
-    """What `compute` does, once it has been done. Raises `UnrepeatableError` where that cannot be done again as it was."""
+    """What `compute` does, once it has been done. Raises `UnrepeatableError` where that cannot be done again as it was, or
+    makes more than `most` bytes, all of which are kept until it is done."""
 
-    def __init__(self, compute: Callable[[], Sequence[Tensor]]) -> None:
-        with _Recorder() as recorder:
+    def __init__(self, compute: Callable[[], Sequence[Tensor]], most: float = math.inf) -> None:
+        with _Recorder(most) as recorder:
             self.results = [result.detach() for result in compute()]
         made = {place_of(one) for call in recorder.calls for one in call.made}
         constant = made - _varying(recorder.calls)
@@ -101,9 +103,10 @@ class Recording:
 class _Recorder(TorchDispatchMode):
     """Writes down each operation that is done while it is entered, those of a backward pass too."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: float) -> None:
         super().__init__()
         self.calls: list[Call] = []
+        self.room = most
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -111,11 +114,22 @@ class _Recorder(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        if UNREPEATABLE & set(func.tags):
+        if UNREPEATABLE & set(func.tags) and not _draws_nothing(func, args, kwargs or {}):
             raise UnrepeatableError(str(func))
         result = func(*args, **(kwargs or {}))
-        self.calls.append(Call(func, args, kwargs or {}, list(tensors_in(result))))
+        call = Call(func, args, kwargs or {}, list(tensors_in(result)))
+        self.calls.append(call)
+        self.room -= sum(one.untyped_storage().nbytes() for one in call.made)
+        if self.room < 0:
+            raise UnrepeatableError("too much to keep at once")
         return result
+
+
+def _draws_nothing(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether it is one that could leave out some numbers by chance, and leaves out none: PyTorch's attention."""
+    given = dict(zip((one.name for one in operation._schema.arguments), args, strict=False)) | dict(kwargs)
+    names = {one.name for one in operation._schema.arguments}
+    return "dropout_p" in names and given.get("dropout_p", 0.0) == 0.0
 
 
 def place_of(tensor: Tensor) -> int:

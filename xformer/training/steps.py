@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from xformer.checkpoints import Checkpoint
 from xformer.config import TrainConfig
@@ -74,17 +76,26 @@ class Training:
 
     def train_step(self) -> None:
         """One update. Raises `TrainingError` when the loss or the gradient is not a number."""
-        batch, step = self.batch(self.step), self.step + 1
-        lr = learning_rate(self.config, step)
+        batch = self.batch(self.step)
+        self.update(self.find_gradient(batch), batch)
+
+    def find_gradient(self, batch: Batch) -> Float[Tensor, "2"]:
+        """Leave the gradient of a batch's loss in the optimiser, clipped; returns that loss, and the norm before clipping."""
         dropout = None
         if self.preset.model.dropout:
-            dropout = generator(self.config.seed, "dropout", step, self.device)
+            dropout = generator(self.config.seed, "dropout", self.step + 1, self.device)
         self.optimiser.clear()
         loss = cross_entropy(batch.logits(self.model, generator=dropout), batch.labels)
         loss.backward()
+        return torch.stack((loss.detach(), self.optimiser.clip()))
+
+    def update(self, found: Float[Tensor, "2"], batch: Batch) -> None:
+        """End a step whose gradient is found. Raises `TrainingError` when the loss or the gradient is not a number."""
+        lr = learning_rate(self.config, self.step + 1)
         self.updating = True
-        norm = self.optimiser.update(lr)
-        self.took_step(loss.item(), norm.item(), batch.tokens.numel())
+        self.optimiser.follow(lr)
+        loss, norm = found.tolist()
+        self.took_step(loss, norm, batch.tokens.numel())
 
     def took_step(self, loss: float, gradient_norm: float, n_tokens: int) -> None:
         """Count a step whose update is done. Raises `TrainingError` when its loss or gradient is not a number."""
