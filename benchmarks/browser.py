@@ -18,7 +18,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page
 
-from benchmarks.chromium import chromium, server
+from benchmarks.chromium import chromium, server, window
 from benchmarks.measure import Machine, options, show
 
 # Resolves with the milliseconds from the click until the watched words have changed and their frame has been drawn.
@@ -136,12 +136,12 @@ def click(page: Page, target: str, watched: str) -> float:
 
 def cold(browser: Browser) -> list[dict[str, Any]]:
     """From starting the server to the first painted map, by parts."""
+    windows = [window(browser) for _ in range(2)]
     started = time.perf_counter()
     with server("app.py") as address:
         up = time.perf_counter()
         waits = []
-        for _ in range(2):
-            page = browser.new_page(viewport={"width": 1280, "height": 900})
+        for page in windows:
             before = time.perf_counter()
             page.goto(f"{address}/attention")
             page.locator(".st-key-attention [data-ms]").first.wait_for(timeout=60_000)

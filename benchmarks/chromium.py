@@ -7,9 +7,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.browser.serving import ARGUMENTS, launch, stop
+
+RESTED = 2000
+"""Milliseconds after which a new window has come to rest."""
 
 
 @contextmanager
@@ -22,6 +25,14 @@ def chromium() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=executable, args=ARGUMENTS)
         yield browser
         browser.close()
+
+
+def window(browser: Browser) -> Page:
+    """A window of somebody who has not been here before, as it stands open before an address is typed: opening it, Chromium
+    loads pages of its own, a second of a core that is not ours."""
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.wait_for_timeout(RESTED)
+    return page
 
 
 @contextmanager

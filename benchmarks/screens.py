@@ -17,7 +17,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page
 
-from benchmarks.chromium import chromium, server
+from benchmarks.chromium import chromium, server, window
 from benchmarks.measure import Machine, options, show
 from pages.shared.screens import screens
 
@@ -54,15 +54,14 @@ def measured(browser: Browser, rounds: int) -> list[dict[str, Any]]:
         links = {EMPTY: empty_address} | {name: f"{address}/{name if name != first else ''}" for name in screens()}
         for turn in range(-1, rounds):
             for name, link in links.items():
-                context = browser.new_context(viewport={"width": 1280, "height": 900})
-                context.add_init_script(LAST_CHANGE)
-                page = context.new_page()
+                page = window(browser)
+                page.add_init_script(LAST_CHANGE)
                 for visit in ("first", "again"):
                     page.goto(link)
                     seconds = last_change(page)
                     times[name][visit] += [seconds] if turn >= 0 else []
                     page.goto("about:blank")
-                context.close()
+                page.close()
             for name, seconds in by_the_sidebar(browser, address).items():
                 times[name]["by the sidebar"] += [seconds] if turn >= 0 else []
     medians = {name: {way: statistics.median(found) for way, found in ways.items()} for name, ways in times.items()}
@@ -82,9 +81,8 @@ def measured(browser: Browser, rounds: int) -> list[dict[str, Any]]:
 
 def by_the_sidebar(browser: Browser, address: str) -> dict[str, float]:
     """Seconds of every screen, one after the other, of a visitor who has just come."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.add_init_script(LAST_CHANGE)
-    page = context.new_page()
+    page = window(browser)
+    page.add_init_script(LAST_CHANGE)
     first, *others = screens()
     page.goto(address)
     last_change(page)
@@ -92,7 +90,7 @@ def by_the_sidebar(browser: Browser, address: str) -> dict[str, float]:
     for name in [*others, first]:
         clicked = page.evaluate(CLICK, f"/{'' if name == first else name}")
         found[name] = last_change(page, clicked)
-    context.close()
+    page.close()
     return found
 
 

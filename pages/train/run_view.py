@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import time
+
 import streamlit as st
 
 from pages.components.training_player import resting
 from pages.shared import run_store
-from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.frame import picture
-from pages.shared.layout import what_to_notice
-from pages.train.charts import HEIGHT, TALL, code_and_files, head_panel, metric_chart
+from pages.train.beside_player import Shown, below_player, curves
 from pages.train.controls import controls
 from pages.train.develop import GOES_ON, film_of, nothing_yet
 from pages.train.metrics import rows_so_far, thinned_curve
-from pages.train.notes import notes
-from pages.train.player import files, moments, play
+from pages.train.player import play
 from pages.train.probe import ask_probe
 from pages.train.progress import progress
-from pages.train.run_actions import run_actions
 from pages.train.state import NEW, film_key, share, show_complaint, show_run, train_state
-from pages.train.text import sample_panel
-from xformer import viz
 from xformer.errors import ConfigError, RunStoreError
 from xformer.tasks import Task
 from xformer.training.entry import DAMAGED, Entry
@@ -29,8 +25,9 @@ from xformer.viz.training import metrics_frame
 
 TICK = 1.2
 """Seconds between two looks at the pictures of a run that goes on."""
-HEADS = "Heads"
-MORE = {HEADS: "", "Gradient norm": "gradient", "Learning rate": "rate"}
+FIRST_SECONDS = 3.0
+"""For so long after somebody pressed Start the figures and the film have the machine to themselves: a browser that has drawn
+no curve yet loads for a second what draws them, and on two cores that second would be the training's."""
 
 
 def run_view(entry: Entry, who: str) -> None:
@@ -56,6 +53,11 @@ def _cannot_be_read(why: str) -> None:
     st.button("New run", icon=":material/add:", on_click=show_run, args=(NEW,), key="run_new")
 
 
+def is_settled(entry: Entry) -> bool:
+    """Whether there is time for more than the figures and the film of a run."""
+    return entry.state not in GOES_ON or time.time() - entry.created >= FIRST_SECONDS
+
+
 def _live(run: str, who: str, moves: bool) -> None:
     try:
         entry = run_store.entry(run)
@@ -67,9 +69,7 @@ def _live(run: str, who: str, moves: bool) -> None:
         return
     if train_state().run not in (run, None):
         st.rerun()  # another run is to be shown
-    steps, rows = settings.train.steps, rows_so_far(entry)
     task = Task(settings.task)
-    is_text = task.rule.is_open_ended
     rests_at = resting(film_key(run)).step
     with st.container(gap="xsmall", key="run_head"):
         show_complaint()
@@ -78,8 +78,8 @@ def _live(run: str, who: str, moves: bool) -> None:
         with st.container(key="run_trouble"):
             if entry.state == "failed":
                 st.error(escape_markdown(entry.message or "It failed, and left no word why."), icon=":material/error:")
-    frame = metrics_frame(rows)
-    exact = [] if is_text else thinned_curve(frame, "held_out_exact_match")
+    frame = metrics_frame(rows_so_far(entry))
+    exact = [] if task.rule.is_open_ended else thinned_curve(frame, "held_out_exact_match")
 
     left, right = st.columns([1.3, 1], gap="medium")
     with left, st.container(gap="small"):
@@ -90,36 +90,15 @@ def _live(run: str, who: str, moves: bool) -> None:
                 play(entry, task, example, film, exact)
             else:
                 nothing_yet(entry, settings)
-    rest = resting(film_key(run))
-    step = film.step_at(rest.step)
-    marks = moments(film, exact)
-    with right, picture("curves"), st.container(gap="xsmall", key="train_curves"):
-        look = {"steps": steps, "shown": step, "marks": marks, "height": HEIGHT}
-        calls = [
-            metric_chart(Call(viz.metric_curves, (frame,), {"what": what, **look}), switch=what == "loss")
-            for what in ("bits" if is_text else "accuracy", "loss")
-        ]
-    if is_text:
-        with st.container(key="text_sample"):
-            sample_panel(entry, settings.task.alphabet, example, step)
-    run_actions(entry, settings, step, task.vocabulary.text(list(example.source)), who)
-    with st.container(
-        horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", key="train_below"
-    ):
-        more = st.segmented_control(
-            "More curves", list(MORE), default=HEADS, required=True, key="train_more", persist_state="session",
-            label_visibility="collapsed",
-        )  # fmt: skip
-        below = Call(viz.metric_curves, (frame,), {**look, "what": MORE[more], "marks": None, "height": TALL})
-        offered = files(entry, task, example, film, exact) if film.frames else None
-        code_and_files(entry, calls if more == HEADS else [*calls, below], film, example, step, offered)
-    if more == HEADS:
-        head_panel(film, task, steps, step, marks)
+    if is_settled(entry):
+        shown = Shown(entry, settings, task, example, film, frame, exact)
+        with right:
+            beside = curves(shown)
+        below_player(shown, beside, who)
     else:
-        metric_chart(below)
-    what_to_notice(notes(entry, settings, task, film, frame))
+        right.caption("The curves follow in a moment.")
     developing = bool(film.waiting)
     train_state().developing = run if developing else None
     if moves != (entry.state in GOES_ON or developing):
         st.rerun()
-    share(run, rest.step)  # last: a rerun would throw away what is on its way to the address bar
+    share(run, resting(film_key(run)).step)  # last: a rerun would throw away what is on its way to the address bar

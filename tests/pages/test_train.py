@@ -10,6 +10,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -19,10 +20,11 @@ from streamlit.runtime.scriptrunner import StopException
 from streamlit.testing.v1 import AppTest
 
 from pages.shared.byte_cache import shared
-from pages.train import progress, state
+from pages.train import progress, run_view, state
 from pages.train.develop import MOST_FRAMES
 from pages.train.estimate import expected, expected_at_once, shipped_training
 from pages.train.own_settings import watchable
+from pages.train.run_view import FIRST_SECONDS
 from pages.train.setup import FIRST, OWN, group_key, grouped
 from tests.pages.code_and_picture import files_offered, left_by, without_names
 from tests.pages.conftest import ROOT, Open, plain
@@ -266,6 +268,27 @@ def test_a_finished_run_is_shown_with_its_film_and_its_curves(open_page: Open, r
     assert {"run_new", "run_again", "open_Attention", "fork_start"} <= buttons(app)
     assert not {"run_pause", "run_step", "run_resume", "run_stop"} & buttons(app)
     assert app.query_params["run"] == run
+
+
+@pytest.mark.parametrize(
+    ("state", "seconds", "n_charts"),
+    [("running", 0.0, 0), ("paused", 0.0, 0), ("running", FIRST_SECONDS, 3), ("finished", 0.0, 3)],
+)
+def test_in_its_first_seconds_a_run_shows_its_figures_and_its_film_alone(
+    open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch, state: str, seconds: float, n_charts: int
+) -> None:
+    run = finished(runs, state=state, worker="w", device="cpu", pid=1)
+    lock = liveness.take(RunStore(runs).folder_of(run) / process_state.LOCK)
+    assert lock is not None
+    created = RunStore(runs).entry(run).created
+    monkeypatch.setattr(run_view, "time", SimpleNamespace(time=lambda: created + seconds))
+    app = open_page(PAGE, run=run)
+    assert not app.exception
+    assert len(app.get("vega_lite_chart")) == n_charts
+    assert ("The curves follow in a moment." in words(app)) == (not n_charts)
+    assert any(one.proto.component_name.endswith("training_player") for one in app.get("bidi_component"))
+    assert "12 of 12" in said(app)
+    os.close(lock)
 
 
 def test_the_code_under_the_pictures_draws_what_is_shown(

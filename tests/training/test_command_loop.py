@@ -14,9 +14,11 @@ from tests.training.at_work import add, claim, happenings, resume_here, train
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE
 from xformer.errors import RunStoreError
+from xformer.tasks import Task
 from xformer.training import command_loop, jobs, worker
 from xformer.training.database import Database
 from xformer.training.entry import Entry
+from xformer.training.loop import Run
 from xformer.training.run_store import RunStore
 from xformer.training.snapshots import read_state, snapshot_steps
 
@@ -60,6 +62,23 @@ def test_pause_and_resume(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> N
     assert (entry.state, entry.step, entry.is_active) == ("finished", 20, False)
     assert 8 in snapshot_steps(store.folder_of(run))
     assert_same_run(store, run, undisturbed(store, monkeypatch, entry))
+
+
+def test_the_first_report_without_a_mistake_is_written_at_once(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_loop, "WRITE_SECONDS", 1e9)
+    claim(store, name := add(store))
+    entry = store.entry(name)
+    run = Run(entry.settings(), Task(entry.settings().task), torch.device("cpu"), None)
+    loop, written = command_loop.CommandLoop(store, entry), []
+    loop.drives(run)
+    for exact in (0.5, 1.0, 1.0):
+        run.train_step()
+        loop.report(run.report().row() | {"held_out_exact_match": exact})
+        loop.between()
+        written.append([row["held_out_exact_match"] for row in store.rows(entry.id)])
+    assert written == [[], [0.5, 1.0], [0.5, 1.0]]
 
 
 @pytest.mark.parametrize("end", ["stop", "resume", "kill", "ask"])
