@@ -144,7 +144,7 @@ def cold(browser: Browser) -> list[dict[str, Any]]:
         for page in windows:
             before = time.perf_counter()
             page.goto(f"{address}/attention")
-            page.locator(".st-key-attention [data-ms]").first.wait_for(timeout=60_000)
+            page.wait_for_function("document.querySelector('.st-key-attention [data-ms]')", timeout=60_000)
             waits.append(time.perf_counter() - before)
             page.close()
     return [

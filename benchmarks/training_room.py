@@ -35,6 +35,7 @@ from xformer.training.run_store import RunStore
 # Whether the figures on the screen are of that step or of a later one.
 SHOWN = """(step) => Array.from(document.querySelectorAll(".train-tiles div")).some((tile) =>
   tile.textContent.startsWith("figures of step") && Number(tile.querySelector("b").textContent.replace(",", "")) >= step)"""
+THERE = """() => Array.from(document.querySelectorAll("button:enabled")).some((button) => button.innerText.endsWith("Start"))"""
 CLICKS = 5
 WATCH_SECONDS = 3.0
 
@@ -72,7 +73,8 @@ def visit(page: Page, address: str, store: RunStore, visitor: str) -> dict[str, 
     n_before, run, solved = len(store.entries()), "", []
     opened = time.perf_counter()
     page.goto(address)
-    page.get_by_role("button", name="Start").first.click(timeout=60_000)
+    page.wait_for_function(THERE, timeout=60_000)  # at each frame: Playwright's own waiting looks after half a second again
+    page.get_by_role("button", name="Start").first.click()
     pressed = time.perf_counter()
     while not solved and time.perf_counter() - opened < 300:
         time.sleep(0.05)
