@@ -55,7 +55,7 @@ lint: .venv/test
 	$(BIN)/pyright
 
 # Everything that is timed beside a peer, half an hour on a quiet machine; docs/figures.md has the outcome.
-BENCHMARKS := train_step train_many record characters browser screens training_room
+BENCHMARKS := train_step train_many record characters browser screens panels training_room
 bench: .venv/test
 	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --keep || exit 1; done
 	$(BIN)/python -m benchmarks.figures

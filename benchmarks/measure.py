@@ -26,6 +26,7 @@ from rich.table import Table
 from xformer.training.process_tuning import ProcessTuning, tune_process
 
 WARM_UP = 3
+STAT, SLEEP = Path("/proc/stat"), 0.5
 KEPT = Path("build/figures")
 """Where a benchmark leaves its tables, a JSON file each."""
 
@@ -47,6 +48,7 @@ class Machine:
     """Where a figure comes from, and how much of the machine was ours while it was taken."""
 
     settings: ProcessTuning
+    others: float
     wall: float
     busy: float
 
@@ -54,7 +56,7 @@ class Machine:
     def start(cls, threads: int) -> Machine:
         """Settle the process, and start the two clocks."""
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what it starts is compiled once, as on anybody's machine
-        return cls(tune_process(threads), time.perf_counter(), time.process_time())
+        return cls(tune_process(threads), taken_by_others(), time.perf_counter(), time.process_time())
 
     def facts(self) -> dict[str, Any]:
         """The machine in words and numbers, up to now."""
@@ -67,8 +69,22 @@ class Machine:
             "settings": str(self.settings),
             "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
             "cores_we_got": round(share, 2),
+            "taken_by_others": round(self.others, 2),
             "day": time.strftime("%Y-%m-%d"),
         }
+
+
+def taken_by_others() -> float:
+    """The share of all processors that others use while this process sleeps for a moment; 0 where the system does not tell."""
+
+    def times() -> list[int]:
+        return [int(one) for one in STAT.read_text().split("\n", 1)[0].split()[1:9]] if STAT.exists() else [0] * 8
+
+    before = times()
+    time.sleep(SLEEP)
+    spent = [after - earlier for after, earlier in zip(times(), before, strict=True)]
+    idle = spent[3] + spent[4]  # doing nothing, and waiting for a disk
+    return 1 - idle / sum(spent) if sum(spent) else 0.0
 
 
 def in_turns(variants: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:

@@ -73,7 +73,9 @@ def visit(page: Page, address: str, store: RunStore, visitor: str) -> dict[str, 
     n_before, run, solved = len(store.entries()), "", []
     opened = time.perf_counter()
     page.goto(address)
-    page.wait_for_function(THERE, timeout=60_000)  # at each frame: Playwright's own waiting looks after half a second again
+    page.wait_for_function(
+        THERE, timeout=60_000
+    )  # at each frame: Playwright's own waiting looks after half a second again
     page.get_by_role("button", name="Start").first.click()
     pressed = time.perf_counter()
     while not solved and time.perf_counter() - opened < 300:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import benchmarks
-from benchmarks import figures, gpu
+from benchmarks import figures, gpu, measure
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted(found.name for found in pkgutil.walk_packages(benchmarks.__path__, "benchmarks."))
@@ -43,6 +43,7 @@ def test_a_benchmark_runs_and_has_what_the_table_of_figures_reads(
     settled = SimpleNamespace(settings="as it is")
     monkeypatch.setattr("benchmarks.measure.tune_process", lambda threads: settled)  # its settings outlast a test
     monkeypatch.setattr("benchmarks.measure.WARM_UP", 0)
+    monkeypatch.setattr("benchmarks.measure.SLEEP", 0.0)
     monkeypatch.setattr("benchmarks.measure.KEPT", tmp_path)
     monkeypatch.setattr(module, "LENGTHS", (4, 8), raising=False)
     monkeypatch.setattr(module, "BATCHES", 2, raising=False)
@@ -61,17 +62,17 @@ def test_a_benchmark_runs_and_has_what_the_table_of_figures_reads(
 
 
 def test_the_table_says_what_was_disturbed_and_what_is_missing() -> None:
-    def kept(load: float, share: float) -> figures.Kept:
+    def kept(others: float, share: float) -> figures.Kept:
         row = {"visitor": "second", "page open to 100 % s": 3.25}
         row |= {"model": "4 × 4, d 16", "tokens": 16, "recorded ms": 1.5}
-        machine = {"load": load, "cores_we_got": share, "day": "2031-02-03"}
+        machine = {"taken_by_others": others, "cores_we_got": share, "day": "2031-02-03"}
         both = {name: {"rows": [row], "machine": machine} for name in ("newcomer", "Recording one run")}
         return figures.Kept(both)
 
     def lines(text: str) -> list[str]:
         return [line for line in text.splitlines() if "second visitor" in line or "recording 16" in line]
 
-    quiet, busy, loaded = (lines(figures.page(kept(*how), None)) for how in ((0.5, 0.98), (0.5, 0.4), (3.0, 0.98)))
+    quiet, busy, loaded = (lines(figures.page(kept(*how), None)) for how in ((0.1, 0.98), (0.1, 0.4), (0.5, 0.98)))
     assert quiet[-1] == "| page open to 100 %, second visitor | 3.25 s | – | – | ≤ 3.5 | 2031-02-03 |"
     assert [("beside other work" in line) for line in quiet] == [False] * 3
     assert quiet[1].endswith("| not measured |")
@@ -82,13 +83,13 @@ def test_the_table_says_what_was_disturbed_and_what_is_missing() -> None:
 
 
 def test_what_the_table_of_figures_reads_of_a_browser_is_called_so_there() -> None:
-    sources = "".join(
-        (ROOT / f"benchmarks/{name}.py").read_text("utf-8") for name in ("browser", "screens", "training_room")
-    )
+    names = ("browser", "screens", "panels", "training_room")
+    sources = "".join((ROOT / f"benchmarks/{name}.py").read_text("utf-8") for name in names)
     for one in figures.figures():
         if one.table in figures.WAITING:
             for where, column in filter(None, (one.ours, one.peer, one.ratio)):
-                assert all(f'"{word}"' in sources for word in (one.table, column, *where, *where.values()))
+                words = [word for word in (one.table, column, *where, *where.values()) if isinstance(word, str)]
+                assert all(f'"{word}"' in sources for word in words)
 
 
 def test_the_parts_for_a_gpu_take_eight_minutes_at_most_and_each_has_a_limit() -> None:
@@ -137,3 +138,13 @@ def test_a_part_that_fails_or_takes_too_long_fails_the_whole_and_says_why(
     assert (tmp_path / "gpu.md").read_text("utf-8").strip() == said.strip()
     kept = json.loads((tmp_path / "gpu.json").read_text("utf-8"))
     assert "0.512" in figures.page(figures.Kept(), kept)
+
+
+def test_what_others_take_is_what_is_neither_idle_nor_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stat = tmp_path / "stat"
+    monkeypatch.setattr(measure, "STAT", stat)
+    assert measure.taken_by_others() == 0.0
+    stat.write_text("cpu  10 0 10 100 5 0 0 0 0 0\ncpu0 1 2\n")
+    later = "cpu  30 0 20 160 15 0 0 0 0 0\n"  # 30 of 100 busy
+    monkeypatch.setattr(measure.time, "sleep", lambda _: stat.write_text(later))
+    assert measure.taken_by_others() == pytest.approx(0.3)
