@@ -108,6 +108,22 @@ def test_a_recording_is_given_up_where_it_would_keep_too_much() -> None:
         Recording(lambda: [x * 2 + 1], most=7999)
 
 
+def test_it_may_be_given_up_in_the_middle_of_a_backward_pass() -> None:
+    w = torch.ones(1000, requires_grad=True)
+
+    def compute() -> list[torch.Tensor]:
+        loss = (w * 2).exp().sum()  # 4,000 and 4,000 and 4 bytes
+        loss.backward()
+        return [loss]
+
+    with pytest.raises(UnrepeatableError, match="too much"):
+        Recording(compute, most=9000)
+    w.grad = None
+    compute()
+    assert w.grad is not None
+    torch.testing.assert_close(w.grad, 2 * (2 * w.detach()).exp())
+
+
 def test_attention_that_leaves_nothing_out_is_repeated_and_other_is_not() -> None:
     q = torch.randn(1, 2, 5, 3)
     attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu

@@ -23,7 +23,7 @@ WARM_UP = 8
 """Usual steps on batches of a shape before one is recorded, which takes as long as twenty: short runs gain nothing by it."""
 MOST_SHAPES = 8
 """Shapes that are recorded: where there are more, few come often."""
-MOST_BYTES = 96 << 20
+MOST_BYTES = 32 << 20
 """A step that makes more than this is recorded by nobody: its operations are so large that starting them is nothing, and while
 it is recorded it would need all of that at once."""
 
