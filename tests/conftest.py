@@ -51,6 +51,11 @@ def pytest_runtestloop() -> None:
     _starting.close()
 
 
+def pytest_unconfigure() -> None:
+    """Also where there was nothing to run: a file that is not there."""
+    _starting.close()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_power_cut() -> Iterator[None]:
     """Nobody waits for the disk: that files are flushed, and in which order, is tested with an `fsync` of the test's own."""
