@@ -53,7 +53,7 @@ def _cannot_be_read(why: str) -> None:
     st.button("New run", icon=":material/add:", on_click=show_run, args=(NEW,), key="run_new")
 
 
-def is_settled(entry: Entry) -> bool:
+def _is_settled(entry: Entry) -> bool:
     """Whether there is time for more than the figures and the film of a run."""
     return entry.state not in GOES_ON or time.time() - entry.created >= FIRST_SECONDS
 
@@ -90,7 +90,7 @@ def _live(run: str, who: str, moves: bool) -> None:
                 play(entry, task, example, film, exact)
             else:
                 nothing_yet(entry, settings)
-    if is_settled(entry):
+    if _is_settled(entry):
         shown = Shown(entry, settings, task, example, film, frame, exact)
         with right:
             beside = curves(shown)
