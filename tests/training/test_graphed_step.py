@@ -10,31 +10,16 @@ from typing import Any
 import pytest
 import torch
 
-from tests.training.tiny import ARCHITECTURES, tiny_preset
+from tests.training.tiny import ARCHITECTURES, run_of, tiny_preset, trained
 from xformer.presets import Preset
-from xformer.tasks import Task
 from xformer.tasks.task import CHUNK
 from xformer.training import graphed_step
 from xformer.training.graphed_step import WARM_UP, GraphedStep
 from xformer.training.loop import Run
 from xformer.training.static_step import StaticStep
-from xformer.training.steps import Training
 
 CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-6}
 """The device's rate is a float32, the host's a float64."""
-
-
-def run_of(preset: Preset, step: Callable[[Run], Any] | None = None, device: str = "cpu") -> Run:
-    run = Run(preset, Task(preset.task), torch.device(device), None)
-    if step is not None:
-        run.take_step = step(run).take
-    return run
-
-
-def trained(preset: Preset, step: Callable[[Run], Any] | None = None, device: str = "cpu") -> Run:
-    run = run_of(preset, step, device)
-    list(run.reports())
-    return run
 
 
 def assert_alike(one: Run, other: Run) -> None:
@@ -145,7 +130,4 @@ def test_on_a_gpu_the_graph_is_the_step(architecture: str, caplog: pytest.LogCap
     list(graphed.reports())
     assert caplog.messages == []
     assert step.graph is not None
-    usual = run_of(preset, device="cuda")
-    usual.take_step = lambda: Training.train_step(usual)
-    list(usual.reports())
-    assert_alike(graphed, usual)
+    assert_alike(graphed, trained(preset, device="cuda"))

@@ -55,7 +55,8 @@ def test_every_weight_is_what_adamw_makes_it(float64: None, weight_decay: float,
         lr = 0.01 * (step + 1)
         flat.clear()
         loss_of(ours, step).backward()
-        norm = flat.update(lr)
+        norm = flat.clip()
+        flat.follow(lr)
         adamw.zero_grad()
         loss_of(theirs, step).backward()
         expected_norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), clip_norm or float("inf"))
@@ -72,7 +73,7 @@ def test_every_weight_is_what_adamw_makes_it(float64: None, weight_decay: float,
 def test_weight_decay_spares_vectors() -> None:
     model = random_model("encoder")
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    FlatAdamW(model, TrainConfig(steps=1, weight_decay=0.5)).update(lr=0.1)  # no gradient: nothing but decay
+    FlatAdamW(model, TrainConfig(steps=1, weight_decay=0.5)).follow(lr=0.1)  # no gradient: nothing but decay
     for name, p in model.named_parameters():
         factor = 1 - 0.1 * 0.5 if p.dim() >= 2 else 1.0
         torch.testing.assert_close(p.detach(), before[name] * factor, rtol=1e-6, atol=0)
@@ -91,7 +92,8 @@ def test_parameters_are_views_of_the_buffer_with_unchanged_values(options: dict[
         assert low <= mine.data_ptr() < high
     flat.flat.fill_(2.0)
     assert all((p == 2.0).all() for p in model.parameters())
-    flat.update(lr=0.0)
+    flat.clip()
+    flat.follow(lr=0.0)
 
 
 def test_gradients_add_up_in_the_flat_buffer(float64: None) -> None:
@@ -122,7 +124,8 @@ def test_a_restored_optimiser_goes_on_to_the_bit(weight_decay: float, at: int) -
         for step in range(first, last):
             flat.clear()
             loss_of(model, step).backward()
-            flat.update(0.01)
+            flat.clip()
+            flat.follow(0.01)
 
     whole, first_part = pair()
     undisturbed, stopped = FlatAdamW(whole, config), FlatAdamW(first_part, config)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.training.tiny import ARCHITECTURES, tiny_preset
+from tests.training.tiny import ARCHITECTURES, run_of, tiny_preset, trained
 from xformer.presets import Preset
 from xformer.tasks import Batch, Task
 from xformer.tasks.task import CHUNK
@@ -21,23 +21,12 @@ from xformer.training.steps import Training
 from xformer.training.train_many import sweep
 
 
-def run_of(preset: Preset) -> Run:
-    return Run(preset, Task(preset.task), torch.device("cpu"), None)
-
-
-def trained(preset: Preset) -> tuple[Run, ReplayedStep]:
+def replayed(preset: Preset) -> tuple[Run, ReplayedStep]:
     run = run_of(preset)
     step = ReplayedStep(run)
     run.take_step = step.take
     list(run.reports())
     return run, step
-
-
-def usual(preset: Preset) -> Run:
-    run = run_of(preset)
-    run.take_step = lambda: Training.train_step(run)
-    list(run.reports())
-    return run
 
 
 def assert_same_bits(one: Training, other: Training) -> None:
@@ -67,8 +56,8 @@ LONG = {"steps": WARM_UP + 12, "log_every": 4}
 )
 def test_the_bits_are_those_of_the_usual_step(architecture: str, options: dict[str, Any]) -> None:
     preset = tiny_preset(architecture, **(LONG | options))
-    run, step = trained(preset)
-    assert_same_bits(run, usual(preset))
+    run, step = replayed(preset)
+    assert_same_bits(run, trained(preset))
     assert repeated(step) == [True]
 
 
@@ -77,27 +66,27 @@ def test_the_bits_are_those_of_the_usual_step(architecture: str, options: dict[s
 )
 def test_other_layers_are_repeated_too(model: dict[str, Any]) -> None:
     preset = tiny_preset("decoder", model=model, **LONG)
-    run, step = trained(preset)
-    assert_same_bits(run, usual(preset))
+    run, step = replayed(preset)
+    assert_same_bits(run, trained(preset))
     assert repeated(step) == [True]
 
 
 def test_it_goes_on_with_the_next_batches_where_those_drawn_end() -> None:
     preset = tiny_preset(steps=CHUNK + 3, log_every=CHUNK + 3)
-    assert_same_bits(trained(preset)[0], usual(preset))
+    assert_same_bits(replayed(preset)[0], trained(preset))
 
 
 def test_what_draws_is_trained_the_usual_way() -> None:
     preset = tiny_preset(model={"dropout": 0.1}, **LONG)
-    run, step = trained(preset)
-    assert_same_bits(run, usual(preset))
+    run, step = replayed(preset)
+    assert_same_bits(run, trained(preset))
     assert repeated(step) == [False]
 
 
 def test_what_would_be_too_much_to_keep_is_trained_the_usual_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replayed_step, "MOST_BYTES", 10_000)
-    run, step = trained(tiny_preset(**LONG))
-    assert_same_bits(run, usual(tiny_preset(**LONG)))
+    run, step = replayed(tiny_preset(**LONG))
+    assert_same_bits(run, trained(tiny_preset(**LONG)))
     assert repeated(step) == [False]
 
 
@@ -156,7 +145,7 @@ def test_each_shape_is_recorded_for_itself_and_not_more_than_a_few(monkeypatch: 
 
 def test_a_run_that_has_left_a_stack_goes_on_in_its_own_storage() -> None:
     presets = sweep(tiny_preset(**LONG), seed=[0, 1])
-    run, other = (run_of(one) for one in presets)
+    run, other = (run_of(one, ReplayedStep) for one in presets)
     for _ in range(WARM_UP + 2):
         run.train_step()
         other.train_step()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +13,8 @@ from xformer.config import ModelConfig, TaskConfig, TrainConfig
 from xformer.model import Transformer
 from xformer.presets import Preset
 from xformer.tasks import Task
+from xformer.training.loop import Run
+from xformer.training.steps import Training
 
 ARCHITECTURES = ("encoder", "decoder", "encoder-decoder")
 
@@ -52,6 +56,20 @@ def tiny_preset(
         laid_out.config,
         TrainConfig(**(recipe | train)),
     )
+
+
+def run_of(preset: Preset, step: Callable[[Run], Any] | None = None, device: str = "cpu") -> Run:
+    """A run in memory alone that takes its steps by what `step` makes of it: where there is none each anew, by autograd."""
+    run = Run(preset, Task(preset.task), torch.device(device), None)
+    run.take_step = partial(Training.train_step, run) if step is None else step(run).take
+    return run
+
+
+def trained(preset: Preset, step: Callable[[Run], Any] | None = None, device: str = "cpu") -> Run:
+    """The same, at its end."""
+    run = run_of(preset, step, device)
+    list(run.reports())
+    return run
 
 
 def random_model(architecture: str, *, seed: int = 0, std: float = 0.6, **options: Any) -> Transformer:

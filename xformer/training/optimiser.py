@@ -49,21 +49,15 @@ class FlatAdamW:
         """Forget the gradients of the last step."""
         self.gradient.zero_()
 
-    def update(self, lr: float | Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """One step along the gradients; returns their norm before clipping. Nothing in it waits for a GPU."""
-        norm = self.clip()
-        self.follow(lr)
-        return norm
-
     def clip(self) -> Float[Tensor, ""]:
-        """Make the gradients as long as they may be; returns their norm before."""
+        """Make the gradients no longer than they may be; returns their norm before. Nothing in it waits for a GPU."""
         norm = self.gradient.norm()
         if self.clip_norm:
             self.gradient.mul_((self.clip_norm / (norm + 1e-6)).clamp(max=1.0))
         return norm
 
     def follow(self, lr: float | Float[Tensor, ""]) -> None:
-        """One step along the gradients as they are."""
+        """One step along the gradients as they are. Nothing in it waits for a GPU."""
         for piece in self.pieces:
             piece.update(lr)
 

@@ -13,7 +13,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from xformer.tasks import Batch
-from xformer.tasks.scoring import cross_entropy
 from xformer.tasks.task import CHUNK
 from xformer.training.schedule import learning_rate
 from xformer.training.steps import Training
@@ -65,12 +64,9 @@ class StaticStep:
     def program(self) -> Float[Tensor, "2"]:
         """The whole step: read its batch, forward, backward, clip, update. Loss and gradient norm go to `figures`."""
         assert self.drawn is not None
-        batch, optimiser = self.drawn.map(self._rows()), self.run.optimiser
-        optimiser.clear()
-        loss = cross_entropy(batch.logits(self.run.model), batch.labels)
-        loss.backward()
-        norm = optimiser.update(self.lr)
-        return self.figures.copy_(torch.stack((loss.detach(), norm)))
+        found = self.run.find_gradient(self.drawn.map(self._rows()))
+        self.run.optimiser.follow(self.lr)
+        return self.figures.copy_(found)
 
     def finish(self, n_tokens: int) -> None:
         """Tell the training what came of it: here the host waits for the device."""
