@@ -13,6 +13,7 @@ import torch
 from pages.shared.byte_cache import forget
 from tests.pages.conftest import ROOT, Open
 from xformer import Checkpoint, Transformer, load, save
+from xformer.tasks.digit_images import digit_images
 from xformer.tasks.rules import RULES
 from xformer.words import percent
 
@@ -58,6 +59,15 @@ def test_a_trained_model_has_a_head_that_does_it_and_the_table_shows_the_number(
     assert found[1].startswith(head)
     table = app.dataframe[0].value
     assert percent(table["the task’s"].max(), 0) == f"{found[2]}%"
+
+
+def test_a_head_that_looks_at_everything_alike_has_the_share_of_patches_with_ink(open_page: Open) -> None:
+    """Of the first test image 9 patches of 16 have ink; the class token looks at itself too."""
+    pixels = digit_images()[1].pixels[0].view(4, 2, 4, 2)  # [row, y, column, x]
+    n_inked = sum(bool(pixels[row, :, column].any()) for row in range(4) for column in range(4))
+    assert n_inked == 9
+    app = open_page(PAGE, model="digits", input="test 0")
+    assert f"looks at everything alike has {percent(n_inked / 17, 0)}" in notes(app)
 
 
 @pytest.mark.usefixtures("untrained")

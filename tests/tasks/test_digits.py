@@ -115,15 +115,17 @@ def test_what_is_no_image_gets_a_sentence(text: str) -> None:
         task().vocabulary.read(text)
 
 
-def test_the_score_is_the_class_tokens_share_on_patches_with_ink() -> None:
-    source = task().vocabulary.read("test 3")
+@pytest.mark.parametrize("typed", ["test 0", "test 3", "drawn 1"])
+def test_the_score_is_the_class_tokens_share_on_patches_with_ink(typed: str) -> None:
+    """A patch has ink where any of its pixels has, however little."""
+    source = task().vocabulary.read(typed)
     pattern = torch.rand(3, 17, 17, generator=torch.Generator().manual_seed(2)).softmax(dim=-1)
     wanted = [0.0] * 3
     for patch in range(16):
         row, column = divmod(patch, 4)
-        ink = sum(source[(2 * row + y) * 8 + 2 * column + x] for y in range(2) for x in range(2)) / 4
+        has_ink = any(source[(2 * row + y) * 8 + 2 * column + x] for y in range(2) for x in range(2))
         for head in range(3):
-            wanted[head] += pattern[head, 0, 1 + patch].item() * (ink / 16 > 1 / 8)
+            wanted[head] += pattern[head, 0, 1 + patch].item() * has_ink
     assert task().rule.head_score(pattern, source, [0]).tolist() == pytest.approx(wanted, abs=1e-6)
 
 
