@@ -18,8 +18,6 @@ from collections.abc import Callable, Hashable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-import streamlit as st
-
 from pages.shared.byte_count import n_bytes
 
 P = ParamSpec("P")
@@ -118,21 +116,8 @@ class ByteCache:
                 if entry.answer and isinstance(key, tuple) and is_gone(key):
                     self._drop(key, entry)
 
-    def clear(self) -> None:
-        """Forget everything."""
-        with self._lock:
-            self._entries.clear()
-
-
 shared = ByteCache()
 """The one budget of this server."""
-
-
-def forget() -> None:
-    """Forget everything that is kept for visitors, here and by Streamlit."""
-    shared.clear()
-    st.cache_resource.clear()
-    st.cache_data.clear()
 
 
 def kept(function: Callable[P, R]) -> Callable[P, R]:

@@ -7,10 +7,9 @@ hf:SmolLM2         a model of others that this server has, see `foreign_models`
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
-
-import streamlit as st
 
 from pages.shared import foreign_models, run_store
 from pages.shared.byte_cache import kept
@@ -25,18 +24,19 @@ FOLDER = ROOT / "checkpoints"
 _RUN = re.compile(r"([0-9a-f]{8})(?:@(\d{1,9}))?", re.ASCII)
 
 
-@st.cache_resource(ttl=10, max_entries=1, show_spinner=False)
 def shipped() -> tuple[str, ...]:
-    """The names of the shipped checkpoints, the first one being where a visitor starts."""
-    names = sorted(path.parent.name for path in FOLDER.glob("*/model.safetensors"))
+    """The names of the shipped checkpoints, the default model first. The folder is read each time: that takes 0.1 ms."""
+    names = sorted(entry.name for entry in os.scandir(FOLDER) if os.path.exists(f"{entry.path}/model.safetensors"))
     first = [name for name in ("reverse-small", "reverse") if name in names]
     return tuple(first + [name for name in names if name not in first])
 
 
 def run_and_step(name: str) -> tuple[str, int | None] | None:
     """The run and the step that a name means; None when it is a shipped checkpoint's."""
-    match = None if name in shipped() else _RUN.fullmatch(name)
-    return None if match is None else (match[1], None if match[2] is None else int(match[2]))
+    match = _RUN.fullmatch(name)
+    if match is None or name in shipped():
+        return None
+    return match[1], None if match[2] is None else int(match[2])
 
 
 def resolved(name: str) -> str | None:

@@ -8,11 +8,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import streamlit as st
 from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest, app_test, local_script_runner
 from streamlit.util import calc_hash
 
 from pages.shared import run_store
+from pages.shared.byte_cache import shared
 from pages.shared.escape_markdown import WORD_JOINER
 from tests import altair_classes
 
@@ -64,6 +66,13 @@ def open_page(monkeypatch: pytest.MonkeyPatch, runs: Path, tmp_path: Path) -> Op
 def arrive(app: AppTest, page: str) -> None:
     """Have the first run be one of that page: until then `switch_page` goes by the file's name, and all are page.py."""
     app._page_hash = calc_hash(Path(page).parent.name)
+
+
+def forget() -> None:
+    """Forget what is kept for visitors: the models of a test have the names of shipped ones."""
+    shared.forget(lambda key: True)
+    st.cache_resource.clear()
+    st.cache_data.clear()
 
 
 def plain(message: object) -> str:

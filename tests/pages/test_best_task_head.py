@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from pages.shared.byte_cache import forget
-from tests.pages.conftest import ROOT, Open
+from tests.pages.conftest import ROOT, Open, forget
 from xformer import Checkpoint, Transformer, load, save
 from xformer.tasks.digit_images import digit_images
 from xformer.tasks.rules import RULES

@@ -11,8 +11,7 @@ import pytest
 import torch
 from streamlit.testing.v1 import AppTest
 
-from pages.shared.byte_cache import forget
-from tests.pages.conftest import Open
+from tests.pages.conftest import Open, forget
 from tests.training.at_work import add, train
 from xformer import Checkpoint, Transformer, save
 from xformer.presets import preset

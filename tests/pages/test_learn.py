@@ -211,14 +211,14 @@ def test_of_a_long_answer_only_the_first_tokens_are_written_alone(monkeypatch: p
 
     view, bug = view_of("reverse-decoder"), BUGS["causal-ignored"]
     whole = runs.written(view, bug)
-    runs.shared.clear()
+    runs.shared.forget(lambda key: True)
     monkeypatch.setattr(runs, "MOST_WRITTEN", 2)
     told: list[tuple[int, int]] = []
     first = runs.written(view, bug, lambda done, of: told.append((done, of)))
     assert first == [whole[0][:2], whole[1][:2]]
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert len(whole[0]) > 2
-    runs.shared.clear()
+    runs.shared.forget(lambda key: True)
 
 
 def test_a_high_loss_is_said_only_of_a_high_loss() -> None:
