@@ -116,6 +116,7 @@ class ByteCache:
                 if entry.answer and isinstance(key, tuple) and is_gone(key):
                     self._drop(key, entry)
 
+
 shared = ByteCache()
 """The one budget of this server."""
 
