@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import xformer
@@ -56,6 +57,7 @@ def glossary(text: str) -> str:
 
 def main() -> None:
     """Write them; the images of the gallery stay as they are."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     (DOCS / "api.md").write_text(api(), encoding="utf-8")
     (DOCS / "gallery.md").write_text(gallery.page(), encoding="utf-8")
     file = DOCS / "glossary.md"

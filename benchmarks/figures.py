@@ -7,6 +7,7 @@ A figure taken while the machine had other work says so; one that nobody has tak
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -179,6 +180,7 @@ def _text(value: Any, unit: str) -> str:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     gpu = json.loads(GPU.read_text("utf-8")) if GPU.exists() else None
     DOCUMENT.write_text(page(Kept.of(KEPT), gpu), encoding="utf-8")
     print(f"{DOCUMENT}: {sum(1 for _ in figures())} figures")

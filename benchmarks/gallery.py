@@ -6,10 +6,10 @@ others their folder (`make models`); where that is not given, the images that ar
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import re
 import shutil
-import sys
 import tempfile
 from io import BytesIO
 from pathlib import Path
@@ -268,8 +268,13 @@ def screenshot(html: str, height: int) -> bytes:
     return image
 
 
-def main(models: str = "", which: str = "all") -> None:
-    """Draw them all, or those that are "missing"; those of others where `models` is the folder of models."""
+def main() -> None:
+    """Draw the pictures, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="?", default="", help="the folder of external models; else their images stay")
+    parser.add_argument("which", nargs="?", default="all", choices=("all", "missing"), help="which images are drawn")
+    given = parser.parse_args()
+    models, which = given.models, given.which
     torch.set_num_threads(1)  # the last digits of a sum hang on how many add it up, and the files should not
     (DOCS / "gallery").mkdir(exist_ok=True)
     names: dict[str, Any] = {"viz": xformer.viz, "analysis": xformer.analysis, "attention_view": xformer.attention_view}
@@ -285,4 +290,4 @@ def main(models: str = "", which: str = "all") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -5,6 +5,7 @@ What needs a kernel (a widget) is left out: the page that stands below each widg
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -13,6 +14,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 def main() -> None:
     """Run each from the project's folder."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     import nbformat  # of the extra docs
     from nbclient import NotebookClient
 

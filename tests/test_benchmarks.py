@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,8 @@ from benchmarks import figures, gpu, measure
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted(found.name for found in pkgutil.walk_packages(benchmarks.__path__, "benchmarks."))
+FOLDER = ROOT / "benchmarks"
+RUNNABLE = sorted(file.stem for file in FOLDER.glob("*.py") if "__main__" in file.read_text("utf-8"))
 SMALL: dict[str, list[str]] = {
     "train_step": ["--rounds", "1", "--batch", "4"],
     "record": ["--rounds", "1"],
@@ -33,6 +36,21 @@ def test_there_are_benchmarks() -> None:
 @pytest.mark.parametrize("name", [name for name in MODULES if ".apps." not in name])
 def test_a_benchmark_can_be_imported(name: str) -> None:
     assert importlib.import_module(name).__doc__
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_help_says_how_a_benchmark_is_run_and_does_nothing_else(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    importlib.import_module(f"benchmarks.{name}")  # what it imports is there then
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+    assert not ended.value.code
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"usage: {name}.py [-h]")
+    assert len(shown.splitlines()) > 4
 
 
 @pytest.mark.parametrize("name", SMALL)
