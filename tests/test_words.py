@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from xformer.words import percent
+from xformer.words import at_most, percent, percent_at_most
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,29 @@ def test_all_and_none_are_said_of_all_and_none_alone(share: float, digits: int, 
 
 def test_of_a_hundred_thousand_one_more_or_less_is_seen() -> None:
     assert [percent(hits / 100_000, 0) for hits in (0, 1, 99_999, 100_000)] == ["0%", "0.001%", "99.999%", "100%"]
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (0.324, 2, "0.33"),
+        (0.32, 2, "0.32"),
+        (0.3, 1, "0.3"),
+        (0.0, 2, "0.00"),
+        (1e-7, 3, "0.001"),
+        (1.9991, 3, "2.000"),
+        (12.01, 0, "13"),
+        (-0.325, 2, "-0.32"),
+    ],
+)
+def test_an_upper_bound_is_rounded_up(value: float, digits: int, text: str) -> None:
+    assert at_most(value, digits) == text
+    assert float(text) >= value
+
+
+@pytest.mark.parametrize(
+    ("share", "digits", "text"),
+    [(0.1241, 1, "12.5%"), (0.124, 1, "12.4%"), (0.004, 0, "1%"), (0.07, 0, "7%"), (1.000001, 1, "100.0%")],
+)
+def test_an_upper_bound_in_percent_is_rounded_up(share: float, digits: int, text: str) -> None:
+    assert percent_at_most(share, digits) == text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import ROUND_CEILING, Decimal
+
 MOST_DIGITS = 12
 ROUNDING = 1e-9
 """So near to all or none is rounding: no share here is counted of so many."""
@@ -21,6 +23,20 @@ def percent(share: float, digits: int = 2) -> str:
         if float(text[:-1]) not in (0.0, 100.0):
             return text
     return f"{share:.{MOST_DIGITS}%}"
+
+
+def at_most(value: float, digits: int = 2) -> str:
+    """An upper bound with so many digits after the point, rounded up so that it holds: 0.324 is "0.33"."""
+    return f"{_rounded_up(value, digits):f}"
+
+
+def percent_at_most(share: float, digits: int = 2) -> str:
+    """An upper bound of a share as a percentage, rounded up so that it holds: 0.1241 is "12.5%" with one digit."""
+    return f"{_rounded_up(min(share, 1.0), digits + 2).scaleb(2):f}%"
+
+
+def _rounded_up(value: float, digits: int) -> Decimal:
+    return Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-digits), ROUND_CEILING)
 
 
 def duration(seconds: float) -> str:

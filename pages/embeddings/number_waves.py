@@ -11,7 +11,7 @@ from pages.shared.picture import picture
 from pages.shared.view import View
 from xformer import viz
 from xformer.analysis.number_waves import FEWEST_NUMBERS, Spectrum, circle_of, number_spectrum, number_vectors
-from xformer.words import percent
+from xformer.words import percent, percent_at_most
 
 N_STRONGEST = 4
 """Among so many frequencies one can choose."""
@@ -52,7 +52,9 @@ def _verdict(found: Spectrum) -> str:
     orders = f"in {found.n_shuffles} random orders of the same vectors"
     if found.peaks:
         words = _peaks_in_words(found)
-        return f"{words[0].upper()}{words[1:]}; {orders} no frequency holds more than {percent(found.chance, 1)}."
+        return (
+            f"{words[0].upper()}{words[1:]}; {orders} no frequency holds more than {percent_at_most(found.chance, 1)}."
+        )
     best = found.shares.max().item()
     chance = percent(found.chance, 1)
     return f"No frequency stands out clearly: the strongest holds {percent(best, 1)}, and {orders} one held {chance}."
@@ -78,5 +80,5 @@ def about_waves(view: View, stack: str | None, show: str) -> str:
     see = "" if show == "waves" else " See **numbers as waves**."
     return (
         f"Read in their order, the vectors of the {found.n} numbers are waves: {_peaks_in_words(found)} (shuffled, none holds "
-        f"more than {percent(found.chance, 0)}){drawn}.{see}"
+        f"more than {percent_at_most(found.chance, 0)}){drawn}.{see}"
     )

@@ -12,7 +12,7 @@ from xformer.analysis.geometry import mean_alikeness, random_cosine
 from xformer.analysis.nearness import N_SHUFFLES, Nearness, kinds_together, numbers_in_order
 from xformer.analysis.number_waves import number_vectors
 from xformer.reading import Reading
-from xformer.words import percent
+from xformer.words import percent, percent_at_most
 
 CLEAR_STANDARD_ERRORS = 4.0
 """What is further from chance is said not to be chance."""
@@ -46,8 +46,9 @@ def about_order(n: int, found: Nearness) -> str:
     if not found.is_above_chance:
         return ""
     return (
-        f"For {percent(found.share, 0)} of the {n} numbers the nearest other number is one more or one less (chance: "
-        f"{percent(found.chance, 0)}, and never more than {percent(found.most_by_chance, 0)} in {N_SHUFFLES} shuffles). "
+        f"For {percent(found.share, 1)} of the {n} numbers the nearest other number is one more or one less (chance: "
+        f"{percent(found.chance, 1)}, and never more than {percent_at_most(found.most_by_chance, 1)} in {N_SHUFFLES} "
+        "shuffles). "
         "Nothing in the input says that 7 comes before 8: training **put the numbers in order**."
     )
 

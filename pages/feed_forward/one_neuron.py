@@ -15,7 +15,7 @@ from pages.shared.picture import picture
 from pages.shared.position_window import ask_window, shown_of
 from pages.shared.view import View
 from xformer import viz
-from xformer.words import percent
+from xformer.words import at_most, percent
 
 MOST_POSITIONS_BESIDE = 12
 """Up to so many positions, the neuron's bars have room beside the inputs that excite it; more stand above them."""
@@ -63,7 +63,7 @@ def one_neuron_panel(view: View, choice: Choice) -> None:
             return
         exciting_inputs(view, choice, found)
     fired, total = int(found.fired[path][choice.neuron]), found.n_positions[path]
-    most = f", at most with **{found.peak[path][0, choice.neuron].item():.3f}**" if fired else ""
+    most = f", at most with **{at_most(found.peak[path][0, choice.neuron].item(), 3)}**" if fired else ""
     fires.markdown(
         f"fires at **{percent(fired / total, 1)}** of the {total:,} tokens of {found.n_inputs:,} sampled inputs{most}"
     )

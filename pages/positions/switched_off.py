@@ -19,6 +19,7 @@ from xformer.names import head_title
 from xformer.reading import Reading
 from xformer.viz.attention_head import MOST_CELLS
 from xformer.viz.positions import MOST_HEADS_DRAWN
+from xformer.words import at_most
 
 OFF = "positions:off"
 FURTHEST = "most"
@@ -70,9 +71,7 @@ def positions_off_panel(view: View) -> None:
         others = ""
         if len(moved) > MOST_HEADS_DRAWN:
             rest = sorted(moved["moved"].tolist(), reverse=True)[MOST_HEADS_DRAWN]
-            others = (
-                f" The {MOST_HEADS_DRAWN} of {len(moved)} heads that move most; no other moves more than {rest:.2f}."
-            )
+            others = f" The {MOST_HEADS_DRAWN} of {len(moved)} heads that move most; no other moves more than {at_most(rest)}."
         st.caption(
             "Each head’s attention when positions go off. 0: it looks where it looked before. 1: nothing of it is left where "
             f"it was.{others}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,9 +10,13 @@ import streamlit as st
 import torch
 
 import xformer
+from pages.embeddings.number_waves import _verdict
+from pages.embeddings.vocabulary_notes import about_order
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import ROOT, Open
 from xformer.analysis.embeddings import neighbours
+from xformer.analysis.nearness import Nearness
+from xformer.analysis.number_waves import Spectrum
 
 PAGE = "pages/embeddings/page.py"
 MODELS = sorted(path.parent.name for path in (ROOT / "checkpoints").glob("*/model.safetensors"))
@@ -174,3 +179,17 @@ def test_a_picture_with_a_width_of_its_own_is_not_stretched(open_page: Open, mon
     )
     open_page(PAGE, model="digits", show="filters")  # a filter's pixels are squares
     assert widths == ["content", "content"]
+
+
+def test_a_share_that_chance_never_reaches_is_not_rounded_below_it() -> None:
+    said = about_order(300, Nearness(0.2944, 0.0101, 0.2941))
+    assert "For 29.4% of the 300" in said
+    assert "never more than 29.5%" in said
+    assert about_order(300, Nearness(0.2941, 0.0101, 0.2941)) == ""
+
+
+def test_no_shuffled_order_holds_more_than_is_said() -> None:
+    shares = torch.tensor([0.8, 0.1, 0.1])
+    found = Spectrum(6, shares, chance=0.12412, n_shuffles=9)
+    assert "no frequency holds more than 12.5%." in _verdict(found)
+    assert "one held 62.1%." in _verdict(replace(found, chance=0.62061))

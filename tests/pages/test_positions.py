@@ -16,7 +16,9 @@ from tests.layers.reference import FITTING
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import ROOT, Open
 from tests.training.tiny import tiny_model, tiny_task
+from xformer import analysis
 from xformer.positions import POSITION_KINDS
+from xformer.reading import rerun
 
 PAGE = "pages/positions/page.py"
 MODELS = sorted(path.parent.name for path in (ROOT / "checkpoints").glob("*/model.safetensors"))
@@ -112,6 +114,18 @@ def test_every_kind_of_positions_has_its_own_picture(open_page: Open, kind: str,
 def _names(kind: str) -> list[str]:
     biases = ["attention", "offsets"]
     return {"none": [], "alibi": biases, "t5": biases}.get(kind, ["attention", "own", "offsets"])
+
+
+@pytest.mark.parametrize("drawn", range(1, 9))
+def test_no_head_left_out_moves_more_than_is_said(open_page: Open, monkeypatch: pytest.MonkeyPatch, drawn: int) -> None:
+    monkeypatch.setattr("pages.positions.switched_off.MOST_HEADS_DRAWN", drawn)
+    app = open_page(PAGE, model="reverse", input="3 7 12 9", show="attention")
+    found = re.search(r"no other moves more than (\d\.\d+)\.", text(app))
+    assert found is not None
+    run = xformer.read("checkpoints/reverse", "3 7 12 9")
+    off = rerun(run, [xformer.edits.zero_positions()])
+    moved = sorted(analysis.attention_moved(off, before=run)["moved"], reverse=True)
+    assert moved[drawn] <= float(found[1]) < moved[drawn] + 0.01
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+import torch.nn.functional as F
+from jaxtyping import Bool
 from torch import Tensor
 
 from xformer.diagnosis.case import Case, Finding, Layer, cells, error
-from xformer.words import percent
+from xformer.words import percent, percent_at_most
 
 LEAK = 1e-8
 """Weight above this has leaked through a mask."""
@@ -60,10 +62,23 @@ def _leak(case: Case, layer: Layer, weight: Tensor, offset: Tensor, numbers: dic
 
 
 def check_padding(case: Case) -> Iterator[Finding]:
-    """no-padding-mask · masked-with-zero."""
+    """no-padding-mask · masked-with-zero · cross-mask-of-target."""
     for layer in case.layers:
         pattern = case[f"{layer.path}.pattern"]
-        if cells(layer, pattern) is None or bool(layer.keys.all()):
+        if cells(layer, pattern) is None:
+            continue
+        if layer.is_cross and _is_masked_by_the_target(case, layer):
+            yield error(
+                "cross-mask-of-target",
+                layer.path,
+                "Cross-attention sees as many tokens of the source as the target has: it is masked by the target’s padding.",
+                {
+                    "padded_cells_seen": float((~layer.keys & _like_the_target(layer)).sum()),
+                    "tokens_hidden": float((layer.keys & ~_like_the_target(layer)).sum()),
+                },
+            )
+            continue
+        if bool(layer.keys.all()):
             continue
         padded = ~layer.keys[:, None, None, :] & layer.queries[:, None, :, None]  # [batch, 1, query, key]
         weight = pattern.masked_fill(~padded, 0.0).sum(dim=-1)  # [batch, head, query]
@@ -74,10 +89,27 @@ def check_padding(case: Case) -> Iterator[Finding]:
         yield error(
             "masked-with-zero" if zero else "no-padding-mask",
             layer.path,
-            f"Tokens give up to {percent(lost, 1)} of their attention to padding"
+            f"Tokens give up to {percent_at_most(lost, 1)} of their attention to padding"
             + ("; all those scores are exactly 0: they were masked with 0 instead of −∞." if zero else "."),
             {"most_weight_on_padding": lost},
         )
+
+
+def _is_masked_by_the_target(case: Case, layer: Layer) -> bool:
+    """Whether the target's tokens see exactly those cells of the source where the target has tokens itself."""
+    wrong = _like_the_target(layer)  # [batch, key]
+    if bool(layer.queries.all()) or bool((wrong == layer.keys).all()):
+        return False  # it forbids nothing, or it is the right one
+    scores = f"{layer.path}.scores"
+    seen = ~case[scores].isneginf() if scores in case else case[f"{layer.path}.pattern"] > 0  # [batch, head, query, key]
+    asked = layer.queries[:, None, :, None].expand_as(seen)
+    return bool((seen == wrong[:, None, None, :])[asked].all())
+
+
+def _like_the_target(layer: Layer) -> Bool[Tensor, "batch key"]:
+    """Which keys a mask made of the queries' padding allows; where there are more keys than queries, all of those."""
+    n_key = layer.keys.shape[1]
+    return F.pad(layer.queries, (0, max(0, n_key - layer.queries.shape[1])), value=True)[:, :n_key]
 
 
 def _scores_are_zero(case: Case, layer: Layer, where: Tensor) -> bool:
