@@ -1,4 +1,4 @@
-"""Twenty-five bugs that no check was written for: made after the checks, of kinds that `xformer.bugs` does not have.
+"""Bugs that no check was written for: made after the checks, of kinds that `xformer.bugs` does not have.
 
 python -m tests.diagnosis.unseen_bugs        prints what becomes of each: by a trace alone, and with the model at hand
 """
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from xformer.config import ModelConfig
 from xformer.layers.attention import Attention, Scores
+from xformer.layers.block import CrossBlock
 from xformer.layers.dropout import NO_DROPOUT, Dropout
 from xformer.layers.embedding import TokenEmbedding, Unembedding
 from xformer.layers.feed_forward import FeedForward
@@ -127,6 +128,49 @@ class FastPathWithoutPadding(Attention):
         return super().kernel(q, k, v, replace(mask, layout=None), position_bias)
 
 
+class MaskedByTheTarget(CrossBlock):
+    """Cross-attention is masked by the padding of the target, cut or filled up to the length of the source."""
+
+    def forward(
+        self, x: Tensor, context: Any, tape: AnyTape = SILENT, cache: Any = None, cross_cache: Any = None
+    ) -> Any:
+        layout, memory = context.mask.layout, context.memory
+        if layout is not None and memory is not None and self.applies(layout.shape[-1], memory.shape[1]):
+            seen = F.pad(layout, (0, max(0, memory.shape[1] - layout.shape[-1])), value=True)[..., : memory.shape[1]]
+            context = replace(context, cross_mask=replace(context.cross_mask, layout=seen))
+        return super().forward(x, context, tape, cache, cross_cache)
+
+    def applies(self, n_target: int, n_source: int) -> bool:
+        return True
+
+
+class MaskedByATargetOfOneLength(MaskedByTheTarget):
+    def applies(self, n_target: int, n_source: int) -> bool:
+        return n_target == n_source
+
+
+class MaskedByATargetOfAnotherLength(MaskedByTheTarget):
+    def applies(self, n_target: int, n_source: int) -> bool:
+        return n_target != n_source
+
+
+class AsManyQueriesAsKeys(Attention):
+    """Fails where the queries and the keys are not equally many."""
+
+    def score(self, q: Tensor, k: Tensor, v: Tensor) -> Scores:
+        scores = super().score(q, k, v)
+        return scores.view(*scores.shape[:2], scores.shape[-1], scores.shape[-1])
+
+
+class PaddingOfTheFirstRow(Attention):
+    """All rows of a batch are masked by the padding of the first one."""
+
+    def allow(self, mask: Mask, scores: Tensor, tape: AnyTape) -> Mask:
+        if mask.is_ordered and mask.layout is not None:
+            mask = replace(mask, layout=mask.layout[:1].expand_as(mask.layout))
+        return super().allow(mask, scores, tape)
+
+
 class SharedQueries(Attention):
     def project(self, x: Tensor, memory: Tensor | None, cache: Any) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = super().project(x, memory, cache)
@@ -209,6 +253,10 @@ def tokens(config: ModelConfig) -> bool:
     return not config.image
 
 
+def pairs(config: ModelConfig) -> bool:
+    return config.architecture == "encoder-decoder"
+
+
 def swap(old: type[nn.Module], new: type[nn.Module], path_ends: str = "") -> Callable[[Transformer], Transformer]:
     """A copy whose layers of that class, at paths that end so, are of the other class, with all that they hold."""
 
@@ -249,16 +297,29 @@ UNSEEN = (
     Unseen("residual: half of each sublayer", swap(PreNorm, HalfOfIt), lambda c: c.norm == "pre"),
     Unseen("residual: x + norm(f(x))", swap(PostNorm, NormOfThePart), lambda c: c.norm == "post"),
     Unseen("logits: divided by 2", swap(Unembedding, Tempered)),
+    Unseen("queries: as many as keys, or it fails", swap(Attention, AsManyQueriesAsKeys, "cross_attn"), pairs),
+    Unseen("mask: of the first row’s padding", swap(Attention, PaddingOfTheFirstRow), tokens),
+    Unseen("cross mask: of the target’s padding", swap(CrossBlock, MaskedByTheTarget), pairs),
+    Unseen("cross mask: of a target as long as the source", swap(CrossBlock, MaskedByATargetOfOneLength), pairs),
+    Unseen("cross mask: of a target of another length", swap(CrossBlock, MaskedByATargetOfAnotherLength), pairs),
     Unseen("memory: what the first layer left", memory_of_the_first_layer,
            lambda c: c.architecture == "encoder-decoder" and c.n_layers > 1),
 )  # fmt: skip
 
 
+NAMED = {
+    "cross mask: of the target’s padding": "cross-mask-of-target",
+    "cross mask: of a target as long as the source": "cross-mask-of-target",
+    "cross mask: of a target of another length": "differs-with-source-length",
+}
+"""What the first finding is called, with the model at hand."""
 BY_A_TRACE = {
     "positions: counted from 1", "positions: added again in every layer", "norm: root mean square",
     "norm: the last one does nothing", "scores: capped by a tanh", "scores: cosines", "softmax: 1 more in the denominator",
     "attention: dropout that never ends", "mask: a window of five tokens", "values: centred over the batch",
     "feed-forward: leaky ReLU", "feed-forward: skips the first token", "residual: half of each sublayer",
+    "mask: of the first row’s padding",
+    "cross mask: of the target’s padding", "cross mask: of a target as long as the source",
     "residual: x + norm(f(x))", "memory: what the first layer left", "norm: over the positions",
 }  # fmt: skip
 """Found in a trace whose weights are not known."""
@@ -272,11 +333,12 @@ MISSED_BY_A_TRACE = {
     "positions: padding in front counted too": "a run without padding in front does not show it",
     "fast path: forgets the padding": "a recorded run does not take it",
     "keys: cut off from the gradient": "a trace has no gradient",
+    "queries: as many as keys, or it fails": "a run of source and target equally long does not show it",
+    "cross mask: of a target of another length": "a run of source and target equally long does not show it",
 }
 """Not found in a trace, and why."""
 MISSED_WITH_THE_MODEL = {
     "mask: a window of five tokens": "in a model that reads four tokens (modular): there it forbids nothing",
-    "fast path: forgets the padding": "in models whose inputs fill them or have one length (characters, modular)",
     "keys: cut off from the gradient": "in reverse-mirror, one of sixteen: saturated, its scores hardly move anything",
 }
 """Where it is found with the model at hand in most models, but not in all. Measured on the shipped models and four fresh."""

@@ -107,6 +107,16 @@ def neighbours(of: Examined) -> Differences:
     yield relative((turned - whole[order])[valid], whole)
 
 
+def widths(of: Examined) -> Differences:
+    """More padding behind the source changes no score."""
+    wider = of.inputs.with_longer_source(of.model.config)
+    if wider is None:
+        return
+    n = of.out_valid.shape[1]
+    before, after = of.logits(of.inputs), of.logits(wider)[:, :n]
+    yield relative((after - before)[of.out_valid], before[of.out_valid])
+
+
 def order(of: Examined) -> Differences:
     """Without positions and without a mask, tokens in another order score the same, in that order."""
     config = of.model.config
@@ -125,9 +135,14 @@ def again(of: Examined) -> Differences:
 
 
 def unrecorded(of: Examined) -> Differences:
-    """The run that is trained is the run that is shown, in the model's own precision."""
-    fast, recorded = of.inputs.run(of.plain), of.inputs.record(of.plain).logits
-    yield relative((fast - recorded)[of.out_valid], recorded[of.out_valid])
+    """The run that is trained is the run that is shown, in the model's own precision: padded, and one row without padding."""
+    one = of.inputs.row(0)
+    for inputs, valid in (
+        (of.inputs, of.out_valid),
+        (one, one.valid if one.target_valid is None else one.target_valid),
+    ):
+        fast, recorded = inputs.run(of.plain), inputs.record(of.plain).logits
+        yield relative((fast - recorded)[valid], recorded[valid])
 
 
 def cached(of: Examined) -> Differences:
@@ -176,6 +191,7 @@ BEHAVIOURS = (
     Behaviour("sees-the-future", "a later token changes no earlier score", future),
     Behaviour("sees-padding", "what stands in padded cells changes nothing", padding),
     Behaviour("differs-alone", "an input scores the same alone and in a padded batch, padded behind or before", alone),
+    Behaviour("differs-with-source-length", "more padding behind the source changes nothing", widths),
     Behaviour("mixes-the-batch", "the rows of a batch in another order score the same", neighbours),
     Behaviour("order-in-a-set", "without positions, tokens in another order score the same", order),
     Behaviour(
@@ -195,7 +211,12 @@ def check_behaviours(model: Transformer, inputs: Examination) -> tuple[list[Find
     few = max(N_ALONE, MOST_TOKENS // inputs.tokens.shape[1])
     subject, found, looked = _examined(model, inputs.rows(torch.arange(min(few, len(inputs.tokens))))), [], {}
     for behaviour in BEHAVIOURS:
-        differences = list(behaviour.apart(subject))
+        try:
+            differences = list(behaviour.apart(subject))
+        except RuntimeError as failure:  # of shapes that the recorded run does not have
+            sentence = f"Right is: {behaviour.rule}. Here the model fails: {str(failure).splitlines()[0]}"
+            found.append(error(behaviour.kind, "logits", sentence))
+            continue
         looked[behaviour.kind] = len(differences)
         limit = behaviour.limit or subject.limit
         worst = max((float("inf") if d != d else d for d in differences), default=0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -58,6 +59,20 @@ class Examination:
         if self.target is None or self.target_valid is None:
             return Examination(tokens, valid)
         return Examination(tokens, valid, *_to_the_right(self.target, self.target_valid))
+
+    def with_longer_source(self, config: ModelConfig) -> Examination | None:
+        """More padding behind the source; where the model has no room for it, behind the target; None without room."""
+        if self.target is None or self.target_valid is None:
+            return None
+        pad = config.pad_token
+        if (room := config.max_len - self.tokens.shape[1]) > 0:
+            more = min(3, room)
+            return replace(self, tokens=F.pad(self.tokens, (0, more), value=pad), valid=F.pad(self.valid, (0, more)))
+        if (room := config.max_len - self.target.shape[1]) > 0:
+            more = min(3, room)
+            target = F.pad(self.target, (0, more), value=pad)
+            return replace(self, target=target, target_valid=F.pad(self.target_valid, (0, more)))
+        return None
 
     def with_other_token(self, at: int, config: ModelConfig) -> Examination:
         """Another token at one position of what is answered."""

@@ -101,7 +101,9 @@ def _is_masked_by_the_target(case: Case, layer: Layer) -> bool:
     if bool(layer.queries.all()) or bool((wrong == layer.keys).all()):
         return False  # it forbids nothing, or it is the right one
     scores = f"{layer.path}.scores"
-    seen = ~case[scores].isneginf() if scores in case else case[f"{layer.path}.pattern"] > 0  # [batch, head, query, key]
+    seen = (
+        ~case[scores].isneginf() if scores in case else case[f"{layer.path}.pattern"] > 0
+    )  # [batch, head, query, key]
     asked = layer.queries[:, None, :, None].expand_as(seen)
     return bool((seen == wrong[:, None, None, :])[asked].all())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from xformer.config import ModelConfig
@@ -26,7 +26,11 @@ with the square of the length."""
 
 
 def examination(config: ModelConfig, task: Task | None = None, *, inputs: int = N_INPUTS, seed: int = 0) -> Examination:
-    """Different inputs of different lengths: the task's own where there is one of short inputs, random tokens where not."""
+    """Different inputs of different lengths: the task's own where there is one of short inputs, random tokens where not.
+
+    No two lengths agree that a mistake could take for each other: each row's source and target differ in length, and so does
+    the padding of the rows.
+    """
     if config.image:
         return _of_images(config, task, inputs, seed)
     if task is not None and max(task.longest) > LONGEST_TASK:
@@ -34,10 +38,11 @@ def examination(config: ModelConfig, task: Task | None = None, *, inputs: int = 
     if task is not None:
         inputs = min(inputs, -(-max(LEAST_TOKENS, 4 * config.d_model) // max(task.longest)))
         batch = task.sample(inputs, seed=seed, purpose="test")
-        source = _padded(batch.tokens, batch.layout, config)
+        source = batch.tokens, _tokens_of(batch.tokens, batch.layout)
         if batch.target is None or batch.target_layout is None:
-            return Examination(*source)
-        return Examination(*source, *_padded(batch.target, batch.target_layout, config))
+            return _uneven(Examination(*source), config.pad_token)
+        target = batch.target, _tokens_of(batch.target, batch.target_layout)
+        return _uneven(Examination(*source, *target), config.pad_token)
     draw = torch.Generator().manual_seed(seed)
     n_pos = min(config.max_len, 13)
     lengths = torch.randint(max(1, n_pos // 3), n_pos + 1, (inputs,), generator=draw)
@@ -51,7 +56,7 @@ def examination(config: ModelConfig, task: Task | None = None, *, inputs: int = 
 
     if config.architecture != "encoder-decoder":
         return Examination(tokens(), valid)
-    return Examination(tokens(), valid, tokens(), valid)
+    return _uneven(Examination(tokens(), valid, tokens(), valid), config.pad_token)
 
 
 def examine(model: Transformer, task: Task | None = None, *, seed: int = 0) -> list[Finding]:
@@ -80,12 +85,33 @@ def _of_images(config: ModelConfig, task: Task | None, inputs: int, seed: int) -
     return Examination(pixels, torch.ones(inputs, config.max_len, dtype=torch.bool))
 
 
-def _padded(tokens: Tensor, layout: Layout, config: ModelConfig) -> tuple[Tensor, Tensor]:
-    """The tokens and which of them count; with a column of padding where all are of one length and the model has room."""
-    valid = torch.ones_like(tokens).bool() if layout.segments is None else layout.segments > 0
-    if bool(valid.all()) and tokens.shape[1] < config.max_len:
-        return F.pad(tokens, (0, 1), value=config.pad_token), F.pad(valid, (0, 1), value=False)
-    return tokens, valid
+def _tokens_of(tokens: Int[Tensor, "batch pos"], layout: Layout) -> Bool[Tensor, "batch pos"]:
+    """Which cells hold tokens."""
+    return torch.ones_like(tokens).bool() if layout.segments is None else layout.segments > 0
+
+
+def _uneven(inputs: Examination, pad: int) -> Examination:
+    """The inputs cut at their ends. In even rows the target becomes the shorter one, in odd rows the source, by 1 to 3 tokens.
+
+    Without a target, rows of one length are cut by 0 to 2 tokens.
+    """
+    n, row = inputs.valid.sum(dim=1), torch.arange(len(inputs.tokens))  # [batch]
+    if inputs.target is None or inputs.target_valid is None:
+        keep = n - row % 3 if bool((n == n[0]).all()) else n
+        return Examination(*_cut(inputs.tokens, inputs.valid, keep, pad))
+    n_target = inputs.target_valid.sum(dim=1)
+    shorter = torch.minimum(n, n_target) - 1 - row // 2 % 3
+    source = _cut(inputs.tokens, inputs.valid, torch.where(row % 2 == 0, n, shorter), pad)
+    target = _cut(inputs.target, inputs.target_valid, torch.where(row % 2 == 0, shorter, n_target), pad)
+    return Examination(*source, *target)
+
+
+def _cut(
+    tokens: Int[Tensor, "batch pos"], valid: Bool[Tensor, "batch pos"], keep: Int[Tensor, " batch"], pad: int
+) -> tuple[Int[Tensor, "batch pos"], Bool[Tensor, "batch pos"]]:
+    """The first tokens of each row, at least one; padding in place of the others."""
+    valid = valid & (valid.cumsum(dim=1) <= keep.clamp(min=1)[:, None])
+    return tokens.masked_fill(~valid, pad), valid
 
 
 __all__ = ["Examination", "check_up", "examination", "examine"]
