@@ -29,7 +29,7 @@ faults: .venv/test
 attack: .venv/test
 	$(BIN)/python -m tests.attack
 
-# The lowest versions that requirements.txt allows, in .venv-floors, under a fast part of the tests: two minutes.
+# The lowest versions that pyproject.toml allows, in .venv-floors, under a fast part of the tests: three minutes.
 floors:
 	$(PYTHON) -m tests.floors
 

@@ -1,12 +1,11 @@
-"""Tries the lowest versions that requirements.txt allows: an environment of their own, and a fast part of the tests in it.
+"""Tests the lowest versions that pyproject.toml allows, in an environment of their own.
 
-    python -m tests.floors            builds .venv-floors where it is not there yet, and runs the tests
-
-The versions are read from requirements.txt (what the app runs with) and pyproject.toml (the tests' own), nowhere repeated.
+python -m tests.floors            builds .venv-floors where it is not there yet, and runs a fast part of the tests
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import subprocess
@@ -17,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = ROOT / ".venv-floors"
 NEEDED = ("pytest", "beartype")
-"""Of the packages for tests, those that the part below needs."""
+"""The packages of the extra "test" that the tests below import."""
 PART = (
     "tests/layers/test_attention.py",  # jaxtyping
     "tests/test_config.py",  # pydantic
@@ -32,26 +31,33 @@ PART = (
     "tests/pages/test_navigation.py",  # streamlit
     "tests/pages/test_run_commands.py",
     "tests/serving",
+    "tests/subjects",  # transformers
 )
 
 
 def lowest(requirement: str) -> str:
-    """A requirement as its lowest version: "numpy>=2.2.6,<3" becomes "numpy==2.2.6"; a pinned one stays as it is."""
-    name, how, version = re.match(r"([\w.-]+)\s*(==|>=)\s*([\w.]+)", requirement).groups()  # type: ignore[union-attr]
-    return f"{name}=={version}" if how == ">=" else f"{name}{how}{version}"
+    """A range as its lowest version: "numpy>=2.2.6,<3" becomes "numpy==2.2.6"."""
+    name, version = re.match(r"([\w.-]+)\s*>=\s*([\w.]+)", requirement).groups()  # type: ignore[union-attr]
+    return f"{name}=={version}"
+
+
+def ranges() -> list[str]:
+    """What the library, the app and external models need, as pyproject.toml says it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    return [*project["dependencies"], *extras["app"], *extras["models"]]
 
 
 def floors() -> list[str]:
-    """The lowest of all that the app runs with, and what the tests need beside it."""
-    lines = (ROOT / "requirements.txt").read_text("utf-8").splitlines()
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    ours = [line for line in lines if line.strip() and not line.startswith("#")]
-    tests = [line for line in project["optional-dependencies"]["test"] if re.split(r"[<>=]", line)[0] in NEEDED]
-    return [*map(lowest, ours), *tests]
+    """The lowest version of each, and what the tests need beside it."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    tests = [line for line in extras["test"] if re.split(r"[<>=]", line)[0] in NEEDED]
+    return [*map(lowest, ranges()), *tests]
 
 
 def main() -> int:
     """Build, install, test; the exit code of the tests."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     python, wanted = ENVIRONMENT / "bin" / "python", "\n".join(floors())
     done = ENVIRONMENT / "floors.txt"
     if not done.exists() or done.read_text() != wanted:

@@ -1,17 +1,26 @@
-"""How the lowest versions are read from the requirements."""
+"""The ranges of pyproject.toml, their lowest versions, and the pins of requirements.txt."""
 
 from __future__ import annotations
 
-import pytest
+import tomllib
 
-from tests.floors import PART, ROOT, floors, lowest
+import pytest
+from packaging.requirements import Requirement
+
+from tests.floors import PART, ROOT, floors, lowest, ranges
+
+
+def pins() -> dict[str, str]:
+    """The version of each package in requirements.txt."""
+    lines = (ROOT / "requirements.txt").read_text("utf-8").splitlines()
+    return dict(line.split("==") for line in lines if line and not line.startswith("#"))
 
 
 @pytest.mark.parametrize(
     ("requirement", "version"),
     [
         ("numpy>=2.2.6,<3", "numpy==2.2.6"),
-        ("torch==2.13.0", "torch==2.13.0"),
+        ("torch>=2.13.0,<3", "torch==2.13.0"),
         ("vl-convert-python>=1.9,<2", "vl-convert-python==1.9"),
     ],
 )
@@ -19,8 +28,26 @@ def test_a_requirement_becomes_its_lowest_version(requirement: str, version: str
     assert lowest(requirement) == version
 
 
-def test_every_requirement_has_a_floor_and_every_test_is_there() -> None:
-    lines = [line for line in (ROOT / "requirements.txt").read_text("utf-8").splitlines() if line[:1].isalpha()]
-    assert len(lines) > 8
-    assert sum("==" in line for line in floors()) == len(lines)
+def test_every_range_has_a_floor_and_every_test_is_there() -> None:
+    assert len(ranges()) > 8
+    assert sum("==" in line for line in floors()) == len(ranges())
     assert all((ROOT / part).exists() for part in PART)
+
+
+@pytest.mark.parametrize("requirement", ranges(), ids=lambda requirement: Requirement(requirement).name)
+def test_a_range_holds_its_pin_and_is_no_pin_itself(requirement: str) -> None:
+    asked = Requirement(requirement)
+    assert asked.specifier.contains(pins()[asked.name])
+    assert {one.operator for one in asked.specifier} == {">=", "<"}
+
+
+def test_there_is_a_pin_for_every_range_and_no_other() -> None:
+    assert list(pins()) == [Requirement(one).name for one in ranges()]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_page_lists_all_packages_but_torch_for_an_install_without_dependencies(page: str) -> None:
+    lines = (ROOT / page).read_text("utf-8").splitlines()
+    [line] = [line for line in lines if line.startswith("pip install numpy ")]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert ["torch", *line.split()[2:]] == [Requirement(one).name for one in project["dependencies"]]

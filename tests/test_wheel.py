@@ -160,11 +160,7 @@ def is_healthy(address: str) -> bool:
         return False
 
 
-def test_the_requirements_are_those_of_the_library_of_the_app_and_of_models() -> None:
+def test_the_library_alone_asks_for_nothing_of_the_app() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    extras = project["optional-dependencies"]
-    lines = (ROOT / "requirements.txt").read_text("utf-8").splitlines()
-    listed = [line for line in lines if line and not line.startswith("#")]
-    assert listed == [*project["dependencies"], *extras["app"], *extras["models"]]
     base = {re.split(r"[<>=\[]", line)[0] for line in project["dependencies"]}
     assert not base & {"streamlit", "plotly", "scikit-learn", "transformers"}
