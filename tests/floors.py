@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = ROOT / ".venv-floors"
-NEEDED = ("pytest", "beartype")
+NEEDED = ("pytest", "pytest-xdist", "beartype")
 """The packages of the extra "test" that the tests below import."""
 PART = (
     "tests/layers/test_attention.py",  # jaxtyping
