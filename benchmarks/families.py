@@ -115,7 +115,7 @@ def _outcome(family: str, n_layers: int) -> Outcome:
 
     from xformer import edits
     from xformer.errors import EditError
-    from xformer.subjects.foreign.transformers_model import call, example_inputs, logits_of, open_transformers
+    from xformer.subjects.foreign.huggingface_opening import call, example_inputs, logits_of, open_transformers
 
     try:
         model = model_of(tiny(CONFIG_MAPPING[family], n_layers))

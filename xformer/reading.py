@@ -8,12 +8,13 @@ Every table and every picture is one call on a reading.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, KeysView, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 from xformer import notebook_html
 from xformer.checkpoints import Checkpoint, load
 from xformer.edits import AnyEdit, set_causal
-from xformer.errors import EditError
+from xformer.errors import EditError, InputError, UnavailableError
 from xformer.head_overview import head_overview
 from xformer.interventions import all_edits, changed_source, parse
 from xformer.model import Transformer
@@ -35,7 +36,7 @@ from xformer.tasks.task import Example
 from xformer.trace import Trace
 
 Readable = str | Path | Checkpoint | Transformer | nn.Module | Subject
-"""What can be read: a path, a model of ours or of anybody else, or a subject."""
+"""What can be read: a path, a loaded model of ours or an external one, or an adapter."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,26 @@ class Reading:
     """Whether anything that the model says here is right or wrong."""
     recipe: Recipe | str | None = None
     """How to read it again, where that can be written down: as plain values, or as the code that does it."""
+    token_labels: tuple[str, ...] | None = None
+    """What the caller calls the tokens, in the place of the model's own words."""
 
-    def __getitem__(self, name: str) -> Tensor:
-        """An activation by its name; see `Trace`."""
-        return self.trace[name]
+    @overload
+    def __getitem__(self, name: str) -> Tensor: ...
+
+    @overload
+    def __getitem__(self, name: int) -> Reading: ...
+
+    def __getitem__(self, name: str | int) -> Tensor | Reading:
+        """An activation by its name, see `Trace`; or one input of a batch by its number, with its padding."""
+        if isinstance(name, str):
+            return self.trace[name]
+        example = self.example.one(name)
+        return replace(self, example=example, trace=self.trace.one(name), recipe=None)
+
+    @property
+    def batch_size(self) -> int:
+        """How many inputs were read at once. Pictures and tables show the first; `reading[i]` is another."""
+        return len(self.example.stream)
 
     def __contains__(self, name: str) -> bool:
         return name in self.trace
@@ -90,8 +107,17 @@ class Reading:
 
     @property
     def logits(self) -> Float[Tensor, "batch pos vocab"]:
-        """What the model predicts."""
+        """What the model predicts. Raises `UnavailableError` where it has no output head."""
+        if "logits" not in self.trace and "output" in self.trace:
+            raise UnavailableError(
+                f"{self.subject.name} has no output head: it gives a vector for each position, reading['output'], and no logits."
+            )
         return self.trace.logits
+
+    @property
+    def has_logits(self) -> bool:
+        """Whether the model predicts anything; one without an output head gives vectors alone."""
+        return "logits" in self.trace
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -138,6 +164,8 @@ class Reading:
 
     def tokens_of(self, stack: str | None = None) -> tuple[str, ...]:
         """The same of a stack: the decoder of an encoder-decoder reads the target, every other stack the stream."""
+        if self.token_labels is not None and (stack != "decoder" or self.trace.target is None):
+            return self.token_labels
         return self.subject.names(self.trace.read_by(stack)[0])
 
     def ids(self, stack: str | None = None) -> list[int]:
@@ -182,6 +210,8 @@ class Reading:
 
         Where a broken model's logits are no numbers, nothing is likely: 0.
         """
+        if not self.has_logits:
+            return torch.zeros(0, 1)
         return self._logits_asked.softmax(dim=-1).nan_to_num(0.0)
 
     @cached_property
@@ -202,7 +232,7 @@ class Reading:
     @cached_property
     def loss(self) -> float:
         """Mean −log p(answer) over those outputs, in nats; NaN where none is asked for."""
-        return F.cross_entropy(self._logits_asked, self._answer).item()
+        return F.cross_entropy(self._logits_asked, self._answer).item() if self.has_logits else math.nan
 
     @property
     def right(self) -> tuple[bool, ...]:
@@ -257,39 +287,66 @@ def _numbered(sites: tuple[Site, ...], layer: int, what: str) -> Site:
 
 
 def read(
-    where: Readable,
-    typed: Any,
+    model: Readable,
+    inputs: Any,
     *,
     tokenizer: Any = None,
+    tokens: Sequence[str] | None = None,
     edits: Sequence[AnyEdit] = (),
     changes: str = "",
     keep: Sequence[str] = ("*",),
 ) -> Reading:
-    """Run an input through a model and keep what it computes.
+    """Run inputs through a model and keep what it computes. The model is left as it was found.
 
-    `where` is a checkpoint's folder or file, or what is loaded already; `typed` an input as a person types it ("3 7 12 9")
-    or the numbers of its tokens. A model of the Transformers library is a folder with its config.json, a .gguf file, or the
-    loaded model with its `tokenizer`; any other torch module is given the inputs it is called with.
+    Args:
+        model: The folder or file of a checkpoint or of a Hugging Face model (config.json with safetensors, or a .gguf file), or
+            a loaded model: ours, a `PreTrainedModel`, or any torch module.
+        inputs: A text as a person types it ("3 7 12 9"), token ids [pos] or [batch, pos], a list of texts or of ids (a batch,
+            padded on the right), `(source, target)` for an encoder-decoder, an image, or the model's arguments by name.
+        tokenizer: Cuts the texts of a loaded Hugging Face model.
+        tokens: Labels for the positions of the first input, in the place of the model's own words.
+        edits: Interventions, see `xformer.edits`.
+        changes: More of them as a link has them ("mute:encoder.0.ffn,token:3.7"), see `xformer.interventions`.
+        keep: Globs of the activations wanted.
 
-    `edits` are of `xformer.edits`, `changes` more of them as a link has them ("mute:encoder.0.ffn,token:3.7", see
-    `xformer.interventions`); `keep` lists globs of the activations wanted.
+    Returns:
+        The reading. Where nobody knows the right answer, what the unchanged model says stands in its place.
 
-    What nobody knows the answer to, a drawn image, has what the unchanged model says in the answer's place.
+    Raises:
+        CheckpointError: The files hold no model that can be trusted.
+        InputError: The model cannot read these inputs.
+        EditError: An edit or a glob fits nothing in the run.
 
-    Raises `CheckpointError`, `InputError` or `EditError`, each with one plain sentence.
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9")
+        >>> reading["encoder.0.attn.pattern"].shape
+        torch.Size([1, 4, 4, 4])
     """
-    subject = subject_of(where, typed, tokenizer)
-    is_ids = isinstance(typed, Tensor) and not typed.is_floating_point()
-    words: Any = tuple(typed.flatten().tolist()) if is_ids else typed
-    first, example, changed = framed(subject, words, changes)
+    subject = subject_of(model, inputs, tokenizer)
+    is_ids = isinstance(inputs, Tensor) and not inputs.is_floating_point()
+    plain: Any = inputs
+    if is_ids and (inputs.dim() == 1 or len(inputs) == 1):
+        plain = tuple(inputs.flatten().tolist())
+    first, example, changed = framed(subject, plain, changes)
     run = [*edits, *changed]
-    kept = keep if "logits" in keep or "*" in keep else (*keep, "logits")
+    output = getattr(getattr(subject, "opened", None), "output_name", "logits")
+    kept = keep if output in keep or "*" in keep else (*keep, output)
     has_right_answer = subject.has_right_answer(first)
     trace = subject.record(example, edits=run, keep=kept)
     if subject.input.answers_itself and not has_right_answer:
         alone = trace if not run and example is first else subject.record(first, keep=("logits",))
         example = answered(example, int(alone.logits[0, 0].argmax()))
-    return Reading(subject, example, trace, has_right_answer, _recipe(where, words, edits, changes))
+    reading = Reading(subject, example, trace, has_right_answer, _recipe(model, plain, edits, changes))
+    return reading if tokens is None else labelled(reading, tokens)
+
+
+def labelled(reading: Reading, tokens: Sequence[str]) -> Reading:
+    """The same reading with the caller's words for its tokens. Raises `InputError` where there are not as many."""
+    n = len(reading.ids())
+    if len(tokens) != n:
+        raise InputError(f"There is one label for each of the {n} tokens, got {len(tokens)}.")
+    return replace(reading, token_labels=tuple(map(str, tokens)))
 
 
 def rerun(reading: Reading, more: Sequence[AnyEdit], keep: Sequence[str] = ("*",)) -> Reading:
@@ -299,7 +356,7 @@ def rerun(reading: Reading, more: Sequence[AnyEdit], keep: Sequence[str] = ("*",
     return Reading(reading.subject, reading.example, trace, reading.has_right_answer)
 
 
-def framed(subject: Subject, typed: str | Sequence[int], changes: str = "") -> tuple[Example, Example, list[AnyEdit]]:
+def framed(subject: Subject, typed: Any, changes: str = "") -> tuple[Example, Example, list[AnyEdit]]:
     """An input laid out for a model, the same with the tokens replaced that `changes` name, and the edits of their others.
 
     Raises `InputError` and `EditError` as `read` does.
@@ -328,11 +385,12 @@ def answered(example: Example, token: int) -> Example:
     return replace(example, source=(*example.source[:-1], token), answer=(token,), labels=labels)
 
 
-def _recipe(where: object, typed: str | Sequence[int], edits: Sequence[AnyEdit], changes: str) -> Recipe | None:
+def _recipe(where: object, typed: Any, edits: Sequence[AnyEdit], changes: str) -> Recipe | None:
     """None for what is no path, or was changed by more than the recipe can say."""
     masks = {causal: set_causal(causal) for causal in (True, False)}
     causal = next((causal for causal, edit in masks.items() if list(edits) == [edit]), None)
-    if not isinstance(where, str | Path) or (edits and causal is None):
+    is_plain = isinstance(typed, str) or (isinstance(typed, tuple | list) and all(isinstance(one, int) for one in typed))
+    if not isinstance(where, str | Path) or not is_plain or (edits and causal is None):
         return None
     return Recipe(str(where), typed if isinstance(typed, str) else tuple(typed), causal, changes)
 

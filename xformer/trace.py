@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, KeysView, Sequence
+from collections.abc import Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -93,6 +93,27 @@ class Trace:
         """The attention weights of every layer, by the path of the layer."""
         return {path: self[f"{path}.pattern"] for path in self.attention_layers()}
 
+    def one(self, index: int) -> Trace:
+        """The run of one input of a batch."""
+        n = len(self.tokens)
+        if n == 1:
+            return self
+        rows = slice(index % n, index % n + 1)
+
+        def of(name: str, value: Tensor) -> Tensor:
+            is_shared = name.rpartition(".")[2] in ("pos_embed", "causal")  # [pos, d_model], [query, key]
+            return value if is_shared or len(value) != n else value[rows]
+
+        def row(value: Tensor | None) -> Tensor | None:
+            return None if value is None else value[rows]
+
+        mask = self.mask if self.mask is None or self.mask.dim() == 2 else self.mask[rows]
+        activations = {name: of(name, value) for name, value in self.activations.items()}
+        return Trace(
+            self.model_config, self.tokens[rows], row(self.target), self.edits, activations, row(self.valid),
+            row(self.target_valid), mask,
+        )  # fmt: skip
+
     def real(self, stack: str) -> Bool[Tensor, " pos"] | None:
         """Which positions that a stack reads of the first input are tokens; None: all of them."""
         is_target = stack == "decoder" and self.target is not None
@@ -116,6 +137,23 @@ class Trace:
         archive = io.BytesIO()  # given a name, NumPy would write to another one, ending in .npz
         np.savez_compressed(archive, allow_pickle=False, **arrays)
         write_atomically(path, archive.getvalue())
+
+
+def first_nan(activations: Mapping[str, Tensor]) -> str:
+    """Where the first NaN of a run stands, as one sentence with the cause where it is a mask; "" where there is none."""
+    for name, value in activations.items():
+        if not value.is_floating_point() or not bool(value.isnan().any()):
+            continue
+        place = [int(at) for at in value.isnan().nonzero()[0]]
+        path, _, what = name.rpartition(".")
+        if what != "pattern":
+            return f"The first NaN is in {name} at {place}."
+        batch, head, query, _ = place
+        where = f"The first NaN is in {name}, head {head}, row {query}"
+        mask = activations.get(f"{path}.mask")
+        is_empty = mask is not None and not bool(mask.expand(value.shape)[batch, head, query].any())
+        return f"{where}: row {query} has no permitted key." if is_empty else f"{where}."
+    return ""
 
 
 def record(

@@ -22,7 +22,7 @@ from pages.shared.open_model import wait_until_open
 from pages.shared.opened import Opened, said_in_sidebar
 from pages.shared.view import View
 from xformer.errors import InputError
-from xformer.subjects.foreign.language_model import LanguageModel
+from xformer.subjects.foreign.huggingface import HuggingFaceModel
 
 LINKED = ("input", "mask", "edits")
 """What the sidebar keeps in the link, besides the model."""
@@ -50,7 +50,7 @@ def open_sidebar(title: str, question: str) -> Opened:
             st.error(escape_markdown(problem))
             st.stop()
         subject = models.subject(model)
-        if isinstance(subject, LanguageModel):
+        if isinstance(subject, HuggingFaceModel):
             st.caption(f":material/verified: {str(subject.verification)[0].upper()}{str(subject.verification)[1:]}.")
         asked_at, mask_at = st.container(), st.container()
         if kind_of(subject).is_tall:

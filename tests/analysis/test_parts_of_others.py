@@ -14,8 +14,8 @@ from xformer.analysis.stream import norms, stream
 from xformer.edits import ablate_head
 from xformer.errors import UnavailableError
 from xformer.reading import Reading, from_trace, read
-from xformer.subjects.foreign.language_model import LanguageModel
-from xformer.subjects.foreign.transformers_model import example_inputs
+from xformer.subjects.foreign.huggingface import HuggingFaceModel
+from xformer.subjects.foreign.huggingface_opening import example_inputs
 from xformer.tasks.task import Example
 
 pytestmark = pytest.mark.xdist_group("transformers")
@@ -45,7 +45,7 @@ def reading_of(family: str, *edits: object) -> Reading:
     for weight in model.parameters():
         if weight.dim() == 1:
             weight.data += 0.3 * torch.randn(weight.shape, generator=draw)
-    subject = LanguageModel.open(model, object())
+    subject = HuggingFaceModel.open(model, object())
     inputs = example_inputs(model, 4)
     stream, target = inputs["input_ids"], inputs.get("decoder_input_ids")
     example = Example((), (), stream, target, stream, stream if target is None else target)

@@ -12,7 +12,7 @@ from tests.subjects.test_language_models import tokenizer
 from xformer.analysis.same_text import AT_ONCE, beliefs_apart, deciding_at, gap_fillings, named
 from xformer.errors import InputError
 from xformer.reading import Reading
-from xformer.subjects.foreign.language_model import LanguageModel
+from xformer.subjects.foreign.huggingface import HuggingFaceModel
 
 pytestmark = pytest.mark.xdist_group("transformers")
 TEXT = "the cat sat on the mat and the dog sat on the bird near the cat in the end"
@@ -21,7 +21,7 @@ CHANGE = "silence:decoder.0.attn.2"
 
 @pytest.fixture(scope="module")
 def two() -> list[Reading]:
-    model = LanguageModel.open(FAMILIES["Llama"].make(), tokenizer(), "llama")
+    model = HuggingFaceModel.open(FAMILIES["Llama"].make(), tokenizer(), "llama")
     return [xformer.read(model, TEXT), xformer.read(model, TEXT, changes=CHANGE)]
 
 
@@ -57,7 +57,7 @@ def test_one_output_is_asked_for_where_it_is_wanted(two: list[Reading]) -> None:
 
 
 def test_a_gap_has_the_likeliest_of_both() -> None:
-    model = LanguageModel.open(FAMILIES["BERT"].make(), tokenizer(), "bert")
+    model = HuggingFaceModel.open(FAMILIES["BERT"].make(), tokenizer(), "bert")
     runs = [
         named(xformer.read(model, "the [MASK] sat on [MASK]", changes=changes), name)
         for name, changes in (("A", ""), ("B", "silence:encoder.0.attn.1"))

@@ -18,7 +18,7 @@ from tests.subjects.test_language_models import folder_of
 from xformer.errors import ModelFileError
 from xformer.model_files import PACKAGES
 from xformer.model_files.store import ModelStore
-from xformer.subjects.foreign import language_model
+from xformer.subjects.foreign import huggingface
 from xformer.viz.packing import header_of
 
 pytestmark = pytest.mark.xdist_group("transformers")
@@ -181,7 +181,7 @@ def test_a_long_vocabulary_is_searched(open_page: Open, served: Path, monkeypatc
 
 
 def test_a_large_run_is_shown_by_small_pictures(open_page: Open, monkeypatch: pytest.MonkeyPatch, served: Path) -> None:
-    monkeypatch.setattr(language_model, "LARGE_BYTES", 0)
+    monkeypatch.setattr(huggingface, "LARGE_BYTES", 0)
     link = {"model": TINY, "input": "the cat sat on the cat", "edits": "silence:decoder.0.attn.2", "head": "1.3"}
     app = assert_code_draws_what_is_shown(
         open_page, monkeypatch, PAGE, {**link, "panel": "step by step"}, folder=served.parent

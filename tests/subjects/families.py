@@ -155,3 +155,10 @@ def cut_head(matrix: nn.Module, head: int, n_heads: int) -> None:
     heads: Tensor = weight if type(matrix).__name__ == "Conv1D" else weight.T  # [head · d_head, d_model]
     width = heads.shape[0] // n_heads
     heads[head * width : (head + 1) * width] = 0
+
+
+def shown(model: Any, returned: Any) -> Tensor:
+    """The output that is shown of what a stock model returned."""
+    from xformer.subjects.foreign.huggingface_opening import OUTPUT_OF, example_inputs, output_kind
+
+    return OUTPUT_OF[output_kind(model, returned, example_inputs(model, 0))](returned)

@@ -16,8 +16,8 @@ from xformer.analysis import measures
 from xformer.errors import EditError, InputError
 from xformer.reading import subject_of
 from xformer.subjects import Subject
-from xformer.subjects.foreign import language_model
-from xformer.subjects.foreign.language_model import LanguageModel
+from xformer.subjects.foreign import huggingface
+from xformer.subjects.foreign.huggingface import HuggingFaceModel
 from xformer.subjects.gradients import gradients
 from xformer.tasks.task import Example
 
@@ -43,7 +43,7 @@ def own(architecture: str = "decoder", dtype: torch.dtype = torch.float32) -> tu
 
 
 def foreign(family: str, dtype: torch.dtype = torch.float32) -> tuple[Subject, Example]:
-    subject = LanguageModel.open(FAMILIES[family].make().to(dtype), tokenizer(), family)
+    subject = HuggingFaceModel.open(FAMILIES[family].make().to(dtype), tokenizer(), family)
     return subject, subject.frame("the cat sat >> a bird" if subject.shape.is_pair else "the cat sat on the mat")
 
 
@@ -114,7 +114,7 @@ def test_an_edit_comes_first_and_cuts_what_flows_through_it() -> None:
 
 @pytest.mark.xdist_group("transformers")
 def test_the_model_is_only_read_by_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(language_model, "LARGE_BYTES", 0)  # what is recorded of a large run comes on demand
+    monkeypatch.setattr(huggingface, "LARGE_BYTES", 0)  # what is recorded of a large run comes on demand
     subject, example = foreign("Llama")
     module = subject.opened.module  # type: ignore[attr-defined]
     flags = [weight.requires_grad for weight in module.parameters()]

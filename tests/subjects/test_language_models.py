@@ -12,7 +12,7 @@ import torch
 import xformer
 from tests.subjects.families import FAMILIES
 from xformer.errors import CheckpointError, InputError, ModelFileError
-from xformer.subjects.foreign.language_model import LanguageModel
+from xformer.subjects.foreign.huggingface import HuggingFaceModel
 from xformer.subjects.foreign.token_text import readable
 
 pytestmark = pytest.mark.xdist_group("transformers")
@@ -114,7 +114,7 @@ def test_a_folder_that_cannot_be_read_is_refused_in_one_sentence(tmp_path: Path)
 
 def test_the_output_head_is_the_models_own() -> None:
     for name in ("Llama", "Gemma2", "Granite", "BERT", "T5", "BART"):
-        model = LanguageModel.open(FAMILIES[name].make(), tokenizer(), name)
+        model = HuggingFaceModel.open(FAMILIES[name].make(), tokenizer(), name)
         reading = xformer.read(model, "the cat sat >> a bird" if model.shape.is_pair else "the cat sat")
         last = reading.attention[-1]
         found = model.unembed(reading[f"{last.stack}.{last.layer}.resid_post"])
@@ -122,8 +122,10 @@ def test_the_output_head_is_the_models_own() -> None:
 
 
 def test_what_was_checked_is_said() -> None:
-    model = LanguageModel.open(FAMILIES["BLOOM"].make(), tokenizer())
-    assert str(model.verification).endswith("attention read at its softmax (rung 2)")
+    model = HuggingFaceModel.open(FAMILIES["BLOOM"].make(), tokenizer())
+    assert str(model.verification) == (
+        "Verified against the original model: its attention is read and changed at its softmax."
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import xformer
 from tests.subjects.families import FAMILIES
 from tests.subjects.test_language_models import tokenizer
 from xformer.errors import EditError
-from xformer.subjects.foreign import language_model
-from xformer.subjects.foreign.language_model import LanguageModel
+from xformer.subjects.foreign import huggingface
+from xformer.subjects.foreign.huggingface import HuggingFaceModel
 from xformer.subjects.foreign.on_demand import OnDemand
 from xformer.subjects.foreign.small_pattern import MASKED, reduced
 from xformer.viz.pattern_layers import pattern_layers
@@ -26,21 +26,21 @@ CHANGES = "silence:decoder.1.attn.3,cut:decoder.0.attn.*.5-1"
 
 @pytest.fixture
 def as_if_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(language_model, "LARGE_BYTES", 0)
-    monkeypatch.setattr(language_model, "KEPT_BYTES", 0)
+    monkeypatch.setattr(huggingface, "LARGE_BYTES", 0)
+    monkeypatch.setattr(huggingface, "KEPT_BYTES", 0)
 
 
 @pytest.mark.parametrize("family", ["Llama", "Gemma2", "GPT-OSS", "BERT", "T5"])
 @pytest.mark.parametrize("changes", ["", "changed"])
 def test_everything_that_is_asked_for_is_the_same(family: str, changes: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = LanguageModel.open(FAMILIES[family].make(), tokenizer(), family)
+    model = HuggingFaceModel.open(FAMILIES[family].make(), tokenizer(), family)
     path = model.shape.attention[0].path
     changes = changes and f"silence:{path}.3,cut:{path}.*.5-1"
     text = f"{TEXT} >> a bird flew" if model.shape.is_pair else TEXT
     whole = xformer.read(model, text, changes=changes)
     assert type(whole.trace.activations) is dict
-    monkeypatch.setattr(language_model, "LARGE_BYTES", 0)
-    monkeypatch.setattr(language_model, "KEPT_BYTES", 0)
+    monkeypatch.setattr(huggingface, "LARGE_BYTES", 0)
+    monkeypatch.setattr(huggingface, "KEPT_BYTES", 0)
     large = xformer.read(model, text, changes=changes)
     assert isinstance(large.trace.activations, OnDemand)
     assert list(large) == list(whole)
@@ -53,13 +53,13 @@ def test_everything_that_is_asked_for_is_the_same(family: str, changes: str, mon
 
 
 def test_what_fits_nothing_is_refused(as_if_large: None) -> None:
-    model = LanguageModel.open(FAMILIES["Llama"].make(), tokenizer())
+    model = HuggingFaceModel.open(FAMILIES["Llama"].make(), tokenizer())
     with pytest.raises(EditError, match="Nothing in this run is called"):
         xformer.read(model, "the cat", edits=[xformer.edits.scale("decoder.9.ffn.out", 0.0)])
 
 
 def test_its_small_pictures_are_those_of_the_whole_patterns(as_if_large: None, tmp_path: Path) -> None:
-    model = LanguageModel.open(FAMILIES["Llama"].make(), tokenizer())
+    model = HuggingFaceModel.open(FAMILIES["Llama"].make(), tokenizer())
     [layer, *_] = pattern_layers(xformer.read(model, TEXT))
     pattern, allowed = layer.pattern, layer.allowed
     of_all = small(pattern, allowed, 64)

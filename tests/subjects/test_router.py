@@ -13,7 +13,7 @@ from tests.subjects.families import FAMILIES
 from tests.subjects.test_language_models import tokenizer
 from xformer import edits
 from xformer.errors import UnavailableError
-from xformer.subjects.foreign.language_model import LanguageModel
+from xformer.subjects.foreign.huggingface import HuggingFaceModel
 from xformer.subjects.foreign.router import routing
 
 pytestmark = pytest.mark.xdist_group("transformers")
@@ -22,8 +22,8 @@ TEXT = "the cat sat on the mat and the dog"
 
 
 @pytest.fixture(scope="module")
-def mixtral() -> LanguageModel:
-    return LanguageModel.open(FAMILIES["Mixtral"].make(), tokenizer(), "mixtral")
+def mixtral() -> HuggingFaceModel:
+    return HuggingFaceModel.open(FAMILIES["Mixtral"].make(), tokenizer(), "mixtral")
 
 
 def stock_router(ids: Tensor, change: Any = None) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -40,7 +40,7 @@ def stock_router(ids: Tensor, change: Any = None) -> tuple[tuple[Tensor, ...], T
     return given[0], logits
 
 
-def test_the_weights_of_all_experts_are_those_of_the_stock_router(mixtral: LanguageModel) -> None:
+def test_the_weights_of_all_experts_are_those_of_the_stock_router(mixtral: HuggingFaceModel) -> None:
     reading = xformer.read(mixtral, TEXT)
     (_, weights, numbers), logits = stock_router(reading.example.stream)
     found = reading[NAME]
@@ -56,7 +56,7 @@ def test_the_weights_of_all_experts_are_those_of_the_stock_router(mixtral: Langu
     assert table["token"].tolist()[::4] == list(reading.tokens)
 
 
-def test_an_expert_without_weight_says_nothing_as_in_the_stock_model(mixtral: LanguageModel) -> None:
+def test_an_expert_without_weight_says_nothing_as_in_the_stock_model(mixtral: HuggingFaceModel) -> None:
     reading = xformer.read(mixtral, TEXT)
     one = int(reading[NAME][0, 2].argmax())
     without = reading[NAME].clone()
@@ -72,7 +72,7 @@ def test_an_expert_without_weight_says_nothing_as_in_the_stock_model(mixtral: La
 
 
 def test_a_model_without_a_mixture_has_no_experts() -> None:
-    model = LanguageModel.open(FAMILIES["Llama"].make(), tokenizer())
+    model = HuggingFaceModel.open(FAMILIES["Llama"].make(), tokenizer())
     assert model.shape.experts == {}
     with pytest.raises(UnavailableError, match=r"No decoder\.0\.ffn\.experts was found"):
         xformer.analysis.expert_weights(xformer.read(model, TEXT), layer=0)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
-from jaxtyping import Int
+import torch.nn.functional as F
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from xformer.config import ModelConfig, TaskConfig
 from xformer.errors import ConfigError, InputError
 from xformer.site import Site
-from xformer.tasks.batch import Batch
+from xformer.tasks.batch import IGNORED, Batch
 from xformer.tasks.framing import Stream, full_batch, to_batch
 from xformer.tasks.images import image_batch, patch_names
 from xformer.tasks.rules import Rule, rule
@@ -27,20 +29,76 @@ CHUNK = 64
 
 @dataclass(frozen=True)
 class Example:
-    """One input as the model takes it, with its right answer: what a screen shows.
+    """One input as the model takes it, or a padded batch of them, with the right answer: what a screen shows.
 
-    `tokens` is the whole input of an encoder or an encoder-decoder, and the prompt of a decoder.
+    `tokens` is the whole input of an encoder or an encoder-decoder, and the prompt of a decoder. Of a batch `source` and
+    `answer` are those of the first input.
     """
 
     source: tuple[int, ...]
     answer: tuple[int, ...]
-    tokens: Int[Tensor, "1 pos"]
-    target: Int[Tensor, "1 out"] | None
+    tokens: Int[Tensor, "batch pos"]
+    target: Int[Tensor, "batch out"] | None
     """An encoder-decoder's target under teacher forcing."""
-    stream: Int[Tensor, "1 pos"]
+    stream: Int[Tensor, "batch pos"]
     """What one recorded run reads: the tokens, and for a decoder the right answer after them."""
-    labels: Int[Tensor, "1 out"]
+    labels: Int[Tensor, "batch out"]
     """The right token at each output of that run, −100 where there is none."""
+    valid: Bool[Tensor, "batch pos"] | None = None
+    """Which positions of `stream` are no padding; None: all of them."""
+    target_valid: Bool[Tensor, "batch out"] | None = None
+    arguments: Mapping[str, Any] | None = None
+    """What else an external model is called with, by the names of its arguments."""
+
+    @classmethod
+    def batch(cls, examples: Sequence[Example], pad: int) -> Example:
+        """Several inputs as one batch, padded on the right with the token `pad`."""
+        if len(examples) == 1:
+            return examples[0]
+        valid = _rows([torch.ones_like(one.stream, dtype=torch.bool) for one in examples], 0)
+        targets = [one.target for one in examples if one.target is not None]
+        target_valid = _rows([torch.ones_like(one, dtype=torch.bool) for one in targets], 0) if targets else None
+        arguments = [one.arguments for one in examples if one.arguments is not None]
+        return cls(
+            examples[0].source,
+            examples[0].answer,
+            _rows([one.tokens for one in examples], pad),
+            _rows(targets, pad) if targets else None,
+            _rows([one.stream for one in examples], pad),
+            _rows([one.labels for one in examples], IGNORED),
+            None if bool(valid.all()) else valid,
+            None if target_valid is None or bool(target_valid.all()) else target_valid,
+            {name: _rows([one[name] for one in arguments], 0) for name in arguments[0]} if arguments else None,
+        )
+
+    def one(self, index: int) -> Example:
+        """One input of a batch, with its padding. Raises `InputError` where there are not so many."""
+        n = len(self.stream)
+        if not -n <= index < n:
+            raise InputError(f"This batch has inputs 0 to {n - 1}, got {index}.")
+        rows = slice(index % n, index % n + 1)
+
+        def of(value: Tensor | None) -> Tensor | None:
+            return None if value is None else value[rows]
+
+        source = self.stream[index] if self.valid is None else self.stream[index][self.valid[index]]
+        given = None
+        if self.arguments is not None:
+            given = {
+                name: value[rows] if isinstance(value, Tensor) and len(value) == n else value
+                for name, value in self.arguments.items()
+            }
+        answer = tuple(label for label in self.labels[index].tolist() if label != IGNORED)
+        return Example(
+            tuple(source.tolist()), answer, self.tokens[rows], of(self.target), self.stream[rows], self.labels[rows],
+            of(self.valid), of(self.target_valid), given,
+        )  # fmt: skip
+
+
+def _rows(values: Sequence[Tensor], fill: int) -> Tensor:
+    """Rows [1, n] of different lengths as one tensor [batch, longest], filled up on the right."""
+    longest = max(value.shape[1] for value in values)
+    return torch.cat([F.pad(value, (0, longest - value.shape[1]), value=fill) for value in values])
 
 
 @dataclass(frozen=True)

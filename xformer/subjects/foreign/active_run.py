@@ -1,7 +1,7 @@
 """The run that this thread is in: which tape its activations go to, and how often each part has been called.
 
-A foreign model is one shared object with hooks on it; what is recorded or changed belongs to the call. The hooks find it
-here, in a context variable, so that any number of threads can run the same model at once under different edits.
+A model is one object that several threads may share; what is recorded or changed belongs to the call. Hooks and the attention
+function find it here, in a context variable.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Catches = Callable[[str, int, tuple[Any, ...], dict[str, Any]], None]
 class Observer(Protocol):
     """Whoever wants to know of each attention of a run while a model's layout is still unknown."""
 
-    def attention_begins(self, n_query: int, n_key: int) -> None: ...
+    def attention_begins(self, n_query: int, n_key: int, *, sees_later: bool) -> None: ...
 
     def attention_ends(self, z: Tensor) -> None: ...
 

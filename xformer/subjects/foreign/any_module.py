@@ -9,7 +9,7 @@ Nothing is known of it but what a run shows. Where it reads whole numbers these 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal
 
@@ -22,11 +22,10 @@ from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError
 from xformer.model_shape import ModelShape
 from xformer.subjects.bare import NumbersInput
+from xformer.subjects.foreign.attachment import left_as_found, memory_of
 from xformer.subjects.foreign.captured_call import heads_read
-from xformer.subjects.foreign.opened import Inputs, OpenedModel
-from xformer.subjects.foreign.opening import Verification, open_module
+from xformer.subjects.foreign.opening import Inputs, OpenedModel, Verification, open_module
 from xformer.subjects.foreign.shape import shape_of
-from xformer.subjects.foreign.transformers_model import logits_of
 from xformer.subjects.foreign.weights import ForeignWeights
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
@@ -38,36 +37,36 @@ ModuleInputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class AnyModule:
-    """A module that is open, with the inputs that it was opened for. Only read."""
+    """A module whose parts are known, with the inputs that it is called with. Only read."""
 
     opened: OpenedModel
     inputs: Inputs
     shape: ModelShape
     verification: Verification
     name: str = "module"
+    output: str = "module"
 
     @classmethod
     def open(cls, module: nn.Module, inputs: ModuleInputs, name: str = "module") -> AnyModule:
-        """Find the attention in a module. Raises `InputError` where there is none that can be seen."""
-        named = _named(inputs)
-        is_causal = _is_causal(module, named)
-        opened, verification = open_module(
-            module, _call, logits_of, (named,), _ids_of, is_causal=is_causal, n_target=_n_target
-        )
-        run = opened.run(named, n_batch=_n_batch(named))
-        shape = shape_of(opened, run, is_causal=is_causal, max_len=None)
-        subject = cls(opened, named, shape, verification, name)
-        subject.__dict__["_n_keys"] = _n_keys(run)  # this very run has told
-        return subject
+        """Find the attention in a module, once for each way to call it. Raises `InputError` where none can be seen."""
+        named, memory = _named(inputs), memory_of(module)
+        structure = tuple((name, type(part)) for name, part in module.named_modules())
+        called = tuple((name, value.dim() if isinstance(value, Tensor) else None) for name, value in named.items())
+        with memory.lock:
+            if memory.opened.get("structure") != structure:
+                memory.opened.clear()
+                memory.opened["structure"] = structure
+            if called not in memory.opened:
+                opened, verification, shape = _open(module, named)
+                found = {one.name: getattr(opened, one.name) for one in fields(opened) if one.name != "module"}
+                memory.opened[called] = found, verification, shape
+            found, verification, shape = memory.opened[called]
+        return cls(OpenedModel(module, **found), named, shape, verification, name)
 
     @property
     def weights(self) -> ForeignWeights:
         """Those that were found."""
         return ForeignWeights(self.opened, self.name)
-
-    def given(self, inputs: ModuleInputs) -> AnyModule:
-        """The same module with other inputs."""
-        return replace(self, inputs=_named(inputs))
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -79,11 +78,11 @@ class AnyModule:
         return tuple(str(number) for number in range(self.shape.vocab_size))
 
     def frame(self, typed: Any = None) -> Example:
-        """The inputs that it is called with, their batch's first one shown; nothing is asked of its outputs."""
+        """The inputs that it is called with; nothing is asked of its outputs."""
         stream = self._positions(self.shape.attention[0].stack, 0)
         target = self._positions("decoder", 1) if self.shape.is_pair else None
         labels = torch.full_like(stream if target is None else target, IGNORED)
-        return Example(tuple(stream[0].tolist()), (), stream, target, stream, labels)
+        return Example(tuple(stream[0].tolist()), (), stream, target, stream, labels, arguments=self.inputs)
 
     def has_right_answer(self, example: Example) -> bool:
         """Nobody knows what is right."""
@@ -95,7 +94,8 @@ class AnyModule:
 
     def record(self, example: Example, *, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",)) -> Trace:
         """Run it once; see `xformer.record`."""
-        activations = self.opened.run(self.inputs, n_batch=_n_batch(self.inputs), edits=edits, keep=keep)
+        inputs = self.inputs if example.arguments is None else dict(example.arguments)
+        activations = self.opened.run(inputs, n_batch=_n_batch(inputs), edits=edits, keep=keep)
         return Trace(None, example.stream, example.target, tuple(edits), activations)
 
     def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
@@ -113,7 +113,7 @@ class AnyModule:
         self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
     ) -> Float[Tensor, "part head pos d_head"]:
         """The layer is called by itself; see `captured_call`."""
-        return heads_read(self.opened, self.inputs, path, x, side)
+        return heads_read(self.opened, dict(example.arguments or self.inputs), path, x, side)
 
     def steps(
         self, example: Example, n: int | None = None, *, edits: Sequence[AnyEdit] = (), **how: Any
@@ -132,9 +132,9 @@ class AnyModule:
         """The tokens that a stack reads, or the numbers of its positions where what it reads are no tokens."""
         ids = _ids_of(self.inputs)
         if index < len(ids):
-            return ids[index][:1]
+            return ids[index] if ids[index].dim() > 1 else ids[index][None]
         site = next(site for site in self.shape.attention if site.stack == stack and not site.is_cross)
-        return torch.arange(self._n_keys[f"{site.path}.pattern"])[None]
+        return torch.arange(self._n_keys[f"{site.path}.pattern"])[None].expand(_n_batch(self.inputs), -1)
 
     @cached_property
     def _n_keys(self) -> dict[str, int]:
@@ -146,12 +146,25 @@ def _n_keys(run: Mapping[str, Tensor]) -> dict[str, int]:
     return {name: value.shape[-1] for name, value in run.items() if name.endswith(".pattern")}
 
 
-def _named(inputs: ModuleInputs) -> Inputs:
-    if isinstance(inputs, Tensor):
-        return {"0": inputs}
+def _named(inputs: ModuleInputs | Sequence[Any]) -> Inputs:
+    """Arguments by name, or by number in their order. Numbers alone are the ids of one text, or of several in rows."""
     if isinstance(inputs, Mapping):
         return dict(inputs)
+    if not isinstance(inputs, Tensor) and _is_ids(inputs):
+        inputs = torch.tensor(inputs)
+    if isinstance(inputs, Tensor):
+        is_one = inputs.dim() == 1 and not inputs.is_floating_point()
+        return {"0": inputs[None] if is_one else inputs}
     return {str(index): value for index, value in enumerate(inputs)}
+
+
+def _is_ids(inputs: Any) -> bool:
+    """Whether something is whole numbers, in a row or in several of one length."""
+    if not isinstance(inputs, list | tuple) or not inputs:
+        return False
+    if all(isinstance(one, list) for one in inputs):
+        return len({len(one) for one in inputs}) == 1 and all(_is_ids(one) for one in inputs)
+    return all(isinstance(one, int) for one in inputs)
 
 
 def _call(module: nn.Module, inputs: Inputs) -> Any:
@@ -175,25 +188,77 @@ def _n_batch(inputs: Inputs) -> int:
     return _tensors(inputs)[0].shape[0] if _tensors(inputs) else 1
 
 
-def _n_target(inputs: Inputs) -> int | None:
-    """The length of a second stream, where a module reads two of different lengths."""
-    lengths = [value.shape[1] for value in _tensors(inputs)[:2]]
-    return lengths[1] if len(lengths) == 2 and lengths[0] != lengths[1] else None
+def _lengthened(inputs: Inputs, extra: dict[int, int]) -> Inputs:
+    """The inputs with the first positions of some of their tensors, by number, said again at the end."""
+    grown = dict(inputs)
+    for index, (name, value) in enumerate((n, v) for n, v in inputs.items() if any(v is one for one in _tensors(inputs))):
+        if extra.get(index):
+            grown[name] = torch.cat([value, *[value[:, :1]] * extra[index]], dim=1)
+    return grown
 
 
-@torch.no_grad()
-def _is_causal(module: nn.Module, inputs: Inputs) -> bool:
-    """Whether no earlier output moves when the last position of the input is another one."""
+def _runs(module: nn.Module, inputs: Inputs) -> bool:
+    """Whether a module can be called with these inputs."""
+    try:
+        with left_as_found(module), torch.no_grad():
+            _call(module, inputs)
+    except Exception:  # whatever a module makes of inputs that it cannot read
+        return False
+    return True
+
+
+def _probed(module: nn.Module, inputs: Inputs) -> tuple[Inputs, int | None]:
+    """Inputs that tell the module's parts apart, and how many positions the second of two streams has in them.
+
+    A stream of one or two positions cannot show a mask, and two streams of one length cannot be told apart: these are made
+    longer where the module reads that, so that what its parts are called does not depend on the inputs.
+    """
     tensors = _tensors(inputs)
     if not tensors:
         raise InputError("A module is read with inputs [batch, pos] or [batch, pos, features], got no such tensor.")
-    module.eval()
-    first = tensors[0]
-    if first.shape[1] < 2 or _n_target(inputs) is not None:
-        return False
-    other = first.clone()
-    other[:, -1] = first[:, 0] if not torch.equal(first[:, 0], first[:, -1]) else first[:, 0] * 2
-    before = logits_of(_call(module, inputs))
-    after = logits_of(_call(module, {name: other if value is first else value for name, value in inputs.items()}))
-    same = before.shape[1:2] == first.shape[1:2] and before.dim() == 3
-    return bool(same and torch.allclose(before[:, :-1], after[:, :-1], atol=1e-5) and not torch.equal(before, after))
+    if tensors[0].shape[1] < 3:
+        longer = _lengthened(inputs, dict.fromkeys(range(len(tensors)), 3))
+        inputs = longer if _runs(module, longer) else inputs
+    lengths = [value.shape[1] for value in _tensors(inputs)[:2]]
+    if len(lengths) < 2:
+        return inputs, None
+    if lengths[0] != lengths[1]:
+        return inputs, lengths[1]
+    for extra in ({0: 1}, {1: 1}):
+        longer = _lengthened(inputs, extra)
+        if _runs(module, longer):
+            return longer, _tensors(longer)[1].shape[1]
+    return inputs, None
+
+
+def _open(module: nn.Module, inputs: Inputs) -> tuple[OpenedModel, Verification, ModelShape]:
+    probed, n_target = _probed(module, inputs)
+    try:
+        opened, verification = open_module(module, _call, first_tensor, [probed], _ids_of, n_target=n_target)
+    except InputError:
+        if n_target is None:
+            raise
+        opened, verification = open_module(module, _call, first_tensor, [inputs], _ids_of)
+        probed = inputs
+    run = opened.run(probed, n_batch=_n_batch(probed))
+    tables = [opened.module.get_submodule(tap.module) for tap in opened.layout.taps if tap.name.endswith("embed")]
+    sizes = [table.num_embeddings for table in tables if isinstance(table, nn.Embedding)]
+    is_causal = opened.layout.attention[-1].stack == "decoder" and len({one.stack for one in opened.layout.attention}) == 1
+    n_inputs = max([*sizes[:1], *(int(ids.max()) + 1 for ids in _ids_of(inputs))], default=0)
+    shape = shape_of(opened, run, is_causal=is_causal, max_len=None, n_inputs=n_inputs)
+    return opened, verification, shape
+
+
+def first_tensor(output: Any) -> Tensor:
+    """What a module returns: the logits or the last state where it names them, else its first tensor."""
+    if isinstance(output, Tensor):
+        return output
+    for name in ("logits", "last_hidden_state"):
+        value = getattr(output, name, None)
+        if isinstance(value, Tensor):
+            return value
+    values = output if isinstance(output, tuple | list) else output.values()
+    first = next((value for value in values if isinstance(value, Tensor)), None)
+    if first is None:
+        raise InputError("This module returns no tensor that could be shown.")
+    return first

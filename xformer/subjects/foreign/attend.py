@@ -53,6 +53,9 @@ class Limits:
     """The queries that may look at nothing; None where there are none."""
     bias: Tensor | None
     """What a mask adds to the scores that count, where that is anything."""
+    added: Tensor | None = None
+    """The whole of an additive mask. In a row with no permitted key it decides what the softmax gives: uniform weights where it
+    is the least number of its type, NaN where it is −∞."""
 
     @classmethod
     def of(cls, terms: Terms, n_query: int, n_key: int, device: torch.device) -> Limits:
@@ -68,7 +71,7 @@ class Limits:
             bias = rest if bool(rest.any()) else None
         while allowed.dim() < 4:
             allowed = allowed[None]
-        return cls(allowed, own, *_gaps(allowed), bias)
+        return cls(allowed, own, *_gaps(allowed), bias, terms.added)
 
     def under(self, tape: AnyTape, shape: torch.Size) -> tuple[Tensor | None, Tensor | None]:
         """Forbidden cells and empty queries, as the tape leaves them; causality passes on its own, so that it can be lifted."""
@@ -111,9 +114,14 @@ def attend(
     if limits.bias is not None:
         scores = scores + limits.bias
     forbidden, empty = limits.under(tape, scores.shape)
-    scores = tape("scores", scores if forbidden is None else scores.masked_fill_(forbidden, float("-inf")))
+    whole = scores
+    scores = tape("scores", scores if forbidden is None else scores.masked_fill(forbidden, float("-inf")))
     pattern = _softmax(scores if empty is None else scores.masked_fill(empty, 0.0), terms.sinks).to(v.dtype)
-    pattern = tape("pattern", pattern if empty is None else pattern.masked_fill(empty, 0.0))
+    if empty is not None:
+        pattern = pattern.masked_fill(empty, 0.0)
+        if empty is limits.empty and limits.added is not None:  # as the model itself treats such a row
+            pattern = torch.where(empty, _softmax(whole + limits.added, terms.sinks).to(v.dtype), pattern)
+    pattern = tape("pattern", pattern)
     return tape("z", pattern @ v), pattern
 
 
@@ -143,6 +151,6 @@ def for_each_head(x: Float[Tensor, "batch group key width"], n_heads: int) -> Fl
 
 def _softmax(scores: Float[Tensor, "batch head query key"], sinks: Tensor | None) -> Tensor:
     if sinks is None:
-        return F.softmax(scores, dim=-1, dtype=torch.float32)
+        return F.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
     column = sinks.reshape(1, -1, 1, 1).expand(*scores.shape[:-1], 1).to(scores.dtype)
     return F.softmax(torch.cat([scores, column], dim=-1), dim=-1)[..., :-1]

@@ -60,7 +60,9 @@ def attention(
         return fused(query, key, value, terms, dropout).transpose(1, 2).contiguous(), None
     path = run.next_attention()
     if run.observer is not None:
-        run.observer.attention_begins(query.shape[-2], key.shape[-2])
+        limits = run.limits_of(terms, query.shape[-2], key.shape[-2], query.device)
+        sees_later = bool(limits.allowed.triu(1).any())
+        run.observer.attention_begins(query.shape[-2], key.shape[-2], sees_later=sees_later)
     if run.later is not None and path is not None:
         return _kept_for_later(run, run.later, path, query, key, value, terms), None
     tape = SILENT if path is None else run.tape.at(path)

@@ -10,8 +10,11 @@ import torch
 from xformer.subjects.foreign.probe import Call, Probe
 
 
-def blocks(seen: Probe) -> dict[int, int]:
-    """For each attention the call that is its block: the outermost member of a list of modules with one self-attention."""
+def blocks(seen: Probe, *, n_square: int = 1) -> dict[int, int]:
+    """For each attention the call that is its block: the outermost member of a list of modules with one self-attention.
+
+    `n_square`: how many attentions of a block have as many keys as queries; two where a decoder's streams are of one length.
+    """
     found: dict[int, int] = {}
     holds: Counter[int] = Counter(
         parent for one in seen.attentions if one.n_query == one.n_key for parent in one.parents
@@ -19,7 +22,7 @@ def blocks(seen: Probe) -> dict[int, int]:
     for index, attention in enumerate(seen.attentions):
         for parent in attention.parents:
             call = seen.calls[parent]
-            if holds[parent] <= 1 and _is_member_of_list(call.path) and _is_stream(call):
+            if holds[parent] <= n_square and _is_member_of_list(call.path) and _is_stream(call):
                 found[index] = parent
                 break
     return found

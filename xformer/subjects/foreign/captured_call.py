@@ -13,9 +13,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from xformer.errors import UnavailableError
-from xformer.subjects.foreign.active_run import ActiveRun, running
+from xformer.subjects.foreign.active_run import ActiveRun
+from xformer.subjects.foreign.attachment import attached
 from xformer.subjects.foreign.on_demand import Calls
-from xformer.subjects.foreign.opened import Inputs, OpenedModel
+from xformer.subjects.foreign.opening import Inputs, OpenedModel
 from xformer.subjects.foreign.until import ReachedError, UntilTape
 from xformer.tape import Tape
 
@@ -46,7 +47,8 @@ def heads_read(
     dtype = next(module.parameters()).dtype
     tape = UntilTape((), (f"{path}.{side}",))
     try:
-        with running(ActiveRun(tape, (path,), n_batch=len(x))), torch.set_grad_enabled(x.requires_grad):
+        run = ActiveRun(tape, (path,), n_batch=len(x))
+        with attached(opened.module, opened.layout, 1, run), torch.set_grad_enabled(x.requires_grad):
             stream = side == "q" or kwargs.get("key_value_states") is None
             x = x.to(dtype)
             module(*_with(args, x, as_stream=stream), **_with_names(kwargs, x, as_stream=stream, has_args=bool(args)))
@@ -68,7 +70,7 @@ def _call_of(opened: OpenedModel, inputs: Inputs, name: str, number: int) -> tup
 
     run.catches = catch
     try:
-        with running(run):
+        with attached(opened.module, opened.layout, opened.rung, run):
             opened.call(opened.module, inputs)
     except ReachedError:
         return caught[0]

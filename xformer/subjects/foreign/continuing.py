@@ -14,8 +14,7 @@ from torch import Tensor
 
 from xformer.decoding import Sampling, Step, choice_of
 from xformer.edits import AnyEdit
-from xformer.subjects.foreign.active_run import running
-from xformer.subjects.foreign.opened import Inputs, OpenedModel
+from xformer.subjects.foreign.opening import Inputs, OpenedModel
 from xformer.trace import Trace
 
 Reads = Callable[[Tensor], Tensor]
@@ -63,11 +62,10 @@ def _cached(opened: OpenedModel, inputs: Callable[[Tensor], Inputs]) -> Reads:
         if "use_cache" not in asked or "decoder_input_ids" in asked:
             return opened.plain(asked)[0, -1]
         asked = {**asked, "input_ids": read[:, held["length"] :], "use_cache": True, "past_key_values": held["cache"]}
-        with running(None):
-            output = opened.call(opened.module, asked)
+        output = opened.returned(asked)
         held["cache"], held["length"] = getattr(output, "past_key_values", None), read.shape[1]
         if held["cache"] is None:
             held["length"] = 0
-        return opened.logits_of(output)[0, -1]
+        return opened.output_of(output)[0, -1]
 
     return reads

@@ -15,9 +15,17 @@ from xformer.subjects.foreign.layout import Layout
 from xformer.subjects.foreign.probe import Attention, Probe
 
 
-def find_layout(seen: Probe, ids: tuple[Tensor, ...], n_target: int | None, *, is_causal: bool) -> Layout:
-    """Name what a watched run showed. `ids` are the tokens it read, `n_target` how many a decoder read beside an encoder."""
-    blocks = blocks_of(seen)
+def find_layout(seen: Probe, ids: tuple[Tensor, ...], n_target: int | None, decoder: str | None = None) -> Layout:
+    """Name what a watched run showed.
+
+    Args:
+        seen: The run.
+        ids: The tokens it read, a tensor for each stack that reads some.
+        n_target: How many positions the decoder read beside an encoder; None for a model of one stack.
+        decoder: The name of the module that is this decoder, where that is known; else it is told by `n_target`.
+    """
+    is_even = n_target is not None and decoder is not None and all(one.n_key == n_target for one in seen.attentions)
+    blocks = blocks_of(seen, n_square=2 if is_even else 1)
     if not is_chain(seen, blocks):  # parts of one layer that lie in lists of their own are no blocks
         blocks = {}
     layout = Layout((), tuple(_owner(seen, one) for one in seen.attentions))
@@ -25,9 +33,11 @@ def find_layout(seen: Probe, ids: tuple[Tensor, ...], n_target: int | None, *, i
     depth: Counter[Stack] = Counter()
     numbers: dict[int, int] = {}
     for index, attention in enumerate(seen.attentions):
-        stack = _stack_of(attention, n_target, is_causal=is_causal)
+        stack = _stack_of(seen, attention, n_target, decoder)
         block = blocks.get(index)
         is_cross = n_target is not None and stack == "decoder" and attention.n_key != n_target
+        if n_target is not None and stack == "decoder" and not is_cross and block is not None and block in numbers:
+            is_cross = True  # both streams are of one length; a decoder's block looks at its own first
         is_new = not is_cross if block is None else block not in numbers
         if is_new:
             if block is not None:
@@ -52,7 +62,9 @@ def _owner(seen: Probe, attention: Attention) -> tuple[str, int]:
     return call.path, call.number
 
 
-def _stack_of(attention: Attention, n_target: int | None, *, is_causal: bool) -> Stack:
+def _stack_of(seen: Probe, attention: Attention, n_target: int | None, decoder: str | None) -> Stack:
     if n_target is None:
-        return "decoder" if is_causal else "encoder"
+        return "decoder" if seen.is_causal else "encoder"
+    if decoder is not None:
+        return "decoder" if any(seen.calls[at].path == decoder for at in attention.parents) else "encoder"
     return "decoder" if attention.n_query == n_target else "encoder"

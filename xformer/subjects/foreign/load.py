@@ -1,94 +1,164 @@
-"""A folder of the Transformers library becomes a subject: configuration, weights and tokenizer, nothing that can execute.
+"""A folder of the Transformers library, opened as the class that it was saved as; nothing in it is executed.
 
-Only safetensors and GGUF are read, from this machine alone; code that a folder brings along is never run.
+Only safetensors and GGUF are read, from this machine alone. A weight that the class needs and the file does not have would be
+random: the model is refused, unless the weight has no effect on what is shown.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from xformer.errors import CheckpointError, XformerError
 from xformer.installed import needed
-from xformer.model_files.contents import check_memory, inspect
-from xformer.subjects.foreign.language_model import LanguageModel
+from xformer.model_files.contents import Contents, check_memory, inspect
+from xformer.subjects.foreign.huggingface import HuggingFaceModel
+from xformer.subjects.foreign.huggingface_opening import OUTPUT_OF, call, example_inputs, output_kind
 
 Step = Callable[[float, float, str], object]
 """Told how far loading is: done, of how many, and what is being done."""
-_HEADS = (
-    "ForCausalLM",
-    "ForMaskedLM",
-    "ForConditionalGeneration",
-    "LMHeadModel",
-    "WithLMHeadModel",
-    "MTModel",
-    "ForPreTraining",
-)
 
 
-def open_model(path: str | Path, *, step: Step | None = None) -> LanguageModel:
+def open_model(path: str | Path, *, step: Step | None = None) -> HuggingFaceModel:
     """Open a model's folder, or a .gguf file. Raises `CheckpointError` or `InputError`, each with one plain sentence."""
     tell = step or (lambda done, of, what: None)
     where = Path(path)
     contents = inspect(where)  # before anything is loaded: no pickles, no code, no lies about sizes
     check_memory(contents)
-    folder, gguf = contents.folder, contents.gguf_file
-    tell(0, 3, "reading the library that knows its family")
+    tell(0, 3, "importing the library that knows its family")
     try:
         with _quietly():
             transformers = _library()
             tell(1, 3, "reading the weights")
-            options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-            if gguf is not None:
-                options["gguf_file"] = gguf
-            config = transformers.AutoConfig.from_pretrained(folder, **options)
-            model = _class_of(transformers, config).from_pretrained(
-                folder,
-                **options,
-                dtype=torch.float32,
-                attn_implementation="eager",
-                use_safetensors=gguf is None or None,
-            )
-            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **_of_tokenizer(folder, options))
+            model, report = _loaded(transformers, contents)
+            tokenizer = _tokenizer(transformers, contents)
+            processor = _image_processor(transformers, contents.folder)
+            notes = _notes(model, report)
     except XformerError:
         raise
     except Exception as error:  # whatever a stranger's files make of a library
         raise CheckpointError(f"{where.name} cannot be opened: {_first_sentence(error)}") from error
-    tell(2, 3, "comparing with the stock model")
-    opened = LanguageModel.open(model, tokenizer, where.stem if where.suffix == ".gguf" else where.name)
+    tell(2, 3, "comparing with the original model")
+    name = where.stem if where.suffix == ".gguf" else where.name
+    opened = HuggingFaceModel.open(model, tokenizer, name, image_processor=processor)
     tell(3, 3, "done")
-    return opened
+    return replace(opened, verification=replace(opened.verification, notes=(*opened.verification.notes, *notes)))
 
 
 def _library() -> Any:
-    with needed("transformers", "A model of others", "transformers==5.23.0"):
+    with needed("transformers", "A Hugging Face model", "xformer[models]"):
         import transformers
     return transformers
 
 
-def _class_of(transformers: Any, config: Any) -> Any:
-    """The class that a configuration names, with the head that says words; else whatever predicts the next token."""
+def _loaded(transformers: Any, contents: Contents) -> tuple[Any, dict[str, Any]]:
+    """The model, and the library's report on what of it was in the file."""
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    if contents.gguf_file is not None:
+        options["gguf_file"] = contents.gguf_file
+    config = transformers.AutoConfig.from_pretrained(contents.folder, **options)
+    last: Exception | None = None
+    for kind in _classes_of(transformers, config):
+        model, report = kind.from_pretrained(
+            contents.folder,
+            **options,
+            config=config,
+            dtype=torch.float32,
+            attn_implementation="eager",
+            use_safetensors=contents.gguf_file is None or None,
+            output_loading_info=True,
+        )
+        try:
+            _check_complete(model, report)
+            return model, report
+        except CheckpointError as error:
+            last = error
+    raise last or CheckpointError(f"The library knows no class for a model of type {contents.model_type!r}.")
+
+
+def _classes_of(transformers: Any, config: Any) -> Sequence[Any]:
+    """The class that the configuration names. Without a name: those that may be meant, the most able first."""
     for name in config.architectures or ():
         found = getattr(transformers, name, None)
-        if found is not None and name.endswith(_HEADS):
-            return found
-    if config.is_encoder_decoder:
-        return transformers.AutoModelForSeq2SeqLM
-    masked = type(config) in transformers.AutoModelForMaskedLM._model_mapping
-    causal = type(config) in transformers.AutoModelForCausalLM._model_mapping
-    return transformers.AutoModelForMaskedLM if masked and not causal else transformers.AutoModelForCausalLM
+        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
+            return [found]
+    if config.architectures:
+        raise CheckpointError(
+            f"config.json says that it was saved from {config.architectures[0]!r}, which the installed library does not have; "
+            "another version of transformers may."
+        )
+    heads = ("Seq2SeqLM",) if config.is_encoder_decoder else ("CausalLM", "MaskedLM")
+    autos = [getattr(transformers, f"AutoModelFor{head}") for head in heads] + [transformers.AutoModel]
+    return [auto for auto in autos if type(config) in auto._model_mapping]
 
 
-def _of_tokenizer(folder: Path, options: dict[str, Any]) -> dict[str, Any]:
-    """A folder's own tokenizer goes before the one that is packed into a .gguf file, which takes twenty seconds to unpack."""
-    if (folder / "tokenizer.json").exists():
-        return {name: value for name, value in options.items() if name != "gguf_file"}
-    return options
+def _check_complete(model: Any, report: dict[str, Any]) -> None:
+    """Raise `CheckpointError` where a weight that has an effect on the output was not in the file."""
+    missing = sorted(report["missing_keys"])
+    if missing and _matters(model, missing):
+        raise CheckpointError(
+            f"The file has no {_listed(missing)}, which {type(model).__name__} needs: with random numbers in its place the "
+            "output would mean nothing. Save the model again with all its weights, or name its real class in config.json."
+        )
+
+
+@torch.no_grad()
+def _matters(model: Any, names: Sequence[str]) -> bool:
+    """Whether the output on an example input moves with these weights."""
+    inputs = example_inputs(model)
+    returned = call(model, inputs)
+    output_of = OUTPUT_OF[output_kind(model, returned, inputs)]
+    weights: dict[str, Tensor] = dict(model.named_parameters()) | dict(model.named_buffers())
+    before = {name: weights[name].clone() for name in names if name in weights}
+    for name in before:
+        weights[name].copy_(torch.randn(before[name].shape, generator=torch.Generator().manual_seed(1)))
+    moved = output_of(call(model, inputs))
+    for name, value in before.items():
+        weights[name].copy_(value)
+    return len(before) < len(names) or not torch.equal(moved, output_of(returned))
+
+
+def _notes(model: Any, report: dict[str, Any]) -> tuple[str, ...]:
+    """What a user should know of a file that does not match its class."""
+    notes = []
+    if missing := sorted(report["missing_keys"]):
+        notes.append(f"The file has no {_listed(missing)}; nothing that is shown depends on it.")
+    if unused := sorted(report["unexpected_keys"]):
+        notes.append(f"The file has {_listed(unused)} as well, which {type(model).__name__} does not use.")
+    return tuple(notes)
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(name[:80] for name in names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+
+
+def _tokenizer(transformers: Any, contents: Contents) -> Any:
+    """The folder's own tokenizer before the one in a .gguf file, which takes twenty seconds to unpack; None for none."""
+    if not contents.has_tokenizer:
+        return None
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    if contents.gguf_file is not None and not (contents.folder / "tokenizer.json").exists():
+        options["gguf_file"] = contents.gguf_file
+    return transformers.AutoTokenizer.from_pretrained(contents.folder, **options)
+
+
+def _image_processor(transformers: Any, folder: Path) -> Any:
+    """What the folder says of how an image is prepared; None where it says nothing that can be used here."""
+    if not (folder / "preprocessor_config.json").exists():
+        return None
+    with suppress(Exception):  # a processor of sounds, or one that needs another library
+        return transformers.AutoImageProcessor.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, backend="pil"
+        )
+    return None
 
 
 def _first_sentence(error: Exception) -> str:

@@ -1,40 +1,53 @@
-"""Opening a foreign module: its parts are found, its attention is taken over, and the result is held against the stock model.
+"""Open a model that somebody else built: find its parts in one watched run, and hold a recorded run against the model itself.
 
-The rungs, from the best one down:
+The ways to capture attention ("rungs"), the best one first:
 
-    1   our attention in the place of the model's own       reads and changes every step
-    2   its own attention, watched at its softmax           changes the pattern and what comes of it; q, k and v only where
-                                                            a function of PyTorch does the attention
-    3   what it returns of its attention                    changes nothing
+    1   our attention function in the place of the model's own     reads and changes every step
+    2   the model's own attention, watched at its softmax          changes the pattern and what follows; q, k and v only where
+                                                                   a function of PyTorch does the attention
+    3   the weights that the model returns                         changes nothing
 
-A rung counts only where the logits are those of the stock model, and where no later token can change an earlier prediction of a
-causal model. What is not equal is not shown.
+A way counts only where the recorded output is the model's own. The model itself is left as it was found (`attachment`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from xformer.errors import InputError
-from xformer.subjects.foreign.active_run import ActiveRun
+from xformer.edits import AnyEdit
+from xformer.errors import EditError, InputError
+from xformer.model_shape import READ_ONLY
+from xformer.subjects.foreign.active_run import ActiveRun, Catches, running
+from xformer.subjects.foreign.attachment import attached, left_as_found
 from xformer.subjects.foreign.attention_function import register
 from xformer.subjects.foreign.find_layout import find_layout
-from xformer.subjects.foreign.opened import Inputs, OpenedModel, Rung
-from xformer.subjects.foreign.output_head import find_output_head
-from xformer.subjects.foreign.probe import Probe, probe
-from xformer.subjects.foreign.returned_attention import asking, returned_layout
+from xformer.subjects.foreign.layout import Layout
+from xformer.subjects.foreign.on_demand import Calls, Later, OnDemand, Reduce
+from xformer.subjects.foreign.output_head import OutputHead, find_output_head
+from xformer.subjects.foreign.probe import probe
+from xformer.subjects.foreign.returned_attention import asking, returned_layout, returned_patterns
 from xformer.subjects.foreign.softmax_mode import SoftmaxMode
-from xformer.subjects.foreign.taps import set_taps
+from xformer.tape import Tape, graph_of
+from xformer.trace import first_nan
 
+Rung = Literal[1, 2, 3]
 RUNGS: tuple[Rung, ...] = (1, 2, 3)
-TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9, torch.bfloat16: 0.1, torch.float16: 0.02}
-"""How far logits may be from the stock model's, as a share of the largest: rounding in another order, layer upon layer."""
+Inputs = dict[str, Any]
+"""What the model is called with, by the names of its arguments."""
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6, torch.bfloat16: 0.1, torch.float16: 0.02}
+"""How far outputs may be from the model's own, as a share of the largest: rounding in another order, layer upon layer. In
+float64 the eager attention of Transformers takes its softmax in float32."""
+_CAPTURED = {
+    1: "every step of its attention can be read and changed",
+    2: "its attention is read and changed at its softmax",
+    3: "its attention can only be looked at, as the model returns it",
+}
 
 
 @dataclass(frozen=True)
@@ -43,119 +56,229 @@ class Verification:
 
     rung: Rung
     difference: float
-    """The largest difference between its logits and the stock model's."""
+    """The largest difference between a recorded run's output and the model's own."""
+    notes: tuple[str, ...] = ()
+    """What else a user should know, one sentence each: a weight that the file does not have, an output that is NaN."""
 
     def __str__(self) -> str:
-        how = {
-            1: "attention read step by step (rung 1)",
-            2: "attention read at its softmax (rung 2)",
-            3: "attention only looked at, as the model returns it: nothing can be changed (rung 3)",
-        }[self.rung]
-        same = (
-            "equal to the stock model"
-            if self.difference == 0
-            else f"equal to the stock model within {self.difference:.0e}"
-        )
-        return f"{same}; {how}"
+        within = f" (largest difference {self.difference:.0e})" if self.difference else ""
+        return " ".join([f"Verified against the original model{within}: {_CAPTURED[self.rung]}.", *self.notes])
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedModel:
+    """A model whose parts are known. Only read: any number of threads may run it at once."""
+
+    module: nn.Module
+    layout: Layout
+    rung: Rung
+    call: Callable[[nn.Module, Inputs], Any]
+    """How the module is called."""
+    output_of: Callable[[Any], Tensor]
+    """The output that is shown, in what it returns: [batch, out, vocab] or [batch, pos, d_model]."""
+    head: OutputHead | None = None
+    """From the last state of the stream to the logits; None where they do not follow from that alone."""
+    output: str = "module"
+    """What kind of output that is, see `huggingface_opening.OutputKind`; "module" where nothing is known of it."""
+
+    @property
+    def output_name(self) -> str:
+        """What the output is called in a trace: "logits", or "output" of a model without an output head."""
+        return "output" if self.output == "vectors" else "logits"
+
+    def run(
+        self,
+        inputs: Inputs,
+        *,
+        n_batch: int = 1,
+        edits: Sequence[AnyEdit] = (),
+        keep: Sequence[str] = ("*",),
+    ) -> dict[str, Tensor]:
+        """One run under `edits`; the activations that `keep` asks for. Raises `EditError` where a name is never met."""
+        if self.rung == 3 and edits:
+            raise EditError(READ_ONLY)
+        tape = Tape(edits, keep, fused=True)
+        with graph_of(edits):
+            self._once(inputs, n_batch, tape)
+        if tape.never_matched():  # layers without a tape named nothing, and the error lists them all
+            everything = Tape()
+            with torch.no_grad():
+                self._once(inputs, n_batch, everything)
+            tape.names = everything.names
+        tape.check_all_fired()
+        return tape.activations
+
+    def run_on_demand(
+        self,
+        inputs: Inputs,
+        *,
+        n_batch: int = 1,
+        edits: Sequence[AnyEdit] = (),
+        keep: Sequence[str] = ("*",),
+        reduce: Reduce | None = None,
+    ) -> OnDemand:
+        """The same for a large model read by rung 1: everything can be asked for, and `keep` says what of it is kept.
+
+        Patterns are never kept, but what `reduce` makes of each.
+        """
+        tape, later, calls = Tape(edits, keep, fused=True), {}, Calls()
+        with torch.no_grad():
+            self._once(inputs, n_batch, tape, later, reduce, calls.keep)
+        if any(glob != "*" for glob in tape.never_matched()):
+            return OnDemand(
+                self.run(inputs, n_batch=n_batch, edits=edits), [], {}, (), lambda names: {}, calls
+            )  # raises
+
+        def record(names: Sequence[str]) -> dict[str, Tensor]:
+            return self.run(inputs, n_batch=n_batch, edits=edits, keep=names)
+
+        return OnDemand(tape.activations, tape.names, later, edits, record, calls)
+
+    def plain(self, inputs: Inputs) -> Tensor:
+        """The output alone: the model as it is, in eval mode, nothing recorded and nothing changed."""
+        return self.output_of(self.returned(inputs))
+
+    def returned(self, inputs: Inputs) -> Any:
+        """All that the model returns, as it is, in eval mode."""
+        with torch.no_grad(), running(None), left_as_found(self.module):
+            return self.call(self.module, inputs)
+
+    def _once(
+        self,
+        inputs: Inputs,
+        n_batch: int,
+        tape: Tape,
+        later: dict[str, Later] | None = None,
+        reduce: Reduce | None = None,
+        catches: Catches | None = None,
+    ) -> None:
+        run = ActiveRun(tape, self.layout.paths, n_batch, later=later, reduce=reduce, catches=catches)
+        watching = SoftmaxMode(run) if self.rung == 2 else nullcontext()
+        asked = asking(self.module, inputs) if self.rung == 3 else inputs
+        with attached(self.module, self.layout, self.rung, run), watching:
+            output = self.call(self.module, asked)
+        if self.rung == 3:
+            patterns = returned_patterns(output, self.layout.attention[0].stack)
+            run.n_attentions = len(patterns)
+            for site, pattern in patterns.items():
+                tape(f"{site.path}.pattern", pattern)
+        if run.n_attentions != len(self.layout.paths):
+            raise ChangedLayoutError(
+                f"This run met {run.n_attentions} attention layers and there were {len(self.layout.paths)} when the model "
+                "was opened, so their names cannot be trusted; read it with an input like the first one."
+            )
+        tape(self.output_name, self.output_of(output))
+
+
+class ChangedLayoutError(EditError):
+    """A run met other attention layers than the one in which they were found."""
 
 
 def open_module(
     module: nn.Module,
     call: Callable[[nn.Module, Inputs], Any],
-    logits_of: Callable[[Any], Tensor],
-    examples: tuple[Inputs, ...],
+    output_of: Callable[[Any], Tensor],
+    examples: Sequence[Inputs],
     ids_of: Callable[[Inputs], tuple[Tensor, ...]],
     *,
-    is_causal: bool,
-    n_target: Callable[[Inputs], int | None] = lambda inputs: None,
+    n_target: int | None = None,
+    decoder: str | None = None,
+    output: str = "module",
 ) -> tuple[OpenedModel, Verification]:
-    """Open a module. `examples` are inputs that it can read, the first of which is watched.
+    """Find the parts of a module and verify a recorded run.
 
-    Raises `InputError` where it cannot be read by any rung, with the reason.
+    Args:
+        module: Any model; it is left as it was found.
+        call: Calls it with inputs.
+        output_of: The output that is shown, in what the call returns.
+        examples: Inputs that it can read, the first of which is watched.
+        ids_of: The tokens in its inputs, a tensor for each stack that reads some.
+        n_target: How many positions the second of two stacks reads in the first example; None for one stack.
+        decoder: The name of the module that is the second stack, where that is known.
+        output: What kind of output it is.
+
+    Raises:
+        InputError: Its attention cannot be captured in any way; the sentence has the reason for each.
     """
-    module.eval()
-    with torch.no_grad():
-        stock = [logits_of(call(module, inputs)) for inputs in examples]
+    with left_as_found(module), torch.no_grad(), running(None):
+        stock = [output_of(call(module, inputs)) for inputs in examples]
     why: list[str] = []
     for rung in RUNGS:
-        if rung == 1 and not _take_over(module):
+        if rung == 1 and not _takes_a_function(module):
             continue
         try:
-            opened = _opened(module, call, logits_of, examples[0], ids_of, rung, is_causal=is_causal, n_target=n_target)
+            opened = _opened(module, call, output_of, examples[0], ids_of, rung, n_target, decoder, output)
             return opened, _verify(opened, examples, stock)
         except InputError as error:
             why.append(str(error))
-            _give_back(module)
     raise InputError(f"The attention of this model ({type(module).__name__}) cannot be read. {' '.join(why)}")
 
 
 def _opened(
     module: nn.Module,
     call: Callable[[nn.Module, Inputs], Any],
-    logits_of: Callable[[Any], Tensor],
+    output_of: Callable[[Any], Tensor],
     inputs: Inputs,
     ids_of: Callable[[Inputs], tuple[Tensor, ...]],
     rung: Rung,
-    *,
-    is_causal: bool,
-    n_target: Callable[[Inputs], int | None],
+    n_target: int | None,
+    decoder: str | None,
+    output: str,
 ) -> OpenedModel:
     if rung == 3:
-        with torch.no_grad():
-            output = call(module, asking(module, inputs))
-        layout = returned_layout(output, "decoder" if is_causal else "encoder")
-        return OpenedModel(module, layout, rung, call, logits_of)
+        with left_as_found(module), torch.no_grad(), running(None):
+            returned = call(module, asking(module, inputs))
+        return OpenedModel(module, returned_layout(returned), rung, call, output_of, None, output)
 
     def watched(run: ActiveRun) -> Any:
-        if rung == 1:
-            return call(module, inputs)
-        with SoftmaxMode(run, everywhere=True):
+        watching = SoftmaxMode(run, everywhere=True) if rung == 2 else nullcontext()
+        with attached(module, Layout((), ()), rung, run), watching:
             return call(module, inputs)
 
     ids = ids_of(inputs)
-    seen: Probe = probe(module, watched, n_batch=ids[0].shape[0] if ids else 1)
+    seen = probe(module, watched, n_batch=ids[0].shape[0] if ids else 1)
     if not seen.attentions:
         raise InputError(
             "It calls no attention that can be seen." if rung == 2 else "It does not call a registered attention."
         )
-    layout = find_layout(seen, ids, n_target(inputs), is_causal=is_causal)
+    layout = find_layout(seen, ids, n_target, decoder)
     softcap = getattr(getattr(module, "config", None), "final_logit_softcapping", None)
     last = layout.last.get(layout.attention[-1].stack)
     head = None
-    with suppress(InputError):
-        head = None if last is None else find_output_head(seen, last, logits_of(seen.output), softcap)
-    set_taps(module, layout, by_softmax=rung == 2)
-    return OpenedModel(module, layout, rung, call, logits_of, head)
+    if output != "vectors" and last is not None:
+        with suppress(InputError):
+            head = find_output_head(seen, last, output_of(seen.output), softcap)
+    return OpenedModel(module, layout, rung, call, output_of, head, output)
 
 
-def _verify(opened: OpenedModel, examples: tuple[Inputs, ...], stock: list[Tensor]) -> Verification:
-    """Hold a recorded run against the stock model's logits. Raises `InputError` where they differ by more than rounding."""
-    worst = 0.0
+def _verify(opened: OpenedModel, examples: Sequence[Inputs], stock: list[Tensor]) -> Verification:
+    """Hold a recorded run against the model's own output. Raises `InputError` where they differ by more than rounding."""
+    worst, notes = 0.0, []
+    dtypes = {weight.dtype for weight in opened.module.parameters() if weight.dtype in TOLERANCE}
     for inputs, wanted in zip(examples, stock, strict=True):
-        found = opened.run(inputs, n_batch=len(wanted))["logits"]
-        difference = float((found.double() - wanted.double()).abs().max())
-        if not difference <= TOLERANCE[wanted.dtype] * max(1.0, float(wanted.abs().max())):
-            raise InputError(f"At rung {opened.rung} its logits are off by {difference:.2g}.")
+        run = opened.run(inputs, n_batch=len(wanted))
+        found = run[opened.output_name]
+        if not torch.equal(wanted.isnan(), found.isnan()):
+            raise InputError("A recorded run is NaN in other places than the model itself.")
+        if bool(wanted.isnan().any()):
+            notes.append(f"The model's output is NaN. {first_nan(run)}")
+        difference = float((found.double() - wanted.double()).nan_to_num(0.0).abs().max())
+        largest = float(wanted.double().nan_to_num(0.0).abs().max())
+        tolerance = max(TOLERANCE.get(dtype, 1e-4) for dtype in {wanted.dtype, *dtypes})
+        if not difference <= tolerance * max(1.0, largest):
+            raise InputError(f"A recorded run differs from the model itself by {difference:.2g}.")
         worst = max(worst, difference)
-    return Verification(opened.rung, worst)
+    return Verification(opened.rung, worst, tuple(dict.fromkeys(notes)))
 
 
-def _take_over(module: nn.Module) -> bool:
-    """Have a model of Transformers call our attention, where it can; others are left alone."""
+def _takes_a_function(module: nn.Module) -> bool:
+    """Whether a model lets its attention function be replaced, as most of Transformers do."""
     can = getattr(module, "_can_set_attn_implementation", None)
     if can is None or not can():
         return False
     try:
-        module.set_attn_implementation(register())  # type: ignore[operator]
+        with left_as_found(module):
+            module.set_attn_implementation(register())  # type: ignore[operator]
     except (ValueError, ImportError):
         return False
     return True
-
-
-def _give_back(module: nn.Module) -> None:
-    """Take our attention and the hooks off again."""
-    if getattr(module, "set_attn_implementation", None) is not None:
-        module.set_attn_implementation("eager")  # type: ignore[operator]
-    for part in module.modules():
-        part._forward_hooks.clear()
-        part._forward_pre_hooks.clear()

@@ -1,9 +1,7 @@
-"""Foreign models by whatever names them: a folder, a file, a loaded model, any module. Each is opened once."""
+"""External models by whatever names them: a folder, a file, a loaded model, any module."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,12 +10,9 @@ from torch import nn
 
 from xformer.errors import InputError
 from xformer.subjects.foreign.any_module import AnyModule
-from xformer.subjects.foreign.language_model import LanguageModel
+from xformer.subjects.foreign.huggingface import HuggingFaceModel
 from xformer.subjects.foreign.load import open_model
 from xformer.subjects.subject import Subject
-
-_KEPT = "_xformer_subject"
-"""Under which name an opened module keeps its subject, so that it is taken over once."""
 
 
 def is_foreign(path: Path) -> bool:
@@ -36,18 +31,9 @@ def _opened_from(path: Path) -> Subject:
 
 
 def opened_module(module: nn.Module, inputs: Any, tokenizer: Any) -> Subject:
-    """A loaded language model with its tokenizer, or any module with inputs that it is called with."""
-    kept = module.__dict__.get(_KEPT)
-    by_name = isinstance(inputs, Mapping) or not hasattr(module, "config") or tokenizer is None
-    if by_name:
-        if isinstance(inputs, str):
-            raise InputError("A text is read with a tokenizer; give tokenizer=AutoTokenizer.from_pretrained(…).")
-        if isinstance(kept, AnyModule):
-            return kept.given(inputs)
-        subject: Subject = AnyModule.open(module, inputs, type(module).__name__)
-    elif isinstance(kept, LanguageModel):
-        return replace(kept, tokenizer=tokenizer)
-    else:
-        subject = LanguageModel.open(module, tokenizer, type(module).__name__)
-    module.__dict__[_KEPT] = subject
-    return subject
+    """A loaded model of the Transformers library, or any module with inputs that it is called with."""
+    if hasattr(module, "config") and hasattr(module, "main_input_name"):
+        return HuggingFaceModel.open(module, tokenizer, type(module).__name__)
+    if isinstance(inputs, str):
+        raise InputError("This module reads tensors, not a text; give what it is called with.")
+    return AnyModule.open(module, inputs, type(module).__name__)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xformer.subjects.foreign.active_run import ActiveRun, running
+from xformer.subjects.foreign.active_run import ActiveRun
 from xformer.tape import SILENT
 
 
@@ -72,6 +72,8 @@ class Attention:
     parents: tuple[int, ...]
     n_query: int
     n_key: int
+    sees_later: bool
+    """Whether its mask lets any query look at a later key."""
     end: int = -1
     z: Tensor | None = None
 
@@ -87,8 +89,14 @@ class Probe:
     _open: list[int] = field(default_factory=list)
     _times: dict[int, int] = field(default_factory=dict)
 
-    def attention_begins(self, n_query: int, n_key: int) -> None:
-        self.attentions.append(Attention(self._tick(), tuple(self._open), n_query, n_key))
+    @property
+    def is_causal(self) -> bool:
+        """Whether no self-attention lets a query look at a later key: a property of the masks, whatever the input."""
+        own = [one for one in self.attentions if one.n_query == one.n_key > 1]
+        return bool(own) and not any(one.sees_later for one in own)
+
+    def attention_begins(self, n_query: int, n_key: int, *, sees_later: bool) -> None:
+        self.attentions.append(Attention(self._tick(), tuple(self._open), n_query, n_key, sees_later))
 
     def attention_ends(self, z: Tensor) -> None:
         self.attentions[-1].end, self.attentions[-1].z = self._tick(), z
@@ -119,7 +127,7 @@ class Probe:
 
 @torch.no_grad()
 def probe(model: nn.Module, run_model: Callable[[ActiveRun], Any], n_batch: int = 1) -> Probe:
-    """Run a model once and watch. `run_model` calls it, with whatever has to stand around the call for this run."""
+    """Run a model once and watch. `run_model` calls it within the run that it is given."""
     seen = Probe()
     hooks = []
     for path, module in model.named_modules():
@@ -127,8 +135,7 @@ def probe(model: nn.Module, run_model: Callable[[ActiveRun], Any], n_batch: int 
         hooks.append(module.register_forward_hook(lambda module, args, output: seen.leaves(output)))
     run = ActiveRun(SILENT, n_batch=n_batch, observer=seen)
     try:
-        with running(run):
-            seen.output = run_model(run)
+        seen.output = run_model(run)
     finally:
         for hook in hooks:
             hook.remove()

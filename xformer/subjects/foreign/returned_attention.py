@@ -32,8 +32,11 @@ def asking(module: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
     return inputs | {"output_attentions": True} if is_transformers else inputs
 
 
-def returned_patterns(output: Any, stack: Stack) -> dict[Site, Pattern]:
-    """The weights in what a model returned, in the order of its layers; `stack` is that of a model with one."""
+def returned_patterns(output: Any, stack: Stack | None = None) -> dict[Site, Pattern]:
+    """The weights in what a model returned, in the order of its layers; `stack` is that of a model with one.
+
+    Without it, a model of which no weight is on a later key is a decoder.
+    """
     found: dict[Site, Pattern] = {}
     if getattr(output, "encoder_attentions", None) is not None:
         for name, side, kind in _NAMED:
@@ -42,13 +45,16 @@ def returned_patterns(output: Any, stack: Stack) -> dict[Site, Pattern]:
     else:
         named = getattr(output, "attentions", None)
         every = [one for one in (_tensors(output) if named is None else named) if _is_pattern(one)]
+        if stack is None:
+            own = [one for one in every if one.shape[-1] == one.shape[-2] > 1]
+            stack = "decoder" if own and not any(bool(one.triu(1).any()) for one in own) else "encoder"
         found = {Site(stack, at, "attn"): one if one.dim() == 4 else one[:, None] for at, one in enumerate(every)}
     return dict(sorted(found.items(), key=lambda one: (one[0].stack != "encoder", one[0].layer, one[0].is_cross)))
 
 
-def returned_layout(output: Any, stack: Stack) -> Layout:
+def returned_layout(output: Any) -> Layout:
     """The sites of what a model returns; nothing else of it is known. Raises `InputError` where it returns no weights."""
-    sites = tuple(returned_patterns(output, stack))
+    sites = tuple(returned_patterns(output))
     if not sites:
         raise InputError("It returns no weights of attention either.")
     return Layout(sites, tuple(("", index) for index in range(len(sites))))

@@ -8,28 +8,29 @@ from torch import Tensor
 
 from xformer.model_shape import ModelShape
 from xformer.site import Site, after
-from xformer.subjects.foreign.opened import OpenedModel
+from xformer.subjects.foreign.opening import OpenedModel
 
 WITHOUT_LIMIT = 2048
 """The most positions of a model that names no limit: its positions go on for ever, the memory of this machine does not."""
 
 
-def shape_of(opened: OpenedModel, run: dict[str, Tensor], *, is_causal: bool, max_len: int | None) -> ModelShape:
-    """The shape of a model whose run kept everything."""
+def shape_of(
+    opened: OpenedModel, run: dict[str, Tensor], *, is_causal: bool, max_len: int | None, n_inputs: int
+) -> ModelShape:
+    """The shape of a model whose run kept everything. `n_inputs`: how many tokens it reads by their numbers."""
     layout, sites = opened.layout, opened.layout.sites
     stacks = {site.stack for site in sites}
     stream = next((run[name] for name in run if name.endswith(("resid_pre", "attn.out", "attn.in"))), None)
     norms = set(layout.norms.values())
     norm: Literal["pre", "post", "none"] = "post" if "post" in norms else "pre" if norms else "none"
-    n_tokens = run["logits"].shape[-1]
     return ModelShape(
         architecture="encoder-decoder" if len(stacks) == 2 else "decoder" if "decoder" in stacks else "encoder",
         is_causal=is_causal,
         d_model=0 if stream is None else stream.shape[-1],
         n_layers=1 + max(site.layer for site in sites),
-        vocab_size=n_tokens,
+        vocab_size=run["logits"].shape[-1] if "logits" in run else 0,
         max_len=max_len or WITHOUT_LIMIT,
-        n_inputs=n_tokens,
+        n_inputs=n_inputs,
         sites=sites,
         heads={site.path: run[f"{site.path}.pattern"].shape[1] for site in sites if site.is_attention},
         neurons={site.path: _width(run, site) for site in sites if f"{site.path}.post" in run},

@@ -19,8 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from xformer.errors import EditError
 from xformer.subjects.foreign.active_run import ActiveRun
-from xformer.subjects.foreign.attend import Terms, attend
+from xformer.subjects.foreign.attend import FORBIDDEN, Limits, Terms, attend
 from xformer.subjects.foreign.torch_attention import can_be_written_out, multi_head_attention
 from xformer.tape import SILENT, AnyTape
 
@@ -81,8 +82,9 @@ class SoftmaxMode(TorchFunctionMode):
         return self._attend(query, key, value, terms)[0]
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
-        self._begin(query.shape[-2], key.shape[-2])
-        z, pattern = attend(query, key, value, terms, self._tape)
+        limits = Limits.of(terms, query.shape[-2], key.shape[-2], query.device)
+        self._begin(query.shape[-2], key.shape[-2], sees_later=_sees_later(limits.allowed))
+        z, pattern = attend(query, key, value, terms, self._tape, limits)
         self._end(z)
         return z, pattern
 
@@ -93,17 +95,26 @@ class SoftmaxMode(TorchFunctionMode):
 
     def _softmax(self, func: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
         scores = args[0] if args else options["input"]
-        self._begin(*scores.shape[-2:])
+        allowed = scores > FORBIDDEN  # what a mask added to the scores is all that is left of it here
+        self._begin(*scores.shape[-2:], sees_later=_sees_later(allowed))
+        wanted = self._heads("mask", allowed)
+        if wanted is not allowed:
+            if bool((wanted & ~allowed).any()):
+                raise EditError(
+                    "This model's attention is read at its softmax, where a masked score is lost: a cell can be masked there, "
+                    "but not opened."
+                )
+            scores = scores.masked_fill(~wanted, -math.inf)
         scores = self._heads("scores", scores)
         pattern = func(scores, *args[1:], **{name: value for name, value in options.items() if name != "input"})
         self._pattern = self._heads("pattern", pattern)
         return self._pattern
 
-    def _begin(self, n_query: int, n_key: int) -> None:
+    def _begin(self, n_query: int, n_key: int, *, sees_later: bool) -> None:
         path = self._run.next_attention()
         self._tape = SILENT if path is None else self._run.tape.at(path)
         if self._run.observer is not None:
-            self._run.observer.attention_begins(n_query, n_key)
+            self._run.observer.attention_begins(n_query, n_key, sees_later=sees_later)
 
     def _end(self, z: Tensor) -> None:
         if self._run.observer is not None:
@@ -127,5 +138,10 @@ def _is_same(one: Any, other: Tensor) -> bool:
 
 def _is_causal(added: Tensor | None, allowed: Tensor | None) -> bool:
     """Whether a mask keeps every query from what is later than itself."""
-    sees = allowed if allowed is not None else None if added is None else added > -1e4
-    return sees is not None and not bool(sees.triu(1).any())
+    sees = allowed if allowed is not None else None if added is None else added > FORBIDDEN
+    return sees is not None and not _sees_later(sees)
+
+
+def _sees_later(allowed: Tensor) -> bool:
+    """Whether any query may look at a later key."""
+    return bool(allowed.triu(1).any())

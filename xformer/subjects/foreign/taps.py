@@ -1,7 +1,4 @@
-"""Hooks on a shared foreign model that hand its activations to the tape of the run they belong to; without a run they idle.
-
-They are set once, when the model is opened, and hold no state of their own.
-"""
+"""Hooks that hand a model's activations to the tape of the run they belong to; in any other run they idle."""
 
 from __future__ import annotations
 
@@ -11,14 +8,23 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
-from xformer.subjects.foreign.active_run import ActiveRun, active_run
+from xformer.subjects.foreign.active_run import ActiveRun
 from xformer.subjects.foreign.layout import Layout, Side
 from xformer.subjects.foreign.router import dense, routing, sparse
 
 
-def set_taps(model: nn.Module, layout: Layout, *, by_softmax: bool) -> None:
-    """Hang the taps of a layout onto a model. `by_softmax`: attention is found inside the modules that hold it."""
+RunOf = Callable[[], ActiveRun | None]
+"""The run that hooks serve at the moment; None where the pass that they are called in is not theirs."""
+
+
+def set_taps(model: nn.Module, layout: Layout, run_of: RunOf, *, by_softmax: bool) -> list[RemovableHandle]:
+    """Register hooks for the taps of a layout, and return their handles.
+
+    `by_softmax`: attention is found inside the modules that hold it, so that entering and leaving them is noted.
+    """
+    handles: list[RemovableHandle] = []
     by_place: dict[tuple[str, Side], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     factors = {tap.module: tap.factor for tap in layout.taps if tap.factor != 1.0}
     copied = {tap.module for tap in layout.taps if tap.is_changed_later}
@@ -28,22 +34,22 @@ def set_taps(model: nn.Module, layout: Layout, *, by_softmax: bool) -> None:
         module = model.get_submodule(path)
         found = _by_number(names)
         if side == "in":
-            module.register_forward_pre_hook(_taking(path, found), with_kwargs=True)
+            handles.append(module.register_forward_pre_hook(_taking(run_of, path, found), with_kwargs=True))
         elif side == "angles":
-            module.register_forward_hook(_turning(path, found))
+            handles.append(module.register_forward_hook(_turning(run_of, path, found)))
         elif side == "experts":
-            module.register_forward_hook(_routing(path, found))
+            handles.append(module.register_forward_hook(_routing(run_of, path, found)))
     for path in dict.fromkeys(path for path, side in by_place if side in ("out", "adds")):
         adds, out = (_by_number(by_place.get((path, side), {})) for side in ("adds", "out"))
-        model.get_submodule(path).register_forward_hook(
-            _giving(path, adds, out, factors.get(path, 1.0), path in copied)
-        )
+        hook = _giving(run_of, path, adds, out, factors.get(path, 1.0), path in copied)
+        handles.append(model.get_submodule(path).register_forward_hook(hook))
     for path in layout.owners:
-        model.get_submodule(path).register_forward_pre_hook(_catching(path), with_kwargs=True)
-    if by_softmax:
-        for path in layout.owners:
-            model.get_submodule(path).register_forward_pre_hook(_entering)
-            model.get_submodule(path).register_forward_hook(_leaving, always_call=True)
+        owner = model.get_submodule(path)
+        handles.append(owner.register_forward_pre_hook(_catching(run_of, path), with_kwargs=True))
+        if by_softmax:
+            handles.append(owner.register_forward_pre_hook(_counting(run_of, 1)))
+            handles.append(owner.register_forward_hook(_counting(run_of, -1), always_call=True))
+    return handles
 
 
 def _by_number(names: dict[int, list[str]]) -> list[tuple[str, ...]]:
@@ -55,11 +61,11 @@ def _names(run: ActiveRun, path: str, side: Side, found: Sequence[tuple[str, ...
     return found[number] if number < len(found) else ()
 
 
-def _taking(path: str, found: Sequence[tuple[str, ...]]) -> Callable[..., Any]:
+def _taking(run_of: RunOf, path: str, found: Sequence[tuple[str, ...]]) -> Callable[..., Any]:
     """The first tensor of numbers that a module takes."""
 
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        run = active_run()
+        run = run_of()
         names = () if run is None else _names(run, path, "in", found)
         if run is None or not names:
             return None
@@ -77,12 +83,12 @@ def _taking(path: str, found: Sequence[tuple[str, ...]]) -> Callable[..., Any]:
 
 
 def _giving(
-    path: str, adds: Sequence[tuple[str, ...]], found: Sequence[tuple[str, ...]], factor: float, is_copied: bool
+    run_of: RunOf, path: str, adds: Sequence[tuple[str, ...]], found: Sequence[tuple[str, ...]], factor: float, is_copied: bool
 ) -> Callable[..., Any]:
     """The first tensor that a module gives; and where that, times a factor, is added to the stream, the stream with it."""
 
     def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        run = active_run()
+        run = run_of()
         if run is None:
             return None
         number = run.call_number(path, "out")
@@ -120,11 +126,11 @@ def _onto_stream(run: ActiveRun, name: str, adds: Tensor) -> Tensor:
     return adds if changed is total else (changed - stream).reshape(adds.shape)
 
 
-def _turning(path: str, found: Sequence[tuple[str, ...]]) -> Callable[..., Any]:
+def _turning(run_of: RunOf, path: str, found: Sequence[tuple[str, ...]]) -> Callable[..., Any]:
     """The angles of a rotation, from its cosines and sines."""
 
     def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        run = active_run()
+        run = run_of()
         names = () if run is None else _names(run, path, "angles", found)
         if run is None or not names:
             return None
@@ -139,11 +145,11 @@ def _turning(path: str, found: Sequence[tuple[str, ...]]) -> Callable[..., Any]:
     return hook
 
 
-def _routing(path: str, found: Sequence[tuple[str, ...]]) -> Callable[..., Any]:
+def _routing(run_of: RunOf, path: str, found: Sequence[tuple[str, ...]]) -> Callable[..., Any]:
     """The weights of all experts, from a router's choice of some."""
 
     def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        run = active_run()
+        run = run_of()
         names = () if run is None else _names(run, path, "experts", found)
         where = routing(output) if names else None
         if run is None or where is None:
@@ -160,25 +166,25 @@ def _routing(path: str, found: Sequence[tuple[str, ...]]) -> Callable[..., Any]:
     return hook
 
 
-def _catching(path: str) -> Callable[..., Any]:
+def _catching(run_of: RunOf, path: str) -> Callable[..., Any]:
     """What an attention is called with, for a run that wants to know."""
 
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        run = active_run()
+        run = run_of()
         if run is not None and run.catches is not None:
             run.catches(path, run.call_number(path, "catch"), args, kwargs)
 
     return hook
 
 
-def _entering(module: nn.Module, args: tuple[Any, ...]) -> None:
-    if (run := active_run()) is not None:
-        run.inside += 1
+def _counting(run_of: RunOf, step: int) -> Callable[..., Any]:
+    """How many attention modules a run is in: one more on the way in, one less on the way out."""
 
+    def hook(module: nn.Module, *_: Any) -> None:
+        if (run := run_of()) is not None:
+            run.inside += step
 
-def _leaving(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-    if (run := active_run()) is not None:
-        run.inside -= 1
+    return hook
 
 
 def _through(run: ActiveRun, names: tuple[str, ...], value: Tensor) -> Tensor:

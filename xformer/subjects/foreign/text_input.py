@@ -69,6 +69,41 @@ class TokenizedText(OpenText):
         return source[-self.max_len :]
 
 
+class PlainText(TokenizedText):
+    """A text that is read as a whole: classified, searched for an answer, or turned into vectors."""
+
+    instead_of_an_answer: ClassVar[str] = "said unchanged"
+    goes_on: ClassVar[bool] = False
+
+    def __init__(self, tokenizer: Any, *sizes: Any) -> None:
+        super().__init__(tokenizer, *sizes)
+        self.does = "Type a text; it says what it makes of it."
+
+
+class TwoTexts(PlainText):
+    """Two texts in one input: a question and where to look for its answer, or two sentences."""
+
+    def __init__(self, tokenizer: Any, n_tokens: int, max_len: int, default: str, *others: Any) -> None:
+        super().__init__(tokenizer, n_tokens, max_len, default, *others)
+        self.does = f"Type two texts with {BETWEEN} between them, a question and a text with its answer or two sentences."
+        self.typed = f"Two texts with {BETWEEN} between them, up to {max_len:,} tokens."
+
+    def read(self, text: str) -> tuple[int, ...]:
+        """Both texts, with the special tokens that the tokenizer puts around and between them."""
+        first, between, second = text.replace(_LINE_BREAK, "\n").partition(BETWEEN)
+        if not between:
+            return super().read(text)
+        return tuple(self.tokenizer(first.strip(), second.strip())["input_ids"])
+
+    def text(self, source: Sequence[int]) -> str:
+        """Both texts with the sign between them."""
+        ids, sep = list(source), self.tokenizer.sep_token_id
+        if sep is None or ids.count(sep) < 2:
+            return super().text(source)
+        at = ids.index(sep)
+        return f"{self.plain(ids[:at]).strip()} {BETWEEN} {self.plain(ids[at:]).strip()}"
+
+
 class TextWithGaps(TokenizedText):
     """A text with masks in it, or without: of a model that sees both sides."""
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from xformer.errors import UnavailableError
-from xformer.subjects.foreign.opened import OpenedModel
+from xformer.subjects.foreign.opening import OpenedModel
 from xformer.subjects.weights import Projection, Readout
 
 

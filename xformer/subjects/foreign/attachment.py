@@ -1,0 +1,167 @@
+"""Attach to somebody's model for the length of a call, and leave it as it was found.
+
+    with attached(module, layout, by_function=True):      our attention and our hooks, in eval mode
+        module(...)
+    with left_as_found(module):                           eval mode alone
+
+Everything that a caller can observe is put back: mode, attributes, configurations, buffers, hooks, random state. Any number of
+threads may hold one model at once: it is put back when the last of them lets go. `opening_lock` and `known` are what is
+remembered about a model between calls; neither keeps it alive.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from xformer.subjects.foreign.active_run import ActiveRun, active_run, running
+from xformer.subjects.foreign.attention_function import register
+from xformer.subjects.foreign.layout import Layout
+from xformer.subjects.foreign.taps import set_taps
+
+SEED = 0
+"""A model that draws random numbers in eval mode (masked autoencoders do) draws the same ones in every read."""
+_LOCK = threading.RLock()
+
+
+@dataclass
+class _Held:
+    """A module or a configuration that at least one call holds, and what it was like before."""
+
+    owner: Any
+    n_holders: int = 0
+    attributes: dict[str, Any] = field(default_factory=dict)
+    contents: dict[str, list[Any] | dict[Any, Any]] = field(default_factory=dict)
+    """Copies of the lists and dictionaries among the attributes: a forward pass may add to them."""
+    buffers: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """Each buffer and a copy of it."""
+
+    def save(self) -> None:
+        self.attributes = _attributes_of(self.owner)
+        self.contents = {
+            name: value.copy() for name, value in self.attributes.items() if type(value) in (list, dict)
+        }
+        if isinstance(self.owner, nn.Module):
+            self.buffers = {name: (one, one.clone()) for name, one in self.owner.named_buffers(recurse=False)}
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        for name in _attributes_of(self.owner).keys() - self.attributes.keys():
+            delattr(self.owner, name)
+        now = vars(self.owner)
+        for name, value in self.attributes.items():
+            if name not in now or now[name] is not value:
+                now[name] = value
+        for name, before in self.contents.items():
+            value = self.attributes[name]
+            if isinstance(value, list):
+                value[:] = before
+            else:
+                value.clear()
+                value.update(before)
+        for name, (buffer, copy) in self.buffers.items():
+            if getattr(self.owner, name, None) is not buffer:
+                setattr(self.owner, name, buffer)
+            if not torch.equal(buffer, copy):
+                buffer.copy_(copy)
+
+
+def _attributes_of(owner: Any) -> dict[str, Any]:
+    """All of a configuration; of a module what is not kept by PyTorch itself (its parameters, children and hooks)."""
+    if not isinstance(owner, nn.Module):
+        return dict(vars(owner))
+    return {name: value for name, value in vars(owner).items() if not name.startswith("_")}
+
+
+_HELD: dict[int, _Held] = {}
+"""By identity; empty while nobody reads."""
+
+
+@contextmanager
+def left_as_found(module: nn.Module) -> Iterator[None]:
+    """Put a model into eval mode, and afterwards put back all that a forward pass or an attachment may have changed."""
+    parts = _parts_of(module)
+    with _LOCK:
+        for part in parts:
+            held = _HELD.get(id(part))
+            if held is None:
+                held = _HELD[id(part)] = _Held(part)
+                held.save()
+            held.n_holders += 1
+        module.eval()
+    devices = {weight.device for weight in module.parameters() if weight.device.type == "cuda"}
+    try:
+        with torch.random.fork_rng(devices=sorted(devices, key=str)):
+            torch.manual_seed(SEED)
+            yield
+    finally:
+        with _LOCK:
+            for part in parts:
+                held = _HELD[id(part)]
+                held.n_holders -= 1
+                if not held.n_holders:
+                    del _HELD[id(part)]
+                    held.restore()
+
+
+@contextmanager
+def attached(module: nn.Module, layout: Layout, rung: int, run: ActiveRun) -> Iterator[None]:
+    """Our attention function (rung 1) and hooks that serve `run` alone, on a model, while the call lasts."""
+
+    def run_of() -> ActiveRun | None:
+        return run if active_run() is run else None
+
+    with left_as_found(module), running(run):
+        with _LOCK:
+            if rung == 1:
+                module.set_attn_implementation(register())  # type: ignore[operator]
+            handles = set_taps(module, layout, run_of, by_softmax=rung == 2) if rung != 3 else []
+        try:
+            yield
+        finally:
+            with _LOCK:
+                for handle in handles:
+                    handle.remove()
+
+
+def _parts_of(module: nn.Module) -> list[Any]:
+    """The modules of a model and their configurations, with those inside them, each once."""
+    parts: dict[int, Any] = {}
+    for part in module.modules():
+        parts[id(part)] = part
+        _add_config(getattr(part, "config", None), parts)
+    return list(parts.values())
+
+
+def _add_config(config: Any, parts: dict[int, Any]) -> None:
+    if id(config) in parts or not hasattr(config, "__dict__") or isinstance(config, nn.Module | type):
+        return
+    parts[id(config)] = config
+    for value in vars(config).values():
+        if hasattr(value, "model_type"):  # a configuration of a part, as Transformers writes them
+            _add_config(value, parts)
+
+
+@dataclass
+class Memory:
+    """What is remembered about one model: nothing that keeps it alive."""
+
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    """Held while it is opened, so that several threads open it once."""
+    opened: dict[Any, Any] = field(default_factory=dict)
+
+
+_MEMORIES: WeakKeyDictionary[nn.Module, Memory] = WeakKeyDictionary()
+
+
+def memory_of(module: nn.Module) -> Memory:
+    """The side table's entry for a model, made where there is none."""
+    with _LOCK:
+        return _MEMORIES.setdefault(module, Memory())
