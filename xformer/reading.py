@@ -110,7 +110,7 @@ class Reading:
         """What the model predicts. Raises `UnavailableError` where it has no output head."""
         if "logits" not in self.trace and "output" in self.trace:
             raise UnavailableError(
-                f"{self.subject.name} has no output head: it gives a vector for each position, reading['output'], and no logits."
+                f"{self.subject.name} has no output head, so there are no logits; its vectors are reading['output']."
             )
         return self.trace.logits
 
@@ -146,6 +146,11 @@ class Reading:
     def output_stack(self) -> str:
         """The stack whose output becomes the logits: the decoder where there is one."""
         return self.subject.shape.output_stack
+
+    @property
+    def output(self) -> str:
+        """What kind of output the model has: "next_token", of external models also "sequence_class", "vectors", …"""
+        return getattr(self.subject, "output", "next_token")
 
     @property
     def is_pair(self) -> bool:
@@ -185,6 +190,8 @@ class Reading:
     @property
     def open_output(self) -> int | None:
         """The output that says what follows all that was read, where nobody knows that: the last one of a decoder alone."""
+        if self.output not in ("next_token", "module"):
+            return None
         labels, shape = self.example.labels[0], self.subject.shape
         is_open = shape.architecture == "decoder" and self.example.target is None and int(labels[-1]) == IGNORED
         return len(labels) - 1 if is_open else None
@@ -389,7 +396,9 @@ def _recipe(where: object, typed: Any, edits: Sequence[AnyEdit], changes: str) -
     """None for what is no path, or was changed by more than the recipe can say."""
     masks = {causal: set_causal(causal) for causal in (True, False)}
     causal = next((causal for causal, edit in masks.items() if list(edits) == [edit]), None)
-    is_plain = isinstance(typed, str) or (isinstance(typed, tuple | list) and all(isinstance(one, int) for one in typed))
+    is_plain = isinstance(typed, str) or (
+        isinstance(typed, tuple | list) and all(isinstance(one, int) for one in typed)
+    )
     if not isinstance(where, str | Path) or not is_plain or (edits and causal is None):
         return None
     return Recipe(str(where), typed if isinstance(typed, str) else tuple(typed), causal, changes)

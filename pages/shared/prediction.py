@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import streamlit as st
+import torch
 
 from pages.components.prediction_strip import prediction_strip
 from pages.shared import frame
 from pages.shared.layout import caption
 from pages.shared.view import View
+from xformer.reading import Reading
 
 
 def prediction_panel(view: View) -> None:
@@ -27,10 +29,29 @@ def prediction_sentence(view: View, what: str = "") -> None:
     """How many tokens are right, or how surprised the model is where nothing is right or wrong; with changes, from where to
     where that goes."""
     original, changed, what = view.original(), view.changed(), what or view.what_changed()
-    if changed is not None and original.trace.logits.equal(changed.trace.logits):
-        st.info(f"With {what} this model does exactly what it does anyway: nothing changes.", icon=":material/equal:")
+    output = "logits" if original.has_logits else "output"
+    if changed is not None and original[output].equal(changed[output]):
+        st.info(f"With {what} the output is exactly the same: nothing changes.", icon=":material/equal:")
+        return
+    if not original.has_logits:
+        caption(vectors_sentence(original, changed, what))
         return
     if not original.asked:
-        caption("Nobody knows what should be said to this, so nothing here is right or wrong.")
+        caption("No output of this input has a known answer, so nothing here is right or wrong.")
         return
     caption(view.kind.sentence(original, changed, what), width="stretch")
+
+
+def vectors_sentence(original: Reading, changed: Reading | None, what: str) -> str:
+    """What a model without an output head gives, and with changes how far its vectors move."""
+    if changed is None:
+        n, width = original["output"].shape[1:]
+        return f"This model has no output head: it gives a vector of {width:,} numbers for each of the {n} positions."
+    before, after = original["output"][0].float(), changed["output"][0].float()  # [pos, d_model]
+    if before.shape != after.shape:
+        return f"With {what} it gives {len(after)} vectors instead of {len(before)}."
+    cosines = torch.nn.functional.cosine_similarity(before, after, dim=-1)
+    return (
+        f"With {what} the vectors move: their cosine with the original ones is {cosines.min().item():.3f} at the position that "
+        f"moves most, {cosines.mean().item():.3f} on average."
+    )

@@ -89,6 +89,8 @@ class InputKind:
 
     def rows(self, run: Reading, changed: Reading | None = None, name: str = "") -> list[Lane]:
         """The input, what the model says to it, and what it says in the changed run, aligned by position."""
+        if not run.has_logits:
+            return self.read_rows(run)
         says = said_lane("says" if run.open_output is None else "says next", run)
         more = [] if changed is None else [said_lane(name, changed, says)]
         return [*self.read_rows(run), says, *more]

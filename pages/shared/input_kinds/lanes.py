@@ -8,6 +8,8 @@ from xformer.reading import Reading
 
 def moved(original: Reading, changed: Reading) -> str:
     """Where something else is said: as the strip shows it, the likeliest token after the last one of a text included."""
+    if not original.has_logits:
+        return ""
     before, after = (run.logits[0].argmax(dim=-1) for run in (original, changed))
     asked = original.example.labels[0] >= 0
     if original.example.target is None and not original.has_right_answer:

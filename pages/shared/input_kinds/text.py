@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 from pages.components.prediction_strip import Lane
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.input_kinds.kind import InputKind
 from pages.shared.input_kinds.lanes import first_asked, moved
 from xformer.reading import Reading
 from xformer.subjects import Subject
+from xformer.subjects.foreign.huggingface_opening import CLASSES
 from xformer.words import percent
 
 
@@ -28,6 +31,10 @@ class _Text(InputKind):
     def sentence(self, original: Reading, changed: Reading | None, what: str) -> str:
         """A text may go on in many ways: how far what really comes was expected."""
         run, one = changed or original, original.subject.input.one
+        if original.output in CLASSES:
+            return class_sentence(original, changed, what)
+        if original.output == "answer_span":
+            return _span_sentence(original, changed, what)
         if not original.subject.input.goes_on:
             return _likeliest(original, changed, what)
         expects = f"the {one} that really comes next gets **{percent(math.exp(-run.loss), 1)}** (the geometric mean)"
@@ -40,6 +47,39 @@ class _Text(InputKind):
         read = f"The loss on text it never read, {loss:.4f} nats, in bits."
         knowing = f"Knowing nothing, it would need {math.log2(n):.2f}."
         return f"Bits per {one}", f"{loss / math.log(2):.3f}", f"{read} {knowing}"
+
+
+def class_sentence(original: Reading, changed: Reading | None, what: str) -> str:
+    """Which class a classifier says, or how many tokens it puts into each."""
+    run = changed or original
+    with_what = "" if changed is None else f"With {what}: "
+    if len(run.predicted) > 1:
+        counts = Counter(run.subject.labels[label] for label in run.predicted).most_common(3)
+        said = ", ".join(f"{n} × {escape_markdown(label)}" for label, n in counts)
+        return f"{with_what}Its classes for {len(run.predicted)} tokens: {said}."
+    if run.probabilities.shape[-1] == 1:  # a number, not a class (a regression)
+        before = "" if changed is None else f" instead of {original.logits[0, 0, 0].item():.3f}"
+        return f"{with_what}Its output is {run.logits[0, 0, 0].item():.3f}{before}."
+    before = "" if changed is None else f" Without the change: {_class_of(original)}."
+    return f"{with_what}It says {_class_of(run)}.{before}"
+
+
+def _class_of(run: Reading) -> str:
+    return f"**{escape_markdown(run.subject.labels[run.predicted[0]])}** with probability {percent(run.probability[0])}"
+
+
+def _span_sentence(original: Reading, changed: Reading | None, what: str) -> str:
+    """The answer that a model finds in its input, from the likeliest start to the likeliest end."""
+    run = changed or original
+    with_what = "" if changed is None else f"With {what}: "
+    start, end = run.predicted
+    p = ", ".join(percent(one) for one in run.probability)
+    if end < start:
+        return f"{with_what}It finds no answer: the likeliest end, token {end + 1}, is before the start, {start + 1}."
+    answer = run.subject.input.plain(run.ids()[start : end + 1]).strip()
+    return (
+        f"{with_what}Its answer is **{escape_markdown(answer)}**, tokens {start + 1} to {end + 1} (start and end: {p})."
+    )
 
 
 def _likeliest(original: Reading, changed: Reading | None, what: str) -> str:

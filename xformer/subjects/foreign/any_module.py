@@ -191,7 +191,9 @@ def _n_batch(inputs: Inputs) -> int:
 def _lengthened(inputs: Inputs, extra: dict[int, int]) -> Inputs:
     """The inputs with the first positions of some of their tensors, by number, said again at the end."""
     grown = dict(inputs)
-    for index, (name, value) in enumerate((n, v) for n, v in inputs.items() if any(v is one for one in _tensors(inputs))):
+    for index, (name, value) in enumerate(
+        (n, v) for n, v in inputs.items() if any(v is one for one in _tensors(inputs))
+    ):
         if extra.get(index):
             grown[name] = torch.cat([value, *[value[:, :1]] * extra[index]], dim=1)
     return grown
@@ -243,7 +245,9 @@ def _open(module: nn.Module, inputs: Inputs) -> tuple[OpenedModel, Verification,
     run = opened.run(probed, n_batch=_n_batch(probed))
     tables = [opened.module.get_submodule(tap.module) for tap in opened.layout.taps if tap.name.endswith("embed")]
     sizes = [table.num_embeddings for table in tables if isinstance(table, nn.Embedding)]
-    is_causal = opened.layout.attention[-1].stack == "decoder" and len({one.stack for one in opened.layout.attention}) == 1
+    is_causal = (
+        opened.layout.attention[-1].stack == "decoder" and len({one.stack for one in opened.layout.attention}) == 1
+    )
     n_inputs = max([*sizes[:1], *(int(ids.max()) + 1 for ids in _ids_of(inputs))], default=0)
     shape = shape_of(opened, run, is_causal=is_causal, max_len=None, n_inputs=n_inputs)
     return opened, verification, shape

@@ -45,9 +45,7 @@ class _Held:
 
     def save(self) -> None:
         self.attributes = _attributes_of(self.owner)
-        self.contents = {
-            name: value.copy() for name, value in self.attributes.items() if type(value) in (list, dict)
-        }
+        self.contents = {name: value.copy() for name, value in self.attributes.items() if type(value) in (list, dict)}
         if isinstance(self.owner, nn.Module):
             self.buffers = {name: (one, one.clone()) for name, one in self.owner.named_buffers(recurse=False)}
 

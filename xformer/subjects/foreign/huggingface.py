@@ -43,7 +43,7 @@ from xformer.subjects.foreign.run_bytes import added_bytes, lengths, on_demand_b
 from xformer.subjects.foreign.shape import shape_of
 from xformer.subjects.foreign.small_pattern import plane_side, reduced
 from xformer.subjects.foreign.text_example import N_WRITTEN, example_of
-from xformer.subjects.foreign.text_input import PlainText, TextPair, TextWithGaps, TokenizedText
+from xformer.subjects.foreign.text_input import PlainText, TextPair, TextWithGaps, TokenizedText, TwoTexts
 from xformer.subjects.foreign.token_text import vocabulary
 from xformer.subjects.foreign.weights import ForeignWeights
 from xformer.subjects.input import Input
@@ -100,9 +100,13 @@ class HuggingFaceModel:
         """What it puts out: "next_token", "sequence_class", "vectors", …"""
         return self.opened.output  # type: ignore[return-value]
 
-    @cached_property
+    @property
     def labels(self) -> tuple[str, ...]:
         """The text of each output: a token, a class, a position; nothing where it gives only vectors."""
+        return self._labels
+
+    @cached_property
+    def _labels(self) -> tuple[str, ...]:
         if self.output in CLASSES:
             return self._classes
         if self.output == "answer_span":
@@ -148,18 +152,27 @@ class HuggingFaceModel:
         """
         return example_of(self, typed)
 
-    @cached_property
+    @property
     def input(self) -> Input:
         """What it reads, as a person types it."""
+        return self._input
+
+    @cached_property
+    def _input(self) -> Input:
         if not self.reads_tokens:
             return PatchedImage(self.shape, self.image_processor, self.opened.module)
         if self.tokenizer is None:
             return NumbersInput()
+        kind: Any
         kind, default = TokenizedText, "When Mary and John went to the store, John gave a drink to"
         if self.shape.is_pair:
             kind, default = TextPair, "The house is small."
         elif self.is_masked:
             kind, default = TextWithGaps, f"Paris is the {self.tokenizer.mask_token} of France."
+        elif self.output == "answer_span":
+            kind, default = TwoTexts, "Where did the cat sit? >> The cat sat on the mat."
+        elif self.output == "next_sentence":
+            kind, default = TwoTexts, "The cat sat on the mat. >> Then it fell asleep."
         elif self.output != "next_token":
             kind, default = PlainText, "The film was long, but I enjoyed every minute of it."
         known = purposes(self.name)
@@ -309,5 +322,3 @@ def _shape(opened: OpenedModel) -> ModelShape:
     if str(getattr(model, "main_input_name", "input_ids")) != "input_ids":
         longest = run[f"{opened.layout.attention[0].path}.pattern"].shape[-1]
     return shape_of(opened, run, is_causal=is_causal, max_len=longest, n_inputs=n_tokens_of(model))
-
-

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Literal, cast
 
 import torch
@@ -69,9 +69,7 @@ def _open(model: nn.Module) -> tuple[OpenedModel, Verification]:
                 f"{type(model).__name__} is a class of causal models, and its attention lets early tokens see later ones: its "
                 "mask was lost, or its configuration is not a decoder's (is_decoder=True)."
             )
-        opened = OpenedModel(
-            **{one.name: getattr(opened, one.name) for one in fields(opened)} | {"output": "masked_token"}
-        )
+        opened = replace(opened, output="masked_token")
     return opened, verification
 
 

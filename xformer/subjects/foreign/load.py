@@ -74,6 +74,7 @@ def _loaded(transformers: Any, contents: Contents) -> tuple[Any, dict[str, Any]]
             attn_implementation="eager",
             use_safetensors=contents.gguf_file is None or None,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are in the report
         )
         try:
             _check_complete(model, report)
@@ -100,7 +101,13 @@ def _classes_of(transformers: Any, config: Any) -> Sequence[Any]:
 
 
 def _check_complete(model: Any, report: dict[str, Any]) -> None:
-    """Raise `CheckpointError` where a weight that has an effect on the output was not in the file."""
+    """Raise `CheckpointError` where a weight that has an effect on the output was not in the file, or is of another shape."""
+    if mismatched := sorted(report["mismatched_keys"]):
+        name, found, wanted = mismatched[0]
+        raise CheckpointError(
+            f"{name[:80]} is {list(found)} in the file, and config.json asks for {list(wanted)}; take the config.json that the "
+            "model was saved with."
+        )
     missing = sorted(report["missing_keys"])
     if missing and _matters(model, missing):
         raise CheckpointError(
@@ -136,8 +143,8 @@ def _notes(model: Any, report: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(name[:80] for name in names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+    shown = ", ".join(name[:80] for name in names[:6])
+    return shown if len(names) <= 6 else f"{shown} and {len(names) - 6} more"
 
 
 def _tokenizer(transformers: Any, contents: Contents) -> Any:

@@ -168,6 +168,17 @@ class OpenedModel:
                 "was opened, so their names cannot be trusted; read it with an input like the first one."
             )
         tape(self.output_name, self.output_of(output))
+        if self.output == "vectors" and (pooled := _pooled(output)) is not None:
+            tape("pooled", pooled)
+
+
+def _pooled(returned: Any) -> Tensor | None:
+    """The one vector [batch, width] that a model without an output head makes of all its input, where it makes one."""
+    for name in ("text_embeds", "image_embeds", "pooler_output"):
+        value = getattr(returned, name, None)
+        if isinstance(value, Tensor) and value.dim() == 2:
+            return value
+    return None
 
 
 class ChangedLayoutError(EditError):

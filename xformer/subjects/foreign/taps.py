@@ -14,7 +14,6 @@ from xformer.subjects.foreign.active_run import ActiveRun
 from xformer.subjects.foreign.layout import Layout, Side
 from xformer.subjects.foreign.router import dense, routing, sparse
 
-
 RunOf = Callable[[], ActiveRun | None]
 """The run that hooks serve at the moment; None where the pass that they are called in is not theirs."""
 
@@ -83,7 +82,12 @@ def _taking(run_of: RunOf, path: str, found: Sequence[tuple[str, ...]]) -> Calla
 
 
 def _giving(
-    run_of: RunOf, path: str, adds: Sequence[tuple[str, ...]], found: Sequence[tuple[str, ...]], factor: float, is_copied: bool
+    run_of: RunOf,
+    path: str,
+    adds: Sequence[tuple[str, ...]],
+    found: Sequence[tuple[str, ...]],
+    factor: float,
+    is_copied: bool,
 ) -> Callable[..., Any]:
     """The first tensor that a module gives; and where that, times a factor, is added to the stream, the stream with it."""
 

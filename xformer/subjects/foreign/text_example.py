@@ -52,7 +52,7 @@ def _rows(model: HuggingFaceModel, typed: Any) -> list[Any]:
             )
         return typed.tolist() if typed.dim() == 2 else [typed.tolist()]
     is_pair = (model.shape.is_pair or _reads_two(model)) and isinstance(typed, tuple) and len(typed) == 2
-    if isinstance(typed, str) or is_pair and not isinstance(typed[0], int):
+    if isinstance(typed, str) or (is_pair and not isinstance(typed[0], int)):
         return [typed]
     rows = list(typed)
     if not rows:
@@ -118,12 +118,6 @@ def _labelled(model: HuggingFaceModel, example: Example) -> Example:
                 labels[~example.valid] = IGNORED
     answer = tuple(label for label in labels[0].tolist() if label != IGNORED)
     return replace(example, labels=labels, answer=answer)
-
-
-def replace(example: Example, **changes: Any) -> Example:
-    from dataclasses import replace
-
-    return replace(example, **changes)
 
 
 def _check_tokenizer(model: HuggingFaceModel) -> None:

@@ -85,7 +85,9 @@ class TwoTexts(PlainText):
 
     def __init__(self, tokenizer: Any, n_tokens: int, max_len: int, default: str, *others: Any) -> None:
         super().__init__(tokenizer, n_tokens, max_len, default, *others)
-        self.does = f"Type two texts with {BETWEEN} between them, a question and a text with its answer or two sentences."
+        self.does = (
+            f"Type two texts with {BETWEEN} between them, a question and a text with its answer or two sentences."
+        )
         self.typed = f"Two texts with {BETWEEN} between them, up to {max_len:,} tokens."
 
     def read(self, text: str) -> tuple[int, ...]:
