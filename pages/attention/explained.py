@@ -1,4 +1,4 @@
-"""Why a cell is as it is, worked out once for all that look at it: its score’s parts, and what becomes of it without one."""
+"""Why a head prefers a key, computed once for all parts of the screen: contributions, and the measured effect of a removal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from pages.attention.trail import Cell
 from pages.shared.byte_cache import shared
 from pages.shared.view import View
 from xformer.analysis.score_parts import score_parts, table_of
-from xformer.analysis.score_summary import Carrier, carriers, check, explains, without_source
+from xformer.analysis.score_summary import (
+    Contribution,
+    check,
+    contributions,
+    deciding,
+    is_worth_a_word,
+    opposing,
+    without_source,
+)
 from xformer.reading import Reading
 from xformer.words import percent
 
@@ -26,45 +34,75 @@ class Explained:
     total: float
     residue: float
     advantage: float
-    best: Carrier | None
-    carriers: list[Carrier]
-    """The strongest first."""
-    taken: Carrier | None
-    """Whom the causal check takes out."""
+    """In nats, like all contributions."""
+    weight: float
+    n_allowed: int
+    contributions: list[Contribution]
+    """The largest first."""
+    deciding: tuple[Contribution, ...]
+    opposing: Contribution | None
+    removed: Contribution | None
+    """The source whose removal is measured; None where there is no choice to explain."""
     check: pd.DataFrame
     is_moved: bool
-    """Whether some prediction is another one without it."""
+    """Whether removing it changes a prediction."""
 
 
 def explained(view: View, run: Reading, cell: Cell, against: int | None) -> Explained:
     """Raises `UnavailableError` where the score is no sum of parts that are known."""
     where = {"layer": cell.layer, "head": cell.head, "query": cell.query, "key": cell.key, "against": against}
-    return shared.get(("explained", view.model, str(run.recipe), repr(where)), lambda: _explain(run, cell, where))
+    return shared.get(("explained", view.model, str(run.recipe), repr(where)), lambda: explain(run, where))
 
 
-def _explain(run: Reading, cell: Cell, where: dict[str, Any]) -> Explained:
+def explain(run: Reading, where: dict[str, Any]) -> Explained:
+    """The same for the options of `analysis.why`."""
     parts = score_parts(run, **where)
-    found = carriers(parts)
-    taken = next((one for one in found if one.writer.name not in ("distance", "biases")), None)
+    found, removed = contributions(parts), None
     table, is_moved = pd.DataFrame(), False
-    if taken is not None:
-        head = {"layer": cell.layer, "head": cell.head}
-        without = without_source(run, **head, side=taken.side, source=taken.writer.name, parts=parts)
-        table = check(run, without, **head, query=cell.query, key=cell.key)
+    if is_worth_a_word(parts):
+        removed = found[0]
+        head = {"layer": where["layer"], "head": where["head"]}
+        without = without_source(run, **head, side=removed.side, source=removed.writer.name, parts=parts)
+        table = check(run, without, **where)
         is_moved = not bool((run.logits.argmax(dim=-1) == without.logits.argmax(dim=-1)).all())
-    sums = parts.total, parts.residue, parts.total_advantage
-    return Explained(where, table_of(parts), *sums, explains(parts), found, taken, table, is_moved)
+    return Explained(
+        where, table_of(parts), parts.total, parts.residue, parts.total_advantage, parts.weight, parts.n_allowed, found,
+        deciding(parts), opposing(parts), removed, table, is_moved,
+    )  # fmt: skip
 
 
-def sentence(total: float, best: Carrier | None, found: list[Carrier]) -> str:
-    """Why it prefers this key: by one source where one carries most of it, else that none does."""
-    if total <= 0:
-        return "It does not prefer this key to what it is compared with."
-    if best is not None:
-        share, name = percent(best.share, 0), best.writer.name
-        return f"**{share}** of why it prefers it comes through **{name}** at the {best.side}."
-    largest = max(found, key=lambda one: one.advantage)
+def sentence(found: Explained, over: str) -> str:
+    """Why the key is preferred, as Markdown; `over` is what its score is compared with, in words."""
+    if found.weight * found.n_allowed < 1.0:
+        return f"That is less than an even share among {found.n_allowed} keys, so no source is named."
+    if found.advantage <= 0:
+        return f"Its score is not above {over}, so there is no preference to explain."
+    said = f"Its score is **{found.advantage:.2f} nats** above {over}"
+    if found.removed is None:
+        return f"{said}, too little to explain."
+    if not found.deciding:
+        first, second = (f"{one.title} ({nats(one.adds)})" for one in found.contributions[:2])
+        return f"{said}. No single source decides this; the largest contributions are {first} and {second}."
+    named = [
+        f"**{one.writer.name}**{one.title.removeprefix(one.writer.name)} ({nats(one.adds)})" for one in found.deciding
+    ]
+    said += ". The largest contribution is " if len(named) == 1 else ". The two largest contributions are "
+    said += " and ".join(named)
+    if found.opposing is not None:
+        said += f"; the largest opposing one is {found.opposing.title} ({nats(found.opposing.adds)})"
+    after = found.check.set_index("what")["after"].to_dict()
     return (
-        f"No single source explains it: the largest, {largest.writer.name} at the {largest.side}, carries "
-        f"{percent(largest.share, 0)}."
+        f"{said}. Measured by removing {removal(found.removed)}: the advantage becomes {nats(after['advantage'])} nats, the "
+        f"weight {percent(after['weight'])}."
     )
+
+
+def removal(one: Contribution) -> str:
+    """What is removed from what, in words: "layer 1 · head 2 from this head’s keys"."""
+    of = "scores" if one.side is None else "queries" if one.side == "query" else "keys"
+    return f"{one.writer.name} from this head’s {of}"
+
+
+def nats(value: float) -> str:
+    """A contribution with its sign, a true minus."""
+    return f"{value:+.2f}".replace("-", "−")

@@ -1,4 +1,4 @@
-"""“Why here?”: what the head's preference for one key is made of, the way back to who wrote that, and whether it matters."""
+"""“Why here?”: the sources of a head's preference for a key, the heads that wrote them, and what removing one changes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 
 import streamlit as st
 
-from pages.attention.explained import Explained, explained, sentence
+from pages.attention.explained import Explained, explained, nats, removal, sentence
 from pages.attention.trail import Cell, breadcrumbs, open_cell, title_of, trail_to
 from pages.components.attention_view import Selection
 from pages.shared.call import Call
@@ -20,15 +20,15 @@ from xformer.reading import Reading
 from xformer.words import percent
 
 LISTED = 5
-"""So many writers are offered to be followed."""
+"""So many sources are offered to be followed."""
 FEW, MOST_LAYERS = 24, 10
-"""Of so many writers the matrix shows each; of more it can open so many layers."""
+"""Of so many sources the matrix shows each; of more it can open so many layers."""
 MEAN = -1
 """Stands for all other keys among the keys that this one can be compared with."""
 
 
 def why_panel(view: View, run: Reading, chosen: Selection, view_key: str) -> dict[str, str]:
-    """The sentence, the picture, the way back, and the check; what the link has to remember of it."""
+    """The sentence, the picture, the way back, and the measurement; what the link has to remember of it."""
     cell = _cell(run, chosen)
     trail = trail_to(run)
     breadcrumbs(run, trail, view_key)
@@ -40,17 +40,20 @@ def why_panel(view: View, run: Reading, chosen: Selection, view_key: str) -> dic
         f"**{at} “{escape_markdown(names[at])}”**" for at, names in ((cell.query, queries), (cell.key, keys))
     )
     st.markdown(
-        f"{title_of(run, cell)} at {looks} gives {seen} {percent(_weight(run, cell))} of its attention. "
-        + sentence(found.advantage, found.best, found.carriers)
+        f"{title_of(run, cell)} at {looks} gives {seen} {percent(found.weight)} of its attention. "
+        + sentence(
+            found,
+            "the mean of the others" if against is None else f"that of {against} “{escape_markdown(keys[against])}”",
+        )
     )
     opened = _opened(cell, found)
     call = Call(viz.why, (run,), {**found.where, "opened": opened, "table": found.table})
     shown(view, call, "why")
     footer(view, "why", [call])
     caption(
-        f"The score {found.total:.4f} is the sum of all cells, less {abs(found.residue):.0e} of rounding. Norms are frozen at "
-        "the values that they have here. This is arithmetic on one run: what a part adds is exact, and says nothing yet about "
-        "what would happen without it."
+        f"The score {found.total:.4f} is the sum of all cells, less {abs(found.residue):.0e} of rounding. One nat more makes "
+        "the weight of a key 2.7 times larger beside the others’. Contributions have both signs and cancel, so one can be "
+        "larger than the sum. They are arithmetic on this run with its norms frozen; the table below is measured."
     )
     _way_back(run, cell, found, trail, view_key)
     _check(found)
@@ -64,10 +67,10 @@ def why_panel(view: View, run: Reading, chosen: Selection, view_key: str) -> dic
 def _opened(cell: Cell, found: Explained) -> list[str] | None:
     """Of which layers the matrix has each head for itself; None where it has room for all heads."""
     sizes: Counter[str] = Counter()
-    for one in found.carriers:
+    for one in found.contributions:
         layer, is_head, _ = one.writer.name.rpartition(" · head ")
-        sizes.update({layer: abs(one.advantage)} if is_head else {})
-    if len(found.carriers) <= FEW:
+        sizes.update({layer: abs(one.adds)} if is_head else {})
+    if len(found.contributions) <= FEW:
         return None
     layers, key = [layer for layer, _ in sizes.most_common(MOST_LAYERS)], f"why_opened_{cell}"
     wanted = asked("opened")
@@ -84,10 +87,6 @@ def _cell(run: Reading, chosen: Selection) -> Cell:
         query = int(pattern[:, chosen.key].argmax())
     key = int(pattern[query].argmax()) if chosen.key is None else chosen.key
     return Cell(chosen.layer, chosen.head, query, key)
-
-
-def _weight(run: Reading, cell: Cell) -> float:
-    return float(run[f"{run.attention_site(cell.layer).path}.pattern"][0, cell.head, cell.query, cell.key])
 
 
 def _against(run: Reading, cell: Cell, keys: tuple[str, ...]) -> int | None:
@@ -110,9 +109,10 @@ def _against(run: Reading, cell: Cell, keys: tuple[str, ...]) -> int | None:
 
 
 def _way_back(run: Reading, cell: Cell, found: Explained, trail: list[Cell], view_key: str) -> None:
-    """A button for each head among the strongest writers: it opens that head where it wrote."""
-    listed = [one for one in found.carriers if one.writer.name != "biases"][:LISTED]
-    heads = [one for one in listed if one.writer.head is not None]
+    """A button for each head among the largest contributions of either sign: it opens that head where it wrote."""
+    strongest = sorted(found.contributions, key=lambda one: -abs(one.adds))
+    heads = [one for one in strongest if one.writer.name != "biases"][:LISTED]
+    heads = [one for one in heads if one.writer.head is not None]
     if not heads:
         return
     st.markdown("**Walk back:** open the head that wrote it, at the position where it wrote.")
@@ -125,7 +125,7 @@ def _way_back(run: Reading, cell: Cell, found: Explained, trail: list[Cell], vie
             pattern = run[f"{one.writer.site.path}.pattern"][0, one.writer.head]
             there = Cell(layer, one.writer.head, at, int(pattern[at].argmax()))
             st.button(
-                f"{one.writer.name} at the {one.side}: {one.advantage:+.2f}",
+                f"{one.title}: {nats(one.adds)}",
                 key=f"why_back_{one.side}_{layer}_{one.writer.head}",
                 on_click=open_cell,
                 args=(there, [*trail, cell], view_key),
@@ -133,10 +133,9 @@ def _way_back(run: Reading, cell: Cell, found: Explained, trail: list[Cell], vie
 
 
 def _check(found: Explained) -> None:
-    """What really becomes of the cell when the strongest writer is taken out of the head's queries or keys."""
-    if found.taken is None:
+    """What becomes of the cell in a run without the largest contribution."""
+    if found.removed is None:
         return
-    name, what = found.taken.writer.name, "queries" if found.taken.side == "query" else "keys"
-    st.markdown(f"**And does it matter?** Measured, with what {name} wrote taken out of this head's {what} alone:")
+    st.markdown(f"**Measured** by removing {removal(found.removed)}:")
     st.dataframe(found.check, hide_index=True, width="content", key="why_check")
-    st.caption("Some prediction becomes another one." if found.is_moved else "No prediction becomes another one.")
+    st.caption("A prediction changes." if found.is_moved else "No prediction changes.")

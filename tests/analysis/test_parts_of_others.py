@@ -59,6 +59,7 @@ def test_the_parts_sum_to_the_logit(family: str) -> None:
     near = 2e-5 * float(logits.abs().max())
     parts = attribution(reading, position=POSITION, token=TOKEN)
     assert parts["contribution"].sum() == pytest.approx(float(logits[TOKEN]), abs=near)
+    assert "unattributed" not in set(parts["part"])
     assert set(parts["head"]) >= set(range(6))  # each head has a part of its own
     lead = attribution(reading, position=POSITION, token=TOKEN, lead=True)
     others = torch.cat([logits[:TOKEN], logits[TOKEN + 1 :]])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pandas as pd
 import pytest
 import torch
@@ -99,6 +101,7 @@ def test_decided_is_where_the_answer_stays_right() -> None:
 
 def rounding(parts: pd.DataFrame) -> float:
     """What float64 may lose: a few thousand operations, each within 2⁻⁵³ of what it adds, of the size of the parts."""
+    assert not parts["part"].isin(["rounding", "unattributed"]).any()  # it would make any parts sum to the logit
     return 2**-53 * 5000 * (1 + float(parts["contribution"].abs().sum()))
 
 
@@ -112,6 +115,35 @@ def test_the_parts_sum_to_the_logit(architecture: str, variant: str) -> None:
         parts = attribution(from_trace(model, trace), position=position, token=4, lead=True)
         lead = trace.logits[0, position, 4] - trace.logits[0, position, [*range(4), *range(5, 11)]].max()
         assert parts["contribution"].sum() == pytest.approx(lead.item(), abs=rounding(parts))
+
+
+def test_what_a_sublayer_that_was_not_found_adds_is_unattributed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the last feed-forward layer in the list, what is missing is what it adds, its bias too."""
+    model, trace = ran("decoder", "pre, biases")
+    reading = from_trace(model, trace)
+    whole = attribution(reading, position=3, token=4)
+    *kept, last = stream_steps(reading)
+    end = dataclasses.replace(kept[-1], after=last.after)  # the logits are still read off the end of the stream
+    monkeypatch.setattr("xformer.analysis.logit_attribution.stream_steps", lambda _: [*kept[:-1], end])
+    parts = attribution(reading, position=3, token=4)
+    assert parts["part"].iloc[-1] == "unattributed"
+    of_biases = [frame.set_index("part")["contribution"]["sublayers' biases"] for frame in (whole, parts)]
+    wanted = whole.set_index("part")["contribution"][last.title] + of_biases[0] - of_biases[1]
+    assert parts["contribution"].iloc[-1] == pytest.approx(wanted, abs=1e-4)
+    assert abs(wanted) > 0.01
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_in_low_precision_the_last_part_of_a_logit_is_the_rounding(dtype: torch.dtype) -> None:
+    exact = attribution(from_trace(*ran("decoder", "pre")), position=3, token=4)
+    model = random_model("decoder", **VARIANTS["pre"]).to(dtype)
+    trace = record(model, torch.randint(1, 10, (2, N), generator=torch.Generator().manual_seed(5)))
+    parts = attribution(from_trace(model, trace), position=3, token=4)
+    assert parts["contribution"].sum() == pytest.approx(trace.logits[0, 3, 4].item(), abs=1e-9)
+    assert parts["part"].iloc[-1] == "rounding"
+    size, eps = exact["contribution"].abs().sum(), torch.finfo(dtype).eps
+    assert abs(parts["contribution"].iloc[-1]) <= 2 * eps * size
+    assert (parts["contribution"].iloc[:-1] - exact["contribution"]).abs().max() <= 8 * eps * size
 
 
 def test_the_parts_sum_to_the_logit_of_a_float32_run() -> None:

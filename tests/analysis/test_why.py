@@ -1,9 +1,10 @@
-"""A head's score split by who wrote what its query and its key are made of: the sum is exact, and the story can be false."""
+"""A head's score split by the sources of its query and key: the sum is exact, and what is said of it agrees with a removal."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -13,9 +14,16 @@ from tests.real_models import real_model
 from tests.subjects.families import FAMILIES
 from tests.subjects.test_language_models import tokenizer
 from xformer import edits
-from xformer.analysis.score_parts import score_parts, why
-from xformer.analysis.score_summary import without_source
-from xformer.analysis.stream_parts import stream_parts
+from xformer.analysis.score_parts import HeadInput, ScoreParts, score_parts, why
+from xformer.analysis.score_summary import (
+    check,
+    contributions,
+    deciding,
+    is_worth_a_word,
+    opposing,
+    without_source,
+)
+from xformer.analysis.stream_parts import Writer, stream_parts
 from xformer.errors import InputError, UnavailableError
 from xformer.reading import Reading
 from xformer.trace import record
@@ -43,6 +51,7 @@ def check_sums(reading: Reading) -> None:
     for layer, head, query, key in cells(reading):
         row = reading[f"{reading.attention[layer].path}.scores"][0, head, query]
         frame = why(reading, layer=layer, head=head, query=query, key=key)
+        assert not {"rounding", "unattributed"} & {*frame["query_source"], *frame["key_source"]}
         largest = max(1.0, row[torch.isfinite(row)].abs().max().item())
         assert frame["score"].sum() == pytest.approx(row[key].item(), abs=1e-4 * largest)
         others = torch.isfinite(row)
@@ -115,8 +124,7 @@ def test_the_first_layers_parts_are_what_anyone_computes_by_hand() -> None:
 
 def test_on_induction_the_head_before_carries_the_choice_and_taking_it_out_moves_the_pattern() -> None:
     """Over 200 cells: where a token stood before, the key after it is preferred for what layer 1's head wrote there."""
-    shares, kept, weights = [], 0.0, 0.0
-    n = 0
+    through, whole, kept, weights, n = 0.0, 0.0, 0.0, 0.0, 0
     for seed in range(26):
         task = xformer.load("checkpoints/induction").task
         assert task is not None
@@ -130,19 +138,19 @@ def test_on_induction_the_head_before_carries_the_choice_and_taking_it_out_moves
             if not earlier or int(pattern[query].argmax()) != earlier[-1]:
                 continue
             frame = why(reading, layer=1, head=0, query=query, key=earlier[-1])
-            through = frame[(frame["key_layer"] == 0) & (frame["key_head"] == 0)]["advantage"].sum()
-            shares.append(through / frame["advantage"].sum())
+            through += frame[(frame["key_layer"] == 0) & (frame["key_head"] == 0)]["advantage"].sum()
+            whole += frame["advantage"].sum()
             weights += float(pattern[query, earlier[-1]])
             kept += float(without["decoder.1.attn.pattern"][0, 0][query, earlier[-1]])
             n += 1
     assert n >= 200
-    assert sum(shares) / n >= 0.8
+    assert through >= 0.8 * whole
     assert kept <= 0.2 * weights
 
 
 def test_on_reverse_small_positions_carry_the_anti_diagonal_through_the_first_feed_forward() -> None:
-    """Positions as they were added carry 6 % of it; with what the first feed-forward layer made of them it is 89 %, and what
-    that layer wrote is of the position alone: its mean over other inputs does as well."""
+    """Positions alone add few nats to it; with what the first feed-forward layer made of them they add most, and what that
+    layer wrote depends on the position alone: its mean over other inputs does as well."""
     model = xformer.load("checkpoints/reverse-small").model
     tokens = torch.randint(1, 20, (64, 9), generator=torch.Generator().manual_seed(0))
     tokens[:, 8] = 20
@@ -150,10 +158,10 @@ def test_on_reverse_small_positions_carry_the_anti_diagonal_through_the_first_fe
     text = " ".join(map(str, tokens[0, :8].tolist()))
     reading = xformer.read("checkpoints/reverse-small", text)
     cells = pd.concat([why(reading, layer=1, head=0, query=query, key=7 - query) for query in range(8)])
-    shares = cells.groupby(["query_source", "key_source"])["advantage"].sum() / cells["advantage"].sum()
-    carriers = ["position", "layer 1 · feed-forward"]
-    assert shares["position", "position"] < 0.15
-    assert sum(shares[query, key] for query in carriers for key in carriers) >= 0.8
+    nats, whole = cells.groupby(["query_source", "key_source"])["advantage"].sum(), cells["advantage"].sum()
+    sources = ["position", "layer 1 · feed-forward"]
+    assert nats["position", "position"] < 0.15 * whole
+    assert sum(nats[query, key] for query in sources for key in sources) >= 0.8 * whole
 
     def on_anti_diagonal(*changed: edits.AnyEdit) -> float:
         run = xformer.read("checkpoints/reverse-small", text, edits=changed)
@@ -172,10 +180,9 @@ def test_the_check_on_induction_is_the_same_change_made_by_hand() -> None:
     with torch.no_grad():
         wrote = reading["decoder.0.attn.z"][0, 0] @ before.W_O[0]  # [pos, d_model]
         stream, norm = reading["decoder.1.resid_pre"][0], block.attn_residual.norm
-        read = (wrote - wrote.mean(-1, keepdim=True)) / stream.std(-1, correction=0, keepdim=True) * norm.weight
-        k = (read @ block.attn.W_K[0])[None, None]
-        k = block.attn.positions.turn(k, reading["decoder.1.attn.pos_angles"])
-    keys = reading["decoder.1.attn.k"] - k
+        keys = reading["decoder.1.attn.k"].clone()
+        k = (norm(stream - wrote) @ block.attn.W_K[0])[None, None]
+        keys[:, :1] = block.attn.positions.turn(k, reading["decoder.1.attn.pos_angles"])
     by_hand = record(model, reading.trace.tokens, reading.trace.target, edits=[edits.replace("decoder.1.attn.k", keys)])
     without = without_source(reading, layer=1, head=0, side="key", source="layer 1 · head 1")
     assert (without.logits - reading.logits).abs().max() > 1
@@ -191,13 +198,13 @@ def test_the_check_on_a_model_of_others_is_the_same_change_made_in_it() -> None:
     width = first.head_dim
     z = reading["decoder.0.attn.z"][0, 1]  # [pos, d_head]
     wrote = z @ first.o_proj.weight[:, width : 2 * width].T
-    stream = reading["decoder.1.resid_pre"][0]
-    read = wrote * stream.square().mean(-1, keepdim=True).add(1e-6).rsqrt() * second.input_layernorm.weight
+    with torch.no_grad():
+        left = second.input_layernorm(reading["decoder.1.resid_pre"][0] - wrote)  # [pos, d_model]
     rows = slice(head * width, (head + 1) * width)
 
     def without_it(module: Any, taken: Any, given: torch.Tensor) -> torch.Tensor:
         changed = given.clone()
-        changed[..., rows] -= read @ second.self_attn.q_proj.weight[rows].T
+        changed[..., rows] = left @ second.self_attn.q_proj.weight[rows].T
         return changed
 
     second.self_attn.q_proj.register_forward_hook(without_it)
@@ -233,21 +240,217 @@ def test_a_cell_that_is_not_there_is_refused(cell: tuple[int, int, int], sentenc
         why(reading, layer=1, head=cell[0], query=cell[1], key=cell[2])
 
 
-def test_a_run_whose_stream_was_changed_is_no_sum() -> None:
+def test_queries_that_an_edit_changed_are_no_sum_and_the_reason_is_the_edit() -> None:
     reading = xformer.read("checkpoints/induction", "3 7 12 5 3 7", edits=[edits.scale("decoder.1.attn.q", 2.0)])
-    with pytest.raises(UnavailableError, match="something was changed on the way"):
+    with pytest.raises(UnavailableError, match="an edit of this run changed them"):
         why(reading, layer=1, head=0, query=4, key=1)
+
+
+def test_what_an_edit_adds_to_the_stream_is_a_source_of_its_own() -> None:
+    vector = torch.linspace(-1, 1, 64)
+    steer = edits.steer("decoder.0.resid_post", vector, 2.0)
+    reading = xformer.read("checkpoints/induction", "3 7 12 5 3 7", edits=[steer])
+    parts = stream_parts(reading, "decoder", reading.attention[1])
+    assert [writer.name for writer in parts.writers][-1] == "unattributed"
+    torch.testing.assert_close(parts.vectors[-1], (2.0 * vector).expand(len(parts.vectors[-1]), -1), atol=1e-4, rtol=0)
+    unchanged = xformer.read("checkpoints/induction", "3 7 12 5 3 7")
+    assert "unattributed" not in [writer.name for writer in stream_parts(unchanged, "decoder", None).writers]
+
+
+LOW = [torch.bfloat16, torch.float16]
+
+
+@pytest.mark.xdist_group("transformers")
+@pytest.mark.parametrize("dtype", LOW)
+@pytest.mark.parametrize("name", ["Llama", "GPT-2", "BERT", "BART"])
+def test_in_low_precision_the_parts_are_those_of_float32_but_for_rounding(name: str, dtype: torch.dtype) -> None:
+    text = "the cat sat on the mat >> a bird then flew" if name == "BART" else "the cat sat on the mat"
+    exact, low = (
+        xformer.read(FAMILIES[name].make().to(to), text, tokenizer=tokenizer()) for to in (torch.float32, dtype)
+    )
+    eps = torch.finfo(dtype).eps
+    for layer, head, query, key in cells(exact):
+        frames = [
+            why(reading, layer=layer, head=head, query=query, key=key)
+            .groupby(["query_source", "key_source"])["advantage"]
+            .sum()
+            for reading in (exact, low)
+        ]
+        size = frames[0].abs().sum()
+        row = low[f"{low.attention[layer].path}.scores"][0, head, query].double()
+        assert frames[1].sum() == pytest.approx(
+            score_parts(low, layer=layer, head=head, query=query, key=key).total_advantage,
+            abs=8 * eps * row[row.isfinite()].abs().max().item(),
+        )
+        together = frames[1].reindex(frames[0].index, fill_value=0.0)
+        assert (together - frames[0]).abs().max() <= 8 * eps * max(size, 1.0)
+
+
+@pytest.mark.xdist_group("transformers")
+def test_what_rounding_does_to_the_stream_in_bfloat16_is_a_source_that_is_never_named() -> None:
+    reading = xformer.read(FAMILIES["Llama"].make().to(torch.bfloat16), "the cat sat on the mat", tokenizer=tokenizer())
+    parts = stream_parts(reading, "decoder", reading.attention[1])
+    assert parts.writers[-1].kind == "rounding"
+    recorded = reading["decoder.1.resid_pre"][0].float()
+    torch.testing.assert_close(parts.total(), recorded, rtol=0, atol=1e-5)
+    assert 0 < float(parts.vectors[-1].abs().max()) <= 2 * torch.finfo(torch.bfloat16).eps * float(recorded.abs().max())
+    assert deciding(made(query=[(3.0, "rounding"), (1.0, "attention")])) == ()
+
+
+@pytest.mark.xdist_group("transformers")
+def test_the_reason_of_a_failure_in_bfloat16_is_the_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = xformer.read(FAMILIES["Llama"].make().to(torch.bfloat16), "the cat sat on the mat", tokenizer=tokenizer())
+    monkeypatch.setattr(
+        "xformer.analysis.logit_attribution.ROUNDINGS", 0
+    )  # the tolerance of float32, too small for bfloat16
+    with pytest.raises(UnavailableError, match=r"they miss 0\.\d% of its largest number, and the rounding of bfloat16"):
+        why(reading, layer=1, head=0, query=4, key=2)
+    scaled = edits.scale("decoder.1.attn.q", 2.0)
+    monkeypatch.undo()
+    changed = xformer.read(
+        FAMILIES["Llama"].make().to(torch.bfloat16), "the cat sat on the mat", tokenizer=tokenizer(), edits=[scaled]
+    )
+    with pytest.raises(UnavailableError, match="an edit of this run changed them"):
+        why(changed, layer=1, head=0, query=4, key=2)
+
+
+def made(
+    *,
+    query: list[tuple[float, str]],
+    key: list[tuple[float, str]] | None = None,
+    removals: dict[str, list[float]] | None = None,
+    weight: float = 0.9,
+    n_allowed: int = 4,
+) -> ScoreParts:
+    """Parts of a score with these contributions in nats, the kind of source beside each; their removals take the same."""
+    key = key or [(sum(adds for adds, _ in query) / 8, "attention")] * 8  # eight equal sources
+    total = sum(adds for adds, _ in query)
+    writers = {
+        side: tuple(Writer(f"{side} {i}", kind) for i, (_, kind) in enumerate(of))
+        for side, of in (("query", query), ("key", key))
+    }
+    rows, columns = ([adds / total for adds, _ in of] for of in (query, key))
+    advantage = torch.zeros(len(query) + 1, len(key) + 1, dtype=torch.float64)
+    advantage[:-1, :-1] = torch.tensor(np.outer(rows, columns) * total)
+    nothing = torch.zeros(0)
+    taken = {"query": [adds for adds, _ in query], "key": [adds for adds, _ in key], **(removals or {})}
+    left = {"query": total - torch.tensor(taken["query"]), "key": total - torch.tensor(taken["key"])}
+    return ScoreParts(
+        HeadInput(writers["query"], nothing, nothing), HeadInput(writers["key"], nothing, nothing), advantage, advantage, left,
+        total, total, weight, n_allowed,
+    )  # fmt: skip
+
+
+def named(parts: ScoreParts) -> list[str]:
+    return [one.title for one in deciding(parts)]
+
+
+def test_a_source_is_named_where_it_adds_most_and_its_removal_takes_most() -> None:
+    assert named(made(query=[(5.0, "attention"), (2.0, "attention"), (-1.0, "attention")])) == ["query 0 at the query"]
+
+
+def test_a_source_may_add_more_than_the_advantage_where_another_one_opposes_it() -> None:
+    parts = made(query=[(15.7, "feed_forward"), (-11.6, "feed_forward")])
+    assert named(parts) == ["query 0 at the query"]
+    against = opposing(parts)
+    assert against is not None
+    assert (against.title, against.adds) == ("query 1 at the query", pytest.approx(-11.6))
+    assert opposing(made(query=[(3.0, "attention"), (-0.09, "attention")])) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"query": [(5.0, "attention"), (4.1, "attention")]}, "the runner-up of the same side has more than 0.8 of it"),
+        ({"weight": 0.24}, "less than an even share of four keys"),
+        ({"query": [(0.09, "attention")]}, "an advantage of less than a tenth of a nat"),
+        ({"query": [(-5.0, "attention")]}, "no advantage"),
+        ({"query": [(5.0, "unattributed"), (1.0, "attention")]}, "not known what it is"),
+        ({"removals": {"query": [1.0, 2.0]}}, "removing another one takes more"),
+        ({"removals": {"query": [5.0, 4.5]}}, "removing another one takes about as much"),
+        ({"removals": {"query": [-1.0, -2.0]}}, "removing it raises the advantage"),
+        ({"removals": {"query": [3.4, 0.0], "key": [0.0] * 8}}, "removing it leaves more than half"),
+    ],
+)
+def test_no_source_is_named_where(changed: dict[str, Any], reason: str) -> None:
+    usual: dict[str, Any] = {"query": [(5.0, "attention"), (2.0, "attention")]}
+    assert named(made(**usual))
+    assert named(made(**{**usual, **changed})) == [], reason
+
+
+def test_one_source_of_each_side_may_be_comparable_as_the_score_is_their_product() -> None:
+    both = {"query": [(5.0, "attention"), (2.0, "attention")], "key": [(5.5, "attention"), (1.5, "attention")]}
+    assert named(made(**both)) == ["key 0 at the key", "query 0 at the query"]
+    assert named(made(**{**both, "key": [(3.5, "attention"), (3.5, "attention")]})) == ["query 0 at the query"]
+
+
+CELLS = {"induction": "3 7 12 5 9 3 7 12", "reverse": "3 7 12 9 1 4", "characters": "The list of"}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_every_source_that_is_named_lowers_the_advantage_most_when_a_run_of_the_model_goes_without_it(
+    name: str,
+) -> None:
+    """Random cells: each source of each side is removed in a run of its own, wherever one is named."""
+    reading, draw, n_named = xformer.read(f"checkpoints/{name}", CELLS[name]), np.random.default_rng(1), 0
+    for _ in range(12):
+        layer = int(draw.integers(len(reading.attention)))
+        pattern = reading[f"{reading.attention[layer].path}.pattern"][0]  # [head, query, key]
+        head, query = int(draw.integers(pattern.shape[0])), int(draw.integers(1, pattern.shape[1]))
+        cell = {"layer": layer, "head": head, "query": query, "key": int(pattern[head, query].argmax())}
+        parts = score_parts(reading, **cell)
+        said, measured = deciding(parts), {}
+        for one in contributions(parts) if said else ():
+            without = without_source(
+                reading, layer=layer, head=head, side=one.side, source=one.writer.name, parts=parts
+            )
+            before, after = check(reading, without, **cell).set_index("what").loc["advantage"]
+            measured[one.title] = before - after
+            assert measured[one.title] == pytest.approx(one.removal, abs=1e-3)
+        largest = sorted(measured, key=lambda title: -measured[title])[: len(said)]
+        assert {one.title for one in said} == set(largest)
+        assert all(measured[one.title] >= 0.5 * parts.total_advantage > 0 for one in said)
+        n_named += len(said)
+    assert n_named >= 3
+
+
+def test_nothing_is_said_of_a_cell_with_less_than_an_even_share() -> None:
+    reading = xformer.read("checkpoints/induction", "3 7 12 5 3 7 12")
+    few = score_parts(reading, layer=1, head=0, query=6, key=0)
+    assert few.weight < 1 / few.n_allowed
+    assert not is_worth_a_word(few)
+    assert is_worth_a_word(score_parts(reading, layer=1, head=0, query=6, key=3))
+
+
+@pytest.mark.xdist_group("transformers")
+def test_removing_the_bias_by_distance_leaves_the_score_without_it() -> None:
+    reading = xformer.read(FAMILIES["T5"].make(), "the cat sat on the mat >> a bird then flew", tokenizer=tokenizer())
+    site = reading.attention[0]
+    without = without_source(reading, layer=0, head=1, source="distance")
+    before, after = (run[f"{site.path}.scores"][0] for run in (reading, without))
+    bias = reading[f"{site.path}.pos_bias"][0]
+    seen = before[1].isfinite()
+    torch.testing.assert_close(after[1][seen], (before[1] - bias[1])[seen])
+    assert float(bias[1].abs().max()) > 0.01
+    assert torch.equal(after[0], before[0])
+    [distance] = [
+        one for one in contributions(score_parts(reading, layer=0, head=1, query=3, key=1)) if one.side is None
+    ]
+    table = check(reading, without, layer=0, head=1, query=3, key=1).set_index("what")
+    assert table.loc["advantage", "before"] - table.loc["advantage", "after"] == pytest.approx(
+        distance.removal, abs=1e-4
+    )
 
 
 @pytest.mark.xdist_group("transformers")
 def test_a_trained_models_induction_head_finds_its_key_through_the_head_that_looks_one_back() -> None:
-    """SmolLM2's layer 18 head 6, from 0: what a head that looks one back wrote at the key is most of the choice."""
+    """SmolLM2's layer 18 head 6, from 0: what a head that looks one back wrote at the key adds most."""
     text = "The cat sat on the mat. The dog ran in the park. The cat sat on the"
     reading = xformer.read(real_model("SmolLM2-135M-Instruct"), text)
     frame = why(reading, layer=18, head=6, query=15, key=2)
     by_key = frame.groupby(["key_layer", "key_head"])["advantage"].sum()
-    (layer, head), share = by_key.idxmax(), by_key.max() / frame["advantage"].sum()
+    layer, head = by_key.idxmax()
     assert head >= 0
-    assert share > 0.5
+    assert by_key.max() > 0.5 * frame["advantage"].sum()
     before = reading[f"decoder.{layer}.attn.pattern"][0, head]
     assert float(before.diagonal(-1).mean()) > 0.5

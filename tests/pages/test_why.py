@@ -1,20 +1,22 @@
-"""“Why here?” on the Attention screen: the sentence, the way back, the check, and what is said where nothing explains it."""
+"""“Why here?” on the Attention screen: the sentence, the way back, the measurement, and silence where no source decides."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import altair as alt
 import pytest
+import torch
 from streamlit.testing.v1 import AppTest
 
 import xformer
-from pages.attention.explained import sentence
+from pages.attention.explained import Explained, explain, sentence
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import Open
 from xformer import viz
-from xformer.analysis.score_parts import score_parts
-from xformer.analysis.score_summary import carriers, check, explains, without_source
+from xformer.analysis.score_summary import check, without_source
 
 PAGE = "pages/attention/page.py"
 LINK = {"model": "induction", "input": "3 7 12 5 3 7 12", "head": "2.1.4-1", "panel": "why here?"}
@@ -24,14 +26,25 @@ def said(app: AppTest) -> str:
     return " ".join(element.value for element in app.markdown)
 
 
-def test_an_induction_head_is_explained_by_the_head_before_it(open_page: Open) -> None:
+def test_an_induction_head_is_explained_by_the_head_before_it_in_nats(open_page: Open) -> None:
     app = open_page(PAGE, **LINK)
     assert not app.exception
-    assert "comes through **layer 1 · head 1** at the key" in said(app)
-    assert "**And does it matter?**" in said(app)
-    table = app.dataframe[-1].value
-    weight = table[table["what"] == "weight on this key"].iloc[0]
-    assert weight["after"] < weight["before"] / 2
+    assert (
+        "The two largest contributions are **layer 1 · head 1** at the key (+2.42) and **token** at the query"
+        in said(app)
+    )
+    assert "**Measured** by removing layer 1 · head 1 from this head’s keys:" in said(app)
+    table = app.dataframe[-1].value.set_index("what")
+    assert table.index.tolist() == ["weight", "advantage", "score", "loss"]
+    assert table.loc["weight", "after"] < table.loc["weight", "before"] / 2
+    assert f"Its score is **{table.loc['advantage', 'before']:.2f} nats** above the mean of the others" in said(app)
+    assert f"the advantage becomes {table.loc['advantage', 'after']:+.2f} nats" in said(app)
+
+
+def test_of_a_cell_with_less_than_an_even_share_nothing_is_named_or_measured(open_page: Open) -> None:
+    app = open_page(PAGE, **{**LINK, "head": "2.1.6-0"})
+    assert "less than an even share among 7 keys, so no source is named" in said(app)
+    assert "Measured" not in said(app)
 
 
 def test_one_walks_back_to_the_head_that_wrote_it_and_returns(open_page: Open) -> None:
@@ -56,18 +69,67 @@ def test_the_code_draws_what_is_shown(open_page: Open, monkeypatch: pytest.Monke
     assert_code_draws_what_is_shown(open_page, monkeypatch, PAGE, LINK)
 
 
-def test_where_no_source_carries_half_the_sentence_says_so() -> None:
-    reading = xformer.read("checkpoints/characters", "The list of")
-    parts = score_parts(reading, layer=2, head=1, query=6, key=3)
-    found = explains(parts)
-    said_of_it = sentence(parts.total_advantage, found, carriers(parts))
-    best = max(carriers(parts), key=lambda one: one.advantage)
-    assert ("No single source explains it" in said_of_it) == (best.share < 0.5)
-    assert sentence(-1.0, None, carriers(parts)) == "It does not prefer this key to what it is compared with."
-    assert "No single source explains it" in sentence(1.0, None, carriers(parts))
+WHERE = {"layer": 1, "head": 0, "query": 4, "key": 1, "against": None}
 
 
-def test_taking_a_source_out_is_the_same_edit_made_by_hand() -> None:
+@pytest.fixture(scope="module")
+def found() -> Explained:
+    return explain(xformer.read("checkpoints/induction", "3 7 12 5 3 7 12"), WHERE)
+
+
+def test_the_sentence_says_what_was_measured(found: Explained) -> None:
+    text = sentence(found, "the mean of the others")
+    after = found.check.set_index("what")["after"]
+    assert (
+        f"Measured by removing layer 1 · head 1 from this head’s keys: the advantage becomes +{after['advantage']:.2f} nats"
+        in text
+    )
+    assert "opposing" not in text
+    assert found.contributions[-1].adds > -0.1
+    against = replace(found.contributions[-1], adds=-1.2)
+    assert f"the largest opposing one is {against.title} (−1.20)" in sentence(
+        replace(found, opposing=against), "the mean"
+    )
+    one = sentence(replace(found, deciding=found.deciding[:1]), "the mean")
+    assert "The largest contribution is **layer 1 · head 1** at the key (+2.42). Measured" in one
+
+
+@pytest.mark.parametrize(
+    ("changed", "wanted"),
+    [
+        (
+            {"deciding": ()},
+            "No single source decides this; the largest contributions are layer 1 · head 1 at the key (+2.42) and",
+        ),
+        ({"weight": 0.01}, "less than an even share among 5 keys"),
+        ({"advantage": -0.3}, "not above the mean of the others"),
+        ({"advantage": 0.05, "removed": None}, "too little to explain"),
+    ],
+)
+def test_where_no_source_decides_the_sentence_names_none(
+    found: Explained, changed: dict[str, Any], wanted: str
+) -> None:
+    text = sentence(replace(found, **changed), "the mean of the others")
+    assert wanted in text
+    assert "**layer" not in text
+    assert "Measured" not in text
+
+
+@pytest.mark.parametrize("model", ["induction", "reverse", "characters"])
+def test_no_sentence_states_a_share_of_an_advantage(model: str) -> None:
+    """The only percentage is that of an attention weight."""
+    typed = "The list" if model == "characters" else "3 7 12 5 3 7"
+    reading = xformer.read(f"checkpoints/{model}", typed)
+    for layer, site in enumerate(reading.attention):
+        pattern = reading[f"{site.path}.pattern"][0, 0]
+        key = int(pattern[-1].argmax())
+        where = {"layer": layer, "head": 0, "query": len(pattern) - 1, "key": key, "against": None}
+        text = sentence(explain(reading, where), "the mean of the others")
+        assert not re.search(r"%", re.sub(r"the weight [\d.]+%\.$", "", text))
+        assert re.search(r"nats|even share|no preference", text)
+
+
+def test_removing_a_source_is_the_same_edit_made_by_hand() -> None:
     reading = xformer.read("checkpoints/reverse-small", "3 7 12 5")
     without = without_source(reading, layer=0, head=0, side="key", source="position")
     model = xformer.load("checkpoints/reverse-small").model
@@ -78,7 +140,12 @@ def test_taking_a_source_out_is_the_same_edit_made_by_hand() -> None:
     by_hand = xformer.read("checkpoints/reverse-small", "3 7 12 5", edits=[edit])
     assert without.logits.sub(by_hand.logits).abs().max().item() < 1e-4
     table = check(reading, without, layer=0, head=0, query=0, key=3)
-    assert table["what"].tolist() == ["weight on this key", "score of this key", "loss"]
+    row = by_hand["encoder.0.attn.scores"][0, 0, 0]
+    after = table.set_index("what")["after"]
+    assert after["advantage"] == pytest.approx((row[3] - torch.cat([row[:3], row[4:]]).mean()).item(), abs=1e-4)
+    assert after["weight"] == pytest.approx(row.softmax(-1)[3].item(), abs=1e-4)
+    compared = check(reading, without, layer=0, head=0, query=0, key=3, against=1).set_index("what")["after"]
+    assert compared["advantage"] == pytest.approx((row[3] - row[1]).item(), abs=1e-4)
 
 
 def test_the_matrix_opens_a_layer_to_its_heads_and_sums_to_the_same(

@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from typing import Any
 
 import pandas as pd
 import torch
@@ -33,6 +34,21 @@ from xformer.site import Site
 from xformer.subjects.weights import Projection, Readout, before_norm
 from xformer.trace import Trace
 
+ROUNDINGS = 8
+"""A sum may miss the recorded value by so many times the rounding of the run's dtype (`torch.finfo(dtype).eps`)."""
+CLOSE = 1e-3
+"""The same where the dtype rounds less than our own computation: a share of the largest number."""
+
+
+def tolerance(recorded: Tensor) -> float:
+    """How far a sum of parts may be from what a run recorded, as a share of the largest number.
+
+    Example:
+        >>> tolerance(torch.zeros(1)), tolerance(torch.zeros(1, dtype=torch.bfloat16))
+        (0.001, 0.0625)
+    """
+    return max(CLOSE, ROUNDINGS * torch.finfo(recorded.dtype).eps)
+
 
 @torch.no_grad()
 def attribution(reading: Reading, *, position: int, token: int | None = None, lead: bool = False) -> pd.DataFrame:
@@ -40,8 +56,10 @@ def attribution(reading: Reading, *, position: int, token: int | None = None, le
 
     The token is what stands there (`Reading.explained`) unless one is given; with `lead`, its logit less that of the strongest
     other token. One row per part, in the order of the stream: part, kind, layer (from 0; −1 outside the layers), head (from 0,
-    −1 for none), contribution. The contributions, in double precision, sum to the logit (or the lead). Where an edit took the
-    place of a whole sublayer's output, that output is one part, its bias included.
+    −1 for none), contribution. The contributions, in double precision, sum to the logit (or the lead); they have both signs and
+    cancel, so none is a share of it. Where an edit took the place of a whole sublayer's output, that output is one part, its
+    bias included. In float16 and bfloat16 the last part is "rounding"; a larger difference, as where a sublayer was not found,
+    is "unattributed".
 
     Raises `EditError` when an edit changed the stream itself, which is then not the sum of its parts, and `UnavailableError`
     where more than a norm and a matrix stand between the stream and the logits.
@@ -96,7 +114,18 @@ def attribution(reading: Reading, *, position: int, token: int | None = None, le
     rows.reverse()
     rows.insert(-1, _row("norms' shifts β", "bias", shift))
     rows.insert(-1, _row("sublayers' biases", "bias", added))
-    return pd.DataFrame(rows)
+    return pd.DataFrame([*rows, *_difference(trace, position, [token, rival] if lead else [token], rows)])
+
+
+def _difference(trace: Trace, position: int, tokens: list[int], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the rows miss of the recorded logit (or lead) as one more row, where that is more than float32 rounds."""
+    logits = trace.logits[0, position, tokens].double()  # [1 or 2]
+    found = [row["contribution"] for row in rows]
+    missing = logits[0] - (logits[1] if len(logits) > 1 else 0.0) - sum(found)
+    is_rounding = float(missing.abs()) <= tolerance(trace.logits) * max(float(logits.abs().max()), *map(abs, found))
+    if is_rounding and torch.finfo(trace.logits.dtype).bits >= 32:
+        return []
+    return [_row("rounding" if is_rounding else "unattributed", "others", missing)]
 
 
 def entering(reading: Reading, name: str) -> list[tuple[str, str, Float[Tensor, "pos d_model"]]]:
@@ -115,11 +144,15 @@ def entering(reading: Reading, name: str) -> list[tuple[str, str, Float[Tensor, 
     kinds = {"position": "positions", "token": "embedding", "token type": "embedding"}
     if found and all(rows.shape == whole.shape for rows in found.values()):
         columns = torch.stack([rows.flatten() for rows in found.values()], dim=1)  # [pos · d_model, part]
-        if torch.allclose(columns.sum(dim=1), whole.flatten(), rtol=0, atol=1e-6 * float(whole.abs().max())):
+        largest, eps = (
+            float(whole.abs().max()),
+            torch.finfo(reading[name].dtype).eps,
+        )  # of the sum, which is rounded once
+        if torch.allclose(columns.sum(dim=1), whole.flatten(), rtol=0, atol=max(1e-6, eps) * largest):
             factors = torch.ones_like(columns[0])
         else:
             factors = torch.linalg.lstsq(columns, whole.flatten()[:, None]).solution[:, 0]
-        if torch.allclose(columns @ factors, whole.flatten(), rtol=0, atol=1e-5 * float(whole.abs().max())):
+        if torch.allclose(columns @ factors, whole.flatten(), rtol=0, atol=max(1e-5, 2 * eps) * largest):
             return [
                 (part, kinds[part], factor * rows) for (part, rows), factor in zip(found.items(), factors, strict=True)
             ]
@@ -206,5 +239,5 @@ def _check_is_a_sum(trace: Trace, names: Sequence[str]) -> None:
                 )
 
 
-def _row(part: str, kind: str, value: Tensor, layer: int = -1, head: int = -1) -> dict[str, object]:
+def _row(part: str, kind: str, value: Tensor, layer: int = -1, head: int = -1) -> dict[str, Any]:
     return {"part": part, "kind": kind, "layer": layer, "head": head, "contribution": value.item()}

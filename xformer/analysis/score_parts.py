@@ -1,14 +1,16 @@
-"""Why a head looks at a token: the score of one cell, split by who wrote what the query and the key are made of.
+"""Score attribution: the score of one cell of a head, split by what wrote the vectors that its query and key are made of.
 
-    score(i, j)  =  Σ over writers a, b   q_a(i) · k_b(j) · scale        q_a, k_b: what the head reads of the parts a, b
+    score(i, j)  =  Σ over sources a, b   q_a(i) · k_b(j) · scale        q_a, k_b: what the head reads of the parts a, b
 
-The score is bilinear in what the stream holds at the query and at the key, once the norm before the layer is frozen at this
-run's value; so the sum is exact. Softmax cares about differences alone: what explains a *choice* is the advantage of a key, its
-score less what another key has, or the mean of all others that the query may look at.
+The score is bilinear in the stream at the query and at the key once the norm before the layer is frozen at this run's value, so
+the sum is exact. Softmax depends on differences alone: what explains a *choice* is the advantage of a key, its score less that
+of another key, or less the mean of all others that the query may look at. An advantage is a difference of log attention
+weights, in nats. Contributions to it have both signs and cancel, so none is a share of it.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -17,33 +19,49 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
+from xformer.analysis.logit_attribution import tolerance
 from xformer.analysis.stream_parts import StreamParts, Writer, stream_parts
 from xformer.errors import InputError, UnavailableError
 from xformer.reading import Reading
 from xformer.site import Site
 from xformer.subjects.frozen_norm import FrozenNorm
 
-CLOSE = 1e-3
-"""How far a sum may be from what was recorded, as a share of the largest number: more is no rounding."""
+Side = Literal["query", "key"]
 DISTANCE = Writer("distance", "positions")
-"""Who adds a bias by the distance of query and key to the scores, whatever stands there."""
+"""The bias by the distance of query and key that some models add to their scores."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeadInput:
+    """The queries (or the keys) of one head, source by source."""
+
+    writers: tuple[Writer, ...]
+    reads: Float[Tensor, "writer pos d_head"]
+    """They sum to the queries (or keys), with the norm before the layer frozen."""
+    without: Float[Tensor, "writer pos d_head"]
+    """The queries (or keys) after removing each source from what the layer reads, with that norm computed anew."""
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreParts:
-    """One cell's score part by part."""
+    """One cell's score part by part. The last source of each side is `DISTANCE`, which has no part but with itself."""
 
-    query_writers: tuple[Writer, ...]
-    key_writers: tuple[Writer, ...]
+    query: HeadInput
+    key: HeadInput
     score: Float[Tensor, "query_writer key_writer"]
     advantage: Float[Tensor, "query_writer key_writer"]
+    """In nats; it sums to `total_advantage`."""
+    left: dict[Side, Float[Tensor, " writer"]]
+    """The advantage after removing each source from this head's queries, or from its keys: see `HeadInput.without`."""
     total: float
     """The score itself, from the run."""
     total_advantage: float
-    reads: dict[str, Float[Tensor, "writer pos d_head"]]
-    """What the head reads of each writer at all positions, by the side: "query" and "key"."""
+    weight: float
+    """The attention weight of the cell."""
+    n_allowed: int
+    """How many keys the query may look at."""
 
     @property
     def has_distance(self) -> bool:
@@ -57,24 +75,39 @@ class ScoreParts:
 
 
 def why(reading: Reading, *, layer: int, head: int, query: int, key: int, against: int | None = None) -> pd.DataFrame:
-    """Each pair of writers with what it adds to the score of (query, key), and to that key's advantage over `against`.
+    """What each pair of sources adds to the score of (query, key), and to that key's advantage over `against`, in nats.
 
-    `layer` counts the attention layers from 0, as `head`, `query` and `key` do; `against` is another key, or None for the mean
-    of all others that the query may look at. Columns: query_source, key_source, query_layer, query_head, key_layer, key_head
-    (−1 where there is none), score, advantage, the largest advantage first. They sum to the score and to the whole advantage.
+    Args:
+        reading: The run.
+        layer: The attention layer, from 0; `head`, `query` and `key` count from 0 too.
+        against: Another key, or None for the mean of all others that the query may look at.
 
-    Raises `UnavailableError` where the parts are out of reach, `InputError` for a cell that is masked or not there.
+    Returns:
+        The columns query_source, key_source, query_layer, query_head, key_layer, key_head (−1 where there is none), score,
+        advantage; the largest advantage first. They sum to the score and to the whole advantage. Contributions of both signs
+        cancel, so a single one may be larger than the sum.
+
+    Raises:
+        UnavailableError: Where the parts are out of reach, or do not sum to the head's queries and keys.
+        InputError: For a cell that is masked or not there.
+
+    Example:
+        >>> reading = xformer.read("checkpoints/induction", "3 7 12 5 3 7 12")
+        >>> xformer.analysis.why(reading, layer=1, head=0, query=4, key=1).head()
     """
     return table_of(score_parts(reading, layer=layer, head=head, query=query, key=key, against=against))
 
 
 def table_of(parts: ScoreParts) -> pd.DataFrame:
     """See `why`."""
-    n = len(parts.query_writers) - 1, len(parts.key_writers) - 1  # without the distance, which has no part but its own
-    i, j = (index.ravel() for index in np.indices(n))
+    n_query, n_key = len(parts.query.writers), len(parts.key.writers)
+    i, j = (index.ravel() for index in np.indices((n_query, n_key)))
     if parts.has_distance:
-        i, j = np.append(i, n[0]), np.append(j, n[1])
-    of_query, of_key = _columns("query", parts.query_writers, i), _columns("key", parts.key_writers, j)
+        i, j = np.append(i, n_query), np.append(j, n_key)
+    of_query, of_key = (
+        _columns(side, (*found.writers, DISTANCE), index)
+        for side, found, index in (("query", parts.query, i), ("key", parts.key, j))
+    )
     table = pd.DataFrame(
         {
             "query_source": of_query.pop("query_source"),
@@ -91,71 +124,111 @@ def table_of(parts: ScoreParts) -> pd.DataFrame:
 def score_parts(
     reading: Reading, *, layer: int, head: int, query: int, key: int, against: int | None = None
 ) -> ScoreParts:
-    """The same as matrices."""
+    """The same as matrices, with what removing each source leaves of the advantage."""
     site = reading.attention_site(layer)
     scores = reading[f"{site.path}.scores"][0]  # [head, query, key]
     _check_cell(scores, head, query, key, against)
     row = scores[head, query].double()  # [key]
-    others = torch.isfinite(row)
+    allowed = torch.isfinite(row)
+    others = allowed.clone()
     others[key] = False
     compared = others.nonzero()[:, 0] if against is None else torch.tensor([against])
-    q_parts, k_parts = sides(reading, site)
-    reads = {
-        "query": read_by_head(reading, site, q_parts, "q", head),  # [part, pos, d_head]
-        "key": read_by_head(reading, site, k_parts, "k", head),
-    }
-    q, k = reads["query"][:, query], reads["key"]
+    queries = head_input(reading, site, "query", head, of_queries := _before_norm(reading, site, "query"))
+    keys = head_input(reading, site, "key", head, None if site.is_cross else of_queries)
+    q, k = queries.reads[:, query], keys.reads
     bias = _distance(reading, site, head, query)  # [key]
     raw = q.sum(dim=0) @ k.sum(dim=0).T  # [key]
-    factor = _factor(row - bias, raw)
-    others = (k[:, compared] * factor[compared, None]).sum(dim=1) / max(1, len(compared))  # [key writer, d_head]
-    score, mean = q @ k[:, key].T * factor[key], q @ others.T  # [query writer, key writer]
-    score, mean = (torch.nn.functional.pad(part, (0, 1, 0, 1)) for part in (score, mean))
-    score[-1, -1], mean[-1, -1] = bias[key], bias[compared].sum() / max(1, len(compared))
+    factor = _factor(row - bias, raw, tolerance(scores))
+
+    def over_compared(scored: Float[Tensor, "*part key"]) -> Float[Tensor, "*part"]:
+        return scored[..., key] - scored[..., compared].sum(dim=-1) / max(1, len(compared))
+
+    mean = (k[:, compared] * factor[compared, None]).sum(dim=1) / max(1, len(compared))  # [key writer, d_head]
+    score = q @ k[:, key].T * factor[key]  # [query writer, key writer]
+    score, advantage = (torch.nn.functional.pad(part, (0, 1, 0, 1)) for part in (score, score - q @ mean.T))
+    score[-1, -1], advantage[-1, -1] = bias[key], over_compared(bias)
+    left: dict[Side, Tensor] = {
+        "query": over_compared(queries.without[:, query] @ k.sum(dim=0).T * factor + bias),
+        "key": over_compared(torch.einsum("akc,c->ak", keys.without, q.sum(dim=0)) * factor + bias),
+    }
     return ScoreParts(
-        (*q_parts.writers, DISTANCE), (*k_parts.writers, DISTANCE), score, score - mean, float(row[key]),
-        float(row[key] - (row[compared].mean() if len(compared) else 0.0)), reads,
+        queries, keys, score, advantage, left, float(row[key]), float(over_compared(row.where(allowed, 0.0))),
+        float(reading[f"{site.path}.pattern"][0, head, query, key]), int(allowed.sum()),
     )  # fmt: skip
 
 
-def sides(reading: Reading, site: Site) -> tuple[StreamParts, StreamParts]:
-    """What the queries and what the keys of a layer are made of, behind the norm that stands before it."""
-    queries = stream_parts(reading, site.stack, site)
-    norm = reading.subject.weights.norm_before(site.path)
-    if norm is not None:
-        queries = queries.through(FrozenNorm.at(norm, queries.total()))
-    if not site.is_cross:
-        return queries, queries
-    keys = stream_parts(reading, site.key_stack)
-    last = reading.subject.weights.last_norm(site.key_stack)
-    return queries, keys if last is None else keys.through(FrozenNorm.at(last, keys.total()))
+def head_input(
+    reading: Reading, site: Site, side: Side, head: int, before: tuple[StreamParts, nn.Module | None] | None = None
+) -> HeadInput:
+    """What a head's queries or keys are made of. What it adds itself, whatever it reads, belongs to the biases.
+
+    `before` is the stream that it reads and the norm between them, where they are known.
+
+    Raises `UnavailableError` where the parts do not sum to the recorded queries or keys, with the reason.
+    """
+    parts, norm = before or _before_norm(reading, site, side)
+    total, short = parts.total(), "q" if side == "query" else "k"
+    matrix, constant = _affine(reading, site, total.shape, short, head)
+    matrix = matrix.to(total.dtype)
+    frozen = parts if norm is None else parts.through(FrozenNorm.at(norm, total))
+    reads = torch.einsum("apm,pcm->apc", frozen.vectors, matrix).double()
+    reads[parts.biases] += constant
+    _check_sum(reading, f"{site.path}.{short}", head, side, reads.sum(dim=0), frozen.total())
+    del frozen  # as large as the parts
+    anew = nn.Identity() if norm is None else copy.deepcopy(norm).to(total.dtype)
+    with torch.no_grad():
+        left = [torch.einsum("pm,pcm->pc", anew((total - part)[None])[0], matrix) for part in parts.vectors]
+    without = torch.stack(left).double() + constant  # [writer, pos, d_head]
+    without[parts.biases] = reads.sum(dim=0) - reads[parts.biases]  # constants, which no norm divides
+    return HeadInput(parts.writers, reads, without)
 
 
-def read_by_head(
-    reading: Reading, site: Site, parts: StreamParts, side: Literal["q", "k"], head: int
-) -> Float[Tensor, "part pos d_head"]:
-    """What a head reads of each part; what it adds itself, whatever it reads, goes to the biases."""
-    matrix, bias = _affine(reading, site, parts.vectors.shape[1:], side, head)
-    wanted = reading[f"{site.path}.{side}"][0, head].double()  # [pos, d_head]
-    own = torch.einsum("apm,pcm->apc", parts.vectors, matrix.to(parts.vectors.dtype)).double()
-    own[parts.biases] += bias
-    if not float((own.sum(dim=0) - wanted).abs().max()) <= CLOSE * float(wanted.abs().max()):
-        raise UnavailableError(
-            f"The parts of {site.path}.{side} do not sum to it: something was changed on the way, or this model normalises its "
-            "queries and keys, so that a score is no sum of parts."
-        )
-    return own
+def _before_norm(reading: Reading, site: Site, side: Side) -> tuple[StreamParts, nn.Module | None]:
+    """The stream that a layer takes its queries or keys from, and the norm between them."""
+    weights = reading.subject.weights
+    if side == "key" and site.is_cross:
+        return stream_parts(reading, site.key_stack), weights.last_norm(site.key_stack)
+    return stream_parts(reading, site.stack, site), weights.norm_before(site.path)
+
+
+def _check_sum(
+    reading: Reading,
+    name: str,
+    head: int,
+    side: Side,
+    total: Float[Tensor, "pos d_head"],
+    stream: Float[Tensor, "pos d_model"],
+) -> None:
+    recorded = reading[name][0, head]  # [pos, d_head]
+    allowed, largest = tolerance(recorded), float(recorded.abs().max())
+    missed = float((total - recorded.double()).abs().max())
+    if missed <= allowed * largest:
+        return
+    said = f"The parts of {name} do not sum to it, so that a score is no sum of parts: "
+    path, short = name.rsplit(".", 1)
+    again = reading.subject.heads_read(
+        reading.example, reading.trace, path, stream[None], "q" if short == "q" else "k"
+    )[0, head]  # [pos, d_head]
+    what = "queries" if side == "query" else "keys"
+    if not float((again.double() - total).abs().max()) <= 0.5 * float(total.abs().max()):  # no affine map at all
+        raise UnavailableError(f"{said}this model normalises its {what}.")
+    if reading.edits:
+        raise UnavailableError(f"{said}an edit of this run changed them.")
+    dtype = str(recorded.dtype).removeprefix("torch.")
+    raise UnavailableError(
+        f"{said}they miss {missed / largest:.1%} of its largest number, and the rounding of {dtype} explains {allowed:.1%}."
+    )
 
 
 def _affine(
     reading: Reading, site: Site, shape: torch.Size, side: Literal["q", "k"], head: int
 ) -> tuple[Float[Tensor, "pos d_head d_model"], Float[Tensor, "pos d_head"]]:
-    """How a head's queries or keys follow from the stream at each position: a matrix, rotated where positions rotate, and what
-    is there without any stream. A gradient for each of its numbers costs less than asking the layer about every part."""
+    """How a head's queries or keys follow from the normed stream at each position: a matrix, rotated where positions rotate,
+    and what is there without any stream. A gradient for each of its numbers costs less than calling the layer for each part."""
     zero = torch.zeros(1, *shape, requires_grad=True)
     read = reading.subject.heads_read(reading.example, reading.trace, site.path, zero, side)[0, head]  # [pos, d_head]
     each = torch.eye(read.shape[1])[:, None].expand(-1, *read.shape)  # [d_head, pos, d_head]
-    [rows] = torch.autograd.grad(read, zero, each, is_grads_batched=True)  # [d_head, 1, pos, d_model]
+    [rows] = torch.autograd.grad(read, zero, each.to(read.dtype), is_grads_batched=True)  # [d_head, 1, pos, d_model]
     return rows[:, 0].transpose(0, 1), read.detach()
 
 
@@ -168,12 +241,13 @@ def _distance(reading: Reading, site: Site, head: int, query: int) -> Float[Tens
     return bias[0, min(head, bias.shape[1] - 1), min(query, bias.shape[2] - 1)].double()
 
 
-def _factor(scores: Float[Tensor, " key"], raw: Float[Tensor, " key"]) -> Float[Tensor, " key"]:
+def _factor(scores: Float[Tensor, " key"], raw: Float[Tensor, " key"], rounding: float) -> Float[Tensor, " key"]:
     """What the product of query and key is multiplied with: a constant; under a soft cap, what it comes to in each cell."""
     seen = torch.isfinite(scores)
     strongest = int(torch.where(seen, raw.abs(), -1.0).argmax())
     constant = scores[strongest] / raw[strongest]
-    if torch.allclose(raw[seen] * constant, scores[seen], rtol=1e-3, atol=1e-4 * float(scores[seen].abs().max())):
+    largest = float(scores[seen].abs().max())
+    if torch.allclose(raw[seen] * constant, scores[seen], rtol=rounding, atol=0.1 * rounding * largest):
         return torch.full_like(raw, float(constant))
     return torch.where(raw.abs() > 1e-9, scores / raw, constant)
 
@@ -193,7 +267,7 @@ def _check_cell(scores: Tensor, head: int, query: int, key: int, against: int | 
 
 
 def _columns(side: str, writers: Sequence[Writer], index: np.ndarray) -> dict[str, np.ndarray]:
-    """Name, layer and head of the writers that the rows of the table are about."""
+    """Name, layer and head of the sources that the rows of the table are about."""
     names = np.array([writer.name for writer in writers], dtype=object)
     layers = np.array([-1 if writer.site is None else writer.site.layer for writer in writers])
     heads = np.array([-1 if writer.head is None else writer.head for writer in writers])

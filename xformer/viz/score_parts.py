@@ -1,4 +1,4 @@
-"""The picture of why a head looks at a token: who wrote what at the query and at the key, and what each pair adds."""
+"""Draw score attribution: what each pair of sources, at the query and at the key, adds to a key's advantage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xformer.reading import Reading
 from xformer.viz.theme import diverging, vega_scale
 
 SHOWN = 7
-"""So many writers of each side have a row or a column of their own; the others share one."""
+"""So many sources of each side have a row or a column of their own; the others share one."""
 RANKED = 10
 CELL = 26
 OTHERS, HEADS = "all others", "all heads"
@@ -31,7 +31,7 @@ def why(
     table: pd.DataFrame | None = None,
     dark: bool = False,
 ) -> alt.HConcatChart:
-    """`analysis.why`: the pairs that add most to the key's advantage, and all of them as a matrix, the strongest first.
+    """`analysis.why`: the pairs with the largest contributions to a key's advantage in nats, and all pairs as a matrix.
 
     Of the layers `opened` ("layer 3") the matrix has each head for itself, of the others all heads together; None: each of all.
     `table` is that of `analysis.why` where it has been made already.
@@ -46,14 +46,14 @@ def why(
     hover = [
         alt.Tooltip("query_source", title="at the query"),
         alt.Tooltip("key_source", title="at the key"),
-        alt.Tooltip("score:Q", format=".4f"),
-        alt.Tooltip("advantage:Q", format=".4f"),
+        alt.Tooltip("score:Q", title="adds to the score, nats", format=".4f"),
+        alt.Tooltip("advantage:Q", title="adds to the advantage, nats", format=".4f"),
     ]
     bars = (
-        alt.Chart(ranked, title="Pairs that add most")
+        alt.Chart(ranked, title="Largest contributions")
         .mark_bar()
         .encode(
-            x=alt.X("advantage:Q", title="adds to the choice"),
+            x=alt.X("advantage:Q", title="nats of advantage"),
             y=alt.Y("pair:N", sort=ranked["pair"].tolist(), title=None, axis=alt.Axis(labelLimit=260)),
             color=colour,
             tooltip=hover,
@@ -93,7 +93,7 @@ def _closed(frame: pd.DataFrame, opened: Sequence[str]) -> pd.DataFrame:
 
 
 def _gathered(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[list[str]]]:
-    """The strongest writers, and what all others add as one row and one column, so that it sums to the same; both orders."""
+    """The strongest sources, and what all others add as one row and one column, so that it sums to the same; both orders."""
     columns, orders = {}, []
     for side in ("query_source", "key_source"):
         sizes: dict[str, float] = {}

@@ -1,0 +1,75 @@
+"""How often the Attention screen names the source of a head's preference, and whether a measurement agrees.
+
+    .venv/bin/python benchmarks/score_attribution.py [--cells 80] [MODEL ...]
+
+For random cells, each a query and the key that a random head gives most weight: is a source named, does removing it from this
+head's queries (or keys) in a run of the model lower the advantage, and does it lower it most? Compared are the removals of the
+sources with the largest contributions and of those with the largest computed removals, `COMPARED` each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+
+import torch
+
+import xformer
+from xformer.analysis.score_parts import score_parts
+from xformer.analysis.score_summary import check, contributions, deciding, is_worth_a_word, without_source
+
+INPUTS = {
+    "checkpoints/induction": "3 7 12 5 9 3 7 12",
+    "checkpoints/reverse": "3 7 12 9 1 4",
+    "checkpoints/characters": "The list of the best",
+    "models/SmolLM2-135M-Instruct": "The cat sat on the mat. The dog ran in the park. The cat sat on the",
+}
+COMPARED = 8
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    arguments.add_argument("models", nargs="*", default=list(INPUTS), metavar="MODEL")
+    arguments.add_argument("--cells", type=int, default=80, help="cells of all models together")
+    asked = arguments.parse_args()
+    torch.set_num_threads(2)
+    draw = random.Random(0)
+    for model in asked.models:
+        print(f"{model}: {_of_model(model, asked.cells // len(asked.models), draw)}")
+
+
+def _of_model(model: str, n: int, draw: random.Random) -> str:
+    reading = xformer.read(model, INPUTS[model])
+    named = pairs = agree = largest = worth = above = 0
+    for _ in range(n):
+        layer = draw.randrange(len(reading.attention))
+        pattern = reading[f"{reading.attention[layer].path}.pattern"][0]  # [head, query, key]
+        head, query = draw.randrange(pattern.shape[0]), draw.randrange(1, pattern.shape[1])
+        cell = {"layer": layer, "head": head, "query": query, "key": int(pattern[head, query].argmax())}
+        parts = score_parts(reading, **cell)
+        worth += is_worth_a_word(parts)
+        said, found = deciding(parts), contributions(parts)
+        if not said:
+            continue
+        named += len(said) == 1
+        pairs += len(said) == 2
+        above += any(one.adds > parts.total_advantage for one in said)
+        tried = {one.title: one for one in [*found[:COMPARED], *sorted(found, key=lambda one: -one.removal)[:COMPARED]]}
+        measured = {}
+        for title, one in tried.items():
+            without = without_source(
+                reading, layer=layer, head=head, side=one.side, source=one.writer.name, parts=parts
+            )
+            table = check(reading, without, **cell).set_index("what").loc["advantage"]
+            measured[title] = table["before"] - table["after"]
+        agree += all(measured[one.title] > 0 for one in said)
+        largest += set(sorted(measured, key=lambda title: -measured[title])[: len(said)]) == {one.title for one in said}
+    return (
+        f"{n} cells, {worth} with a preference; {named} name one source, {pairs} one at the query and one at the key; "
+        f"measured, {agree} of {named + pairs} agree in sign and {largest} are the largest; {above} add more than the whole "
+        "advantage"
+    )
+
+
+if __name__ == "__main__":
+    main()
