@@ -42,7 +42,7 @@ OURS = {
     "attention/atom_mapping.py": {"said"},
     "attention/edges.py": {"label"},
     "attention/trail.py": {"title_of(run, cell)"},
-    "attention/why.py": {"name", "title_of(run, cell)", "one.writer.name"},
+    "attention/why.py": {"title_of(run, cell)", "one.title"},
     "compare/many.py": {"comparison.input.name"},
     "compare/pair_map.py": {"about"},  # a key; what is shown of a cell is escaped where it is named
     "compare/texts.py": {"said", "text", "title"},  # counted, or escaped where it is made
