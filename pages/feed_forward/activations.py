@@ -58,9 +58,10 @@ def activations_panel(view: View, choice: Choice) -> None:
         neuron=choice.neuron,
         limit=limit if len(runs) > 1 else None,
     )
-    what = f"Blue fires, orange is what {function} cuts off." if stage == "pre" else f"What {function} lets through."
-    if stage == "post" and not relu:
-        what = f"What {function} makes of them: blue is above 0, orange below."
+    what = "Blue fires, orange is what ReLU cuts off." if stage == "pre" else "What ReLU lets through."
+    if not relu:
+        made = f"What {function} makes of them" if stage == "post" else f"What goes into {function}"
+        what = f"{made}: blue is above 0, orange below."
     if is_gated:
         what = _OF_A_GATE[stage]
     drawn = ranking_of(view.original(), layer=choice.layer, order=order)[columns]

@@ -10,6 +10,7 @@ from pages.shared.changes import toggle_intervention
 from pages.shared.link import chose
 from pages.shared.link_widgets import choose, seed
 from pages.shared.view import View
+from xformer.analysis.feed_forward import activity
 from xformer.names import layer_title
 from xformer.site import Site
 
@@ -60,8 +61,8 @@ def ask_choice(view: View) -> Choice:
             f"Bring {title} back",
             "The whole feed-forward layer adds nothing; the model runs again.",
         )
-    post = run[f"{path}.post"][0]  # [pos, d_ff]
-    seed("neuron", range(post.shape[1]), int(post.mean(dim=0).argmax()), key=NEURON)
+    mean = activity(run, layer=layer).mean(dim=0)  # [d_ff]
+    seed("neuron", range(len(mean)), int(mean.argmax()), key=NEURON)
     chose("neuron", str(st.session_state[NEURON]))
     return Choice(layer, sites[layer], title, int(st.session_state[NEURON]))
 

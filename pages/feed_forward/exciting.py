@@ -1,4 +1,4 @@
-"""The sampled inputs that excite a neuron most: of texts the tokens around the position, of images the patch framed."""
+"""The sampled inputs at which a neuron writes most: of texts the tokens around the position, of images the patch framed."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ def exciting_inputs(view: View, choice: Choice, found: Survey) -> None:
     call = Call(analysis.exciting_inputs, (found,), {"layer": choice.layer, "neuron": choice.neuron})
     table = call.make()
     if table.empty and not found.is_final:
-        st.info(f"None of the {found.n_inputs:,} inputs that were run so far excites it.", icon=":material/hourglass:")
+        st.info(
+            f"It writes nothing on the {found.n_inputs:,} inputs that were run so far.", icon=":material/hourglass:"
+        )
         return
     if table.empty:
         on = "them" if view.shape.image else "the sample"
         st.info(
-            f"No {view.input.sampled} excites it: this neuron is dead on {on}.", icon=":material/do_not_disturb_on:"
+            f"It writes nothing on any {view.input.sampled}: this neuron is dead on {on}.",
+            icon=":material/do_not_disturb_on:",
         )
         return
     if view.shape.image:

@@ -16,6 +16,14 @@ from pages.shared.view import View
 from xformer import analysis, viz
 from xformer.words import percent
 
+MEASURES = {
+    "written": "Activity is |activation| × the norm of the vector that a neuron writes.",
+    "activation": "The vectors that the neurons of this model write are out of reach, so activity is |activation| here.",
+}
+FIRES = (
+    "A neuron fires where its activity is more than a millionth of the layer’s mean peak (the largest activity of each neuron, "
+    "averaged); one that fires nowhere is dead."
+)
 OVER = {"sample": "many inputs", "input": "this input"}
 
 
@@ -27,6 +35,8 @@ def firing_panel(view: View, choice: Choice) -> None:
     place, original, changed = st.container(), view.original(), view.changed()
     counted, said, which = changed or original, "this input alone", ""
     before: dict[str, Any] = {} if changed is None else {"before": original}
+    relu = " The 0 of a ReLU writes nothing." if view.shape.activation == "relu" else ""
+    mean_of = " The mean peak is that of the first of them." if over == "sample" else ""
     if over == "sample":
         found = surveyed(view)
         if found is None:
@@ -41,8 +51,8 @@ def firing_panel(view: View, choice: Choice) -> None:
         which = f", {view.shown}"
     with place:
         picture(view, "activity", viz.firing, counted, **before)
-        st.caption(f"A neuron fires where its activation is above 0, and is dead where it never does: on {said}.")
-    row = analysis.firing(counted).set_index("layer").loc[choice.site.path].to_dict()
+        row = analysis.firing(counted).set_index("layer").loc[choice.site.path].to_dict()
+        st.caption(f"{MEASURES[row['measure']]} {FIRES}{relu} Counted on {said}.{mean_of}")
     what_to_notice([firing_note(row, choice.title, which)])
 
 

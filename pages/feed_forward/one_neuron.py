@@ -1,4 +1,4 @@
-"""“One neuron”: where it fires on this input, which sampled inputs excite it most, and the switch that silences it."""
+"""“One neuron”: where it fires on this input, the sampled inputs at which it writes most, and the switch that silences it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pages.shared.picture import picture
 from pages.shared.position_window import ask_window, shown_of
 from pages.shared.view import View
 from xformer import viz
-from xformer.words import at_most, percent
+from xformer.words import percent
 
 MOST_POSITIONS_BESIDE = 12
-"""Up to so many positions, the neuron's bars have room beside the inputs that excite it; more stand above them."""
+"""Up to so many positions, the neuron's bars have room beside the sampled inputs; more stand above them."""
 
 
 def one_neuron_panel(view: View, choice: Choice) -> None:
@@ -57,13 +57,13 @@ def one_neuron_panel(view: View, choice: Choice) -> None:
         if more := shown_of(positions, shown):
             st.caption(more.strip())
     with right:
-        st.markdown(f"**Which sampled inputs excite #{choice.neuron} most**, the position outlined")
+        st.markdown(f"**Where #{choice.neuron} writes most in the sampled inputs**, the position outlined")
         found = surveyed(view)
         if found is None:
             return
         exciting_inputs(view, choice, found)
     fired, total = int(found.fired[path][choice.neuron]), found.n_positions[path]
-    most = f", at most with **{at_most(found.peak[path][0, choice.neuron].item(), 3)}**" if fired else ""
+    most = f", most at an activation of **{found.peak[path][0, choice.neuron].item():.3f}**" if fired else ""
     fires.markdown(
         f"fires at **{percent(fired / total, 1)}** of the {total:,} tokens of {found.n_inputs:,} sampled inputs{most}"
     )

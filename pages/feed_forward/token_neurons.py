@@ -25,6 +25,12 @@ _NUMBER, _TEXT = st.column_config.NumberColumn, st.column_config.TextColumn
 _COLUMNS: dict[str, Any] = {
     "neuron": _NUMBER("neuron", format="%d", width=60),
     "activation": _NUMBER("activation", format="%.3f", width=80),
+    "activity": _NUMBER(
+        "activity",
+        format="%.3f",
+        width=70,
+        help="|activation| × the norm of the vector that it writes; |activation| where that vector is out of reach.",
+    ),
     "originally": _NUMBER("originally", format="%.3f", width=80),
     "promotes": _TEXT("promotes", width=90, help="The three logits that it raises most, on the direct path."),
     "suppresses": _TEXT("suppresses", width=90, help="The three that it lowers most."),
@@ -112,9 +118,8 @@ def _rows(view: View, frame: pd.DataFrame, position: int) -> None:
 def silencing_notes(frame: pd.DataFrame, position: int, *, judged: bool) -> list[str]:
     """What silencing the neurons of `analysis.neurons` does; nothing where that is not known."""
     known = frame.loc[frame["loss_change"].notna()]
-    if known.empty or not bool((known["activation"] > 0).any()):
-        fires = any(activation > 0 for activation in frame["activation"])
-        return [] if fires else [f"No neuron fires at position {position}."]
+    if known.empty or not bool((known["activity"] > 0).any()):
+        return [] if bool((frame["activity"] > 0).any()) else [f"No neuron writes anything at position {position}."]
     biggest = known.loc[known["loss_change"].abs().idxmax()]
     change, flips = float(biggest["loss_change"]), int(biggest["flips"])
     said = f"{change:+.2g} nats".replace("-", "−")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import xformer
+from tests.real_models import real_model
 from tests.training.tiny import ARCHITECTURES, random_model, tiny_model, tiny_task
 from xformer import edits
 from xformer.analysis.feed_forward import (
+    activity,
     direct_logit_effect,
+    fires_above,
     neurons,
     promotion,
     silenced_one_by_one,
@@ -19,7 +23,7 @@ from xformer.analysis.feed_forward import (
     top_neurons,
 )
 from xformer.analysis.neuron_survey import exciting_inputs, firing, fitting, survey, surveying
-from xformer.errors import EditError, InputError
+from xformer.errors import EditError, InputError, UnavailableError
 from xformer.model import Transformer
 from xformer.model_shape import ModelShape
 from xformer.reading import from_trace
@@ -51,7 +55,7 @@ def test_every_feed_forward_layer_has_its_path(architecture: str, d_ff: int) -> 
 def test_shares_worked_out_by_hand() -> None:
     """5 neurons, 3 positions: one never fires, one once, one twice, two always; firing at 9 of 15 places."""
     post = torch.tensor([[0.0, 0.0, 0.5, 1.0, 2.0], [0.0, 0.3, 0.0, 1.0, 2.0], [0.0, 0.0, 0.1, 1.0, 2.0]])
-    model = random_model("encoder", n_layers=1)
+    model = random_model("encoder", n_layers=1, d_ff=5)
     kept = {"encoder.0.ffn.post": post[None], "logits": torch.zeros(1, 3, 11)}
     trace = Trace(model.config, torch.ones(1, 3).long(), None, (), kept)
     row = firing(from_trace(model, trace)).iloc[0].to_dict()
@@ -248,7 +252,9 @@ def test_the_table_tells_what_the_model_tells() -> None:
     run, before = from_trace(model, trace, answers), from_trace(model, record(model, trace.tokens.flip(1)))
     table = neurons(run, layer=1, position=3, n=5, favourites=2, before=before)
     post = trace["decoder.1.ffn.post"][0, 3].tolist()
-    order = sorted(range(17), key=lambda neuron: -post[neuron])[:5]
+    rows = model.get_parameter("decoder.blocks.1.ffn.weight_out").norm(dim=0).tolist()
+    written = [abs(value) * row for value, row in zip(post, rows, strict=True)]
+    order = sorted(range(17), key=lambda neuron: -written[neuron])[:5]
     assert table["neuron"].tolist() == order == top_neurons(run, layer=1, position=3, n=5)
 
     def loss(logits: torch.Tensor) -> float:
@@ -257,6 +263,7 @@ def test_the_table_tells_what_the_model_tells() -> None:
     for row in table.to_dict("records"):
         neuron = row["neuron"]
         assert row["activation"] == post[neuron]
+        assert row["activity"] == pytest.approx(written[neuron])
         assert row["originally"] == before["decoder.1.ffn.post"][0, 3, neuron].item()
         effect = direct_logit_effect(run, 1)[neuron].tolist()
         ranked = sorted(range(11), key=lambda token: -effect[token])
@@ -277,3 +284,108 @@ def test_an_encoder_of_two_stacks_does_not_speak_directly() -> None:
     assert (table["loss_change"] != 0).any()
     with pytest.raises(EditError, match="not unembedded"):
         promotion(run, layer=0, position=3)
+
+
+def gated_model() -> Any:
+    """A Llama of random weights. In its last layer neuron 3 is strongly negative everywhere, 4 is 0 everywhere, and what 5
+    writes is the zero vector."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 30, "hidden_size": 12, "intermediate_size": 20, "num_attention_heads": 3}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, num_hidden_layers=2, num_key_value_heads=3)).eval()
+    mlp = model.model.layers[1].mlp
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() == 2:
+                weight.normal_()
+        mlp.gate_proj.weight[3] *= 5
+        mlp.up_proj.weight[3] = -mlp.gate_proj.weight[3]  # silu(g) · −g is never above 0
+        mlp.up_proj.weight[4] = 0.0
+        mlp.down_proj.weight[:, 5] = 0.0
+    return model.requires_grad_(False)
+
+
+GATED_INPUT = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
+
+
+def test_a_strongly_negative_neuron_of_a_gated_layer_is_the_most_active_and_one_that_writes_nothing_is_dead() -> None:
+    model = gated_model()
+    given: list[torch.Tensor] = []
+    down = model.model.layers[1].mlp.down_proj
+    handle = down.register_forward_pre_hook(lambda module, inputs: given.append(inputs[0][0]))
+    model(GATED_INPUT)
+    handle.remove()
+    post = given[0]  # [pos, d_ff]: an independent reading of the activations
+    assert post[:, 3].max() <= 0
+    assert post[:, 5].abs().min() > 0.01
+    written = torch.stack(
+        [(post[:, n, None] * down.weight[:, n]).norm(dim=-1) for n in range(20)], dim=1
+    )  # [pos, d_ff]
+    at = int(written[:, 3].argmax())
+    assert written[at].argmax() == 3
+    reading = xformer.read(model, GATED_INPUT)
+    torch.testing.assert_close(activity(reading, layer=1), written, rtol=1e-4, atol=1e-3)  # another sum of hundreds
+    for position in range(8):
+        wanted = written[position].argsort(descending=True)[:6].tolist()
+        assert top_neurons(reading, layer=1, position=position, n=6) == wanted
+    table = neurons(reading, layer=1, position=at, n=4)
+    assert table["neuron"].iloc[0] == 3
+    assert table["activation"].iloc[0] < 0 < table["activity"].iloc[0]
+    assert table["activity"].tolist() == pytest.approx(written[at].sort(descending=True).values[:4].tolist(), rel=1e-4)
+    effect = direct_logit_effect(reading, 1, [3])[0]  # of an activation above 0; this one is below
+    labels = reading.subject.labels
+    assert table["promotes"].iloc[0].split(" ")[0] == labels[int(effect.argmin())]
+    assert table["suppresses"].iloc[0].split(" ")[0] == labels[int(effect.argmax())]
+    row = firing(reading).iloc[1].to_dict()
+    assert (row["dead"], row["neurons"], row["measure"]) == (2, 20, "written")  # 4 and 5, not 3
+    assert row["share_at_once"] == pytest.approx(18 / 20)
+
+
+def test_a_neuron_is_dead_below_a_millionth_of_what_its_layer_writes() -> None:
+    post = torch.ones(4, 10)
+    norms = torch.full((10,), 2.0)
+    post[:, 0], post[:, 1], post[:, 2] = 1e-9, -1e-4, 0.0
+    fires = post.abs() > fires_above(post.abs().amax(dim=0), norms)
+    assert fires.any(dim=0).tolist() == [False, True, False, *[True] * 7]
+    norms[9] = 0.0
+    assert not (post.abs() > fires_above(post.abs().amax(dim=0), norms))[:, 9].any()
+    assert not (torch.zeros(4, 10).abs() > fires_above(torch.zeros(10), norms)).any()  # a layer all dead
+
+
+def test_without_the_written_vectors_activity_is_the_size_of_the_activation(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = xformer.read(gated_model(), GATED_INPUT)
+
+    def out_of_reach(self: object, path: str) -> None:
+        raise UnavailableError("no single matrix")
+
+    monkeypatch.setattr(type(reading.subject.weights), "projection", out_of_reach)
+    post = reading[f"{reading.feed_forward_site(1).path}.post"][0]
+    torch.testing.assert_close(activity(reading, layer=1), post.abs())
+    row = firing(reading).iloc[1].to_dict()
+    assert (row["dead"], row["measure"]) == (1, "activation")  # 4 alone: what 5 writes is not known
+
+
+def test_no_neuron_of_smollm2_is_dead_though_many_are_never_above_zero() -> None:
+    reading = xformer.read(real_model("SmolLM2-135M-Instruct"), "When Mary and John went to the store")
+    never = [bool((reading[f"{site.path}.post"][0] <= 0).all(dim=0).any()) for site in reading.feed_forward]
+    assert sum(never) > 20
+    assert firing(reading)["dead"].tolist() == [0] * 30
+
+
+def test_a_gelu_model_counts_negative_activations_and_no_neuron_that_writes_nothing() -> None:
+    task = tiny_task()
+    model = Transformer(tiny_model(task).replace(activation="gelu"), torch.Generator().manual_seed(1)).eval()
+    assert model.encoder is not None
+    layer = model.encoder.blocks[0].ffn
+    with torch.no_grad():
+        layer.bias_in[2], layer.weight_in[2] = -0.5, 0.0  # GELU(−0.5) = −0.154 everywhere
+        layer.weight_out[:, 5] = 0.0
+    found = survey(TaskModel(model, task), 20, 3)
+    path = "encoder.0.ffn"
+    assert found.fired[path][2] == found.n_positions[path]
+    assert found.fired[path][5] == 0
+    assert found.peak[path][0, 2].item() == pytest.approx(-0.15427, abs=1e-4)
+    assert firing(found).iloc[0]["dead"] == 1
+    assert exciting_inputs(found, layer=0, neuron=5).empty
+    assert exciting_inputs(found, layer=0, neuron=2)["activation"].iloc[0] < 0

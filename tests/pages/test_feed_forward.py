@@ -18,6 +18,7 @@ from tests.pages.conftest import ROOT, Open
 from tests.pages.test_explore import MODELS, messages, text
 from xformer.analysis import neuron_survey
 from xformer.analysis.neuron_survey import fitting
+from xformer.errors import UnavailableError
 from xformer.subjects import TaskModel
 
 PAGE = "pages/feed_forward/page.py"
@@ -96,7 +97,7 @@ def test_a_neuron_is_dead_on_no_sample_that_is_not_through(open_page: Open, slow
     app.segmented_control(key="ff_layer_True").set_value(path.removesuffix(".ffn"))
     app.number_input(key=choices.NEURON).set_value(0).run()
     said = " ".join(message.value for message in app.info)
-    assert re.search(r"None of the \d+ inputs that were run so far excites it", said), said
+    assert re.search(r"It writes nothing on the \d+ inputs that were run so far", said), said
     app.session_state[sample.JOB].advance(DEADLINE)
     found = app.session_state[sample.JOB].latest
     found.peak[path][:, 0] = 0.0
@@ -145,9 +146,28 @@ def test_the_table_is_that_of_the_library(open_page: Open) -> None:
     shown = app.dataframe[0].value
     checkpoint = xformer.load(ROOT / "checkpoints/reverse")
     post = xformer.record(checkpoint.model, torch.tensor([[4, 9, 2, 11, 5]]))["encoder.2.ffn.post"][0, 3]
-    best = post.topk(10)
+    written = post * checkpoint.model.get_parameter("encoder.blocks.2.ffn.weight_out").norm(
+        dim=0
+    )  # post is never below 0
+    best = written.topk(10)
     assert shown["neuron"].tolist() == best.indices.tolist()
-    assert shown["activation"].tolist() == pytest.approx(best.values.tolist())
+    assert shown["activation"].tolist() == pytest.approx(post[best.indices].tolist())
+    assert shown["activity"].tolist() == pytest.approx(best.values.tolist())
+
+
+@pytest.mark.parametrize("out_of_reach", [False, True])
+def test_how_activity_is_measured_is_said(open_page: Open, monkeypatch: pytest.MonkeyPatch, out_of_reach: bool) -> None:
+    def unavailable(self: object, path: str) -> None:
+        raise UnavailableError("out of reach")
+
+    if out_of_reach:
+        weights = type(xformer.read(ROOT / "checkpoints/reverse", "3 7").subject.weights)
+        monkeypatch.setattr(weights, "projection", unavailable)
+    app = open_page(PAGE, model="reverse", picture="firing", over="input")
+    assert not app.exception
+    assert ("so activity is |activation| here" in text(app)) == out_of_reach
+    assert ("× the norm of the vector" in text(app)) != out_of_reach
+    assert "The 0 of a ReLU writes nothing" in text(app)
 
 
 @pytest.mark.parametrize(
@@ -195,14 +215,17 @@ def test_the_code_draws_what_is_shown(
 def test_silencing_is_told_only_where_it_is_known() -> None:
     def table(*rows: tuple[float, float, int]) -> pd.DataFrame:
         return pd.DataFrame(
-            [{"neuron": n, "activation": a, "loss_change": c, "flips": f} for n, (a, c, f) in enumerate(rows)]
+            [
+                {"neuron": n, "activation": -a, "activity": a, "loss_change": c, "flips": f}
+                for n, (a, c, f) in enumerate(rows)
+            ]
         )
 
     assert "So none of them matters" in silencing_notes(table((1.0, 0.001, 0)), 2, judged=True)[0]
     assert "So none" not in silencing_notes(table((1.0, 0.5, 0)), 2, judged=True)[0]
     assert "changes 1 answer." in silencing_notes(table((1.0, 0.5, 1)), 2, judged=True)[0]
     assert "changes 2 predictions" in silencing_notes(table((1.0, 0.001, 2)), 2, judged=False)[0]
-    assert silencing_notes(table((0.0, 0.0, 0)), 2, judged=True) == ["No neuron fires at position 2."]
+    assert silencing_notes(table((0.0, 0.0, 0)), 2, judged=True) == ["No neuron writes anything at position 2."]
     assert silencing_notes(table((1.0, float("nan"), 0)), 2, judged=True) == []
 
 

@@ -23,6 +23,8 @@ TRACE = record(MODEL, torch.tensor([[1, 2, 3, 4, 3, 2, 1]]))
 RUN, OTHER = from_trace(MODEL, TRACE), from_trace(MODEL, record(MODEL, torch.tensor([[4, 4, 1, 2, 9, 8, 7]])))
 POST = TRACE[f"{PATH}.post"][0].numpy()  # [7, 17]
 TOKENS = RUN.tokens
+ROWS = MODEL.get_parameter("encoder.blocks.1.ffn.weight_out").norm(dim=0).detach().numpy()  # [17]
+RANKING = by_mean(np.abs(POST) * ROWS)
 
 
 def rows(chart: Any) -> list[dict[str, Any]]:
@@ -44,7 +46,7 @@ def test_the_map_shows_each_activation_under_its_neuron(order: str, stage: str) 
     values = TRACE[f"{PATH}.{stage}"][0].numpy()
     chart = viz.activations(RUN, layer=LAYER, stage=stage, order=order, neuron=5)
     shown, scale = lines(chart)
-    ranking = by_mean(POST) if order == "sorted" else np.arange(17)
+    ranking = RANKING if order == "sorted" else np.arange(17)
     for position, row in enumerate(shown):
         assert row["place"] == f"{position} · {TOKENS[position]}"
         assert row["columns"] == list(range(17))
@@ -58,7 +60,7 @@ def test_the_map_shows_each_activation_under_its_neuron(order: str, stage: str) 
 
 
 def test_a_window_of_the_map_has_its_columns_alone_and_marks_no_neuron_outside() -> None:
-    ranking = by_mean(POST)
+    ranking = RANKING
     chart = viz.activations(RUN, layer=LAYER, columns=range(4, 9), neuron=int(ranking[3]))
     shown, _ = lines(chart)
     assert {tuple(row["neurons"]) for row in shown} == {tuple(ranking[4:9].tolist())}
@@ -76,15 +78,15 @@ def test_the_map_is_a_picture_of_vectors_with_a_cell_for_each_activation() -> No
 
 def test_a_changed_map_has_the_order_and_the_scale_of_both() -> None:
     shown, scale = lines(viz.activations(OTHER, layer=LAYER, before=RUN, positions=[2, 3]))
-    assert shown[0]["neurons"] == by_mean(POST).tolist()
+    assert shown[0]["neurons"] == RANKING.tolist()
     assert scale["domain"][-1] == pytest.approx(max(POST.max(), OTHER[f"{PATH}.post"].max().item()))
-    assert shown[1]["activations"] == OTHER[f"{PATH}.post"][0, 3].numpy()[by_mean(POST)].tolist()
+    assert shown[1]["activations"] == OTHER[f"{PATH}.post"][0, 3].numpy()[RANKING].tolist()
 
 
-def test_sorting_is_by_the_mean_over_positions() -> None:
-    means = [sum(POST[position, neuron] for position in range(7)) / 7 for neuron in by_mean(POST)]
+def test_sorting_is_by_the_mean_activity_over_positions() -> None:
+    means = [sum(abs(POST[position, neuron]) for position in range(7)) * ROWS[neuron] for neuron in RANKING]
     assert means == sorted(means, reverse=True)
-    assert sorted(by_mean(POST)) == list(range(17))
+    assert sorted(RANKING) == list(range(17))
 
 
 @pytest.mark.parametrize("before", [None, OTHER])

@@ -2,8 +2,8 @@
 
     FFN(x) = act(x W₁ + b₁) W₂ + b₂                                               (Vaswani et al. 2017, §3.3)
 
-What neuron n writes is its row of W₂ (Geva et al. 2021, arXiv:2012.14913: feed-forward layers are key-value memories),
-which through the unembedding favours some tokens.
+What neuron n writes is its activation × its row of W₂ (Geva et al. 2021, arXiv:2012.14913: feed-forward layers are key-value
+memories), which through the unembedding favours some tokens. Its activity is the norm of that: |activation| × ‖row of W₂‖.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from torch import Tensor
 from xformer.analysis.many_at_once import logits_with, replaced
 from xformer.errors import EditError, UnavailableError
 from xformer.reading import Reading
-from xformer.subjects import BareModel
+from xformer.subjects import BareModel, Subject
 
+FIRING_SHARE = 1e-6
+"""A neuron fires where its activity is more than this share of the layer's mean peak: the mean over its neurons of the largest
+activity of each. One that never fires is dead. The 0 of a ReLU writes nothing."""
 MOST_TOKENS = 2048
 """Of a larger vocabulary so many tokens are told of."""
 
@@ -50,10 +53,42 @@ def neuron(reading: Reading, *, layer: int, neuron: int, positions: Sequence[int
     return table[["position", "token"]].assign(activation=table[neuron])
 
 
+@torch.no_grad()
+def written_norms(subject: Subject, path: str) -> Float[Tensor, " d_ff"] | None:
+    """The norm of what each neuron of a layer writes at an activation of 1; None where no single matrix writes it."""
+    try:
+        own = subject.weights.projection(path)
+    except UnavailableError:
+        return None
+    return own.weight.float().norm(dim=1) * abs(own.factor)
+
+
+def activity(reading: Reading, *, layer: int) -> Float[Tensor, "pos d_ff"]:
+    """|activation| × the norm of the vector that each neuron writes.
+
+    Where those vectors are out of reach (`written_norms` is None), it is |activation|.
+    """
+    path = reading.feed_forward_site(layer).path
+    size, norms = reading[f"{path}.post"][0].abs(), written_norms(reading.subject, path)
+    return size if norms is None else size * norms
+
+
+def fires_above(peak: Float[Tensor, " d_ff"], norms: Float[Tensor, " d_ff"] | None) -> Float[Tensor, " d_ff"]:
+    """The |activation| above which each neuron fires, see `FIRING_SHARE`.
+
+    Args:
+        peak: the largest |activation| of each neuron.
+        norms: what `written_norms` gives.
+    """
+    norms = torch.ones_like(peak) if norms is None else norms
+    least = FIRING_SHARE * (peak * norms).mean() / norms
+    return least.masked_fill(norms == 0, torch.inf)
+
+
 def top_neurons(reading: Reading, *, layer: int, position: int, n: int = 10) -> list[int]:
-    """The `n` most active neurons at a position, the most active first."""
-    post = reading[f"{reading.feed_forward_site(layer).path}.post"][0, position]  # [d_ff]
-    return post.topk(min(n, len(post))).indices.tolist()
+    """The `n` most active neurons at a position, see `activity`, the most active first."""
+    here = activity(reading, layer=layer)[position]  # [d_ff]
+    return here.topk(min(n, len(here))).indices.tolist()
 
 
 def speaks_directly(reading: Reading, layer: int) -> bool:
@@ -122,18 +157,24 @@ def neurons(
     favourites: int = 3,
     before: Reading | None = None,
 ) -> pd.DataFrame:
-    """The `n` most active neurons at a position: neuron, activation, originally (in the run `before`, where one is given), the
-    tokens that each promotes and suppresses (where the layer's stream is unembedded), and what silencing it does, measured by
-    running the model: loss_change, in nats, over the labelled outputs, and flips, how many of their likeliest tokens change.
+    """The `n` most active neurons at a position.
+
+    Returns:
+        One row per neuron: neuron, activation, activity (see `activity`), originally (the activation in the run `before`,
+        where one is given), the tokens that it promotes and suppresses here (where the layer's stream is unembedded), and
+        what silencing it does, measured by running the model: loss_change, in nats, over the labelled outputs, and flips,
+        how many of their likeliest tokens change.
     """
     name, labels = f"{reading.feed_forward_site(layer).path}.post", reading.subject.labels
     chosen = top_neurons(reading, layer=layer, position=position, n=n)
-    table = pd.DataFrame({"neuron": chosen, "activation": reading[name][0, position, chosen].tolist()})
+    found = {"activation": reading[name][0], "activity": activity(reading, layer=layer)}  # [pos, d_ff]
+    table = pd.DataFrame({"neuron": chosen} | {name: of[position, chosen].tolist() for name, of in found.items()})
     if before is not None:
         table["originally"] = before[name][0, position, chosen].tolist()
     if speaks_directly(reading, layer):
         with suppress(UnavailableError):  # then its matrices are out of reach
-            effect = direct_logit_effect(reading, layer, chosen)  # [neuron, vocab]
+            sign = torch.where(found["activation"][position, chosen] < 0, -1.0, 1.0)  # [neuron]
+            effect = direct_logit_effect(reading, layer, chosen) * sign[:, None]  # [neuron, vocab]
             most = min(favourites, effect.shape[1])
             for column, end in (("promotes", effect), ("suppresses", -effect)):
                 table[column] = [

@@ -1,8 +1,9 @@
 """How often the neurons of the feed-forward layers fire, and on what: counted over many inputs, or in one run.
 
-    FFN(x) = act(x W₁ + b₁) W₂ + b₂        neuron n fires at a position where act(…)ₙ > 0     (Vaswani et al. 2017, §3.3)
+    FFN(x) = act(x W₁ + b₁) W₂ + b₂        neuron n writes act(…)ₙ × its row of W₂           (Vaswani et al. 2017, §3.3)
 
-A neuron that fires nowhere on a set of inputs is dead on that set.
+A neuron fires where it writes more than a millionth of what its layer's neurons write at their peaks, on average
+(`feed_forward.FIRING_SHARE`). The 0 of a ReLU writes nothing. One that fires nowhere on a set of inputs is dead on that set.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from xformer.analysis.feed_forward import fires_above, written_norms
 from xformer.checkpoints import Checkpoint
 from xformer.reading import Reading, subject_of
 from xformer.site import Site
@@ -39,8 +41,10 @@ class Survey:
     n_positions: dict[str, int]
     fired: dict[str, Int[Tensor, " d_ff"]]
     """At how many positions each neuron fired."""
+    least: dict[str, Float[Tensor, " d_ff"]]
+    """The |activation| above which each neuron fires; the layer's mean peak is that of the first input."""
     peak: dict[str, Float[Tensor, "best d_ff"]]
-    """The largest activations of each neuron, one per input, largest first …"""
+    """The activations of each neuron that are largest in size, one per input, largest first …"""
     where: dict[str, Int[Tensor, "best d_ff 2"]]
     """… and where: (input, position)."""
     inputs: tuple[tuple[int, ...], ...]
@@ -110,6 +114,7 @@ def surveying(
     sites = subject.shape.feed_forward
     positions = {site.path: 0 for site in sites}
     fired: dict[str, Tensor] = {}
+    least: dict[str, Tensor] = {}
     peak: dict[str, Tensor] = {}
     place: dict[str, Tensor] = {}
     for start in range(0, n, batch):
@@ -127,18 +132,23 @@ def surveying(
             post = trace[f"{layer}.post"]  # [batch, pos, d_ff]
             if real is None:
                 real = post.new_ones(post.shape[:2], dtype=torch.bool)
-            post = post.masked_fill(~real[..., None], float("-inf"))
+            size = post.abs().masked_fill(~real[..., None], -1.0)  # what is padding is never the largest
+            if layer not in least:
+                least[layer] = fires_above(size[0].amax(dim=0), written_norms(subject, layer))
             positions[layer] += int(real.sum())
-            count = (post > 0).flatten(0, 1).sum(dim=0, dtype=torch.int32)  # [d_ff]
-            top = post.max(dim=1)  # [batch, d_ff]
-            values, row = top.values.topk(min(best, len(post)), dim=0)  # [best, d_ff]
-            found = torch.stack((start + row, top.indices.gather(0, row)), dim=-1)  # [best, d_ff, 2]
+            count = (size > least[layer]).flatten(0, 1).sum(dim=0, dtype=torch.int32)  # [d_ff]
+            top = size.max(dim=1)  # [batch, d_ff]
+            row = top.values.topk(min(best, len(post)), dim=0).indices  # [best, d_ff]
+            at = top.indices.gather(0, row)  # [best, d_ff]
+            values = post.gather(1, top.indices[:, None])[:, 0].gather(0, row)  # [best, d_ff], with their signs
+            found = torch.stack((start + row, at), dim=-1)  # [best, d_ff, 2]
             if layer in peak:  # the best so far and those of this batch
-                values, row = torch.cat((peak[layer], values)).topk(min(best, len(peak[layer]) + len(values)), dim=0)
-                found = torch.cat((place[layer], found)).gather(0, row[..., None].expand(-1, -1, 2))
+                values, found = torch.cat((peak[layer], values)), torch.cat((place[layer], found))
+                row = values.abs().topk(min(best, len(values)), dim=0).indices
+                values, found = values.gather(0, row), found.gather(0, row[..., None].expand(-1, -1, 2))
             peak[layer], place[layer] = values, found
             fired[layer] = fired[layer] + count if layer in fired else count
-        counted = dict(positions), dict(fired), dict(peak), dict(place)
+        counted = dict(positions), dict(fired), dict(least), dict(peak), dict(place)
         yield Survey(subject, end, n_asked, seed, *counted, inputs, targets, path)
 
 
@@ -149,8 +159,9 @@ def _sequences(tokens: Int[Tensor, "batch pos"], pad: int) -> tuple[tuple[int, .
 def firing(of: Reading | Survey) -> pd.DataFrame:
     """One row per feed-forward layer, of a run (its padding left out) or of a survey.
 
-    Columns: layer, over (what was counted over), neurons, dead (how many fire nowhere), share_dead, share_ever (that fire
-    anywhere), share_at_once (that fire at an average position).
+    Columns: layer, over (what was counted over), measure (of activity: "written", or "activation" where what the neurons write
+    is out of reach), neurons, dead (how many fire nowhere), share_dead, share_ever (that fire anywhere), share_at_once (that
+    fire at an average position).
     """
     rows = []
     for site in of.subject.shape.feed_forward:
@@ -159,12 +170,14 @@ def firing(of: Reading | Survey) -> pd.DataFrame:
         else:
             post, real = of[f"{site.path}.post"][0], of.trace.real(site.stack)
             post = post if real is None else post[real]  # [pos, d_ff]
-            over, count, n_positions = "this input", (post > 0).sum(dim=0), len(post)
+            least = fires_above(post.abs().amax(dim=0), written_norms(of.subject, site.path))
+            over, count, n_positions = "this input", (post.abs() > least).sum(dim=0), len(post)
         dead = int((count == 0).sum())
         rows.append(
             {
                 "layer": site.path,
                 "over": over,
+                "measure": "activation" if written_norms(of.subject, site.path) is None else "written",
                 "neurons": len(count),
                 "dead": dead,
                 "share_dead": dead / len(count),
@@ -176,7 +189,7 @@ def firing(of: Reading | Survey) -> pd.DataFrame:
 
 
 def exciting_inputs(of: Survey, *, layer: int, neuron: int) -> pd.DataFrame:
-    """The inputs of a survey that excite a neuron most, each once, the most exciting first; none where the neuron is dead.
+    """The inputs at which a neuron writes most in a survey, each once, the most first; none where the neuron is dead.
 
     Columns: input (its number), position, token (what stands there), activation, tokens (all that it reads, of a text).
     """
@@ -184,7 +197,7 @@ def exciting_inputs(of: Survey, *, layer: int, neuron: int) -> pd.DataFrame:
     peaks, places = of.peak[site.path][:, neuron].tolist(), of.where[site.path][:, neuron].tolist()
     rows = []
     for value, (index, position) in zip(peaks, places, strict=True):
-        if value > 0:
+        if abs(value) > of.least[site.path][neuron]:
             names = of.subject.names(torch.tensor(of.read_by(site)[index]))
             text = "" if of.subject.shape.image else " ".join(names)
             rows.append((index, position, names[position], value, text))

@@ -17,6 +17,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from xformer.analysis.feed_forward import activations as activations_table
+from xformer.analysis.feed_forward import activity
 from xformer.analysis.feed_forward import neuron as neuron_table
 from xformer.analysis.feed_forward import promotion as promotion_table
 from xformer.analysis.neuron_survey import Survey
@@ -34,7 +35,7 @@ MOST_NEURONS_DRAWN, MOST_TOKENS_DRAWN = 512, 40
 """So many neurons have a column of the map at once, and so many tokens one of the promotions."""
 DWARFS = 20
 """An activation so many times larger than 99 of 100 others takes the colours from all of them."""
-FIRES, RESTS, DEAD = "fires at an average position", "silent there, fires elsewhere", "dead: fires nowhere"
+FIRES, RESTS, DEAD = "fires at an average position", "silent there, fires elsewhere", "dead: writes nothing anywhere"
 
 
 def by_mean(values: Float[np.ndarray, "pos neuron"]) -> Int[np.ndarray, " neuron"]:
@@ -69,10 +70,10 @@ def activations(
 ) -> alt.LayerChart | alt.FacetChart:
     """`analysis.activations` as a map, a column for each neuron.
 
-    The neurons stand by their mean after the activation function ("sorted", the most active first) or by number ("plain"); in
-    the order and on the scale that a map of the run `before` has too. `columns` are the places in that order that are drawn,
-    the first `MOST_NEURONS_DRAWN` by themselves. `limit` is where the colours end. A triangle marks `neuron`. Ctrl and the
-    wheel zoom into a range of neurons, dragging moves it, a double click returns.
+    The neurons stand by their mean activity ("sorted", see `analysis.neurons`, the most active first) or by number
+    ("plain"), in the order and on the scale that a map of the run `before` has too. `columns` are the places in that order
+    that are drawn, the first `MOST_NEURONS_DRAWN` by themselves. `limit` is where the colours end. A triangle marks `neuron`.
+    Ctrl and the wheel zoom into a range of neurons, dragging moves it, a double click returns.
     """
     path = reading.feed_forward_site(layer).path
     frame = activations_table(reading, layer=layer, stage=stage, positions=positions)
@@ -141,8 +142,8 @@ def activations(
 
 def ranking_of(reading: Reading, *, layer: int, order: str = "sorted") -> Int[np.ndarray, " neuron"]:
     """The neurons of a layer in the order of their columns in a map of activations."""
-    post = reading[f"{reading.feed_forward_site(layer).path}.post"][0].numpy(force=True)  # [pos, neuron]
-    return by_mean(post) if order == "sorted" else np.arange(post.shape[1])
+    values = activity(reading, layer=layer).numpy(force=True)  # [pos, neuron]
+    return by_mean(values) if order == "sorted" else np.arange(values.shape[1])
 
 
 def firing(
