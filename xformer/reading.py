@@ -333,7 +333,7 @@ def read(
     subject = subject_of(model, inputs, tokenizer)
     is_ids = isinstance(inputs, Tensor) and not inputs.is_floating_point()
     plain: Any = inputs
-    if is_ids and (inputs.dim() == 1 or len(inputs) == 1):
+    if is_ids and (inputs.dim() == 1 or (inputs.dim() == 2 and len(inputs) == 1)):
         plain = tuple(inputs.flatten().tolist())
     first, example, changed = framed(subject, plain, changes)
     run = [*edits, *changed]
@@ -371,6 +371,8 @@ def framed(subject: Subject, typed: Any, changes: str = "") -> tuple[Example, Ex
     first = subject.frame(typed)
     if not changes:
         return first, first, []
+    if len(first.stream) > 1:
+        raise InputError(f"Changes are made in one input, and this is a batch of {len(first.stream)}; use edits.")
     interventions = parse(changes, subject.shape)
     source = changed_source(interventions, first.source)
     return first, first if source == first.source else subject.frame(source), all_edits(interventions)

@@ -25,6 +25,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from xformer.reading import Reading
+from xformer.site import Site
 
 TASK = "the task’s"
 """The column of what the task needs."""
@@ -51,9 +52,10 @@ def head_scores(
     if positions is None:
         positions, keys = reading.subject.input.scored(reading.example, look)
     needed = reading.subject.task_scores(reading.trace, reading.example)
-    rows = []
+    rows, chosen = [], positions
     for site in reading.sites:
         path, pattern = site.path, reading[f"{site.path}.pattern"]
+        positions = _without_padding(reading, site, chosen)
         scores = pattern_scores(pattern[0], positions, keys)  # [head, score]
         counted = positions
         if without_first and keys is None and not site.is_cross and pattern.shape[-1] > 1:
@@ -70,6 +72,14 @@ def head_scores(
             row = {"layer": path, "head": head, TASK: task[head], **dict(zip(SCORES, values, strict=True))}
             rows.append(row | {"induction": induction})
     return pd.DataFrame(rows, columns=["layer", "head", TASK, *SCORES, "induction"])
+
+
+def _without_padding(reading: Reading, site: Site, positions: Sequence[int] | None) -> Sequence[int] | None:
+    """The positions that count, as far as they are no padding."""
+    real = reading.trace.real(site.query_stack)
+    if real is None:
+        return positions
+    return [at for at in (range(len(real)) if positions is None else positions) if bool(real[at])]
 
 
 def renormalised(pattern: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch query key"]:

@@ -20,7 +20,7 @@ from xformer.model_shape import ModelShape
 from xformer.subjects.input import Input
 from xformer.subjects.own_weights import OwnWeights
 from xformer.tasks.batch import IGNORED
-from xformer.tasks.task import Example
+from xformer.tasks.task import Example, batch_rows
 from xformer.trace import Trace, record
 
 
@@ -51,11 +51,21 @@ class BareModel:
         """All of them."""
         return OwnWeights(self.model)
 
-    def frame(self, typed: str | Sequence[int]) -> Example:
-        """Tokens as the model takes them, with no answer. Raises `InputError` when they are not its tokens."""
+    def frame(self, typed: Any) -> Example:
+        """Tokens as the model takes them, with no answer; several inputs as a batch.
+
+        Raises `InputError` when they are not its tokens.
+        """
+        if (rows := batch_rows(typed)) is not None:
+            return Example.batch([self.frame(one) for one in rows], self.model.config.pad_token or 0)
         is_pair = self.model.config.architecture == "encoder-decoder"
+        if isinstance(typed, Tensor):
+            typed = typed.flatten().tolist()
+        is_both = is_pair and isinstance(typed, tuple) and len(typed) == 2 and not isinstance(typed[0], int)
         source, _, target = typed.partition(">") if isinstance(typed, str) else (typed, "", "")
-        if is_pair and not str(target).strip():
+        if is_both:
+            source, target = typed
+        if is_pair and (not target.strip() if isinstance(target, str) else not len(target)):
             raise InputError("An encoder-decoder reads two sequences, written like '3 7 12 > 1 12 7', got one.")
         tokens = self._numbers(source)
         written = self._numbers(target)[None] if is_pair else None
@@ -73,7 +83,10 @@ class BareModel:
 
     def record(self, example: Example, *, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",)) -> Trace:
         """Run it once; see `xformer.record`."""
-        return record(self.model, example.stream, example.target, edits=edits, keep=keep)
+        return record(
+            self.model, example.stream, example.target, edits=edits, keep=keep, valid=example.valid,
+            target_valid=example.target_valid,
+        )  # fmt: skip
 
     @torch.no_grad()
     def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:

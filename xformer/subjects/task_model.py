@@ -16,7 +16,7 @@ from xformer.edits import AnyEdit
 from xformer.model import Transformer
 from xformer.subjects.bare import BareModel
 from xformer.subjects.task_input import TaskInput, input_of
-from xformer.tasks.task import Example, Task
+from xformer.tasks.task import Example, Task, batch_rows
 from xformer.trace import Trace
 
 
@@ -45,8 +45,15 @@ class TaskModel(BareModel):
         """The text of each token of the task."""
         return self.task.vocabulary.labels
 
-    def frame(self, typed: str | Sequence[int]) -> Example:
-        """A source as it is typed, "3 7 12 9", or as tokens, with its right answer. Raises `InputError` for anything else."""
+    def frame(self, typed: Any) -> Example:
+        """A source as it is typed, "3 7 12 9", or as tokens, with its right answer; several as a batch.
+
+        Raises `InputError` for anything else.
+        """
+        if (rows := batch_rows(typed)) is not None:
+            return Example.batch([self.frame(one) for one in rows], self.model.config.pad_token or 0)
+        if isinstance(typed, Tensor):
+            typed = typed.flatten().tolist()
         source = list(self.input.read(typed) if isinstance(typed, str) else typed)
         return self.task.example(source, max_len=self.model.config.max_len)
 

@@ -49,6 +49,8 @@ class Example:
     target_valid: Bool[Tensor, "batch out"] | None = None
     arguments: Mapping[str, Any] | None = None
     """What else an external model is called with, by the names of its arguments."""
+    members: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] | None = None
+    """Source and answer of each input of a batch."""
 
     @classmethod
     def batch(cls, examples: Sequence[Example], pad: int) -> Example:
@@ -69,6 +71,7 @@ class Example:
             None if bool(valid.all()) else valid,
             None if target_valid is None or bool(target_valid.all()) else target_valid,
             {name: _rows([one[name] for one in arguments], 0) for name in arguments[0]} if arguments else None,
+            tuple((one.source, one.answer) for one in examples),
         )
 
     def one(self, index: int) -> Example:
@@ -81,18 +84,32 @@ class Example:
         def of(value: Tensor | None) -> Tensor | None:
             return None if value is None else value[rows]
 
-        source = self.stream[index] if self.valid is None else self.stream[index][self.valid[index]]
+        if self.members is not None:
+            source, answer = self.members[index]
+        else:
+            read = self.stream[index] if self.valid is None else self.stream[index][self.valid[index]]
+            source = tuple(read.tolist())
+            answer = tuple(label for label in self.labels[index].tolist() if label != IGNORED)
         given = None
         if self.arguments is not None:
             given = {
                 name: value[rows] if isinstance(value, Tensor) and len(value) == n else value
                 for name, value in self.arguments.items()
             }
-        answer = tuple(label for label in self.labels[index].tolist() if label != IGNORED)
         return Example(
-            tuple(source.tolist()), answer, self.tokens[rows], of(self.target), self.stream[rows], self.labels[rows],
+            source, answer, self.tokens[rows], of(self.target), self.stream[rows], self.labels[rows],
             of(self.valid), of(self.target_valid), given,
         )  # fmt: skip
+
+
+def batch_rows(typed: Any) -> list[Any] | None:
+    """The inputs of a batch: texts in a list, or ids in rows; None for a single input."""
+    if isinstance(typed, Tensor):
+        return typed.tolist() if typed.dim() == 2 and len(typed) > 1 else None
+    is_rows = (
+        isinstance(typed, list) and bool(typed) and all(isinstance(one, str | list | tuple | Tensor) for one in typed)
+    )
+    return list(typed) if is_rows else None
 
 
 def _rows(values: Sequence[Tensor], fill: int) -> Tensor:

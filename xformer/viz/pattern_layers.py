@@ -45,9 +45,20 @@ def pattern_layers(reading: Reading) -> list[AnyLayer]:
             mask = reading[f"{path}.mask"][0].numpy(force=True)  # [head, query, key]
             if np.broadcast_shapes(mask.shape[-2:], pattern.shape[-2:]) == pattern.shape[-2:]:
                 allowed = mask
+        allowed = allowed & _real(reading, site, pattern.shape)
         broken = np.isnan(pattern)
         if broken.any():
             allowed = allowed | broken
         size = reading[f"{path}.z"][0].float().norm(dim=-1).mean(dim=-1).tolist() if f"{path}.z" in reading else ()
         layers.append(PatternLayer(path, title, pattern, allowed, queries, keys, tuple(size)))
     return layers
+
+
+def _real(reading: Reading, site: Site, shape: Sequence[int]) -> np.ndarray:
+    """[1, query, key]: where neither query nor key is padding."""
+    real = np.ones((1, 1, 1), dtype=bool)
+    for stack, length, axis in ((site.query_stack, shape[1], 2), (site.key_stack, shape[2], 1)):
+        valid = reading.trace.real(stack)
+        if valid is not None and len(valid) == length:
+            real = real & np.expand_dims(valid.numpy(force=True), (0, axis))
+    return real

@@ -194,7 +194,7 @@ class HuggingFaceModel:
         """Run it once; see `xformer.record`. Of a large run everything can be asked for, and little is kept: see `OnDemand`."""
         inputs, n_batch = self.inputs_of(example), len(example.stream)
         activations: dict[str, Tensor]
-        if "*" in keep and n_batch == 1 and self._is_large(example):
+        if "*" in keep and n_batch == 1 and example.valid is None and self._is_large(example):
             reduce = partial(reduced, most=plane_side(sum(self.shape.heads.values())))
             added = added_bytes(self.shape, *lengths(example))
             kept = keep if added <= KEPT_BYTES else (self.opened.output_name,)
