@@ -177,6 +177,19 @@ def test_what_cannot_be_copied_says_why() -> None:
             patching([one, into])
 
 
+def test_of_a_difference_of_less_than_a_tenth_of_a_logit_no_share_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A share of it would be a number without a bound; the two answers differ all the same."""
+    one, other = duel("decoder")
+    a, b = one.predicted[-1], other.predicted[-1]
+    logits = [deciding_logits(run) for run in (one, other)]
+    gap = abs(sum(sign * (of[a] - of[b]).item() for sign, of in zip((1, -1), logits, strict=True)))
+    monkeypatch.setattr("xformer.analysis.activation_patching.LEAST", gap * 0.99)
+    assert why_unpatchable(one, other) is None
+    monkeypatch.setattr("xformer.analysis.activation_patching.LEAST", gap * 1.01)
+    with pytest.raises(InputError, match="about as far ahead of"):
+        patching([one, other])
+
+
 def test_nothing_is_copied_between_models_that_were_trained_apart() -> None:
     one, other = (random_contender(f"seed {seed}", "encoder", seed=seed) for seed in (1, 2))
     assert abs(kinship(one.model, other.model)) < KIN / 2

@@ -26,6 +26,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from xformer.analysis.minimal_pair import LEAST
 from xformer.edits import AnyEdit, patch_from
 from xformer.errors import InputError
 from xformer.reading import Reading
@@ -210,8 +211,12 @@ def why_unpatchable(source: Reading, into: Reading) -> str | None:
         return (
             f"Both runs say {labels[a]} here, so no activation carries a difference; choose a step at which they part."
         )
-    if _difference(deciding_logits(source), a, b) == _difference(deciding_logits(into), a, b):
-        return "Both runs hold the two answers for equally likely, so no activation carries a difference."
+    apart = [_difference(deciding_logits(run), a, b) for run in runs]
+    if abs(apart[0] - apart[1]) < LEAST:
+        return (
+            f"{labels[a]} is about as far ahead of {labels[b]} in both runs: {apart[0]:+.2f} and {apart[1]:+.2f} logits, too "
+            "near to say what part of the difference a copy restores."
+        )
     return None
 
 
