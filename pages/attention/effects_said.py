@@ -1,24 +1,19 @@
-"""What silencing heads says, in a sentence: who is needed, and whether the head that looks most like something is.
+"""What silencing heads shows, in a sentence: the largest effect, and the effect of the head with the highest score.
 
-Nothing is said of what moves too little to tell, and nothing of what was only estimated.
+Nothing is said of effects too small to tell, and nothing of what was only estimated.
 """
 
 from __future__ import annotations
 
-import math
-
 import pandas as pd
 
 from xformer.analysis.heads import TASK
-from xformer.analysis.silenced_heads import agreement
-from xformer.words import percent
+from xformer.words import at_most, percent
 
 CLEAR = 0.4
 """A head with less of its attention there does not look like anything."""
 LEAST, WORTH = 0.02, 0.05
 """What moves the measure by less than this, and less than this share of it, is not needed."""
-FEW = 5
-"""Of fewer heads a correlation says nothing."""
 
 
 def sentence(frame: pd.DataFrame, kind: str, goal: str, before: float) -> str:
@@ -30,7 +25,7 @@ def sentence(frame: pd.DataFrame, kind: str, goal: str, before: float) -> str:
     best = there.loc[there["measured"].abs().idxmax()]
     if abs(best["measured"]) < worth:
         said = [
-            f"No head{among} is needed for itself: without one the {goal} moves by {abs(best['measured']):.3f} at most."
+            f"No head{among} is needed for itself: without one the {goal} moves by {at_most(abs(best['measured']), 3)} at most."
         ]
     else:
         said = [
@@ -49,7 +44,4 @@ def sentence(frame: pd.DataFrame, kind: str, goal: str, before: float) -> str:
             said.append(
                 f"**{alike['name'].capitalize()}** has {looks}, and is not needed here: {moved:+.3f} without it."
             )
-    ranks = agreement(frame)
-    if not among and len(there) >= FEW and not math.isnan(ranks):
-        said.append(f"Rank agreement of the estimates with the measurements: Spearman’s ρ = {ranks:.2f}.")
     return " ".join(said)

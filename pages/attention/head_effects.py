@@ -1,4 +1,4 @@
-"""“Without each head”: what silencing each does on this input. All are estimated at once, and measured as long as one waits."""
+"""“Without each head”: what silencing each does on this input, measured for all heads where that is quick."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import streamlit as st
 
 from pages.attention.effects_said import sentence
 from pages.components.attention_view import Selection
-from pages.shared.background_job import Job, follow, progress
+from pages.shared import estimates
+from pages.shared.background_job import Job, follow
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link import chose
@@ -28,7 +29,9 @@ from xformer.reading import Reading
 
 MEASURES = {"no": "not shown", "loss": "to the loss", "lead": "to one output’s lead"}
 AT_ONCE = 1.2
-"""Seconds of measuring before one is asked whether to go on."""
+"""Seconds of measuring before the page shows how far it is."""
+BUDGET = 0.6
+"""Seconds of it in one run of the page."""
 
 
 def ask_effects(run: Reading) -> dict[str, Any] | None:
@@ -53,14 +56,12 @@ def ask_effects(run: Reading) -> dict[str, Any] | None:
 
 
 def effects_of(view: View, run: Reading, options: dict[str, Any], chosen: Selection) -> Job[SilencedHeads]:
-    """The work of measuring, as far as it is: all are estimated at once, and the enlarged head is measured at any rate."""
+    """The work of measuring, as far as it is; the enlarged head is always measured."""
     about = f"{view.model}|{run.recipe}|{options}"
     job: Job[SilencedHeads] | None = st.session_state.get("head_effects")
     if job is None or job.about != about:
         job = st.session_state["head_effects"] = Job(_work(run, options), about)
-        job.advance(AT_ONCE)
-        if job.is_running:
-            job.cancel()
+        estimates.begin(job, AT_ONCE)
     found, head = job.latest, (chosen.layer, chosen.head)
     if found is not None and head in found.estimated:
         found.silence(head)
@@ -73,15 +74,6 @@ def _work(run: Reading, options: dict[str, Any]) -> Iterator[SilencedHeads]:
     yield from silenced_heads(run, **options).silence_all()
 
 
-def _bar(job: Job[SilencedHeads]) -> None:
-    """How many are measured, and whether to measure the others."""
-    if (found := job.latest) is not None and not found.is_final:
-        done, total = len(found.measured), len(found.estimated)
-        words = f"{done} of {total} heads are measured"
-        stopped = f"{words}, the strongest estimates first; the others are estimated."
-        progress(job, "head_effects_bar", done / total, words, stopped)
-
-
 def effects_part(
     view: View,
     run: Reading,
@@ -90,7 +82,7 @@ def effects_part(
     options: dict[str, Any],
     look: dict[str, Any],
 ) -> pd.DataFrame:
-    """Which head is needed most, whether one that looks like something is, the picture, and how good the estimates are.
+    """Which head is needed most, whether the head with the highest score is, how good the estimates are, and the picture.
 
     What comes back is the table of `analysis.head_effects` that all this is about: meanwhile more may be measured.
     `scores` are those of `analysis.head_scores` with the options `look`.
@@ -107,13 +99,14 @@ def effects_part(
     cells = zip(frame["layer"], frame["head"], strict=True)
     names = [head_title(path, head, is_pair=run.is_pair) for path, head in cells]
     st.markdown(sentence(frame.assign(name=names), kind, escape_markdown(goal), found.before))
-    follow(job, partial(_bar, job))  # measures more, for the next time
+    st.markdown(estimates.how_far_to_trust(table, "heads"))
+    follow(job, partial(estimates.bar, job, "head_effects_bar", "heads"), BUDGET)
     call = Call(viz.head_effects, (run,), {**options, **look, "score": kind, "exact": exact, "table": table})
     shown(view, call, "head_effects")
     footer(view, "head_effects", [call], lambda: heads_from_1(frame))
     st.caption(
-        f"Filled points are measured: the model runs again with the head’s z at 0, and the {escape_markdown(goal)} is held "
-        f"against {found.before:.3f}. Hollow ones are estimated from one gradient. One head at a time: where several do the "
-        "same work, each alone may seem idle."
+        f"Filled points are measured: the model runs again with the head’s z at 0, and the {escape_markdown(goal)} is compared "
+        f"with {found.before:.3f}. Hollow ones are not measured, but estimated from one gradient. One head at a time: where "
+        "several do the same work, each alone may seem idle."
     )
     return table

@@ -64,12 +64,12 @@ def _strongest(run: Reading, found: pd.DataFrame, view: View) -> None:
 
 
 def _ranked(found: pd.DataFrame, effects: pd.DataFrame) -> pd.DataFrame:
-    """With what silencing each head does after its name, what does most first."""
+    """With what silencing each head does after its name: first the measured ones, the largest effect first, then the others."""
     both = found.merge(effects, on=["layer", "head"])
-    sizes = both["measured"].fillna(both["estimated"]).abs().tolist()
-    order = sorted(range(len(both)), key=lambda row: -sizes[row])
+    sizes = both.assign(measured=both["measured"].abs(), estimated=both["estimated"].abs())
+    order = sizes.sort_values(["measured", "estimated"], ascending=False, kind="stable", na_position="last").index
     first = ["layer", "head", "measured", "estimated"]
-    return pd.DataFrame(both.iloc[order][first + [name for name in both if name not in first]]).reset_index(drop=True)
+    return pd.DataFrame(both.loc[order][first + [name for name in both if name not in first]]).reset_index(drop=True)
 
 
 def _first(options: dict[str, Any]) -> str:

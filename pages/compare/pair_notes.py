@@ -1,4 +1,4 @@
-"""What a patching map says, in sentences that keep silent where they could be wrong."""
+"""What a patching map shows, in sentences that are left out where they could be wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 from pages.compare.pair_measure import signed
 from pages.shared.escape_markdown import escape_markdown
 from xformer.analysis.minimal_pair import MinimalPair, differing
-from xformer.analysis.patched_cells import Part, agreement
+from xformer.analysis.patched_cells import Part
 
 WHAT = {
     "stream": "A cell is the stream at one position, after one layer.",
@@ -36,48 +36,40 @@ def cell_name(row: Mapping[Hashable, Any], part: Part) -> str:
 
 
 def map_notes(pair: MinimalPair, table: pd.DataFrame, part: Part) -> Iterator[str]:
-    """The notes under a map; `table` has exact values or not."""
+    """The notes under a map, of what is measured in `table`."""
     if part == "stream":
         yield from _handed_over(pair, table)
     else:
-        yield _largest(table, part)
-    if (found := agreement(table)) is not None:
-        yield (
-            f"The quick map ranks the {found.n} parts that do anything like the exact one with a Spearman correlation of "
-            f"**{signed(int(found.rho * 100) / 100)}** (1: the same order, 0: no relation)."
-        )
+        yield from _largest(table, part)
 
 
-def _largest(table: pd.DataFrame, part: Part) -> str:
-    """Which part carries most, where it stands apart from the next; else that none does."""
-    rows, values = table.to_dict("records"), shares_of(table)
-    order = sorted(range(len(rows)), key=lambda at: -abs(values[at]))
-    names, (share, rest) = [cell_name(rows[at], part) for at in order[:2]], [*(values[at] for at in order[:2]), 0.0][:2]
+def _largest(table: pd.DataFrame, part: Part) -> Iterator[str]:
+    """The part that carries most, if it is well above the next; else that none is. Only of parts that are measured."""
+    there = table.dropna(subset="measured")
+    if len(there) < 2:
+        return
+    rows = sorted(there.to_dict("records"), key=lambda row: -abs(row["measured"]))[:2]
+    names, (share, rest) = [cell_name(row, part) for row in rows], [row["measured"] for row in rows]
     what = "head" if part == "head" else "group of neurons"
+    among = "" if len(there) == len(table) else f" of the {len(there)} that are measured"
     if abs(share) < WORTH_A_WORD:
-        said = f"no {what} alone carries a tenth of the difference."
+        yield f"No {what}{among} alone carries a tenth of the difference."
     elif abs(share) < APART * abs(rest):
-        said = (
-            f"no {what} stands apart: {names[0]} carries {signed(share)} of the difference, {names[1]} {signed(rest)}."
+        yield (
+            f"No {what}{among} stands apart: {names[0]} carries {signed(share)} of the difference, {names[1]} {signed(rest)}."
         )
     else:
         more = f", {share / rest:.1f} times as much as the next" if share * rest >= NEARLY_NOTHING * abs(share) else ""
-        said = f"**{names[0]}** alone carries {signed(share)} of the difference{more}."
-    return said[0].upper() + said[1:] if "restored" in table else f"By the quick estimate, {said}"
-
-
-def shares_of(table: pd.DataFrame) -> list[float]:
-    """What each cell carries: measured where that is known, else estimated."""
-    return table["restored" if "restored" in table else "attributed"].tolist()
+        yield f"**{names[0]}** alone carries {signed(share)} of the difference{more}{among}."
 
 
 def _handed_over(pair: MinimalPair, table: pd.DataFrame) -> Iterator[str]:
-    """Up to which layer what differs stands where it was read, and from which on where it is said; measured values only."""
+    """Up to which layer the difference is at the position of the changed token, and from which on where the answer is given."""
     stack = pair.reading.output_stack
     changed = differing(pair.reading, pair.source, stack)
-    if "restored" not in table or pair.reading.is_pair:
+    if pair.reading.is_pair or len(changed) != 1 or changed[0] == pair.position:
         return
-    if len(changed) != 1 or changed[0] == pair.position:
+    if bool(table.loc[table["position"].isin([changed[0], pair.position]), "measured"].isna().any()):
         return
     begin, end = _carrying(table, changed[0], first=True), _carrying(table, pair.position, first=False)
     if begin:
@@ -90,6 +82,6 @@ def _handed_over(pair: MinimalPair, table: pd.DataFrame) -> Iterator[str]:
 def _carrying(table: pd.DataFrame, position: int, *, first: bool) -> list[str]:
     """The layers after which a position carries half or more: one stretch from the first on, or one to the last; else none."""
     column = [row for row in table.to_dict("records") if row["position"] == position]
-    carries = [row["restored"] >= HALF for row in column]
+    carries = [row["measured"] >= HALF for row in column]
     is_one_stretch = carries == sorted(carries, reverse=first)
-    return [row["where"] for row in column if row["restored"] >= HALF] if is_one_stretch else []
+    return [row["where"] for row in column if row["measured"] >= HALF] if is_one_stretch else []

@@ -15,10 +15,7 @@ from pages.shared import resources
 from pages.shared.session import LookedAt
 from xformer.analysis.minimal_pair import why_no_pair
 from xformer.errors import InputError
-from xformer.subjects import Subject, TaskModel
-
-SHORT = 64
-"""Tokens up to which every cell of a model of ours is measured at once."""
+from xformer.subjects import Subject
 
 
 def pairs_panel(looked: LookedAt, beside: DeltaGenerator) -> None:
@@ -40,5 +37,4 @@ def _pair(looked: LookedAt, beside: DeltaGenerator, subject: Subject, model: str
     pair = ask_measure(one, other)
     link["output"] = str(pair.position)
     st.markdown(measured(pair))
-    is_small = isinstance(subject, TaskModel) and one.logits.shape[1] <= SHORT
-    link |= map_panel(PairView(model), pair, "exact" if is_small else "quick")
+    link |= map_panel(PairView(model), pair)

@@ -41,6 +41,8 @@ class Job(Generic[R]):
     latest: R | None = None
     problem: str = ""
     cancelled: bool = False
+    seconds: float = 0.0
+    """Spent on the work since its first report."""
 
     @property
     def is_running(self) -> bool:
@@ -50,11 +52,14 @@ class Job(Generic[R]):
         """Work for about `budget` seconds; one chunk at least."""
         begun = time.perf_counter()
         while self.is_running:
+            is_first, started = self.latest is None, time.perf_counter()
             try:
                 self.latest = next(self.work)
             except XformerError as error:
                 self.problem = str(error)
-            if time.perf_counter() - begun > budget:
+            now = time.perf_counter()
+            self.seconds += 0.0 if is_first else now - started
+            if now - begun > budget:
                 return
 
     def cancel(self) -> None:

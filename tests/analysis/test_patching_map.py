@@ -16,16 +16,17 @@ from tests.subjects.test_language_models import tokenizer
 from tests.training.tiny import ARCHITECTURES
 from xformer import edits, viz
 from xformer.analysis import patching_map
+from xformer.analysis.estimates import agreement
 from xformer.analysis.minimal_pair import LEAST, MinimalPair, differing, stacks_of, usual_answers
 from xformer.analysis.one_token_changed import one_token_changed, pairs
-from xformer.analysis.patched_cells import Part, agreement, attributed, cells, restored, restoring
+from xformer.analysis.patched_cells import Part, cells, estimated, measured, measuring
 from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError
 from xformer.model import Transformer
 from xformer.reading import Reading, read, rerun, subject_of
 from xformer.subjects import TaskModel
 from xformer.subjects.foreign.any_module import AnyModule
-from xformer.subjects.foreign.language_model import LanguageModel
+from xformer.subjects.foreign.huggingface import HuggingFaceModel
 from xformer.trace import record
 
 PARTS = get_args(Part)
@@ -67,8 +68,8 @@ def test_each_cell_is_the_same_replacement_made_by_hand(architecture: str, part:
             where = (0, slice(None), slice(row["first_neuron"], row["last_neuron"] + 1))
         value = pair.reading[name].clone()
         value[where] = pair.source[name][where]
-        assert row["restored"] == pytest.approx(by_hand(pair, [edits.replace(name, value)]), abs=1e-4)
-    assert (table["restored"].abs() > 0.01).sum() >= 3
+        assert row["measured"] == pytest.approx(by_hand(pair, [edits.replace(name, value)]), abs=1e-4)
+    assert (table["measured"].abs() > 0.01).sum() >= 3
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -79,20 +80,20 @@ def test_everything_replaced_is_the_other_run(architecture: str) -> None:
     assert by_hand(pair, [*everything]) == pytest.approx(1.0, abs=1e-5)
     stream = patching_map(pair.reading, pair.source, exact=True)
     last = stream[(stream["stack"] == stacks[-1]) & (stream["layer"] == 2) & (stream["position"] == pair.position)]
-    assert last["restored"].item() == pytest.approx(1.0, abs=1e-5)  # the logits are made of nothing else
+    assert last["measured"].item() == pytest.approx(1.0, abs=1e-5)  # the logits are made of nothing else
     others = stream[(stream["stack"] == stacks[-1]) & (stream["layer"] == 2) & (stream["position"] != pair.position)]
-    assert others["restored"].abs().max() < 1e-5
+    assert others["measured"].abs().max() < 1e-5
 
 
-def test_what_is_linear_is_attributed_exactly() -> None:
+def test_what_is_linear_is_estimated_exactly() -> None:
     """Without norms and without neurons the last layer's heads are added up into the logits; with neurons they are not."""
     for d_ff, is_linear in ((0, True), (11, False)):
         pair = pair_of("encoder", norm="none", d_ff=d_ff)
         table = patching_map(pair.reading, pair.source, part="head", exact=True)
         last = table[table["layer"] == 1]
-        off = (last["attributed"] - last["restored"]).abs().max()
+        off = (last["estimated"] - last["measured"]).abs().max()
         assert off < 1e-4 if is_linear else off > 1e-3
-        assert last["restored"].abs().max() > 0.01
+        assert last["measured"].abs().max() > 0.01
 
 
 @pytest.mark.parametrize(
@@ -108,28 +109,28 @@ def test_the_part_that_is_known_to_do_the_task_carries_it(
 ) -> None:
     a, b = (read(f"checkpoints/{model}", text) for text in (one, other))
     heads = patching_map(a, b, part="head", exact=True)
-    best = heads.loc[heads["restored"].idxmax()]
+    best = heads.loc[heads["measured"].idxmax()]
     assert (best["layer"], best["head"]) == (layer, head)
-    assert best["restored"] > 0.9
-    assert heads["attributed"].idxmax() == heads["restored"].idxmax()
+    assert best["measured"] > 0.9
+    assert heads["estimated"].idxmax() == heads["measured"].idxmax()
 
 
 @pytest.mark.parametrize("family", ["GPT-2", "Llama", "GPT-J", "BERT", "T5"])
 @pytest.mark.xdist_group("transformers")
 def test_models_of_others_are_patched_as_one_edit_at_a_time_does_it(family: str) -> None:
-    subject = LanguageModel.open(FAMILIES[family].make(), tokenizer())
+    subject = HuggingFaceModel.open(FAMILIES[family].make(), tokenizer())
     target = " >> the mat sat" if subject.shape.is_pair else ""
     a, b = (read(subject, text + target) for text in TEXTS)
     pair = MinimalPair.of(a, b)
     for part in PARTS:
         some = cells(pair, part)[::5]
-        shares = restored(pair, some)
+        shares = measured(pair, some)
         for cell, share in zip(some, shares, strict=True):
             value = a[cell.name].clone()
             value[0][cell.where] = b[cell.name][0][cell.where]
             run = a.subject.record(a.example, edits=[edits.replace(cell.name, value)], keep=("logits",))
             assert share == pytest.approx((pair.measure(run.logits).item() - pair.start) / pair.gap, abs=1e-4)
-        assert max(map(abs, attributed(pair, some))) > 1e-4
+        assert max(map(abs, estimated(pair, some))) > 1e-4
 
 
 @pytest.mark.xdist_group("transformers")
@@ -137,8 +138,8 @@ def test_a_module_that_reads_only_its_own_inputs_is_patched_part_by_part() -> No
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(12, 3, 20, dropout=0.0, batch_first=True)
     one, other = torch.randn(2, 1, 5, 12)
-    subject = AnyModule.open(torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), one)
-    a, b = read(subject, None), read(subject.given(other), None)
+    module = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    a, b = (read(AnyModule.open(module, inputs), None) for inputs in (one, other))
     table = patching_map(a, b, part="head", answers=(3, 4), position=1, exact=True)
     value = a["encoder.1.attn.z"].clone()
     value[0, 2] = b["encoder.1.attn.z"][0, 2]
@@ -147,7 +148,7 @@ def test_a_module_that_reads_only_its_own_inputs_is_patched_part_by_part() -> No
         for run in (rerun(a, [edits.replace("encoder.1.attn.z", value)]), a, b)
     ]
     share = (leads[0] - leads[1]) / (leads[2] - leads[1])
-    assert table["restored"].iloc[-1] == pytest.approx(share.item(), abs=1e-5)
+    assert table["measured"].iloc[-1] == pytest.approx(share.item(), abs=1e-5)
 
 
 def test_a_part_that_is_equal_in_both_runs_carries_nothing_and_costs_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,28 +157,99 @@ def test_a_part_that_is_equal_in_both_runs_carries_nothing_and_costs_no_run(monk
     before = [cell for cell in cells(pair, "stream") if cell.said["position"] < first]
     assert before
     monkeypatch.setattr(Transformer, "forward", lambda *args, **more: pytest.fail("it was run"))
-    assert restored(pair, before) == [0.0] * len(before)
+    assert measured(pair, before) == [0.0] * len(before)
 
 
-def test_the_exact_map_tells_how_far_it_is() -> None:
+def test_measuring_reports_what_is_done_so_far() -> None:
     pair = pair_of("encoder")
     of = cells(pair, "stream")
-    reports = list(restoring(pair, of))
-    done = [len(report.shares) for report in reports]
-    assert len(reports) > 1
-    assert done == sorted(done)
-    assert [report.is_final for report in reports] == [False] * (len(reports) - 1) + [True]
-    assert all(report.shares == reports[-1].shares[: len(report.shares)] for report in reports)
+    first, *others = measuring(pair, of)
+    assert first.done == 0
+    assert first.n_equal == sum(
+        cell.said["layer"] == 0 and cell.said["position"] != 2 for cell in of
+    )  # one symbol differs
+    assert len(others) > 1
+    assert [report.done for report in others] == sorted({report.done for report in others})
+    last = others[-1]
+    assert [report.is_final for report in others] == [False] * (len(others) - 1) + [True]
+    assert last.done == last.to_do == len(of) - first.n_equal
+    assert all(report.shares.items() <= last.shares.items() for report in others)
+
+
+def test_both_ends_of_the_way_are_measured_first_and_then_the_largest_estimates() -> None:
+    pair = pair_of("decoder")
+    of = cells(pair, "stream")
+    estimates = [float(cell.said["layer"] == 1) for cell in of]
+    *_, last = measuring(pair, of, estimates)
+    moved = [of[at].said for at in list(last.shares)[last.n_equal :]]  # in the order in which they were measured
+    ends = {2, pair.position}
+    n_ends = sum(said["position"] in ends for said in moved)
+    assert {said["position"] for said in moved[:n_ends]} == ends
+    assert n_ends < len(moved)
+    for some in (moved[:n_ends], moved[n_ends:]):
+        layers = [said["layer"] for said in some]
+        assert layers[0] == 1
+        assert layers == sorted(layers, key=lambda layer: layer != 1)
+
+
+def test_the_estimate_is_the_mean_slope_towards_the_other_input() -> None:
+    """By finite differences: each cell moved a little towards the other run, at inputs between the two."""
+    step = 1e-2
+    for architecture, part in itertools.product(ARCHITECTURES, PARTS):
+        pair = pair_of(architecture)
+        run, stacks = pair.reading, stacks_of(pair.reading)
+        of = cells(pair, part)[2::6]
+        for cell, found in zip(of, estimated(pair, of), strict=True):
+            slopes = []
+            for point in (0.0, 0.25, 0.5):
+                names = [f"{stack}.0.resid_pre" for stack in stacks]
+                mixed = [edits.replace(name, run[name] + point * (pair.source[name] - run[name])) for name in names]
+                here = rerun(run, mixed)[cell.name]
+                shares = []
+                for sign in (-1, 1):
+                    value = here.clone()
+                    value[0][cell.where] += sign * step * (pair.source[cell.name] - run[cell.name])[0][cell.where]
+                    shares.append(by_hand(pair, [*mixed, edits.replace(cell.name, value)]))
+                slopes.append((shares[1] - shares[0]) / (2 * step))
+            assert found == pytest.approx(sum(slopes) / 3, abs=5e-3, rel=2e-2)
+
+
+def test_only_the_cells_that_are_asked_for_are_measured() -> None:
+    pair = pair_of("encoder")
+    whole, some = (patching_map(pair.reading, pair.source, part="head", exact=exact) for exact in (True, [3, 1]))
+    assert some["measured"].notna().tolist() == [at in (1, 3) for at in range(len(some))]
+    assert some["measured"].dropna().tolist() == pytest.approx(whole["measured"][[1, 3]].tolist(), abs=1e-5)
+    assert "measured" not in patching_map(pair.reading, pair.source, part="head")
+
+
+@pytest.mark.parametrize("model", ["characters", "reverse", "sort"])
+def test_the_embedding_that_makes_the_whole_difference_is_estimated_to_make_much_of_it(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gradient of one run alone is too small: its softmaxes are saturated."""
+    subject = subject_of(f"checkpoints/{model}")
+    one = subject.input.read(subject.input.default)
+    other = one_token_changed(subject, one)
+    assert other is not None
+    pair = MinimalPair.of(read(subject, one), read(subject, other))
+    stream = patching_map(pair.reading, pair.source, exact=True)
+    [changed] = differing(pair.reading, pair.source, stacks_of(pair.reading)[0])
+    cause = stream[(stream["layer"] == 0) & (stream["position"] == changed)].iloc[0]
+    assert cause["measured"] == pytest.approx(1.0, abs=1e-4)
+    assert cause["estimated"] > 0.5
+    monkeypatch.setattr("xformer.analysis.patched_cells.POINTS", (0.0,))
+    alone = patching_map(pair.reading, pair.source)["estimated"][cause.name]
+    assert abs(1 - alone) > 2 * abs(1 - cause["estimated"])
 
 
 def test_a_long_layer_is_reported_in_pieces_that_fit_together(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = pair_of("encoder")
     of = cells(pair, "head")
-    whole = restored(pair, of)
+    whole = measured(pair, of)
     monkeypatch.setattr("xformer.analysis.patched_cells.AT_ONCE", 1)
-    reports = list(restoring(pair, of))
-    assert len(reports) == len(of)
-    assert reports[-1].shares == pytest.approx(whole, abs=1e-5)
+    reports = list(measuring(pair, of))
+    assert len(reports) == 1 + len(of)
+    assert [reports[-1].shares[at] for at in range(len(of))] == pytest.approx(whole, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -234,21 +306,6 @@ def test_the_usual_answers_are_what_the_two_runs_say() -> None:
     assert labels[same[0]] == "5" != labels[same[1]]
 
 
-def test_the_rank_agreement_is_silent_where_it_would_mean_nothing() -> None:
-    values = [0.1 * step for step in range(12)]
-    table = pd.DataFrame({"attributed": values, "restored": [value**3 for value in values]})
-    found = agreement(table)
-    assert found is not None
-    assert (found.rho, found.n) == (pytest.approx(1.0), 11)  # the one that does nothing is not counted
-    turned = agreement(table.assign(restored=-table["restored"]))
-    assert turned is not None
-    assert turned.rho == pytest.approx(-1.0)
-    assert agreement(table.head(9)) is None
-    assert agreement(table * 1e-5) is None
-    assert agreement(table.assign(attributed=0.5)) is None
-    assert agreement(table.drop(columns="restored")) is None
-
-
 @pytest.mark.parametrize(
     "name",
     ["addition", "brackets", "characters", "induction", "modular", "parity", "reverse", "reverse-seq2seq", "sort"],
@@ -275,27 +332,40 @@ def test_the_picture_shows_the_table_and_frames_the_chosen_cell() -> None:
     a, b = (read("checkpoints/reverse-seq2seq", text) for text in ("3 7 12 5", "3 7 13 5"))
     for part in PARTS:
         table = patching_map(a, b, part=part, exact=True)
-        for exact, column in ((True, "restored"), (False, "attributed")):
-            spec = viz.patching_map(a, b, part=part, exact=exact, chosen=2).to_dict()
+        for exact, show in ((True, None), (False, None), (True, "estimated"), ([0, 2], None)):
+            spec = viz.patching_map(a, b, part=part, exact=exact, show=show, chosen=2).to_dict()
             shown = next(iter(spec["datasets"].values()))
-            assert [row["value"] for row in shown] == pytest.approx(table[column].tolist(), abs=1e-5)
+            values = [row["value"] for row in shown]
+            if isinstance(exact, list):
+                assert [at for at, value in enumerate(values) if value is not None] == exact
+                values, column = [values[at] for at in exact], table["measured"][exact]
+            else:
+                column = table[show or ("measured" if exact else "estimated")]
+            assert values == pytest.approx(column.tolist(), abs=1e-5)
             assert len({(row["where"], row["column"]) for row in shown}) == len(shown)  # no two in one cell
             assert "cell == 2" in str(spec).replace("datum.", "").replace("===", "==")
 
 
 @pytest.mark.xdist_group("transformers")
-def test_the_quick_map_of_a_real_model_ranks_its_heads_as_the_exact_one() -> None:
+def test_the_estimates_of_a_real_model_rank_its_parts_as_measurements_do() -> None:
+    """Who is given a drink: SmolLM2's embedding of the second “John”. The gradient of one run gives it 0.04 of 1."""
     subject = subject_of(real_model("SmolLM2-135M-Instruct"))
-    a, b = (read(subject, f"The capital of {country} is") for country in ("France", "Germany"))
-    pair = MinimalPair.of(a, b)
-    every = cells(pair, "head")
-    assert len(every) == 270
-    some = [cell for cell in every if cell.said["layer"] % 3 == 2]
-    found = agreement(pd.DataFrame({"attributed": attributed(pair, some), "restored": (exact := restored(pair, some))}))
-    assert found is not None
-    assert found.rho > 0.9
-    assert max(exact) > 0.5
-    assert {"·Paris", "·Berlin"} == {a.subject.labels[token] for token in pair.answers}
+    one, other = (
+        read(subject, f"When Mary and John went to the store, {name} gave a drink to") for name in ("John", "Mary")
+    )
+    pair = MinimalPair.of(one, other)
+    assert [subject.labels[token] for token in pair.answers] == ["·Mary", "·John"]
+    stream, heads = cells(pair, "stream"), cells(pair, "head")
+    assert len(heads) == 270
+    [changed] = differing(pair.reading, pair.source)
+    guesses = estimated(pair, stream)
+    cause = next(at for at, cell in enumerate(stream) if (cell.said["layer"], cell.said["position"]) == (0, changed))
+    assert guesses[cause] == pytest.approx(1.15, abs=0.1)
+    for of, every, least in ((stream, 9, 0.85), (heads, 9, 0.6)):
+        some = [cell for cell in of if cell.said["layer"] % every == 6]
+        found = agreement(pd.DataFrame({"estimated": estimated(pair, some), "measured": measured(pair, some)}))
+        assert found is not None
+        assert found.rho > least
 
 
 def test_a_reading_that_kept_only_its_logits_is_enough() -> None:

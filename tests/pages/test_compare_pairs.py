@@ -60,7 +60,8 @@ def test_the_link_restores_all_that_was_chosen(open_page: Open) -> None:
     assert "logit(12) − logit(5)" in said(app)
     assert "**layer 1 · head 4**: estimated" in said(app)
     assert "A cell is one head, at all positions." in said(app)
-    assert "Estimated for all at once" in said(app)
+    assert "Estimated for all cells" in said(app)
+    assert "All 16 cells are measured." in said(app)  # whichever of the two is drawn
 
 
 def test_what_was_chosen_for_one_pair_is_not_kept_for_another(open_page: Open) -> None:
@@ -133,24 +134,34 @@ def test_a_model_without_neurons_says_so(open_page: Open) -> None:
     assert "has no neurons that could be patched" in said(app)
 
 
-def test_a_long_exact_map_tells_how_far_it_is_and_can_be_stopped(
-    open_page: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_measuring_shows_how_far_it_is_and_can_be_stopped(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pages.compare.pair_map.AT_ONCE", 0.0)
     monkeypatch.setattr("pages.compare.pair_map.BUDGET", 0.0)  # a few cells per run of the page
     link = {**LINK, "input": "7 7 7 9", "other": "7 7 8 9"}  # none that another test has measured
     app = open_page(PAGE, **link)
     assert not app.exception
     assert app.button(key="pair_exact_cancel")
-    assert "Estimated for all at once" in said(app)  # meanwhile
+    assert "cells are not measured**; for them there is only an estimate" in said(app)
     app.button(key="pair_exact_cancel").click().run()
-    assert "Stopped after" in said(app)
+    assert "cells measured. The other " in said(app)
     app.button(key="pair_exact_on").click().run()
     for _ in range(20):
         if not any(button.key == "pair_exact_cancel" for button in app.button):
             break
         app.run()
-    assert "Measured, a run for each cell." in said(app)
+    assert "All 20 cells are measured." in said(app)
+
+
+def test_what_would_take_long_waits_to_be_asked_for(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pages.compare.pair_map.AT_ONCE", 0.0)
+    monkeypatch.setattr("pages.shared.estimates.LONG", 0.0)
+    app = open_page(PAGE, **{**LINK, "input": "7 7 7 9", "other": "7 7 6 9"})
+    assert not app.exception
+    assert app.button(key="pair_exact_on")
+    assert "cells measured. The other " in said(app)
+    drawn = app.get("vega_lite_chart")
+    assert drawn
+    assert "Too few are measured to say how good the estimates are." in said(app)
 
 
 def test_what_is_changed_elsewhere_is_said_to_be_left_out(open_page: Open) -> None:
@@ -173,25 +184,16 @@ def test_a_part_is_named_only_where_it_stands_apart() -> None:
     pair = MinimalPair.of(*(read("checkpoints/induction", text) for text in ("3 7 12 5", "3 7 13 5")))
     heads = patching_map(pair.reading, pair.source, part="head", exact=True)
     assert notes(pair, heads, "head").startswith("**layer 2 · head 1** alone carries +1.0")
-    alike = heads.assign(restored=[0.5, -0.45])
+    alike = heads.assign(measured=[0.5, -0.45])
     assert notes(pair, alike, "head").startswith("No head stands apart: layer 1 · head 1 carries +0.50")
     assert (
-        notes(pair, heads.assign(restored=[0.01, 0.09]), "head") == "No head alone carries a tenth of the difference."
+        notes(pair, heads.assign(measured=[0.01, 0.09]), "head") == "No head alone carries a tenth of the difference."
     )
     assert "layer 2 · head 1 −0.45" in notes(pair, alike, "head")
-    quick = notes(pair, heads.drop(columns="restored"), "head")
-    assert quick.startswith("By the quick estimate, ")
-
-
-def test_a_rank_agreement_is_not_rounded_up_to_perfect() -> None:
-    pair = MinimalPair.of(*(read("checkpoints/reverse", text) for text in (SIX, "3 7 12 10 4 11")))
-    heads = patching_map(pair.reading, pair.source, part="head", exact=True)
-    ranks = [float(rank) for rank in range(1, len(heads) + 1)]
-    same = heads.assign(attributed=ranks, restored=ranks)
-    assert "**+1.00**" in notes(pair, same, "head")
-    ranks[:2] = ranks[1::-1]
-    assert "**+0.99**" in notes(pair, same.assign(restored=ranks), "head")
-    assert "Spearman" not in notes(pair, same.head(9), "head")
+    some = notes(pair, pd.concat([heads, heads]).assign(measured=[0.5, 0.1, None, None]), "head")
+    assert some.startswith("**layer 1 · head 1** alone carries +0.50 of the difference, 5.0 times as much as the next")
+    assert some.endswith(" of the 2 that are measured.")
+    assert notes(pair, heads.assign(measured=[None, 0.5]), "head") == ""
 
 
 def test_the_handing_over_is_told_where_it_was_measured_and_is_one_stretch() -> None:
@@ -202,10 +204,15 @@ def test_the_handing_over_is_told_where_it_was_measured_and_is_one_stretch() -> 
         "At position 3, where they differ, the stream carries half of the difference or more up to **layer "
     )
     assert "at position 2, which says it, from **layer " in told
-    assert "At position" not in notes(pair, stream.drop(columns="restored"), "stream")
+    missing = stream["measured"].where((stream["position"] != 2) | (stream["layer"] != 1))
+    assert missing.isna().sum() == 1
+    assert "At position" not in notes(pair, stream.assign(measured=missing), "stream")
+    elsewhere = stream["measured"].where(stream["position"].isin([2, 3]))
+    assert elsewhere.isna().any()
+    assert notes(pair, stream.assign(measured=elsewhere), "stream") == told
     holes = stream.assign(
-        restored=[
-            0.0 if layer == 1 else share for layer, share in zip(stream["layer"], stream["restored"], strict=True)
+        measured=[
+            0.0 if layer == 1 else share for layer, share in zip(stream["layer"], stream["measured"], strict=True)
         ]
     )
     assert "At position 3" not in notes(pair, holes, "stream")

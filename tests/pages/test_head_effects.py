@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
+from pages.attention.head_scores import _ranked
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import Open
 
@@ -36,8 +38,10 @@ def test_what_takes_long_stops_after_a_moment_and_goes_on_when_asked(
     open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pages.attention.head_effects.AT_ONCE", 0.0)
+    monkeypatch.setattr("pages.shared.estimates.LONG", 0.0)
     app = open_page(PAGE, **LINK, without="loss")
-    assert any("heads are measured, the strongest estimates first" in element.value for element in app.markdown)
+    assert any("heads measured. The other " in element.value for element in app.markdown)
+    assert any("heads are not measured**; for them there is only an estimate" in one.value for one in app.markdown)
     table = app.dataframe[0].value
     assert table["measured"].isna().any()
     enlarged = app.query_params["head"]
@@ -48,6 +52,23 @@ def test_what_takes_long_stops_after_a_moment_and_goes_on_when_asked(
     for _ in range(20):
         app.run()
     assert app.dataframe[0].value["measured"].notna().all()
+
+
+def test_what_is_quick_is_measured_without_asking(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pages.attention.head_effects.AT_ONCE", 0.0)
+    app = open_page(PAGE, **LINK, without="loss")
+    for _ in range(20):
+        app.run()
+    assert not app.dataframe[0].value["measured"].isna().tolist().count(True)
+    assert any("All 16 heads are measured." in element.value for element in app.markdown)
+
+
+def test_the_measured_heads_come_first_and_no_estimate_among_them() -> None:
+    scores = pd.DataFrame({"layer": ["a"] * 4, "head": range(4), "previous": 0.0})
+    effects = pd.DataFrame(
+        {"layer": ["a"] * 4, "head": range(4), "estimated": [9.0, 0.1, -5.0, 0.0], "measured": [None, 0.2, None, -0.3]}
+    )
+    assert _ranked(scores, effects)["head"].tolist() == [3, 1, 0, 2]
 
 
 def test_the_code_draws_what_is_shown(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:

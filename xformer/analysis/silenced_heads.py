@@ -1,7 +1,7 @@
 """Which heads an input needs: what silencing each does to the loss, or to how far one token is ahead of another.
 
-    measured     m(z_h = 0) − m            one run a head: exact
-    estimated    −z_h · ∂m/∂z_h            all heads by one backward pass: the first step of the same
+    measured     m(z_h = 0) − m            one run for each head
+    estimated    −z_h · ∂m/∂z_h            all heads from one backward pass: the first step of the same
                                            (attribution patching, Syed et al. 2023, arXiv:2310.10348)
 
 Without a position the measure is the loss where an answer is known; else the lead of the likeliest token over the next.
@@ -39,9 +39,19 @@ class SilencedHeads:
     measured: dict[Head, float] = field(default_factory=dict)
 
     @property
+    def done(self) -> int:
+        """The number of heads that are measured."""
+        return len(self.measured)
+
+    @property
+    def to_do(self) -> int:
+        """The number of heads in all."""
+        return len(self.estimated)
+
+    @property
     def is_final(self) -> bool:
         """Whether all are measured."""
-        return len(self.measured) == len(self.estimated)
+        return self.done == self.to_do
 
     def silence(self, *heads: Head) -> None:
         """Measure heads of one layer in one run, each silenced for itself. Raises `EditError` where there is no such head."""
@@ -56,7 +66,8 @@ class SilencedHeads:
             self.measured[head] = float(self.measure(logits[None])) - self.before
 
     def silence_all(self) -> Iterator[SilencedHeads]:
-        """Measure all that are not, the layers with what seems to matter most first; after each run it yields itself."""
+        """Measure all that are not, the layers with the largest estimates first; it yields itself before and after each run."""
+        yield self
         for layer, _ in sorted(self.estimated, key=lambda head: -abs(self.estimated[head])):
             left = [head for head in self.estimated if head[0] == layer and head not in self.measured]
             for begin in range(0, len(left), self.at_once):
@@ -115,9 +126,20 @@ def head_effects(
     against: int | None = None,
     exact: bool | Sequence[Head] = True,
 ) -> pd.DataFrame:
-    """One row a head: layer, head (from 0), estimated, measured: how much the measure grows without the head.
+    """How much the measure grows without each head.
 
-    `exact` lists the heads (layer, head) to be measured by a run each; True: all, False: none, and their `measured` is missing.
+    Args:
+        reading: The run.
+        position: The output at which a lead is measured; without one the measure is the loss where an answer is known.
+        token: The token whose logit is measured; without one the likeliest.
+        against: The token it is compared with.
+        exact: The heads (layer, head) to measure by a run each; True: all, False: none.
+
+    Returns:
+        A row for each head: layer, head (from 0), estimated, and measured, NaN where it is not.
+
+    Raises:
+        UnavailableError: If the run holds no heads, or the backward pass takes too much memory.
     """
     found = silenced_heads(reading, position=position, token=token, against=against)
     if exact is True:
@@ -126,8 +148,3 @@ def head_effects(
     for head in () if isinstance(exact, bool) else exact:
         found.silence(head)
     return found.frame()
-
-
-def agreement(frame: pd.DataFrame) -> float:
-    """Spearman's rank correlation of estimates with measurements, over the heads that were measured; NaN for fewer than 3."""
-    return float(frame.filter(["estimated", "measured"]).corr("spearman", min_periods=3).to_numpy()[0, 1])

@@ -6,6 +6,7 @@ viz.patching_map(reading, source, part="head")
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import altair as alt
 import numpy as np
@@ -34,25 +35,39 @@ def patching_map(
     part: Part = "stream",
     answers: Sequence[Token] | None = None,
     position: int | None = None,
-    exact: bool = False,
+    exact: bool | Sequence[int] = False,
     groups: int = GROUPS,
+    show: Literal["measured", "estimated"] | None = None,
     chosen: int | None = None,
     table: pd.DataFrame | None = None,
     dark: bool = False,
 ) -> alt.LayerChart | alt.FacetChart:
-    """`analysis.patching_map` as a map: restored with `exact`, else attributed; blue is towards the other run.
+    """Draw `analysis.patching_map`: blue is towards the other run; a cell that is not measured is grey.
 
-    Rows are layers from the embedding down, columns positions, heads or groups of neurons. The cell number `chosen` (the row of
-    the table) has a frame; `table` is that of `analysis.patching_map` where it has been made already.
+    Rows are layers from the embedding down, columns positions, heads or groups of neurons.
+
+    Args:
+        reading: The run that is patched.
+        source: The run of the other input.
+        part: What a cell is; see `analysis.patching_map`, as for `answers`, `position`, `exact` and `groups`.
+        answers: The two tokens that are compared.
+        position: The output at which they are.
+        exact: Whether the cells are measured, or the numbers of those that are.
+        groups: The number of groups of neurons in a layer.
+        show: Which of the two values is drawn; without it the measured ones where there are some.
+        chosen: The number of the cell (its row in the table) that has a frame.
+        table: That of `analysis.patching_map` where it has been made already.
+        dark: Whether it stands on a dark page.
     """
     if table is None:
         table = patching_map_table(
             reading, source, part=part, answers=answers, position=position, exact=exact, groups=groups
         )
-    values = table["restored" if exact else "attributed"].to_numpy(dtype=float)
+    kind = show or ("estimated" if exact is False else "measured")
+    values = table[kind].to_numpy(dtype=float)
     limit = max(FAINT, theme.signed_limit(values))
     stops = theme.diverging(dark)
-    places = np.clip((values / limit + 1) / 2, 0, 1) * (len(stops) - 1)
+    places = np.clip((np.nan_to_num(values) / limit + 1) / 2, 0, 1) * (len(stops) - 1)
     data = table.assign(
         cell=range(len(table)),
         column=_columns(table, part, is_pair=reading.is_pair),
@@ -68,23 +83,24 @@ def patching_map(
     x = alt.X("column:N", sort=columns, title=title, axis=axis)
     beside = alt.Axis(labelLimit=240, labelOverlap=False, labelFlush=False)
     y = alt.Y("where:N", sort=rows, title=None, axis=beside)
-    kinds = {"attributed": "attributed (quick)"} | ({"restored": "restored (exact)"} if "restored" in table else {})
+    kinds = [name for name in ("measured", "estimated") if name in table]
     hover = [
         alt.Tooltip("where:N", title="layer"),
         alt.Tooltip("column:N", title=title),
-        *(alt.Tooltip(f"{name}:Q", title=words, format="+.6f") for name, words in kinds.items()),
+        *(alt.Tooltip(f"{name}:Q", format="+.6f") for name in kinds),
     ]
     colour = alt.Color(
         "value:Q",
         scale=alt.Scale(**theme.vega_scale(stops, -limit, limit)),
-        legend=alt.Legend(title="share", format="+.2f", gradientLength=160),
+        legend=alt.Legend(title=["share", kind], format="+.2f", gradientLength=160),
     )
+    shade = alt.condition("isValid(datum.value)", colour, alt.value(theme.pick(theme.MASKED, dark)))
     base = alt.Chart(data).encode(x, y)
     click = alt.selection_point(name="cell", fields=["cell"], on="click", clear=False)
     frame = base.transform_filter(alt.datum.cell == (-1 if chosen is None else chosen))
     layers: list[alt.Chart] = [
         base.mark_rect(stroke=theme.pick(theme.BACKGROUND, dark), strokeWidth=1, cursor="pointer")
-        .encode(colour, tooltip=hover)
+        .encode(color=shade, tooltip=hover)
         .add_params(click),
         frame.mark_rect(filled=False, stroke=theme.pick(theme.TEXT, dark), strokeWidth=2.5),
     ]

@@ -1,4 +1,4 @@
-"""Draw what silencing each head does beside what the head looks like: one that looks like what is needed need not be needed."""
+"""Draw what silencing each head does against what the head looks at: a head with a high score need not be needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from xformer.viz.labels import label_layers, place_labels
 from xformer.viz.layering import layered
 
 NAMED = 5
-"""So many of the heads that matter most have their names beside them, and so many that look most like what is asked."""
+"""This many of the heads with the largest effects have their names beside them, and of those with the highest scores."""
 WIDTH, HEIGHT, FONT = 560, 320, 11
 """What the names are laid out for."""
 
@@ -38,9 +38,10 @@ def head_effects(
     table: pd.DataFrame | None = None,
     dark: bool = False,
 ) -> Drawing:
-    """`analysis.head_effects` over a score of `analysis.head_scores`; what is only estimated is hollow.
+    """Draw `analysis.head_effects` over a score of `analysis.head_scores`.
 
-    `table` is that of `analysis.head_effects` where it has been made already.
+    Filled points are measured; hollow ones are not, and stand at their estimate. Names stand beside measured heads only, unless
+    none is measured. `table` is that of `analysis.head_effects` where it has been made already.
     """
     scores = head_scores(reading, look=look, without_first=without_first)
     if score not in scores or score in ("layer", "head"):
@@ -58,8 +59,9 @@ def head_effects(
         effect=frame["measured"].fillna(frame["estimated"]),
         known=["estimated" if missing else "measured" for missing in frame["measured"].isna()],
     )
-    strong = frame.sort_values("effect", key=lambda effect: -effect.abs(), kind="stable").head(NAMED)
-    alike = frame.sort_values("score", ascending=False, kind="stable").head(NAMED)
+    known = frame if bool(frame["measured"].isna().all()) else frame.dropna(subset="measured")
+    strong = known.sort_values("effect", key=lambda effect: -effect.abs(), kind="stable").head(NAMED)
+    alike = known.sort_values("score", ascending=False, kind="stable").head(NAMED)
     named = pd.concat([strong, alike]).drop_duplicates("name")
     points = named[["score", "effect"]].to_numpy(dtype=float)
     named = named.assign(side=place_labels(points, named["name"].tolist(), width=WIDTH, height=HEIGHT, size=FONT))

@@ -1,0 +1,86 @@
+"""What is measured without asking, and what a screen says of the parts that are only estimated."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+import pytest
+
+from pages.shared.background_job import Job
+from pages.shared.estimates import begin, how_far_to_trust, seconds_left
+
+
+@dataclass
+class Report:
+    done: int
+    to_do: int = 10
+
+    @property
+    def is_final(self) -> bool:
+        return self.done == self.to_do
+
+
+def work(seconds: float, preparation: float = 0.0) -> Iterator[Report]:
+    time.sleep(preparation)
+    for done in range(11):
+        yield Report(done)
+        time.sleep(seconds)
+
+
+def test_what_is_quick_goes_on_and_what_is_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pages.shared.estimates.LONG", 0.5)
+    quick: Job[Report] = Job(work(0.01, preparation=0.2), "")
+    begin(quick, 0.0)
+    assert quick.is_running
+    assert quick.latest == Report(1)
+    long: Job[Report] = Job(work(0.1), "")
+    begin(long, 0.0)
+    assert long.cancelled
+    assert long.latest == Report(1)
+    assert seconds_left(long) == pytest.approx(0.9, rel=0.3)
+    whole: Job[Report] = Job(work(0.0), "")
+    begin(whole, 5.0)
+    assert whole.latest == Report(10)
+    assert not whole.is_running
+
+
+def said(estimated: Sequence[float], measured: Sequence[float | None]) -> str:
+    table = pd.DataFrame({"estimated": estimated, "measured": measured}).astype({"measured": float})
+    return how_far_to_trust(table, "heads")
+
+
+VALUES = [0.1 * step for step in range(1, 21)]
+
+
+def test_it_is_said_what_is_not_measured() -> None:
+    assert said(VALUES, VALUES).startswith("All 20 heads are measured.")
+    assert said(VALUES, [None, *VALUES[1:]]).startswith("**1 of 20 heads are not measured**; for them")
+    assert "Too few are measured" in said(VALUES, [*[None] * 15, *VALUES[15:]])
+    assert said(VALUES[:5], VALUES[:5]) == "All 5 heads are measured."
+
+
+def test_estimates_are_distrusted_where_they_are_no_better_than_chance_or_miss_the_largest() -> None:
+    good = said(VALUES, VALUES)
+    assert "**+1.00**" in good
+    assert "6 of the 6 largest effects are among the 6 largest estimates." in good
+    assert "Do not" not in good
+    turned = said(VALUES, VALUES[::-1])
+    assert "Do not rely on the estimates here: they are no better than a random order." in turned
+    assert "**−1.00**" in turned
+
+
+def test_a_good_order_that_misses_the_largest_is_said_to() -> None:
+    values = [0.01 * step for step in range(1, 61)]
+    missed = said([*[0.0] * 4, *values[4:]], [9.0, 8.0, 7.0, 6.0, *values[4:]])
+    assert "Do not choose heads by the estimates here: they miss most of the largest effects." in missed
+    assert "2 of the 6 largest effects are among the 6 largest estimates" in missed
+    half = said([*[0.0] * 3, *values[3:]], [9.0, 8.0, 7.0, *values[3:]])
+    assert "Do not" not in half
+
+
+def test_a_rank_correlation_is_not_rounded_up_to_perfect() -> None:
+    swapped = [VALUES[1], VALUES[0], *VALUES[2:]]
+    assert "**+0.99**" in said(VALUES, swapped)

@@ -1,0 +1,58 @@
+"""How well the estimates of what many parts of a model do agree with what was measured."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pandas as pd
+
+NOTHING = 1e-3
+"""A part that moves the measure by less than this does nothing."""
+FEWEST = 10
+"""No agreement is computed over fewer parts than this."""
+TOP = 6
+"""The agreement counts how many of the parts with the largest effects are found: up to this many."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How well the estimates rank the parts that were measured."""
+
+    rho: float
+    """Spearman's rank correlation."""
+    n: int
+    """The number of measured parts that do anything, by estimate or measurement."""
+    top: int
+    """The size of the two sets that are compared: the largest measured effects and the largest estimates."""
+    found: int
+    """The number of parts in both sets; effects that differ by less than `NOTHING` count as equal."""
+
+    @property
+    def is_near_chance(self) -> bool:
+        """Whether a random order would reach this correlation in one of forty trials (ρ √(n − 1) < 2)."""
+        return self.rho * math.sqrt(self.n - 1) < 2
+
+    @property
+    def is_poor(self) -> bool:
+        """Whether the estimates must not be used to choose parts: near chance, or most of the largest effects are missed."""
+        return self.is_near_chance or 2 * self.found < self.top
+
+
+def agreement(table: pd.DataFrame) -> Agreement | None:
+    """Compare the columns estimated and measured over the rows that are measured.
+
+    Returns:
+        None where fewer than `FEWEST` measured parts do anything, or all of them are estimated or measured alike.
+    """
+    two = table.filter(["estimated", "measured"]).dropna()
+    two = two.loc[(two.abs() >= NOTHING).any(axis=1)].reset_index(drop=True)
+    if len(two.columns) < 2 or len(two) < FEWEST:
+        return None
+    rho = float(two.corr("spearman").to_numpy()[0, 1])
+    if math.isnan(rho):
+        return None
+    top, sizes = min(TOP, len(two) // 3), two.abs()
+    smallest = sizes["measured"].nlargest(top).iloc[-1] - NOTHING
+    chosen = sizes["estimated"].nlargest(top).index
+    return Agreement(rho, len(two), top, int((sizes["measured"][chosen] >= smallest).sum()))
