@@ -13,7 +13,7 @@ import re
 WORDS = {
     "logit": "the score a model gives to a token before the scores are made into probabilities; higher is likelier",
     "softmax": "makes scores into positive shares that sum to 1: e to the power of each, divided by the sum",
-    "nats": "natural logarithms of probabilities: a loss of 0 is certain and 0.69 a coin; an advantage of 1 is odds of 2.72 to 1",
+    "nats": "logarithms of probabilities: a loss of 0 is certain and 0.69 a coin; an advantage of 1 is odds of 2.7 to 1",
     "bits": "how many yes-or-no answers are missing; one bit is 0.69 nats",
     "KL": "Kullback–Leibler divergence: how far one set of probabilities is from another, in nats; 0 where they are equal",
     "TV": "total variation: half the sum of the differences of two sets of probabilities; 0 is equal, 1 has nothing in common",
