@@ -1,27 +1,29 @@
 """Which families of the Transformers library can be read and changed: a tiny model of each, held against the stock model.
 
-    make families        writes docs/families.md; some ten minutes on two cores
+    make families        writes docs/families.md; some twenty minutes on two cores
 
 Every model type that Transformers has a head for is made with small sizes and arbitrary weights. It counts as read where a
-recorded run gives the stock model's logits, and as changed where silencing every head of the first attention moves them.
+recorded run gives the stock model's logits, and as changed where setting every head of the first attention to zero moves them.
+Of each type the classes that are no causal language models are tried too: a class opens where it is read as what it is.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import multiprocessing
 import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-SECONDS = 60
+SECONDS = 120
 """The longest that one family may take."""
 MANY_LAYERS = 8
 MOST_PARAMETERS = 30_000_000
@@ -41,6 +43,15 @@ SMALL: dict[str, Any] = {
     "v_head_dim": 12, "type_vocab_size": 2, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
 }  # fmt: skip
 
+CLASSES = {
+    "": "vectors", "ForMaskedLM": "masked_token", "ForSequenceClassification": "sequence_class",
+    "ForTokenClassification": "token_class", "ForQuestionAnswering": "answer_span",
+    "ForNextSentencePrediction": "next_sentence", "ForImageClassification": "image_class",
+    "ForAudioClassification": "audio_class", "ForCTC": "ctc", "ForSeq2SeqLM": "pair_next_token",
+    "ForSpeechSeq2Seq": "pair_next_token",
+}  # fmt: skip
+"""What a class that is no causal language model puts out, by the end of its `AutoModel`'s name."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -57,6 +68,8 @@ class Outcome:
     why: str = ""
     ran: bool = False
     """Whether the stock model ran at these sizes at all."""
+    classes: dict[str, str] = field(default_factory=dict)
+    """Each class of `CLASSES` that the family has and that ran: "" where it opens as what it is, else why it does not."""
 
 
 def model_types() -> list[str]:
@@ -92,56 +105,104 @@ def model_of(config: Any) -> Any:
     for head in (*heads, ""):
         auto = getattr(library, f"AutoModel{head}")
         if type(config) in auto._model_mapping:
-            with torch.device("meta"):
-                size = sum(weight.numel() for weight in auto.from_config(config).parameters())
-            if size > MOST_PARAMETERS:
-                raise ValueError(f"has {size:,} parameters at these sizes")
-            torch.manual_seed(0)
-            config._attn_implementation = "eager"
-            return auto.from_config(config).eval()
+            return made(auto, config)
     raise ValueError("has no model class that is looked for")
+
+
+def made(auto: Any, config: Any) -> Any:
+    """The model of a configuration by one of the `AutoModel` classes, with arbitrary weights."""
+    with torch.device("meta"):
+        size = sum(weight.numel() for weight in auto.from_config(copy.deepcopy(config)).parameters())
+    if size > MOST_PARAMETERS:
+        raise ValueError(f"has {size:,} parameters at these sizes")
+    torch.manual_seed(0)
+    model = auto.from_config(copy.deepcopy(config), attn_implementation="eager").eval()
+    for weight in model.parameters():
+        if weight.dim() > 1:
+            weight.data.normal_(0, 0.1)
+    return model
+
+
+def inputs_of(model: Any) -> dict[str, Any]:
+    """Something that the stock model reads. Raises whatever it makes of sizes that are not its own."""
+    from xformer.subjects.foreign.huggingface_opening import example_inputs
+
+    inputs = example_inputs(model, 0)
+    with torch.no_grad():
+        returned = model(**inputs).to_tuple()
+    if not all(bool(torch.isfinite(value).all()) for value in returned if isinstance(value, torch.Tensor)):
+        raise ValueError("gives no numbers")
+    return inputs
 
 
 def outcome_of(family: str) -> Outcome:
     """Of two layers, or of as many as it takes for one of them to be attention, where most are something else."""
+    from transformers import CONFIG_MAPPING
+
     few = _outcome(family, 2)
     many = few if few.rung or not few.ran else _outcome(family, MANY_LAYERS)
-    return many if many.rung else few
+    found, n_layers = (many, MANY_LAYERS) if many.rung and not few.rung else (few, 2)
+    return replace(found, classes=classes_of(tiny(CONFIG_MAPPING[family], n_layers))) if found.ran else found
+
+
+def classes_of(config: Any) -> dict[str, str]:
+    """Which classes of a family open as what they are; see `Outcome.classes`."""
+    import transformers as library
+
+    import xformer
+
+    found: dict[str, str] = {}
+    for head, kind in CLASSES.items():
+        auto = getattr(library, f"AutoModel{head}")
+        is_twice = head == "ForMaskedLM" and config.is_encoder_decoder  # such a class is one of "ForSeq2SeqLM" as well
+        if is_twice or type(config) not in auto._model_mapping:
+            continue
+        try:
+            model = made(auto, config)
+            inputs = inputs_of(model)
+        except Exception:  # does not run at these sizes
+            continue
+        try:
+            subject: Any = xformer.read(model, inputs).subject
+            found[kind] = "" if subject.output == kind else f"opened as {subject.output}"
+        except Exception as error:
+            found[kind] = first_line(error)
+    return found
+
+
+def first_line(error: Exception) -> str:
+    return str(error).split("\n")[0][:240] or type(error).__name__
 
 
 def _outcome(family: str, n_layers: int) -> Outcome:
     """Make, open, compare and change a tiny model of a family."""
     from transformers import CONFIG_MAPPING
 
+    import xformer
     from xformer import edits
     from xformer.errors import EditError
-    from xformer.subjects.foreign.huggingface_opening import call, example_inputs, logits_of, open_transformers
 
     try:
         model = model_of(tiny(CONFIG_MAPPING[family], n_layers))
-        for weight in model.parameters():
-            if weight.dim() > 1:
-                weight.data.normal_(0, 0.1)
-        inputs = example_inputs(model, 0)
-        with torch.no_grad():
-            if not bool(torch.isfinite(logits_of(call(model, inputs))).all()):
-                raise ValueError("gives no numbers")
+        inputs = inputs_of(model)
     except Exception as error:  # whatever a family makes of sizes that are not its own
         return Outcome(family, why=f"{type(error).__name__}: {error}".split("\n")[0][:160])
     name = type(model).__name__
     try:
-        opened, verification = open_transformers(model)
-        plain = opened.run(inputs, keep=("logits",))["logits"]
-        n_heads = opened.run(inputs)[f"{opened.layout.paths[0]}.pattern"].shape[1]
+        reading = xformer.read(model, inputs)
+        subject: Any = reading.subject
+        layout, verification = subject.opened.layout, subject.verification
+        path = reading.attention[0].path
+        silenced = [edits.ablate_head(path, head) for head in range(subject.shape.heads[path])]
     except Exception as error:
-        return Outcome(family, name, why=f"{error}".split("\n")[0][:240], ran=True)
-    silenced = [edits.ablate_head(opened.layout.paths[0], head) for head in range(n_heads)]
-    changed = plain
+        return Outcome(family, name, why=first_line(error), ran=True)
+    shown = "output" if subject.output == "vectors" else "logits"
+    plain = changed = reading[shown]
     with suppress(EditError):  # where what a head says cannot be reached
-        changed = opened.run(inputs, edits=silenced, keep=("logits",))["logits"]
+        changed = xformer.read(model, inputs, edits=silenced)[shown]
     moved = float((plain - changed).abs().max()) > 1e-6 * float(plain.abs().max())
-    layers = {(site.stack, site.layer) for site in opened.layout.attention}
-    has_stream = len(opened.layout.norms) == len(layers)
+    layers = {(site.stack, site.layer) for site in layout.attention}
+    has_stream = len(layout.norms) == len(layers)
     return Outcome(family, name, verification.rung, verification.difference, moved, has_stream, ran=True)
 
 
@@ -178,31 +239,40 @@ def document(found: list[Outcome], version: str) -> str:
     read = rungs.total() - rungs[0]
     changed = sum(one.is_changed for one in ran)
     stream = sum(one.has_stream for one in ran)
+    classes = [reason for one in ran for reason in one.classes.values()]
     lines = [
         "# Families of models that can be read",
         "",
         f"Written by `make families` with transformers {version}: a tiny model of every model type, arbitrary weights, logits "
-        "against the stock model, and all heads of the first attention silenced.",
+        "against the stock model, and all heads of the first attention set to zero.",
         "",
         f"Of {len(found)} model types {len(ran)} ran at these sizes. **{read} of them are read** with the stock model's "
         f"logits: {rungs[1]} at rung 1 (our attention in the place of theirs), {rungs[2]} at rung 2 (watched at the softmax), "
         f"{rungs[3]} at rung 3 (only looked at, as it is returned). "
-        f"Silencing moves the logits of {changed}; what attention and neurons add to the stream was found in {stream}.",
+        f"That moves the logits of {changed}; what attention and neurons add to the stream was found in {stream}. "
+        f"Of their {len(classes)} classes that are no causal language models, {classes.count('')} open as what they are.",
         "",
-        "| type | model | rung | off by | changed | stream |",
-        "|---|---|---|---|---|---|",
+        "| type | model | rung | off by | changed | stream | other classes |",
+        "|---|---|---|---|---|---|---|",
     ]
     for one in sorted(ran, key=lambda one: one.family):
         if one.rung:
             marks = ["yes" if value else "no" for value in (one.is_changed, one.has_stream)]
-            lines.append(f"| {one.family} | {one.model} | {one.rung} | {one.difference:.0e} | {' | '.join(marks)} |")
+            read_as = f"{one.rung} | {one.difference:.0e} | {' | '.join(marks)}"
         else:
-            lines.append(f"| {one.family} | {one.model} | – | | {one.why.replace('|', '/')} | |")
+            read_as = f"– | | {one.why.replace('|', '/')} | "
+        lines.append(f"| {one.family} | {one.model} | {read_as} | {named(one.classes)} |")
     lines += [
         "",
         f"Not tried, as they do not run at these sizes: {', '.join(sorted(o.family for o in found if not o.ran))}.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def named(classes: dict[str, str]) -> str:
+    """Classes that open, then those that do not."""
+    opened, others = ([kind for kind, reason in classes.items() if bool(reason) is failed] for failed in (False, True))
+    return ", ".join(opened) + ("; " if opened and others else "") + (f"not {', '.join(others)}" if others else "")
 
 
 def main() -> None:
@@ -219,7 +289,10 @@ def main() -> None:
     for one in outcomes(families):
         found.append(one)
         what = f"rung {one.rung}, off by {one.difference:.0e}" if one.rung else one.why
-        print(f"{len(found):4d}/{len(families)}  {one.family:28s} {what}", flush=True)
+        print(
+            f"{len(found):4d}/{len(families)}  {one.family:28s} {what}; {named(one.classes) or 'no other class'}",
+            flush=True,
+        )
     if asked.json:
         asked.json.write_text(json.dumps([asdict(one) for one in found], indent=1))
     elif not asked.families:
