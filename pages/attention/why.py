@@ -53,7 +53,7 @@ def why_panel(view: View, run: Reading, chosen: Selection, view_key: str) -> dic
     caption(
         f"The score {found.total:.4f} is the sum of all cells, less {abs(found.residue):.0e} of rounding. One nat more makes "
         "the weight of a key 2.7 times larger beside the others’. Contributions have both signs and cancel, so one can be "
-        "larger than the sum. They are arithmetic on this run with its norms frozen; the table below is measured."
+        "larger than the sum. They are arithmetic on this run with its norms frozen, no measurement."
     )
     _way_back(run, cell, found, trail, view_key)
     _check(found)
@@ -138,4 +138,4 @@ def _check(found: Explained) -> None:
         return
     st.markdown(f"**Measured** by removing {removal(found.removed)}:")
     st.dataframe(found.check, hide_index=True, width="content", key="why_check")
-    st.caption("A prediction changes." if found.is_moved else "No prediction changes.")
+    st.caption(f"Advantage, score and loss in nats. {'A' if found.is_moved else 'No'} prediction changes.")

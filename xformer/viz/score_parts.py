@@ -50,7 +50,7 @@ def why(
         alt.Tooltip("advantage:Q", title="adds to the advantage, nats", format=".4f"),
     ]
     bars = (
-        alt.Chart(ranked, title="Largest contributions")
+        alt.Chart(ranked, title="Largest contributions of pairs")
         .mark_bar()
         .encode(
             x=alt.X("advantage:Q", title="nats of advantage"),
