@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from tests.real_models import real_model
 from tests.subjects.families import FAMILIES
 from tests.subjects.test_language_models import tokenizer
 from xformer import edits
+from xformer.analysis.logit_attribution import attribution
 from xformer.analysis.score_parts import HeadInput, ScoreParts, score_parts, why
 from xformer.analysis.score_summary import (
     check,
@@ -312,6 +315,28 @@ def test_the_reason_of_a_failure_in_bfloat16_is_the_rounding(monkeypatch: pytest
     )
     with pytest.raises(UnavailableError, match="an edit of this run changed them"):
         why(changed, layer=1, head=0, query=4, key=2)
+
+
+@pytest.mark.xdist_group("transformers")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_sublayers_that_rounding_hides_are_no_sources(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block in which only the attention was found: in bfloat16 its output may be that of the feed-forward layer."""
+    reading = xformer.read(FAMILIES["Llama"].make().to(dtype), "the cat sat on the mat", tokenizer=tokenizer())
+    shape = reading.subject.shape
+    less = dataclasses.replace(shape, sites=tuple(site for site in shape.sites if site.path != "decoder.0.ffn"))
+    monkeypatch.setitem(vars(reading.subject), "shape", less)
+    assert reading.subject.shape.sites == less.sites
+    if dtype == torch.float32:
+        assert stream_parts(reading, "decoder", reading.attention[1]).writers[-1].name == "unattributed"
+        assert attribution(reading, position=3)["part"].iloc[-1] == "unattributed"
+        return
+    reason = re.escape(
+        "In layer 1 attention and feed-forward could not be told apart: what they add is rounded to bfloat16."
+    )
+    with pytest.raises(UnavailableError, match=reason):
+        why(reading, layer=1, head=0, query=4, key=2)
+    with pytest.raises(UnavailableError, match=reason):
+        attribution(reading, position=3)
 
 
 def made(

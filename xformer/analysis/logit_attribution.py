@@ -50,6 +50,23 @@ def tolerance(recorded: Tensor) -> float:
     return max(CLOSE, ROUNDINGS * torch.finfo(recorded.dtype).eps)
 
 
+def check_told_apart(recorded: Tensor, sites: Sequence[Site]) -> None:
+    """Raise `UnavailableError` where rounding may have hidden which sublayer of a block added what.
+
+    An external model's sublayers are found by what they add. In float16 and bfloat16 a block in which only one was found may
+    give the output of the feed-forward layer as that of the attention.
+    """
+    if torch.finfo(recorded.dtype).bits >= 32:
+        return
+    whole = {site.layer for site in sites if not site.is_attention}
+    if missing := sorted({site.layer for site in sites} - whole):
+        dtype = str(recorded.dtype).removeprefix("torch.")
+        raise UnavailableError(
+            f"In layer {missing[0] + 1} attention and feed-forward could not be told apart: what they add is rounded to {dtype}"
+            ". Read the model in float32."
+        )
+
+
 @torch.no_grad()
 def attribution(reading: Reading, *, position: int, token: int | None = None, lead: bool = False) -> pd.DataFrame:
     """What each part adds to the logit of a token at a position of the output stack, for the first input.
@@ -66,6 +83,7 @@ def attribution(reading: Reading, *, position: int, token: int | None = None, le
     """
     trace, weights, at = reading.trace, reading.subject.weights, f"{reading.output_stack}." if reading.is_pair else ""
     readout, steps = weights.unembedding(), stream_steps(reading)
+    check_told_apart(trace[steps[-1].after], [step.site for step in steps])
     token, rival = explained_pair(reading, position, token)
     _check_is_a_sum(trace, [*(end for step in steps for end in (step.before, step.after)), f"{at}final_norm", "logits"])
     x = trace[steps[-1].after][0, position].double()

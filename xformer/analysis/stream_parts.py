@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.analysis.logit_attribution import entering, projection_of, tolerance
+from xformer.analysis.logit_attribution import check_told_apart, entering, projection_of, tolerance
 from xformer.errors import UnavailableError
 from xformer.memory import BYTES_PER_FLOAT, free_bytes
 from xformer.names import layer_title
@@ -73,6 +73,9 @@ def stream_parts(reading: Reading, stack: str, until: Site | None = None) -> Str
     if not sites or f"{stack}.0.resid_pre" not in reading:
         raise UnavailableError(f"No residual stream was found in {reading.subject.name}.")
     before = sites[: sites.index(until)] if until in sites else sites
+    check_told_apart(
+        reading[f"{stack}.0.resid_pre"], [site for site in before if until is None or site.layer != until.layer]
+    )
     _check_room(reading, stack, before)
     writers, vectors = _beginning(reading, stack)
     for site in before:
