@@ -22,7 +22,7 @@ from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError
 from xformer.model_shape import ModelShape
 from xformer.subjects.bare import NumbersInput
-from xformer.subjects.foreign.attachment import left_as_found, memory_of
+from xformer.subjects.foreign.attachment import left_as_found, memory_of, noting_draws
 from xformer.subjects.foreign.captured_call import heads_read
 from xformer.subjects.foreign.opening import Inputs, OpenedModel, Verification, open_module
 from xformer.subjects.foreign.shape import shape_of
@@ -202,7 +202,7 @@ def _lengthened(inputs: Inputs, extra: dict[int, int]) -> Inputs:
 def _runs(module: nn.Module, inputs: Inputs) -> bool:
     """Whether a module can be called with these inputs."""
     try:
-        with left_as_found(module), torch.no_grad():
+        with left_as_found(module), torch.no_grad(), noting_draws(module):
             _call(module, inputs)
     except Exception:  # whatever a module makes of inputs that it cannot read
         return False

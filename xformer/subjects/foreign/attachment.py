@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from xformer.subjects.foreign.active_run import ActiveRun, active_run, running
 from xformer.subjects.foreign.attention_function import register
@@ -29,6 +30,8 @@ from xformer.subjects.foreign.taps import set_taps
 SEED = 0
 """A model that draws random numbers in eval mode (masked autoencoders do) draws the same ones in every read."""
 _LOCK = threading.RLock()
+_OWN = vars(nn.Module()).keys() - {"training"}
+"""What PyTorch itself keeps in a module: parameters, buffers, children, hooks."""
 
 
 @dataclass
@@ -38,32 +41,37 @@ class _Held:
     owner: Any
     n_holders: int = 0
     attributes: dict[str, Any] = field(default_factory=dict)
-    contents: dict[str, list[Any] | dict[Any, Any]] = field(default_factory=dict)
-    """Copies of the lists and dictionaries among the attributes: a forward pass may add to them."""
+    contents: list[tuple[Any, Any]] = field(default_factory=list)
+    """The lists, dictionaries and sets among the attributes, each with a copy: a forward pass may add to them."""
+    members: set[str] = field(default_factory=set)
+    """The names of a module's parameters, buffers and children."""
     buffers: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """Each buffer and a copy of it."""
 
     def save(self) -> None:
         self.attributes = _attributes_of(self.owner)
-        self.contents = {name: value.copy() for name, value in self.attributes.items() if type(value) in (list, dict)}
+        self.contents = list(_containers(list(self.attributes.values()), set()))
         if isinstance(self.owner, nn.Module):
+            self.members = _members_of(self.owner)
             self.buffers = {name: (one, one.clone()) for name, one in self.owner.named_buffers(recurse=False)}
 
     @torch.no_grad()
     def restore(self) -> None:
-        for name in _attributes_of(self.owner).keys() - self.attributes.keys():
-            delattr(self.owner, name)
+        if isinstance(self.owner, nn.Module):
+            for name in _members_of(self.owner) - self.members:
+                delattr(self.owner, name)
         now = vars(self.owner)
+        for name in _attributes_of(self.owner).keys() - self.attributes.keys():
+            del now[name]
         for name, value in self.attributes.items():
             if name not in now or now[name] is not value:
                 now[name] = value
-        for name, before in self.contents.items():
-            value = self.attributes[name]
-            if isinstance(value, list):
-                value[:] = before
+        for container, before in self.contents:
+            if isinstance(container, list):
+                container[:] = before
             else:
-                value.clear()
-                value.update(before)
+                container.clear()
+                container.update(before)
         for name, (buffer, copy) in self.buffers.items():
             if getattr(self.owner, name, None) is not buffer:
                 setattr(self.owner, name, buffer)
@@ -72,10 +80,25 @@ class _Held:
 
 
 def _attributes_of(owner: Any) -> dict[str, Any]:
-    """All of a configuration; of a module what is not kept by PyTorch itself (its parameters, children and hooks)."""
-    if not isinstance(owner, nn.Module):
-        return dict(vars(owner))
-    return {name: value for name, value in vars(owner).items() if not name.startswith("_")}
+    """All of a configuration; of a module what is not kept by PyTorch itself."""
+    is_module = isinstance(owner, nn.Module)
+    return {name: value for name, value in vars(owner).items() if not (is_module and name in _OWN)}
+
+
+def _members_of(module: nn.Module) -> set[str]:
+    named = (module.named_parameters(recurse=False), module.named_buffers(recurse=False), module.named_children())
+    return {name for members in named for name, _ in members}
+
+
+def _containers(values: list[Any], seen: set[int]) -> Iterator[tuple[Any, Any]]:
+    """Every list, dictionary and set among values, and inside them, with a copy of what it holds."""
+    for value in values:
+        if not isinstance(value, list | dict | set) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        before = set(value) if isinstance(value, set) else dict(value) if isinstance(value, dict) else list(value)
+        yield value, before
+        yield from _containers(list(before.values() if isinstance(before, dict) else before), seen)
 
 
 _HELD: dict[int, _Held] = {}
@@ -94,10 +117,8 @@ def left_as_found(module: nn.Module) -> Iterator[None]:
                 held.save()
             held.n_holders += 1
         module.eval()
-    devices = {weight.device for weight in module.parameters() if weight.device.type == "cuda"}
     try:
-        with torch.random.fork_rng(devices=sorted(devices, key=str)):
-            torch.manual_seed(SEED)
+        with _same_numbers(module) if memory_of(module).draws else nullcontext():
             yield
     finally:
         with _LOCK:
@@ -119,7 +140,7 @@ def attached(module: nn.Module, layout: Layout, rung: int, run: ActiveRun) -> It
     with left_as_found(module), running(run):
         with _LOCK:
             if rung == 1:
-                module.set_attn_implementation(register())  # type: ignore[operator]
+                set_function(module)
             handles = set_taps(module, layout, run_of, by_softmax=rung == 2) if rung != 3 else []
         try:
             yield
@@ -127,6 +148,52 @@ def attached(module: nn.Module, layout: Layout, rung: int, run: ActiveRun) -> It
             with _LOCK:
                 for handle in handles:
                     handle.remove()
+
+
+def set_function(module: nn.Module) -> None:
+    """Have a model of Transformers call our attention function. Raises `ValueError` where it does not take one."""
+    module.set_attn_implementation(register())  # type: ignore[operator]
+    for part in _parts_of(module):  # a block that was copied has a configuration of its own, which that does not reach
+        if not isinstance(part, nn.Module) and hasattr(part, "_attn_implementation"):
+            part._attn_implementation = register()
+
+
+@contextmanager
+def _same_numbers(module: nn.Module) -> Iterator[None]:
+    """The same random numbers in every read, and afterwards the generators as they were."""
+    devices = {weight.device for weight in module.parameters() if weight.device.type == "cuda"}
+    with torch.random.fork_rng(devices=sorted(devices, key=str)):
+        torch.manual_seed(SEED)
+        yield
+
+
+_RANDOM = {
+    torch.rand, torch.rand_like, torch.randn, torch.randn_like, torch.randint, torch.randint_like, torch.randperm,
+    torch.normal, torch.bernoulli, torch.multinomial, Tensor.normal_, Tensor.uniform_, Tensor.bernoulli_, Tensor.random_,
+    Tensor.exponential_, Tensor.geometric_, Tensor.multinomial, Tensor.bernoulli,
+}  # fmt: skip
+"""The functions that draw random numbers in eval mode too."""
+
+
+class _Draws(TorchFunctionMode):
+    """Notes whether this thread draws random numbers."""
+
+    noted = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.noted = self.noted or func in _RANDOM
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def noting_draws(module: nn.Module) -> Iterator[None]:
+    """Find out whether a model draws random numbers in eval mode, which few do: only these are given a seed."""
+    with _same_numbers(module) if memory_of(module).draws else nullcontext(), _Draws() as draws:
+        before = torch.get_rng_state()
+        yield
+    if draws.noted and not memory_of(module).draws:
+        memory_of(module).draws = True
+        torch.set_rng_state(before)
 
 
 def _parts_of(module: nn.Module) -> list[Any]:
@@ -154,6 +221,8 @@ class Memory:
     lock: threading.RLock = field(default_factory=threading.RLock)
     """Held while it is opened, so that several threads open it once."""
     opened: dict[Any, Any] = field(default_factory=dict)
+    draws: bool = False
+    """Whether it draws random numbers in eval mode."""
 
 
 _MEMORIES: WeakKeyDictionary[nn.Module, Memory] = WeakKeyDictionary()

@@ -81,6 +81,8 @@ class HuggingFaceModel:
     """Makes an image the tensor that the model reads; None where none is known."""
     notes: tuple[str, ...] = ()
     """What else a user should know of the files that it was loaded from."""
+    pooling: Literal["mean", "last", "first"] | None = None
+    """How the vectors of a text become one, where its folder says so (the `1_Pooling` of sentence-transformers)."""
 
     @classmethod
     def open(

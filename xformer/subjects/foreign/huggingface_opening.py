@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from xformer.errors import InputError
 from xformer.subjects.foreign.active_run import running
-from xformer.subjects.foreign.attachment import left_as_found, memory_of
+from xformer.subjects.foreign.attachment import left_as_found, memory_of, noting_draws
 from xformer.subjects.foreign.opening import Inputs, OpenedModel, Verification, open_module
 
 N_SOURCE, N_TARGET = 11, 7
@@ -76,7 +76,7 @@ def _open(model: nn.Module) -> tuple[OpenedModel, Verification]:
 def _runnable(model: nn.Module) -> tuple[list[Inputs], Any]:
     """Two example inputs that a model can be run on, and what it returns for the first."""
     examples = [example_inputs(model, seed) for seed in (0, 1)]
-    with left_as_found(model), torch.no_grad(), running(None):
+    with left_as_found(model), torch.no_grad(), running(None), noting_draws(model):
         try:
             return examples, call(model, examples[0])
         except Exception as error:  # whatever a model makes of inputs that it does not read

@@ -34,15 +34,17 @@ class PatchedImage(Input):
     instead_of_an_answer: ClassVar[str] = "said unchanged"
     sampled: ClassVar[str] = "image"
     name = "picture"
-    does = "Choose a picture or upload one; it says what it makes of it."
+    does = "Choose a picture or upload one; it says what the picture shows."
     typed = "The name of a picture."
     default = "flower"
-    missing = "Choose a picture or upload one."
+    missing = "Pictures are chosen or uploaded, not drawn at random."
 
     def __init__(self, shape: ModelShape, processor: Any, model: nn.Module) -> None:
         config: Any = model.config
         vision = getattr(config, "vision_config", config)
         side, patch = getattr(vision, "image_size", 224), getattr(vision, "patch_size", 16)
+        if not shape.vocab_size:
+            self.does = "Choose a picture or upload one; the model gives a vector for each of its patches."
         self.processor, self.n_channels = processor, getattr(vision, "num_channels", 3)
         self.side: tuple[int, int] = tuple(side) if isinstance(side, list | tuple) else (side, side)  # type: ignore[assignment]
         self.patch: tuple[int, int] = tuple(patch) if isinstance(patch, list | tuple) else (patch, patch)  # type: ignore[assignment]
@@ -84,6 +86,14 @@ class PatchedImage(Input):
         if isinstance(typed, tuple) and all(isinstance(one, int) for one in typed):
             return typed, self._prepared(_picture(self.text(typed)))
         return (), self._prepared(typed)
+
+    def shown(self, pixels: Float[Tensor, "channel row column"]) -> np.ndarray:
+        """The image that a model saw, as colours 0 to 255 [row, column, 3]: what was done to its values is undone."""
+        mean, std = (torch.as_tensor(getattr(self.processor, f"image_{name}", None) or 0.5) for name in ("mean", "std"))
+        if self.processor is not None and not getattr(self.processor, "do_normalize", True):
+            mean, std = torch.zeros(()), torch.ones(())
+        values = pixels.cpu().float() * std.reshape(-1, 1, 1) + mean.reshape(-1, 1, 1)
+        return (values * 255).round().clamp(0, 255).byte().expand(3, -1, -1).permute(1, 2, 0).numpy()
 
     def _prepared(self, image: Any) -> Float[Tensor, "1 channel row column"]:
         """By the processor that the model was saved with; without one, resized and with values from −1 to 1."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -19,11 +19,18 @@ from torch import Tensor
 from xformer.errors import CheckpointError, XformerError
 from xformer.installed import needed
 from xformer.model_files.contents import Contents, check_memory, inspect
+from xformer.model_files.folder_rules import read_object
 from xformer.subjects.foreign.huggingface import HuggingFaceModel
 from xformer.subjects.foreign.huggingface_opening import OUTPUT_OF, call, example_inputs, output_kind
 
 Step = Callable[[float, float, str], object]
 """Told how far loading is: done, of how many, and what is being done."""
+POOLING_MODES: dict[str, Literal["mean", "last", "first"]] = {
+    "pooling_mode_cls_token": "first",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_lasttoken": "last",
+}
+"""The poolings of sentence-transformers that are known here, by their key in `1_Pooling/config.json`."""
 
 
 def open_model(path: str | Path, *, step: Step | None = None) -> HuggingFaceModel:
@@ -49,7 +56,8 @@ def open_model(path: str | Path, *, step: Step | None = None) -> HuggingFaceMode
     name = where.stem if where.suffix == ".gguf" else where.name
     opened = HuggingFaceModel.open(model, tokenizer, name, image_processor=processor)
     tell(3, 3, "done")
-    return replace(opened, verification=replace(opened.verification, notes=(*opened.verification.notes, *notes)))
+    verification = replace(opened.verification, notes=(*opened.verification.notes, *notes))
+    return replace(opened, verification=verification, pooling=_pooling(contents.folder))
 
 
 def _library() -> Any:
@@ -166,6 +174,19 @@ def _image_processor(transformers: Any, folder: Path) -> Any:
             folder, local_files_only=True, trust_remote_code=False, backend="pil"
         )
     return None
+
+
+def _pooling(folder: Path) -> Literal["mean", "last", "first"] | None:
+    """The pooling that the folder of a sentence-transformers model asks for; None where it says none, or one unknown here.
+
+    (The file: https://sbert.net/docs/package_reference/sentence_transformer/models.html)
+    """
+    path = folder / "1_Pooling" / "config.json"
+    if not path.exists():
+        return None
+    config = read_object(path)
+    asked = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
+    return POOLING_MODES.get(asked[0]) if len(asked) == 1 else None
 
 
 def _first_sentence(error: Exception) -> str:

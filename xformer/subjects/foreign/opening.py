@@ -24,8 +24,7 @@ from xformer.edits import AnyEdit
 from xformer.errors import EditError, InputError
 from xformer.model_shape import READ_ONLY
 from xformer.subjects.foreign.active_run import ActiveRun, Catches, running
-from xformer.subjects.foreign.attachment import attached, left_as_found
-from xformer.subjects.foreign.attention_function import register
+from xformer.subjects.foreign.attachment import attached, left_as_found, noting_draws, set_function
 from xformer.subjects.foreign.find_layout import find_layout
 from xformer.subjects.foreign.layout import Layout
 from xformer.subjects.foreign.on_demand import Calls, Later, OnDemand, Reduce
@@ -211,6 +210,8 @@ def open_module(
     Raises:
         InputError: Its attention cannot be captured in any way; the sentence has the reason for each.
     """
+    with left_as_found(module), torch.no_grad(), running(None), noting_draws(module):
+        call(module, examples[0])
     with left_as_found(module), torch.no_grad(), running(None):
         stock = [output_of(call(module, inputs)) for inputs in examples]
     why: list[str] = []
@@ -289,7 +290,7 @@ def _takes_a_function(module: nn.Module) -> bool:
         return False
     try:
         with left_as_found(module):
-            module.set_attn_implementation(register())  # type: ignore[operator]
+            set_function(module)
     except (ValueError, ImportError):
         return False
     return True

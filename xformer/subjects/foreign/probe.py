@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xformer.subjects.foreign.active_run import ActiveRun
+from xformer.subjects.foreign.active_run import ActiveRun, active_run
 from xformer.tape import SILENT
 
 
@@ -129,11 +129,11 @@ class Probe:
 def probe(model: nn.Module, run_model: Callable[[ActiveRun], Any], n_batch: int = 1) -> Probe:
     """Run a model once and watch. `run_model` calls it within the run that it is given."""
     seen = Probe()
+    run = ActiveRun(SILENT, n_batch=n_batch, observer=seen)
     hooks = []
     for path, module in model.named_modules():
-        hooks.append(module.register_forward_pre_hook(_entering(seen, path), with_kwargs=True))
-        hooks.append(module.register_forward_hook(lambda module, args, output: seen.leaves(output)))
-    run = ActiveRun(SILENT, n_batch=n_batch, observer=seen)
+        hooks.append(module.register_forward_pre_hook(_entering(seen, path, run), with_kwargs=True))
+        hooks.append(module.register_forward_hook(_leaving(seen, run)))
     try:
         seen.output = run_model(run)
     finally:
@@ -142,8 +142,22 @@ def probe(model: nn.Module, run_model: Callable[[ActiveRun], Any], n_batch: int 
     return seen
 
 
-def _entering(seen: Probe, path: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
-    return lambda module, args, kwargs: seen.enters(path, module, args, kwargs)
+def _entering(seen: Probe, path: str, run: ActiveRun) -> Callable[..., None]:
+    """Notes calls of this run alone: another thread may use the model meanwhile."""
+
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+        if active_run() is run:
+            seen.enters(path, module, args, kwargs or {})
+
+    return hook
+
+
+def _leaving(seen: Probe, run: ActiveRun) -> Callable[..., None]:
+    def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if active_run() is run:
+            seen.leaves(output)
+
+    return hook
 
 
 def _tensors(output: Any) -> tuple[Tensor, ...]:

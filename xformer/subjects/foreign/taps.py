@@ -22,6 +22,9 @@ def set_taps(model: nn.Module, layout: Layout, run_of: RunOf, *, by_softmax: boo
     """Register hooks for the taps of a layout, and return their handles.
 
     `by_softmax`: attention is found inside the modules that hold it, so that entering and leaving them is noted.
+
+    Another thread may run the model while hooks are registered or removed, and PyTorch then calls some without their keyword
+    arguments; these calls are never the run's own.
     """
     handles: list[RemovableHandle] = []
     by_place: dict[tuple[str, Side], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
@@ -63,10 +66,10 @@ def _names(run: ActiveRun, path: str, side: Side, found: Sequence[tuple[str, ...
 def _taking(run_of: RunOf, path: str, found: Sequence[tuple[str, ...]]) -> Callable[..., Any]:
     """The first tensor of numbers that a module takes."""
 
-    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         run = run_of()
         names = () if run is None else _names(run, path, "in", found)
-        if run is None or not names:
+        if run is None or not names or kwargs is None:
             return None
         at = next((i for i, value in enumerate(args) if _is_numbers(value)), None)
         key = None if at is not None else next((name for name, value in kwargs.items() if _is_numbers(value)), None)
@@ -173,9 +176,9 @@ def _routing(run_of: RunOf, path: str, found: Sequence[tuple[str, ...]]) -> Call
 def _catching(run_of: RunOf, path: str) -> Callable[..., Any]:
     """What an attention is called with, for a run that wants to know."""
 
-    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
         run = run_of()
-        if run is not None and run.catches is not None:
+        if run is not None and run.catches is not None and kwargs is not None:
             run.catches(path, run.call_number(path, "catch"), args, kwargs)
 
     return hook
