@@ -12,7 +12,7 @@ import math
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -174,7 +174,36 @@ class Watch:
         return point.clone()  # whoever goes on may write into what it is given
 
 
-AnyEdit = AblateHead | AblateNeuron | SetEdges | SetMask | SetCausal | Replace | Scale | Steer | ZeroPositions | Watch
+@dataclass(frozen=True, eq=False)
+class ReplaceParts:
+    """Replace parts of an activation, each in one row of the batch alone; other rows keep what they are."""
+
+    name: str
+    parts: tuple[tuple[int, tuple[Any, ...]], ...]
+    """The row, and the index of the part behind it."""
+    value: Tensor | None = field(default=None, repr=False)
+    """Where the first input's parts are taken from; without it they are 0."""
+
+    def apply(self, name: str, value: Tensor) -> Tensor:
+        changed = value.clone()
+        for row, part in self.parts:
+            changed[row][part] = 0.0 if self.value is None else self.value[0][part].to(value)
+        return changed
+
+
+AnyEdit = (
+    AblateHead
+    | AblateNeuron
+    | SetEdges
+    | SetMask
+    | SetCausal
+    | Replace
+    | Scale
+    | Steer
+    | ZeroPositions
+    | Watch
+    | ReplaceParts
+)
 
 
 def ablate_head(attention: str, head: int) -> AblateHead:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from xformer.analysis.estimates import NOTHING, agreement
+from xformer.analysis.estimates import NOTHING, agreement, order_to_measure
 
 
 def table(estimated: list[float], measured: list[float]) -> pd.DataFrame:
@@ -74,3 +74,13 @@ def test_effects_that_are_equal_to_a_thousandth_stand_for_one_another() -> None:
     apart = agreement(table(estimated, [*[0.1] * 20, *[1.0 + 10 * NOTHING * step for step in range(10, 0, -1)]]))
     assert apart is not None
     assert apart.found == 2
+
+
+def test_half_of_what_is_measured_first_is_chosen_at_random() -> None:
+    estimates = [(-1.0) ** at * at for at in range(1000)]
+    order = order_to_measure(estimates)
+    assert sorted(order) == list(range(1000))
+    assert order[0] == 999
+    first = set(order[:100])
+    assert set(range(960, 1000)) <= first
+    assert 35 <= len(first & set(range(900))) <= 50

@@ -16,7 +16,7 @@ from tests.subjects.test_language_models import tokenizer
 from tests.training.tiny import ARCHITECTURES
 from xformer import edits, viz
 from xformer.analysis import patching_map
-from xformer.analysis.estimates import agreement
+from xformer.analysis.estimates import agreement, order_to_measure
 from xformer.analysis.minimal_pair import LEAST, MinimalPair, differing, stacks_of, usual_answers
 from xformer.analysis.one_token_changed import one_token_changed, pairs
 from xformer.analysis.patched_cells import Part, cells, estimated, measured, measuring
@@ -160,7 +160,8 @@ def test_a_part_that_is_equal_in_both_runs_carries_nothing_and_costs_no_run(monk
     assert measured(pair, before) == [0.0] * len(before)
 
 
-def test_measuring_reports_what_is_done_so_far() -> None:
+def test_measuring_reports_what_is_done_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xformer.analysis.many_at_once.AT_ONCE", 30)
     pair = pair_of("encoder")
     of = cells(pair, "stream")
     first, *others = measuring(pair, of)
@@ -176,20 +177,14 @@ def test_measuring_reports_what_is_done_so_far() -> None:
     assert all(report.shares.items() <= last.shares.items() for report in others)
 
 
-def test_both_ends_of_the_way_are_measured_first_and_then_the_largest_estimates() -> None:
+def test_cells_are_measured_in_turn_by_estimate_and_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xformer.analysis.many_at_once.AT_ONCE", 1)
     pair = pair_of("decoder")
-    of = cells(pair, "stream")
-    estimates = [float(cell.said["layer"] == 1) for cell in of]
+    of = cells(pair, "head")
+    estimates = [float(at) for at in range(len(of))]
     *_, last = measuring(pair, of, estimates)
-    moved = [of[at].said for at in list(last.shares)[last.n_equal :]]  # in the order in which they were measured
-    ends = {2, pair.position}
-    n_ends = sum(said["position"] in ends for said in moved)
-    assert {said["position"] for said in moved[:n_ends]} == ends
-    assert n_ends < len(moved)
-    for some in (moved[:n_ends], moved[n_ends:]):
-        layers = [said["layer"] for said in some]
-        assert layers[0] == 1
-        assert layers == sorted(layers, key=lambda layer: layer != 1)
+    assert list(last.shares) == order_to_measure(estimates)
+    assert [last.shares[at] for at in range(len(of))] == pytest.approx(measured(pair, of), abs=1e-5)
 
 
 def test_the_estimate_is_the_mean_slope_towards_the_other_input() -> None:
@@ -246,7 +241,7 @@ def test_a_long_layer_is_reported_in_pieces_that_fit_together(monkeypatch: pytes
     pair = pair_of("encoder")
     of = cells(pair, "head")
     whole = measured(pair, of)
-    monkeypatch.setattr("xformer.analysis.patched_cells.AT_ONCE", 1)
+    monkeypatch.setattr("xformer.analysis.many_at_once.AT_ONCE", 1)
     reports = list(measuring(pair, of))
     assert len(reports) == 1 + len(of)
     assert [reports[-1].shares[at] for at in range(len(of))] == pytest.approx(whole, abs=1e-5)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -13,6 +16,16 @@ FEWEST = 10
 """No agreement is computed over fewer parts than this."""
 TOP = 6
 """The agreement counts how many of the parts with the largest effects are found: up to this many."""
+
+
+def order_to_measure(estimates: Sequence[float]) -> list[int]:
+    """The order in which parts are measured: in turn the one with the largest estimate and one at random.
+
+    The random ones show whether the estimates miss something.
+    """
+    by_size = sorted(range(len(estimates)), key=lambda at: -abs(estimates[at]))
+    at_random = random.Random(0).sample(by_size, len(by_size))
+    return list(dict.fromkeys(itertools.chain.from_iterable(zip(by_size, at_random, strict=True))))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from xformer.analysis.many_at_once import logits_with, replaced
+from xformer.analysis.many_at_once import logits_with
 from xformer.errors import EditError, UnavailableError
 from xformer.reading import Reading
 from xformer.subjects import BareModel, Subject
@@ -145,7 +145,7 @@ def silenced_one_by_one(reading: Reading, layer: int, neurons: Sequence[int]) ->
     silent = [(slice(0),), *((..., neuron) for neuron in neurons)]  # first nothing
     at_once = len(silent) if isinstance(reading.subject, BareModel) else 1
     for begin in range(0, len(silent), at_once):
-        yield from logits_with(reading, name, replaced(reading[name], silent[begin : begin + at_once]))
+        yield from logits_with(reading, [(name, where) for where in silent[begin : begin + at_once]])
 
 
 def neurons(

@@ -12,7 +12,6 @@ neurons of a feed-forward layer at all positions ("neurons").
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -22,8 +21,9 @@ import torch
 from torch import Tensor
 
 from xformer import edits
-from xformer.analysis.many_at_once import Where, logits_with, replaced
-from xformer.analysis.minimal_pair import MinimalPair, Token, differing, stacks_of
+from xformer.analysis.estimates import order_to_measure
+from xformer.analysis.many_at_once import Where, logits_with, rows_at_once
+from xformer.analysis.minimal_pair import MinimalPair, Token, stacks_of
 from xformer.errors import InputError, UnavailableError
 from xformer.names import layer_title
 from xformer.reading import Reading
@@ -32,8 +32,6 @@ from xformer.subjects.gradients import gradients
 Part = Literal["stream", "head", "neurons"]
 GROUPS = 8
 """The neurons of a layer are cut into so many groups."""
-AT_ONCE = 256
-"""Tokens that go through the model together when cells are measured."""
 POINTS = (0.0, 0.25, 0.5)
 """Where between the two inputs the gradients of the estimate are taken: 0 is this run, 1 the other. With one part patched the
 model stays nearer to this run, and in trials these three ranked the parts better than points along the whole way."""
@@ -195,18 +193,12 @@ class Measured:
 
 
 def measuring(pair: MinimalPair, of: Sequence[Cell], estimates: Sequence[float] | None = None) -> Iterator[Measured]:
-    """Measure cells, with a report before the first run and after each.
+    """Measure cells, with a report before the first run and after each; a run measures several.
 
-    One run measures several cells of a layer. With `estimates` the layers with the largest come first; before all of them come
-    the cells of the stream where the inputs differ and where the answers are compared.
+    With `estimates` the cells are measured in the order of `order_to_measure`.
     """
     gap, start = pair.gap, pair.start
     names = list(dict.fromkeys(cell.name for cell in of))
-    if estimates is not None:
-        largest = {
-            name: max(abs(e) for e, cell in zip(estimates, of, strict=True) if cell.name == name) for name in names
-        }
-        names.sort(key=lambda name: -largest[name])
     here, there = (activations(run, names) for run in (pair.reading, pair.source))
     shares = {
         at: 0.0
@@ -215,24 +207,16 @@ def measuring(pair: MinimalPair, of: Sequence[Cell], estimates: Sequence[float] 
     }
     n_equal = len(shares)
     yield Measured(dict(shares), len(of), n_equal)
-    n_rows = max(1, AT_ONCE // sum(len(pair.reading.tokens_of(stack)) for stack in stacks_of(pair.reading)))
-    ends = _ends(pair)
-    for is_end, name in itertools.product((True, False), names):
-        left = [at for at, cell in enumerate(of) if cell.name == name and at not in shares]
-        some = [at for at in left if ((of[at].said["stack"], of[at].said.get("position")) in ends) == is_end]
-        for begin in range(0, len(some), n_rows):
-            batch = some[begin : begin + n_rows]
-            values = replaced(here[name], [of[at].where for at in batch], there[name])
-            for at, logits in zip(batch, logits_with(pair.reading, name, values), strict=True):
-                shares[at] = (pair.measure(logits[None]).item() - start) / gap
-            yield Measured(dict(shares), len(of), n_equal)
-
-
-def _ends(pair: MinimalPair) -> set[tuple[str, int]]:
-    """Where the difference enters the stream and where it is measured: stack and position."""
-    reading = pair.reading
-    enters = {(stack, at) for stack in stacks_of(reading) for at in differing(reading, pair.source, stack)}
-    return enters | {(reading.output_stack, pair.position)}
+    order = range(len(of)) if estimates is None else order_to_measure(estimates)
+    left = [at for at in order if at not in shares]
+    n_rows = rows_at_once(pair.reading)
+    for begin in range(0, len(left), n_rows):
+        batch = left[begin : begin + n_rows]
+        runs = logits_with(pair.reading, [(of[at].name, of[at].where) for at in batch], there)
+        shares |= {
+            at: (pair.measure(logits[None]).item() - start) / gap for at, logits in zip(batch, runs, strict=True)
+        }
+        yield Measured(dict(shares), len(of), n_equal)
 
 
 def activations(reading: Reading, names: Sequence[str]) -> dict[str, Tensor]:

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import pandas as pd
 
 from xformer.analysis import measures
-from xformer.analysis.many_at_once import logits_with, replaced
+from xformer.analysis.estimates import order_to_measure
+from xformer.analysis.many_at_once import logits_with, rows_at_once
 from xformer.errors import EditError, UnavailableError
-from xformer.memory import BYTES_PER_FLOAT, LAYER_BYTES, free_bytes
+from xformer.memory import free_bytes
 from xformer.reading import Reading
 from xformer.room import megabytes
 from xformer.subjects.foreign.run_bytes import lengths, recorded_bytes
@@ -54,34 +54,25 @@ class SilencedHeads:
         return self.done == self.to_do
 
     def silence(self, *heads: Head) -> None:
-        """Measure heads of one layer in one run, each silenced for itself. Raises `EditError` where there is no such head."""
+        """Measure heads in one run, each silenced by itself. Raises `EditError` where there is no such head."""
         if wrong := [head for head in heads if head not in self.estimated]:
             raise EditError(f"There is no head {wrong[0][1]} in attention layer {wrong[0][0]}; for example (0, 0).")
         heads = tuple(head for head in heads if head not in self.measured)
         if not heads:
             return
-        name = f"{self.reading.attention[heads[0][0]].path}.z"
-        values = replaced(self.reading[name], [head[1:] for head in heads])
-        for head, logits in zip(heads, logits_with(self.reading, name, values), strict=True):
+        parts = [(f"{self.reading.attention[layer].path}.z", (head,)) for layer, head in heads]
+        for head, logits in zip(heads, logits_with(self.reading, parts), strict=True):
             self.measured[head] = float(self.measure(logits[None])) - self.before
 
     def silence_all(self) -> Iterator[SilencedHeads]:
-        """Measure all that are not, the layers with the largest estimates first; it yields itself before and after each run."""
+        """Measure all in the order of `order_to_measure`; it yields itself before the first run and after each."""
         yield self
-        for layer, _ in sorted(self.estimated, key=lambda head: -abs(self.estimated[head])):
-            left = [head for head in self.estimated if head[0] == layer and head not in self.measured]
-            for begin in range(0, len(left), self.at_once):
-                self.silence(*left[begin : begin + self.at_once])
-                yield self
-
-    @cached_property
-    def at_once(self) -> int:
-        """How many runs of this input may be one: as many as there is room for."""
-        n_pos, n_tokens = self.reading.logits.shape[1:]
-        widest = n_pos * max(
-            n_tokens, 8 * self.reading.subject.shape.d_model, 4 * n_pos * self.reading.subject.shape.n_heads
-        )
-        return max(1, LAYER_BYTES // (BYTES_PER_FLOAT * widest))
+        heads = list(self.estimated)
+        left = [heads[at] for at in order_to_measure(list(self.estimated.values())) if heads[at] not in self.measured]
+        n_rows = rows_at_once(self.reading)
+        for begin in range(0, len(left), n_rows):
+            self.silence(*left[begin : begin + n_rows])
+            yield self
 
     def frame(self) -> pd.DataFrame:
         """See `head_effects`."""
