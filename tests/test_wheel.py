@@ -115,7 +115,7 @@ def test_the_library_does_without_what_only_the_app_needs(
     assert done.stdout.splitlines()[-3:] == [
         "The vocabulary in space needs plotly: pip install plotly",
         "The images of the digits come with scikit-learn: pip install scikit-learn",
-        "A model of others needs transformers: pip install transformers==5.23.0",
+        "A Hugging Face model needs transformers: pip install xformer[models]",
     ], done.stderr
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "xformer: The app needs streamlit and plotly: pip install streamlit plotly"
