@@ -94,6 +94,7 @@ modular = xformer.read("checkpoints/modular", "7 12")
             "viz.norms(reading)",
             "viz.attribution(reading, position=0)",
             "viz.classes(digit)",
+            'viz.similarity("checkpoints/characters", ["import os", "import sys", "return None"])',
         ),
     ),
     "Train": (

@@ -65,6 +65,7 @@ __getattr__, __dir__, __all__ = attach(
         "roll_out": "token_rollout",
         "rollout": "attention_rollout",
         "same_answers": "counting_agreement",
+        "similarity": "text_similarity",
         "softmax_row": "random_products",
         "softmax_saturation": "random_products",
         "spectrum": "number_waves",

@@ -60,6 +60,7 @@ __getattr__, __dir__, __all__ = attach(
         "promotion": "feed_forward",
         "save": "export",
         "rollout": "attention_rollout",
+        "similarity": "text_similarity",
         "softmax_row": "scaling",
         "softmax_saturation": "scaling",
         "spectrum": "number_waves",

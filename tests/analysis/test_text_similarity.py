@@ -1,0 +1,109 @@
+"""How alike texts are: held against the stock model, run on each text alone, where nothing is padded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import xformer
+from tests.subjects.test_language_models import tokenizer
+from tests.subjects.zoo import ZOO
+from xformer.analysis.text_similarity import text_vectors
+from xformer.errors import CheckpointError, InputError, ModelFileError, UnavailableError
+from xformer.subjects.foreign.load import open_model
+
+pytestmark = pytest.mark.xdist_group("transformers")
+TEXTS = ["the cat sat on the mat", "a dog", "the bird flew and then it sat [EOS]"]
+MEMBERS = {member.name: member for member in ZOO}
+
+
+def by_hand(model: Any, text: str, pooling: str) -> list[torch.Tensor]:
+    """The pooled hidden states of the stock model, the embeddings first; the text is run alone."""
+    ids = tokenizer()(text, return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        states = model(input_ids=ids, output_hidden_states=True).hidden_states
+    return [{"mean": x.mean(dim=1), "last": x[:, -1], "first": x[:, 0]}[pooling][0] for x in states]
+
+
+@pytest.mark.parametrize(
+    ("name", "pooling"),
+    [("BertModel", None), ("BertModel", "first"), ("BertModel", "last"), ("T5EncoderModel", None), ("GPT2Model", None),
+     ("LlamaModel", None), ("LlamaModel", "mean"), ("DistilBertForSequenceClassification", None),
+     ("LlamaForCausalLM", None)],
+)  # fmt: skip
+def test_cosines_are_those_of_the_stock_model_without_padding(name: str, pooling: Any) -> None:
+    model = MEMBERS[name].make()
+    usual = "last" if MEMBERS[name].is_causal else "mean"
+    vectors = [by_hand(model, text, pooling or usual) for text in TEXTS]
+    table = xformer.analysis.similarity(model, TEXTS, pooling=pooling, tokenizer=tokenizer())
+    assert table.columns.tolist() == ["layer", "first", "second", "cosine"]
+    assert len(table) == len(vectors[0]) * len(TEXTS) ** 2
+    for layer, first, second, cosine in table.itertuples(index=False):
+        wanted = torch.cosine_similarity(vectors[first][layer], vectors[second][layer], dim=0)
+        assert cosine == pytest.approx(wanted.item(), abs=1e-5)
+
+
+def test_padding_does_not_change_the_vectors_of_a_text() -> None:
+    model = MEMBERS["BertModel"].make()
+    together = text_vectors(model, TEXTS, tokenizer=tokenizer())
+    for index, text in enumerate(TEXTS):
+        for layer, [alone] in text_vectors(model, [text], tokenizer=tokenizer()).items():
+            assert torch.allclose(together[layer][index], alone, rtol=0, atol=1e-5)
+
+
+def test_a_projected_vector_is_the_usual_one_where_the_class_makes_it() -> None:
+    model = MEMBERS["CLIPTextModelWithProjection"].make()
+    table = xformer.analysis.similarity(model, TEXTS, tokenizer=tokenizer())
+    assert set(table["layer"]) == {2}
+    with torch.no_grad():
+        own = [model(**tokenizer()(text, return_tensors="pt")).text_embeds[0] for text in TEXTS]
+    for _, first, second, cosine in table.itertuples(index=False):
+        assert cosine == pytest.approx(torch.cosine_similarity(own[first], own[second], dim=0).item(), abs=1e-5)
+
+
+def test_what_cannot_be_compared_says_why() -> None:
+    def of(name: str, texts: list[str] = TEXTS, pooling: Any = None) -> Any:
+        return xformer.analysis.similarity(MEMBERS[name].make(), texts, pooling=pooling, tokenizer=tokenizer())
+
+    with pytest.raises(UnavailableError, match="makes no vector of its own"):
+        of("GPT2Model", pooling="own")
+    with pytest.raises(UnavailableError, match="encoder-decoder"):
+        of("T5Model")
+    with pytest.raises(InputError, match="got none"):
+        of("BertModel", [])
+    with pytest.raises(InputError, match="one of mean, last, first, own"):
+        of("BertModel", pooling="max")
+
+
+@pytest.mark.parametrize(
+    ("said", "pooling"),
+    [({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "first"),
+     ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, "mean"),
+     ({"pooling_mode_lasttoken": True}, "last"),
+     ({"pooling_mode_max_tokens": True}, None),
+     ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, None)],
+)  # fmt: skip
+def test_the_pooling_of_a_sentence_transformers_folder_is_taken(tmp_path: Path, said: Any, pooling: str | None) -> None:
+    folder = _with_pooling(tmp_path, json.dumps({"word_embedding_dimension": 24, **said}))
+    model = open_model(folder)
+    assert model.pooling == pooling
+    found = xformer.analysis.similarity(model, TEXTS)
+    wanted = xformer.analysis.similarity(model, TEXTS, pooling=pooling or "mean")  # pyright: ignore[reportArgumentType]
+    assert found.equals(wanted)
+
+
+@pytest.mark.parametrize("content", ["[1, 2]", "{", "{" + " " * 30_000_000 + "}"])
+def test_a_pooling_file_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
+    with pytest.raises((CheckpointError, ModelFileError)):
+        open_model(_with_pooling(tmp_path, content))
+
+
+def _with_pooling(path: Path, content: str) -> Path:
+    folder = MEMBERS["BertModel"].save(path / "encoder")
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(content)
+    return folder

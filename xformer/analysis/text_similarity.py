@@ -1,0 +1,147 @@
+"""How alike a model finds whole texts: the cosine of their pooled vectors, layer by layer.
+
+"mean"     the mean over the positions of a text; padding is left out      (Reimers & Gurevych 2019, §3)
+"last"     the last position, the only one that a causal model lets see all others
+"first"    the first position, which encoders of the BERT family train as a summary ([CLS])
+"own"      the vector that the model itself makes of a text (text_embeds, pooler_output)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from xformer.analysis.geometry import cosine_matrix
+from xformer.errors import EditError, InputError, UnavailableError
+from xformer.reading import Readable, Reading, read, subject_of
+from xformer.subjects import Subject
+
+Pooling = Literal["mean", "last", "first", "own"]
+POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
+
+
+@torch.no_grad()
+def similarity(
+    model: Readable | Reading, texts: Sequence[str], *, pooling: Pooling | None = None, tokenizer: Any = None
+) -> pd.DataFrame:
+    """The cosine similarity of every two texts after each layer.
+
+    Args:
+        model: What `xformer.read` takes, or a reading, of which only the model counts.
+        texts: The texts.
+        pooling: How the vectors of a text become one. By default what the model's folder says (the `1_Pooling` of
+            sentence-transformers), "own" where the model projects its pooled vector, "last" of a causal model, else "mean".
+        tokenizer: Cuts the texts of a loaded Hugging Face model.
+
+    Returns:
+        Columns: layer, first, second (positions in `texts`), cosine. Layer 0 is what enters the first block, layer n what
+        leaves block n, the last layer after the final norm. With pooling="own" there is only the last layer.
+
+    Raises:
+        InputError: The model cannot read one of the texts, or there are none.
+        UnavailableError: The model has no residual stream, is an encoder-decoder, or makes no pooled vector of its own.
+
+    Example:
+        >>> import xformer
+        >>> table = xformer.analysis.similarity("checkpoints/characters", ["to be", "to be or not"])
+        >>> table.columns.tolist()
+        ['layer', 'first', 'second', 'cosine']
+    """
+    frames = []
+    for layer, vectors in text_vectors(model, texts, pooling=pooling, tokenizer=tokenizer).items():
+        cosines = cosine_matrix(vectors.double())  # [text, text]
+        rows = [(layer, i, j, value) for i, row in enumerate(cosines.tolist()) for j, value in enumerate(row)]
+        frames.append(pd.DataFrame(rows, columns=["layer", "first", "second", "cosine"]))
+    return pd.concat(frames, ignore_index=True)
+
+
+@torch.no_grad()
+def text_vectors(
+    model: Readable | Reading, texts: Sequence[str], *, pooling: Pooling | None = None, tokenizer: Any = None
+) -> dict[int, Float[Tensor, "text width"]]:
+    """The pooled vector of each text, by layer; see `similarity`."""
+    subject = model.subject if isinstance(model, Reading) else subject_of(model, None, tokenizer)
+    if not texts:
+        raise InputError("Texts are compared, got none; give two.")
+    pooling = default_pooling(subject) if pooling is None else pooling
+    if pooling not in POOLINGS:
+        raise InputError(f"A pooling is one of {', '.join(POOLINGS)}, got {pooling!r}.")
+    names = stream_names(subject)
+    if pooling == "own":
+        return {len(names) - 1: _own(subject, texts)}
+    output = _output_name(subject)
+    keep = [*names[:-1], output or names[-1]]
+    reading = read(subject, list(texts), keep=keep)
+    states = [reading[name] for name in keep]  # [text, pos, d_model] each
+    valid = reading.trace.valid
+    if valid is None:
+        valid = torch.ones(states[0].shape[:2], dtype=torch.bool)
+    return {layer: pooled(state, valid.to(state.device), pooling) for layer, state in enumerate(states)}
+
+
+def pooled(
+    states: Float[Tensor, "text pos d_model"], valid: Bool[Tensor, "text pos"], pooling: Pooling
+) -> Float[Tensor, "text d_model"]:
+    """One vector a text of its states; positions that are not `valid` are padding."""
+    if pooling == "mean":
+        weight = valid[..., None].to(states.dtype)  # [text, pos, 1]
+        return (states * weight).sum(dim=1) / weight.sum(dim=1)
+    at = torch.arange(valid.shape[1], device=valid.device)  # [pos]
+    chosen = (
+        at.masked_fill(~valid, -1).amax(dim=1) if pooling == "last" else at.masked_fill(~valid, len(at)).amin(dim=1)
+    )
+    return states[torch.arange(len(states), device=states.device), chosen]
+
+
+def default_pooling(subject: Subject) -> Pooling:
+    """What `similarity` takes where nobody says how."""
+    said = getattr(subject, "pooling", None)
+    if said is not None:
+        return said
+    if projects(subject):
+        return "own"
+    return "last" if is_causal(subject) else "mean"
+
+
+def projects(subject: Subject) -> bool:
+    """Whether the class makes a projected vector of a text (`text_embeds`), which is what it was trained for."""
+    opened = getattr(subject, "opened", None)
+    return opened is not None and type(opened.module).__name__.endswith("WithProjection")
+
+
+def is_causal(subject: Subject) -> bool:
+    """Whether the last position alone sees the whole text."""
+    return subject.shape.architecture == "decoder"
+
+
+def stream_names(subject: Subject) -> list[str]:
+    """The names of the stream before the first block and after each."""
+    shape = subject.shape
+    if shape.is_pair:
+        raise UnavailableError(
+            f"{subject.name} is an encoder-decoder, which reads two texts at once; texts are compared in models with one stack."
+        )
+    layers = sorted({site.layer for site in shape.sites if site.stack == shape.output_stack})
+    if not shape.d_model or not layers:
+        raise UnavailableError(f"No residual stream was found in {subject.name}.")
+    stack = shape.output_stack
+    return [f"{stack}.{layers[0]}.resid_pre", *(f"{stack}.{layer}.resid_post" for layer in layers)]
+
+
+def _output_name(subject: Subject) -> str | None:
+    """What the last state is called after the final norm; None where nothing follows the last block."""
+    if getattr(subject, "output", "") == "vectors":
+        return "output"
+    return "final_norm" if subject.shape.final_norm else None
+
+
+def _own(subject: Subject, texts: Sequence[str]) -> Float[Tensor, "text width"]:
+    try:
+        return read(subject, list(texts), keep=["pooled"])["pooled"]
+    except EditError as error:
+        raise UnavailableError(f"{subject.name} makes no vector of its own for a whole text.") from error
