@@ -60,10 +60,10 @@ def _sentences(table: pd.DataFrame, many: str) -> Iterator[str]:
     if found.is_near_chance:
         yield "**Do not rely on the estimates here: they are no better than a random order.**"
     elif found.is_poor:
-        yield f"**Do not choose {many} by the estimates here: they miss most of the largest effects.**"
+        yield f"**Do not choose {many} by the estimates here: they miss large effects.**"
     rho = f"{int(found.rho * 100) / 100:+.2f}".replace("-", "−")
     yield (
         f"Over the {found.n} that are measured and do anything, the estimates have a rank correlation of **{rho}** with the "
-        f"measurements (Spearman; 1: the same order, 0: no relation); {found.found} of the {found.top} largest effects are "
-        f"among the {found.top} largest estimates."
+        f"measurements (Spearman; 1: the same order, 0: no relation); the {found.top} {many} with the largest estimates have "
+        f"{int(100 * found.found)}% of the effect of the {found.top} with the largest effects (sizes added up)."
     )

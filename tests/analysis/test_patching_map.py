@@ -185,6 +185,11 @@ def test_cells_are_measured_in_turn_by_estimate_and_at_random(monkeypatch: pytes
     *_, last = measuring(pair, of, estimates)
     assert list(last.shares) == order_to_measure(estimates)
     assert [last.shares[at] for at in range(len(of))] == pytest.approx(measured(pair, of), abs=1e-5)
+    of = cells(pair, "stream")
+    *_, last = measuring(pair, of, [float(at) for at in range(len(of))])
+    equal, moved = (list(last.shares)[: last.n_equal], list(last.shares)[last.n_equal :])
+    assert equal
+    assert [sorted(moved).index(at) for at in moved] == order_to_measure([float(at) for at in range(len(moved))])
 
 
 def test_the_estimate_is_the_mean_slope_towards_the_other_input() -> None:

@@ -15,7 +15,9 @@ NOTHING = 1e-3
 FEWEST = 10
 """No agreement is computed over fewer parts than this."""
 TOP = 6
-"""The agreement counts how many of the parts with the largest effects are found: up to this many."""
+"""Up to so many of the largest estimates are looked at."""
+ENOUGH = 0.75
+"""The largest estimates must find at least this share of the largest effects."""
 
 
 def order_to_measure(estimates: Sequence[float]) -> list[int]:
@@ -37,9 +39,9 @@ class Agreement:
     n: int
     """The number of measured parts that do anything, by estimate or measurement."""
     top: int
-    """The size of the two sets that are compared: the largest measured effects and the largest estimates."""
-    found: int
-    """The number of parts in both sets; effects that differ by less than `NOTHING` count as equal."""
+    """The number of largest estimates that are looked at."""
+    found: float
+    """What their measured effects add up to, as a share of what the `top` largest effects add up to; signs do not count."""
 
     @property
     def is_near_chance(self) -> bool:
@@ -48,8 +50,8 @@ class Agreement:
 
     @property
     def is_poor(self) -> bool:
-        """Whether the estimates must not be used to choose parts: near chance, or most of the largest effects are missed."""
-        return self.is_near_chance or 2 * self.found < self.top
+        """Whether the estimates must not be used to choose parts: near chance, or large effects are missed."""
+        return self.is_near_chance or self.found < ENOUGH
 
 
 def agreement(table: pd.DataFrame) -> Agreement | None:
@@ -66,6 +68,5 @@ def agreement(table: pd.DataFrame) -> Agreement | None:
     if math.isnan(rho):
         return None
     top, sizes = min(TOP, len(two) // 3), two.abs()
-    smallest = sizes["measured"].nlargest(top).iloc[-1] - NOTHING
-    chosen = sizes["estimated"].nlargest(top).index
-    return Agreement(rho, len(two), top, int((sizes["measured"][chosen] >= smallest).sum()))
+    chosen, largest = (float(sizes.nlargest(top, of)["measured"].sum()) for of in ("estimated", "measured"))
+    return Agreement(rho, len(two), top, chosen / largest if largest else 0.0)

@@ -207,8 +207,9 @@ def measuring(pair: MinimalPair, of: Sequence[Cell], estimates: Sequence[float] 
     }
     n_equal = len(shares)
     yield Measured(dict(shares), len(of), n_equal)
-    order = range(len(of)) if estimates is None else order_to_measure(estimates)
-    left = [at for at in order if at not in shares]
+    left = [at for at in range(len(of)) if at not in shares]
+    if estimates is not None:
+        left = [left[at] for at in order_to_measure([estimates[at] for at in left])]
     n_rows = rows_at_once(pair.reading)
     for begin in range(0, len(left), n_rows):
         batch = left[begin : begin + n_rows]
