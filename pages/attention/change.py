@@ -10,6 +10,7 @@ from pages.attention.edges import edge_button, switch
 from pages.components.attention_view import Selection
 from pages.shared.changes import switched_on
 from pages.shared.view import View
+from xformer.analysis.embeddings import token_labels
 from xformer.model_shape import READ_ONLY
 from xformer.viz.layers import AnyLayer
 
@@ -37,7 +38,8 @@ def change_panel(view: View, layer: AnyLayer, chosen: Selection) -> None:
     on = view.on
     if view.shape.is_read_only:
         st.info(READ_ONLY, icon=":material/visibility:")
-        _replace_token(view)
+        if view.input.replacements:
+            _replace_token(view)
         return
     st.caption(
         "The model runs again with each change, and original, changed and difference stand side by side above. "
@@ -70,13 +72,13 @@ def change_panel(view: View, layer: AnyLayer, chosen: Selection) -> None:
         if view.shape.image:
             st.markdown("**One pixel**")
             _replace_pixel(view)
-        else:
+        elif view.input.replacements:
             st.markdown("**One token**")
             _replace_token(view)
 
 
 def _replace_token(view: View) -> None:
-    positions, label = range(len(view.source)), view.subject.labels
+    positions, label = range(len(view.source)), token_labels(view.subject)
     st.selectbox(
         "Position",
         positions,
@@ -93,7 +95,7 @@ def _replace_token(view: View) -> None:
 def _found_tokens(view: View) -> list[int]:
     """The tokens to choose from: all of a short vocabulary, of a long one those that a search finds, so that no browser gets
     fifty thousand."""
-    tokens, label = view.input.replacements, view.subject.labels
+    tokens, label = view.input.replacements, token_labels(view.subject)
     if len(tokens) <= MOST_LISTED:
         return list(tokens)
     asked = st.text_input(

@@ -35,7 +35,9 @@ BUDGET = 0.6
 
 
 def ask_effects(run: Reading) -> dict[str, Any] | None:
-    """What every head is judged by, as options of `analysis.head_effects`; None where nobody asked."""
+    """What every head is judged by, as options of `analysis.head_effects`; None where nobody asked, or nothing is predicted."""
+    if not run.has_logits or run.logits.shape[-1] < 2:
+        return None
     words = MEASURES if run.asked else {name: MEASURES[name] for name in ("no", "lead")}
     goal = choose("without", words, "no", "What silencing each head does", help="All heads are ranked by it.")
     if goal != "lead":

@@ -16,7 +16,7 @@ from pages.shared.picture import footer, shown
 from pages.shared.token_search import MOST_LISTED, ask_token
 from pages.shared.view import View
 from xformer import analysis, viz
-from xformer.analysis.embeddings import principal_axes, vocabulary_vectors
+from xformer.analysis.embeddings import principal_axes, token_labels, vocabulary_vectors
 from xformer.analysis.geometry import cosines_with, random_cosine
 from xformer.reading import Reading
 from xformer.viz.vocabulary import MOST_POINTS_DRAWN
@@ -66,7 +66,7 @@ def _projection(view: View, run: Reading, stack: str | None, near: int) -> None:
 
 
 def _neighbours(view: View, run: Reading, stack: str | None) -> int:
-    vectors, label, tokens = once_a_model(view, stack, vocabulary_vectors), view.subject.labels, run.ids(stack)
+    vectors, label, tokens = once_a_model(view, stack, vocabulary_vectors), token_labels(view.subject), run.ids(stack)
     heading("Nearest neighbours")
     if len(label) > MOST_LISTED:
         token = ask_token(label, "near", tokens[0], "of token")

@@ -48,7 +48,7 @@ _DIRECT = {
 
 def token_neurons_panel(view: View, choice: Choice) -> None:
     """Ask for a position, show its neurons in the run that is shown, and say whether one of them matters."""
-    heading("The most active neurons of one token")
+    heading(f"The most active neurons of one {view.input.one}")
     original, changed = view.original(), view.changed()
     run = changed or original
     reads = run.tokens_of(choice.site.stack)
@@ -80,6 +80,12 @@ def token_neurons_panel(view: View, choice: Choice) -> None:
                 "Activation × its row of W₂, through the unembedding: what it adds to each logit here. "
                 f"{_DIRECT[view.shape.norm]}{few}"
             )
+    elif not run.has_logits:
+        _rows(view, frame, position)
+        st.caption(
+            "This model has no logits: no tokens can be read off its neurons, and there is no loss to measure what "
+            "silencing one does."
+        )
     elif "promotes" not in frame and speaks_directly(run, choice.layer):
         _rows(view, frame, position)
         st.caption(
@@ -104,7 +110,9 @@ def _rows(view: View, frame: pd.DataFrame, position: int) -> None:
             look_at(int(frame["neuron"].iloc[row]))
 
     st.dataframe(
-        frame if bool(frame["flips"].any()) else frame.drop(columns="flips"),
+        frame.drop(
+            columns=["flips"] * (not frame["flips"].any()) + ["loss_change"] * bool(frame["loss_change"].isna().all())
+        ),
         hide_index=True,
         column_config=_COLUMNS,
         on_select=follow,

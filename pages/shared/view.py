@@ -8,6 +8,7 @@ from pages.shared import link as link_of_screen
 from pages.shared import resources
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.input_kinds import InputKind, kind_of
+from xformer.analysis.embeddings import token_labels
 from xformer.config import ModelConfig
 from xformer.interventions import Intervention, join
 from xformer.model_shape import ModelShape
@@ -111,7 +112,7 @@ class View:
         position, token = intervention.replaced
         if side := self.shape.image:
             return f"pixel y{position // side + 1} x{position % side + 1} becomes {token}"
-        return f"position {position} reads {escape_markdown(self.subject.labels[token])}"
+        return f"position {position} reads {escape_markdown(token_labels(self.subject)[token])}"
 
     def what_changed(self) -> str:
         """The changes in a few words, for the name of a lane or a legend."""

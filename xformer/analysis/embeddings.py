@@ -12,11 +12,16 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from xformer.analysis.geometry import Pca, cosine_matrix, cosines_with, pca
 from xformer.reading import Reading
+from xformer.subjects import Subject
+
+WORDS_OUT = ("next_token", "masked_token", "pair_next_token")
+"""The outputs of external models that are the tokens they read."""
 
 
 def vocabulary_vectors(reading: Reading, stack: str | None = None) -> Float[Tensor, "vocab d_model"]:
@@ -25,6 +30,13 @@ def vocabulary_vectors(reading: Reading, stack: str | None = None) -> Float[Tens
     Raises `InputError` for a model of images, `UnavailableError` where there is no table.
     """
     return reading.subject.weights.token_embedding(stack)
+
+
+def token_labels(subject: Subject) -> tuple[str, ...]:
+    """What each token that a model reads is called. The outputs of a model that is no language model have other names."""
+    if getattr(subject, "output", "next_token") in WORDS_OUT:
+        return tuple(subject.labels)
+    return subject.names(torch.arange(subject.shape.n_inputs))
 
 
 def input_vectors(reading: Reading, stack: str | None = None) -> dict[str, Float[Tensor, "pos d_model"]]:
@@ -83,7 +95,7 @@ def projection(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
         where.setdefault(token, []).append(str(position))
     axes = principal_axes(reading, stack)
     points = axes.points
-    labels = _as_many(reading.subject.labels, len(points))
+    labels = _as_many(token_labels(reading.subject), len(points))
     table = pd.DataFrame({"id": range(len(labels)), "token": labels})
     table["positions"] = [", ".join(where.get(token, [])) for token in range(len(labels))]
     found = table.join(pd.DataFrame(points.numpy(), columns=[f"PC{axis + 1}" for axis in range(points.shape[1])]))
@@ -94,7 +106,7 @@ def projection(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
 def neighbours(reading: Reading, *, token: int, stack: str | None = None, n: int = 8) -> pd.DataFrame:
     """The `n` tokens whose vectors point most nearly the way of a token's: id, token, cosine, distance; itself left out."""
     every = vocabulary_vectors(reading, stack)
-    labels = _as_many(reading.subject.labels, len(every))
+    labels = _as_many(token_labels(reading.subject), len(every))
     alike = cosines_with(every, token)  # [vocab]
     alike[token] = -math.inf
     chosen = alike.topk(min(n, len(labels) - 1)).indices

@@ -8,6 +8,7 @@ memories), which through the unembedding favours some tokens. Its activity is th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
@@ -163,7 +164,7 @@ def neurons(
         One row per neuron: neuron, activation, activity (see `activity`), originally (the activation in the run `before`,
         where one is given), the tokens that it promotes and suppresses here (where the layer's stream is unembedded), and
         what silencing it does, measured by running the model: loss_change, in nats, over the labelled outputs, and flips,
-        how many of their likeliest tokens change.
+        how many of their likeliest tokens change. A model without an output head has no loss: NaN, and 0 flips.
     """
     name, labels = f"{reading.feed_forward_site(layer).path}.post", reading.subject.labels
     chosen = top_neurons(reading, layer=layer, position=position, n=n)
@@ -180,6 +181,10 @@ def neurons(
                 table[column] = [
                     " ".join(labels[token] for token in order) for order in end.topk(most).indices.tolist()
                 ]
+    if not reading.has_logits:
+        return table.assign(loss_change=math.nan, flips=0)
+    if not reading.has_logits:
+        return table.assign(loss_change=float("nan"), flips=0)
     answers = reading.example.labels[0]
     labelled: Bool[Tensor, " out"] = answers >= 0
     right = answers[labelled]

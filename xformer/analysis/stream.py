@@ -17,6 +17,8 @@ from xformer.errors import UnavailableError
 from xformer.reading import Reading
 from xformer.site import Site, after
 
+WHOLE = ("sequence_class", "next_sentence", "image_class", "audio_class", "answer_span", "similarity")
+"""The outputs of external models whose logits are about the whole input, not about each position."""
 _DOES = {"attn": "attention", "self_attn": "self", "cross_attn": "cross", "ffn": "feed-forward"}
 
 
@@ -71,11 +73,9 @@ def _points(reading: Reading) -> dict[str, tuple[str, list[str]]]:
 def positions_of(reading: Reading, positions: Sequence[int] | None = None) -> list[int]:
     """The positions of the output stack that are no padding, in order; only those among `positions` where they are given."""
     real = reading.trace.real(reading.output_stack)
-    return [
-        at
-        for at in range(reading.logits.shape[1])
-        if (real is None or real[at]) and (positions is None or at in positions)
-    ]
+    has_one_each = reading.has_logits and reading.output not in WHOLE
+    n = reading.logits.shape[1] if has_one_each else len(reading.ids(reading.output_stack))
+    return [at for at in range(n) if (real is None or real[at]) and (positions is None or at in positions)]
 
 
 def norms(reading: Reading, positions: Sequence[int] | None = None) -> pd.DataFrame:

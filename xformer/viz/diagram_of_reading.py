@@ -12,6 +12,7 @@ from contextlib import suppress
 from xformer.errors import UnavailableError
 from xformer.reading import Reading
 from xformer.site import Site, Stack, after
+from xformer.subjects.foreign.huggingface_opening import CLASSES
 from xformer.viz.diagram_parts import Arrow, Box, Diagram, Flow, Kind, StackFrame
 
 _KINDS = {"encoder": "Encoder", "decoder": "Decoder", "encoder-decoder": "Encoder-decoder"}
@@ -41,6 +42,20 @@ def _total(reading: Reading) -> int | None:
     return None
 
 
+def _output_words(reading: Reading) -> tuple[str, str]:
+    """What the output layer does, and the numbers that it gives, in words."""
+    kind, n = reading.output, reading.subject.shape.vocab_size
+    softmax = "a softmax turns the scores into probabilities."
+    if kind == "answer_span":
+        return f"Scores each token as the start and as the end of an answer; {softmax}", "2 scores a token"
+    if kind not in CLASSES:
+        return f"Scores each of the {n:,} tokens; {softmax}", f"{n:,} scores"
+    if n == 1:
+        return "Gives one number, which is no class.", "1 number"
+    of = "each token" if kind == "token_class" else "the whole input"
+    return f"Scores each of the {n:,} classes for {of}; {softmax}", f"{n:,} scores"
+
+
 class _Walk:
     """Collects the boxes and arrows of one stack in the order the input meets them; its first layer stands for all."""
 
@@ -56,21 +71,21 @@ class _Walk:
         self.frame = StackFrame(stack, f"{stack.capitalize()} layer", self.n_layers, len(self.sites))
 
     def build(self, memory: _Walk | None) -> None:
-        n, n_tokens = self.vectors[1], self.shape.vocab_size
+        n = self.vectors[1]
         title = {"encoder": "Source", "decoder": "Target"}[self.stack] if self.reading.is_pair else "Input"
         tokens = f"{n} token{'s' * (n != 1)}"
         what = f"The input as {tokens}: one whole number from 0 to {self.shape.n_inputs - 1:,} at each position."
         self._extend(self._box("tokens", "tokens", title, what, shape=(1, n)))
-        self._embedding(n_tokens)
+        self._embedding(self.shape.n_inputs)
         for index, site in enumerate(self.sites):
             self._sublayer(index, site, memory)
         is_last = self.stack == self.reading.output_stack
         if f"{'' if is_last else self.at}final_norm" in self.reading:
             name = f"{'' if is_last else self.at}final_norm"
             self._extend(self._norm("final_norm", name, None, "after the last layer"))
-        if is_last:
-            what = f"Scores each of the {n_tokens:,} tokens; a softmax turns the scores into probabilities."
-            shape, detail = (1, n, n_tokens), f"{n_tokens:,} scores"
+        if is_last and self.reading.has_logits:
+            what, detail = _output_words(self.reading)
+            shape = tuple(self.reading.logits[:1].shape)
             self._extend(
                 self._box(
                     "output",

@@ -16,6 +16,7 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.input_kinds.lanes import moved, said_lane
 from pages.shared.link import carry
 from pages.shared.typed import typed
+from xformer.analysis.stream import WHOLE
 from xformer.errors import InputError
 from xformer.reading import Reading
 from xformer.subjects import Input, Subject
@@ -89,7 +90,7 @@ class InputKind:
 
     def rows(self, run: Reading, changed: Reading | None = None, name: str = "") -> list[Lane]:
         """The input, what the model says to it, and what it says in the changed run, aligned by position."""
-        if not run.has_logits:
+        if not run.has_logits or run.output in WHOLE:  # then the sentence below says it
             return self.read_rows(run)
         says = said_lane("says" if run.open_output is None else "says next", run)
         more = [] if changed is None else [said_lane(name, changed, says)]
