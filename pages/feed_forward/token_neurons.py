@@ -109,10 +109,10 @@ def _rows(view: View, frame: pd.DataFrame, position: int) -> None:
         for row in st.session_state["ff_table"].selection.rows:
             look_at(int(frame["neuron"].iloc[row]))
 
+    unknown = [] if bool(frame["flips"].any()) else ["flips"]
+    unknown += ["loss_change"] if bool(frame["loss_change"].isna().all()) else []
     st.dataframe(
-        frame.drop(
-            columns=["flips"] * (not frame["flips"].any()) + ["loss_change"] * bool(frame["loss_change"].isna().all())
-        ),
+        frame.drop(columns=unknown),
         hide_index=True,
         column_config=_COLUMNS,
         on_select=follow,

@@ -183,8 +183,6 @@ def neurons(
                 ]
     if not reading.has_logits:
         return table.assign(loss_change=math.nan, flips=0)
-    if not reading.has_logits:
-        return table.assign(loss_change=float("nan"), flips=0)
     answers = reading.example.labels[0]
     labelled: Bool[Tensor, " out"] = answers >= 0
     right = answers[labelled]
