@@ -58,7 +58,7 @@ def _sentences(table: pd.DataFrame, many: str) -> Iterator[str]:
             yield "Too few are measured to say how good the estimates are."
         return
     if found.is_near_chance:
-        yield "**Do not rely on the estimates here: they are no better than a random order.**"
+        yield "**Do not rely on the estimates here: a random order could agree as well.**"
     elif found.is_poor:
         yield f"**Do not choose {many} by the estimates here: they miss large effects.**"
     rho = f"{int(found.rho * 100) / 100:+.2f}".replace("-", "−")
