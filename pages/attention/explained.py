@@ -44,8 +44,8 @@ class Explained:
     removed: Contribution | None
     """The source whose removal is measured; None where there is no choice to explain."""
     check: pd.DataFrame
-    is_moved: bool
-    """Whether removing it changes a prediction."""
+    is_moved: bool | None
+    """Whether removing it changes a prediction; None of a model that makes none."""
 
 
 def explained(view: View, run: Reading, cell: Cell, against: int | None) -> Explained:
@@ -58,13 +58,17 @@ def explain(run: Reading, where: dict[str, Any]) -> Explained:
     """The same for the options of `analysis.why`."""
     parts = score_parts(run, **where)
     found, removed = contributions(parts), None
-    table, is_moved = pd.DataFrame(), False
+    table: pd.DataFrame = pd.DataFrame()
+    is_moved: bool | None = False
     if is_worth_a_word(parts):
         removed = found[0]
         head = {"layer": where["layer"], "head": where["head"]}
         without = without_source(run, **head, side=removed.side, source=removed.writer.name, parts=parts)
         table = check(run, without, **where)
-        is_moved = not bool((run.logits.argmax(dim=-1) == without.logits.argmax(dim=-1)).all())
+        if run.has_logits:
+            is_moved = not bool((run.logits.argmax(dim=-1) == without.logits.argmax(dim=-1)).all())
+        else:
+            table, is_moved = table.dropna(), None
     return Explained(
         where, table_of(parts), parts.total, parts.residue, parts.total_advantage, parts.weight, parts.n_allowed, found,
         deciding(parts), opposing(parts), removed, table, is_moved,

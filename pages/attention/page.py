@@ -70,6 +70,8 @@ def _attention(view: View) -> None:
         _footer(view, chosen)
     if pooled > 1:
         zoom(view, chosen, pooled)
+    if view.input.kind == "picture":
+        panel(over_image_panel, view, chosen)
 
     panels = frame.panels(PANELS | ({"atom mapping": "atom mapping"} if is_reaction(run) else {}))
     below, more = choose("panel", panels, next(iter(panels)), "Panel", label_visibility="collapsed"), dict[str, str]()

@@ -138,4 +138,7 @@ def _check(found: Explained) -> None:
         return
     st.markdown(f"**Measured** by removing {removal(found.removed)}:")
     st.dataframe(found.check, hide_index=True, width="content", key="why_check")
-    st.caption(f"Advantage, score and loss in nats. {'A' if found.is_moved else 'No'} prediction changes.")
+    if found.is_moved is None:
+        st.caption("Advantage and score in nats. This model gives vectors and makes no prediction that could change.")
+    else:
+        st.caption(f"Advantage, score and loss in nats. {'A' if found.is_moved else 'No'} prediction changes.")

@@ -22,7 +22,7 @@ from pages.compare.ruler import ask_step, take_step_of_link
 from pages.compare.state import state
 from pages.compare.steering import steering_panel
 from pages.compare.steps import steps_panel
-from pages.compare.texts import compares_texts, texts_panel
+from pages.compare.texts import compares_texts, texts_panel, why_no_text
 from pages.compare.together import why_not_together
 from pages.compare.wait import wait_for_rollouts
 from pages.shared import frame, models, run_weights
@@ -52,6 +52,10 @@ def page() -> None:
         st.info("There is no model here yet. Train the shipped ones with `make checkpoints`, then reload this page.")
         return
     looked = look()
+    if why := "" if models.usable(looked.model) else why_no_text(looked.model):
+        st.info(escape_markdown(why), icon=":material/info:")
+        link_of_screen.share(in_link(looked))
+        return
     with st.container(horizontal=True, gap="small", key="compare_what_row"):
         what = choose("compare", MODES, "players", "Compare", key="compare_what", label_visibility="collapsed")
         beside = st.container(horizontal=True, gap="small", width="content")

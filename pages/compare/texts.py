@@ -34,6 +34,16 @@ def compares_texts(model: str) -> bool:
     return model in models.foreign_titles() and not models.usable(model) and not models.subject(model).shape.is_pair
 
 
+def why_no_text(model: str) -> str:
+    """Why this screen has nothing to compare of a model that says no tokens, as one sentence; "" where it has."""
+    subject = models.subject(model)
+    if subject.input.kind == "picture":
+        return f"{models.title_of(model)} reads pictures, and this screen compares what models say to a text."
+    if getattr(subject, "output", "") == "vectors":
+        return f"{models.title_of(model)} gives vectors and no predictions, so there are none to compare."
+    return ""
+
+
 def texts_panel(looked: LookedAt) -> None:
     """Ask for the other model and the text; let both go on with it."""
     a, title = TextPlayer("A", looked.model), escape_markdown(models.title_of(looked.model))
@@ -93,15 +103,17 @@ def _others(looked: LookedAt) -> dict[str, str]:
         found[_CHANGED] = f"{models.title_of(looked.model)}, with what is changed on the other screens"
     foreign = {name: title for name, title in models.foreign_titles().items() if name != looked.model}
     own = [
-        name for name in models.shipped() if kind == (True, False) and not models.usable(name) and _kind(name) == kind
+        name
+        for name in models.shipped()
+        if kind[:2] == (True, False) and not models.usable(name) and _kind(name) == kind
     ]
     return found | foreign | {name: models.title_of(name) for name in own}
 
 
-def _kind(model: str) -> tuple[bool, bool]:
-    """Whether it goes on with a text, and whether it fills its gaps."""
+def _kind(model: str) -> tuple[bool, bool, bool]:
+    """Whether it goes on with a text, whether it fills its gaps, and whether it reads one and says something to it."""
     subject = models.subject(model)
-    return subject.input.goes_on, isinstance(subject.input, TextWithGaps)
+    return subject.input.goes_on, isinstance(subject.input, TextWithGaps), not why_no_text(model)
 
 
 def _does(model: str) -> str:

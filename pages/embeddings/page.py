@@ -15,6 +15,7 @@ from pages.shared.picture import panel
 from pages.shared.session import open_sidebar
 from pages.shared.view import View
 from xformer.analysis.embeddings import input_vectors
+from xformer.errors import UnavailableError
 
 VECTORS, VOCABULARY, WAVES, FILTERS = "vectors", "vocabulary", "waves", "filters"
 
@@ -27,6 +28,11 @@ def _embeddings(view: View) -> None:
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         show = choose("show", _panels(view), VECTORS, "Show", key="embeddings_show", label_visibility="collapsed")
         stack = ask_side() if view.is_pair else None
+        if view.input.kind == "picture" and "embed" not in view.original():
+            raise UnavailableError(
+                "The patches of a picture become vectors by a convolution, not by a table of tokens, and of this model its "
+                "output was not found."
+            )
         parts = input_vectors(view.original(), stack)
         part = ask_part(list(parts)) if show == VECTORS else ""
     if view.task is not None:

@@ -53,14 +53,14 @@ def firing_panel(view: View, choice: Choice) -> None:
         picture(view, "activity", viz.firing, counted, **before)
         row = analysis.firing(counted).set_index("layer").loc[choice.site.path].to_dict()
         st.caption(f"{MEASURES[row['measure']]} {FIRES}{relu} Counted on {said}.{mean_of}")
-    what_to_notice([firing_note(row, choice.title, which)])
+    what_to_notice([firing_note(row, choice.title, which, view.input.one)])
 
 
-def firing_note(row: dict[str, Any], title: str, which: str = "") -> str:
-    """How one layer stands, from its row of `analysis.firing`."""
+def firing_note(row: dict[str, Any], title: str, which: str = "", one: str = "token") -> str:
+    """How one layer stands, from its row of `analysis.firing`; `one` is what stands at a position."""
     dead = "none" if row["dead"] == 0 else f"**{row['dead']:,}**"
     verb = "is" if row["dead"] <= 1 else "are"
     return (
         f"In {title}, {dead} of {row['neurons']:,} neurons {verb} dead on {row['over']}{which}, "
-        f"and at an average token **{percent(row['share_at_once'], 0)}** fire at once."
+        f"and at an average {one} **{percent(row['share_at_once'], 0)}** fire at once."
     )

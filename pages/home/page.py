@@ -19,6 +19,7 @@ from pages.shared.call import Call
 from pages.shared.link_widgets import choose
 from pages.shared.model_card import card_of_model
 from pages.shared.picture import footer, panel
+from pages.shared.prediction import prediction_panel
 from pages.shared.session import View, open_page
 from xformer import viz
 from xformer.counting import n_parameters, parameters_by_part
@@ -43,8 +44,14 @@ def page() -> None:
     with frame.picture():
         panel(SHOW[shown], view)
     with answer:  # last, as a large model takes its time
-        says = continuation_panel if view.input.goes_on else filled_panel
-        panel(ANSWERS.get(view.input.kind, says), view)
+        panel(ANSWERS.get(view.input.kind, _says(view)), view)
+
+
+def _says(view: View) -> Callable[[View], None]:
+    """What shows what a model says: it goes on with a text, fills its gaps or writes a target, or gives a class or vectors."""
+    if view.input.goes_on:
+        return continuation_panel
+    return filled_panel if view.original().output in ("masked_token", "pair_next_token") else prediction_panel
 
 
 def _has_it_learned(view: View) -> str:
@@ -82,7 +89,7 @@ def _parameters(view: View) -> None:
 
 
 ANSWERS = {"symbols": answer_panel, "image": class_panel}
-"""What a model says by itself, by the kind of its input; with all others it goes on with what it reads."""
+"""What shows what a model says, by the kind of its input; for all others see `_says`."""
 MORE = {
     "inside": "What is inside",
     "wrong": "What it gets wrong",

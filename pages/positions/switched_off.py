@@ -30,7 +30,9 @@ def positions_switch(view: View) -> None:
     what = _what(view)
     prediction_lanes(view, what)
     if not view.shape.can_drop_positions:
-        st.info("This model has no positions that could be switched off.", icon=":material/info:")
+        found = f"Nothing was found that tells this model where a {view.input.one} is and could be switched off."
+        own = "This model has no positions that could be switched off."
+        st.info(found if view.task is None else own, icon=":material/info:")
         return
     is_off = OFF in view.on
     with st.container(horizontal=True, gap="medium", vertical_alignment="center"):

@@ -12,6 +12,7 @@ from xformer.model_files.models_here import PREFIX, catalogue, models_folder
 from xformer.model_files.shared_job import Job, Step
 from xformer.model_files.store import ModelStore
 from xformer.subjects import Subject
+from xformer.subjects.foreign.huggingface import HuggingFaceModel
 from xformer.subjects.foreign.load import open_model
 
 MODELS = "models"
@@ -19,7 +20,29 @@ MODELS = "models"
 
 
 def _load(id: str, step: Step) -> Subject:
-    return open_model(catalogue().entry(id).path, step=step)
+    """Raises `ModelFileError` for a model that reads what no screen can ask for."""
+    model = open_model(catalogue().entry(id).path, step=step)
+    if isinstance(model, HuggingFaceModel) and (why := _not_shown(model)):
+        raise ModelFileError(why)
+    return model
+
+
+def _not_shown(model: HuggingFaceModel) -> str:
+    """Why the screens cannot show a model, as one sentence that says what works instead; "" where they can."""
+    main = str(getattr(model.opened.module, "main_input_name", "input_ids"))
+    if model.output == "similarity":
+        return (
+            f"{model.name} compares texts with images, which the screens cannot show; they can show its text tower or its "
+            "vision tower, saved alone."
+        )
+    if model.reads_tokens or (main == "pixel_values" and not model.shape.is_pair):
+        return ""
+    read = "images and texts" if main == "pixel_values" else "sounds"
+    more = ', "decoder_input_ids": …' if model.shape.is_pair else ""
+    return (
+        f"{model.name} reads {read}, which the screens cannot show; in Python, "
+        f'xformer.read(folder, {{"{main}": …{more}}}) shows what it computes.'
+    )
 
 
 def _needed(id: str) -> int:

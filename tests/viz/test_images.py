@@ -25,11 +25,12 @@ from xformer.viz.images import (
 
 DRAW = np.random.default_rng(0)
 PIXELS = DRAW.integers(0, 17, 36)  # 6 × 6, in patches of 2
+NAMES = ["class", *(f"r{row} c{column}" for row in (1, 2, 3) for column in (1, 2, 3))]
 WEIGHTS = [DRAW.dirichlet(np.ones(10)) for _ in range(3)]
 
 
 def overlay() -> Any:
-    return overlay_frame(PIXELS, [[("a", WEIGHTS[0]), ("b", WEIGHTS[1])], [("c", WEIGHTS[2])]], 2)
+    return overlay_frame([[("a", WEIGHTS[0]), ("b", WEIGHTS[1])], [("c", WEIGHTS[2])]], NAMES, (3, 3), 2, PIXELS)
 
 
 def test_each_tile_has_the_weight_of_its_patch_and_covers_its_pixels() -> None:
@@ -56,7 +57,9 @@ def test_attention_is_drawn_on_the_fixed_scale_from_0_to_1_and_the_query_is_fram
     assert scale["range"] == theme.sequential(False)
     framed = spec["datasets"][spec["layer"][2]["data"]["name"]]
     assert {row["where"] for row in framed} == {"r2 c1"}
-    blank = overlay_chart(overlay_frame(np.zeros(36, int), [[("a", WEIGHTS[0])]], 2), dark=True, what="share").to_dict()
+    blank = overlay_chart(
+        overlay_frame([[("a", WEIGHTS[0])]], NAMES, (3, 3), 2, np.zeros(36, int)), dark=True, what="share"
+    ).to_dict()
     assert len(blank["layer"]) == 3  # tiles and two kinds of text: no ink
 
 

@@ -25,63 +25,92 @@ GAP = 1.6
 _OWN_SIZE = alt.AutoSizeParams(type="pad", contains="padding")  # else a legend is fitted in, and pixels are no squares
 ABOVE = 3.2
 """Over an image, for its title and the class token."""
+HEAT = ("rgba(255, 90, 0, 0)", "rgba(255, 90, 0, 0.8)")
+"""Over a photograph in grey, from no weight to the largest."""
 
 
 def overlay_frame(
-    pixels: Int[np.ndarray, " pixel"], panels: Sequence[Sequence[tuple[str, Float[np.ndarray, " pos"]]]], patch: int
+    panels: Sequence[Sequence[tuple[str, Float[np.ndarray, " pos"]]]],
+    names: Sequence[str],
+    grid: tuple[int, int],
+    patch: float,
+    ink: Int[np.ndarray, " pixel"] | None = None,
 ) -> pd.DataFrame:
-    """Rows of panels, each a title and what the class token and the patches of one image get (1 + patches numbers).
+    """Lines of panels, each a title and what the special tokens and the patches of one image get.
 
-    One row a tile (kind "class" or "patch") or a dot (kind "ink"): panel, kind, where, value (a tile's), ink (a dot's), and the
-    rectangle x, x2, y, y2 in the frame.
+    Args:
+        panels: Titles and weights [pos]; the patches stand last.
+        names: Of each position.
+        grid: Rows and columns of patches.
+        patch: The side of a patch in the units of the frame.
+        ink: Of each pixel, where the image is one of a few pixels, each a unit wide.
+
+    Returns:
+        One row a tile (kind "class", "special" or "patch") or a dot (kind "ink"): panel, kind, where, value (a tile's), ink (a
+        dot's), and the rectangle x, x2, y, y2 in the frame; left, top and right are the image's.
     """
-    side = round(len(pixels) ** 0.5)
-    across = side // patch
+    across = grid[1]
+    n_special, width = len(names) - grid[0] * across, across * patch
     rows = []
     for line, panel_row in enumerate(panels):
         for place, (title, values) in enumerate(panel_row):
-            left, top = place * (side + GAP), line * (side + ABOVE + GAP) + ABOVE
-            at = {"panel": title, "left": left, "top": top}
-            rows.append(at | _tile("class", "class", values[0], left, top - 1.6, side * 0.55, 1.2))
-            for number, value in enumerate(values[1:]):
-                row, column = divmod(number, across)
-                name = f"r{row + 1} c{column + 1}"
-                rows.append(at | _tile("patch", name, value, left + column * patch, top + row * patch, patch, patch))
-            for number, ink in enumerate(pixels.tolist()):
-                y, x = divmod(number, side)
-                if ink:
-                    dot = {"kind": "ink", "where": f"r{y // patch + 1} c{x // patch + 1}", "ink": ink}
+            left, top = place * (width + GAP), line * (grid[0] * patch + ABOVE + GAP) + ABOVE
+            at = {"panel": title, "left": left, "top": top, "right": left + width}
+            for number, (name, value) in enumerate(zip(names, values, strict=True)):
+                row, column = divmod(number - n_special, across)
+                if number >= n_special:
+                    tile = _tile("patch", name, value, left + column * patch, top + row * patch, patch, patch)
+                else:
+                    wide = width * 0.55 / n_special
+                    kind = "class" if name == "class" else "special"
+                    tile = _tile(kind, name, value, left + number * wide, top - 1.6, wide, 1.2)
+                rows.append(at | tile)
+            for number, of_pixel in enumerate([] if ink is None else ink.tolist()):
+                y, x = divmod(number, round(width))
+                if of_pixel:
+                    name = names[n_special + int(y // patch) * across + int(x // patch)]
+                    dot = {"kind": "ink", "where": name, "ink": of_pixel}
                     rows.append(at | dot | {"x": left + x + 0.5, "y": top + y + 0.5})
     return pd.DataFrame(rows)
 
 
-def overlay_chart(frame: pd.DataFrame, *, dark: bool, what: str, query: str = "", most: float = 740.0) -> Chart:
-    """Draw an `overlay_frame` on the fixed scale from 0 to 1, its colours spaced by the square root so that small shares show.
+def overlay_chart(
+    frame: pd.DataFrame, *, dark: bool, what: str, query: str = "", most: float = 740.0, photograph: str | None = None
+) -> Chart:
+    """Draw an `overlay_frame`.
 
-    `query` outlines the patch that does the looking; the chart is at most `most` pixels wide.
+    Tiles have a fixed scale from 0 to 1, its colours spaced by the square root so that small shares show. Over a
+    `photograph`, an address of data, they are the more opaque the larger they are, up to the largest of a patch. `query`
+    outlines what does the looking; the chart is at most `most` pixels wide.
     """
-    stops = theme.sequential(dark)
-    domain = [(index / (len(stops) - 1)) ** 2 for index in range(len(stops))]
-    scale = alt.Scale(type="linear", domain=domain, range=stops, clamp=True, interpolate="rgb")
     tiles, dots = frame.loc[frame["kind"] != "ink"], frame.loc[frame["kind"] == "ink"]
-    ink = theme.pick(theme.TEXT, dark)
-    halo = theme.pick(theme.BACKGROUND, dark)
-    titles = tiles.loc[tiles["kind"] == "class"].assign(title_y=lambda table: table["top"] - 2.1)
-    names = titles.assign(said=[f"class {percent(value, 0)}" for value in titles["value"]], x_name=titles["x2"] + 0.25)
-    width, height = tiles["x2"].to_numpy().max().item(), tiles["y2"].to_numpy().max().item()
+    ink, halo = theme.pick(theme.TEXT, dark), theme.pick(theme.BACKGROUND, dark)
+    titles = tiles.drop_duplicates(["panel", "left", "top"]).assign(title_y=lambda table: table["top"] - 2.1)
+    width, height = frame["right"].to_numpy().max().item(), tiles["y2"].to_numpy().max().item()
     unit = min(20.0, most / width)
     x, y = _axes(width, height)
-    legend = _legend(height * unit, format=".0%", values=[0, 0.1, 0.3, 0.6, 1])
-    layers = [
+    if photograph is None:
+        stops, edge = theme.sequential(dark), {"stroke": halo, "strokeWidth": 0.5}
+        domain, layers = [(index / (len(stops) - 1)) ** 2 for index in range(len(stops))], []
+        legend = _legend(height * unit, format=".0%", values=[0, 0.1, 0.3, 0.6, 1])
+    else:
+        top = tiles.loc[tiles["kind"] == "patch", "value"].to_numpy().max().item() or 1.0
+        stops, edge, domain = list(HEAT), {}, [0.0, top]
+        tall = height - tiles["top"].max()
+        whole = titles.assign(x=titles["left"], y=titles["top"], bottom=titles["top"] + tall)
+        layers = [alt.Chart(whole).mark_image(url=photograph, aspect=False).encode(x=x, x2="right", y=y, y2="bottom")]
+        legend = alt.Legend(gradientLength=200, format=".2~p", orient="bottom", tickCount=3)
+    scale = alt.Scale(type="linear", domain=domain, range=stops, clamp=True, interpolate="rgb")
+    layers.append(
         alt.Chart(tiles)
-        .mark_rect(stroke=halo, strokeWidth=0.5)
+        .mark_rect(**edge)
         .encode(
             x=x, x2="x2", y=y, y2="y2",
             color=alt.Color("value:Q", scale=scale, title=what, legend=legend),
             tooltip=[alt.Tooltip("panel:N"), alt.Tooltip("where:N", title="patch"),
                      alt.Tooltip("value:Q", title=what, format=".6f")],
         )
-    ]  # fmt: skip
+    )  # fmt: skip
     if len(dots):
         size = alt.Size("ink:Q", scale=alt.Scale(domain=[0, 16], range=[0, (0.62 * unit) ** 2]), legend=None)
         layers.append(
@@ -96,20 +125,34 @@ def overlay_chart(frame: pd.DataFrame, *, dark: bool, what: str, query: str = ""
         )
     chosen = tiles.loc[tiles["where"] == query]
     if query and len(chosen):
-        hue = theme.pick(theme.WRONG.colour, dark)
+        hue = theme.pick(theme.WRONG.colour if photograph is None else theme.PRIMARY, dark)
         layers.append(
             alt.Chart(chosen).mark_rect(fill=None, stroke=hue, strokeWidth=2.5).encode(x=x, x2="x2", y=y, y2="y2")
         )
     text: dict[str, Any] = {"align": "left", "baseline": "middle", "color": ink}
-    layers += [
+    layers.append(
         alt.Chart(titles).mark_text(fontSize=12, fontWeight="bold", **text).encode(
             x=alt.X("left:Q"), y=alt.Y("title_y:Q"), text=alt.Text("panel:N")
-        ),
-        alt.Chart(names).mark_text(fontSize=11, **text).encode(
-            x=alt.X("x_name:Q"), y=alt.Y("class_y:Q"), text=alt.Text("said:N")
-        ).transform_calculate(class_y="datum.y + 0.6"),
-    ]  # fmt: skip
+        )
+    )  # fmt: skip
+    special = tiles.loc[tiles["kind"] != "patch"]
+    if len(special):
+        layers.append(
+            alt.Chart(_special_words(special)).mark_text(fontSize=11, **text).encode(
+                x=alt.X("x_name:Q"), y=alt.Y("class_y:Q"), text=alt.Text("said:N")
+            )
+        )  # fmt: skip
     return layered(*layers, width=width * unit, height=height * unit, autosize=_OWN_SIZE)
+
+
+def _special_words(special: pd.DataFrame) -> pd.DataFrame:
+    """What goes to the special tokens of each panel, a row a panel, beside their tiles."""
+    rows = []
+    for _, of in special.groupby(["panel", "left", "top"], sort=False):
+        name = str(of["where"].iloc[0]) if len(of) == 1 else f"{len(of)} special"
+        place = {"x_name": of["x2"].max() + 0.25, "class_y": of["top"].iloc[0] - 1.0}
+        rows.append({"said": f"{name} {percent(sum(of['value'].tolist()), 0)}"} | place)
+    return pd.DataFrame(rows)
 
 
 def picture(pixels: Int[np.ndarray, " pixel"], *, dark: bool, scale: int = 8) -> Int[np.ndarray, "y x rgb"]:

@@ -99,6 +99,10 @@ class PatchedImage(Input):
         """By the processor that the model was saved with; without one, resized and with values from −1 to 1."""
         if self.processor is not None:
             pixels = self.processor(images=image, return_tensors="pt")["pixel_values"]
+            if pixels.shape[-2:] != self.side:  # a processor may make another size than the model has positions for
+                pixels = nn.functional.interpolate(
+                    pixels.float(), self.side, mode="bicubic", antialias=True, align_corners=False
+                )
         else:
             small = image.convert("L" if self.n_channels == 1 else "RGB").resize(self.side[::-1])
             array = np.asarray(small, dtype=np.float32).reshape(*self.side, -1)[..., : self.n_channels]
