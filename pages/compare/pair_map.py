@@ -32,7 +32,7 @@ AT_ONCE = 1.5
 BUDGET = 0.6
 """Seconds of it in one run of the page; a few cells of a large model take as long."""
 DRAWN = {
-    "exact": "Measured by a run for each cell; grey cells are not measured.",
+    "exact": "Measured by a run for each cell.",
     "quick": "Estimated for all cells from a few backward passes (integrated gradients); see above how far to trust that.",
 }
 JOB, CELL, MAP = "pair_map", "pair_cell", "pair_picture"
@@ -67,6 +67,7 @@ def map_panel(view: PairView, pair: MinimalPair) -> dict[str, str]:
     follow(job, partial(estimates.bar, job, "pair_exact", "cells"), BUDGET)
     exact = True if len(shares) == len(of) else sorted(shares)
     show = METHODS[method]
+    grey = " Dark grey cells are not measured." if method == "exact" and exact is not True else ""
     call = Call(
         viz.patching_map,
         (pair.reading, pair.source),
@@ -75,7 +76,7 @@ def map_panel(view: PairView, pair: MinimalPair) -> dict[str, str]:
     shown(view, call, MAP, on_select=_follow_click, selection_mode="cell")
     caption(
         f"{WHAT[part]} Each alone is given what it was in the second run: 0 leaves the first run as it was, 1 makes it the "
-        f"second’s, beyond both ends is possible. {DRAWN[method]}"
+        f"second’s, beyond both ends is possible. {DRAWN[method]}{grey}"
     )
     footer(view, "patching", [call], both)
     if notes := list(map_notes(pair, both, part)):

@@ -151,6 +151,7 @@ def test_measuring_shows_how_far_it_is_and_can_be_stopped(open_page: Open, monke
             break
         app.run()
     assert "All 20 cells are measured." in said(app)
+    assert "grey" not in said(app)
 
 
 def test_what_would_take_long_waits_to_be_asked_for(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,6 +165,8 @@ def test_what_would_take_long_waits_to_be_asked_for(open_page: Open, monkeypatch
     drawn = app.get("vega_lite_chart")
     assert drawn
     assert "Too few are measured to say how good the estimates are." in said(app)
+    assert "Dark grey cells are not measured." in said(app)
+    assert "grey" not in said(open_page(PAGE, **LINK, method="quick"))
 
 
 def test_what_is_changed_elsewhere_is_said_to_be_left_out(open_page: Open) -> None:
