@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from xformer.errors import ModelFileError
 from xformer.memory import free_bytes
+from xformer.model_files.config_sizes import check_sizes
 from xformer.model_files.folder_rules import TOKENIZERS, checked_config, file_names
 from xformer.model_files.gguf_header import read_gguf_header
 from xformer.model_files.needed_memory import check_free, needed_bytes
@@ -93,6 +94,9 @@ def _folder(folder: Path) -> Contents:
             if "config.json" in names
             else "The folder has weights and no config.json, so nobody can tell what they are; put its config.json beside them."
         )
+    if not found.n_parameters:
+        raise ModelFileError("The weights' file has no tensors; save the model again with save_pretrained.")
+    check_sizes(config, largest=found.largest, n_tensors=found.n_tensors)
     has_tokenizer = any(name in names for name in TOKENIZERS)
     sizes = found.n_parameters, found.n_bytes
     return Contents(folder, found.files, model_type, _architectures(config), has_tokenizer, *sizes, config)

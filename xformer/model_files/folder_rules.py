@@ -41,7 +41,7 @@ def file_names(folder: Path) -> list[str]:
     inside = _whole_model(folder)
     for name in names:
         file = folder / name
-        if file.is_symlink() and not file.resolve().is_relative_to(inside):
+        if file.is_symlink() and not _leads_inside(file, inside):
             raise ModelFileError(
                 f"{name!r:.100} is a link that leads out of the model's folder; put the file there itself."
             )
@@ -50,6 +50,14 @@ def file_names(folder: Path) -> list[str]:
                 f"{name!r:.100} has {size:,} bytes; of a file beside the weights {MOST_TEXT:,} are read."
             )
     return names
+
+
+def _leads_inside(link: Path, inside: Path) -> bool:
+    """Whether a link leads to something within a folder; one that leads round in a circle leads nowhere."""
+    try:
+        return link.resolve().is_relative_to(inside)
+    except (OSError, RuntimeError):
+        return False
 
 
 def _size(file: Path) -> int:
@@ -61,7 +69,10 @@ def _size(file: Path) -> int:
 
 def _whole_model(folder: Path) -> Path:
     """Where its files may be; a snapshot of the hub's cache is links to the blobs beside it."""
-    folder = folder.resolve()
+    try:
+        folder = folder.resolve()
+    except (OSError, RuntimeError):
+        raise ModelFileError(f"The folder {folder.name!r:.100} is a link that leads nowhere.") from None
     beside = folder.parent.parent
     return beside if folder.parent.name == "snapshots" and beside.name.startswith("models--") else folder
 

@@ -26,6 +26,9 @@ class Weights:
     n_parameters: int
     n_bytes: int
     """What the files take on the disk."""
+    n_tensors: int = 0
+    largest: int = 0
+    """The largest dimension of any tensor."""
 
 
 def weights_in(folder: Path, names: list[str]) -> Weights | None:
@@ -36,8 +39,10 @@ def weights_in(folder: Path, names: list[str]) -> Weights | None:
         headers = _parts(folder, names)
     else:
         return None
-    n_parameters = sum(prod(tensor.shape) for header in headers.values() for tensor in header.tensors.values())
-    return Weights(tuple(headers), n_parameters, sum(file.stat().st_size for file in headers))
+    tensors = [tensor for header in headers.values() for tensor in header.tensors.values()]
+    n_parameters = sum(prod(tensor.shape) for tensor in tensors)
+    largest = max((length for tensor in tensors for length in tensor.shape), default=0)
+    return Weights(tuple(headers), n_parameters, sum(file.stat().st_size for file in headers), len(tensors), largest)
 
 
 def _parts(folder: Path, names: list[str]) -> dict[Path, Header]:

@@ -7,6 +7,7 @@ random: the model is refused, unless the weight has no effect on what is shown.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import replace
@@ -40,40 +41,51 @@ def open_model(path: str | Path, *, step: Step | None = None) -> HuggingFaceMode
     contents = inspect(where)  # before anything is loaded: no pickles, no code, no lies about sizes
     check_memory(contents)
     tell(0, 3, "importing the library that knows its family")
+    name = where.stem if where.suffix == ".gguf" else where.name
     try:
         with _quietly():
-            transformers = _library()
+            transformers = library()
             tell(1, 3, "reading the weights")
             model, report = _loaded(transformers, contents)
-            tokenizer = _tokenizer(transformers, contents)
+            _check_numbers(model)
+            tokenizer = tokenizer_of(transformers, contents)
             processor = _image_processor(transformers, contents.folder)
             notes = _notes(model, report)
-    except XformerError:
+            tell(2, 3, "comparing with the original model")
+            opened = HuggingFaceModel.open(model, tokenizer, name, image_processor=processor)
+    except (XformerError, KeyboardInterrupt, SystemExit):
         raise
-    except Exception as error:  # whatever a stranger's files make of a library
-        raise CheckpointError(f"{where.name} cannot be opened: {_first_sentence(error)}") from error
-    tell(2, 3, "comparing with the original model")
-    name = where.stem if where.suffix == ".gguf" else where.name
-    opened = HuggingFaceModel.open(model, tokenizer, name, image_processor=processor)
+    except BaseException as error:  # whatever a stranger's files make of a library; a panic in Rust is no Exception
+        raise CheckpointError(f"{where.name[:80]} cannot be opened: {plain_sentence(error)}") from error
     tell(3, 3, "done")
     verification = replace(opened.verification, notes=(*opened.verification.notes, *notes))
     return replace(opened, verification=verification, pooling=_pooling(contents.folder))
 
 
-def _library() -> Any:
+def library() -> Any:
+    """The Transformers library. Raises `MissingLibraryError` where it is not installed."""
     with needed("transformers", "A Hugging Face model", "xformer[models]"):
         import transformers
     return transformers
 
 
+def _options(contents: Contents) -> dict[str, Any]:
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    return options if contents.gguf_file is None else options | {"gguf_file": contents.gguf_file}
+
+
+def config_of(transformers: Any, contents: Contents) -> Any:
+    """Its configuration, in which outputs have names whatever the file says."""
+    config = transformers.AutoConfig.from_pretrained(contents.folder, **_options(contents))
+    config.return_dict = True
+    return config
+
+
 def _loaded(transformers: Any, contents: Contents) -> tuple[Any, dict[str, Any]]:
     """The model, and the library's report on what of it was in the file."""
-    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    if contents.gguf_file is not None:
-        options["gguf_file"] = contents.gguf_file
-    config = transformers.AutoConfig.from_pretrained(contents.folder, **options)
+    config, options = config_of(transformers, contents), _options(contents)
     last: Exception | None = None
-    for kind in _classes_of(transformers, config):
+    for kind in classes_of(transformers, config):
         model, report = kind.from_pretrained(
             contents.folder,
             **options,
@@ -92,7 +104,7 @@ def _loaded(transformers: Any, contents: Contents) -> tuple[Any, dict[str, Any]]
     raise last or CheckpointError(f"The library knows no class for a model of type {contents.model_type!r}.")
 
 
-def _classes_of(transformers: Any, config: Any) -> Sequence[Any]:
+def classes_of(transformers: Any, config: Any) -> Sequence[Any]:
     """The class that the configuration names. Without a name: those that may be meant, the most able first."""
     for name in config.architectures or ():
         found = getattr(transformers, name, None)
@@ -106,6 +118,13 @@ def _classes_of(transformers: Any, config: Any) -> Sequence[Any]:
     heads = ("Seq2SeqLM",) if config.is_encoder_decoder else ("CausalLM", "MaskedLM")
     autos = [getattr(transformers, f"AutoModelFor{head}") for head in heads] + [transformers.AutoModel]
     return [auto for auto in autos if type(config) in auto._model_mapping]
+
+
+def _check_numbers(model: Any) -> None:
+    """Raise `CheckpointError` for a weight that holds NaN or infinity."""
+    for name, weight in model.named_parameters():
+        if weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
+            raise CheckpointError(f"{name[:80]} holds numbers that are not finite; the file is damaged.")
 
 
 def _check_complete(model: Any, report: dict[str, Any]) -> None:
@@ -155,7 +174,7 @@ def _listed(names: Sequence[str]) -> str:
     return shown if len(names) <= 6 else f"{shown} and {len(names) - 6} more"
 
 
-def _tokenizer(transformers: Any, contents: Contents) -> Any:
+def tokenizer_of(transformers: Any, contents: Contents) -> Any:
     """The folder's own tokenizer before the one in a .gguf file, which takes twenty seconds to unpack; None for none."""
     if not contents.has_tokenizer:
         return None
@@ -189,8 +208,10 @@ def _pooling(folder: Path) -> Literal["mean", "last", "first"] | None:
     return POOLING_MODES.get(asked[0]) if len(asked) == 1 else None
 
 
-def _first_sentence(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
+def plain_sentence(error: BaseException) -> str:
+    """What an error says, in one line, without folders of this machine and without control characters."""
+    text = re.sub(r"(?:/[^\s'\"`:,/]+){2,}/?", lambda found: found[0].rstrip("/").rpartition("/")[2], str(error))
+    text = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split()) or type(error).__name__
     return text if len(text) <= 300 else f"{text[:300]}…"
 
 

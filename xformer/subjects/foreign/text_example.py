@@ -18,7 +18,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from xformer.errors import InputError
-from xformer.subjects.foreign.text_input import BETWEEN
+from xformer.subjects.foreign.text_input import BETWEEN, cut
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 
@@ -71,7 +71,7 @@ def _single(model: HuggingFaceModel, typed: Any) -> Example:
         return _pair(model, typed)
     if isinstance(typed, tuple) and len(typed) == 2 and all(isinstance(one, str) for one in typed):
         _check_tokenizer(model)
-        typed = model.tokenizer(*typed)["input_ids"]
+        typed = cut(model.tokenizer, *typed)
     ids = _ids(model, typed)
     stream = torch.tensor([ids])
     example = Example(tuple(ids), (), stream, None, stream, torch.full_like(stream, IGNORED))
@@ -128,7 +128,8 @@ def _check_tokenizer(model: HuggingFaceModel) -> None:
 def _ids(model: HuggingFaceModel, typed: str | Sequence[int]) -> list[int]:
     """The tokens of a text, with whatever special ones the tokenizer puts around it, or those that are given."""
     if isinstance(typed, str):
-        _check_tokenizer(model)
+        if model.tokenizer is None and not typed.replace(" ", "").isdecimal():
+            _check_tokenizer(model)
         ids = list(model.input.read(typed))
     else:
         ids = [int(token) for token in typed]

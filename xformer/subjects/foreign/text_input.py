@@ -16,6 +16,16 @@ _LINE_BREAK = "↵"
 """How a line break is typed into a box of one line."""
 
 
+def cut(tokenizer: Any, *texts: str) -> tuple[int, ...]:
+    """The tokens of a text, or of two. Raises `InputError` where the tokenizer cannot cut them."""
+    try:
+        return tuple(tokenizer(*texts)["input_ids"])
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a tokenizer without a token for unknown words; a panic in Rust is no Exception
+        raise InputError(f"The model's tokenizer cannot cut this text: {str(error)[:200]}") from error
+
+
 class TokenizedText(OpenText):
     """A text as a tokenizer cuts it: a token is more than a character, and takes a large model longer."""
 
@@ -35,7 +45,7 @@ class TokenizedText(OpenText):
 
     def read(self, text: str) -> tuple[int, ...]:
         """The tokens of a text, with whatever special ones the tokenizer puts around it."""
-        ids = tuple(self.tokenizer(text.replace(_LINE_BREAK, "\n"))["input_ids"])
+        ids = cut(self.tokenizer, text.replace(_LINE_BREAK, "\n"))
         if not ids:
             raise InputError("This model reads a text, got none; type a word.")
         return ids
@@ -95,7 +105,7 @@ class TwoTexts(PlainText):
         first, between, second = text.replace(_LINE_BREAK, "\n").partition(BETWEEN)
         if not between:
             return super().read(text)
-        return tuple(self.tokenizer(first.strip(), second.strip())["input_ids"])
+        return cut(self.tokenizer, first.strip(), second.strip())
 
     def text(self, source: Sequence[int]) -> str:
         """Both texts with the sign between them."""
