@@ -15,6 +15,7 @@ from pages.shared.token_search import ask_token
 from pages.shared.view import ORIGINAL, View
 from xformer import analysis, viz
 from xformer.analysis.logit_attribution import explained_pair
+from xformer.subjects.foreign.huggingface_opening import CLASSES
 from xformer.tasks.batch import IGNORED
 
 MOST = 12
@@ -89,7 +90,8 @@ def _ask_output(view: View) -> tuple[int, str, int | None]:
     if run.open_output is not None:
         positions.append(run.open_output)  # what comes after the last character nobody knows; the model says something
     reads, token = run.tokens_of("decoder"), view.subject.labels
-    verb = "has to say" if run.has_right_answer else view.kind.verb
+    verb = "has to say" if run.has_right_answer else view.kind.verb if view.input.goes_on else "says"
+    one = "class" if run.output in CLASSES else "token"
 
     def position_words(at: int) -> str:
         known = labels[at] != IGNORED
@@ -108,21 +110,23 @@ def _ask_output(view: View) -> tuple[int, str, int | None]:
             "goal",
             GOALS,
             "logit",
-            f"Explain the {_meant(view)} token’s …",
+            f"Explain the {_meant(view)} {one}’s …",
             key="residual_goal",
-            help="The lead is its logit less that of the strongest other token. "
-            "A logit alone may rise together with all the others; the lead is what makes a token win.",
+            help="The lead is its logit less that of the strongest other " + one + ". "
+            "A logit alone may rise together with all the others; the lead is what makes one win.",
         )
     if which is None:
         return position, goal, None
     explained = run.explained(position)
     with which:
         token_typed = ask_token(
-            token, "token", explained, "Token", help="Type another token to see what speaks for it."
+            token, "token", explained, one.capitalize(), help=f"Type another {one} to see what speaks for it."
         )
     return position, goal, None if token_typed == explained else token_typed
 
 
 def _meant(view: View) -> str:
     """Which token is explained, in a word."""
-    return "right" if view.original().has_right_answer else view.kind.meant
+    if view.original().has_right_answer:
+        return "right"
+    return view.kind.meant if view.input.goes_on else "predicted"

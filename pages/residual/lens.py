@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from pages.residual.notes import lens_notes
+from pages.shared.input_kinds import InputKind
 from pages.shared.layout import WIDE, caption, places
 from pages.shared.notebook import heading
 from pages.shared.picture import of_each_run, table
@@ -40,19 +41,31 @@ def lens_panel(view: View) -> None:
     caption(_what(view, frames[ORIGINAL], positions, shown))
     if look:
         caption("The notes are about these positions alone.")
-    lens_notes(frames, len(view.subject.labels), judged=view.original().has_right_answer)
+    one = "class" if view.original().output == "token_class" else "token"
+    lens_notes(frames, len(view.subject.labels), judged=view.original().has_right_answer, one=one)
+
+
+def _outline(view: View) -> str:
+    """What the outline marks."""
+    run = view.original()
+    if run.has_right_answer:
+        return "✓ and the outline mark the right answer"
+    if not run.asked:
+        return "nobody knows what is right here"
+    if view.input.goes_on or view.input.kind != "text":
+        return view.kind.outline.format(one=view.input.one)
+    if view.is_pair:
+        return "the outline marks where the likeliest token is the next one of the target"
+    if run.answer == tuple(run.ids("decoder")[at] for at in run.asked):  # a text without gaps
+        return "the outline marks where the likeliest token is the one that stands there"
+    return InputKind.outline
 
 
 def _what(view: View, frame: pd.DataFrame, positions: list[int], shown: list[int]) -> str:
     """What the picture is, under this model and this input."""
     norm = "the model’s last norm and its unembedding" if view.shape.final_norm else "the unembedding"
     which = "the decoder’s stream" if view.is_pair else "the stream"
-    if view.original().has_right_answer:
-        outline = "✓ and the outline mark the right answer"
-    else:
-        outline = (
-            view.kind.outline.format(one=view.input.one) if view.original().asked else "nobody knows what is right here"
-        )
+    outline = _outline(view)
     first, n_points = positions[0], len(set(frame["depth"]))
     left_out = f" The {first} positions before the answer have nothing to get right and are left out." if first else ""
     thin = f" Of {n_points} steps {MOST_POINTS} are drawn." if n_points > MOST_POINTS else ""

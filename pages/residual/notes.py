@@ -25,18 +25,18 @@ _BLIND = (
 )
 
 
-def lens_notes(frames: Mapping[str, pd.DataFrame], n_tokens: int, *, judged: bool) -> None:
-    """The notes on the `lens` frames of all runs of a model with so many tokens."""
+def lens_notes(frames: Mapping[str, pd.DataFrame], n_tokens: int, *, judged: bool, one: str = "token") -> None:
+    """The notes on the `lens` frames of all runs of a model with so many tokens, or classes (`one` of them)."""
     notes = [
         when_decided(
-            frame, n_tokens, "" if len(frames) == 1 else f"{escape_markdown(run_title(name))}: ", judged=judged
+            frame, n_tokens, "" if len(frames) == 1 else f"{escape_markdown(run_title(name))}: ", judged=judged, one=one
         )
         for name, frame in frames.items()
     ]
-    what_to_notice([*notes, _BLIND])
+    what_to_notice([*notes, _BLIND.replace("token", one)])
 
 
-def when_decided(frame: pd.DataFrame, n_tokens: int, prefix: str, *, judged: bool = True) -> str:
+def when_decided(frame: pd.DataFrame, n_tokens: int, prefix: str, *, judged: bool = True, one: str = "token") -> str:
     """From which step on a run's outputs stay right (or, where nothing is right, stay what they end as), in a sentence.
 
     Only outputs that end with a probability that no guess would have are said to be decided.
@@ -52,7 +52,7 @@ def when_decided(frame: pd.DataFrame, n_tokens: int, prefix: str, *, judged: boo
     what = "stay what they end as" if not judged else "become right for good"
     if settled.empty:
         mean = percent(last["probability"].mean(), 0)
-        share = f"the likeliest token gets {mean}{' on average' if total > 1 else ''} in the end"
+        share = f"the likeliest {one} gets {mean}{' on average' if total > 1 else ''} in the end"
         if not judged:
             return f"{prefix}Nothing is decided: {share}, and none gets {least:.0%}."
         if n_right:

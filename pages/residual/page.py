@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import streamlit as st
+
 from pages.residual.attribution import attribution_panel
 from pages.residual.lens import lens_panel
 from pages.residual.norms import norms_panel
+from pages.residual.text_similarity import similarity_panel
 from pages.shared import frame
 from pages.shared.link_widgets import choose
 from pages.shared.picture import panel
 from pages.shared.prediction import prediction_panel
 from pages.shared.session import open_sidebar
 from pages.shared.view import View
+from xformer.subjects.foreign.text_input import TokenizedText
 
 PICTURES = {"lens": "When it is decided", "parts": "Who adds what", "norms": "How long the stream is"}
-PANELS = {"lens": lens_panel, "parts": attribution_panel, "norms": norms_panel}
+WITHOUT_LOGITS = {"similarity": "How alike texts are", "norms": PICTURES["norms"]}
+"""The pictures of a model that gives vectors and predicts nothing."""
+PANELS = {"lens": lens_panel, "parts": attribution_panel, "norms": norms_panel, "similarity": similarity_panel}
 
 
 def page() -> None:
@@ -23,7 +29,13 @@ def page() -> None:
 def _residual(view: View) -> None:
     prediction_panel(view)
     # The pictures that are not shown are not computed.
-    picture = choose("picture", PICTURES, "lens", "Picture", key="residual_picture", label_visibility="collapsed")
+    pictures = PICTURES
+    if not view.original().has_logits:
+        st.info("This model has no logits, so there is no logit lens and no logit to split.", icon=":material/info:")
+        reads_texts = isinstance(view.input, TokenizedText)
+        pictures = {name: words for name, words in WITHOUT_LOGITS.items() if reads_texts or name == "norms"}
+    first = next(iter(pictures))
+    picture = choose("picture", pictures, first, "Picture", key="residual_picture", label_visibility="collapsed")
     with frame.picture():
         panel(PANELS[picture], view)
     view.share()
