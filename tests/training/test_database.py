@@ -133,7 +133,7 @@ def test_a_book_from_another_version_is_left_alone(database: Database) -> None:
     before = database.file.read_bytes()
     for access in (database.reading, database.writing):
         with pytest.raises(
-            RunStoreError, match=r"runs\.sqlite\) is of version 7, and this program reads 3; move it away"
+            RunStoreError, match=r"runs\.sqlite\) is of version 7, and this program reads 4; move it away"
         ):
             access().__enter__()
     assert database.file.read_bytes() == before
@@ -179,10 +179,20 @@ def test_a_book_of_version_1_is_brought_up_to_date_and_keeps_its_runs(tmp_path: 
     store = RunStore(tmp_path)
     run = store.add(tiny_preset(), name="old")
     with sqlite3.connect(store.database.file) as db:
-        for later in ("private", "sweep"):
+        for later in ("private", "sweep", "unreported_starts"):
             db.execute(f"ALTER TABLE runs DROP COLUMN {later}")
         db.execute("PRAGMA user_version = 1")
     db.close()
     assert [(entry.id, entry.name, entry.private) for entry in store.entries()] == [(run, "old", 0)]
     store.change(run, private=1)
     assert store.entry(run).private
+
+
+def test_a_book_of_version_3_is_brought_up_to_date_and_keeps_its_runs(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    run = store.add(tiny_preset(), name="old")
+    with sqlite3.connect(store.database.file) as db:
+        db.execute("ALTER TABLE runs DROP COLUMN unreported_starts")
+        db.execute("PRAGMA user_version = 3")
+    db.close()
+    assert [(entry.id, entry.state, entry.unreported_starts) for entry in store.entries()] == [(run, "queued", 0)]

@@ -47,6 +47,10 @@ class Office:
     def die(self, run: str) -> None:
         os.close(self.locks.pop(run))
 
+    def report(self, run: str) -> None:
+        """Write down what a worker does after its first steps."""
+        self.store.change(run, unreported_starts=0)
+
     def leave(self, run: str, state: str) -> None:
         """End as a worker does."""
         worker.leave(self.store, run, str(self.store.entry(run).worker), state, "")
@@ -164,6 +168,7 @@ def test_a_worker_that_is_gone_is_noticed(store: RunStore, office: Office) -> No
     run, other = jobs.submit(store, PRESET), jobs.submit(store, PRESET)
     dispatch.reconcile(store)
     assert store.entry(run).is_active  # it holds its lock, though it has not said anything yet
+    office.report(run)
     office.die(run)
     dispatch.reconcile(store)
     entry = store.entry(run)
@@ -172,6 +177,42 @@ def test_a_worker_that_is_gone_is_noticed(store: RunStore, office: Office) -> No
     assert office.started == [run, other]
     jobs.resume(store, run)
     assert (store.entry(run).state, store.entry(run).message) == ("queued", "")
+
+
+def test_a_worker_that_dies_before_its_first_report_is_replaced_once(store: RunStore, office: Office) -> None:
+    run, other = jobs.submit(store, PRESET, owner="ada"), jobs.submit(store, PRESET, owner="bob")
+    office.die(run)
+    seen = process_state.with_process_state(store, store.entry(run))
+    assert (seen.state, seen.worker, seen.message) == ("queued", None, process_state.STOPPED_EARLY)
+    dispatch.reconcile(store)
+    entry = store.entry(run)
+    assert office.started == [run, run]  # its turn had only begun, so it goes before the other one
+    assert (entry.state, entry.is_active, entry.message) == ("running", True, process_state.RESTARTED)
+    office.die(run)
+    dispatch.reconcile(store)
+    entry = store.entry(run)
+    assert (entry.state, entry.worker) == ("failed", None)
+    assert entry.message.startswith(f"{process_state.STOPPED_TWICE} That one {process_state.ENDED}")
+    assert office.started == [run, run, other]
+    jobs.resume(store, run)  # and all begins anew
+    office.leave(other, "finished")
+    dispatch.reconcile(store)
+    assert (store.entry(run).state, store.entry(run).message) == ("running", "")
+    office.die(run)
+    dispatch.reconcile(store)
+    assert (store.entry(run).state, store.entry(run).message) == ("running", process_state.RESTARTED)
+
+
+def test_a_worker_that_leaves_by_itself_has_reported(store: RunStore, office: Office) -> None:
+    """One that lost its GPU has said so: the next one is the first of its kind."""
+    run = jobs.submit(store, PRESET)
+    for _ in range(3):
+        office.leave(run, "queued")
+        dispatch.reconcile(store)
+    assert (store.entry(run).state, store.entry(run).message) == ("running", "")
+    office.die(run)
+    dispatch.reconcile(store)
+    assert store.entry(run).message == process_state.RESTARTED
 
 
 def test_a_worker_that_is_gone_after_a_stop_has_stopped(store: RunStore, office: Office) -> None:
@@ -277,6 +318,7 @@ def test_a_process_that_is_gone_is_told_at_once_also_where_the_book_cannot_be_wr
     store: RunStore, hanging: Callable[[], tuple[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, process = hanging()
+    store.change(run, unreported_starts=0)
     assert process_state.with_process_state(store, store.entry(run)) == store.entry(run)
     os.kill(process.pid, signal.SIGSTOP)
     os.waitpid(process.pid, os.WUNTRACED)
@@ -372,6 +414,41 @@ def test_a_clock_set_forward_kills_nobody(store: RunStore, hanging: Any, monkeyp
     dispatch.reconcile(store)
     assert process.poll() is None
     assert store.entry(run).is_active
+
+
+def test_a_worker_without_a_sign_of_life_is_replaced_once(
+    store: RunStore, hanging: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XFORMER_FIRST_REPORT_SECONDS", "0.1")
+    run, first = hanging()
+    entry = wait_until(store, run, lambda entry: entry.unreported_starts == 2)
+    assert first.wait(DEADLINE) == -signal.SIGKILL
+    assert (entry.state, entry.message) == ("running", process_state.RESTARTED)
+    entry = wait_until(store, run, lambda entry: not entry.is_active)
+    assert entry.state == "failed"
+    assert entry.message.startswith(f"{process_state.STOPPED_TWICE} That one showed no sign of life for 0.1 s")
+
+
+def test_a_worker_is_silent_only_before_its_first_report(
+    store: RunStore, hanging: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XFORMER_FIRST_REPORT_SECONDS", "0.1")
+    run, process = hanging()
+    store.change(run, unreported_starts=0)
+    os.kill(process.pid, signal.SIGSTOP)
+    for _ in range(10):
+        dispatch.reconcile(store)
+        later(monkeypatch, 1)
+    assert process.poll() is None
+    assert store.entry(run).is_active
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"), [("", 5.0), ("12", 12.0), ("0.5", 0.5), ("0", 5.0), ("-1", 5.0), ("nan", 5.0), ("soon", 5.0)]
+)
+def test_the_deadline_of_the_first_report(monkeypatch: pytest.MonkeyPatch, asked: str, seconds: float) -> None:
+    monkeypatch.setenv("XFORMER_FIRST_REPORT_SECONDS", asked)
+    assert process_state.first_report_seconds() == seconds
 
 
 def test_nobody_is_killed_who_has_the_run_since(store: RunStore, hanging: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -555,3 +632,16 @@ def test_a_process_that_is_killed_and_one_that_goes_on(store: RunStore, monkeypa
     other = jobs.submit(store, settings)
     wait_until(store, other, lambda entry: entry.state == "finished")
     assert_same_run(store, run, other)
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_run_whose_worker_gets_a_signal_right_after_start_is_finished(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setenv("XFORMER_FIRST_REPORT_SECONDS", "1")
+    run = jobs.submit(store, PRESET)
+    pid = liveness.holder(store.folder_of(run) / process_state.LOCK)
+    assert pid is not None
+    os.kill(pid, number)
+    entry = wait_until(store, run, lambda entry: not entry.is_active and entry.state != "queued")
+    assert (entry.state, entry.step, entry.message, entry.turn) == ("finished", 20, process_state.RESTARTED, 2)

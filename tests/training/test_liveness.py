@@ -8,11 +8,25 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from xformer.training.liveness import LENGTH, holder, is_halted, is_held, last_words, sign, take, take_within
+from xformer.training import liveness
+from xformer.training.liveness import (
+    LENGTH,
+    SilenceWatch,
+    holder,
+    is_halted,
+    is_held,
+    last_words,
+    sign,
+    take,
+    take_within,
+)
 
 HOLD = "import sys, time; print('here', flush=True); time.sleep(600)"
 
@@ -154,3 +168,86 @@ def test_a_halted_process_is_known_as_one() -> None:
     process.wait()
     process.stdout.close()
     assert not is_halted(process.pid)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that a watch sees, in seconds."""
+    now = [0.0]
+    monkeypatch.setattr(liveness, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def looks(clock: list[float], pid: int, n: int = 10, seconds: float = 0.5) -> float:
+    """How long a process has been silent after so many looks."""
+    watch, silent = SilenceWatch(), 0.0
+    for _ in range(n):
+        silent = watch.seconds("it", pid)
+        clock[0] += seconds
+    return silent
+
+
+@pytest.fixture
+def process(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs this code once it has said so."""
+    code = f"print('here', flush=True)\nimport time\n{request.param}"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "here\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def wait_until_asleep(pid: int) -> None:
+    """Wait until a process does nothing any more."""
+    deadline, before = time.monotonic() + 60.0, None
+    while (now := liveness.activity(pid)) != before or now is None or now[0] != "S":
+        assert time.monotonic() < deadline
+        before = now
+        time.sleep(0.2)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not say what a process does")
+@pytest.mark.parametrize("process", ["time.sleep(600)"], indirect=True)
+def test_a_process_that_sleeps_is_silent_and_one_that_is_halted_too(
+    process: subprocess.Popen[str], clock: list[float]
+) -> None:
+    wait_until_asleep(process.pid)
+    assert looks(clock, process.pid) == 4.5
+    os.kill(process.pid, signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
+    assert looks(clock, process.pid) == 4.5
+    # Whoever looks after an hour was perhaps away for an hour.
+    assert looks(clock, process.pid, n=2, seconds=3600.0) == liveness.LONGEST_LOOK
+
+
+@pytest.mark.parametrize("process", ["while True: pass", "while True: time.sleep(0.001)"], indirect=True)
+def test_a_process_that_computes_or_wakes_up_is_alive_however_busy_the_machine(
+    process: subprocess.Popen[str], clock: list[float]
+) -> None:
+    os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
+    watch, silent = SilenceWatch(), []
+    for _ in range(100):
+        silent.append(watch.seconds("it", process.pid))
+        clock[0] += 0.5
+        time.sleep(0.01)
+    assert max(silent) < 5.0  # ten looks in a row that find nothing
+
+
+def test_what_the_system_does_not_say_is_no_silence(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(liveness, "activity", lambda _: None)
+    assert looks(clock, os.getpid()) == 0.0
+
+
+def test_one_sign_of_life_starts_the_count_again(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = iter(
+        [("S", "1"), ("S", "1"), ("S", "1"), ("S", "2"), ("S", "2"), ("R", "2"), ("R", "2"), ("D", "2"), ("D", "2")]
+    )
+    monkeypatch.setattr(liveness, "activity", lambda _: next(seen))
+    watch, found = SilenceWatch(), []
+    for _ in range(9):
+        found.append(watch.seconds("it", 1))
+        clock[0] += 0.5
+    assert found == [0.0, 0.5, 1.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0]

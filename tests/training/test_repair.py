@@ -32,7 +32,8 @@ def sound(store: RunStore) -> str:
 @pytest.mark.parametrize(
     "column",
     ["name", "owner", "tags", "preset", "title", "about", "model", "task", "train", "wanted", "parent", "state", "device",
-     "turn", "worker", "pid", "step", "seconds", "live", "message", "figures", "created"],
+     "turn", "worker", "pid", "step", "seconds", "live", "message", "figures", "created",
+     "unreported_starts"],
 )  # fmt: skip
 def test_one_garbled_cell_costs_nobody_anything(store: RunStore, sound: str, column: str, value: Any) -> None:
     run = store.add(tiny_preset(), name="hurt", state="stopped")

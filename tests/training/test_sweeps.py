@@ -278,7 +278,8 @@ def test_a_book_of_version_2_is_brought_up_to_date_and_keeps_its_runs(tmp_path: 
     run, odd = store.add(tiny_preset(), name="old"), store.add(tiny_preset(), name="odd")
     task = store.entry(run).task
     with sqlite3.connect(store.database.file) as db:
-        db.execute("ALTER TABLE runs DROP COLUMN sweep")
+        for later in ("sweep", "unreported_starts"):
+            db.execute(f"ALTER TABLE runs DROP COLUMN {later}")
         db.execute("UPDATE runs SET task = json_remove(task, '$.train_share') WHERE id = ?", (run,))
         db.execute("UPDATE runs SET task = '{' WHERE id = ?", (odd,))
         db.execute("PRAGMA user_version = 2")

@@ -118,7 +118,7 @@ class CommandLoop:
             "steps_per_second": self.steps_per_second,
         }
         insert_rows(db, self.entry.id, self.unwritten)
-        set_columns(db, self.entry.id, **self.position(), live=json.dumps(live))
+        set_columns(db, self.entry.id, **self.position(), live=json.dumps(live), unreported_starts=0)
         self.unwritten, self.is_awaited = [], False
         self.written, self.written_step = now, run.step
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from xformer.errors import RunStoreError
 
-VERSION = 3
+VERSION = 4
 WAIT = 20.0
 """How long anybody waits for another's transaction to end, in seconds."""
 TABLES = """
@@ -44,6 +44,7 @@ CREATE TABLE runs (
     figures TEXT NOT NULL DEFAULT '{}',
     created REAL NOT NULL,
     deleted REAL,
+    unreported_starts INTEGER NOT NULL DEFAULT 0,  -- workers started since the last report of one
     private INTEGER NOT NULL DEFAULT 0,         -- 1: only its owner sees it
     sweep   TEXT                                -- of many models that are trained together: what differs, and their ids
 );
@@ -62,10 +63,13 @@ CREATE TABLE commands (
 );
 CREATE INDEX commands_of ON commands (run, number);
 """
+SINCE_3 = ("ALTER TABLE runs ADD COLUMN unreported_starts INTEGER NOT NULL DEFAULT 0",)
+"""What a run store of version 3 lacks."""
 SINCE_2 = (
     "ALTER TABLE runs ADD COLUMN sweep TEXT",
     # A setting that tasks have since then; what is equal has to be written alike.
     "UPDATE runs SET task = json_set(task, '$.train_share', 0.75) WHERE json_valid(task) AND json_type(task) = 'object'",
+    *SINCE_3,
 )
 """What a run store of version 2 lacks."""
 SINCE_1 = ("ALTER TABLE runs ADD COLUMN private INTEGER NOT NULL DEFAULT 0", *SINCE_2)
@@ -142,7 +146,7 @@ class Database:
         _write_ahead(db)
         db.execute("BEGIN IMMEDIATE")
         found = db.execute("PRAGMA user_version").fetchone()[0]
-        for statement in {0: TABLES.split(";\n"), 1: SINCE_1, 2: SINCE_2}.get(found, []):
+        for statement in {0: TABLES.split(";\n"), 1: SINCE_1, 2: SINCE_2, 3: SINCE_3}.get(found, []):
             db.execute(statement)
         if found < VERSION:
             db.execute(f"PRAGMA user_version = {VERSION}")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from xformer.errors import RunStoreError
 from xformer.training import liveness, queue
-from xformer.training.process_state import LOCK, mark_dead
+from xformer.training.process_state import LOCK, RESTARTED, mark_dead
 from xformer.training.run_statements import all_entries, move, where
 from xformer.training.run_store import RunStore
 from xformer.training.spare import spare
@@ -30,7 +30,7 @@ UNDELETE_SECONDS = 3600.0
 
 
 def reconcile(store: RunStore) -> None:
-    """Notice workers that died, kill those that do not obey, start what is next, and empty the bin."""
+    """Notice workers that died, kill those that do not obey or never begin, and start what is next."""
     entries = store.entries()
     for entry in entries:
         if entry.is_active:
@@ -59,7 +59,19 @@ def _start_next(store: RunStore, device: str, available: Sequence[str]) -> None:
             try:
                 token = secrets.token_hex(8)
                 turn = 1 + max(other.turn for other in entries)
-                move(db, entry, "running", device=device, turn=turn, worker=token, pid=None)
+                said = {"message": RESTARTED} if entry.unreported_starts else {}
+                starts = entry.unreported_starts + 1
+                move(
+                    db,
+                    entry,
+                    "running",
+                    device=device,
+                    turn=turn,
+                    worker=token,
+                    pid=None,
+                    unreported_starts=starts,
+                    **said,
+                )
                 db.execute("DELETE FROM commands WHERE run = ?", (entry.id,))
                 _spawn(store.folder_of(entry.id), store, entry.id, token, lock)
             finally:

@@ -79,6 +79,8 @@ class Entry(BaseModel, frozen=True, strict=True, extra="ignore"):
     """1 where only its owner sees it."""
     sweep: Annotated[Sweep, or_else(None)] = None
     """Of many models that are trained together, what differs in them, and their ids; see `sweep_members`."""
+    unreported_starts: Annotated[Whole, or_else(0)] = 0
+    """Workers that were started since the last report: 0 once one has reported, 2 where the first one was replaced."""
 
     @property
     def is_active(self) -> bool:

@@ -131,7 +131,7 @@ def resume(store: RunStore, run: str) -> None:
         elif entry.wanted == ELSEWHERE:
             raise RunStoreError(f"The run “{entry.name}” was trained by another program; go on with it there.")
         elif entry.state in RESUMABLE:
-            move(db, entry, "queued", message="")
+            move(db, entry, "queued", message="", unreported_starts=0)
         elif entry.state != "queued":
             raise RunStoreError(f"The run “{entry.name}” is {entry.state}: there is nothing left to resume.")
     with suppress(XformerError, OSError):

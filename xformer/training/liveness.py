@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 LENGTH = 512
 """Bytes of a lock file that somebody has signed."""
+LONGEST_LOOK = 1.0
+"""Seconds of silence that one look counts for at most: whoever was halted meanwhile has heard nothing."""
 
 
 def take(path: Path) -> int | None:
@@ -79,6 +83,58 @@ def is_halted(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "tT"
     except (OSError, IndexError):
         return False
+
+
+def activity(pid: int) -> tuple[str, ...] | None:
+    """The state of a process, its processor time and how often it was switched to; None on other systems than Linux.
+
+    Two equal answers mean that the process has done nothing in between.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        switches = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "ctxt_switches" in line]
+        return stat[0], stat[11], stat[12], *switches
+    except (OSError, IndexError):
+        return None
+
+
+@dataclass(frozen=True)
+class _Look:
+    at: float
+    activity: tuple[str, ...] | None
+    silent: float
+
+
+class SilenceWatch:
+    """Measures how long a process has shown no sign of life, for a caller that looks again and again.
+
+    A process is silent while it is halted, or sleeps without waking up once. A process that computes, waits for a processor or
+    a disk, or polls is alive, so a slow start on a busy machine is not silence. Threads may share a watch.
+
+    Example:
+        >>> SilenceWatch().seconds("me", os.getpid())
+        0.0
+    """
+
+    def __init__(self) -> None:
+        self._looks: dict[str, _Look] = {}
+        self._one_at_a_time = threading.Lock()
+
+    def seconds(self, name: str, pid: int) -> float:
+        """Return the seconds without a sign of life, as far as the looks at `name` tell; 0 at the first one."""
+        with self._one_at_a_time:
+            now, found = time.monotonic(), activity(pid)
+            last = self._looks.get(name)
+            silent = 0.0
+            if last is not None and found is not None and found[0] not in "RD" and found == last.activity:
+                silent = last.silent + min(now - last.at, LONGEST_LOOK)
+            self._looks[name] = _Look(now, found, silent)
+            return silent
+
+    def forget(self, name: str) -> None:
+        """Forget a process that has begun or ended."""
+        with self._one_at_a_time:
+            self._looks.pop(name, None)
 
 
 def _read(path: Path) -> tuple[str, str]:

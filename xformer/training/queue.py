@@ -2,7 +2,8 @@
 
 Everyone's first waiting run comes before anyone's second. Among equals, whoever got their last turn longest ago comes first,
 then whoever asked first. Turns are counted, not timed: a clock can be set back. Turns of runs that were thrown away count too,
-or deleting what is finished would be a way to the front.
+or deleting what is finished would be a way to the front. A run whose worker stopped before its first report is started again
+before all others.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def in_turn(entries: Sequence[Entry]) -> list[Entry]:
     for entry in waiting:
         rank = being_trained[entry.owner] + nth[entry.owner]
         nth[entry.owner] += 1
-        ranked.append(((rank, last_turn[entry.owner], entry.number), entry))
+        ranked.append(((entry.unreported_starts == 0, rank, last_turn[entry.owner], entry.number), entry))
     return [entry for _, entry in sorted(ranked, key=lambda pair: pair[0])]
 
 

@@ -89,7 +89,7 @@ class SweepLoop:
                 insert_rows(db, member, [row])
             rate = (self._steps() - self.written_step) / max(1e-9, now - self.written)
             live = {"steps_per_second": max(0.0, rate)}
-            set_columns(db, self.entry.id, **self.position(), live=json.dumps(live))
+            set_columns(db, self.entry.id, **self.position(), live=json.dumps(live), unreported_starts=0)
         self.unwritten = []
         self.written, self.written_step = now, self._steps()
 

@@ -119,7 +119,8 @@ def leave(store: RunStore, run: str, token: str, state: str, message: str, **pos
             state = "stopped"
         elif state == "paused" and told & {"resume", "step"}:
             state = "queued"
-        values = {"worker": None, "pid": None, **position, **({"message": message} if message else {})}
+        values = {"worker": None, "pid": None, "unreported_starts": 0, **position}
+        values |= {"message": message} if message else {}
         for row in found if state != "finished" else ():
             if row["kind"] == "rate" and row["value"] is not None:  # else what a person chose just now would be lost
                 change_peak(db, run, values.get("step", entry.step), row["value"])
