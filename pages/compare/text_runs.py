@@ -19,6 +19,7 @@ from pages.shared.link_widgets import choose
 from pages.shared.picture import panel, picture, table
 from xformer import analysis, viz
 from xformer.analysis.same_text import deciding_at, why_not_apart
+from xformer.analysis.stream import WHOLE
 from xformer.reading import Reading
 
 PANELS = {"apart": "how far apart", "attention": "where they looked", "rows": "heads", "lens": "when decided"}
@@ -37,7 +38,7 @@ class TwoRuns:
 def runs_panel(players: Sequence[TextPlayer], sources: Sequence[tuple[int, ...]]) -> dict[str, str]:
     """Ask for a panel and a position, and draw; returns what the link keeps."""
     runs = [player.reading(source) for player, source in zip(players, sources, strict=True)]
-    if any(run.is_pair for run in runs):
+    if any(run.is_pair or run.output in WHOLE for run in runs):  # nothing is said at each position
         return {}
     about = TwoRuns()
     is_apart = why_not_apart(*runs) is None
@@ -49,8 +50,9 @@ def runs_panel(players: Sequence[TextPlayer], sources: Sequence[tuple[int, ...]]
     if shown == "apart":
         st.markdown(_furthest(about, runs))
         picture(about, "apart", viz.beliefs_apart, runs, at=at)  # type: ignore[arg-type]
+        believes = "believes comes next" if runs[0].subject.input.goes_on else "believes of each position"
         st.caption(
-            f"How far what {players[1].letter} believes comes next is from what {players[0].letter} believes: "
+            f"How far what {players[1].letter} {believes} is from what {players[0].letter} believes: "
             "KL(A ‖ B) in nats at each position, 0 where they believe the same."
         )
         return {"panel": shown, "position": str(at)}
@@ -84,12 +86,17 @@ def _furthest(about: TwoRuns, runs: Sequence[Reading]) -> str:
     row = max(table(about, analysis.beliefs_apart, runs).to_dict("records"), key=lambda row: row["kl"])
     if row["kl"] <= ROUNDING:
         return f"What they believe is equal to within {ROUNDING:g} nats at every position of this text."
-    same = "the same token" if row["one_says"] == row["other_says"] else "different tokens"
+    is_same = row["one_says"] == row["other_says"]
+    if runs[0].output == "token_class":
+        same = "the same class is" if is_same else "different classes are"
+    else:
+        same = "the same token is" if is_same else "different tokens are"
     says = ", ".join(
         f"{letter} {escape_markdown(str(row[f'{which}_says']))} ({row[f'{which}_probability']:.3f})"
         for letter, which in (("A", "one"), ("B", "other"))
     )
+    reads = "after" if runs[0].subject.input.goes_on else "which reads"
     return (
-        f"They are furthest apart at position {row['position']}, after {escape_markdown(str(row['token']))}: "
-        f"{row['kl']:.3g} nats (KL), where {same} {'are' if same.endswith('s') else 'is'} likeliest: {says}."
+        f"They are furthest apart at position {row['position']}, {reads} {escape_markdown(str(row['token']))}: "
+        f"{row['kl']:.3g} nats (KL), where {same} likeliest: {says}."
     )

@@ -103,21 +103,29 @@ def _others(looked: LookedAt) -> dict[str, str]:
         found[_CHANGED] = f"{models.title_of(looked.model)}, with what is changed on the other screens"
     foreign = {name: title for name, title in models.foreign_titles().items() if name != looked.model}
     own = [
-        name
-        for name in models.shipped()
-        if kind[:2] == (True, False) and not models.usable(name) and _kind(name) == kind
+        name for name in models.shipped() if kind == "next_token" and not models.usable(name) and _kind(name) == kind
     ]
     return found | foreign | {name: models.title_of(name) for name in own}
 
 
-def _kind(model: str) -> tuple[bool, bool, bool]:
-    """Whether it goes on with a text, whether it fills its gaps, and whether it reads one and says something to it."""
+def _kind(model: str) -> str:
+    """What it puts out: only models that put out the same are compared."""
     subject = models.subject(model)
-    return subject.input.goes_on, isinstance(subject.input, TextWithGaps), not why_no_text(model)
+    if isinstance(subject.input, TextWithGaps):
+        return "masked_token"
+    return "next_token" if subject.input.goes_on else getattr(subject, "output", "next_token")
 
 
 def _does(model: str) -> str:
-    return "goes on with a text" if _kind(model)[0] else "fills the gaps of a text"
+    words = {
+        "next_token": "goes on with a text",
+        "masked_token": "fills the gaps of a text",
+        "sequence_class": "names a class of a text",
+        "token_class": "names a class of each token",
+        "answer_span": "finds an answer in a text",
+        "next_sentence": "says whether one sentence follows another",
+    }
+    return words.get(_kind(model), "predicts the same")
 
 
 def _lane(player: TextPlayer, run: tuple[tuple[int, float], ...]) -> Lane:

@@ -19,7 +19,7 @@ def position_notes(view: View, side: str | None, show: str) -> None:
 
 def _about_loss(view: View, side: str | None) -> str:
     without, off = with_and_without(view)
-    n = len(without.answer)
+    n = len(without.asked)
     loss = f"the loss goes from {without.loss:.4f} to {off.loss:.4f} nats."
     if not without.asked:
         said = ""

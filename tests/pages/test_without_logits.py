@@ -1,0 +1,124 @@
+"""Every screen with a model that predicts no tokens: a sentence encoder without an output head, and classifiers."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from pages.residual.text_similarity import similarity_notes
+from pages.shared import models
+from tests.pages.conftest import Open
+from tests.pages.test_stranger import everything, n_charts
+from tests.subjects.zoo import ZOO
+from xformer.subjects import Subject
+from xformer.subjects.foreign.load import open_model
+
+pytestmark = pytest.mark.xdist_group("transformers")
+ENCODER, CLASSIFIER, TOKENS, SPAN = (
+    "BertModel", "DistilBertForSequenceClassification", "DistilBertForTokenClassification", "BertForQuestionAnswering",
+)  # fmt: skip
+NAMES = (ENCODER, CLASSIFIER, TOKENS, SPAN)
+TEXT = "the cat sat on the mat"
+EDIT = "silence:encoder.0.attn.1"
+OPENED: dict[str, Subject] = {}
+
+
+@pytest.fixture(autouse=True)
+def _known(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    members = {member.name: member for member in ZOO if member.name in NAMES}
+
+    def foreign(name: str) -> Subject | None:
+        if name not in members:
+            return None
+        if name not in OPENED:
+            OPENED[name] = open_model(members[name].save(tmp_path_factory.mktemp("models") / name))
+        return OPENED[name]
+
+    monkeypatch.setattr(models, "foreign", foreign)
+    monkeypatch.setattr(models, "foreign_titles", lambda: {name: name for name in NAMES})
+
+
+CLASS_OF_TEXT = "It says LABEL_2 with probability"
+SCREENS = [
+    (ENCODER, "home", {}, 0, "it gives a vector of 24 numbers for each of the 6 positions"),
+    (ENCODER, "attention", {}, 0, "Shares of a head's attention"),
+    (ENCODER, "attention", {"panel": "why here?"}, 1, "Its score is"),
+    (ENCODER, "attention", {"panel": "change the run", "edits": EDIT}, 0, "runs again with each change"),
+    (ENCODER, "attention", {"panel": "rollout"}, 1, "ollout"),
+    (ENCODER, "embeddings", {"show": "vocabulary"}, 1, "97 vectors of 24 numbers"),
+    (ENCODER, "positions", {"edits": "positions:off"}, 3, "Each head’s attention when positions go off"),
+    (
+        ENCODER,
+        "feed_forward",
+        {"picture": "token"},
+        0,
+        "This model has no logits: no tokens can be read off its neurons",
+    ),
+    (ENCODER, "residual", {}, 1, "no logits, so there is no logit lens"),
+    (ENCODER, "residual", {"pooling": "first", "after": "1"}, 1, "usual for this model is the mean over all positions"),
+    (ENCODER, "residual", {"picture": "norms"}, 1, "the length of the residual stream"),
+    (ENCODER, "compare", {"edits": EDIT}, 0, "gives vectors and no predictions"),
+    (ENCODER, "bug_lab", {}, 0, "does not show it: it was not trained here"),
+    (CLASSIFIER, "home", {}, 0, CLASS_OF_TEXT),
+    (CLASSIFIER, "attention", {"panel": "change the run", "edits": "token:0.10"}, 0, "Without the change: LABEL_2"),
+    (CLASSIFIER, "embeddings", {"show": "vocabulary"}, 1, "97 vectors of 24 numbers"),
+    (CLASSIFIER, "positions", {}, 2, "Each head’s attention when positions go off"),
+    (CLASSIFIER, "feed_forward", {"picture": "token"}, 0, "moves the loss the most"),
+    (CLASSIFIER, "residual", {}, 0, "reads its classes off one pooled vector, so there are no logits at each position"),
+    (CLASSIFIER, "residual", {"picture": "norms"}, 1, "the length of the residual stream"),
+    (CLASSIFIER, "compare", {"edits": EDIT}, 0, "The likeliest classes of each"),
+    (CLASSIFIER, "compare", {"with": TOKENS}, 0, "is no model that names a class of a text"),
+    (CLASSIFIER, "bug_lab", {}, 0, "does not show it: it was not trained here"),
+    (TOKENS, "home", {}, 0, "Its classes for 6 tokens"),
+    (TOKENS, "residual", {}, 1, "Another class in an early row"),
+    (TOKENS, "compare", {"edits": EDIT}, 1, "KL(A ‖ B)"),
+    (SPAN, "home", {"input": "the cat >> the cat sat on the mat"}, 0, "nswer"),
+    (SPAN, "compare", {"edits": EDIT, "input": "the cat >> the cat sat on the mat"}, 0, "End"),
+]
+FALSE_HERE = ("goes on with", "token by token", "likeliest token", "really comes next", "says what is missing", "Gap 1")
+
+
+@pytest.mark.parametrize(("name", "screen", "link", "charts", "says"), SCREENS)
+def test_a_screen_shows_what_there_is_and_claims_no_tokens(
+    open_page: Open, name: str, screen: str, link: dict[str, str], charts: int, says: str
+) -> None:
+    app = open_page(f"pages/{screen}/page.py", model=name, **({"input": TEXT} | link))
+    assert not app.exception
+    assert not app.error
+    said = everything(app).replace("**", "")
+    assert says in said
+    assert n_charts(app) >= charts
+    if screen != "bug_lab":
+        assert not [words for words in FALSE_HERE if words in said]
+
+
+def test_another_input_takes_the_first_line_and_leaves_the_others(open_page: Open) -> None:
+    app = open_page("pages/residual/page.py", model=ENCODER, input=TEXT, texts=f"{TEXT}\na dog\na bird")
+    assert app.text_area(key="similar_texts").value == f"{TEXT}\na dog\na bird"
+    app.text_input(key="input").set_value("the dog saw a cat").run()
+    assert app.text_area(key="similar_texts").value == "the dog saw a cat\na dog\na bird"
+    app.text_area(key="similar_texts").set_value("one").run()
+    assert not app.exception
+    assert "Type 2 to 8 texts" in app.error[0].value
+
+
+def layer(*cosines: float) -> pd.DataFrame:
+    """One layer of `analysis.similarity` of three texts, with the cosines of 1 and 2, 1 and 3, 2 and 3."""
+    pairs = dict(zip(((0, 1), (0, 2), (1, 2)), cosines, strict=True))
+    rows = [(2, i, j, 1.0 if i == j else pairs[min(i, j), max(i, j)]) for i in range(3) for j in range(3)]
+    return pd.DataFrame(rows, columns=["layer", "first", "second", "cosine"])
+
+
+def test_the_most_alike_texts_are_named_only_where_that_is_clear() -> None:
+    texts = ["a", "b", "c"]
+    [note] = similarity_notes(layer(0.31, -0.2, 0.28), texts)
+    assert "Texts **1** and **2** are most alike: 0.31. Next come 2 and 3 with 0.28." in note
+    assert not similarity_notes(layer(0.31, -0.2, 0.295), texts)
+    assert not similarity_notes(layer(0.999, 0.998, 0.999), texts)
+    assert not similarity_notes(layer(1.0, 0.2, 0.2), ["a", "a", "c"])  # of equal texts that is no news
+
+
+def test_that_all_are_alike_is_said_only_where_they_are() -> None:
+    texts = ["a", "b", "c"]
+    assert any("Even the least alike two have 0.61" in note for note in similarity_notes(layer(0.9, 0.7, 0.61), texts))
+    assert not any("Even the least" in note for note in similarity_notes(layer(0.9, 0.7, 0.4), texts))
