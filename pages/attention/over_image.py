@@ -8,9 +8,9 @@ import streamlit as st
 
 from pages.components.attention_view import Selection
 from pages.shared.link_widgets import choose
-from pages.shared.picture import of_each_run
+from pages.shared.picture import of_each_run, table
 from pages.shared.view import View
-from xformer import viz
+from xformer import analysis, viz
 
 LAID = {"heads": "attention of every head", "rollout": "rollout"}
 OF_A_PHOTOGRAPH = {"head": "the enlarged head", "heads": "all heads of its layer", "rollout": "rollout"}
@@ -31,7 +31,11 @@ def over_image_panel(view: View, chosen: Selection | None = None) -> None:
     options: dict[str, Any] = {"laid": laid}
     if chosen is not None and laid != "rollout":
         options = {"layer": chosen.layer} | ({"head": chosen.head} if laid == "head" else {})
-    of_each_run(view, "over-image", viz.over_image, query=names.index(who), **options)
+    options["query"] = names.index(who)
+    if chosen is not None and view.is_changed:  # both runs on one scale
+        both = [table(view, analysis.over_image, run, **options) for run in view.runs().values()]
+        options["top"] = max(of.loc[of["place"].str.startswith("r"), "weight"].to_numpy().max().item() for of in both)
+    of_each_run(view, "over-image", viz.over_image, **options)
     if laid == "rollout":
         st.caption(
             f"How much of each patch could have reached **{who}** after each layer, by the patterns alone: half of a stream "

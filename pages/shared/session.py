@@ -51,7 +51,7 @@ def open_sidebar(title: str, question: str) -> Opened:
             st.stop()
         subject = models.subject(model)
         if isinstance(subject, HuggingFaceModel):
-            st.caption(f":material/verified: {str(subject.verification)[0].upper()}{str(subject.verification)[1:]}.")
+            st.caption(f":material/verified: {str(subject.verification)[0].upper()}{str(subject.verification)[1:]}")
         asked_at, mask_at = st.container(), st.container()
         if kind_of(subject).is_tall:
             asked_at, mask_at = mask_at, asked_at

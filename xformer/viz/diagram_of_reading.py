@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from torch import Tensor
+
 from xformer.errors import UnavailableError
 from xformer.reading import Reading
 from xformer.site import Site, Stack, after
 from xformer.subjects.foreign.huggingface_opening import CLASSES
+from xformer.subjects.foreign.image_input import PatchedImage
 from xformer.viz.diagram_parts import Arrow, Box, Diagram, Flow, Kind, StackFrame
 
 _KINDS = {"encoder": "Encoder", "decoder": "Decoder", "encoder-decoder": "Encoder-decoder"}
@@ -75,7 +78,11 @@ class _Walk:
         title = {"encoder": "Source", "decoder": "Target"}[self.stack] if self.reading.is_pair else "Input"
         tokens = f"{n} token{'s' * (n != 1)}"
         what = f"The input as {tokens}: one whole number from 0 to {self.shape.n_inputs - 1:,} at each position."
-        self._extend(self._box("tokens", "tokens", title, what, shape=(1, n)))
+        shape = (1, n)
+        pixels = (self.reading.example.arguments or {}).get("pixel_values")
+        if isinstance(self.reading.subject.input, PatchedImage) and isinstance(pixels, Tensor):
+            what, shape = "The picture as one number for each pixel and channel.", (1, *pixels.shape[1:])
+        self._extend(self._box("tokens", "tokens", title, what, shape=shape))
         self._embedding(self.shape.n_inputs)
         for index, site in enumerate(self.sites):
             self._sublayer(index, site, memory)
@@ -101,10 +108,14 @@ class _Walk:
 
     def _embedding(self, n_tokens: int) -> None:
         what = f"Looks up the learned vector of each token: {self.shape.d_model:,} numbers per token."
+        equation, detail, of = "E[token]", f"{n_tokens:,} tokens", self.reading.subject.input
+        if isinstance(of, PatchedImage):
+            what = f"Maps the pixels of each patch to {self.shape.d_model:,} numbers."
+            equation, detail = "", f"patches of {of.patch[0]} × {of.patch[1]} pixels"
         self._extend(
             self._box(
-                "embed", "embedding", "Embedding", what, equation="E[token]", detail=f"{n_tokens:,} tokens",
-                target="embeddings", activation=f"{self.at}embed",
+                "embed", "embedding", "Embedding", what, equation=equation, detail=detail, target="embeddings",
+                activation=f"{self.at}embed",
             )
         )  # fmt: skip
         if f"{self.at}pos_embed" in self.reading:

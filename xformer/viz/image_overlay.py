@@ -17,9 +17,9 @@ from xformer.reading import Reading
 from xformer.subjects.foreign.image_input import PatchedImage
 from xformer.viz.images import Chart, overlay_chart, overlay_frame
 
-IN_A_LINE = 7
+IN_A_LINE = 5
 """So many panels stand beside each other."""
-SMALL, LARGE = 8.0, 16.0
+SMALL, LARGE = 8.0, 14.0
 """How tall an image is in the units of the frame: one of several, and one alone."""
 
 
@@ -30,12 +30,13 @@ def over_image(
     laid: str = "heads",
     layer: int | None = None,
     head: int | None = None,
+    top: float | None = None,
     dark: bool = False,
 ) -> Chart:
     """`analysis.over_image` on the pixels; the patch that does the looking has an outline.
 
     Digits are drawn as ink on tiles on a scale from 0 to 1. A photograph is drawn in grey under tiles that are the more
-    opaque the larger their weight, up to the largest weight of a patch.
+    opaque the larger their weight, up to `top`, or to the largest weight of a patch.
     """
     table = overlay_table(reading, query=query, laid=laid, layer=layer, head=head)
     of_rows = [
@@ -50,7 +51,7 @@ def over_image(
     frame = overlay_frame(lines, names, (rows, columns), patch, ink)
     what = "share" if laid == "rollout" else "attention"
     photograph = None if ink is not None else photograph_url(reading)
-    return overlay_chart(frame, dark=dark, what=what, query=names[query], photograph=photograph)
+    return overlay_chart(frame, dark=dark, what=what, query=names[query], photograph=photograph, top=top)
 
 
 def photograph_url(reading: Reading) -> str:

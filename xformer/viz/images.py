@@ -75,13 +75,20 @@ def overlay_frame(
 
 
 def overlay_chart(
-    frame: pd.DataFrame, *, dark: bool, what: str, query: str = "", most: float = 740.0, photograph: str | None = None
+    frame: pd.DataFrame,
+    *,
+    dark: bool,
+    what: str,
+    query: str = "",
+    most: float = 740.0,
+    photograph: str | None = None,
+    top: float | None = None,
 ) -> Chart:
     """Draw an `overlay_frame`.
 
     Tiles have a fixed scale from 0 to 1, its colours spaced by the square root so that small shares show. Over a
-    `photograph`, an address of data, they are the more opaque the larger they are, up to the largest of a patch. `query`
-    outlines what does the looking; the chart is at most `most` pixels wide.
+    `photograph`, an address of data, they are the more opaque the larger they are, up to `top`, or to the largest of a
+    patch. `query` outlines what does the looking; the chart is at most `most` pixels wide.
     """
     tiles, dots = frame.loc[frame["kind"] != "ink"], frame.loc[frame["kind"] == "ink"]
     ink, halo = theme.pick(theme.TEXT, dark), theme.pick(theme.BACKGROUND, dark)
@@ -94,7 +101,7 @@ def overlay_chart(
         domain, layers = [(index / (len(stops) - 1)) ** 2 for index in range(len(stops))], []
         legend = _legend(height * unit, format=".0%", values=[0, 0.1, 0.3, 0.6, 1])
     else:
-        top = tiles.loc[tiles["kind"] == "patch", "value"].to_numpy().max().item() or 1.0
+        top = top or tiles.loc[tiles["kind"] == "patch", "value"].to_numpy().max().item() or 1.0
         stops, edge, domain = list(HEAT), {}, [0.0, top]
         tall = height - tiles["top"].max()
         whole = titles.assign(x=titles["left"], y=titles["top"], bottom=titles["top"] + tall)

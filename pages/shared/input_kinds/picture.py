@@ -31,10 +31,18 @@ class _Picture(InputKind):
         of = subject.input
         begin(of)
         source, name = _source(subject)
-        st.image(picture(source), caption="Your picture" if name not in SAMPLES else name.capitalize(), width=160)
-        with st.container(horizontal=True, gap="small"):
-            for sample in SAMPLES:
-                st.button(sample.capitalize(), on_click=_show, args=(sample,), key=f"picture_{sample}")
+        with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+            st.image(picture(source), caption="Your picture" if name not in SAMPLES else name.capitalize(), width=130)
+            with st.container(gap="small", width="stretch"):
+                for sample in SAMPLES:
+                    st.button(
+                        sample.capitalize(),
+                        on_click=_show,
+                        args=(sample,),
+                        disabled=sample == name,
+                        width="stretch",
+                        key=f"picture_{sample}",
+                    )
         with st.expander("Upload a picture", icon=":material/upload:"):
             file_box("A picture of your own", TYPES, MAX_MEGABYTES, _take, key="picture_file")
         resources.check_memory(model, source)

@@ -68,7 +68,7 @@ class PatchedImage(Input):
         special = n - rows * columns
         if special < 0:
             return tuple(str(at + 1) for at in range(n))
-        before = ("class", *(f"special {at + 1}" for at in range(1, special)))[:special]
+        before = ("class", *(f"special {at}" for at in range(1, special)))[:special]
         return (*before, *(f"r{row + 1} c{column + 1}" for row in range(rows) for column in range(columns)))
 
     def pixels(self, typed: Any) -> tuple[tuple[int, ...], Float[Tensor, "batch channel row column"]]:

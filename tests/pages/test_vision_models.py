@@ -1,0 +1,191 @@
+"""Every screen with tiny vision models of the Transformers library, and the refusal of models that no screen can ask for."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import xformer
+from pages.shared import foreign_models, models
+from tests.pages.conftest import Open, plain
+from tests.pages.test_digits import tables
+from tests.pages.test_stranger import everything, n_charts
+from tests.subjects.zoo import ZOO
+from xformer.errors import ModelFileError
+from xformer.subjects import Subject
+from xformer.subjects.foreign.image_input import keep_upload
+from xformer.subjects.foreign.load import open_model
+
+pytestmark = pytest.mark.xdist_group("transformers")
+MEMBERS = {member.name: member for member in ZOO}
+CLASSIFIER, HEADLESS = "ViTForImageClassification", "ViTModel"
+NAMES = (CLASSIFIER, HEADLESS, "Dinov2Model", "CLIPVisionModel", "SiglipVisionModel")
+OPENED: dict[str, Subject] = {}
+
+
+@pytest.fixture(autouse=True)
+def _known(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    def foreign(name: str) -> Subject | None:
+        if name in NAMES and name not in OPENED:
+            OPENED[name] = open_model(MEMBERS[name].save(tmp_path_factory.mktemp("models") / name))
+        return OPENED.get(name)
+
+    monkeypatch.setattr(models, "foreign", foreign)
+    monkeypatch.setattr(models, "foreign_titles", lambda: {name: name for name in NAMES})
+
+
+NO_HEAD = "This model has no output head"
+SCREENS = [
+    (CLASSIFIER, "home", {}, 0, "with probability"),
+    (HEADLESS, "home", {}, 0, NO_HEAD),
+    ("Dinov2Model", "home", {}, 0, "for each of the 10 positions"),
+    ("SiglipVisionModel", "home", {}, 0, "for each of the 9 positions"),
+    (CLASSIFIER, "attention", {}, 1, "Where **class** looks, on the image"),
+    (CLASSIFIER, "attention", {"laid": "rollout"}, 1, "could have reached **class**"),
+    (HEADLESS, "attention", {"head": "1.2.3-4"}, 1, "Where **r1 c3**, the query of the locked cell looks"),
+    ("CLIPVisionModel", "attention", {"laid": "heads"}, 1, "Where **class** looks"),
+    ("SiglipVisionModel", "attention", {}, 1, "Where **r1 c1** looks"),
+    (CLASSIFIER, "attention", {"panel": "step by step"}, 1, "softmax over the keys"),
+    (CLASSIFIER, "attention", {"panel": "change the run"}, 1, "One edge"),
+    (CLASSIFIER, "attention", {"panel": "why here?"}, 2, "Its score is"),
+    (HEADLESS, "attention", {"panel": "why here?"}, 2, "makes no prediction that could change"),
+    ("Dinov2Model", "attention", {"panel": "rollout"}, 2, "could have come from"),
+    (CLASSIFIER, "embeddings", {}, 0, "by a convolution, not by a table of tokens"),
+    (HEADLESS, "embeddings", {"show": "vocabulary"}, 0, "by a convolution, not by a table of tokens"),
+    (CLASSIFIER, "positions", {}, 0, "where a patch is"),
+    (HEADLESS, "positions", {"show": "own"}, 0, "where a patch is"),
+    (CLASSIFIER, "feed_forward", {}, 1, "44 neurons, one column each"),
+    (CLASSIFIER, "feed_forward", {"picture": "token"}, 0, "Position 0. Choose a row"),
+    (HEADLESS, "feed_forward", {"picture": "token"}, 0, "silencing one does"),
+    (HEADLESS, "feed_forward", {"picture": "neuron"}, 1, "not drawn at random"),
+    ("Dinov2Model", "feed_forward", {"picture": "firing"}, 1, "at an average patch"),
+    (CLASSIFIER, "residual", {}, 0, "one pooled vector"),
+    (CLASSIFIER, "residual", {"picture": "norms"}, 1, "the length of the residual stream"),
+    (HEADLESS, "residual", {"picture": "norms"}, 1, "the length of the residual stream"),
+    (CLASSIFIER, "compare", {"edits": "silence:encoder.0.attn.1"}, 0, "reads pictures"),
+    (HEADLESS, "compare", {"compare": "pairs"}, 0, "reads pictures"),
+    (CLASSIFIER, "bug_lab", {}, 0, "it was not trained here"),
+]
+FALSE = re.compile(
+    r"Type a text|missing from this text|says what is missing|right answer|average token|become others", re.I
+)
+
+
+@pytest.mark.parametrize(("name", "screen", "link", "charts", "says"), SCREENS)
+def test_a_screen_shows_a_picture_or_says_why_not(
+    open_page: Open, name: str, screen: str, link: dict[str, str], charts: int, says: str
+) -> None:
+    app = open_page(f"pages/{screen}/page.py", model=name, input="flower", **link)
+    assert not app.exception
+    assert not app.error
+    assert not app.warning
+    said = everything(app)
+    assert says in said
+    assert n_charts(app) >= charts
+    assert not FALSE.search(said)
+
+
+def test_the_class_is_said_with_its_probability_and_never_judged(open_page: Open) -> None:
+    reading = xformer.read(models.subject(CLASSIFIER), "temple")  # pyright: ignore
+    module, pixels = reading.subject.opened.module, reading.example.arguments["pixel_values"]  # pyright: ignore
+    with torch.no_grad():
+        p = module(pixel_values=pixels).logits[0].softmax(dim=-1)
+    (first, second, third), order = p.topk(3).values.tolist(), p.topk(3).indices.tolist()
+    app = open_page("pages/attention/page.py", model=CLASSIFIER, input="temple")
+    [said] = [plain(one.value) for one in app.caption if "It says" in one.value]
+    labels = [module.config.id2label[at] for at in order]
+    assert said == (
+        f"It says **{labels[0]}** with probability {first:.2%}. Next: {labels[1]} {second:.2%}, {labels[2]} {third:.2%}."
+    )
+    changed = open_page("pages/attention/page.py", model=CLASSIFIER, input="temple", edits="silence:encoder.0.attn.1")
+    [after] = [plain(one.value) for one in changed.caption if "It says" in one.value]
+    assert f"Without the change: **{labels[0]}** with probability {first:.2%}." in after
+    assert after.startswith("With 1 change: It says")
+
+
+@pytest.mark.parametrize(("head", "at"), [("1.2", (0, 1, 0)), ("2.5.3-4", (1, 4, 3))])
+def test_the_enlarged_head_lies_over_the_picture(open_page: Open, head: str, at: tuple[int, int, int]) -> None:
+    layer, number, query = at
+    app = open_page("pages/attention/page.py", model=CLASSIFIER, input="flower", head=head)
+    pattern = xformer.read(models.subject(CLASSIFIER), "flower")[f"encoder.{layer}.attn.pattern"]  # pyright: ignore
+    [table] = [found for found in tables(app) if "left" in found and {"class", "patch"} == set(found["kind"])]
+    assert table["where"].tolist() == ["class", *(f"r{row} c{column}" for row in (1, 2, 3) for column in (1, 2, 3))]
+    assert table["value"].tolist() == pattern[0, number, query].tolist()
+
+
+def test_two_runs_over_a_picture_have_one_scale(open_page: Open) -> None:
+    link = {"input": "flower", "head": "2.1", "edits": "silence:encoder.0.attn.1"}
+    app = open_page("pages/attention/page.py", model=CLASSIFIER, **link)
+    specs = [json.loads(element.proto.spec) for element in app.get("vega_lite_chart")]
+    scales = [
+        layer["encoding"]["color"]["scale"]["domain"]
+        for spec in specs
+        for layer in spec.get("layer", [])
+        if "scale" in layer.get("encoding", {}).get("color", {})
+    ]
+    of = [xformer.read(models.subject(CLASSIFIER), "flower", changes=changes) for changes in ("", link["edits"])]  # pyright: ignore
+    largest = [run["encoder.1.attn.pattern"][0, 0, 0, 1:].max().item() for run in of]
+    assert largest[0] != largest[1]
+    assert scales == [[0.0, pytest.approx(max(largest))]] * 2
+
+
+def test_a_sample_is_chosen_with_a_click(open_page: Open) -> None:
+    app = open_page("pages/home/page.py", model=CLASSIFIER)
+    assert app.query_params["input"] in ("flower", ["flower"])
+    app.button(key="picture_temple").click().run()
+    assert not app.exception
+    assert app.session_state["input"] == "temple"
+
+
+def test_an_upload_is_read_by_its_name_and_one_that_is_gone_is_said(open_page: Open) -> None:
+    file, pixels = io.BytesIO(), np.random.default_rng(0).integers(0, 255, (40, 30, 3), np.uint8)
+    Image.fromarray(pixels).save(file, "PNG")
+    name = keep_upload(file.getvalue())
+    app = open_page("pages/home/page.py", model=CLASSIFIER, input=name)
+    assert not app.exception
+    assert not app.warning
+    assert "your picture" in str([text.value for text in app.text])
+    gone = open_page("pages/home/page.py", model=CLASSIFIER, input="upload-000000000000")
+    assert not gone.exception
+    [warning] = gone.warning
+    assert "upload it again" in warning.value
+    assert gone.session_state["input"] == "flower"
+
+
+def test_a_text_model_and_a_vision_model_take_turns(open_page: Open) -> None:
+    app = open_page("pages/home/page.py", model=CLASSIFIER, input="3 1 2")
+    assert app.session_state["input"] == "flower"
+    app.query_params["model"] = "reverse"
+    app.run()
+    assert not app.exception
+
+
+def _nothing(done: float, of: float, what: str) -> None:
+    """No progress is shown."""
+
+
+REFUSED = [
+    ("WhisperForConditionalGeneration", 'xformer.read(folder, {"input_features": …, "decoder_input_ids": …})'),
+    ("Wav2Vec2ForCTC", 'xformer.read(folder, {"input_values": …})'),
+    ("CLIPModel", "its text tower or its vision tower, saved alone"),
+]
+
+
+@pytest.mark.parametrize(("name", "instead"), REFUSED)
+def test_a_model_that_no_screen_can_ask_for_is_refused(
+    name: str, instead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    MEMBERS[name].save(tmp_path / name)
+    MEMBERS["CLIPVisionModel"].save(tmp_path / "tower")
+    monkeypatch.setenv("XFORMER_MODELS", str(tmp_path))
+    with pytest.raises(ModelFileError, match=f"^{name} (reads sounds|compares texts with images), ") as refused:
+        foreign_models._load(f"hf:{name}", _nothing)
+    assert instead in str(refused.value)
+    assert foreign_models._load("hf:tower", _nothing) is not None
