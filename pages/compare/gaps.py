@@ -37,7 +37,9 @@ def gaps_panel(players: Sequence[TextPlayer], sources: Sequence[tuple[int, ...]]
         with place:
             st.markdown(f"**{_asked(runs[0], number)}**")
             st.dataframe(
-                one.rename(columns=dict(zip(one.columns, (player.letter for player in players), strict=True))),
+                one.rename_axis(word).rename(
+                    columns=dict(zip(one.columns, (player.letter for player in players), strict=True))
+                ),
                 column_config={player.letter: share for player in players},
                 key=f"compare_gap_{number}",
             )

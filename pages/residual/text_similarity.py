@@ -9,13 +9,14 @@ import pandas as pd
 import streamlit as st
 
 from pages.shared import resources
+from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.input_kinds.kind import MOST_TYPED
 from pages.shared.layout import caption, what_to_notice
 from pages.shared.link import asked, carry, chose
 from pages.shared.link_widgets import choose, seed
 from pages.shared.notebook import heading
-from pages.shared.picture import picture, table
+from pages.shared.picture import footer, shown, table
 from pages.shared.typed import typed
 from pages.shared.view import View
 from xformer import analysis, viz
@@ -26,12 +27,14 @@ from xformer.subjects import Subject
 MORE_TEXTS = ("Although the movie took its time, I loved all of it.", "The train to the airport leaves at noon.")
 """Beside the default input: one that says the same in other words, and one about something else."""
 MOST_TEXTS = 8
+MOST_LINES = 4
+"""Up to so many texts each pair has a line over the layers."""
 CLEAR = 0.02
 """Cosines that are closer than this are not ranked."""
 ALL_ALIKE = 0.5
 """From such a smallest cosine on, a cosine by itself says little."""
 _KEY = "similar_texts"
-_POOLINGS = {"mean": "mean", "last": "last position", "first": "first position", "own": "its own vector"}
+_POOLINGS = {"mean": "mean", "last": "last", "first": "first", "own": "own"}
 _MEANS = {
     "mean": "the mean over all positions of a text, special tokens included",
     "last": "the vector at the last position of a text",
@@ -49,7 +52,7 @@ def similarity_panel(view: View) -> None:
     poolings = {name: words for name, words in _POOLINGS.items() if name != "own" or "pooled" in view.original()}
     left, right = st.columns(2, gap="medium", vertical_alignment="bottom")
     with left:
-        pooling = cast(Pooling, choose("pooling", poolings, usual, "One vector a text: the …", key="similar_pooling"))
+        pooling = cast(Pooling, choose("pooling", poolings, usual, "Pooling", key="similar_pooling"))
     last = len(names) - 1
     layer = last
     if pooling != "own":
@@ -59,8 +62,14 @@ def similarity_panel(view: View) -> None:
         return
     options: dict[str, Any] = {"texts": texts} | ({} if pooling == usual else {"pooling": pooling})
     frame = table(view, analysis.similarity, view.original(), **options)
-    shown: dict[str, Any] = options if layer == last else options | {"layer": layer}
-    picture(view, "similarity", viz.similarity, view.original(), **shown)
+    look: dict[str, Any] = options if layer == last else options | {"layer": layer}
+    calls = [Call(viz.similarity, (view.original(),), look)]
+    if pooling != "own" and len(texts) <= MOST_LINES:
+        calls.append(Call(viz.similarity, (view.original(),), {**look, "what": "layers"}))
+    for index, (place, call) in enumerate(zip(st.columns([3, 2][: len(calls)], gap="medium"), calls, strict=True)):
+        with place:
+            shown(view, call, f"similarity_{index}")
+    footer(view, "similarity", calls, frame)
     where = "at the output" if layer == last else "of the embeddings" if layer == 0 else f"after layer {layer}"
     left_out = " The changes that are on are left out here." if view.is_changed else ""
     caption(
@@ -82,7 +91,7 @@ def _ask_texts(view: View) -> list[str]:
     st.session_state["similar_input"] = (view.model, first)
     carry(_KEY)
     written = st.text_area(
-        "Texts, one a line", key=_KEY, persist_state="session", height=106, help=f"Two to {MOST_TEXTS} texts."
+        "Texts, one a line", key=_KEY, persist_state="session", height=122, help=f"Two to {MOST_TEXTS} texts."
     )
     chose("texts", written)
     try:

@@ -6,7 +6,7 @@ viz.similarity("models/all-MiniLM-L6-v2", ["A cat sat.", "A cat was sitting.", "
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 import pandas as pd
@@ -21,8 +21,6 @@ from xformer.viz.residual import written
 
 MOST_NUMBERED = 8
 """Up to so many texts a cell has room for its number."""
-MOST_LINES = 4
-"""Up to so many texts each pair has a line over the layers."""
 _ROW, _AROUND = 36, 44
 """Pixels for a row of the heat map, and for its axes."""
 
@@ -31,25 +29,24 @@ def similarity(
     model: Readable | Reading,
     texts: Sequence[str],
     *,
+    what: Literal["map", "layers"] = "map",
     layer: int | None = None,
     pooling: Pooling | None = None,
     tokenizer: Any = None,
     dark: bool = False,
-) -> alt.LayerChart | alt.FacetChart | alt.VConcatChart:
+) -> alt.LayerChart | alt.FacetChart:
     """The cosines of `analysis.similarity` at one layer (the last by default) as a heat map from −1 to 1.
 
-    Of two to four texts each pair has a line over the layers below it, with a mark at the layer that is drawn.
+    With what="layers" each pair of texts has a line over the layers instead, with a larger point at that layer.
     """
     table = similarity_table(model, texts, pooling=pooling, tokenizer=tokenizer)
     layers = sorted(set(table["layer"]))
     shown = layers[-1] if layer is None else layer
     if shown not in layers:
         raise InputError(f"There are the layers {layers[0]} to {layers[-1]}, got {layer}.")
-    heat = _heat_map(table.loc[table["layer"] == shown], texts, dark)
-    if len(layers) < 2 or not 2 <= len(texts) <= MOST_LINES:
-        return heat
-    both = alt.vconcat(heat, _lines(table, shown, dark), spacing=24)
-    return both.resolve_scale(x="independent", y="independent", color="independent")
+    if what == "layers":
+        return _lines(table, shown, dark)
+    return _heat_map(table.loc[table["layer"] == shown], texts, dark)
 
 
 def _heat_map(table: pd.DataFrame, texts: Sequence[str], dark: bool) -> alt.LayerChart | alt.FacetChart:
@@ -101,4 +98,4 @@ def _lines(table: pd.DataFrame, layer: int, dark: bool) -> alt.LayerChart | alt.
     tooltip = [alt.Tooltip("pair:N", title="texts"), alt.Tooltip("layer:O"), alt.Tooltip("cosine:Q", format=".6f")]
     base = alt.Chart(data).encode(x, y, colour, tooltip=tooltip)
     marked = base.transform_filter(alt.datum.is_shown).mark_point(filled=True, size=110, opacity=1)
-    return layered(base.mark_line(point=True), marked, height=170)
+    return layered(base.mark_line(point=True), marked, height=200)
