@@ -5,12 +5,21 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.embeddings.vocabulary import once_a_model
+from pages.shared.byte_cache import shared
 from pages.shared.link_widgets import choose
 from pages.shared.notebook import heading
+from pages.shared.patience import patience
 from pages.shared.picture import picture
 from pages.shared.view import View
 from xformer import viz
-from xformer.analysis.number_waves import FEWEST_NUMBERS, Spectrum, circle_of, number_spectrum, number_vectors
+from xformer.analysis.number_waves import (
+    FEWEST_NUMBERS,
+    N_SHUFFLES,
+    Spectrum,
+    circle_of,
+    number_spectrum,
+    number_vectors,
+)
 from xformer.words import percent, percent_at_most
 
 N_STRONGEST = 4
@@ -26,7 +35,7 @@ def has_waves(view: View) -> bool:
 
 def number_waves_panel(view: View, stack: str | None) -> None:
     """Draw both, side by side."""
-    found = once_a_model(view, stack, number_spectrum)
+    found = _spectrum(view, stack)
     strongest = 1 + found.shares.argsort(descending=True)[: max(N_STRONGEST, len(found.peaks))]
     names = {str(k): f"{k}: {percent(float(found.shares[k - 1]), 0)}" for k in strongest.tolist()}
     k = int(choose("wave", names, next(iter(names)), "Frequency", key="number_wave"))
@@ -48,16 +57,24 @@ def number_waves_panel(view: View, stack: str | None) -> None:
         )
 
 
+def _spectrum(view: View, stack: str | None) -> Spectrum:
+    """The numbers' spectrum; of very many numbers that takes seconds, and ends where the visitor goes on."""
+    with patience("Comparing with random orders") as step:
+        key = ("number_spectrum", view.model, stack)
+        return shared.get(key, lambda: number_spectrum(view.original(), stack, step=step))
+
+
 def _verdict(found: Spectrum) -> str:
     orders = f"in {found.n_shuffles} random orders of the same vectors"
+    few = f" For so many numbers fewer than the usual {N_SHUFFLES} are tried." if found.n_shuffles < N_SHUFFLES else ""
     if found.peaks:
         words = _peaks_in_words(found)
-        return (
-            f"{words[0].upper()}{words[1:]}; {orders} no frequency holds more than {percent_at_most(found.chance, 1)}."
-        )
+        return f"{words[0].upper()}{words[1:]}; {orders} no frequency holds more than {percent_at_most(found.chance, 1)}.{few}"
     best = found.shares.max().item()
     chance = percent(found.chance, 1)
-    return f"No frequency stands out clearly: the strongest holds {percent(best, 1)}, and {orders} one held {chance}."
+    return (
+        f"No frequency stands out clearly: the strongest holds {percent(best, 1)}, and {orders} one held {chance}.{few}"
+    )
 
 
 def _peaks_in_words(found: Spectrum) -> str:
@@ -71,7 +88,7 @@ def _peaks_in_words(found: Spectrum) -> str:
 
 def about_waves(view: View, stack: str | None, show: str) -> str:
     """On which frequencies the numbers lie; nothing where none stands out from shuffled numbers."""
-    if not has_waves(view) or not (found := once_a_model(view, stack, number_spectrum)).peaks:
+    if not has_waves(view) or not (found := _spectrum(view, stack)).peaks:
         return ""
     vectors = once_a_model(view, stack, number_vectors)
     makes = "each makes" if len(found.peaks) > 1 else "it makes"

@@ -8,7 +8,7 @@ from torch import Tensor
 from pages.embeddings.vocabulary import once_a_model
 from pages.shared.view import View
 from xformer.analysis.embeddings import vocabulary_vectors
-from xformer.analysis.geometry import mean_alikeness, random_cosine
+from xformer.analysis.geometry import MOST_PAIRED, mean_alikeness, random_cosine
 from xformer.analysis.nearness import N_SHUFFLES, Nearness, kinds_together, numbers_in_order
 from xformer.analysis.number_waves import number_vectors
 from xformer.reading import Reading
@@ -45,8 +45,9 @@ def about_order(n: int, found: Nearness) -> str:
     """Whether the nearest other number is mostly one more or one less."""
     if not found.is_above_chance:
         return ""
+    of = f"of {found.n_compared:,} of the {n:,} numbers" if found.n_compared < n else f"of the {n} numbers"
     return (
-        f"For {percent(found.share, 1)} of the {n} numbers the nearest other number is one more or one less (chance: "
+        f"For {percent(found.share, 1)} {of} the nearest other number is one more or one less (chance: "
         f"{percent(found.chance, 1)}, and never more than {percent_at_most(found.most_by_chance, 1)} in {N_SHUFFLES} "
         "shuffles). "
         "Nothing in the input says that 7 comes before 8: training **put the numbers in order**."
@@ -56,9 +57,10 @@ def about_order(n: int, found: Nearness) -> str:
 def about_distance(numbers: Float[Tensor, "number d_model"]) -> str:
     """Whether two numbers are more alike than random directions, or less."""
     usual, errors = mean_alikeness(numbers)
-    d = numbers.shape[1]
+    n, d = numbers.shape
+    of = f" of {MOST_PAIRED:,} of the {n:,}" if n > MOST_PAIRED else ""
     said = (
-        f"Two different numbers have |cosine| {usual:.3f} on average; random directions in {d} "
+        f"Two different numbers{of} have |cosine| {usual:.3f} on average; random directions in {d} "
         f"dimensions have {random_cosine(d):.3f}"
     )
     if abs(errors) < CLEAR_STANDARD_ERRORS:

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from xformer.analysis.geometry import cosine_matrix
+from tests.analysis.peak_memory import peak_of
+from xformer.analysis import geometry, nearness
+from xformer.analysis.geometry import cosine_matrix, mean_alikeness
 from xformer.analysis.nearness import kinds_together, numbers_in_order, places_side_by_side
 
 
@@ -51,3 +53,32 @@ def test_places_of_a_map_are_found_and_random_ones_are_not() -> None:
     assert found.chance == pytest.approx(48 / 240, abs=0.02)  # ordered pairs side by side, of all
     for seed in range(10):
         assert not places_side_by_side(cosine_matrix(random(16, 64, seed))).is_above_chance
+
+
+def test_the_size_of_a_block_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = random(40, 6, 3)
+    names = torch.rand(999, 40, generator=torch.Generator().manual_seed(0)).argsort(dim=-1)
+    nearest = cosine_matrix(x).fill_diagonal_(-2.0).argmax(dim=1)
+    by_chance = ((names[:, nearest] - names).abs() == 1).double().mean(dim=1)  # [shuffle]
+    even = names % 2 == 0
+    kind_by_chance = (even & even[:, nearest]).sum(dim=1) / even.sum(dim=1)
+    kinds = {"even": list(range(0, 40, 2))}
+    pairs = cosine_matrix(x)[tuple(torch.triu_indices(40, 40, offset=1))].abs().mean().item()
+    for block in (1, 2_000, 10**8):
+        monkeypatch.setattr(nearness, "BLOCK_BYTES", block)
+        monkeypatch.setattr(geometry, "BLOCK_BYTES", block)
+        found = numbers_in_order(x)
+        assert found.share == pytest.approx(((nearest - torch.arange(40)).abs() == 1).double().mean().item())
+        assert (found.chance, found.most_by_chance) == pytest.approx((by_chance.mean().item(), by_chance.max().item()))
+        assert kinds_together(x, kinds)["even"].chance == pytest.approx(kind_by_chance.mean().item())
+        assert mean_alikeness(x)[0] == pytest.approx(pairs)
+
+
+def test_of_very_many_tokens_some_are_compared_in_little_memory() -> None:
+    found = numbers_in_order(random(3_000, 4, 0))
+    assert found.n_compared == nearness.MOST_COMPARED
+    assert not found.is_above_chance
+    assert numbers_in_order(arc(3_000)).share == 1.0
+    before = "x = torch.randn(20_000, 16)"
+    assert peak_of("nearness.numbers_in_order(x)", before) < 100 * 1024**2  # 3.2 GB as a matrix
+    assert peak_of("geometry.mean_alikeness(x)", before) < 64 * 1024**2

@@ -10,14 +10,17 @@ import torch
 from torch import Tensor
 
 import xformer
+from tests.analysis.peak_memory import peak_of
 from tests.pages.conftest import ROOT
 from tests.training.tiny import random_model
+from xformer.analysis import number_waves
 from xformer.analysis.number_waves import (
     circle,
     circle_of,
     number_spectrum,
     number_vectors,
     power_shares,
+    shuffles_for,
     spectrum,
     spectrum_of,
 )
@@ -44,6 +47,44 @@ def test_the_shares_are_those_of_numpys_transform(n: int) -> None:
     assert power_shares(x).sum().item() == pytest.approx(1.0, abs=1e-12)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(power_shares(x, order[None])[0], power_shares(x[order.argsort()])[0], rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("block", [1, 3_000, 100_000])
+def test_the_size_of_a_block_changes_no_number(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against the sums over cos and sin themselves, all at once."""
+    x, n = random(22, 5), 22
+    orders = torch.rand(70, n, generator=torch.Generator().manual_seed(0)).argsort(dim=-1)
+    angle = 2 * math.pi / n * torch.outer(torch.arange(1, n // 2 + 1, dtype=torch.float64), torch.arange(n))
+    waves = torch.stack((angle.cos(), angle.sin()))[..., orders]  # [2, frequency, order, number]
+    power = (waves @ (x - x.mean(dim=0))).square().sum(dim=(0, -1)).T  # [order, frequency]
+    power[:, -1] /= 2
+    expected = power / power.sum(dim=1, keepdim=True)
+    monkeypatch.setattr(number_waves, "BLOCK_BYTES", block)
+    torch.testing.assert_close(power_shares(x, orders), expected, rtol=1e-10, atol=0)
+    found = spectrum_of(x, n_shuffles=70)
+    assert found.chance == pytest.approx(expected.max().item(), rel=1e-10)
+
+
+def test_three_thousand_numbers_take_little_memory() -> None:
+    """Once 10 GB: 128 orders × 3,000² × 8 bytes."""
+    assert peak_of("number_waves.spectrum_of(torch.randn(3000, 16))") < 64 * 1024**2
+
+
+def test_of_very_many_numbers_fewer_orders_are_tried_and_a_caller_can_stop() -> None:
+    assert shuffles_for(59, 128) == 999
+    assert shuffles_for(50_000, 64) == 62
+    assert shuffles_for(50_000, 4_096) == 19
+
+    def stop(done: int, of: int) -> None:
+        seen.append((done, of))
+        raise InterruptedError
+
+    seen: list[tuple[int, int]] = []
+    with pytest.raises(InterruptedError):
+        spectrum_of(random(3_000, 4), n_shuffles=990, step=stop)
+    assert len(seen) == 1
+    assert seen[0][0] <= 256
+    assert seen[0][1] == 990
 
 
 def test_vectors_that_are_all_the_same_have_no_waves() -> None:

@@ -10,8 +10,9 @@ import streamlit as st
 import torch
 
 import xformer
+from pages.embeddings import vocabulary_notes
 from pages.embeddings.number_waves import _verdict
-from pages.embeddings.vocabulary_notes import about_order
+from pages.embeddings.vocabulary_notes import about_distance, about_order
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import ROOT, Open
 from xformer.analysis.embeddings import neighbours
@@ -182,10 +183,18 @@ def test_a_picture_with_a_width_of_its_own_is_not_stretched(open_page: Open, mon
 
 
 def test_a_share_that_chance_never_reaches_is_not_rounded_below_it() -> None:
-    said = about_order(300, Nearness(0.2944, 0.0101, 0.2941))
+    said = about_order(300, Nearness(0.2944, 0.0101, 0.2941, 300))
     assert "For 29.4% of the 300" in said
     assert "never more than 29.5%" in said
-    assert about_order(300, Nearness(0.2941, 0.0101, 0.2941)) == ""
+    assert about_order(300, Nearness(0.2941, 0.0101, 0.2941, 300)) == ""
+    assert "For 29.4% of 50 of the 300 numbers" in about_order(300, Nearness(0.2944, 0.0101, 0.2941, 50))
+
+
+def test_it_is_said_where_only_some_vectors_were_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = torch.randn(30, 8, generator=torch.Generator().manual_seed(0))
+    assert about_distance(vectors).startswith("Two different numbers have |cosine|")
+    monkeypatch.setattr(vocabulary_notes, "MOST_PAIRED", 20)
+    assert about_distance(vectors).startswith("Two different numbers of 20 of the 30 have |cosine|")
 
 
 def test_no_shuffled_order_holds_more_than_is_said() -> None:
@@ -193,3 +202,5 @@ def test_no_shuffled_order_holds_more_than_is_said() -> None:
     found = Spectrum(6, shares, chance=0.12412, n_shuffles=9)
     assert "no frequency holds more than 12.5%." in _verdict(found)
     assert "one held 62.1%." in _verdict(replace(found, chance=0.62061))
+    assert "fewer than the usual 999" in _verdict(found)
+    assert "fewer" not in _verdict(replace(found, n_shuffles=999))

@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+MOST_PAIRED = 4_096
+"""Of more vectors so many, evenly apart, are compared with each other."""
+BLOCK_BYTES = 16 * 1024**2
+"""Memory that one block of cosines may take."""
 MOST_IN_DOUBLE = 2**22
 """Of more numbers than these no copy in double precision is made: a vocabulary of 49,152 tokens takes seconds then."""
 
@@ -29,26 +34,47 @@ def cosine_matrix(
     return a @ b.T
 
 
+def cosine_blocks(
+    vectors: Float[Tensor, "a d_model"], others: Float[Tensor, "b d_model"]
+) -> Iterator[tuple[int, Float[Tensor, "row b"]]]:
+    """The rows of `cosine_matrix(vectors, others)` in blocks of `BLOCK_BYTES`, each with the number of its first row."""
+    others = torch.nn.functional.normalize(others.double(), dim=-1)
+    rows = max(1, BLOCK_BYTES // (8 * max(1, len(others))))
+    for first in range(0, len(vectors), rows):
+        block = torch.nn.functional.normalize(vectors[first : first + rows].double(), dim=-1)
+        yield first, block @ others.T
+
+
+def evenly(n: int, most: int) -> Int[Tensor, " chosen"]:
+    """`most` of the numbers 0 … n − 1, evenly apart; all where there are no more."""
+    return torch.arange(n) if n <= most else torch.linspace(0, n - 1, most, dtype=torch.float64).round().long()
+
+
 def mean_cosines(vectors: Float[Tensor, "pos d_model"]) -> tuple[float, float]:
     """The mean cosine of two vectors that stand side by side, and of any two different ones. Takes two or more."""
-    angle = cosine_matrix(vectors)
-    n = len(angle)
-    return angle.diagonal(1).mean().item(), ((angle.sum() - angle.trace()) / (n * (n - 1))).item()
+    unit, n = torch.nn.functional.normalize(vectors.double(), dim=-1), len(vectors)
+    own = unit.square().sum()  # of each with itself
+    return (unit[1:] * unit[:-1]).sum().item() / (n - 1), (
+        (unit.sum(dim=0).square().sum() - own) / (n * (n - 1))
+    ).item()
 
 
 def mean_alikeness(vectors: Float[Tensor, "n d_model"]) -> tuple[float, float]:
     """The mean |cosine| of two different vectors, and by how many standard errors it is above that of random directions.
 
-    Of random directions, cosine² has mean 1/d, so |cosine| has variance 1/d − (mean |cosine|)²; different pairs are
-    uncorrelated.
+    Of more than `MOST_PAIRED` vectors so many are compared. Of random directions, cosine² has mean 1/d, so |cosine| has
+    variance 1/d − (mean |cosine|)²; different pairs are uncorrelated.
     """
+    vectors = vectors[evenly(len(vectors), MOST_PAIRED)]
     n, d_model = vectors.shape
     if n < 2 or d_model < 2:
         return 1.0, 0.0
-    row, column = torch.triu_indices(n, n, offset=1)
-    mean = cosine_matrix(vectors)[row, column].abs().mean().item()
+    total = 0.0
+    for first, block in cosine_blocks(vectors, vectors):
+        total += (block.abs().sum() - block.diagonal(first).abs().sum()).item()
+    mean = total / (n * (n - 1))
     usual = random_cosine(d_model)
-    return mean, (mean - usual) / math.sqrt((1 / d_model - usual**2) / len(row))
+    return mean, (mean - usual) / math.sqrt((1 / d_model - usual**2) / (n * (n - 1) / 2))
 
 
 def random_cosine(d_model: int) -> float:

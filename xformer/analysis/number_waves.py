@@ -9,6 +9,7 @@ Random vectors have peaks too, so each share is held against those of the same v
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pandas as pd
@@ -24,6 +25,16 @@ FEWEST_NUMBERS = 8
 """Fewer have too few frequencies for a peak to mean anything."""
 PEAK_OVER_CHANCE = 1.5
 """A peak is said to be one where it is so many times the highest that any shuffle showed."""
+N_SHUFFLES, FEWEST_SHUFFLES = 999, 19
+"""Random orders that a spectrum is compared with; of very many numbers fewer, down to the second."""
+MOST_SHUFFLED = 2 * 10**8
+"""Entries (shuffles × numbers × dimensions) that are transformed for the comparison: a few seconds of work."""
+BLOCK_BYTES = 16 * 1024**2
+"""Memory that one block of the transform may take."""
+BYTES_PER_ENTRY = 48
+"""Of a block: the entries in float64, in their order, transformed, and squared."""
+Step = Callable[[int, int], None]
+"""Is told how much is done, and of how much. What it raises ends the work."""
 
 
 def numbers(reading: Reading) -> range:
@@ -67,31 +78,67 @@ class Spectrum:
 def power_shares(
     vectors: Float[Tensor, "number d_model"], orders: Int[Tensor, "order number"] | None = None
 ) -> Float[Tensor, "order frequency"]:
-    """The share of each frequency 1 … n // 2 in the vectors' variance over the numbers, for each of some orders, that
-    say at which place each number is read (its own, where none are given); all 0 where the vectors are all equal."""
-    n = len(vectors)
+    """The share of each frequency in the vectors' variance over the numbers.
+
+    Takes `BLOCK_BYTES` of memory besides its result: orders and dimensions are transformed in blocks.
+
+    Args:
+        vectors: The vectors of the numbers.
+        orders: At which place each number is read, for each order; its own place where none are given.
+
+    Returns:
+        The shares of the frequencies 1 … n // 2, which sum to 1; all 0 where the vectors are all equal.
+    """
+    n, d_model = vectors.shape
     orders = torch.arange(n)[None] if orders is None else orders
-    centred = vectors.double() - vectors.double().mean(dim=0)  # [number, d_model]
-    angle = 2 * torch.pi / n * torch.outer(torch.arange(1, n // 2 + 1, dtype=torch.float64), torch.arange(n))
-    waves = torch.stack((angle.cos(), angle.sin()))  # [2, frequency, number]
-    power = (waves[..., orders] @ centred).square().sum(dim=(0, -1)).T  # [order, frequency]
+    power = torch.zeros(len(orders), n // 2, dtype=torch.float64)
+    entries = max(1, BLOCK_BYTES // (BYTES_PER_ENTRY * n))  # numbers' entries [number] that fit a block
+    width = min(d_model, entries)
+    for first in range(0, d_model, width):
+        part = vectors[:, first : first + width].double().T  # [dimension, number]
+        centred = part - part.mean(dim=1, keepdim=True)
+        for block in range(0, len(orders), max(1, entries // width)):
+            at = orders[block : block + max(1, entries // width)].argsort(dim=-1)  # [order, place]: who stands there
+            read = centred[:, at].transpose(0, 1)  # [order, dimension, place]
+            waves = torch.fft.rfft(read, dim=-1)[..., 1:]  # [order, dimension, frequency]
+            power[block : block + len(at)] += torch.view_as_real(waves).square().sum(dim=(1, -1))
     if n % 2 == 0:
         power[:, -1] /= 2  # k and n − k are one wave, but n / 2 is its own mirror image
     total = power.sum(dim=-1, keepdim=True)
     return torch.where(total > 0, power / total.clamp(min=torch.finfo(total.dtype).tiny), 0.0)
 
 
-def spectrum_of(vectors: Float[Tensor, "number d_model"], n_shuffles: int = 999, seed: int = 0) -> Spectrum:
-    """The shares of the frequencies, and the highest share that `n_shuffles` random orders of the same vectors have."""
+def shuffles_for(n: int, d_model: int) -> int:
+    """How many random orders of so many vectors a spectrum is compared with."""
+    return max(FEWEST_SHUFFLES, min(N_SHUFFLES, MOST_SHUFFLED // max(1, n * d_model)))
+
+
+def spectrum_of(
+    vectors: Float[Tensor, "number d_model"], n_shuffles: int | None = None, seed: int = 0, *, step: Step | None = None
+) -> Spectrum:
+    """The shares of the frequencies, and the highest share in random orders of the same vectors.
+
+    Args:
+        vectors: The vectors of the numbers, in their order.
+        n_shuffles: How many random orders are tried; `shuffles_for` them by default.
+        seed: Of the orders.
+        step: Is told how many orders are done.
+    """
     vectors, n = vectors.cpu(), len(vectors)
-    random = torch.rand(n_shuffles, n, generator=torch.Generator().manual_seed(seed))
-    chance = max(power_shares(vectors, part).max().item() for part in random.argsort(dim=-1).split(128))
+    n_shuffles = shuffles_for(*vectors.shape) if n_shuffles is None else n_shuffles
+    generator, chance = torch.Generator().manual_seed(seed), 0.0
+    at_once = max(1, min(128, BLOCK_BYTES // (BYTES_PER_ENTRY * n)))
+    for done in range(0, n_shuffles, at_once):
+        orders = torch.rand(min(at_once, n_shuffles - done), n, generator=generator).argsort(dim=-1)
+        chance = max(chance, power_shares(vectors, orders).max().item())
+        if step is not None:
+            step(done + len(orders), n_shuffles)
     return Spectrum(n, power_shares(vectors)[0], chance, n_shuffles)
 
 
-def number_spectrum(reading: Reading, stack: str | None = None) -> Spectrum:
-    """The spectrum of the vectors of the numbers."""
-    return spectrum_of(number_vectors(reading, stack))
+def number_spectrum(reading: Reading, stack: str | None = None, *, step: Step | None = None) -> Spectrum:
+    """The spectrum of the vectors of the numbers; see `spectrum_of`."""
+    return spectrum_of(number_vectors(reading, stack), step=step)
 
 
 def spectrum(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
