@@ -86,6 +86,6 @@ def test_a_processor_that_makes_another_size_is_brought_to_the_size_of_the_model
 
 def test_the_picture_of_a_vision_model_names_no_tokens() -> None:
     boxes = {box.title: str(box) for box in described(read("ViTModel")).boxes}
-    assert "(1, 3, 12, 12)" in boxes["Input"]
+    assert "12 × 12 pixels" in boxes["Input"]
     assert "patches of 4 × 4 pixels" in boxes["Embedding"]
     assert not [said for said in boxes.values() if "whole number" in said or "E[token]" in said]

@@ -81,7 +81,8 @@ class _Walk:
         shape = (1, n)
         pixels = (self.reading.example.arguments or {}).get("pixel_values")
         if isinstance(self.reading.subject.input, PatchedImage) and isinstance(pixels, Tensor):
-            what, shape = "The picture as one number for each pixel and channel.", (1, *pixels.shape[1:])
+            rows, columns = pixels.shape[-2:]
+            what, shape = f"The picture: {rows} × {columns} pixels, a number for each channel.", ()
         self._extend(self._box("tokens", "tokens", title, what, shape=shape))
         self._embedding(self.shape.n_inputs)
         for index, site in enumerate(self.sites):
