@@ -5,15 +5,20 @@ Whoever serves decides which there are; a visitor names one as "hf:NAME", never 
 
 from __future__ import annotations
 
+from functools import lru_cache
+from pathlib import Path
+
 from pages.shared.byte_cache import shared
 from xformer.errors import ModelFileError
 from xformer.memory import free_bytes
-from xformer.model_files.models_here import PREFIX, catalogue, models_folder
+from xformer.model_files.models_here import PREFIX, catalogue, models_folder, state_of
+from xformer.model_files.packages import installed_model
 from xformer.model_files.shared_job import Job, Step
 from xformer.model_files.store import ModelStore
 from xformer.subjects import Subject
 from xformer.subjects.foreign.huggingface import HuggingFaceModel
 from xformer.subjects.foreign.load import open_model
+from xformer.subjects.foreign.rehearsal import rehearse
 
 MODELS = "models"
 """What a visitor reads of the folder of models, which is nobody's business on a server."""
@@ -21,10 +26,20 @@ MODELS = "models"
 
 def _load(id: str, step: Step) -> Subject:
     """Raises `ModelFileError` for a model that reads what no screen can ask for."""
-    model = open_model(catalogue().entry(id).path, step=step)
+    path = catalogue().entry(id).path
+    step(0, 3, "trying it in a process of its own")
+    _rehearsed(path, state_of(path))
+    model = open_model(path, step=step)
     if isinstance(model, HuggingFaceModel) and (why := _not_shown(model)):
         raise ModelFileError(why)
     return model
+
+
+@lru_cache(maxsize=100)
+def _rehearsed(path: Path, state: object) -> None:
+    """Try a model out where it can hurt nobody, once for each state of its files."""
+    if path != installed_model():  # that came with a package
+        rehearse(path)
 
 
 def _not_shown(model: HuggingFaceModel) -> str:

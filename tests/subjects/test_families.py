@@ -12,8 +12,8 @@ import torch
 from tests.subjects.families import FAMILIES, cut_head, shown
 from xformer import edits
 from xformer.errors import EditError, InputError
-from xformer.subjects.foreign.opening import OpenedModel
 from xformer.subjects.foreign.huggingface_opening import example_inputs, open_transformers
+from xformer.subjects.foreign.opening import OpenedModel
 
 pytestmark = pytest.mark.xdist_group("transformers")
 CLOSE = {"rtol": 0.0, "atol": 1e-5}
@@ -135,6 +135,18 @@ def test_an_edge_that_is_cut_gets_no_weight_and_no_other_row_moves(family: tuple
     rest = torch.ones_like(before, dtype=torch.bool)
     rest[0, 2, 3] = False
     assert torch.equal(before[rest], after[rest])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["Llama", "GPT-2", "BERT"])
+def test_the_parts_found_in_half_precision_are_those_of_float32(name: str, dtype: torch.dtype) -> None:
+    """One feature of the stream is far larger than all others, as in large models (Sun et al. 2024)."""
+    model = FAMILIES[name].make()
+    model.get_input_embeddings().weight.data[:, 0] = 90.0
+    whole, half = open_transformers(model)[0].layout, open_transformers(copy.deepcopy(model).to(dtype))[0].layout
+    assert set(half.taps) == set(whole.taps)
+    assert half.projections == whole.projections
+    assert half.norms == whole.norms
 
 
 def test_eight_threads_change_one_model_at_once_and_nothing_mixes() -> None:

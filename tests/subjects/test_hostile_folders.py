@@ -98,12 +98,12 @@ def test_a_configuration_that_says_otherwise_still_opens_or_is_refused_in_a_sent
     folder: Path, values: dict[str, Any]
 ) -> None:
     change(folder / "config.json", **values)
+    said = ""
     try:
-        reading = xformer.read(folder, "the cat sat")
+        assert xformer.read(folder, "the cat sat").logits.isfinite().all()
     except XformerError as error:
-        assert str(folder.parent) not in str(error)
-    else:
-        assert reading.logits.isfinite().all()
+        said = str(error)
+    assert str(folder.parent) not in said
 
 
 def test_a_class_that_does_not_fit_the_configuration_is_refused(folder: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_rule_that_takes_for_ever_is_ended(folder: Path) -> None:
 def test_tables_beside_the_weights_are_counted(tmp_path: Path) -> None:
     gpt = folder_of("GPT-2", tmp_path / "gpt")
     change(gpt / "config.json", n_positions=1_000_000)
-    with pytest.raises(CheckpointError, match="config.json (asks for|describes)"):
+    with pytest.raises(CheckpointError, match=r"(asks for|describes)"):
         try_out(gpt)
 
 

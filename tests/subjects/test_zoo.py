@@ -252,3 +252,55 @@ def test_a_folder_whose_weights_have_another_shape_is_refused(tmp_path: Path) ->
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(XformerError, match=r"classifier\.weight|3"):
         xformer.read(folder, "the cat sat")
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "unknown": {"inputs": torch.tensor([[5, 6]])},
+    "another model's": {"attention_mask": torch.tensor([[1, 1]])},
+    "fractions": {"input_ids": torch.tensor([[5.0, 6.0]])},
+    "image of another size": {"pixel_values": torch.rand(1, 3, 5, 5)},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "BertForSequenceClassification", "ViTForImageClassification"])
+def test_arguments_that_the_stock_model_refuses_are_refused(name: str, wrong: str) -> None:
+    """And never replaced by an input that the caller did not give."""
+    model = BY_NAME[name].make()
+    with pytest.raises(Exception) as stock:  # noqa: PT011
+        stock_output(model, WRONG[wrong])
+    with pytest.raises((XformerError, stock.type)):
+        xformer.read(model, WRONG[wrong])
+
+
+def test_tokens_in_a_list_are_read_or_refused() -> None:
+    try:
+        reading = xformer.read(BY_NAME["GPT2LMHeadModel"].make(), {"input_ids": [[5, 6]]})
+    except XformerError:
+        return
+    assert reading.ids() == [5, 6]
+
+
+@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "BertForMaskedLM"])
+def test_vectors_in_the_place_of_tokens_are_read_or_refused(name: str) -> None:
+    model = BY_NAME[name].make()
+    given = {"inputs_embeds": torch.randn(1, 7, 24, generator=torch.Generator().manual_seed(3))}
+    try:
+        reading = xformer.read(model, given)
+    except XformerError:
+        return
+    assert distance(reading.logits, stock_output(model, given).logits) <= ROUNDING
+
+
+@pytest.mark.parametrize("name", ["Wav2Vec2ForCTC", "WhisperForConditionalGeneration", "WhisperForAudioClassification"])
+def test_a_text_for_a_model_of_sound_is_refused_by_what_it_reads(name: str) -> None:
+    with pytest.raises(XformerError, match=r"(?i)sound|audio|speech") as refused:
+        xformer.read(BY_NAME[name].make(), "the cat sat", tokenizer=tokenizer())
+    assert "picture" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["CLIPModel", "SiglipModel"])
+def test_a_text_alone_for_a_model_of_texts_and_images_is_refused(name: str) -> None:
+    with pytest.raises(XformerError, match=r"(?i)image|picture|pixel_values"):
+        xformer.read(BY_NAME[name].make(), "the cat sat", tokenizer=tokenizer())

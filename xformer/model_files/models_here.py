@@ -142,7 +142,7 @@ def _name(path: Path) -> str:
 
 def _entry(name: str, path: Path) -> Entry:
     try:
-        return Entry(f"{PREFIX}{name}", path, _inspected(path, _state_of(path)))
+        return Entry(f"{PREFIX}{name}", path, _inspected(path, state_of(path)))
     except ModelFileError as error:
         return Entry(f"{PREFIX}{name}", path, None, str(error))
 
@@ -153,7 +153,8 @@ def _inspected(path: Path, state: object) -> Contents:
     return inspect(path)
 
 
-def _state_of(path: Path) -> tuple[tuple[str, int, int], ...]:
+def state_of(path: Path) -> tuple[tuple[str, int, int], ...]:
+    """Name, size and time of each of a model's files: another one where anything has changed."""
     folder = path if path.is_dir() else path.parent
     found = []
     for file in _sorted(folder):

@@ -47,12 +47,16 @@ class _Held:
     """The names of a module's parameters, buffers and children."""
     buffers: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """Each buffer and a copy of it."""
+    hooks: list[tuple[dict[Any, Any], set[Any]]] = field(default_factory=list)
+    """A module's dictionaries of hooks, each with its keys: Transformers hangs some on a model that is asked for attention."""
 
     def save(self) -> None:
         self.attributes = _attributes_of(self.owner)
         self.contents = list(_containers(list(self.attributes.values()), set()))
         if isinstance(self.owner, nn.Module):
             self.members = _members_of(self.owner)
+            own = {name: value for name, value in vars(self.owner).items() if name in _OWN and "hooks" in name}
+            self.hooks = [(value, set(value)) for value in own.values() if isinstance(value, dict)]
             self.buffers = {name: (one, one.clone()) for name, one in self.owner.named_buffers(recurse=False)}
 
     @torch.no_grad()
@@ -60,6 +64,9 @@ class _Held:
         if isinstance(self.owner, nn.Module):
             for name in _members_of(self.owner) - self.members:
                 delattr(self.owner, name)
+            for hooks, before in self.hooks:
+                for key in hooks.keys() - before:
+                    del hooks[key]
         now = vars(self.owner)
         for name in _attributes_of(self.owner).keys() - self.attributes.keys():
             del now[name]

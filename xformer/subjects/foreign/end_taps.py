@@ -92,4 +92,5 @@ def _is_rotation(call: Call) -> bool:
     if cosine.shape != sine.shape or not cosine.is_floating_point():
         return False
     length = cosine.double() ** 2 + sine.double() ** 2
-    return bool(torch.allclose(length, length.flatten()[0].expand_as(length), rtol=1e-3))
+    close = max(1e-3, 4 * torch.finfo(cosine.dtype).eps)
+    return bool(torch.allclose(length, length.flatten()[0].expand_as(length), rtol=close))

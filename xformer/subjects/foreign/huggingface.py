@@ -43,7 +43,14 @@ from xformer.subjects.foreign.run_bytes import added_bytes, lengths, on_demand_b
 from xformer.subjects.foreign.shape import shape_of
 from xformer.subjects.foreign.small_pattern import plane_side, reduced
 from xformer.subjects.foreign.text_example import N_WRITTEN, example_of
-from xformer.subjects.foreign.text_input import PlainText, TextPair, TextWithGaps, TokenizedText, TwoTexts
+from xformer.subjects.foreign.text_input import (
+    ArgumentsOnly,
+    PlainText,
+    TextPair,
+    TextWithGaps,
+    TokenizedText,
+    TwoTexts,
+)
 from xformer.subjects.foreign.token_text import vocabulary
 from xformer.subjects.foreign.weights import ForeignWeights
 from xformer.subjects.input import Input
@@ -162,6 +169,9 @@ class HuggingFaceModel:
     @cached_property
     def _input(self) -> Input:
         if not self.reads_tokens:
+            main = str(self.opened.module.main_input_name)
+            if main != "pixel_values" or self.shape.is_pair:
+                return ArgumentsOnly(self.name, main)
             return PatchedImage(self.shape, self.image_processor, self.opened.module)
         if self.tokenizer is None:
             return NumbersInput()
@@ -295,7 +305,7 @@ class HuggingFaceModel:
     def inputs_of(self, example: Example) -> Inputs:
         """What the model is called with."""
         inputs: Inputs = {} if example.arguments is None else dict(example.arguments)
-        if self.reads_tokens:
+        if self.reads_tokens and "inputs_embeds" not in inputs:
             inputs["input_ids"] = example.stream
         if example.valid is not None:
             inputs["attention_mask"] = example.valid.long()

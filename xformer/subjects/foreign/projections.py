@@ -75,4 +75,5 @@ def _side(call: Call) -> bool | None:
 def _same(one: Tensor | None, other: Tensor | None) -> bool:
     if one is None or other is None or one.numel() != other.numel():
         return False
-    return bool(torch.allclose(one.flatten(), other.flatten(), rtol=0, atol=CLOSE * float(other.abs().max())))
+    close = max(CLOSE, 4 * torch.finfo(other.dtype).eps)
+    return bool(torch.allclose(one.flatten(), other.flatten(), rtol=0, atol=close * float(other.abs().max())))

@@ -9,6 +9,7 @@ without a head     nothing
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -65,6 +66,10 @@ def _reads_two(model: HuggingFaceModel) -> bool:
 
 
 def _single(model: HuggingFaceModel, typed: Any) -> Example:
+    if model.output == "similarity":
+        raise InputError(
+            f"{model.name} compares texts with images; give both by name, {{'input_ids': …, 'pixel_values': …}}."
+        )
     if isinstance(typed, Tensor):
         typed = typed.tolist()
     if model.output == "pair_next_token" or (model.shape.is_pair and model.output == "vectors"):
@@ -212,6 +217,8 @@ def _written(model: HuggingFaceModel, stream: Int[Tensor, "1 pos"], start: int) 
 def _of_arguments(model: HuggingFaceModel, given: Mapping[str, Any]) -> Example:
     """The model's own arguments by name, as it takes them itself."""
     arguments = {name: value for name, value in given.items() if value is not None and name != "return_dict"}
+    arguments = {name: torch.tensor(one) if isinstance(one, list) else one for name, one in arguments.items()}
+    _check_arguments(model, arguments)
     ids, mask = arguments.pop("input_ids", None), arguments.get("attention_mask")
     target = arguments.pop("decoder_input_ids", None)
     valid = target_valid = None
@@ -224,8 +231,10 @@ def _of_arguments(model: HuggingFaceModel, given: Mapping[str, Any]) -> Example:
         for row in ids.tolist():
             _ids(model, row)
         stream = ids
-    else:
-        stream = torch.arange(model.shape.max_len)[None].expand(_n_batch(arguments), -1)
+    else:  # the numbers of the positions
+        vectors = arguments.get("inputs_embeds")
+        n = model.shape.max_len if vectors is None else vectors.shape[1]
+        stream = torch.arange(n)[None].expand(_n_batch(arguments), -1)
     if target is not None and target.dim() == 1:
         target = target[None]
     example = Example(
@@ -235,6 +244,20 @@ def _of_arguments(model: HuggingFaceModel, given: Mapping[str, Any]) -> Example:
     if model.shape.is_pair and target is None:
         example = replace(example, target=_own_target(model, example))
     return _labelled(model, example)
+
+
+def _check_arguments(model: HuggingFaceModel, arguments: Mapping[str, Any]) -> None:
+    """Raise `InputError` where the model has no such argument, or what it reads is not among them."""
+    takes = inspect.signature(model.opened.module.forward).parameters
+    has_others = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values())
+    unknown = [name for name in arguments if name not in takes and not has_others]
+    main = str(getattr(model.opened.module, "main_input_name", "input_ids"))
+    wanted = [main] + (["pixel_values"] if model.output == "similarity" else [])
+    instead = {"input_ids": "inputs_embeds", "pixel_values": "", "input_features": "input_values"}.get(main, "")
+    missing = [name for name in wanted if name not in arguments and (instead not in arguments or not instead)]
+    if unknown or missing:
+        got = ", ".join(str(name)[:40] for name in list(arguments)[:6]) or "nothing"
+        raise InputError(f"{model.name} is called with {' and '.join(wanted)} by name, got {got}.")
 
 
 def _n_batch(arguments: Mapping[str, Any]) -> int:
@@ -268,7 +291,8 @@ def _of_pixels(model: HuggingFaceModel, typed: Any) -> Example:
     from xformer.subjects.foreign.image_input import PatchedImage
 
     if not isinstance(model.input, PatchedImage):
-        raise InputError(f"{model.name} reads sounds; give its arguments by name, {{'input_features': …}}.")
+        model.input.read("")  # says what works instead
+    assert isinstance(model.input, PatchedImage)
     source, pixels = model.input.pixels(typed)  # [batch, channel, row, column]
     stream = torch.arange(model.shape.max_len)[None].expand(len(pixels), -1)
     example = Example(

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from xformer.errors import InputError
-from xformer.subjects.input import OpenText
+from xformer.subjects.input import Input, OpenText
 
 BETWEEN = ">>"
 """What stands between the source and the target of an encoder-decoder."""
@@ -140,3 +140,24 @@ class TextPair(TokenizedText):
     def read(self, text: str) -> tuple[int, ...]:
         """The source alone: the target is the model's own."""
         return super().read(text.partition(BETWEEN)[0].strip())
+
+
+class ArgumentsOnly(Input):
+    """Sounds, and whatever else cannot be typed: read by the model's own arguments."""
+
+    name = "arguments"
+    does = "It reads what cannot be typed; give its arguments by name in Python."
+    typed = "Nothing can be typed."
+    default = ""
+    missing = "Nothing can be typed for this model."
+
+    def __init__(self, model: str, argument: str) -> None:
+        self.model, self.argument = model, argument
+
+    def read(self, text: str) -> tuple[int, ...]:
+        """Raises `InputError`."""
+        what = {"input_features": "sounds", "input_values": "sounds"}.get(self.argument, self.argument)
+        raise InputError(f"{self.model} reads {what}; give its arguments by name, {{'{self.argument}': …}}.")
+
+    def text(self, source: Sequence[int]) -> str:
+        return ""
