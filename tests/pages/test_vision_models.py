@@ -151,7 +151,7 @@ def test_an_upload_is_read_by_its_name_and_one_that_is_gone_is_said(open_page: O
     app = open_page("pages/home/page.py", model=CLASSIFIER, input=name)
     assert not app.exception
     assert not app.warning
-    assert "your picture" in str([text.value for text in app.text])
+    assert '["upload"]' in str([text.value for text in app.text])
     gone = open_page("pages/home/page.py", model=CLASSIFIER, input="upload-000000000000")
     assert not gone.exception
     [warning] = gone.warning

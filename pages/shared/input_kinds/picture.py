@@ -51,7 +51,7 @@ class _Picture(InputKind):
     def read_rows(self, run: Reading) -> list[Lane]:
         """The picture; its patches are too many to stand in a lane."""
         name = run.subject.input.text(run.example.source)
-        return [Lane("reads", (name if name in SAMPLES else "your picture",))]
+        return [Lane("reads", (name if name in SAMPLES else "upload",))]
 
     def rows(self, run: Reading, changed: Reading | None = None, name: str = "") -> list[Lane]:
         """The picture, and the likeliest classes with their probabilities, the likeliest first."""
