@@ -28,7 +28,7 @@ def test_the_map_has_the_cosines_of_a_layer_and_the_lines_those_of_all(dark: boo
     domain = heat["layer"][0]["encoding"]["color"]["scale"]["domain"]
     assert (domain[0], domain[len(domain) // 2], domain[-1]) == (-1, pytest.approx(0), 1)
     [rows] = viz.similarity(model, TEXTS[:3], what="layers", **of).to_dict()["datasets"].values()
-    assert {row["pair"] for row in rows} == {"1 and 2", "1 and 3", "2 and 3"}
+    assert {row["pair"] for row in rows} == {"1, 2", "1, 3", "2, 3"}
     assert {row["layer"] for row in rows if row["is_shown"]} == {1}
 
 

@@ -83,7 +83,7 @@ def _heat_map(table: pd.DataFrame, texts: Sequence[str], dark: bool) -> alt.Laye
 
 def _lines(table: pd.DataFrame, layer: int, dark: bool) -> alt.LayerChart | alt.FacetChart:
     data = table.loc[table["first"] < table["second"]]
-    pairs = [f"{first + 1} and {second + 1}" for first, second in zip(data["first"], data["second"], strict=True)]
+    pairs = [f"{first + 1}, {second + 1}" for first, second in zip(data["first"], data["second"], strict=True)]
     data = data.assign(pair=pairs, is_shown=data["layer"] == layer)
     order = list(dict.fromkeys(pairs))
     x = alt.X("layer:O", title="after layer (0: embeddings)", axis=alt.Axis(labelAngle=0, labelOverlap="parity"))
@@ -93,9 +93,9 @@ def _lines(table: pd.DataFrame, layer: int, dark: bool) -> alt.LayerChart | alt.
         sort=order,
         title="texts",
         scale=alt.Scale(domain=order, range=theme.head_hues(len(order), dark)),
-        legend=alt.Legend(orient="top"),
+        legend=alt.Legend(orient="top", columns=3),
     )
     tooltip = [alt.Tooltip("pair:N", title="texts"), alt.Tooltip("layer:O"), alt.Tooltip("cosine:Q", format=".6f")]
     base = alt.Chart(data).encode(x, y, colour, tooltip=tooltip)
     marked = base.transform_filter(alt.datum.is_shown).mark_point(filled=True, size=110, opacity=1)
-    return layered(base.mark_line(point=True), marked, height=200)
+    return layered(base.mark_line(point=True), marked, height=240)
