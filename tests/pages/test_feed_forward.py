@@ -50,9 +50,10 @@ def test_how_many_fire_is_counted_over_a_sample(open_page: Open, monkeypatch: py
     assert checkpoint.task is not None
     n = 360 if model == "digits" else a_tenth(TaskModel(checkpoint.model, checkpoint.task))
     assert (16 < n < 2000) == (model != "reverse-small")
-    assert f"on {n:,} inputs, and at an average token" in text(app)
+    one = {"digits": "patch", "characters": "character"}.get(model, "token")
+    assert f"on {n:,} inputs, and at an average {one} **" in text(app)
     app.segmented_control(key="ff_over").set_value("input").run()
-    assert "on this input, and at an average token" in text(app)
+    assert f"on this input, and at an average {one} **" in text(app)
 
 
 @pytest.mark.parametrize("model", ["reverse-seq2seq", "digits", "characters", "parity"])
