@@ -157,3 +157,18 @@ def test_of_several_weights_in_one_pixel_of_the_overview_the_largest_counts() ->
     pixels = np.asarray(Image.open(BytesIO(b64decode(image[1]))).convert("RGBA"))[..., 3]
     assert pixels.shape == (34 + 3, 34 + 3)  # three neighbours become one of at most 44 pixels
     assert np.argwhere(pixels == 255).tolist() == [[77 // 3, 33 // 3]]
+    assert "the largest weight of up to 3 × 3" in head_overview([weights])
+    assert "the largest weight of up to 6 × 6" in head_overview([weights], longest=200)
+    assert "the largest" not in head_overview([weights[:, :44, :44]])
+
+
+def test_in_a_notebook_the_first_of_many_tokens_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = read(CHECKPOINTS / "characters", "import os")
+    whole = reading._repr_html_()
+    chips = [f"<small>{p:.2f}</small>" for p in reading.probability]
+    assert re.findall(r"<small>0?1?\.\d\d</small>", whole) == chips
+    monkeypatch.setattr("xformer.reading.MOST_WRITTEN", 3)
+    html = reading._repr_html_()
+    assert re.findall(r"<small>0?1?\.\d\d</small>", html) == chips[:3]
+    assert "more</td>" not in whole
+    assert f"… and {len(reading.tokens) - 3} more</td>" in html

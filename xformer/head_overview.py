@@ -8,27 +8,40 @@ from base64 import b64encode
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float
+from torch import Tensor
 
 from xformer.blocks import block_max, factor
+from xformer.subjects.foreign.small_pattern import LEVELS, Small
 
-MOST_WEIGHTS = 20_000_000
-"""Of more attention weights no overview is drawn: it would take seconds."""
 TALL, WIDE, LARGEST, GAP = 560, 900, 44, 3
 """Pixels: of a whole overview, of the largest head in it, and between two."""
 BLUE = bytes((62, 110, 228))
 """Reads on white and on black; a weight is how much of it there is."""
 
 
-def head_overview(layers: Sequence[np.ndarray]) -> str:
-    """All heads of a run at once, a row a layer [head, query, key]; nothing where there are none or too many weights."""
-    if not layers or sum(layer.size for layer in layers) > MOST_WEIGHTS:
+def head_overview(layers: Sequence[np.ndarray | Tensor], longest: int = 0) -> str:
+    """All heads of a run as one image, made of one head at a time.
+
+    Args:
+        layers: The weights of each layer, [head, query, key].
+        longest: The most queries or keys that a layer has, where the weights given are the largest of blocks already.
+
+    Returns:
+        HTML with the image and a sentence on it; nothing where there are no layers.
+    """
+    if not layers:
         return ""
     most = max(len(layer) for layer in layers)
     side = max(8, min(LARGEST, TALL // len(layers), WIDE // most))
     rows = [np.concatenate([_padded(_fitted(head, side)) for head in layer], axis=1) for layer in layers]
     width = max(row.shape[1] for row in rows)
     pixels = np.concatenate([np.pad(row, ((0, 0), (0, width - row.shape[1]))) for row in rows])
+    given = max(max(layer.shape[1:]) for layer in layers)
+    block = factor(max(longest, given), given) * factor(given, side)
     said = f"attention of {sum(map(len, layers))} heads: a row for each layer; in a head a row for each query"
+    if block > 1:
+        said += f"; a pixel is the largest weight of up to {block} × {block}"
     return (
         f'<img width="{width}" height="{len(pixels)}" style="image-rendering:pixelated;max-width:none" '
         f'alt="{said}" src="data:image/png;base64,{b64encode(_png(pixels)).decode()}">'
@@ -36,8 +49,15 @@ def head_overview(layers: Sequence[np.ndarray]) -> str:
     )
 
 
-def _fitted(weights: np.ndarray, side: int) -> np.ndarray:
+def weights_of(small: Small) -> Float[np.ndarray, "head row col"]:
+    """The weights that a layer's small planes stand for; 0 where a cell is masked or not a number."""
+    share = np.where(small.planes <= LEVELS, small.planes, 0).astype(np.float32) / LEVELS
+    return share**2 * small.peaks[:, None, None].astype(np.float32)
+
+
+def _fitted(head: np.ndarray | Tensor, side: int) -> np.ndarray:
     """Weights [query, key] as alpha from 0 to 255, on at most `side` pixels; of several in one pixel the largest counts."""
+    weights = head.float().numpy(force=True) if isinstance(head, Tensor) else head
     for axis in (0, 1):
         weights = block_max(weights, factor(weights.shape[axis], side), axis)
     grown = weights.repeat(max(1, side // max(weights.shape)), axis=0).repeat(

@@ -25,16 +25,19 @@ from xformer import notebook_html
 from xformer.checkpoints import Checkpoint, load
 from xformer.edits import AnyEdit, set_causal
 from xformer.errors import EditError, InputError, UnavailableError
-from xformer.head_overview import head_overview
+from xformer.head_overview import head_overview, weights_of
 from xformer.interventions import all_edits, changed_source, parse
 from xformer.model import Transformer
 from xformer.site import Site
 from xformer.subjects import BareModel, Subject, TaskModel
+from xformer.subjects.foreign.on_demand import OnDemand
 from xformer.subjects.foreign.openings import is_foreign, opened_from, opened_module
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace
 
+MOST_WRITTEN = 100
+"""Of more tokens, or predictions, a notebook shows so many."""
 Readable = str | Path | Checkpoint | Transformer | nn.Module | Subject
 """What can be read: a path, a loaded model of ours or an external one, or an adapter."""
 
@@ -265,25 +268,41 @@ class Reading:
         return f"<Reading of {self.subject.name}: {' '.join(self.tokens)!r} → {said!r}, {len(self)} activations>"
 
     def _repr_html_(self) -> str:
-        """In a notebook: what was read, what is predicted with how much belief, all heads, and what can be looked at."""
+        """In a notebook: what was read, what is predicted with how much belief, all heads, and what can be looked at.
+
+        Of a long input the first tokens stand there. Of a large run the heads are drawn from what is kept of each.
+        """
         cell = "padding:.2em .5em;text-align:center;white-space:pre"
-        read = "".join(f'<td style="{cell}">{escape(token)}</td>' for token in self.tokens)
-        tables = f"<table><tr><th>reads</th>{read}</tr></table>"
-        if self.predicted:
-            tables += f"<table><tr><th>says</th>{''.join(self._chips(cell))}</tr></table>"
-        patterns = [self[f"{path}.pattern"][0].numpy(force=True) for path in self.trace.attention_layers()]
+        read = "".join(f'<td style="{cell}">{escape(token)}</td>' for token in self.tokens[:MOST_WRITTEN])
+        tables = f"<table><tr><th>reads</th>{read}{_and_more(len(self.tokens))}</tr></table>"
+        if self.asked and self.has_logits:
+            says = "".join(self._chips(cell))
+            tables += f"<table><tr><th>says</th>{says}{_and_more(len(self.asked))}</tr></table>"
+        run, paths = self.trace.activations, self.trace.attention_layers()
+        kept = [run.reduced(path) if isinstance(run, OnDemand) else None for path in paths]
+        patterns = [
+            self[f"{path}.pattern"][0] if small is None else weights_of(small.small)
+            for path, small in zip(paths, kept, strict=True)
+        ]
+        longest = max((max(small.shape[1:]) for small in kept if small is not None), default=0)
         names = ", ".join(escape(name) for name in self)
         listed = f"<details><summary>{len(self)} activations</summary><small>{names}</small></details>"
-        return notebook_html.card(self.subject.name, tables, head_overview(patterns), listed)
+        return notebook_html.card(self.subject.name, tables, head_overview(patterns, longest), listed)
 
     def _chips(self, cell: str) -> Iterator[str]:
-        """Each prediction over its probability; the line below it is as strong, and of another colour where it is wrong."""
-        for token, p, ok in zip(self.predicted, self.probability, self.right, strict=True):
-            hue = 130 if ok or not self.has_right_answer else 20
-            mark = "" if ok or not self.has_right_answer else " ✗"
-            line = f"border-bottom:3px solid hsl({hue} 55% 45% / {p:.2f})"
+        """The first predictions, each over its probability; the line below it is as strong, and of another colour where it is
+        wrong."""
+        asked, answer = self.asked[:MOST_WRITTEN], self.answer[:MOST_WRITTEN]
+        believed = self.logits[0, list(asked)].softmax(dim=-1).nan_to_num(0.0).max(dim=-1)  # [asked]
+        for p, token, right in zip(believed.values.tolist(), believed.indices.tolist(), answer, strict=True):
+            ok = token == right or not self.has_right_answer
+            line = f"border-bottom:3px solid hsl({130 if ok else 20} 55% 45% / {p:.2f})"
             label = escape(self.subject.labels[token])
-            yield f'<td style="{cell};{line}">{label}{mark}<br><small>{p:.2f}</small></td>'
+            yield f'<td style="{cell};{line}">{label}{"" if ok else " ✗"}<br><small>{p:.2f}</small></td>'
+
+
+def _and_more(n: int) -> str:
+    return f"<td>… and {n - MOST_WRITTEN:,} more</td>" if n > MOST_WRITTEN else ""
 
 
 def _numbered(sites: tuple[Site, ...], layer: int, what: str) -> Site:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from base64 import b64decode
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import xformer
+from tests.analysis.peak_memory import peak_of
+from tests.real_models import real_model
 from tests.subjects.families import FAMILIES
 from tests.subjects.test_language_models import tokenizer
 from xformer.errors import EditError
@@ -80,3 +86,37 @@ def test_a_block_is_its_largest_with_the_first_key_and_without(most: int) -> Non
     for one, other in zip((kept.planes, kept.rest), (of_all.planes, of_all.rest), strict=True):
         np.testing.assert_allclose(one.astype(int), other.astype(int), rtol=0, atol=1)
     np.testing.assert_allclose(kept.rest_peaks, pattern[0, :, :, 1:].amax(dim=(1, 2)).numpy(), rtol=1e-6)
+
+
+def overview(html: str) -> np.ndarray:
+    """The image in what a notebook shows: how strong each pixel is."""
+    image = re.search(r"base64,([^\"]+)", html)
+    assert image is not None
+    return np.asarray(Image.open(BytesIO(b64decode(image[1]))).convert("RGBA"))[..., 3].astype(int)
+
+
+def test_a_notebook_shows_a_large_run_as_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = HuggingFaceModel.open(FAMILIES["Llama"].make(), tokenizer())
+    whole = xformer.read(model, TEXT)._repr_html_()
+    monkeypatch.setattr(huggingface, "LARGE_BYTES", 0)
+    monkeypatch.setattr(huggingface, "KEPT_BYTES", 0)
+    reading = xformer.read(model, TEXT)
+    monkeypatch.setattr(OnDemand, "__getitem__", _only_kept)
+    large = reading._repr_html_()
+    difference = np.abs(overview(whole) - overview(large))
+    assert difference.max() <= 3  # a byte stands for a weight, here at most 1/253 off
+    assert (overview(whole) > 40).any()
+    assert re.sub('base64,[^"]+', "", large) == re.sub('base64,[^"]+', "", whole)
+
+
+def _only_kept(run: OnDemand, name: str) -> torch.Tensor:
+    """Raises where an activation would have to be computed again."""
+    assert dict.__contains__(run, name), f"{name} was computed again"
+    return dict.__getitem__(run, name)
+
+
+def test_a_long_input_in_a_notebook_takes_little_memory_and_is_drawn() -> None:
+    folder = real_model("SmolLM2-135M-Instruct")
+    before = f"r = xformer.read({str(folder)!r}, tuple(range(100, 1100)))"
+    expression = "r._repr_html_(); assert '<img' in result and 'a pixel is the largest weight' in result"
+    assert peak_of(expression, before, "heads") < 150 * 1024**2  # all patterns are 1.1 GB
