@@ -24,7 +24,7 @@ POLL = 2.0
 
 
 def page() -> None:
-    who = run_store.visitor()
+    who = run_store.who()
     st.title("Runs :small[:gray[What have I trained?]]", anchor=False)
     try:
         alive = any(_is_alive(entry) for entry in run_store.entries())

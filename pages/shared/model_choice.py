@@ -34,12 +34,11 @@ def ask_model() -> str:
         help="It runs live, on every change. What you train on the Train screen is in this list too.",
     )
     model = f"{chosen}@{_ask_step(chosen)}" if chosen in runs else chosen
-    who = run_store.visitor()  # outside of the popover: what is in a closed one is not in the browser
     with st.container(horizontal=True, gap="small", key="open_others"):
         with st.popover("Open a model", icon=":material/folder_open:", type="tertiary", key="open_model"):
             open_model(choose_model)
         with st.popover("Open a file", icon=":material/upload_file:", type="tertiary", key="open_file"):
-            upload(who, _choose_taken, key="sidebar_upload")
+            upload(run_store.who(), _choose_taken, key="sidebar_upload")
     return model
 
 

@@ -2,7 +2,7 @@
 
 On a server for this machine alone, whoever opens it may do everything (open mode). On a server for several people, which one
 behind a proxy is too, each browser has a number of its own in a cookie: who started a run controls it, all others look on.
-XFORMER_OPEN=0 or 1 chooses otherwise. Whoever sees a page in a frame of somebody's slides only looks on.
+XFORMER_OPEN=0 or 1 chooses otherwise. A visitor without the cookie only looks on: a frame of another site has none.
 
 A page reads runs through here, so that a private one is there for its owner alone; what it may order stands in `run_commands`.
 """
@@ -10,16 +10,15 @@ A page reads runs through here, so that a private one is there for its owner alo
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from pages.components.visitor import COOKIE, visitor_number
 from pages.shared.byte_cache import shared
 from pages.shared.escape_markdown import escape_markdown
+from pages.shared.serving import visitor
 from pages.shared.serving.hosts import is_forwarded, is_local_only
 from xformer.errors import ConfigError, XformerError
 from xformer.room import runs_folder
@@ -30,7 +29,6 @@ from xformer.training.run_statements import no_such_run
 from xformer.training.run_store import RunStore
 from xformer.training.spare import spare
 
-_NUMBER = "visitor_number"
 HERE = "here"
 """Who everybody is in open mode."""
 RECONCILE_SECONDS = 1.0
@@ -54,7 +52,7 @@ def limits() -> Limits:
 
 def is_open() -> bool:
     """Whether everybody may do everything."""
-    if st.context.is_embedded:
+    if _is_onlooker():
         return False
     asked = os.environ.get("XFORMER_OPEN")
     if asked in ("0", "1"):
@@ -66,21 +64,13 @@ def who() -> str:
     """Who is looking: the owner of the runs that they start; empty for nobody, to whom nothing can belong."""
     if is_open():
         return HERE
-    if st.context.is_embedded or get_script_run_ctx(suppress_warning=True) is None:
-        return ""  # a page around it could lay something else over the buttons
-    return _valid(st.context.cookies.get(COOKIE)) or _valid(st.session_state.get(_NUMBER))
+    return "" if _is_onlooker() else visitor.number()
 
 
-def visitor() -> str:
-    """The same, and the browser is asked for its number where nobody knows it yet. Draws nothing that can be seen."""
-    if not is_open() and not st.context.is_embedded and not _valid(st.context.cookies.get(COOKIE)):
-        # For the whole visit, also once it has answered: were it to go, all below would be built anew in the browser.
-        st.session_state[_NUMBER] = _valid(visitor_number(key="visitor")) or st.session_state.get(_NUMBER)
-    return who()
-
-
-def _valid(number: object) -> str:
-    return number if isinstance(number, str) and re.fullmatch(r"[0-9a-f]{32}", number) else ""
+def _is_onlooker() -> bool:
+    """Whether the visitor may order nothing: a page around the frame could lay something else over the buttons."""
+    is_visit = get_script_run_ctx(suppress_warning=True) is not None
+    return is_visit and (bool(st.context.is_embedded) or not visitor.number())
 
 
 def may_control(entry: Entry, who: str) -> bool:

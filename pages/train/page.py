@@ -13,7 +13,7 @@ from pages.train.sweep_view import sweep_view
 
 
 def page() -> None:
-    who = run_store.visitor()
+    who = run_store.who()
     entry = shown_run(who)
     if entry is not None:  # with the name of the screen in the run's own row: the room is for pictures
         (run_view if entry.sweep is None else sweep_view)(entry, who)

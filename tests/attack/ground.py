@@ -18,6 +18,8 @@ DISK = 96 * MB
 """What all runs and texts may take on the server under attack."""
 BY_ADDRESS = 4
 """Runs that one address may have under way there."""
+CONNECTIONS = 40
+"""Connections that one address may have open there."""
 
 
 class Ground:
@@ -26,6 +28,7 @@ class Ground:
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="xformer-attack-", ignore_cleanup_errors=True)
         self.folder = Path(self._folder.name)
+        self.log = self.folder / "server.log"
         settings = {
             "XFORMER_RUNS": str(self.folder / "runs"),
             "XFORMER_DATA": str(self.folder / "data"),
@@ -33,11 +36,12 @@ class Ground:
             "XFORMER_MAX_DISK": str(DISK),
             "XFORMER_MAX_WAITING": "2",
             "XFORMER_MAX_WAITING_BY_ADDRESS": str(BY_ADDRESS),
+            "XFORMER_MAX_CONNECTIONS_BY_ADDRESS": str(CONNECTIONS),
         }
         before = dict(os.environ)
         os.environ.update(settings)
         try:
-            self.server, self.base = launch()
+            self.server, self.base = launch(log=self.log)
         finally:
             os.environ.clear()
             os.environ.update(before)

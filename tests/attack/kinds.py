@@ -31,6 +31,9 @@ SERVER = (
     Kind("forged values that fit", lambda g, is_long, draw: forged.fitting(g.base, 250 if is_long else 8, draw)),
     Kind("forged values of any kind", lambda g, is_long, draw: forged.wrong_kinds(g.base, 100 if is_long else 2, draw)),
     Kind("messages that are none", lambda g, is_long, draw: forged.garbage(g.base, 2000 if is_long else 50, draw)),
+    Kind("text where all is binary", lambda g, is_long, draw: forged.texts(g, 40 if is_long else 4, draw)),
+    Kind("orders from a frame", lambda g, is_long, draw: forged.frames(g, 12 if is_long else 3, draw)),
+    Kind("idle connections", lambda g, is_long, draw: forged.crowds(g, 300 if is_long else 45, draw)),
     Kind("secrets of a crowd", lambda g, is_long, draw: crowd.attempts(g, *((20, 3) if is_long else (2, 1)), draw)),
     Kind("runs of anybody and nobody", lambda g, is_long, draw: bounds.runs(g, 16 if is_long else 2, draw)),
     Kind(

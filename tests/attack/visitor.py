@@ -42,8 +42,17 @@ class Screen:
 class Visitor:
     """One connection. Raises `FindingError` where a page breaks or the server ends the connection."""
 
-    def __init__(self, base: str, *, cookie: str | None = None, headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        base: str,
+        *,
+        cookie: str | None = None,
+        headers: dict[str, str] | None = None,
+        is_embedded: bool = False,
+    ) -> None:
         self.base, self.cookie = base, secrets.token_hex(16) if cookie is None else cookie
+        self.is_embedded = is_embedded
+        """What it says of itself: that it stands in a frame."""
         self.states: dict[str, WidgetState] = {}
         self.took: list[float] = []
         """Seconds that each run of the script took, until all of it had arrived."""
@@ -78,6 +87,7 @@ class Visitor:
         message = BackMsg()
         message.rerun_script.query_string, message.rerun_script.page_name = self.query, self.page
         message.rerun_script.widget_states.widgets.extend([*self.states.values(), *states])
+        message.rerun_script.context_info.is_embedded = self.is_embedded
         began = time.monotonic()
         self.send(message.SerializeToString())
         screen = self.read()
@@ -121,7 +131,7 @@ class Visitor:
         request = urllib.request.Request(f"{self.base}{url}", body, sent, method="PUT")
         urllib.request.urlopen(request, timeout=PATIENCE).close()
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | str) -> None:
         """Say anything."""
         try:
             self.socket.send(data)

@@ -25,18 +25,24 @@ ARGUMENTS = [
 """Chromium's, for a page on this machine and nothing else."""
 
 
-def launch(script: Sequence[str] = ("app.py",), **env: str) -> tuple[subprocess.Popen[bytes], str]:
-    """Run Python with `script` as a Streamlit server, with `env` besides; returns when it answers, with its address."""
+def launch(
+    script: Sequence[str] = ("app.py",), *, log: Path = Path(os.devnull), **env: str
+) -> tuple[subprocess.Popen[bytes], str]:
+    """Run Python with `script` as a Streamlit server, with `env` besides; returns when it answers, with its address.
+
+    What it writes is appended to the file `log`.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server = subprocess.Popen(
-        [sys.executable, *script, "--server.port", str(port)],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={"XFORMER_RUNS": tempfile.mkdtemp(), **os.environ, "PYTHONPATH": str(ROOT), **env},
-    )
+    with open(log, "ab") as file:
+        server = subprocess.Popen(
+            [sys.executable, *script, "--server.port", str(port)],
+            cwd=ROOT,
+            stdout=file,
+            stderr=file,
+            env={"XFORMER_RUNS": tempfile.mkdtemp(), **os.environ, "PYTHONPATH": str(ROOT), **env},
+        )
     address = f"http://127.0.0.1:{port}"
     for _ in range(1200):
         try:

@@ -1,4 +1,4 @@
-"""Who may do what on a server: everyone on one's own machine, owners behind a proxy, nobody from inside a foreign frame."""
+"""Who may do what on a server: everyone on one's own machine, owners behind a proxy, nobody from a frame of another site."""
 
 from __future__ import annotations
 
@@ -8,31 +8,56 @@ import pytest
 import streamlit as st
 
 from pages.shared import run_store
+from pages.shared.serving import visitor
 
 
 @pytest.fixture
 def context(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A visitor whose request can be changed, at a server for this machine alone."""
-    visitor = SimpleNamespace(is_embedded=False, headers={"Host": "localhost:8501"}, cookies={})
-    monkeypatch.setattr(st, "context", visitor)
+    given = SimpleNamespace(
+        is_embedded=False, headers={"Host": "localhost:8501"}, cookies={"xformer_visitor": "a" * 32}
+    )
+    monkeypatch.setattr(st, "context", given)
+    monkeypatch.setattr(visitor, "number", lambda: visitor.number_in(st.context.cookies))
+    monkeypatch.setattr(run_store, "get_script_run_ctx", lambda **_: "a visit")
     monkeypatch.setattr(st, "get_option", {"server.address": "127.0.0.1"}.get)
     monkeypatch.delenv("XFORMER_OPEN", raising=False)
-    return visitor
+    return given
 
 
 def test_on_ones_own_machine_everything_is_allowed(context: SimpleNamespace) -> None:
     assert run_store.is_open()
-    assert run_store.visitor() == run_store.HERE
+    assert run_store.who() == run_store.HERE
 
 
 def test_behind_a_proxy_it_is_no_longer_ones_own_machine(context: SimpleNamespace) -> None:
     context.headers["X-Forwarded-For"] = "203.0.113.9"
     assert not run_store.is_open()
+    assert run_store.who() == "a" * 32
 
 
-def test_a_frame_in_a_foreign_page_only_looks_on(context: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_open", ["0", "1"])
+def test_what_says_that_it_is_a_frame_only_looks_on(
+    context: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, is_open: str
+) -> None:
+    monkeypatch.setenv("XFORMER_OPEN", is_open)
     context.is_embedded = True
-    monkeypatch.setenv("XFORMER_OPEN", "1")
     assert not run_store.is_open()
-    context.cookies["xformer_visitor"] = "0" * 32
-    assert run_store.visitor() == ""
+    assert run_store.who() == ""
+
+
+@pytest.mark.parametrize("is_open", ["0", "1"])
+@pytest.mark.parametrize("number", ["", "A" * 32, "a" * 31, "a" * 32 + "\n"])
+def test_a_connection_without_the_cookie_only_looks_on_whatever_it_says(
+    context: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, number: str, is_open: str
+) -> None:
+    monkeypatch.setenv("XFORMER_OPEN", is_open)
+    context.cookies["xformer_visitor"] = number
+    assert not run_store.is_open()
+    assert run_store.who() == ""
+
+
+def test_who_has_gone_while_the_script_runs_orders_nothing_any_more(context: SimpleNamespace) -> None:
+    """Of a closed connection neither headers nor cookies are known: also not whether a proxy stands before it."""
+    context.headers, context.cookies = {}, {}
+    assert not run_store.is_open()

@@ -10,7 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pages.shared import run_commands, run_store
-from pages.shared.serving import address
+from pages.shared.serving import address, visitor
 from pages.train.estimate import expected_at_once
 from tests.pages.conftest import Open, plain
 from tests.pages.test_runs import RUNS, add, with_weights
@@ -160,11 +160,11 @@ def test_forged_words_in_a_disabled_box_change_nothing(open_page: Open, be: Be, 
     assert [entry.name for entry in store.entries()] == ["theirs"]
 
 
-def test_a_cookie_is_asked_for_where_there_is_none(
+def test_a_run_belongs_to_the_number_that_the_browser_sent(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XFORMER_OPEN", "0")
-    monkeypatch.setattr(run_store, "visitor_number", lambda key: "c" * 32)  # what the browser answers
+    monkeypatch.setattr(visitor, "number", lambda: "c" * 32)
     monkeypatch.setattr("xformer.training.queue.next_for", lambda *_: [])
     app = press(open_page(TRAIN), "start_reverse-small")
     assert warned(app) == ""

@@ -12,10 +12,12 @@ from starlette.types import Message, Receive, Scope, Send
 from streamlit.proto.BackMsg_pb2 import BackMsg
 
 from pages.shared.serving import headers, hosts, uploads
+from pages.shared.serving.address import ConnectionGuard
 from pages.shared.serving.headers import SecurityHeaders
 from pages.shared.serving.hosts import HostGuard, is_forwarded, is_own
 from pages.shared.serving.messages import MessageGuard
 from pages.shared.serving.uploads import MB, UploadGuard
+from pages.shared.serving.visitor import COOKIE, VisitorCookie, number_in
 
 
 class Inner:
@@ -216,3 +218,103 @@ def test_new_sessions_from_one_address_take_at_most_half_of_all(monkeypatch: pyt
         guard.kept[f"s{number}"] = [50 * MB]
     assert put(guard, 1, "s3", client=("203.0.113.9", 9)) == 413
     assert put(guard, 50 * MB, "s4", client=("203.0.113.10", 9)) == 200
+
+
+def test_a_text_frame_closes_the_connection_and_nothing_is_sent_after_it() -> None:
+    class Talking(Inner):
+        """Answers each message, and says goodbye."""
+
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            while (message := await receive())["type"] != "websocket.disconnect":
+                self.heard.append(message["bytes"])
+                await send({"type": "websocket.send", "bytes": b"an answer"})
+            await send({"type": "websocket.send", "bytes": b"goodbye"})
+            await send({"type": "websocket.close", "code": 1000})
+
+    inner = Talking()
+    frames: list[Message] = [
+        {"type": "websocket.receive", **content} for content in ({"bytes": b""}, {"text": "{}"}, {"bytes": b""})
+    ]
+    sent = ask(MessageGuard(inner), "websocket", incoming=frames)
+    assert inner.heard == [b""]
+    assert [(one["type"], one.get("code")) for one in sent] == [("websocket.send", None), ("websocket.close", 1008)]
+
+
+class Waiting:
+    """Keeps each websocket until it is told to end."""
+
+    def __init__(self) -> None:
+        self.end = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "websocket.accept"})
+        await self.end.wait()
+
+
+@pytest.mark.parametrize(("asked", "most"), [("3", 3), ("", 64), ("many", 64)])
+def test_one_address_has_so_many_connections_at_once(monkeypatch: pytest.MonkeyPatch, asked: str, most: int) -> None:
+    monkeypatch.setenv("XFORMER_MAX_CONNECTIONS_BY_ADDRESS", asked)
+
+    async def try_all() -> tuple[list[str], list[str], str, int]:
+        inner = Waiting()
+        guard, told = ConnectionGuard(inner), []
+
+        async def connect(client: str) -> None:
+            mine: list[str] = []
+            told.append(mine)
+
+            async def send(message: Message) -> None:
+                mine.append(message["type"])
+
+            async def receive() -> Message:
+                return {"type": "websocket.disconnect"}
+
+            await guard({"type": "websocket", "client": (client, 1)}, receive, send)
+
+        async def all_of(*clients: str) -> list[str]:
+            told.clear()
+            tasks = [asyncio.create_task(connect(client)) for client in clients]
+            await asyncio.sleep(0)
+            found = [one[0] for one in told]
+            waiting.extend(tasks)
+            return found
+
+        waiting: list[asyncio.Task[None]] = []
+        of_one = await all_of(*["203.0.113.9"] * (most + 2))
+        of_others = await all_of("203.0.113.10", "2001:db8::1", "127.0.0.1")
+        inner.end.set()
+        await asyncio.gather(*waiting)
+        [again] = await all_of("203.0.113.9")
+        await asyncio.gather(*waiting)
+        return of_one, of_others, again, len(guard.open)
+
+    with ThreadPoolExecutor(1) as thread:
+        of_one, of_others, again, left = thread.submit(asyncio.run, try_all()).result()
+    assert of_one == ["websocket.accept"] * most + ["websocket.close"] * 2
+    assert [*of_others, again] == ["websocket.accept"] * 4
+    assert left == 0
+
+
+def page_cookies(cookie: str = "", accept: str = "text/html,*/*", **scope: Any) -> list[str]:
+    """The cookies that come with an answer."""
+    given = [(b"accept", accept.encode()), (b"cookie", cookie.encode())]
+    start = ask(VisitorCookie(Inner()), headers=given, **scope)[0]
+    return [value.decode() for name, value in start["headers"] if name == b"set-cookie"]
+
+
+def test_each_page_brings_a_number_that_stays() -> None:
+    [new], [other] = page_cookies(), page_cookies(cookie=f"{COOKIE}=nonsense; a=b")
+    name, _, rest = new.partition("=")
+    number = number_in({COOKIE: rest.partition(";")[0]})
+    assert name == COOKIE
+    assert number
+    assert rest.endswith("; Path=/; Max-Age=31536000; SameSite=Lax; HttpOnly")
+    assert new != other
+    assert page_cookies(cookie=f"a=b; {COOKIE}={number}") == [new]
+
+
+def test_what_may_stand_in_any_frame_and_what_is_no_page_brings_no_number() -> None:
+    assert page_cookies(query_string=b"embed=true&model=reverse") == []
+    assert page_cookies(accept="*/*") == []
+    assert page_cookies(method="POST") == []
+    assert ask(VisitorCookie(Inner()), "websocket", headers=[(b"accept", b"text/html")]) == []

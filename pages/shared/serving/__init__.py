@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from starlette.middleware import Middleware
 
+from pages.shared.serving.address import ConnectionGuard
 from pages.shared.serving.headers import SecurityHeaders
 from pages.shared.serving.hosts import HostGuard
 from pages.shared.serving.messages import MessageGuard
 from pages.shared.serving.uploads import UploadGuard
+from pages.shared.serving.visitor import VisitorCookie
 
 
 def guards() -> list[Middleware]:
     """All guards, the outermost first."""
-    return [Middleware(guard) for guard in (SecurityHeaders, HostGuard, UploadGuard, MessageGuard)]
+    every = (SecurityHeaders, HostGuard, ConnectionGuard, VisitorCookie, UploadGuard, MessageGuard)
+    return [Middleware(guard) for guard in every]

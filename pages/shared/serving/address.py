@@ -2,16 +2,18 @@
 
 The address is that of the connection. Behind a proxy it is the one that the proxy forwards, if the proxy is on this machine or
 FORWARDED_ALLOW_IPS lists it (which uvicorn, the server under Streamlit, reads); anybody else's X-Forwarded-For is not believed.
-Addresses are kept in memory only, and only while a run from there is under way.
+Addresses are kept in memory only, and only while a run or a connection from there is under way.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import streamlit as st
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from xformer.errors import RunStoreError
 from xformer.training.entry import Entry
@@ -23,8 +25,17 @@ _runs: dict[str, str] = {}
 
 def most_waiting() -> int:
     """Runs from one address that may wait or be trained: half of all, for a whole class may sit behind one address."""
-    asked = os.environ.get("XFORMER_MAX_WAITING_BY_ADDRESS", "")
-    return int(asked) if asked.isascii() and asked.isdigit() else 32
+    return _whole("XFORMER_MAX_WAITING_BY_ADDRESS", 32)
+
+
+def most_connections() -> int:
+    """Return how many connections one address may have open: one for each tab of each visitor there."""
+    return _whole("XFORMER_MAX_CONNECTIONS_BY_ADDRESS", 64)
+
+
+def _whole(variable: str, usual: int) -> int:
+    asked = os.environ.get(variable, "")
+    return int(asked) if asked.isascii() and asked.isdigit() else usual
 
 
 def of_visitor() -> str:
@@ -65,3 +76,27 @@ def check(place: str) -> Callable[[Sequence[Entry]], None]:
 def note(place: str, run: str) -> None:
     """Remember that a run was asked for from there."""
     _runs[run] = place
+
+
+class ConnectionGuard:
+    """Refuses a websocket from an address that has as many open as are allowed."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self.open: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "websocket":
+            await self.app(scope, receive, send)
+            return
+        client = scope.get("client")
+        place = network(client[0] if client else None)
+        if self.open[place] >= most_connections():
+            await send({"type": "websocket.close", "code": 1008, "reason": "Too many connections from your address"})
+            return
+        self.open[place] += 1
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.open[place] -= 1
+            self.open += Counter()  # drops addresses without connections

@@ -1,8 +1,8 @@
 """What each answer asks of the browser: load nothing from elsewhere, guess no types, and be framed only where that is meant.
 
-A page may stand in a frame of this server's own pages. A picture for slides, `?embed=true`, may stand in anybody's; there the
-visitor has no rights, only a view (see `run_store`). XFORMER_FRAMES lists who else may frame whole pages:
-`XFORMER_FRAMES=https://slides.school.example`.
+A page may stand in a frame of this server's own pages, and a picture for slides, `?embed=true`, in a frame of any site.
+XFORMER_FRAMES lists who else may frame whole pages: `XFORMER_FRAMES=https://slides.school.example`. In a frame of another site
+a visitor has no rights, only a view (see `visitor`).
 """
 
 from __future__ import annotations

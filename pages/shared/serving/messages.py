@@ -24,6 +24,9 @@ REFUSED = ("clear_cache", "load_git_info", "debug_disconnect_websocket", "debug_
 ASKS_FOR, ANSWERED = "backend_operation_request", ("deferred_file", "dataframe_chunk")
 """What a browser may ask for beside a run of the script; Streamlit would also write files for those who develop an app."""
 
+POLICY_VIOLATION = 1008
+"""The code of https://www.rfc-editor.org/rfc/rfc6455#section-7.4.1 with which a connection is closed."""
+
 
 def readable(data: bytes) -> bytes | None:
     """A message from a browser as it may be handed on; None for a refused order, and for what cannot be read."""
@@ -41,7 +44,7 @@ def readable(data: bytes) -> bytes | None:
 
 
 class MessageGuard:
-    """Drops refused orders before Streamlit sees them."""
+    """Drops refused orders before Streamlit sees them, and closes a connection that sends text: the protocol is binary."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -51,13 +54,25 @@ class MessageGuard:
             await self.app(scope, receive, send)
             return
 
+        is_closed = False
+
         async def obeyed() -> Message:
+            nonlocal is_closed
             while True:
                 message = await receive()
-                data = message.get("bytes")
-                if message["type"] != "websocket.receive" or data is None:
+                if message["type"] != "websocket.receive":
                     return message
+                if (data := message.get("bytes")) is None:
+                    is_closed = True
+                    await send(
+                        {"type": "websocket.close", "code": POLICY_VIOLATION, "reason": "Text is not understood"}
+                    )
+                    return {"type": "websocket.disconnect", "code": POLICY_VIOLATION}
                 if (content := readable(data)) is not None:
                     return message if content is data else {**message, "bytes": content}
 
-        await self.app(scope, obeyed, send)
+        async def send_while_open(message: Message) -> None:
+            if not is_closed:
+                await send(message)
+
+        await self.app(scope, obeyed, send_while_open)
