@@ -8,11 +8,9 @@ from base64 import b64encode
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float
 from torch import Tensor
 
 from xformer.blocks import block_max, factor
-from xformer.subjects.foreign.small_pattern import LEVELS, Small
 
 TALL, WIDE, LARGEST, GAP = 560, 900, 44, 3
 """Pixels: of a whole overview, of the largest head in it, and between two."""
@@ -47,12 +45,6 @@ def head_overview(layers: Sequence[np.ndarray | Tensor], longest: int = 0) -> st
         f'alt="{said}" src="data:image/png;base64,{b64encode(_png(pixels)).decode()}">'
         f'<br><small style="opacity:.65">{said}</small>'
     )
-
-
-def weights_of(small: Small) -> Float[np.ndarray, "head row col"]:
-    """The weights that a layer's small planes stand for; 0 where a cell is masked or not a number."""
-    share = np.where(small.planes <= LEVELS, small.planes, 0).astype(np.float32) / LEVELS
-    return share**2 * small.peaks[:, None, None].astype(np.float32)
 
 
 def _fitted(head: np.ndarray | Tensor, side: int) -> np.ndarray:

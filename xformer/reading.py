@@ -25,7 +25,7 @@ from xformer import notebook_html
 from xformer.checkpoints import Checkpoint, load
 from xformer.edits import AnyEdit, set_causal
 from xformer.errors import EditError, InputError, UnavailableError
-from xformer.head_overview import head_overview, weights_of
+from xformer.head_overview import head_overview
 from xformer.interventions import all_edits, changed_source, parse
 from xformer.model import Transformer
 from xformer.site import Site
@@ -281,7 +281,7 @@ class Reading:
         run, paths = self.trace.activations, self.trace.attention_layers()
         kept = [run.reduced(path) if isinstance(run, OnDemand) else None for path in paths]
         patterns = [
-            self[f"{path}.pattern"][0] if small is None else weights_of(small.small)
+            self[f"{path}.pattern"][0] if small is None else small.small.weights
             for path, small in zip(paths, kept, strict=True)
         ]
         longest = max((max(small.shape[1:]) for small in kept if small is not None), default=0)

@@ -28,6 +28,12 @@ class Small:
     rest_peaks: Float[np.ndarray, " head"]
     """The largest weight on any other key."""
 
+    @property
+    def weights(self) -> Float[np.ndarray, "head row col"]:
+        """The weights that the planes stand for; 0 where a cell is masked or not a number."""
+        share = np.where(self.planes <= LEVELS, self.planes, 0).astype(np.float32) / LEVELS
+        return share**2 * self.peaks[:, None, None].astype(np.float32)
+
 
 @dataclass(frozen=True, eq=False)
 class Reduced:
