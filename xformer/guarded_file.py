@@ -37,4 +37,4 @@ def guarded(path: str | Path, max_bytes: int, error: type[XformerError]) -> Iter
 
 
 def _shown(path: str | Path) -> str:
-    return f"The file {str(path)[:200]!r}"
+    return f"The file {Path(path).name[:200]!r}"

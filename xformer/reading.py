@@ -260,7 +260,9 @@ class Reading:
 
     @property
     def _answer(self) -> Int[Tensor, " asked"]:
-        labels = self.example.labels[0].to(self.logits.device)
+        labels = self.example.labels[0]
+        if self.has_logits:
+            labels = labels.to(self.logits.device)
         return labels[labels != IGNORED]
 
     def __repr__(self) -> str:

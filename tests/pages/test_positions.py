@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,15 +45,9 @@ def fresh_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ship(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
+def ship(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
     """`ship(folder)`: its models in place of the shipped ones."""
-
-    def ship(folder: Path) -> None:
-        monkeypatch.setattr(models, "FOLDER", folder)
-        models.shipped.clear()
-
-    yield ship
-    models.shipped.clear()
+    return lambda folder: monkeypatch.setattr(models, "FOLDER", folder)
 
 
 @pytest.fixture

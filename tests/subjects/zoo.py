@@ -86,7 +86,8 @@ class Member:
             tokenizer().save_pretrained(path)
         if self.reads == "image" or self.output == "similarity":
             side = self.sizes.get("vision_config", self.sizes)["image_size"]
-            image = {"image_mean": [0.5] * 3, "image_std": [0.25] * 3, "size": {"height": side, "width": side}}
+            square = {"height": side, "width": side}
+            image = {"image_mean": [0.5] * 3, "image_std": [0.25] * 3, "size": square, "crop_size": square}
             (path / "preprocessor_config.json").write_text(json.dumps(image))
         return path
 

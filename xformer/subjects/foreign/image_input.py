@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -49,6 +50,7 @@ class PatchedImage(Input):
         self.side: tuple[int, int] = tuple(side) if isinstance(side, list | tuple) else (side, side)  # type: ignore[assignment]
         self.patch: tuple[int, int] = tuple(patch) if isinstance(patch, list | tuple) else (patch, patch)  # type: ignore[assignment]
         self.grid = self.side[0] // self.patch[0], self.side[1] // self.patch[1]
+        self.n_special = max(0, shape.max_len - self.grid[0] * self.grid[1])
         self.dtype = next((one.dtype for one in model.parameters() if one.is_floating_point()), torch.float32)
 
     def examples(self) -> dict[str, str]:
@@ -65,11 +67,17 @@ class PatchedImage(Input):
     def names(self, n: int) -> tuple[str, ...]:
         """The position of each patch by row and column; what a model puts before them is special."""
         rows, columns = self.grid
-        special = n - rows * columns
-        if special < 0:
+        special = self.n_special
+        if n - special != rows * columns:  # an image of another size than the configuration's
+            rows = columns = math.isqrt(max(0, n - special))
+        if rows * columns != n - special:
             return tuple(str(at + 1) for at in range(n))
         before = ("class", *(f"special {at}" for at in range(1, special)))[:special]
         return (*before, *(f"r{row + 1} c{column + 1}" for row in range(rows) for column in range(columns)))
+
+    def n_positions(self, pixels: Float[Tensor, "batch channel row column"]) -> int:
+        """How many positions a model reads an image of this size as."""
+        return self.n_special + (pixels.shape[-2] // self.patch[0]) * (pixels.shape[-1] // self.patch[1])
 
     def pixels(self, typed: Any) -> tuple[tuple[int, ...], Float[Tensor, "batch channel row column"]]:
         """The source and the pixels of a picture's name, a PIL image, or a tensor that is ready for the model."""
@@ -99,10 +107,6 @@ class PatchedImage(Input):
         """By the processor that the model was saved with; without one, resized and with values from −1 to 1."""
         if self.processor is not None:
             pixels = self.processor(images=image, return_tensors="pt")["pixel_values"]
-            if pixels.shape[-2:] != self.side:  # a processor may make another size than the model has positions for
-                pixels = nn.functional.interpolate(
-                    pixels.float(), self.side, mode="bicubic", antialias=True, align_corners=False
-                )
         else:
             small = image.convert("L" if self.n_channels == 1 else "RGB").resize(self.side[::-1])
             array = np.asarray(small, dtype=np.float32).reshape(*self.side, -1)[..., : self.n_channels]

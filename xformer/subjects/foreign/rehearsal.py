@@ -14,6 +14,7 @@ import resource
 import subprocess
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ CPU_SECONDS, GGUF_CPU_SECONDS = 20, 90
 """Processor time of one rehearsal, imports included. A GGUF file's own tokenizer takes twenty seconds to unpack."""
 WALL_SECONDS = 180
 """On a busy machine."""
-MEMORY = 3 * 1024**3
-"""Address space beyond what the imports take."""
+MEMORY = 1024**3
+"""Memory beyond what the imports take; a file that is only mapped does not count."""
 STEP_SECONDS = 4
 """Processor time for the tokenizer, and as much for the model, after the imports."""
 MOST_RATIO = 2.0
@@ -122,20 +123,24 @@ def _cpu_used() -> float:
     return used.ru_utime + used.ru_stime
 
 
+def limit_memory() -> None:
+    """Let this process take `MEMORY` more than it has, where the system can see to that."""
+    with suppress(OSError, ValueError, KeyError):
+        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
+        _limit(resource.RLIMIT_DATA, int(status["VmData"].split()[0]) * 1024 + MEMORY)
+
+
 def main() -> int:
     """Try the model at the path given; print what is wrong with it as JSON."""
     path = Path(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _limit(resource.RLIMIT_CPU, CPU_SECONDS + GGUF_CPU_SECONDS)
-    try:
-        import torch  # noqa: F401  # its address space is not the model's
+    with suppress(ImportError):  # what the imports take is not the model's
+        import torch  # noqa: F401
         import transformers
 
         transformers.logging.set_verbosity_error()
-        in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        _limit(resource.RLIMIT_AS, in_use + MEMORY)
-    except (OSError, ImportError, ValueError):
-        pass
+    limit_memory()
     from xformer.subjects.foreign.load import plain_sentence as _sentence
 
     error = ""

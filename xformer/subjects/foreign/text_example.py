@@ -12,25 +12,53 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from xformer.errors import InputError
+from xformer.model_shape import ModelShape
+from xformer.subjects.foreign.image_input import PatchedImage
+from xformer.subjects.foreign.opening import OpenedModel
 from xformer.subjects.foreign.text_input import BETWEEN, cut
+from xformer.subjects.input import Input
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
-
-if TYPE_CHECKING:
-    from xformer.subjects.foreign.huggingface import HuggingFaceModel
 
 N_WRITTEN = 24
 """The most tokens that an encoder-decoder writes itself where no target is given."""
 
 
-def example_of(model: HuggingFaceModel, typed: Any) -> Example:
+class ReadsInputs(Protocol):
+    """A Hugging Face model, as far as laying out its inputs needs it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def shape(self) -> ModelShape: ...
+
+    @property
+    def input(self) -> Input: ...
+
+    @property
+    def tokenizer(self) -> Any: ...
+
+    @property
+    def opened(self) -> OpenedModel: ...
+
+    @property
+    def output(self) -> str: ...
+
+    @property
+    def reads_tokens(self) -> bool: ...
+
+    def outputs(self, example: Example) -> Tensor: ...
+
+
+def example_of(model: ReadsInputs, typed: Any) -> Example:
     """An input as an example: a text, token ids, a pair of them, a list of inputs (a batch), or arguments by name.
 
     Raises:
@@ -44,7 +72,7 @@ def example_of(model: HuggingFaceModel, typed: Any) -> Example:
     return Example.batch([_single(model, one) for one in _rows(model, typed)], 0 if pad is None else pad)
 
 
-def _rows(model: HuggingFaceModel, typed: Any) -> list[Any]:
+def _rows(model: ReadsInputs, typed: Any) -> list[Any]:
     """The inputs of a batch; a single input is a batch of one."""
     if isinstance(typed, Tensor):
         if typed.dim() not in (1, 2) or typed.is_floating_point():
@@ -61,11 +89,11 @@ def _rows(model: HuggingFaceModel, typed: Any) -> list[Any]:
     return [rows] if all(isinstance(one, int) for one in rows) else rows
 
 
-def _reads_two(model: HuggingFaceModel) -> bool:
+def _reads_two(model: ReadsInputs) -> bool:
     return model.output in ("answer_span", "next_sentence", "sequence_class")
 
 
-def _single(model: HuggingFaceModel, typed: Any) -> Example:
+def _single(model: ReadsInputs, typed: Any) -> Example:
     if model.output == "similarity":
         raise InputError(
             f"{model.name} compares texts with images; give both by name, {{'input_ids': …, 'pixel_values': …}}."
@@ -88,7 +116,7 @@ def _single(model: HuggingFaceModel, typed: Any) -> Example:
     return _labelled(model, example)
 
 
-def _token_types(model: HuggingFaceModel, stream: Int[Tensor, "1 pos"]) -> Int[Tensor, "1 pos"] | None:
+def _token_types(model: ReadsInputs, stream: Int[Tensor, "1 pos"]) -> Int[Tensor, "1 pos"] | None:
     """0 for the first of two texts, 1 for the second (Devlin et al. 2019); None where the model does not ask."""
     sep = getattr(model.tokenizer, "sep_token_id", None)
     config: Any = model.opened.module.config
@@ -98,7 +126,7 @@ def _token_types(model: HuggingFaceModel, stream: Int[Tensor, "1 pos"]) -> Int[T
     return (is_after > 0).long()
 
 
-def _labelled(model: HuggingFaceModel, example: Example) -> Example:
+def _labelled(model: ReadsInputs, example: Example) -> Example:
     """With what stands at each output."""
     stream, kind = example.stream, model.output
     labels = torch.full_like(stream, IGNORED)
@@ -125,12 +153,12 @@ def _labelled(model: HuggingFaceModel, example: Example) -> Example:
     return replace(example, labels=labels, answer=answer)
 
 
-def _check_tokenizer(model: HuggingFaceModel) -> None:
+def _check_tokenizer(model: ReadsInputs) -> None:
     if model.tokenizer is None:
         raise InputError("A text is read with a tokenizer; give tokenizer=AutoTokenizer.from_pretrained(…).")
 
 
-def _ids(model: HuggingFaceModel, typed: str | Sequence[int]) -> list[int]:
+def _ids(model: ReadsInputs, typed: str | Sequence[int]) -> list[int]:
     """The tokens of a text, with whatever special ones the tokenizer puts around it, or those that are given."""
     if isinstance(typed, str):
         if model.tokenizer is None and not typed.replace(" ", "").isdecimal():
@@ -148,7 +176,7 @@ def _ids(model: HuggingFaceModel, typed: str | Sequence[int]) -> list[int]:
     return ids
 
 
-def _is_special(model: HuggingFaceModel, stream: Int[Tensor, "batch pos"]) -> Tensor:
+def _is_special(model: ReadsInputs, stream: Int[Tensor, "batch pos"]) -> Tensor:
     """Which tokens are put in by the tokenizer itself, a mask aside."""
     if model.tokenizer is None:
         return torch.zeros_like(stream, dtype=torch.bool)
@@ -156,7 +184,7 @@ def _is_special(model: HuggingFaceModel, stream: Int[Tensor, "batch pos"]) -> Te
     return torch.isin(stream, torch.tensor(sorted(special), dtype=torch.long))
 
 
-def _filled(model: HuggingFaceModel, example: Example) -> Int[Tensor, "batch pos"]:
+def _filled(model: ReadsInputs, example: Example) -> Int[Tensor, "batch pos"]:
     """What stands at each output of a model that sees both sides; special tokens are not asked for."""
     labels = example.stream.clone()
     labels[_is_special(model, example.stream)] = IGNORED
@@ -171,7 +199,7 @@ def _filled(model: HuggingFaceModel, example: Example) -> Int[Tensor, "batch pos
     return labels
 
 
-def _pair(model: HuggingFaceModel, typed: Any) -> Example:
+def _pair(model: ReadsInputs, typed: Any) -> Example:
     """Source and target of an encoder-decoder."""
     source: Any
     target: Any
@@ -196,7 +224,7 @@ def _pair(model: HuggingFaceModel, typed: Any) -> Example:
     return Example(tuple(ids), tuple(said), stream, read, stream, labels)
 
 
-def _start(model: HuggingFaceModel) -> int:
+def _start(model: ReadsInputs) -> int:
     """The token that a decoder begins with."""
     config: Any = model.opened.module.config
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
@@ -204,7 +232,7 @@ def _start(model: HuggingFaceModel) -> int:
     return int((getattr(text, "bos_token_id", None) or 0) if start is None else start)
 
 
-def _written(model: HuggingFaceModel, stream: Int[Tensor, "1 pos"], start: int) -> list[int]:
+def _written(model: ReadsInputs, stream: Int[Tensor, "1 pos"], start: int) -> list[int]:
     said: list[int] = []
     while len(said) < N_WRITTEN:
         read = torch.tensor([[start, *said]])
@@ -214,7 +242,7 @@ def _written(model: HuggingFaceModel, stream: Int[Tensor, "1 pos"], start: int) 
     return said
 
 
-def _of_arguments(model: HuggingFaceModel, given: Mapping[str, Any]) -> Example:
+def _of_arguments(model: ReadsInputs, given: Mapping[str, Any]) -> Example:
     """The model's own arguments by name, as it takes them itself."""
     arguments = {name: value for name, value in given.items() if value is not None and name != "return_dict"}
     arguments = {name: torch.tensor(one) if isinstance(one, list) else one for name, one in arguments.items()}
@@ -234,6 +262,8 @@ def _of_arguments(model: HuggingFaceModel, given: Mapping[str, Any]) -> Example:
     else:  # the numbers of the positions
         vectors = arguments.get("inputs_embeds")
         n = model.shape.max_len if vectors is None else vectors.shape[1]
+        if isinstance(model.input, PatchedImage) and "pixel_values" in arguments:
+            n = model.input.n_positions(arguments["pixel_values"])
         stream = torch.arange(n)[None].expand(_n_batch(arguments), -1)
     if target is not None and target.dim() == 1:
         target = target[None]
@@ -246,7 +276,7 @@ def _of_arguments(model: HuggingFaceModel, given: Mapping[str, Any]) -> Example:
     return _labelled(model, example)
 
 
-def _check_arguments(model: HuggingFaceModel, arguments: Mapping[str, Any]) -> None:
+def _check_arguments(model: ReadsInputs, arguments: Mapping[str, Any]) -> None:
     """Raise `InputError` where the model has no such argument, or what it reads is not among them."""
     takes = inspect.signature(model.opened.module.forward).parameters
     has_others = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values())
@@ -264,7 +294,7 @@ def _n_batch(arguments: Mapping[str, Any]) -> int:
     return next((len(value) for value in arguments.values() if isinstance(value, Tensor) and value.dim() > 1), 1)
 
 
-def _own_target(model: HuggingFaceModel, example: Example) -> Int[Tensor, "batch out"]:
+def _own_target(model: ReadsInputs, example: Example) -> Int[Tensor, "batch out"]:
     """What an encoder-decoder's decoder reads where nothing is given for it: the labels or the source, one place on.
 
     Raises `InputError` where the model itself asks for it, or reads something else.
@@ -286,15 +316,13 @@ def _own_target(model: HuggingFaceModel, example: Example) -> Int[Tensor, "batch
     return shifted
 
 
-def _of_pixels(model: HuggingFaceModel, typed: Any) -> Example:
+def _of_pixels(model: ReadsInputs, typed: Any) -> Example:
     """An image, or a batch of them."""
-    from xformer.subjects.foreign.image_input import PatchedImage
-
     if not isinstance(model.input, PatchedImage):
         model.input.read("")  # says what works instead
     assert isinstance(model.input, PatchedImage)
     source, pixels = model.input.pixels(typed)  # [batch, channel, row, column]
-    stream = torch.arange(model.shape.max_len)[None].expand(len(pixels), -1)
+    stream = torch.arange(model.input.n_positions(pixels))[None].expand(len(pixels), -1)
     example = Example(
         source, (), stream, None, stream, torch.full_like(stream, IGNORED), arguments={"pixel_values": pixels}
     )

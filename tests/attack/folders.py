@@ -1,0 +1,276 @@
+"""Seeded mutants of model folders and GGUF files: refused with a sentence or read, in seconds and with little memory.
+
+Each is tried as the app tries it: first the rehearsal, in a process with limits that a mutant may run into, then, where that
+found nothing, opened and read. Only the second must never raise, hang, abort or take much memory.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.attack.damaged import ODD
+from tests.attack.visitor import FindingError
+from tests.subjects.families import FAMILIES
+from tests.subjects.test_language_models import WORDS, tokenizer
+from xformer.errors import XformerError
+from xformer.reading import read
+from xformer.subjects.foreign.load import library, open_model
+from xformer.subjects.foreign.rehearsal import limit_memory, try_out
+
+SECONDS, MEMORY = 5.0, 1_500 * 1024**2
+WALL = 60
+"""On a busy machine; what counts are seconds of the processor."""
+SIZES = (0, -1, 1, 2**31, 10**6, 10**7, 10**8, 2**62, 1e9, -7)
+GOOD = ("Llama", "GPT-2", "BERT", "T5", "ViT")
+RULES: tuple[dict[str, Any], ...] = (
+    {"type": "Split", "pattern": {"Regex": "(a|aa)+$|(a*)*b"}, "behavior": "Isolated", "invert": False},
+    {"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": False},
+    {"type": "Split", "pattern": {"Regex": "(.*)*(.*)*(.*)*!"}, "behavior": "Removed", "invert": True},
+    {"type": "Nobody", "pattern": 3},
+)
+_GROWS = {"type": "Replace", "pattern": {"String": "a"}, "content": "a " * 40}
+NORMALISERS: tuple[dict[str, Any], ...] = (
+    {"type": "Replace", "pattern": {"Regex": "(x+x+)+y"}, "content": ""},
+    *({"type": "Sequence", "normalizers": [_GROWS] * n} for n in (1, 3, 6)),
+)
+
+
+@cache
+def originals() -> Path:
+    """A whole folder of each kind, and a GGUF file."""
+    where = Path(tempfile.mkdtemp(prefix="xformer-folders-"))
+    for name in GOOD:
+        FAMILIES[name].make().save_pretrained(where / name)
+        if name != "ViT":
+            tokenizer().save_pretrained(where / name)
+    _write_gguf(where / "tiny.gguf")
+    return where
+
+
+def _write_gguf(path: Path) -> None:
+    """A Llama of one layer with a tokenizer in the file."""
+    import gguf
+
+    draw, d, ff, n = np.random.default_rng(0), 32, 64, len(WORDS) + 30
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(1)
+    writer.add_context_length(64)
+    writer.add_embedding_length(d)
+    writer.add_feed_forward_length(ff)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10_000.0)
+    writer.add_vocab_size(n)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list([*WORDS, *(f"w{at}" for at in range(30))])
+    writer.add_token_merges(["t h", "th e"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    shapes = {"token_embd": (n, d), "output_norm": (d,), "output": (n, d)}
+    block = {"attn_norm": (d,), "ffn_norm": (d,), "attn_q": (d, d), "attn_k": (d // 2, d), "attn_v": (d // 2, d)}
+    block |= {"attn_output": (d, d), "ffn_gate": (ff, d), "ffn_up": (ff, d), "ffn_down": (d, ff)}
+    for name, shape in (shapes | {f"blk.0.{name}": shape for name, shape in block.items()}).items():
+        writer.add_tensor(f"{name}.weight", draw.normal(0, 0.2, shape).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def mutant(where: Path, draw: random.Random) -> str:
+    """A folder with something wrong, and in a few words what."""
+    name = draw.choice(GOOD)
+    shutil.copytree(originals() / name, where)
+    change = draw.choice((_config, _config, _config, _tensors, _tensors, _tokenizer, _tokenizer, _bytes, _files))
+    change(where, draw)
+    return f"{name} {change.__name__[1:]}"
+
+
+def _config(where: Path, draw: random.Random) -> None:
+    file = where / "config.json"
+    config = json.loads(file.read_text())
+    for _ in range(draw.choice((1, 1, 2, 4))):
+        keys = [key for key, value in config.items() if isinstance(value, int) and draw.random() < 0.7] or list(config)
+        config[draw.choice(keys)] = draw.choice((*SIZES, *ODD))
+    extra = draw.choice(
+        ({}, {}, {"return_dict": False}, {"is_encoder_decoder": True}, {"num_labels": 10**8}, {"torch_dtype": "int8"},
+         {"architectures": [draw.choice(("BertModel", "T5Model", "Nobody", "PreTrainedModel", "GPT2LMHeadModel"))]},
+         {"model_type": draw.choice(("bert", "t5", "gpt2", "vit", "nobody"))}, {"pad_token_id": 10**9})
+    )  # fmt: skip
+    file.write_text(json.dumps(config | extra), errors="replace")
+
+
+def _tensors(where: Path, draw: random.Random) -> None:
+    file = where / "model.safetensors"
+    tensors = load_file(file)
+    names = draw.sample(sorted(tensors), k=min(len(tensors), draw.choice((1, 1, 3, 99))))
+    how = draw.randrange(6)
+    for name in names:
+        if how == 0:
+            del tensors[name]
+        elif how == 1:
+            tensors[name] = torch.full_like(tensors[name], draw.choice((float("nan"), float("inf"), -1e38)))
+        elif how == 2:
+            tensors[name] = tensors[name].to(draw.choice((torch.int64, torch.bool, torch.uint8, torch.float64)))
+        elif how == 3:
+            tensors[name] = tensors[name].flatten()[: draw.randrange(1, 5)].clone()
+        elif how == 4:
+            tensors[f"{name}.more"] = tensors.pop(name)
+        else:
+            tensors[name] = tensors[name][None].clone()
+    save_file(tensors, file, {"format": draw.choice(("pt", "pt", "tf", "\x1b"))})
+
+
+def _tokenizer(where: Path, draw: random.Random) -> None:
+    file = where / "tokenizer.json"
+    if not file.exists():
+        return _config(where, draw)
+    content = json.loads(file.read_text())
+    how = draw.randrange(7)
+    if how == 0:
+        content["pre_tokenizer"] = draw.choice(RULES)
+    elif how == 1:
+        content["normalizer"] = draw.choice(NORMALISERS)
+    elif how == 2:
+        content["model"]["unk_token"] = draw.choice(("[NONE]", "", None, 3))
+    elif how == 3:
+        content["model"]["vocab"] = draw.choice(({}, {"a": -1}, {"a": 2**40}, dict.fromkeys(WORDS, 10**6), []))
+    elif how == 4:
+        content[draw.choice(list(content))] = draw.choice(ODD)
+    elif how == 5:
+        content["added_tokens"] = [{"id": 2**31, "content": "x" * 999, "special": True}] * 3
+    else:
+        file.unlink()
+        return None
+    file.write_text(json.dumps(content), errors="replace")
+    return None
+
+
+def _bytes(where: Path, draw: random.Random) -> None:
+    file = draw.choice(sorted(where.iterdir()))
+    data = bytearray(file.read_bytes())
+    if draw.random() < 0.4:
+        data = data[: draw.randrange(len(data))]
+    for _ in range(draw.choice((1, 4, 64)) if data else 0):
+        data[draw.randrange(len(data))] = draw.randrange(256)
+    file.write_bytes(data)
+
+
+def _files(where: Path, draw: random.Random) -> None:
+    file = draw.choice(sorted(where.iterdir()))
+    file.unlink()
+    how = draw.randrange(4)
+    if how == 0:
+        file.symlink_to(file)
+    elif how == 1:
+        file.symlink_to("/etc/passwd")
+    elif how == 2:
+        file.mkdir()
+
+
+def gguf_mutant(where: Path, draw: random.Random) -> str:
+    """A GGUF file with something wrong in its first part, where keys and shapes are, or in its numbers."""
+    data = bytearray((originals() / "tiny.gguf").read_bytes())
+    start = int(len(data) * (0.15 if draw.random() < 0.8 else 1.0))
+    how = draw.randrange(4)
+    if how == 0:
+        data = data[: draw.randrange(len(data))]
+    elif how == 1:
+        at = draw.randrange(start - 8)
+        data[at : at + 8] = draw.choice((0, 1, 2**31, 2**62, 2**64 - 1, 10**7)).to_bytes(8, "little")
+    elif how == 2:
+        at = draw.randrange(len(data) - 4)
+        data[at : at + 4] = np.float32(draw.choice((np.nan, np.inf))).tobytes()
+    for _ in range(draw.choice((0, 1, 4, 32))):
+        data[draw.randrange(min(start, len(data)) or 1) if data else 0 : 1] = bytes([draw.randrange(256)])
+    where.mkdir()
+    (where / "tiny.gguf").write_bytes(data)
+    return "gguf"
+
+
+def attempts(make: Callable[[Path, random.Random], str], n: int, draw: random.Random) -> Iterator[str]:
+    """Try n mutants, and say of each what came of it. Raises `FindingError` for what no mutant may do."""
+    torch.set_num_threads(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        library().logging.set_verbosity_error()
+        originals()
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(n):
+            where = Path(folder) / str(number)
+            what = f"{make(where, draw)} mutant {number}"
+            path = where / "tiny.gguf" if (where / "tiny.gguf").exists() else where
+            said = _in_a_child(what, path, _rehearsed, may_end=True)
+            yield said if said != "passed" else _in_a_child(what, path, _opened, may_end=False)
+            shutil.rmtree(where, ignore_errors=True)
+
+
+def _rehearsed(path: Path) -> str:
+    try_out(path)
+    return "passed"
+
+
+def _opened(path: Path) -> str:
+    model = open_model(path)
+    read(model, model.input.default)
+    return "read"
+
+
+def _in_a_child(what: str, path: Path, work: Callable[[Path], str], *, may_end: bool) -> str:
+    """What came of some work on a path: "read", "refused", or "ended" by a limit where that may be."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_work, args=(work, path, sender))
+    child.start()
+    sender.close()
+    began = time.monotonic()
+    said, seconds, memory = ("ended", "", ""), 0.0, 0
+    if receiver.poll(WALL):
+        with suppress(EOFError):
+            said, seconds, memory = receiver.recv()
+    child.kill()
+    child.join()
+    if said[0] == "raw" or (said[0] == "ended" and not may_end):
+        raise FindingError(f"{what}: {' '.join(said)} after {time.monotonic() - began:.1f} s, exit {child.exitcode}")
+    if seconds > SECONDS or memory > MEMORY:
+        raise FindingError(f"{what}: {seconds:.1f} s of the processor, {memory / 1024**2:.0f} MB")
+    return said[0]
+
+
+def _work(work: Callable[[Path], str], path: Path, sender: Any) -> None:
+    os.close(2)
+    os.open(os.devnull, os.O_WRONLY)
+    limit_memory()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            said = (work(path), "", "")
+        except XformerError as error:
+            sentence = str(error)
+            is_plain = (
+                sentence.strip() and sentence.isprintable() and len(sentence) < 1_000 and str(path) not in sentence
+            )
+            said = ("refused", "", "") if is_plain else ("raw", "sentence", sentence[:300])
+        except BaseException as error:
+            # The process that runs a rehearsal makes a sentence of anything that is raised in it.
+            said = ("refused", "", "") if work is _rehearsed else ("raw", type(error).__name__, str(error)[:300])
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    sender.send((said, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024))
