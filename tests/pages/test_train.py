@@ -364,6 +364,7 @@ def test_a_typed_probe_is_followed_and_a_wrong_one_says_so(open_page: Open, runs
     ("state", "message", "phrase", "there"),
     [
         ("queued", "", "Waiting for its turn", {"run_stop"}),
+        ("finished", process_state.RESTARTED, f". {process_state.RESTARTED}", set()),
         (
             "paused",
             "",
