@@ -68,7 +68,8 @@ def _write_gguf(path: Path) -> None:
     """A Llama of one layer with a tokenizer in the file."""
     import gguf
 
-    draw, d, ff, n = np.random.default_rng(0), 32, 64, len(WORDS) + 30
+    words = [*WORDS[:5], *"abcdefghijklmnopqrstuvwxyzĠ", "th", "the"]
+    draw, d, ff, n = np.random.default_rng(0), 32, 64, len(words)
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(1)
     writer.add_context_length(64)
@@ -80,7 +81,7 @@ def _write_gguf(path: Path) -> None:
     writer.add_rope_freq_base(10_000.0)
     writer.add_vocab_size(n)
     writer.add_tokenizer_model("gpt2")
-    writer.add_token_list([*WORDS, *(f"w{at}" for at in range(30))])
+    writer.add_token_list(words)
     writer.add_token_merges(["t h", "th e"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
@@ -200,7 +201,8 @@ def gguf_mutant(where: Path, draw: random.Random) -> str:
         at = draw.randrange(len(data) - 4)
         data[at : at + 4] = np.float32(draw.choice((np.nan, np.inf))).tobytes()
     for _ in range(draw.choice((0, 1, 4, 32))):
-        data[draw.randrange(min(start, len(data)) or 1) if data else 0 : 1] = bytes([draw.randrange(256)])
+        if data:
+            data[draw.randrange(min(start, len(data)) or 1)] = draw.randrange(256)
     where.mkdir()
     (where / "tiny.gguf").write_bytes(data)
     return "gguf"

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tests.attack import bounds, crowd, damaged, forged, links
+from tests.attack import bounds, crowd, damaged, folders, forged, links
 from tests.attack.ground import Ground
 
 
@@ -25,7 +25,13 @@ def _damaged(kind: str, short: int, long: int) -> Kind:
     return Kind(name, lambda ground, is_long, draw: damaged.attempts(kind, long if is_long else short, draw))
 
 
-FILES = (_damaged("checkpoint", 200, 40_000), _damaged("import", 60, 4_000), _damaged("trace", 150, 15_000))
+FILES = (
+    _damaged("checkpoint", 200, 40_000),
+    _damaged("import", 60, 4_000),
+    _damaged("trace", 150, 15_000),
+    Kind("model folders", lambda g, is_long, draw: folders.attempts(folders.mutant, 700 if is_long else 12, draw)),
+    Kind("GGUF files", lambda g, is_long, draw: folders.attempts(folders.gguf_mutant, 500 if is_long else 12, draw)),
+)
 SERVER = (
     Kind("odd links", lambda g, is_long, draw: links.attempts(g.base, 600 if is_long else 11, draw)),
     Kind("forged values that fit", lambda g, is_long, draw: forged.fitting(g.base, 250 if is_long else 8, draw)),

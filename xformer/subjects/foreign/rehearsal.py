@@ -20,8 +20,10 @@ from typing import Any
 
 from xformer.errors import CheckpointError, XformerError
 
-CPU_SECONDS, GGUF_CPU_SECONDS = 20, 90
-"""Processor time of one rehearsal, imports included. A GGUF file's own tokenizer takes twenty seconds to unpack."""
+CPU_SECONDS = 120
+"""Processor time of one rehearsal, imports included."""
+TOKENS_A_SECOND = 1_000
+"""A GGUF file's own tokenizer of 49,152 tokens takes twenty seconds to unpack."""
 WALL_SECONDS = 180
 """On a busy machine."""
 MEMORY = 1024**3
@@ -69,10 +71,12 @@ def try_out(path: Path) -> None:
 
     contents = inspect(path)
     transformers = load.library()
-    _limit(resource.RLIMIT_CPU, _cpu_used() + (GGUF_CPU_SECONDS if contents.gguf_file else STEP_SECONDS))
+    tokens = contents.config.get("tokenizer.ggml.tokens", 0)
+    seconds = STEP_SECONDS + (tokens / TOKENS_A_SECOND if isinstance(tokens, int) else 0)
+    _limit(resource.RLIMIT_CPU, min(_cpu_used() + seconds, CPU_SECONDS))
     config = load.config_of(transformers, contents)
     _count(transformers, load, config, contents.n_parameters)
-    _limit(resource.RLIMIT_CPU, _cpu_used() + (GGUF_CPU_SECONDS if contents.gguf_file else STEP_SECONDS))
+    _limit(resource.RLIMIT_CPU, min(_cpu_used() + seconds, CPU_SECONDS))
     tokenizer = load.tokenizer_of(transformers, contents)
     if tokenizer is not None:
         _check_tokenizer(tokenizer)
@@ -134,7 +138,7 @@ def main() -> int:
     """Try the model at the path given; print what is wrong with it as JSON."""
     path = Path(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _limit(resource.RLIMIT_CPU, CPU_SECONDS + GGUF_CPU_SECONDS)
+    _limit(resource.RLIMIT_CPU, CPU_SECONDS)
     with suppress(ImportError):  # what the imports take is not the model's
         import torch  # noqa: F401
         import transformers
