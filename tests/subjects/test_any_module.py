@@ -173,7 +173,8 @@ def test_attention_that_a_module_only_returns_is_looked_at_and_never_changed() -
     reading = xformer.read(module, inputs)
     assert "can only be looked at" in str(reading.subject.verification)
     output, weights = module(**inputs)
-    assert list(reading) == ["decoder.0.attn.pattern", "logits"]
+    assert list(reading) == ["decoder.0.attn.mask", "decoder.0.attn.pattern", "logits"]
+    assert torch.equal(reading["decoder.0.attn.mask"], torch.ones(1, 3, 7, 7).tril().bool())
     assert torch.equal(reading["decoder.0.attn.pattern"], weights)
     assert torch.equal(reading.logits, output)
     assert len(xformer.analysis.head_scores(reading)) == 3

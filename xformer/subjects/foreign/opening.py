@@ -160,6 +160,8 @@ class OpenedModel:
             patterns = returned_patterns(output, self.layout.attention[0].stack)
             run.n_attentions = len(patterns)
             for site, pattern in patterns.items():
+                if site.stack == "decoder" and site.kind == "attn":  # no weight is on a later key in any layer
+                    tape(f"{site.path}.mask", torch.ones_like(pattern, dtype=torch.bool).tril())
                 tape(f"{site.path}.pattern", pattern)
         if run.n_attentions != len(self.layout.paths):
             raise ChangedLayoutError(
