@@ -32,7 +32,7 @@ from tests.subjects.test_language_models import WORDS, tokenizer
 from xformer.errors import XformerError
 from xformer.reading import read
 from xformer.subjects.foreign.load import library, open_model
-from xformer.subjects.foreign.rehearsal import limit_memory, try_out
+from xformer.subjects.foreign.rehearsal import limit_memory, limit_time, try_out
 
 SECONDS, MEMORY = 5.0, 1_500 * 1024**2
 WALL = 60
@@ -226,7 +226,7 @@ def attempts(make: Callable[[Path, random.Random], str], n: int, draw: random.Ra
 
 
 def _rehearsed(path: Path) -> str:
-    try_out(path)
+    try_out(path, limit_time)
     return "passed"
 
 

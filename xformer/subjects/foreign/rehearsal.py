@@ -14,6 +14,7 @@ import resource
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -64,8 +65,11 @@ def rehearse(path: str | Path) -> None:
         raise CheckpointError(str(said["error"]))
 
 
-def try_out(path: Path) -> None:
-    """What a rehearsal does, in this process. Raises whatever goes wrong."""
+def try_out(path: Path, limit: Callable[[float], object] = lambda seconds: None) -> None:
+    """What a rehearsal does, in this process. Raises whatever goes wrong.
+
+    `limit` is told before each step how many seconds of the processor it may take; see `limit_time`.
+    """
     from xformer.model_files.contents import inspect
     from xformer.subjects.foreign import load
 
@@ -73,10 +77,10 @@ def try_out(path: Path) -> None:
     transformers = load.library()
     tokens = contents.config.get("tokenizer.ggml.tokens", 0)
     seconds = STEP_SECONDS + (tokens / TOKENS_A_SECOND if isinstance(tokens, int) else 0)
-    _limit(resource.RLIMIT_CPU, min(_cpu_used() + seconds, CPU_SECONDS))
+    limit(seconds)
     config = load.config_of(transformers, contents)
     _count(transformers, load, config, contents.n_parameters)
-    _limit(resource.RLIMIT_CPU, min(_cpu_used() + seconds, CPU_SECONDS))
+    limit(seconds)
     tokenizer = load.tokenizer_of(transformers, contents)
     if tokenizer is not None:
         _check_tokenizer(tokenizer)
@@ -122,9 +126,10 @@ def _limit(what: int, soft: float) -> None:
     resource.setrlimit(what, (int(soft) + 1, hard))
 
 
-def _cpu_used() -> float:
+def limit_time(seconds: float) -> None:
+    """End this process once it has taken so many seconds of the processor from now on."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+    _limit(resource.RLIMIT_CPU, min(used.ru_utime + used.ru_stime + seconds, CPU_SECONDS))
 
 
 def limit_memory() -> None:
@@ -138,7 +143,7 @@ def main() -> int:
     """Try the model at the path given; print what is wrong with it as JSON."""
     path = Path(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _limit(resource.RLIMIT_CPU, CPU_SECONDS)
+    limit_time(CPU_SECONDS)
     with suppress(ImportError):  # what the imports take is not the model's
         import torch  # noqa: F401
         import transformers
@@ -149,7 +154,7 @@ def main() -> int:
 
     error = ""
     try:
-        try_out(path)
+        try_out(path, limit_time)
     except XformerError as problem:
         error = _sentence(problem)
     except BaseException as problem:  # a panic of a library in Rust is no Exception
