@@ -62,7 +62,7 @@ def _attention(view: View) -> None:
     # A line of its own at the picture, as what it changes is known only below.
     tools = st.container(horizontal=True, gap="small", vertical_alignment="center", key="head_tools")
     with frame.picture():
-        chosen, pooled = draw_heads(layers, other)
+        chosen, pooled = draw_heads(original, changed)
     follow_cutting_click(layers[chosen.layer], chosen)
     run, layer = changed or original, (other or layers)[chosen.layer]
     with tools:

@@ -31,7 +31,10 @@ def _n_bytes(value: Any, seen: set[int]) -> int:
     if dataclasses.is_dataclass(value):
         if hasattr(type(value), "heads_read"):  # a `Subject`; `isinstance` would work out all its properties
             return 0  # the weights are counted where the model is kept
-        return sum(_n_bytes(getattr(value, field.name), seen) for field in dataclasses.fields(value))
+        names = getattr(value, "__dict__", None) or (field.name for field in dataclasses.fields(value))
+        return sum(
+            _n_bytes(getattr(value, name), seen) for name in list(names)
+        )  # what it has worked out and remembers, too
     if isinstance(value, OnDemand):
         return sum(_n_bytes(item, seen) for item in value.held())
     if isinstance(value, Mapping):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import time
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from pages.shared.byte_cache import budget, shared
 from pages.shared.models import shipped, subject, usable
@@ -24,6 +29,10 @@ from xformer.tasks.task import Example
 
 MASKS = ("as trained", "causal", "full")
 """The masks that a run can have; the first is the model's own."""
+MOST_IN_USE = 4
+"""Readings that a page which is being made keeps, whatever the cache lets go."""
+RunKey = tuple[str, tuple[int, ...], str, str]
+"""Model, source, mask and changes."""
 SHOWN_EVERY = 0.3
 """Seconds between two looks at a text that is being written."""
 
@@ -52,7 +61,44 @@ def run(name: str, source: tuple[int, ...], mask: str = MASKS[0], changes: str =
 
     Raises `InputError` when the input is too long for it, `EditError` when an intervention does not fit.
     """
-    return shared.get(("run", name, source, mask, changes), partial(_run, name, source, mask, changes))
+    key = name, source, mask, changes
+    computed = _computed(key)
+    return _handles.setdefault(key, SharedReading(key, computed.recipe))
+
+
+class SharedReading(Reading):
+    """A reading as screens hold it: by what was asked for. What was computed is in the cache, and is computed again on access
+    where the cache has let it go, so that a visit, a fragment or a download holds no activations."""
+
+    def __init__(self, key: RunKey, recipe: Recipe | str | None) -> None:
+        object.__setattr__(self, "_key", key)
+        object.__setattr__(self, "recipe", recipe)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("_key", "recipe", "__dict__"):
+            return object.__getattribute__(self, name)
+        return getattr(_computed(self._key), name)
+
+
+_handles: weakref.WeakValueDictionary[RunKey, SharedReading] = weakref.WeakValueDictionary()
+_in_use = threading.local()
+
+
+def _computed(key: RunKey) -> Reading:
+    """The reading of that key, from the cache. A page that is being made keeps those that it used last until it is done; one
+    that has none yet waits while others have too many."""
+    at, make = ("run", *key), partial(_run, *key)
+    if get_script_run_ctx(suppress_warning=True) is None:
+        return shared.get(at, make)
+    kept: deque[Reading] = _in_use.__dict__.setdefault(
+        "readings", deque(maxlen=MOST_IN_USE)
+    )  # its thread ends with the page
+    if not kept and shared.peek(at) is None:
+        shared.wait_for_room()
+    found: Reading = shared.get(at, make)
+    if all(one is not found for one in kept):
+        kept.append(found)
+    return found
 
 
 def _run(name: str, source: tuple[int, ...], mask: str, changes: str) -> Reading:

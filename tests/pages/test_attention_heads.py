@@ -29,6 +29,7 @@ class Page:
         monkeypatch.setattr(heads, "attention_choice", lambda key, layers: self.chosen)
         monkeypatch.setattr(heads, "attention_view", self._draw)
         monkeypatch.setattr(heads, "SENT_AFTER", 0)
+        monkeypatch.setattr(heads, "pattern_layers", lambda reading: reading)  # layers stand for their reading
         streamlit = SimpleNamespace(session_state={}, fragment=self._fragment, rerun=self._again)
         monkeypatch.setattr(heads, "st", streamlit)
 
@@ -56,7 +57,8 @@ def layers_of(n: int) -> list[PatternLayer]:
 
 
 def test_of_a_long_input_a_click_brings_the_head_before_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    page, layers = Page(monkeypatch), layers_of(701)
+    page = Page(monkeypatch)
+    layers: Any = layers_of(701)
     assert heads.draw_heads(layers, None) == (FIRST, 2)
     page.chosen = SECOND
     with pytest.raises(Stopped):  # the part alone: the head first, then the page
@@ -71,6 +73,7 @@ def test_of_a_long_input_a_click_brings_the_head_before_the_page(monkeypatch: py
 
 def test_of_a_short_input_every_head_is_there_and_no_part_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     page = Page(monkeypatch)
-    heads.draw_heads(layers_of(7), None)
+    layers: Any = layers_of(7)
+    heads.draw_heads(layers, None)
     assert page.part is None
     assert page.drawn == [(0, 0)]

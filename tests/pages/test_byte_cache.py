@@ -66,6 +66,47 @@ def test_what_nobody_uses_is_given_back() -> None:
     assert cache.total == 0
 
 
+def test_what_is_in_use_elsewhere_counts_and_is_given_to_who_asks() -> None:
+    cache = ByteCache(lambda: 1_000_000)
+    used = cache.get("a", lambda: torch.zeros(100_000))
+    cache.sweep(unused=-1.0)
+    assert (cache.total, cache.checked_out) == (0, 400_000)
+    cache.get("b", lambda: torch.zeros(100_000))
+    cache.get("c", lambda: torch.zeros(100_000))
+    assert (cache.total, cache.checked_out) == (400_000, 400_000)  # without what is in use, both would have stayed
+    assert cache.get("a", lambda: None) is used
+    assert cache.checked_out == 0
+    cache.sweep(unused=-1.0)
+    del used
+    assert cache.checked_out == 0
+    assert cache.peek("a") is None
+
+
+def test_a_page_waits_while_others_use_more_than_there_is() -> None:
+    cache = ByteCache(lambda: 1_000)
+    used = [cache.get("a", lambda: torch.zeros(1_000))]
+    cache.sweep(unused=-1.0)
+    began = time.monotonic()
+    cache.wait_for_room(seconds=0.2)
+    assert time.monotonic() - began >= 0.2
+    threading.Timer(0.1, used.clear).start()
+    began = time.monotonic()
+    cache.wait_for_room(seconds=20.0)
+    assert 0.05 < time.monotonic() - began < 5.0
+
+
+def test_what_an_answer_remembers_is_counted_anew() -> None:
+    class Grows(dict[str, torch.Tensor]):
+        pass
+
+    cache = ByteCache(lambda: 1_000_000)
+    grows = cache.get("a", Grows)
+    grows["more"] = torch.zeros(1_000)
+    assert cache.total < 1_000
+    cache.recount()
+    assert cache.total >= 4_000
+
+
 def test_whoever_asks_meanwhile_waits_for_the_one_answer() -> None:
     cache, made, start = ByteCache(), [], threading.Barrier(6)
 

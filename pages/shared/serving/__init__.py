@@ -8,6 +8,7 @@ from __future__ import annotations
 from starlette.middleware import Middleware
 
 from pages.shared.serving.address import ConnectionGuard
+from pages.shared.serving.attendance import Attendance
 from pages.shared.serving.headers import SecurityHeaders
 from pages.shared.serving.hosts import HostGuard
 from pages.shared.serving.messages import MessageGuard
@@ -17,5 +18,5 @@ from pages.shared.serving.visitor import VisitorCookie
 
 def guards() -> list[Middleware]:
     """All guards, the outermost first."""
-    every = (SecurityHeaders, HostGuard, ConnectionGuard, VisitorCookie, UploadGuard, MessageGuard)
+    every = (SecurityHeaders, HostGuard, ConnectionGuard, VisitorCookie, UploadGuard, MessageGuard, Attendance)
     return [Middleware(guard) for guard in every]

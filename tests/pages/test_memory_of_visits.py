@@ -1,0 +1,113 @@
+"""What a visit leaves behind holds no activations: sessions, fragments and downloads know only what was asked for."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import streamlit as st
+import torch
+
+from benchmarks.crowd import add_model
+from pages.shared import resources
+from pages.shared.byte_cache import shared
+from pages.shared.byte_count import n_bytes
+from tests.pages.conftest import Open
+from xformer.reading import Reading
+from xformer.viz.packing import pack
+
+CHANGED = {"input": "3 7 12 9 " * 13, "edits": "silence:encoder.0.attn.1"}
+PAGES = ["attention", "residual", "feed_forward", "embeddings", "positions", "home"]
+
+
+class Kept:
+    """What Streamlit keeps for as long as a visit lasts, and a weak reference to all that was computed for it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.downloads: dict[str, Callable[[], Any]] = {}
+        self.fragments: list[Any] = []
+        self.computed: list[weakref.ref[Any]] = []
+        run, fragment, download = resources._run, st.fragment, st.download_button
+
+        def computing(*key: Any) -> Reading:
+            reading = run(*key)
+            tensors = (tensor.untyped_storage() for name, tensor in reading.trace.activations.items() if "attn" in name)
+            self.computed += [weakref.ref(one) for one in (reading, reading.trace, *tensors)]
+            return reading
+
+        def keeping(part: Any = None, **options: Any) -> Any:
+            def part_with(*given: Any) -> Any:
+                self.fragments.append((part, given))
+                return fragment(part, **options)(*given)
+
+            return part_with
+
+        def offering(label: str, data: Any, *given: Any, key: str, **options: Any) -> bool:
+            self.downloads[key] = data
+            return download(label, data, *given, key=key, **options)
+
+        monkeypatch.setattr(resources, "_run", computing)
+        monkeypatch.setattr(st, "fragment", keeping)
+        monkeypatch.setattr(st, "download_button", offering)
+
+    def alive(self) -> list[Any]:
+        """What is still in memory once the cache has let everything go."""
+        st.cache_data.clear()
+        shared.sweep(unused=-1.0)
+        gc.collect()
+        return [one for reference in self.computed if (one := reference()) is not None]
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
+    shared.sweep(unused=-1.0)
+    yield Kept(monkeypatch)
+    shared.sweep(unused=-1.0)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_visit_holds_no_activations(
+    page: str, kept: Kept, open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "pages.attention.heads.pack", partial(pack, max_thumbnail=8, budget=100_000)
+    )  # as of a long input
+    model = add_model(runs, 2, 50)
+    app = open_page(f"pages/{page}/page.py", model=model, **CHANGED)
+    assert kept.computed
+    assert kept.fragments or kept.downloads
+    assert app.session_state["model"]
+    assert page != "attention" or "pages.attention.heads" in [part.__module__ for part, _ in kept.fragments]
+    assert (
+        max((n_bytes(one) for _, given in kept.fragments for one in given if not isinstance(one, bytes)), default=0)
+        < 9_999
+    )
+    assert kept.alive() == []
+
+
+def test_a_download_computes_again_what_was_let_go(kept: Kept, open_page: Open) -> None:
+    open_page("pages/residual/page.py", model="reverse", **CHANGED)
+    first = {key: data() for key, data in kept.downloads.items() if key.startswith("csv_")}
+    assert first
+    assert kept.alive() == []
+    assert {key: kept.downloads[key]() for key in first} == first
+
+
+def test_a_shared_reading_is_the_reading_itself(kept: Kept) -> None:
+    key = ("reverse", (3, 7, 12), "as trained", "")
+    reading, again = resources.run(*key), resources.run(*key)
+    assert reading is again
+    assert isinstance(reading, Reading)
+    assert n_bytes(reading) < 1_000
+    pattern, recipe = reading["encoder.0.attn.pattern"].clone(), reading.recipe
+    assert kept.alive() == []
+    assert reading.recipe == recipe
+    assert kept.alive() == []  # to know the recipe nothing is computed
+    assert torch.equal(reading["encoder.0.attn.pattern"], pattern)
+    assert type(reading[0]) is Reading
+    assert reading.predicted == resources.run(*key).predicted

@@ -1,0 +1,79 @@
+"""Memory is given back once the last visitor has left, and the log says how much is held."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+import torch
+
+from pages.shared.byte_cache import ByteCache
+from pages.shared.serving import attendance
+from pages.shared.serving.attendance import Attendance, resident_bytes
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch) -> ByteCache:
+    cache = ByteCache(lambda: 100 * 1024**2)
+    monkeypatch.setattr(attendance, "shared", cache)
+    monkeypatch.setattr(attendance, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(attendance, "EVERY_SECONDS", 0.02)
+    return cache
+
+
+async def visit(counted: Attendance, leave: asyncio.Event, kind: str = "websocket") -> None:
+    async def nothing(*_: Any) -> Any:
+        await leave.wait()
+
+    counted.app = nothing
+    await counted({"type": kind}, nothing, nothing)
+
+
+def test_what_visitors_shared_goes_after_the_last_of_them(cache: ByteCache, caplog: pytest.LogCaptureFixture) -> None:
+    async def day() -> None:
+        counted = Attendance(lambda *_: None)  # type: ignore[arg-type, return-value]
+        first, second = asyncio.Event(), asyncio.Event()
+        visits = [asyncio.create_task(visit(counted, leave)) for leave in (first, second)]
+        await asyncio.sleep(0)
+        assert counted.visitors == 2
+        cache.put("a", torch.zeros(2**20))
+        first.set()
+        await asyncio.sleep(0.2)
+        assert cache.total == 4 * 2**20  # the second is still there
+        second.set()
+        await asyncio.gather(*visits)
+        again = asyncio.Event()
+        reloaded = asyncio.create_task(visit(counted, again))
+        await asyncio.sleep(0.2)
+        assert cache.total == 4 * 2**20
+        again.set()
+        await reloaded
+        await asyncio.sleep(0.3)
+        assert (counted.visitors, cache.total) == (0, 0)
+
+    with caplog.at_level(logging.INFO, "xformer.memory"):
+        asyncio.run(day())
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0].startswith("memory: 1 visitors, 4 MB kept, 0 MB in use besides, ")
+    assert said[-1].startswith("memory: 0 visitors, 0 MB kept, 0 MB in use besides, ")
+
+
+def test_other_requests_are_no_visitors(cache: ByteCache) -> None:
+    async def ask() -> None:
+        counted, leave = Attendance(lambda *_: None), asyncio.Event()  # type: ignore[arg-type, return-value]
+        request = asyncio.create_task(visit(counted, leave, "http"))
+        await asyncio.sleep(0)
+        assert counted.visitors == 0
+        leave.set()
+        await request
+
+    asyncio.run(ask())
+
+
+def test_the_memory_of_the_process_is_told() -> None:
+    before = resident_bytes()
+    more = torch.ones(20 * 2**20)
+    assert 60 * 2**20 < resident_bytes() - before < 120 * 2**20
+    del more
