@@ -24,7 +24,7 @@ def gaps_panel(players: Sequence[TextPlayer], sources: Sequence[tuple[int, ...]]
     """What each says at each place that it is asked about, and of the first gaps the alternatives with their probabilities."""
     runs = [player.named(player.reading(source)) for player, source in zip(players, sources, strict=True)]
     prediction_strip([_lane(player, run) for player, run in zip(players, runs, strict=True)], key="compare_gaps")
-    word, words = _outputs(runs[0])
+    word, several = _outputs(runs[0])
     if word == "token" and any(run.answer == tuple(run.ids()[at] for at in run.asked) for run in runs):
         caption("Nothing is missing from this text: at each place stands the token that each finds likeliest there.")
         return
@@ -44,7 +44,7 @@ def gaps_panel(players: Sequence[TextPlayer], sources: Sequence[tuple[int, ...]]
                 key=f"compare_gap_{number}",
             )
     caption(
-        f"The likeliest {words} of each with what both give them; nobody knows what is right. Empty: it has no such {word}."
+        f"The likeliest {several} of each with what both give them; nobody knows what is right. Empty: it has no such {word}."
     )
     footer(TwoRuns(), "gaps", [Call(analysis.gap_fillings, (runs,))])
 

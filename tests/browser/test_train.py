@@ -147,6 +147,7 @@ def test_a_double_click_starts_one_run_and_shows_it(
     page.wait_for_timeout(1500)
     expect(state(page)).to_be_visible()
     assert len(store.entries()) == before + 1
+    page.wait_for_function("document.querySelectorAll('[data-stale=true]').length === 0")  # a redraw swallows a click
     page.get_by_role("link", name="Runs").click()
     expect(page.get_by_role("heading", name="Runs")).to_be_visible()
     assert visitor.problems == []

@@ -611,7 +611,7 @@ def is_there(pid: int) -> bool:
 
 def test_a_process_that_is_killed_and_one_that_goes_on(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Detached, with the lock, seen dead at once, no zombie; resumed it ends in the same bits."""
-    settings = tiny_preset(steps=600, log_every=100, snapshot_every=30)
+    settings = tiny_preset(steps=3_000, log_every=500, snapshot_every=30)
     run = jobs.submit(store, settings)
     lock = store.folder_of(run) / process_state.LOCK
     pid = liveness.holder(lock)
