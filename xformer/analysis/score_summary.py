@@ -141,6 +141,4 @@ def check(
         weight = float(run[f"{path}.pattern"][0, head, query, key])
         return [weight, float(row[key] - compared), float(row[key]), run.loss]
 
-    return pd.DataFrame(
-        {"what": ["weight", "advantage", "score", "loss"], "before": of(reading), "after": of(changed)}
-    )
+    return pd.DataFrame({"what": ["weight", "advantage", "score", "loss"], "before": of(reading), "after": of(changed)})
