@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from benchmarks.measure import Machine, options, show
+from tests.attack import visitor
 from tests.attack.visitor import Visitor
 from tests.browser.serving import launch, stop
 from xformer import Checkpoint, Transformer, load
@@ -45,6 +46,7 @@ def main() -> None:
         after={"type": int, "default": 120, "help": "seconds of measuring after the last one has left"},
     )
     machine = Machine.start(given.threads)
+    visitor.PATIENCE = 900.0  # so many at once wait for each other
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         model = add_model(Path(folder), given.layers, given.heads)
         rows = list(measured(Path(folder), model, given.visitors, given.tokens, given.rest, given.after))
@@ -111,9 +113,9 @@ class Looking(threading.Thread):
 
     def run(self) -> None:
         try:
-            with Visitor(self.base) as visitor:
+            with Visitor(self.base) as one:
                 for screen in SCREENS:
-                    visitor.open(screen, f"model={self.model}&input={self.input}&edits={CHANGE}")
+                    one.open(screen, f"model={self.model}&input={self.input}&edits={CHANGE}")
                 self.done.set()
                 self.leave.wait()
         except Exception as error:

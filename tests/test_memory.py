@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
+import xformer
 from tests.analysis.duel import contender_of
+from tests.analysis.peak_memory import peak_of
 from tests.layers.reference import ARCHITECTURES, build
 from xformer import memory
 from xformer.analysis.images import predict_test_images
+from xformer.analysis.logit_lens import lens_logits
 from xformer.analysis.predictions import portions
 from xformer.counting import n_parameters
 from xformer.errors import InputError
-from xformer.memory import check_fits, free_bytes, peak_bytes, rows_that_fit, trace_bytes
+from xformer.memory import check_analysis, check_fits, free_bytes, needed_bytes, peak_bytes, rows_that_fit, trace_bytes
 from xformer.model import Transformer
 from xformer.presets import preset
 from xformer.tasks import Task
@@ -79,3 +82,70 @@ def test_many_inputs_of_a_very_wide_model_are_asked_in_small_portions() -> None:
     few = portions(task, 500, [usual, wide])
     assert [row for rows in few for row in rows] == list(range(500))
     assert len(few[0]) * max(task.longest) * 131_072 * 4 < 300e6
+
+
+RUN = """
+c = xformer.ModelConfig(architecture="decoder", vocab_size={vocab}, d_model=8, n_layers=3, n_heads=1, d_ff={neurons},
+                        max_len=2000, causal=True)
+m = xformer.Transformer(c).eval()
+r, small = (xformer.read(m, torch.arange(n) % {vocab}) for n in ({n}, 9))
+from xformer.analysis.logit_lens import lens_logits
+from xformer.analysis.feed_forward import direct_logit_effect
+analyses = dict(attention=lambda r: analysis.attention(r, layer=0, head=0), cosines=analysis.cosines,
+                rollout=analysis.rollout, lens_logits=lens_logits, direct_logit_effect=lambda r: direct_logit_effect(r, 0))
+analyses["{name}"](small)  # what it imports is there then
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("attention", {"n": 1400}),
+        ("attention", {"n": 2000}),
+        ("cosines", {"n": 700}),
+        ("cosines", {"n": 1400}),
+        ("rollout", {"n": 1000}),
+        ("rollout", {"n": 2000}),
+        ("lens_logits", {"n": 200, "vocab": 9_000}),
+        ("lens_logits", {"n": 500, "vocab": 9_000}),
+        ("direct_logit_effect", {"n": 9, "vocab": 9_000, "neurons": 1_000}),
+        ("direct_logit_effect", {"n": 9, "vocab": 9_000, "neurons": 2_500}),
+    ],
+)
+def test_what_an_analysis_takes_is_told_before_it(name: str, sizes: dict[str, int]) -> None:
+    whole = {"vocab": 11, "neurons": 8, **sizes}
+    taken = peak_of(f"analyses['{name}'](r)", RUN.format(name=name, **whole))
+    told = needed_bytes(name, **whole, points=7, batch=1)  # what enters, and what leaves two parts of three layers
+    assert 0.5 < told / taken < 1.5
+
+
+def test_an_analysis_that_takes_too_much_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_analysis("cosines", "name some positions", n=2_048)
+    with pytest.raises(
+        InputError, match=r"^cosines takes about 1.0 GB of memory here, and 500.0 MB are allowed; name some"
+    ):
+        check_analysis("cosines", "name some positions", n=3_100)
+    model = build(architecture="decoder", n_heads=2, max_len=64)
+    reading = xformer.read(model, torch.arange(40) % 5)
+    lens_logits(reading)
+    monkeypatch.setattr(memory, "ANALYSIS_BYTES", 5_000)
+    for refused in (
+        lambda: xformer.analysis.attention(reading, layer=0, head=0),
+        lambda: xformer.analysis.cosines(reading),
+        lambda: lens_logits(reading),
+    ):
+        with pytest.raises(InputError, match="are allowed; "):
+            refused()
+    assert len(xformer.analysis.attention(reading, layer=0, head=0, around=(5, 5))) > 100
+    assert len(xformer.analysis.cosines(reading, positions=[1, 2])) == 4
+
+
+def test_a_large_table_of_a_head_says_what_a_small_one_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = xformer.read(build(architecture="decoder", n_heads=2, max_len=100), torch.arange(90) % 5)
+    table, chart = (of.attention(reading, layer=0, head=1) for of in (xformer.analysis, xformer.viz))
+    monkeypatch.setattr("xformer.analysis.attention_head.MOST_WRITTEN_OUT", 50)
+    monkeypatch.setattr("xformer.viz.attention_head.MOST_CELLS", 64)
+    again, same = (of.attention(reading, layer=0, head=1) for of in (xformer.analysis, xformer.viz))
+    assert str(again["query"].dtype) == "category"
+    assert again.to_csv() == table.to_csv()
+    assert same.to_dict() == chart.to_dict()

@@ -7,6 +7,7 @@ heads asks for gigabytes on a long input.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +20,8 @@ LAYER_BYTES = 256 * 1024**2
 """What a pass over many inputs may take while one layer is computed."""
 UNKNOWN_BYTES = 2**62
 """Stands for a size that the system does not tell: more than any machine has."""
+ANALYSIS_BYTES = 500_000_000
+"""What one table may take; see `check_analysis`."""
 CONTAINER = Path("/sys/fs/cgroup")
 """Where a container finds what it may take; there is nothing of it outside of one."""
 SCRATCH_MATRICES = 4
@@ -65,6 +68,40 @@ def rows_that_fit(config: ModelConfig, length: int) -> int:
     row = BYTES_PER_FLOAT * length * (8 * config.d_model + 2 * config.d_ff + config.vocab_size)
     row += BYTES_PER_FLOAT * config.n_heads * length * (2 * (config.d_head + config.d_value) + length)
     return max(1, LAYER_BYTES // row)
+
+
+def needed_bytes(analysis: str, **sizes: int) -> int:
+    """About how many bytes an analysis takes at its peak beside the run, told from shapes alone.
+
+    Args:
+        analysis: One of those whose memory grows faster than its input: "attention" (a row a cell of one head), "cosines" (a
+            row a pair of positions), "rollout" (one layer at a time), "lens_logits", "direct_logit_effect".
+        sizes: What it depends on: n (positions), points (of the residual stream), batch, vocab, neurons.
+
+    Example:
+        >>> from xformer.memory import needed_bytes
+        >>> needed_bytes("lens_logits", points=31, batch=1, n=1_000, vocab=50_000)
+        6200000000
+    """
+    return _NEEDED[analysis](sizes)
+
+
+_NEEDED: dict[str, Callable[[dict[str, int]], int]] = {
+    "attention": lambda of: 18 * of["n"] ** 2,  # two codes, a flag and a weight a row
+    "cosines": lambda of: 108 * of["n"] ** 2,
+    "rollout": lambda of: 10 * BYTES_PER_FLOAT * of["n"] ** 2,
+    "lens_logits": lambda of: BYTES_PER_FLOAT * of["points"] * of["batch"] * of["n"] * of["vocab"],
+    "direct_logit_effect": lambda of: BYTES_PER_FLOAT * of["neurons"] * of["vocab"],
+}
+
+
+def check_analysis(analysis: str, instead: str, **sizes: int) -> None:
+    """Raise `InputError` where an analysis would take more than `ANALYSIS_BYTES`; `instead` says what to ask for."""
+    if (needed := needed_bytes(analysis, **sizes)) > ANALYSIS_BYTES:
+        raise InputError(
+            f"{analysis} takes about {megabytes(needed)} of memory here, and {megabytes(ANALYSIS_BYTES)} are allowed; "
+            f"{instead}."
+        )
 
 
 def free_bytes() -> int:

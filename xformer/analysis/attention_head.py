@@ -6,12 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from xformer.errors import EditError
+from xformer.memory import check_analysis
 from xformer.reading import Reading
 from xformer.site import Site
 
+MOST_WRITTEN_OUT = 512**2
+"""Cells of a table that has each name as text; a larger one has categories, which take a tenth."""
 REACH = 24
 """So many queries and keys before a cell, and after it, are the cells around it."""
 
@@ -21,7 +24,7 @@ def attention(reading: Reading, *, layer: int, head: int, around: tuple[int, int
 
     `layer` counts the attention layers in their order, `head` the heads of a layer, both from 0; of a long input `around` keeps
     the cells around one, (query, key), up to `REACH` on each side. Of a trace without its masks every cell counts as allowed.
-    Raises `EditError` where there is no such layer, head or cell.
+    Raises `EditError` where there is no such layer, head or cell, and `InputError` where a table of all cells is too large.
     """
     site = reading.attention_site(layer)
     pattern = reading[f"{site.path}.pattern"][0]  # [head, query, key]
@@ -37,6 +40,7 @@ def attention(reading: Reading, *, layer: int, head: int, around: tuple[int, int
         for names in token_names(reading, site, weights.shape)
     )
     if around is None:
+        check_analysis("attention", "ask for cells with around=", n=max(weights.shape))
         return pattern_cells(weights, allowed, queries, keys)
     if not all(0 <= at < n for at, n in zip(around, weights.shape, strict=True)):
         n_query, n_key = weights.shape
@@ -64,11 +68,17 @@ def pattern_cells(
     keys: Sequence[str],
 ) -> pd.DataFrame:
     """The table of `attention` from its arrays and the names of its rows and columns, each of them another."""
+    n_query, n_key = pattern.shape
     return pd.DataFrame(
         {
-            "query": np.repeat(queries, len(keys)),
-            "key": np.tile(keys, len(queries)),
+            "query": _column(queries, np.repeat(np.arange(n_query, dtype=np.int32), n_key)),
+            "key": _column(keys, np.tile(np.arange(n_key, dtype=np.int32), n_query)),
             "allowed": allowed.ravel(),
             "weight": np.where(allowed, pattern, np.nan).ravel(),
         }
     )
+
+
+def _column(names: Sequence[str], rows: Int[np.ndarray, " row"]) -> np.ndarray | pd.Categorical:
+    """A name a row; of very many rows each name is kept once."""
+    return np.asarray(names)[rows] if len(rows) <= MOST_WRITTEN_OUT else pd.Categorical.from_codes(rows, list(names))

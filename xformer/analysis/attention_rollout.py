@@ -8,6 +8,8 @@ It follows the patterns only: what values, norms and feed-forward layers do to t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pandas as pd
 import torch
@@ -28,14 +30,15 @@ def rollout(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
     Of more than `MOST_TOKENS` tokens, neighbours are taken together: what any of the keys could have given the queries on
     average, so that rows still sum to 1. Columns: layer, query, key, share.
     """
-    reached = rollout_matrices(reading.trace, stack).numpy(force=True)  # [layer, query, key]
     names = np.array([f"{position} {label}" for position, label in enumerate(reading.tokens_of(stack))])
     size = -(-len(names) // MOST_TOKENS)
+    begins = np.arange(0, len(names), size)
+    counts = np.diff(np.append(begins, len(names)))[:, None]  # [block, 1]
+    layers = (one.numpy(force=True) for one in _reached(reading.trace, stack))  # [query, key] each
     if size > 1:
-        begins = np.arange(0, len(names), size)
-        counts = np.diff(np.append(begins, len(names)))  # [block]
-        reached = np.add.reduceat(np.add.reduceat(reached, begins, axis=1) / counts[:, None], begins, axis=2)
+        layers = (np.add.reduceat(np.add.reduceat(one, begins, axis=0) / counts, begins, axis=1) for one in layers)
         names = np.array([f"{names[at]} … {names[min(at + size, len(names)) - 1]}" for at in begins])
+    reached = np.stack(list(layers))  # [layer, query, key]
     layer, query, key = np.meshgrid(*(np.arange(size) for size in reached.shape), indexing="ij")
     return pd.DataFrame(
         {
@@ -52,17 +55,20 @@ def rollout_matrices(trace: Trace, stack: str | None = None) -> Float[Tensor, "l
 
     A row that may look at nothing counts as looking at itself. Raises `EditError` when the trace has no such stack.
     """
+    return torch.stack(list(_reached(trace, stack)))
+
+
+def _reached(trace: Trace, stack: str | None) -> Iterator[Float[Tensor, "query key"]]:
+    """The same, one layer at a time."""
     sites = [site for site in trace.sites() if not site.is_cross]
     stack = stack or sites[0].stack
     paths = [site.path for site in sites if site.stack == stack]
     if not paths:
         raise EditError(f"This trace has no stack {stack!r}; its attention layers are {trace.attention_layers()}.")
-    pattern = torch.stack([trace[f"{path}.pattern"][0].mean(dim=0) for path in paths])  # [layer, query, key]
-    identity = torch.eye(pattern.shape[-1], dtype=pattern.dtype, device=pattern.device)
-    empty = pattern.sum(dim=-1, keepdim=True) == 0
-    step = 0.5 * torch.where(empty, identity, pattern) + 0.5 * identity
-    reached, layers = identity, []
-    for one in step:
-        reached = one @ reached  # [query, key]
-        layers.append(reached)
-    return torch.stack(layers)
+    reached = None
+    for path in paths:
+        pattern = trace[f"{path}.pattern"][0].mean(dim=0)  # [query, key]
+        identity = torch.eye(pattern.shape[-1], dtype=pattern.dtype, device=pattern.device)
+        step = 0.5 * torch.where(pattern.sum(dim=-1, keepdim=True) == 0, identity, pattern) + 0.5 * identity
+        reached = step if reached is None else step @ reached
+        yield reached

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from xformer.analysis.geometry import Pca, cosine_matrix, cosines_with, pca
+from xformer.memory import check_analysis
 from xformer.reading import Reading
 from xformer.subjects import Subject
 
@@ -64,8 +65,12 @@ def vectors(
 def cosines(
     reading: Reading, *, part: str = "tokens", stack: str | None = None, positions: Sequence[int] | None = None
 ) -> pd.DataFrame:
-    """How alike the same vectors are, one row a pair: position, token, other position, other token, cosine."""
+    """How alike the same vectors are, one row a pair: position, token, other position, other token, cosine.
+
+    Raises `InputError` where there are too many pairs.
+    """
     chosen, labels, found = _part(reading, part, stack, positions)
+    check_analysis("cosines", "name some positions", n=len(chosen))
     one, other = (index.flatten() for index in np.indices((len(chosen), len(chosen))))
     places, names = np.array(chosen), np.array(labels, dtype=object)
     return pd.DataFrame(

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from xformer.analysis.many_at_once import logits_with
 from xformer.errors import EditError, UnavailableError
+from xformer.memory import check_analysis
 from xformer.reading import Reading
 from xformer.subjects import BareModel, Subject
 
@@ -105,12 +106,15 @@ def direct_logit_effect(
     the unembedding.
 
     The path is the whole truth in the last layer of a model without norms. Elsewhere it leaves out what later layers make
-    of it, and that every norm in between rescales it. Raises `UnavailableError` where the matrices are out of reach.
+    of it, and that every norm in between rescales it. Raises `UnavailableError` where the matrices are out of reach, and
+    `InputError` where the result is too large.
     """
     weights = reading.subject.weights
     own = weights.projection(reading.feed_forward_site(layer).path)
     written = own.weight if neurons is None else own.weight[list(neurons)]  # [neuron, d_model]
-    return (written if own.factor == 1.0 else written * own.factor) @ weights.unembedding().matrix.T
+    matrix = weights.unembedding().matrix  # [vocab, d_model]
+    check_analysis("direct_logit_effect", "name some neurons", neurons=len(written), vocab=len(matrix))
+    return (written if own.factor == 1.0 else written * own.factor) @ matrix.T
 
 
 def promotion(reading: Reading, *, layer: int, position: int, n: int = 10) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from xformer.analysis.stream import positions_of, stream
+from xformer.memory import check_analysis
 from xformer.reading import Reading
 
 MOST_AT_ONCE = 8_000_000
@@ -22,8 +23,14 @@ MOST_AT_ONCE = 8_000_000
 
 @torch.no_grad()
 def lens_logits(reading: Reading) -> dict[str, Float[Tensor, "batch pos vocab"]]:
-    """What each point of the stream would say if it were the last; the last one's are the model's own logits."""
-    return {title: reading.subject.unembed(x) for title, x in stream(reading).items()}
+    """What each point of the stream would say if it were the last; the last one's are the model's own logits.
+
+    Raises `InputError` where that is too much to hold; `lens` holds one point at a time.
+    """
+    points, vocab = stream(reading), reading.subject.shape.vocab_size
+    batch, n = next(iter(points.values())).shape[:2]
+    check_analysis("lens_logits", "ask lens for some positions", points=len(points), batch=batch, n=n, vocab=vocab)
+    return {title: reading.subject.unembed(x) for title, x in points.items()}
 
 
 @torch.no_grad()

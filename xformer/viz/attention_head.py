@@ -99,7 +99,7 @@ def _changed_chart(
 def pooled(frame: pd.DataFrame, most: int, *, signed: bool = False) -> pd.DataFrame:
     """The cells of a head in blocks, at most `most` a side: of each the largest weight, of a difference the one farthest from
     0. A block is masked where all of it is. Up to `most` positions a side nothing changes."""
-    queries, keys = list(dict.fromkeys(frame["query"])), list(dict.fromkeys(frame["key"]))
+    queries, keys = frame["query"].unique().tolist(), frame["key"].unique().tolist()
     if max(len(queries), len(keys)) <= most:
         return frame
     tall, wide = factor(len(queries), most), factor(len(keys), most)

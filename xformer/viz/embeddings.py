@@ -92,7 +92,13 @@ def cosines(
     positions: Sequence[int] | None = None,
     dark: bool = False,
 ) -> alt.Chart:
-    """The cosine of every two of the same vectors, always from −1 (orange) to 1 (blue)."""
+    """The cosine of every two of the same vectors, always from −1 (orange) to 1 (blue).
+
+    Unless `positions` are given, every 2nd, 3rd, … position is drawn, so that there are at most `MOST_CELLS` pairs.
+    """
+    if positions is None:
+        n = len(reading.tokens_of(stack))
+        positions = range(0, n, -(-n // math.isqrt(MOST_CELLS)))
     table = cosines_table(reading, part=part, stack=stack, positions=positions)
     labelled = table.assign(
         one=[f"{p} · {t}" for p, t in zip(table["position"], table["token"], strict=True)],
