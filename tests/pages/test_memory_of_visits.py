@@ -82,7 +82,9 @@ def test_a_visit_holds_no_activations(
     assert kept.computed
     assert kept.fragments or kept.downloads
     assert app.session_state["model"]
-    assert page != "attention" or "pages.attention.heads" in [part.__module__ for part, _ in kept.fragments]
+    assert page != "attention" or "pages.attention.heads" in [
+        getattr(part, "__module__", "") for part, _ in kept.fragments
+    ]
     assert (
         max((n_bytes(one) for _, given in kept.fragments for one in given if not isinstance(one, bytes)), default=0)
         < 9_999

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from pages.shared import byte_cache
 from pages.shared.byte_cache import ByteCache
 from pages.shared.serving import attendance
 from pages.shared.serving.attendance import Attendance, resident_bytes
@@ -17,7 +18,7 @@ from pages.shared.serving.attendance import Attendance, resident_bytes
 @pytest.fixture
 def cache(monkeypatch: pytest.MonkeyPatch) -> ByteCache:
     cache = ByteCache(lambda: 100 * 1024**2)
-    monkeypatch.setattr(attendance, "shared", cache)
+    monkeypatch.setattr(byte_cache, "shared", cache)
     monkeypatch.setattr(attendance, "GRACE_SECONDS", 0.05)
     monkeypatch.setattr(attendance, "EVERY_SECONDS", 0.02)
     return cache

@@ -16,8 +16,6 @@ from pathlib import Path
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pages.shared.byte_cache import shared
-
 GRACE_SECONDS = 30.0
 """After the last visitor has left: a browser that reloads is back within seconds."""
 EVERY_SECONDS, TOLD_EVERY_SECONDS = 15.0, 60.0
@@ -61,6 +59,8 @@ class Attendance:
         self._next = loop.call_later(seconds, lambda: loop.run_in_executor(None, self._look, loop))
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        from pages.shared.byte_cache import shared  # imports torch, which the server answers without
+
         self._next = None
         if self.visitors:
             shared.recount()
@@ -72,6 +72,8 @@ class Attendance:
         self._tell()
 
     def _tell(self) -> None:
+        from pages.shared.byte_cache import shared
+
         kept, out = shared.total // MB, shared.checked_out // MB
         said = f"{self.visitors} visitors, {kept:,} MB kept, {out:,} MB in use besides"
         now = time.monotonic()
@@ -82,6 +84,8 @@ class Attendance:
 
 def give_back() -> None:
     """Let go all that visitors shared."""
+    from pages.shared.byte_cache import shared
+
     shared.sweep(unused=-1.0)
     gc.collect()
 
