@@ -34,6 +34,8 @@ PART = (
     "tests/subjects",  # transformers
 )
 
+WITHOUT = ("--ignore=tests/serving/test_frames.py",)  # drives a browser
+
 
 def lowest(requirement: str) -> str:
     """A range as its lowest version: "numpy>=2.2.6,<3" becomes "numpy==2.2.6"."""
@@ -66,7 +68,7 @@ def main() -> int:
         subprocess.run([*pip, *wanted.splitlines()], check=True)
         done.write_text(wanted)
     print(wanted.replace("\n", " "), flush=True)
-    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *PART]
+    command = [str(python), "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", *PART, *WITHOUT]
     return subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}).returncode
 
 
