@@ -9,7 +9,7 @@ Nothing is known of it but what a run shows. Where it reads whole numbers these 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError
 from xformer.model_shape import ModelShape
 from xformer.subjects.bare import NumbersInput
-from xformer.subjects.foreign.attachment import left_as_found, memory_of, noting_draws
+from xformer.subjects.foreign.attachment import left_as_found, noting_draws, remembered
 from xformer.subjects.foreign.captured_call import heads_read
 from xformer.subjects.foreign.opening import Inputs, OpenedModel, Verification, open_module
 from xformer.subjects.foreign.shape import shape_of
@@ -49,19 +49,15 @@ class AnyModule:
     @classmethod
     def open(cls, module: nn.Module, inputs: ModuleInputs, name: str = "module") -> AnyModule:
         """Find the attention in a module, once for each way to call it. Raises `InputError` where none can be seen."""
-        named, memory = _named(inputs), memory_of(module)
-        structure = tuple((name, type(part)) for name, part in module.named_modules())
+        named = _named(inputs)
         called = tuple((name, value.dim() if isinstance(value, Tensor) else None) for name, value in named.items())
-        with memory.lock:
-            if memory.opened.get("structure") != structure:
-                memory.opened.clear()
-                memory.opened["structure"] = structure
-            if called not in memory.opened:
-                opened, verification, shape = _open(module, named)
-                found = {one.name: getattr(opened, one.name) for one in fields(opened) if one.name != "module"}
-                memory.opened[called] = found, verification, shape
-            found, verification, shape = memory.opened[called]
-        return cls(OpenedModel(module, **found), named, shape, verification, name)
+
+        def find() -> tuple[dict[str, Any], Verification, ModelShape]:
+            opened, verification, shape = _open(module, named)
+            return opened.parts, verification, shape
+
+        parts, verification, shape = remembered(module, called, find)
+        return cls(OpenedModel(module, **parts), named, shape, verification, name)
 
     @property
     def weights(self) -> ForeignWeights:

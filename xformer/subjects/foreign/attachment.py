@@ -5,17 +5,17 @@
     with left_as_found(module):                           eval mode alone
 
 Everything that a caller can observe is put back: mode, attributes, configurations, buffers, hooks, random state. Any number of
-threads may hold one model at once: it is put back when the last of them lets go. `opening_lock` and `known` are what is
-remembered about a model between calls; neither keeps it alive.
+threads may hold one model at once: it is put back when the last of them lets go. What is
+`remembered` about a model between calls does not keep it alive.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -27,6 +27,7 @@ from xformer.subjects.foreign.attention_function import register
 from xformer.subjects.foreign.layout import Layout
 from xformer.subjects.foreign.taps import set_taps
 
+T = TypeVar("T")
 SEED = 0
 """A model that draws random numbers in eval mode (masked autoencoders do) draws the same ones in every read."""
 _LOCK = threading.RLock()
@@ -227,7 +228,9 @@ class Memory:
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     """Held while it is opened, so that several threads open it once."""
-    opened: dict[Any, Any] = field(default_factory=dict)
+    structure: tuple[Any, ...] = ()
+    """The names and classes of its parts when what is remembered was found."""
+    found: dict[Any, Any] = field(default_factory=dict)
     draws: bool = False
     """Whether it draws random numbers in eval mode."""
 
@@ -239,3 +242,15 @@ def memory_of(module: nn.Module) -> Memory:
     """The side table's entry for a model, made where there is none."""
     with _LOCK:
         return _MEMORIES.setdefault(module, Memory())
+
+
+def remembered(module: nn.Module, key: Any, find: Callable[[], T]) -> T:
+    """What `find` finds of a model: once, until its parts are others; threads that ask at once wait for the same answer."""
+    memory = memory_of(module)
+    structure = tuple((name, type(part)) for name, part in module.named_modules())
+    with memory.lock:
+        if memory.structure != structure:
+            memory.structure, memory.found = structure, {}
+        if key not in memory.found:
+            memory.found[key] = find()
+        return memory.found[key]

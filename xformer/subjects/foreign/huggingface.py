@@ -24,7 +24,7 @@ from xformer.errors import InputError, UnavailableError
 from xformer.model_shape import ModelShape
 from xformer.room import megabytes
 from xformer.subjects.bare import NumbersInput
-from xformer.subjects.foreign.attachment import memory_of
+from xformer.subjects.foreign.attachment import remembered
 from xformer.subjects.foreign.captured_call import heads_read
 from xformer.subjects.foreign.continuing import continuing
 from xformer.subjects.foreign.huggingface_opening import (
@@ -86,8 +86,6 @@ class HuggingFaceModel:
     name: str = "model"
     image_processor: Any = None
     """Makes an image the tensor that the model reads; None where none is known."""
-    notes: tuple[str, ...] = ()
-    """What else a user should know of the files that it was loaded from."""
     pooling: Literal["mean", "last", "first"] | None = None
     """How the vectors of a text become one, where its folder says so (the `1_Pooling` of sentence-transformers)."""
 
@@ -97,11 +95,7 @@ class HuggingFaceModel:
     ) -> HuggingFaceModel:
         """Find the parts of a loaded model. Raises `InputError` where it cannot be read in any way."""
         opened, verification = open_transformers(model)
-        memory = memory_of(model)
-        with memory.lock:
-            if "shape" not in memory.opened or memory.opened["shaped"] is not memory.opened["structure"]:
-                memory.opened |= {"shape": _shape(opened), "shaped": memory.opened["structure"]}
-            shape = memory.opened["shape"]
+        shape = remembered(model, "shape", lambda: _shape(opened))
         return cls(opened, tokenizer, shape, verification, name, image_processor)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from xformer.errors import InputError
 from xformer.subjects.foreign.active_run import running
-from xformer.subjects.foreign.attachment import left_as_found, memory_of, noting_draws
+from xformer.subjects.foreign.attachment import left_as_found, noting_draws, remembered
 from xformer.subjects.foreign.opening import Inputs, OpenedModel, Verification, open_module
 
 N_SOURCE, N_TARGET = 11, 7
@@ -37,14 +37,13 @@ def open_transformers(model: nn.Module) -> tuple[OpenedModel, Verification]:
         InputError: It cannot be run on an example input, its attention cannot be captured, or it is a causal model whose
             attention sees later tokens.
     """
-    memory = memory_of(model)
-    structure = tuple((name, type(part)) for name, part in model.named_modules())
-    with memory.lock:
-        if memory.opened.get("structure") != structure:
-            opened, verification = _open(model)
-            found = {one.name: getattr(opened, one.name) for one in fields(opened) if one.name != "module"}
-            memory.opened.update(structure=structure, found=found, verification=verification)
-        return OpenedModel(model, **memory.opened["found"]), memory.opened["verification"]
+
+    def find() -> tuple[dict[str, Any], Verification]:
+        opened, verification = _open(model)
+        return opened.parts, verification
+
+    parts, verification = remembered(model, "parts", find)
+    return OpenedModel(model, **parts), verification
 
 
 def _open(model: nn.Module) -> tuple[OpenedModel, Verification]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import torch
@@ -79,6 +79,11 @@ class OpenedModel:
     """From the last state of the stream to the logits; None where they do not follow from that alone."""
     output: str = "module"
     """What kind of output that is, see `huggingface_opening.OutputKind`; "module" where nothing is known of it."""
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """All but the module: what can be remembered of it without keeping it alive."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "module"}
 
     @property
     def output_name(self) -> str:
