@@ -1,12 +1,12 @@
 """Attach to somebody's model for the length of a call, and leave it as it was found.
 
-    with attached(module, layout, by_function=True):      our attention and our hooks, in eval mode
+    with attached(module, layout, rung, run):      our attention and hooks that serve one run, in eval mode
         module(...)
-    with left_as_found(module):                           eval mode alone
+    with left_as_found(module):                    eval mode alone
 
 Everything that a caller can observe is put back: mode, attributes, configurations, buffers, hooks, random state. Any number of
-threads may hold one model at once: it is put back when the last of them lets go. What is
-`remembered` about a model between calls does not keep it alive.
+threads may hold one model at once: it is put back when the last of them lets go. What is `remembered` about a model between
+calls does not keep it alive.
 """
 
 from __future__ import annotations
