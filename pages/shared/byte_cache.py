@@ -1,47 +1,117 @@
-"""What visitors share and may take much memory (models, traces): kept while somebody uses it, and bounded in bytes.
+"""The cache of models, readings and tables that all visitors share, bounded in bytes.
 
     @kept
     def run(name: str, source: tuple[int, ...]) -> Reading: ...
 
-Streamlit's `cache_resource` counts entries, not bytes, and any visitor can clear it. Here all functions together have one
-budget, XFORMER_MAX_MEMORY in MB; the entries that were not asked for longest go first, those that nobody has asked for in a
-quarter of an hour go anyway, and all go half a minute after the last visitor has left. The newest stays even where it alone is
-too large: the page that asked for it will ask again.
+Streamlit's `cache_resource` counts entries and any visitor can clear it. Here all functions share one budget,
+XFORMER_MAX_MEMORY in MB. The entries used least recently are evicted first, unused ones after a quarter of an hour, and all of
+them half a minute after the last visitor has left. The newest entry stays even where it alone exceeds the budget.
 
-What was let go and is still in use elsewhere is checked out: it counts against the budget until it is gone, and who asks for it
-meanwhile gets that very object.
+An evicted answer that is still in use elsewhere is checked out. It counts against the budget until it is freed, and a request
+for it returns the same object.
+
+A computation that states its peak memory reserves it: computations that together exceed the budget wait for each other.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import sys
 import threading
 import time
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from contextlib import suppress
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from pages.shared.byte_count import n_bytes
+import numpy as np
+import torch
+
+from xformer.subjects.foreign.on_demand import OnDemand
 
 P = ParamSpec("P")
 R = TypeVar("R")
 UNUSED_SECONDS = 900.0
 PATIENCE_SECONDS = 10.0
-"""So long a page waits for others to be done where together they use more than the budget."""
+"""The longest that a page waits while the answers in use exceed the budget."""
 DEFAULT_MB = 1024
 
 
 def budget() -> int:
-    """Bytes that all kept answers may take together."""
+    """The bytes that all kept answers may take together."""
     asked = os.environ.get("XFORMER_MAX_MEMORY", "")
     return (int(asked) if asked.isascii() and asked.isdecimal() else DEFAULT_MB) * 1024**2
 
 
+class _Reservations:
+    """A semaphore in bytes, first come first served.
+
+    The thread that holds a reservation adds to it without waiting, and lends it to the others while it waits for an answer that
+    another thread computes. So the holder of a reservation always proceeds, and nothing can wait for itself.
+    """
+
+    def __init__(self, most: Callable[[], int]) -> None:
+        self.total = 0
+        self._most = most
+        self._waiting: deque[object] = deque()
+        self._changed = threading.Condition()
+        self._own = threading.local()
+
+    @contextmanager
+    def reserve(self, n_bytes: int) -> Iterator[None]:
+        """Hold so many bytes during the block. More than the budget are granted once nobody else holds any."""
+        if n_bytes <= 0:
+            yield
+            return
+        if not self._held:
+            self._wait(n_bytes)
+        else:
+            self._add(n_bytes)
+        self._own.held = self._held + n_bytes
+        try:
+            yield
+        finally:
+            self._own.held -= n_bytes
+            self._add(-n_bytes)
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Release what this thread holds during the block, and take it back without waiting."""
+        self._add(-self._held)
+        try:
+            yield
+        finally:
+            self._add(self._held)
+
+    @property
+    def _held(self) -> int:
+        return getattr(self._own, "held", 0)
+
+    def _wait(self, n_bytes: int) -> None:
+        ticket = object()
+        with self._changed:
+            self._waiting.append(ticket)
+            try:
+                self._changed.wait_for(lambda: self._waiting[0] is ticket and self._fits(n_bytes))
+                self.total += n_bytes
+            finally:
+                self._waiting.remove(ticket)
+                self._changed.notify_all()
+
+    def _fits(self, n_bytes: int) -> bool:
+        return not self.total or self.total + n_bytes <= self._most()
+
+    def _add(self, n_bytes: int) -> None:
+        with self._changed:
+            self.total += n_bytes
+            self._changed.notify_all()
+
+
 class _Entry:
-    """One answer, or one that is being worked out: whoever asks meanwhile waits for it."""
+    """One answer, computed or being computed. Other threads that request it wait for the lock."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -51,36 +121,54 @@ class _Entry:
 
 
 class ByteCache:
-    """Answers by key, the least recently asked for first."""
+    """Answers by key, the least recently used first."""
 
     def __init__(self, most: Callable[[], int] = budget) -> None:
         self._most = most
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._out: dict[Hashable, tuple[weakref.ref[Any], int]] = {}
-        """What was let go and is in use elsewhere, with its bytes."""
+        """The evicted answers that are still in use elsewhere, with their bytes."""
         self._lock = threading.Lock()
+        self._reservations = _Reservations(most)
 
-    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """The answer of that key, made now where it is not there. What `make` raises is raised to everyone who waits."""
+    def get(self, key: Hashable, make: Callable[[], Any], peak_bytes: Callable[[], int] | None = None) -> Any:
+        """Return the answer of a key, computed now where there is none.
+
+        Args:
+            key: What the answer belongs to.
+            make: Computes it, in this thread.
+            peak_bytes: About how many bytes `make` takes at its peak, from shapes alone. `make` then waits until that many are
+                reserved, and kept answers are evicted for it. None: it neither waits nor reserves.
+
+        Raises:
+            Exception: What `make` or `peak_bytes` raised. It is not kept.
+        """
         with self._lock:
             entry = self._entries.get(key) or self._back(key) or self._entries.setdefault(key, _Entry())
             self._entries.move_to_end(key)
             entry.used = time.monotonic()
-        with entry.lock:
+        if not entry.lock.acquire(blocking=False):
+            with self._reservations.lent():
+                entry.lock.acquire()
+        try:
             if entry.answer:
                 return entry.answer[0]
-            try:
+            with self._reservations.reserve(peak_bytes() if peak_bytes is not None else 0):
+                if peak_bytes is not None:
+                    self.sweep()
                 answer = make()
-            except BaseException:
-                with self._lock:
-                    self._drop(key, entry)
-                raise
             entry.answer, entry.size = [answer], n_bytes(answer)
+        except BaseException:
+            with self._lock:
+                self._drop(key, entry)
+            raise
+        finally:
+            entry.lock.release()
         self.sweep()
         return answer
 
     def peek(self, key: Hashable) -> Any | None:
-        """The answer of that key where it is there."""
+        """Return the answer of a key; None where there is none."""
         with self._lock:
             entry = self._entries.get(key) or self._back(key)
             if entry is None or not entry.answer:
@@ -90,7 +178,7 @@ class ByteCache:
             return entry.answer[0]
 
     def put(self, key: Hashable, answer: Any) -> None:
-        """Keep an answer that was worked out elsewhere, in portions."""
+        """Keep an answer that was computed elsewhere, in portions."""
         entry = _Entry()
         entry.answer, entry.size = [answer], n_bytes(answer)
         with self._lock:
@@ -99,9 +187,10 @@ class ByteCache:
         self.sweep()
 
     def sweep(self, unused: float = UNUSED_SECONDS) -> None:
-        """Let go what is over the budget, and what nobody has asked for in `unused` seconds."""
+        """Evict what exceeds the budget, and what was not used for `unused` seconds. Reservations count against the budget."""
         with self._lock:
-            total, now = self._kept() + self._checked_out(), time.monotonic()
+            total = self._kept() + self._checked_out() + self._reservations.total
+            now = time.monotonic()
             newest = next(reversed(self._entries), None)
             for key, entry in list(self._entries.items()):
                 is_over = total > self._most() and key != newest
@@ -110,13 +199,13 @@ class ByteCache:
                     self._drop(key, entry)
 
     def wait_for_room(self, seconds: float = PATIENCE_SECONDS) -> None:
-        """Stay here while what others have checked out is over the budget, but not for longer than so many seconds."""
+        """Wait while the answers that are checked out exceed the budget, for so many seconds at most."""
         until = time.monotonic() + seconds
         while self.checked_out > self._most() and time.monotonic() < until:
             time.sleep(0.05)
 
     def recount(self) -> None:
-        """Count what is kept anew: a trace grows with what is asked of it."""
+        """Measure the kept answers again: a trace grows as its activations are computed."""
         with self._lock:
             entries = [entry for entry in self._entries.values() if entry.answer]
         for entry in entries:
@@ -131,7 +220,7 @@ class ByteCache:
                 self._out[key] = weakref.ref(entry.answer[0]), entry.size
 
     def _back(self, key: Hashable) -> _Entry | None:
-        """The entry of an answer that is checked out, kept again; None where it is gone."""
+        """Keep an answer that is checked out again, and return its entry; None where it is freed."""
         reference, size = self._out.pop(key, (None, 0))
         answer = None if reference is None else reference()
         if answer is None:
@@ -149,18 +238,18 @@ class ByteCache:
 
     @property
     def total(self) -> int:
-        """The bytes that are kept now."""
+        """The bytes of the kept answers."""
         with self._lock:
             return self._kept()
 
     @property
     def checked_out(self) -> int:
-        """The bytes that were let go and are still in use elsewhere."""
+        """The bytes of the evicted answers that are still in use elsewhere."""
         with self._lock:
             return self._checked_out()
 
     def forget(self, is_gone: Callable[[tuple[Any, ...]], bool]) -> None:
-        """Let go the answers whose keys name what is gone."""
+        """Evict the answers whose keys name something that no longer exists."""
         with self._lock:
             for key, entry in list(self._entries.items()):
                 if entry.answer and isinstance(key, tuple) and is_gone(key):
@@ -169,11 +258,11 @@ class ByteCache:
 
 
 shared = ByteCache()
-"""The one budget of this server."""
+"""The cache of this server."""
 
 
 def kept(function: Callable[P, R]) -> Callable[P, R]:
-    """Have the answers of a function kept in `shared`, by its arguments, which must be hashable."""
+    """Keep the answers of a function in `shared`, by its arguments, which must be hashable."""
 
     @wraps(function)
     def asked(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -181,3 +270,42 @@ def kept(function: Callable[P, R]) -> Callable[P, R]:
         return shared.get(key, lambda: function(*args, **kwargs))
 
     return asked
+
+
+def n_bytes(value: Any) -> int:
+    """Return about how many bytes a value takes: tensors and arrays exactly, storage that is shared inside it once."""
+    return _n_bytes(value, set())
+
+
+def _n_bytes(value: Any, seen: set[int]) -> int:
+    if isinstance(value, torch.Tensor):
+        storage = value.untyped_storage()
+        return 0 if _again(storage.data_ptr(), seen) else storage.nbytes()
+    if _again(id(value), seen):
+        return 0
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, torch.nn.Module):
+        return sum(_n_bytes(tensor, seen) for tensor in (*value.parameters(), *value.buffers()))
+    if dataclasses.is_dataclass(value):
+        if hasattr(type(value), "heads_read"):  # a `Subject`; `isinstance` would compute all its properties
+            return 0  # the weights are counted where the model is kept
+        names = getattr(value, "__dict__", None) or (field.name for field in dataclasses.fields(value))
+        return sum(_n_bytes(getattr(value, name), seen) for name in list(names))  # with its cached properties
+    if isinstance(value, OnDemand):
+        return sum(_n_bytes(item, seen) for item in value.held())
+    if isinstance(value, Mapping):
+        return sys.getsizeof(value) + sum(_n_bytes(item, seen) for item in value.values())
+    if isinstance(value, list | tuple | set | frozenset):
+        return sys.getsizeof(value) + sum(_n_bytes(item, seen) for item in value)
+    if hasattr(value, "memory_usage"):  # a pandas table
+        usage = value.memory_usage(deep=True)
+        return int(usage.sum() if hasattr(usage, "sum") else usage)
+    return sys.getsizeof(value)
+
+
+def _again(number: int, seen: set[int]) -> bool:
+    if number in seen:
+        return True
+    seen.add(number)
+    return False

@@ -15,8 +15,7 @@ import torch
 
 from benchmarks.crowd import add_model
 from pages.shared import resources
-from pages.shared.byte_cache import shared
-from pages.shared.byte_count import n_bytes
+from pages.shared.byte_cache import n_bytes, shared
 from tests.pages.conftest import Open
 from xformer.reading import Reading
 from xformer.viz.packing import pack
