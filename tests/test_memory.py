@@ -143,7 +143,7 @@ def test_an_analysis_that_takes_too_much_is_refused_in_one_sentence(monkeypatch:
 def test_a_large_table_of_a_head_says_what_a_small_one_says(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = xformer.read(build(architecture="decoder", n_heads=2, max_len=100), torch.arange(90) % 5)
     table, chart = (of.attention(reading, layer=0, head=1) for of in (xformer.analysis, xformer.viz))
-    monkeypatch.setattr("xformer.analysis.attention_head.MOST_WRITTEN_OUT", 50)
+    monkeypatch.setattr("xformer.analysis.attention_patterns.MOST_WRITTEN_OUT", 50)
     monkeypatch.setattr("xformer.viz.attention_head.MOST_CELLS", 64)
     again, same = (of.attention(reading, layer=0, head=1) for of in (xformer.analysis, xformer.viz))
     assert str(again["query"].dtype) == "category"

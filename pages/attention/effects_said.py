@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from xformer.analysis.heads import TASK
+from xformer.analysis.attention_patterns import TASK
 from xformer.words import at_most, percent
 
 CLEAR = 0.4

@@ -22,7 +22,7 @@ from pages.shared.picture import footer, shown
 from pages.shared.view import View
 from xformer import viz
 from xformer.analysis import measures
-from xformer.analysis.heads import SCORES, TASK
+from xformer.analysis.attention_patterns import SCORES, TASK
 from xformer.analysis.silenced_heads import SilencedHeads, silenced_heads
 from xformer.names import head_title
 from xformer.reading import Reading

@@ -8,7 +8,7 @@ from pages.shared.layout import caption
 from pages.shared.picture import picture
 from pages.shared.view import View
 from xformer import viz
-from xformer.analysis.attention_rollout import MOST_TOKENS
+from xformer.analysis.attention_patterns import MOST_TOKENS
 from xformer.reading import Reading
 
 

@@ -10,7 +10,7 @@ from pages.components.attention_view import Selection
 from pages.shared.picture import picture
 from pages.shared.view import View
 from xformer import viz
-from xformer.analysis.attention_head import REACH
+from xformer.analysis.attention_patterns import REACH
 from xformer.reading import Reading
 
 

@@ -16,7 +16,7 @@ from pages.components.attention_view import attention_choice, attention_view
 from pages.shared.byte_cache import kept
 from pages.shared.link_widgets import choose
 from xformer import ModelConfig, Transformer, record
-from xformer.analysis.heads import SCORES, pattern_scores
+from xformer.analysis.attention_patterns import SCORES, pattern_scores
 from xformer.counting import Part, count_with_projections_to, n_parameters, parameters_by_part
 from xformer.presets import PUBLISHED
 from xformer.reading import from_trace

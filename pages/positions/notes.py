@@ -6,7 +6,7 @@ from pages.positions.switched_off import with_and_without
 from pages.shared.layout import what_to_notice
 from pages.shared.model_card import card_of_model
 from pages.shared.view import View
-from xformer.analysis.attention_change import looks_back_only
+from xformer.analysis.attention_patterns import looks_back_only
 from xformer.analysis.positions import wavelengths
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from xformer.analysis.coarse import any_allowed, blocks, pooled, pooled_keys
+from xformer.analysis.attention_patterns import any_allowed, blocks, pooled, pooled_keys
 
 
 def test_blocks_hold_every_position_once() -> None:

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from tests.training.tiny import random_model
-from xformer.analysis.heads import SCORES, TASK, head_scores, induction_scores, pattern_scores, renormalised
+from xformer.analysis.attention_patterns import (
+    SCORES,
+    TASK,
+    head_scores,
+    induction_scores,
+    pattern_scores,
+    renormalised,
+)
 from xformer.reading import from_trace
 from xformer.trace import record
 

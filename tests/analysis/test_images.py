@@ -8,8 +8,8 @@ import torch
 import xformer
 from tests.layers.reference import randomise
 from xformer import edits
+from xformer.analysis.attention_patterns import head_scores
 from xformer.analysis.filters import filter_components, patch_filters, patch_weights, principal_filters
-from xformer.analysis.heads import head_scores
 from xformer.analysis.images import classes, mistakes, predict_test_images
 from xformer.analysis.nearness import places_side_by_side
 from xformer.analysis.neuron_survey import survey

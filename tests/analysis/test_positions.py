@@ -13,7 +13,7 @@ from tests.layers.reference import FITTING
 from tests.training.tiny import random_model
 from xformer import analysis
 from xformer.analysis import order_trial
-from xformer.analysis.attention_change import looks_back_only
+from xformer.analysis.attention_patterns import looks_back_only
 from xformer.analysis.order_trial import order_test, reversed_patches
 from xformer.analysis.positions import added_positions, by_offset, dot_products, rotary_products, wavelengths
 from xformer.edits import AnyEdit, set_causal, zero_positions

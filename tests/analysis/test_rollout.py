@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import xformer
-from xformer.analysis.attention_rollout import rollout_matrices
+from xformer.analysis.attention_patterns import rollout_matrices
 from xformer.errors import EditError
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.training.tiny import random_model
-from xformer.analysis.attention_head import REACH, attention
+from xformer.analysis.attention_patterns import REACH, attention
 from xformer.errors import EditError
 from xformer.reading import from_trace
 from xformer.trace import record

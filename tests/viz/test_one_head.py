@@ -9,8 +9,7 @@ import torch
 
 from tests.training.tiny import random_model
 from xformer import analysis, edits, viz
-from xformer.analysis.attention_head import pattern_cells
-from xformer.analysis.attention_rollout import MOST_TOKENS, rollout_matrices
+from xformer.analysis.attention_patterns import MOST_TOKENS, pattern_cells, rollout_matrices
 from xformer.reading import from_trace
 from xformer.trace import record
 from xformer.viz.attention_head import head_chart, pooled

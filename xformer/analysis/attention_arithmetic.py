@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from xformer.analysis.attention_head import token_names
+from xformer.analysis.attention_patterns import token_names
 from xformer.errors import EditError, UnavailableError
 from xformer.reading import Reading
 

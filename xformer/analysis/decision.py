@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from xformer.analysis.coarse import any_allowed, any_allowed_cells, blocks, pooled, pooled_keys
+from xformer.analysis.attention_patterns import any_allowed, any_allowed_cells, blocks, pooled, pooled_keys
 from xformer.analysis.logit_lens import lens
 from xformer.errors import EditError, InputError
 from xformer.reading import Reading

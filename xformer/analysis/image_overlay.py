@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from torch import Tensor
 
-from xformer.analysis.attention_rollout import rollout_matrices
+from xformer.analysis.attention_patterns import rollout_matrices
 from xformer.errors import EditError, UnavailableError
 from xformer.reading import Reading
 from xformer.subjects.foreign.image_input import PatchedImage

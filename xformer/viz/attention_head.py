@@ -11,8 +11,8 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from xformer.analysis.attention_head import attention as attention_table
-from xformer.analysis.attention_head import pattern_cells
+from xformer.analysis.attention_patterns import attention as attention_table
+from xformer.analysis.attention_patterns import pattern_cells
 from xformer.blocks import block_max, factor
 from xformer.reading import Reading
 from xformer.viz.embeddings import rows_height

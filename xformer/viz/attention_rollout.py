@@ -5,7 +5,7 @@ from __future__ import annotations
 import altair as alt
 import numpy as np
 
-from xformer.analysis.attention_rollout import rollout as rollout_table
+from xformer.analysis.attention_patterns import rollout as rollout_table
 from xformer.reading import Reading
 from xformer.viz.inline_rows import InlineRows
 from xformer.viz.theme import sequential, vega_scale

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from xformer.analysis.attention_head import token_names
+from xformer.analysis.attention_patterns import token_names
 from xformer.names import layer_title
 from xformer.reading import Reading
 from xformer.site import Site

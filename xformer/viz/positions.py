@@ -14,7 +14,7 @@ from typing import Any, Literal
 import altair as alt
 import pandas as pd
 
-from xformer.analysis.attention_change import attention_moved as moved_table
+from xformer.analysis.attention_patterns import attention_moved as moved_table
 from xformer.analysis.positions import are_turned
 from xformer.analysis.positions import position_curves as curves_table
 from xformer.analysis.positions import position_offsets as offsets_table

@@ -8,7 +8,7 @@ import altair as alt
 import pandas as pd
 
 from xformer.analysis import measures
-from xformer.analysis.heads import SCORES, TASK, head_scores
+from xformer.analysis.attention_patterns import SCORES, TASK, head_scores
 from xformer.analysis.silenced_heads import Head
 from xformer.analysis.silenced_heads import head_effects as effects_table
 from xformer.errors import InputError

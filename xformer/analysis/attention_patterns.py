@@ -1,0 +1,329 @@
+"""The weights of one attention head as a table: which query looks how much at which key, and what the mask forbids."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from xformer.errors import EditError
+from xformer.memory import check_analysis
+from xformer.reading import Reading
+from xformer.site import Site
+from xformer.trace import Trace
+
+MOST_WRITTEN_OUT = 512**2
+"""Cells of a table that has each name as text; a larger one has categories, which take a tenth."""
+REACH = 24
+"""So many queries and keys before a cell, and after it, are the cells around it."""
+
+
+def attention(reading: Reading, *, layer: int, head: int, around: tuple[int, int] | None = None) -> pd.DataFrame:
+    """One row a cell: query, key (position, from 0, and token), whether the mask allows it, and its weight (none where not).
+
+    `layer` counts the attention layers in their order, `head` the heads of a layer, both from 0; of a long input `around` keeps
+    the cells around one, (query, key), up to `REACH` on each side. Of a trace without its masks every cell counts as allowed.
+    Raises `EditError` where there is no such layer, head or cell, and `InputError` where a table of all cells is too large.
+    """
+    site = reading.attention_site(layer)
+    pattern = reading[f"{site.path}.pattern"][0]  # [head, query, key]
+    if not 0 <= head < len(pattern):
+        raise EditError(f"{site.path} has heads 0 to {len(pattern) - 1}, got {head}.")
+    allowed = np.ones(pattern.shape[1:], dtype=bool)
+    if f"{site.path}.mask" in reading:
+        mask = reading[f"{site.path}.mask"][0].expand(pattern.shape)
+        allowed = mask[head].numpy(force=True)  # [query, key]
+    weights = pattern[head].float().numpy(force=True)  # [query, key]
+    queries, keys = (
+        [f"{position} {name}" for position, name in enumerate(names)]
+        for names in token_names(reading, site, weights.shape)
+    )
+    if around is None:
+        check_analysis("attention", "ask for cells with around=", n=max(weights.shape))
+        return pattern_cells(weights, allowed, queries, keys)
+    if not all(0 <= at < n for at, n in zip(around, weights.shape, strict=True)):
+        n_query, n_key = weights.shape
+        raise EditError(f"around is a cell of {n_query} queries and {n_key} keys, counted from 0, got {around}.")
+    rows, cols = (slice(max(0, at - REACH), at + REACH + 1) for at in around)
+    return pattern_cells(weights[rows, cols], allowed[rows, cols], queries[rows], keys[cols])
+
+
+def token_names(reading: Reading, site: Site, shape: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What stands at the queries and at the keys of a layer whose patterns end in the axes `shape`, [query, key].
+
+    Where a broken model swaps or cuts these axes, the names of the stream that has so many, or else numbers.
+    """
+    streams = [reading.tokens_of(stack) for stack in (site.query_stack, site.key_stack)]
+    named = []
+    for usual, other, n in zip(streams, reversed(streams), shape[-2:], strict=True):
+        named.append(next((names for names in (usual, other) if len(names) == n), tuple(map(str, range(n)))))
+    return named[0], named[1]
+
+
+def pattern_cells(
+    pattern: Float[np.ndarray, "query key"],
+    allowed: Bool[np.ndarray, "query key"],
+    queries: Sequence[str],
+    keys: Sequence[str],
+) -> pd.DataFrame:
+    """The table of `attention` from its arrays and the names of its rows and columns, each of them another."""
+    n_query, n_key = pattern.shape
+    return pd.DataFrame(
+        {
+            "query": _column(queries, np.repeat(np.arange(n_query, dtype=np.int32), n_key)),
+            "key": _column(keys, np.tile(np.arange(n_key, dtype=np.int32), n_query)),
+            "allowed": allowed.ravel(),
+            "weight": np.where(allowed, pattern, np.nan).ravel(),
+        }
+    )
+
+
+def _column(names: Sequence[str], rows: Int[np.ndarray, " row"]) -> np.ndarray | pd.Categorical:
+    """A name a row; of very many rows each name is kept once."""
+    return np.asarray(names)[rows] if len(rows) <= MOST_WRITTEN_OUT else pd.Categorical.from_codes(rows, list(names))
+
+
+def attention_moved(reading: Reading, *, before: Reading) -> pd.DataFrame:
+    """How far each head's attention moved from the run `before`, of equal length: layer (its path), head (from 0), moved.
+
+    moved = mean over queries of ½ Σ_key |p_after − p_before|, the share of the attention that went elsewhere (0 to 1).
+    """
+    rows = []
+    for site in reading.attention:
+        after, was = (run[f"{site.path}.pattern"][0].double() for run in (reading, before))  # [head, query, key]
+        moved = ((after - was).abs().sum(dim=-1) / 2).mean(dim=-1).tolist()  # [head]
+        rows += [(site.path, head, share) for head, share in enumerate(moved)]
+    return pd.DataFrame(rows, columns=["layer", "head", "moved"])
+
+
+def looks_back_only(reading: Reading, stack: str | None = None) -> bool:
+    """Whether every self-attention of a run (of one of its stacks) kept each query from all later keys."""
+    paths = [site.path for site in reading.attention if not site.is_cross and stack in (None, site.stack)]
+    return all(not reading[f"{path}.mask"].triu(1).any() for path in paths)
+
+
+MOST_TOKENS = 48
+"""So many tokens a side are told apart."""
+
+
+def rollout(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
+    """One row for each cell: after which layer, from 1, how much of the token at `key` could have reached `query`.
+
+    Of more than `MOST_TOKENS` tokens, neighbours are taken together: what any of the keys could have given the queries on
+    average, so that rows still sum to 1. Columns: layer, query, key, share.
+    """
+    names = np.array([f"{position} {label}" for position, label in enumerate(reading.tokens_of(stack))])
+    size = -(-len(names) // MOST_TOKENS)
+    begins = np.arange(0, len(names), size)
+    counts = np.diff(np.append(begins, len(names)))[:, None]  # [block, 1]
+    layers = (one.numpy(force=True) for one in _reached(reading.trace, stack))  # [query, key] each
+    if size > 1:
+        layers = (np.add.reduceat(np.add.reduceat(one, begins, axis=0) / counts, begins, axis=1) for one in layers)
+        names = np.array([f"{names[at]} … {names[min(at + size, len(names)) - 1]}" for at in begins])
+    reached = np.stack(list(layers))  # [layer, query, key]
+    layer, query, key = np.meshgrid(*(np.arange(size) for size in reached.shape), indexing="ij")
+    return pd.DataFrame(
+        {
+            "layer": (layer + 1).ravel(),
+            "query": names[query.ravel()],
+            "key": names[key.ravel()],
+            "share": reached.ravel(),
+        }
+    )
+
+
+def rollout_matrices(trace: Trace, stack: str | None = None) -> Float[Tensor, "layer query key"]:
+    """R after each layer of a stack ("encoder" or "decoder", the model's only one by default); rows sum to 1.
+
+    A row that may look at nothing counts as looking at itself. Raises `EditError` when the trace has no such stack.
+    """
+    return torch.stack(list(_reached(trace, stack)))
+
+
+def _reached(trace: Trace, stack: str | None) -> Iterator[Float[Tensor, "query key"]]:
+    """The same, one layer at a time."""
+    sites = [site for site in trace.sites() if not site.is_cross]
+    stack = stack or sites[0].stack
+    paths = [site.path for site in sites if site.stack == stack]
+    if not paths:
+        raise EditError(f"This trace has no stack {stack!r}; its attention layers are {trace.attention_layers()}.")
+    reached = None
+    for path in paths:
+        pattern = trace[f"{path}.pattern"][0].mean(dim=0)  # [query, key]
+        identity = torch.eye(pattern.shape[-1], dtype=pattern.dtype, device=pattern.device)
+        step = 0.5 * torch.where(pattern.sum(dim=-1, keepdim=True) == 0, identity, pattern) + 0.5 * identity
+        reached = step if reached is None else step @ reached
+        yield reached
+
+
+def blocks(n: int, most: int | None) -> list[tuple[int, int]]:
+    """The first and last position of at most `most` blocks of one size that hold n positions (the last may be smaller)."""
+    size = 1 if most is None else -(-n // most)
+    return [(first, min(first + size, n) - 1) for first in range(0, n, size)]
+
+
+def pooled(pattern: Float[Tensor, "*rest query key"], most: int | None) -> Float[Tensor, "*rest query_block key_block"]:
+    """A pattern of at most `most` × `most` blocks; itself where it has no more."""
+    return _means(_sums(pattern, most), most)
+
+
+def pooled_keys(rows: Float[Tensor, "*rest key"], most: int | None) -> Float[Tensor, "*rest key_block"]:
+    """The same of single rows: the keys alone."""
+    return _sums(rows, most)
+
+
+def any_allowed(mask: Bool[Tensor, "*rest key"], most: int | None) -> Bool[Tensor, "*rest key_block"]:
+    """Which blocks of keys some key may be looked at of."""
+    return _sums(mask.double(), most) > 0
+
+
+def any_allowed_cells(
+    mask: Bool[Tensor, "*rest query key"], most: int | None
+) -> Bool[Tensor, "*rest query_block key_block"]:
+    """The same of whole patterns: which blocks have a cell that may be looked at."""
+    return pooled(mask.double(), most) > 0
+
+
+def _sums(values: Tensor, most: int | None) -> Tensor:
+    found = blocks(values.shape[-1], most)
+    if len(found) == values.shape[-1]:
+        return values
+    return torch.stack([values[..., first : last + 1].sum(dim=-1) for first, last in found], dim=-1)
+
+
+def _means(values: Tensor, most: int | None) -> Tensor:
+    found = blocks(values.shape[-2], most)
+    if len(found) == values.shape[-2]:
+        return values
+    return torch.stack([values[..., first : last + 1, :].mean(dim=-2) for first, last in found], dim=-2)
+
+
+TASK = "the task’s"
+"""The column of what the task needs."""
+
+SCORES = ("diagonal", "anti-diagonal", "previous", "next", "first", "entropy")
+
+
+def head_scores(
+    reading: Reading,
+    *,
+    look: str = "answer",
+    positions: Sequence[int] | None = None,
+    keys: Sequence[int] | None = None,
+    without_first: bool = False,
+) -> pd.DataFrame:
+    """One row per head: layer, head (from 0), what the task needs, the six scores, and induction, for the first input.
+
+    Which positions count is the subject's to say (`Input.scored`; `look` is "answer" or "source") unless `positions` are
+    given; `keys` are positions of another stream to look at from them, for a decoder whose answer looks at its source. What
+    the task needs is missing where no task is known, or where the layer has no part in it.
+
+    Most of a large model's attention may rest on the first token, whatever it is (Xiao et al. 2023, arXiv:2309.17453). With
+    `without_first` all but the score "first" leave it out, as a query and as a key: rows sum to 1 over the other keys.
+    """
+    if positions is None:
+        positions, keys = reading.subject.input.scored(reading.example, look)
+    needed = reading.subject.task_scores(reading.trace, reading.example)
+    rows, chosen = [], positions
+    for site in reading.sites:
+        path, pattern = site.path, reading[f"{site.path}.pattern"]
+        positions = _without_padding(reading, site, chosen)
+        scores = pattern_scores(pattern[0], positions, keys)  # [head, score]
+        counted = positions
+        if without_first and keys is None and not site.is_cross and pattern.shape[-1] > 1:
+            pattern, counted = renormalised(pattern), _others(positions, pattern.shape[2])
+            first, scores = scores[:, SCORES.index("first")], pattern_scores(pattern[0], counted)
+            scores[:, SCORES.index("first")] = first
+        tokens = reading.trace.read_by(site.stack)
+        is_one_stream = (
+            keys is None and not site.is_cross and tokens.shape[1] == pattern.shape[2]
+        )  # patches do not repeat
+        repeats = induction_scores(pattern[0], tokens[0], counted) if is_one_stream else [math.nan] * len(scores)
+        task = needed.get(path, [None] * len(scores))
+        for head, (values, induction) in enumerate(zip(scores.tolist(), repeats, strict=True)):
+            row = {"layer": path, "head": head, TASK: task[head], **dict(zip(SCORES, values, strict=True))}
+            rows.append(row | {"induction": induction})
+    return pd.DataFrame(rows, columns=["layer", "head", TASK, *SCORES, "induction"])
+
+
+def _without_padding(reading: Reading, site: Site, positions: Sequence[int] | None) -> Sequence[int] | None:
+    """The positions that count, as far as they are no padding."""
+    real = reading.trace.real(site.query_stack)
+    if real is None:
+        return positions
+    return [at for at in (range(len(real)) if positions is None else positions) if bool(real[at])]
+
+
+def renormalised(pattern: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch query key"]:
+    """The weights on all keys but the first, each row summing to 1; a row that has nothing else stays 0."""
+    others = pattern.clone()
+    others[..., 0] = 0
+    total = others.sum(dim=-1, keepdim=True)
+    return others / torch.where(total > 0, total, 1.0)
+
+
+def _others(positions: Sequence[int] | None, n: int) -> list[int]:
+    return [position for position in (range(n) if positions is None else positions) if position]
+
+
+def induction_scores(
+    pattern: Float[Tensor, "head query key"], tokens: Int[Tensor, " pos"], positions: Sequence[int] | None = None
+) -> list[float]:
+    """Mean weight on the tokens right after earlier occurrences of the query's token; NaN where no token repeats."""
+    counted = range(len(tokens)) if positions is None else positions
+    index = torch.tensor(list(counted), dtype=torch.long, device=pattern.device)
+    same = tokens[index][:, None] == tokens[index]  # [query, earlier]
+    same &= index < index[:, None]
+    has_earlier = same.any(dim=1)  # [query]
+    if not bool(has_earlier.any()):
+        return [math.nan] * len(pattern)
+    after = (index + 1).clamp(max=pattern.shape[-1] - 1)  # one that is earlier than a query has a token after it
+    rows = pattern[:, index[has_earlier]]  # [head, query, key]
+    wanted = rows.new_zeros(rows.shape[1:]).index_add_(1, after, same[has_earlier].to(rows.dtype))  # [query, key]
+    return (rows.flatten(1) @ wanted.flatten() / len(wanted)).tolist()
+
+
+def pattern_scores(
+    pattern: Float[Tensor, "head query key"], positions: Sequence[int] | None = None, keys: Sequence[int] | None = None
+) -> Float[Tensor, "head score"]:
+    """The six scores of each head, in the order of `SCORES`."""
+    index = torch.arange(pattern.shape[1]) if positions is None else torch.tensor(list(positions), dtype=torch.long)
+    index = index.to(pattern.device)
+    if len(index) == 0:
+        return pattern.new_zeros(len(pattern), len(SCORES))
+    rows = pattern if positions is None else pattern[:, index]  # [head, query, key]: the queries that count
+    entropy = -(rows * rows.clamp(min=torch.finfo(rows.dtype).tiny).log2()).sum(dim=-1).mean(dim=-1)
+    if keys is not None or positions is not None:
+        chosen = index if keys is None else torch.tensor(list(keys), dtype=torch.long, device=pattern.device)
+        rows = rows[:, :, chosen]  # … and the keys that count
+    return torch.stack(
+        (
+            _along(rows, 0),
+            _mirrored(rows),
+            _along(rows, -1),
+            _along(rows, 1),
+            rows[:, :, 0].mean(dim=-1),
+            entropy,
+        ),
+        dim=-1,
+    )
+
+
+def _mirrored(pattern: Float[Tensor, "head query key"]) -> Float[Tensor, " head"]:
+    """Mean weight on key = last − query."""
+    n = min(pattern.shape[1:])
+    queries = torch.arange(n, device=pattern.device)
+    return pattern[:, queries, pattern.shape[2] - 1 - queries].mean(dim=-1)
+
+
+def _along(pattern: Float[Tensor, "head query key"], offset: int) -> Float[Tensor, " head"]:
+    """Mean weight on key = query + offset, over the queries that have such a key; 0 where none has."""
+    n_queries, n_keys = pattern.shape[-2:]
+    if not -n_queries < offset < n_keys:
+        return pattern.new_zeros(len(pattern))
+    return pattern.diagonal(offset, dim1=-2, dim2=-1).mean(dim=-1)
