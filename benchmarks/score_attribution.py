@@ -15,8 +15,14 @@ import random
 import torch
 
 import xformer
-from xformer.analysis.score_parts import score_parts
-from xformer.analysis.score_summary import check, contributions, deciding, is_worth_a_word, without_source
+from xformer.analysis.score_decomposition import (
+    check,
+    contributions,
+    deciding,
+    is_worth_a_word,
+    score_parts,
+    without_source,
+)
 
 INPUTS = {
     "checkpoints/induction": "3 7 12 5 9 3 7 12",

@@ -10,14 +10,15 @@ import pandas as pd
 from pages.attention.trail import Cell
 from pages.shared.byte_cache import shared
 from pages.shared.view import View
-from xformer.analysis.score_parts import score_parts, table_of
-from xformer.analysis.score_summary import (
+from xformer.analysis.score_decomposition import (
     Contribution,
     check,
     contributions,
     deciding,
     is_worth_a_word,
     opposing,
+    score_parts,
+    table_of,
     without_source,
 )
 from xformer.reading import Reading

@@ -17,16 +17,20 @@ from tests.subjects.families import FAMILIES
 from tests.subjects.test_language_models import tokenizer
 from xformer import edits
 from xformer.analysis.logit_attribution import attribution
-from xformer.analysis.score_parts import HeadInput, ScoreParts, score_parts, why
-from xformer.analysis.score_summary import (
+from xformer.analysis.score_decomposition import (
+    HeadInput,
+    ScoreParts,
+    Writer,
     check,
     contributions,
     deciding,
     is_worth_a_word,
     opposing,
+    score_parts,
+    stream_parts,
+    why,
     without_source,
 )
-from xformer.analysis.stream_parts import Writer, stream_parts
 from xformer.errors import InputError, UnavailableError
 from xformer.reading import Reading
 from xformer.trace import record
@@ -220,7 +224,7 @@ def test_the_check_on_a_model_of_others_is_the_same_change_made_in_it() -> None:
 
 def test_what_takes_too_much_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = xformer.read("checkpoints/reverse", "3 7 12 5")
-    monkeypatch.setattr("xformer.analysis.stream_parts.free_bytes", lambda: 20_000)
+    monkeypatch.setattr("xformer.analysis.score_decomposition.free_bytes", lambda: 20_000)
     stream_parts(reading, "encoder", reading.attention[0])
     with pytest.raises(UnavailableError, match="choose an earlier layer, or type a shorter input"):
         why(reading, layer=3, head=0, query=0, key=0)

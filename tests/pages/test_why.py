@@ -16,7 +16,7 @@ from pages.attention.explained import Explained, explain, sentence
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import Open
 from xformer import viz
-from xformer.analysis.score_summary import check, without_source
+from xformer.analysis.score_decomposition import check, without_source
 
 PAGE = "pages/attention/page.py"
 LINK = {"model": "induction", "input": "3 7 12 5 3 7 12", "head": "2.1.4-1", "panel": "why here?"}

@@ -74,6 +74,6 @@ __getattr__, __dir__, __all__ = attach(
         "sweep_outcome": "many_runs",
         "training_fan": "many_runs",
         "vectors": "embeddings",
-        "why": "score_parts",
+        "why": "score_decomposition",
     },
 )  # fmt: skip

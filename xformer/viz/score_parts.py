@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import altair as alt
 import pandas as pd
 
-from xformer.analysis.score_parts import why as why_table
+from xformer.analysis.score_decomposition import why as why_table
 from xformer.reading import Reading
 from xformer.viz.theme import diverging, vega_scale
 

@@ -21,12 +21,157 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from xformer.analysis.logit_attribution import tolerance
-from xformer.analysis.stream_parts import StreamParts, Writer, stream_parts
+from xformer import edits
+from xformer.analysis.logit_attribution import check_told_apart, entering, projection_of, tolerance
 from xformer.errors import InputError, UnavailableError
-from xformer.reading import Reading
-from xformer.site import Site
+from xformer.memory import BYTES_PER_FLOAT, free_bytes
+from xformer.names import layer_title
+from xformer.reading import Reading, rerun
+from xformer.room import megabytes
+from xformer.site import Site, after
 from xformer.subjects.frozen_norm import FrozenNorm
+
+BIASES = "biases"
+
+COPIES = 3
+"""So many times the parts are in memory at once: joined, behind a norm, and on the way there."""
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A source: what wrote a part of the stream. `head` is None for what is no head, `site` for what is no layer."""
+
+    name: str
+    kind: str
+    site: Site | None = None
+    head: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class StreamParts:
+    """The stream at one point, part by part, of the first input; they sum to it."""
+
+    writers: tuple[Writer, ...]
+    vectors: Float[Tensor, "part pos d_model"]
+
+    def through(self, norm: FrozenNorm) -> StreamParts:
+        """The same behind a norm, whose shift goes to the biases."""
+        vectors = norm(self.vectors)
+        vectors[self.biases] += norm.shift
+        return StreamParts(self.writers, vectors)
+
+    @property
+    def biases(self) -> int:
+        """Which of the parts are the biases."""
+        return [writer.name for writer in self.writers].index(BIASES)
+
+    def total(self) -> Float[Tensor, "pos d_model"]:
+        """The stream."""
+        return self.vectors.sum(dim=0)
+
+
+@torch.no_grad()
+def stream_parts(reading: Reading, stack: str, until: Site | None = None) -> StreamParts:
+    """The stream of a stack where layer `until` reads it, before that layer's own norm; None: its state after the last block.
+
+    Raises `UnavailableError` where the stream or its parts are out of reach, or take too much room.
+    """
+    sites = [site for site in reading.subject.shape.sites if site.stack == stack]
+    if not sites or f"{stack}.0.resid_pre" not in reading:
+        raise UnavailableError(f"No residual stream was found in {reading.subject.name}.")
+    before = sites[: sites.index(until)] if until in sites else sites
+    check_told_apart(
+        reading[f"{stack}.0.resid_pre"], [site for site in before if until is None or site.layer != until.layer]
+    )
+    _check_room(reading, stack, before)
+    writers, vectors = _beginning(reading, stack)
+    for site in before:
+        more, added, bias = _added(reading, site)
+        writers, vectors = [*writers, *more], [*vectors, *added]
+        at = [writer.name for writer in writers].index(BIASES)
+        vectors[at] = vectors[at] + bias
+        norm = reading.subject.weights.norm_after(site.path)
+        if norm is not None:
+            parts = StreamParts(tuple(writers), torch.stack(vectors))
+            vectors = [*parts.through(FrozenNorm.at(norm, parts.total())).vectors]
+    return _with_difference(
+        reading, StreamParts(tuple(writers), torch.stack(vectors)), _name_after(stack, before, until)
+    )
+
+
+def _check_room(reading: Reading, stack: str, before: list[Site]) -> None:
+    """Raise `UnavailableError` where the parts written by these layers take more than half of what is free."""
+    n_parts = 4 + sum(reading.subject.shape.heads.get(site.path, 1) for site in before)
+    needed = COPIES * BYTES_PER_FLOAT * n_parts * reading[f"{stack}.0.resid_pre"][0].numel()
+    if needed > (free := free_bytes() // 2):
+        raise UnavailableError(
+            f"Splitting the stream before this layer takes {megabytes(needed)} of memory, and {megabytes(free)} may be taken; "
+            "choose an earlier layer, or type a shorter input."
+        )
+
+
+def _beginning(reading: Reading, stack: str) -> tuple[list[Writer], list[Tensor]]:
+    """What enters the first layer; the biases begin at nothing."""
+    found = [*reversed(entering(reading, f"{stack}.0.resid_pre"))]
+    vectors = [part.to(_dtype(reading, stack)) for _, _, part in found]
+    return [*(Writer(name, kind) for name, kind, _ in found), Writer(BIASES, "bias")], [*vectors, 0 * vectors[0]]
+
+
+def _dtype(reading: Reading, stack: str) -> torch.dtype:
+    """What the parts are computed in: the dtype of the run, at least float32."""
+    return torch.promote_types(reading[f"{stack}.0.resid_pre"].dtype, torch.float32)
+
+
+def _name_after(stack: str, before: list[Site], until: Site | None) -> str:
+    """The name of the stream that layer `until` reads, after the layers `before`."""
+    if not before:
+        return f"{stack}.0.resid_pre"
+    if until is None:
+        return f"{stack}.{before[-1].layer}.resid_post"
+    return after(before[-1]) if before[-1].layer == until.layer else f"{stack}.{until.layer}.resid_pre"
+
+
+def _with_difference(reading: Reading, parts: StreamParts, name: str) -> StreamParts:
+    """The parts with what they miss of the recorded stream as one more part, where that is more than float32 rounds."""
+    if name not in reading:
+        return parts
+    recorded = reading[name][0]  # [pos, d_model]
+    missing = recorded.to(parts.vectors.dtype) - parts.total()  # [pos, d_model]
+    largest = torch.linalg.vector_norm(
+        parts.vectors, ord=torch.inf, dim=(0, 2)
+    )  # [pos]: of the parts, which may cancel
+    is_rounding = bool((missing.abs().amax(dim=-1) <= tolerance(recorded) * largest).all())
+    if is_rounding and recorded.dtype == parts.vectors.dtype:
+        return parts
+    kind = "rounding" if is_rounding else "unattributed"
+    return StreamParts((*parts.writers, Writer(kind, kind)), torch.cat([parts.vectors, missing[None]]))
+
+
+def _added(reading: Reading, site: Site) -> tuple[list[Writer], Tensor, Tensor]:
+    """What a layer adds: its sources, their vectors [writer, pos, d_model], and its biases [pos, d_model]."""
+    title = layer_title(site.path, is_pair=reading.is_pair)
+    dtype = _dtype(reading, site.stack)
+    out = reading[f"{site.path}.out"][0].to(dtype)  # [pos, d_model]
+    own = projection_of(reading, site)
+    zero = torch.zeros_like(out)
+    if own is None:
+        kind = "attention" if site.is_attention else "feed_forward"
+        return [Writer(f"{title} · {site.does}", kind, site)], out[None], zero
+    weight = own.weight.to(dtype)
+    bias = zero if own.bias is None else own.bias.to(dtype).expand_as(out)
+    if site.is_attention:
+        z = reading[f"{site.path}.z"][0].to(dtype)  # [head, pos, d_value]
+        inside = z @ weight.unflatten(0, (z.shape[0], z.shape[2]))  # [head, pos, d_model]
+        writers = [Writer(f"{title} · head {head + 1}", "attention", site, head) for head in range(len(inside))]
+    else:
+        post = reading[f"{site.path}.post"][0].to(dtype) if own.norm is not None else None
+        inside = (out / own.factor - bias if post is None else post @ weight)[None]
+        writers = [Writer(f"{title} · feed-forward", "feed_forward", site)]
+    if own.norm is not None:
+        frozen = FrozenNorm.at(own.norm, inside.sum(dim=0) + bias)
+        inside, bias = frozen(inside), frozen(bias[None])[0] + frozen.shift.to(bias.dtype)
+    return writers, inside * own.factor, bias * own.factor
+
 
 Side = Literal["query", "key"]
 DISTANCE = Writer("distance", "positions")
@@ -272,3 +417,132 @@ def _columns(side: str, writers: Sequence[Writer], index: np.ndarray) -> dict[st
     layers = np.array([-1 if writer.site is None else writer.site.layer for writer in writers])
     heads = np.array([-1 if writer.head is None else writer.head for writer in writers])
     return {f"{side}_source": names[index], f"{side}_layer": layers[index], f"{side}_head": heads[index]}
+
+
+LEAST = 0.1
+"""Nats. A smaller advantage, or opposing contribution, changes the odds of two keys by less than a tenth: not worth a word."""
+
+NEAR = 0.8
+"""A source with so much of the largest one's contribution is comparable to it, so that neither is named alone."""
+
+MOST = 0.5
+"""Removing a source that is named takes away at least so much of the advantage."""
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """A source at the query or at the key. Over the sources of either side `adds` sums to the whole advantage."""
+
+    side: Side | None
+    """None for the bias by distance, which belongs to neither."""
+    writer: Writer
+    adds: float
+    """What it adds to the advantage, in nats."""
+    removal: float
+    """By how much the advantage falls when it is removed from this head's queries, or from its keys."""
+
+    @property
+    def title(self) -> str:
+        """The source in words: "layer 1 · head 2 at the key"."""
+        return self.writer.name if self.side is None else f"{self.writer.name} at the {self.side}"
+
+
+def contributions(parts: ScoreParts) -> list[Contribution]:
+    """Each source on each side, the largest contribution first."""
+    found = []
+    sides: tuple[tuple[Side, tuple[Writer, ...], int], ...]
+    sides = (("query", parts.query.writers, 1), ("key", parts.key.writers, 0))
+    for side, writers, dim in sides:
+        adds, left = parts.advantage.sum(dim=dim)[:-1].tolist(), parts.left[side].tolist()
+        found += [
+            Contribution(side, writer, added, parts.total_advantage - rest)
+            for writer, added, rest in zip(writers, adds, left, strict=True)
+        ]
+    if parts.has_distance:
+        of_distance = float(parts.advantage[-1, -1])
+        found.append(Contribution(None, DISTANCE, of_distance, of_distance))
+    return sorted(found, key=lambda one: -one.adds)
+
+
+def is_worth_a_word(parts: ScoreParts) -> bool:
+    """Whether there is a choice to explain: the key has an even share of the attention or more, and is preferred."""
+    return parts.weight * parts.n_allowed >= 1.0 and parts.total_advantage >= LEAST
+
+
+def deciding(parts: ScoreParts) -> tuple[Contribution, ...]:
+    """The source that decides why a key is preferred; two where one at the query and one at the key are comparable; else none.
+
+    No source is named where another one of the same side has `NEAR` as much, where removing it does not change the advantage
+    most, or takes away less than `MOST` of it, or where there is no choice to explain (see `is_worth_a_word`).
+    """
+    found = contributions(parts)
+    named = [one for one in found if one.adds > NEAR * found[0].adds]
+    if not is_worth_a_word(parts) or len({one.side for one in named}) < len(named):
+        return ()
+    if any(one.writer.kind in ("rounding", "unattributed") for one in named):
+        return ()
+    least = min(one.removal for one in named)
+    if least < MOST * parts.total_advantage or any(one.removal > NEAR * least for one in found if one not in named):
+        return ()
+    return tuple(named)
+
+
+def opposing(parts: ScoreParts) -> Contribution | None:
+    """The source that takes away the most; None where none takes away as much as `LEAST`."""
+    last = contributions(parts)[-1]
+    return last if last.adds <= -LEAST else None
+
+
+def without_source(
+    reading: Reading, *, layer: int, head: int, source: str, side: Side | None = None, parts: ScoreParts | None = None
+) -> Reading:
+    """The same run with a source removed from one head's queries, or from its keys, at all positions.
+
+    Args:
+        reading: The run.
+        layer: The attention layer, from 0; `head` counts from 0 too.
+        source: Its name, as in the tables of `analysis.why`; "distance" removes the bias from this head's scores.
+        side: Whether the queries or the keys lose it; None for "distance".
+        parts: Those of any cell of that head where they are known.
+
+    Raises:
+        InputError: Where there is no source of that name.
+    """
+    site = reading.attention_site(layer)
+    if source == DISTANCE.name and f"{site.path}.pos_bias" in reading:
+        scores = reading[f"{site.path}.scores"]
+        bias = reading[f"{site.path}.pos_bias"].expand_as(scores)
+        return rerun(reading, [edits.replace(f"{site.path}.scores", scores - bias, heads=[head])])
+    if side is None:
+        raise InputError(f"Is {source} removed at the query or at the key? Give side.")
+    known = None if parts is None else parts.query if side == "query" else parts.key
+    found = known or head_input(reading, site, side, head)
+    names = [writer.name for writer in found.writers]
+    if source not in names:
+        raise InputError(f"No source is called {source!r} in what this layer reads; there are {', '.join(names)}.")
+    name = f"{site.path}.{'q' if side == 'query' else 'k'}"
+    left = reading[name].clone()
+    left[0, head] = found.without[names.index(source)].to(left.dtype)
+    return rerun(reading, [edits.replace(name, left, heads=[head])])
+
+
+def check(
+    reading: Reading, changed: Reading, *, layer: int, head: int, query: int, key: int, against: int | None = None
+) -> pd.DataFrame:
+    """What became of a cell and of the predictions.
+
+    Returns:
+        The rows weight (attention, 0 to 1), advantage (over `against`, or over the mean of the other keys), score and loss,
+        these three in nats; the columns what, before, after.
+    """
+    path = reading.attention_site(layer).path
+
+    def of(run: Reading) -> list[float]:
+        row = run[f"{path}.scores"][0, head, query].double()  # [key]
+        others = row.isfinite()
+        others[key] = False
+        compared = row[others].mean() if against is None else row[against]
+        weight = float(run[f"{path}.pattern"][0, head, query, key])
+        return [weight, float(row[key] - compared), float(row[key]), run.loss]
+
+    return pd.DataFrame({"what": ["weight", "advantage", "score", "loss"], "before": of(reading), "after": of(changed)})
