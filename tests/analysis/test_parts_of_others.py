@@ -8,9 +8,8 @@ import torch
 import xformer
 from tests.real_models import real_model
 from tests.subjects.families import FAMILIES
-from xformer.analysis.logit_attribution import attribution
 from xformer.analysis.logit_lens import lens_logits
-from xformer.analysis.stream import norms, stream
+from xformer.analysis.residual import attribution, norms, stream
 from xformer.edits import ablate_head
 from xformer.errors import UnavailableError
 from xformer.reading import Reading, from_trace, read

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from tests.training.tiny import ARCHITECTURES, random_model
 from xformer import edits
-from xformer.analysis.logit_attribution import attribution
 from xformer.analysis.logit_lens import decided, lens, lens_logits
-from xformer.analysis.stream import norms, stream, stream_steps
+from xformer.analysis.residual import attribution, norms, stream, stream_steps
 from xformer.errors import EditError
 from xformer.model import Transformer
 from xformer.reading import from_trace
@@ -124,7 +123,7 @@ def test_what_a_sublayer_that_was_not_found_adds_is_unattributed(monkeypatch: py
     whole = attribution(reading, position=3, token=4)
     *kept, last = stream_steps(reading)
     end = dataclasses.replace(kept[-1], after=last.after)  # the logits are still read off the end of the stream
-    monkeypatch.setattr("xformer.analysis.logit_attribution.stream_steps", lambda _: [*kept[:-1], end])
+    monkeypatch.setattr("xformer.analysis.residual.stream_steps", lambda _: [*kept[:-1], end])
     parts = attribution(reading, position=3, token=4)
     assert parts["part"].iloc[-1] == "unattributed"
     of_biases = [frame.set_index("part")["contribution"]["sublayers' biases"] for frame in (whole, parts)]

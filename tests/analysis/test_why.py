@@ -16,7 +16,7 @@ from tests.real_models import real_model
 from tests.subjects.families import FAMILIES
 from tests.subjects.test_language_models import tokenizer
 from xformer import edits
-from xformer.analysis.logit_attribution import attribution
+from xformer.analysis.residual import attribution
 from xformer.analysis.score_decomposition import (
     HeadInput,
     ScoreParts,
@@ -307,9 +307,7 @@ def test_what_rounding_does_to_the_stream_in_bfloat16_is_a_source_that_is_never_
 @pytest.mark.xdist_group("transformers")
 def test_the_reason_of_a_failure_in_bfloat16_is_the_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = xformer.read(FAMILIES["Llama"].make().to(torch.bfloat16), "the cat sat on the mat", tokenizer=tokenizer())
-    monkeypatch.setattr(
-        "xformer.analysis.logit_attribution.ROUNDINGS", 0
-    )  # the tolerance of float32, too small for bfloat16
+    monkeypatch.setattr("xformer.analysis.residual.ROUNDINGS", 0)  # the tolerance of float32, too small for bfloat16
     with pytest.raises(UnavailableError, match=r"they miss 0\.\d% of its largest number, and the rounding of bfloat16"):
         why(reading, layer=1, head=0, query=4, key=2)
     scaled = edits.scale("decoder.1.attn.q", 2.0)

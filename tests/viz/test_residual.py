@@ -11,8 +11,8 @@ import torch
 
 from tests.training.tiny import random_model
 from xformer import analysis, edits, viz
-from xformer.analysis.logit_attribution import strongest
 from xformer.analysis.logit_lens import lens_logits
+from xformer.analysis.residual import strongest
 from xformer.reading import from_trace
 from xformer.trace import record
 from xformer.viz import theme

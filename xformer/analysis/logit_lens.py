@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.analysis.stream import positions_of, stream
+from xformer.analysis.residual import positions_of, stream
 from xformer.memory import check_analysis
 from xformer.reading import Reading
 

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from xformer import edits
-from xformer.analysis.logit_attribution import check_told_apart, entering, projection_of, tolerance
+from xformer.analysis.residual import check_told_apart, entering, projection_of, tolerance
 from xformer.errors import InputError, UnavailableError
 from xformer.memory import BYTES_PER_FLOAT, free_bytes
 from xformer.names import layer_title

@@ -12,9 +12,9 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from xformer.analysis.logit_attribution import attribution as parts_table
-from xformer.analysis.logit_attribution import strongest
-from xformer.analysis.stream import norms as norms_table
+from xformer.analysis.residual import attribution as parts_table
+from xformer.analysis.residual import norms as norms_table
+from xformer.analysis.residual import strongest
 from xformer.reading import Reading
 from xformer.tasks.batch import IGNORED
 from xformer.viz import theme

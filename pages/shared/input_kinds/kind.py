@@ -16,7 +16,7 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.input_kinds.lanes import moved, said_lane
 from pages.shared.link import carry
 from pages.shared.typed import typed
-from xformer.analysis.stream import WHOLE
+from xformer.analysis.residual import WHOLE
 from xformer.errors import InputError
 from xformer.reading import Reading
 from xformer.subjects import Input, Subject
