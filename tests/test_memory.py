@@ -10,9 +10,9 @@ from tests.analysis.duel import contender_of
 from tests.analysis.peak_memory import peak_of
 from tests.layers.reference import ARCHITECTURES, build
 from xformer import memory
+from xformer.analysis.comparison import portions
 from xformer.analysis.images import predict_test_images
 from xformer.analysis.logit_lens import lens_logits
-from xformer.analysis.predictions import portions
 from xformer.counting import n_parameters
 from xformer.errors import InputError
 from xformer.memory import check_analysis, check_fits, free_bytes, needed_bytes, peak_bytes, rows_that_fit, trace_bytes

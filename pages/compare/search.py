@@ -12,7 +12,7 @@ from pages.compare.state import state
 from pages.shared.background_job import TICK, Job
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link_widgets import seed
-from xformer.analysis.disagreement import Search, Want, search
+from xformer.analysis.comparison import Search, Want, search
 
 SEARCH = "search"
 WITHIN = 5000

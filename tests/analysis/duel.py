@@ -11,7 +11,7 @@ import torch
 import xformer
 from tests.training.tiny import random_model, tiny_task
 from xformer import edits
-from xformer.analysis.contender import Contender
+from xformer.analysis.comparison import Contender
 from xformer.analysis.divergence import first_divergence
 from xformer.analysis.token_rollout import Rollout, roll_out
 from xformer.edits import AnyEdit

@@ -12,9 +12,9 @@ from tests.analysis.duel import SHIPPED, contender_of, random_contender, shipped
 from tests.training.crib import Crib
 from tests.training.tiny import ARCHITECTURES, tiny_model, tiny_task
 from xformer import edits
+from xformer.analysis import comparison as predicting
 from xformer.analysis import counting_agreement as module
-from xformer.analysis import predictions as predicting
-from xformer.analysis.contender import Contender
+from xformer.analysis.comparison import Contender
 from xformer.analysis.counting_agreement import (
     Agreement,
     accuracy,

@@ -9,7 +9,7 @@ import torch
 from tests.analysis.duel import LAST, SHIPPED, SOURCE, contender_of, random_contender, shipped, whole_and_cut
 from tests.training.tiny import ARCHITECTURES
 from xformer.analysis import decision
-from xformer.analysis.contender import Contender
+from xformer.analysis.comparison import Contender
 from xformer.analysis.decision import (
     MEAN,
     clearest_heads,

@@ -8,9 +8,8 @@ from tests.analysis.duel import LAST, SHIPPED, contender_of, random_contender, s
 from tests.analysis.test_agreement import sources_of
 from tests.training.tiny import ARCHITECTURES
 from xformer import edits
-from xformer.analysis import disagreement as module
-from xformer.analysis.contender import Contender
-from xformer.analysis.disagreement import Disagreement, search
+from xformer.analysis import comparison as module
+from xformer.analysis.comparison import Contender, Disagreement, search
 from xformer.analysis.divergence import first_divergence
 from xformer.analysis.token_rollout import roll_out
 from xformer.errors import InputError

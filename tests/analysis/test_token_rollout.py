@@ -21,7 +21,7 @@ from tests.analysis.duel import (
 from tests.training.tiny import ARCHITECTURES
 from xformer import edits
 from xformer.analysis import token_rollout
-from xformer.analysis.contender import Contender, EdgesSoFar, joint_labels, looks_back_only, to_joint
+from xformer.analysis.comparison import Contender, EdgesSoFar, joint_labels, looks_back_only, to_joint
 from xformer.analysis.token_rollout import CONTINUATION_LENGTH, roll_out
 from xformer.decoding import Sampling
 from xformer.errors import EditError, InputError

@@ -10,7 +10,7 @@ from xformer.lazy import attach
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        "Contender": "contender",
+        "Contender": "comparison",
         "accuracy": "counting_agreement",
         "accuracy_by_length": "by_length",
         "activations": "feed_forward",

@@ -12,9 +12,8 @@ from typing import Any
 import pandas as pd
 
 from xformer.analysis.by_length import LengthsDone, chosen_lengths
-from xformer.analysis.contender import Contender, check_names
+from xformer.analysis.comparison import Contender, check_names, inputs_for
 from xformer.analysis.counting_agreement import accuracy, agreement
-from xformer.analysis.predictions import inputs_for
 from xformer.errors import InputError
 from xformer.training.by_length import lengths_of, of_length
 

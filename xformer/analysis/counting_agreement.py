@@ -22,8 +22,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from xformer.analysis.contender import Contender, check_names, joint_labels
-from xformer.analysis.predictions import NO_TOKEN, Predictions, predictions
+from xformer.analysis.comparison import NO_TOKEN, Contender, Predictions, check_names, joint_labels, predictions
 from xformer.errors import InputError
 
 CHUNK = 500

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.analysis.contender import check_names, joint_labels, to_joint
+from xformer.analysis.comparison import check_names, joint_labels, to_joint
 from xformer.analysis.token_rollout import Rollout
 from xformer.errors import InputError
 

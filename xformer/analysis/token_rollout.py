@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.analysis.contender import Contender, looks_back_only, while_it_grows
+from xformer.analysis.comparison import Contender, looks_back_only, while_it_grows
 from xformer.continuation import continue_text
 from xformer.decoding import Step, decode
 from xformer.edits import AnyEdit, SetEdges

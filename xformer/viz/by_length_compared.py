@@ -12,7 +12,7 @@ import pandas as pd
 
 from xformer.analysis.by_length_compared import SAMPLES
 from xformer.analysis.by_length_compared import lengths_compared as table_of
-from xformer.analysis.contender import Contender
+from xformer.analysis.comparison import Contender
 from xformer.viz import theme
 from xformer.viz.divergence import WIDTHS, Drawing, player_hues, short_names
 from xformer.viz.layering import layered

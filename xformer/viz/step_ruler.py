@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import Any
 
-from xformer.analysis.contender import joint_labels
+from xformer.analysis.comparison import joint_labels
 from xformer.analysis.divergence import divergence_by_step, first_divergence, predictions_by_step
 from xformer.analysis.token_rollout import Rollout
 from xformer.viz.theme import HEAD_HUES, PLAYER_HUES

@@ -1,0 +1,407 @@
+"""Who is compared: a model under changes, with the rule by which its tokens are chosen.
+
+    Contender.load("checkpoints/reverse", "without head 2", changes="silence:encoder.1.attn.1")
+
+Contenders of other vocabularies meet by the labels of their tokens: see `joint_labels`. On the screen they are players.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from xformer.decoding import GREEDY, Sampling
+from xformer.edits import AblateHead, AblateNeuron, AnyEdit, Scale, SetCausal, SetEdges, ZeroPositions, set_causal
+from xformer.errors import InputError
+from xformer.greedy import prefixes, reads_ahead
+from xformer.interventions import Intervention, all_edits, changed_source, parse
+from xformer.memory import rows_that_fit
+from xformer.model import Transformer
+from xformer.reading import subject_of
+from xformer.subjects import TaskModel, own_task_model
+from xformer.tasks import Batch, Task
+from xformer.tasks.batch import IGNORED
+from xformer.tasks.task import Example
+from xformer.trace import record
+
+
+@dataclass(frozen=True, eq=False)
+class Contender:
+    """A model with its task, and what is changed for it alone."""
+
+    subject: TaskModel
+    edits: tuple[AnyEdit, ...] = ()
+    sampling: Sampling = GREEDY
+    seed: int = 0
+    """Of its own generator: the same seed draws the same tokens, whoever is compared with it."""
+    interventions: tuple[Intervention, ...] = ()
+    """What of this a link writes: their edits are among the edits, and some replace tokens of the input."""
+    recipe: str = ""
+    """The call that loads it again, where that can be written down."""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise InputError("A player needs a name to be told from the others, got none; for example 'original'.")
+        if self.model.training:
+            raise InputError(f"Only a model in eval() mode plays, and that of {self.name} is being trained.")
+
+    @classmethod
+    def load(
+        cls,
+        where: str,
+        name: str,
+        *,
+        causal: bool | None = None,
+        changes: str = "",
+        sampling: Sampling = GREEDY,
+        seed: int = 0,
+        subject: TaskModel | None = None,
+    ) -> Contender:
+        """The model in a folder or a file under a mask (None: its own) and interventions (see `xformer.interventions`).
+
+        `subject` is that model where it is loaded already. Raises `CheckpointError`, `InputError` or `EditError`.
+        """
+        given = {"causal": causal, "changes": changes, "seed": seed}
+        usual = {"causal": None, "changes": "", "seed": 0}
+        said = [repr(where), repr(name), *(f"{key}={value!r}" for key, value in given.items() if value != usual[key])]
+        said += [f"sampling=xformer.{sampling}"] if sampling != GREEDY else []
+        subject = own_task_model(subject_of(where)) if subject is None else subject
+        recipe = f"xformer.analysis.Contender.load({', '.join(said)})"
+        interventions = parse(changes, subject.shape)
+        edits = [*([] if causal is None else [set_causal(causal)]), *all_edits(interventions)]
+        return cls(replace(subject, name=name), tuple(edits), sampling, seed, interventions, recipe)
+
+    @property
+    def name(self) -> str:
+        """What a person calls it."""
+        return self.subject.name
+
+    @property
+    def model(self) -> Transformer:
+        return self.subject.model
+
+    @property
+    def task(self) -> Task:
+        return self.subject.task
+
+    @property
+    def writes(self) -> bool:
+        """Whether it says one token after the other; an encoder answers all positions at once."""
+        return self.model.config.architecture != "encoder"
+
+    def frame(self, source: Sequence[int]) -> Example:
+        """An input as this one reads it, with the tokens replaced that are replaced for it alone."""
+        return self.subject.frame(changed_source(self.interventions, tuple(source)))
+
+    def generator(self) -> torch.Generator:
+        """A fresh one, from its seed."""
+        return torch.Generator(self.model.device).manual_seed(self.seed)
+
+
+@dataclass(frozen=True)
+class EdgesSoFar(SetEdges):
+    """`SetEdges` for a decoder that still grows: edges of positions that are not there yet wait until they are."""
+
+    def apply(self, name: str, value: Tensor) -> Tensor:
+        n_query, n_key = value.shape[-2:]
+        there = tuple((query, key) for query, key in self.edges if query < n_query and key < n_key)
+        return SetEdges(self.name, there, self.allowed, self.heads).apply(name, value)
+
+
+def while_it_grows(edits: Iterable[AnyEdit]) -> tuple[AnyEdit, ...]:
+    """The same edits for a run over the beginning of an answer, which may not have reached all their edges yet."""
+    return tuple(
+        EdgesSoFar(edit.name, edit.edges, edit.allowed, edit.heads) if isinstance(edit, SetEdges) else edit
+        for edit in edits
+    )
+
+
+def looks_back_only(contender: Contender) -> bool:
+    """Whether nothing that is changed in a decoder lets it see what comes later."""
+    harmless = all(
+        isinstance(edit, AblateHead | AblateNeuron | Scale | ZeroPositions)
+        or (isinstance(edit, SetCausal) and edit.on)
+        or (isinstance(edit, SetEdges) and not edit.allowed)
+        for edit in contender.edits
+    )
+    return harmless and contender.model.config.position_kind.keeps_keys
+
+
+def check_names(contenders: Sequence[Contender]) -> None:
+    """Raise `InputError` where contenders cannot be told apart."""
+    names = [contender.name for contender in contenders]
+    if not names or len(set(names)) < len(names):
+        raise InputError(
+            f"Players need different names to be told apart, got {names}; for example ['first', 'second']."
+        )
+
+
+def joint_labels(contenders: Iterable[Contender]) -> tuple[str, ...]:
+    """Every label that some contender's vocabulary has: the common ground of those whose token numbers differ."""
+    return tuple(dict.fromkeys(label for contender in contenders for label in contender.subject.labels))
+
+
+def to_joint(contender: Contender, labels: tuple[str, ...]) -> Int[Tensor, " vocab"]:
+    """Where each of the contender's tokens stands among `labels`."""
+    place = {label: index for index, label in enumerate(labels)}
+    return torch.tensor([place[label] for label in contender.subject.labels])
+
+
+NO_TOKEN = -1
+
+CELLS_AT_ONCE = 800_000
+"""Cells of attention, queries by keys, that a head may have in one forward pass: so much takes about a second."""
+
+TRIED = 4
+"""Inputs, and places in the answer of each, on which it is tried whether a model sees ahead."""
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """One contender's answers to one batch of inputs."""
+
+    sources: Int[Tensor, "input pos"]
+    """The tokens read, padding and special tokens included (this contender's own numbers)."""
+    right: Int[Tensor, "input place"]
+    predicted: Int[Tensor, "input place"]
+    probability: Float[Tensor, "input place"]
+    """What the model gives the token that it predicts; 0 beyond the answer."""
+
+
+def predictions(
+    contenders: Sequence[Contender], n: int, *, seed: int, chunk: int
+) -> Iterator[tuple[int, list[Predictions]]]:
+    """What all of them say to n inputs of the first one's task that nobody was trained on, a forward pass at a time.
+
+    Yields how many have been read so far and what each contender says to the latest. The inputs are drawn `chunk` at a time:
+    those of `evaluate` where it is as many there.
+
+    Raises `InputError` when a contender was made for other tokens, `ConfigError` when they are too long for it.
+    """
+    task, labels = contenders[0].task, joint_labels(contenders)
+    tasks = [inputs_for(contender, task) for contender in contenders]
+    ahead = [sees_ahead(contender, own) for contender, own in zip(contenders, tasks, strict=True)]
+    for step, start in enumerate(range(0, n, chunk)):
+        size = min(chunk, n - start)
+        batches = [
+            own.sample(size, seed=seed, step=step, device=contender.model.device)
+            for contender, own in zip(contenders, tasks, strict=True)
+        ]
+        for rows in portions(task, size, contenders, one_by_one=any(ahead)):
+            yield (
+                start + rows.stop,
+                [
+                    _predictions(contender, batch.rows(rows.start, rows.stop), labels, one_by_one)
+                    for contender, batch, one_by_one in zip(contenders, batches, ahead, strict=True)
+                ],
+            )
+
+
+def inputs_for(contender: Contender, task: Task) -> Task:
+    """The inputs of `task` as this contender reads them; raises as `predictions` does."""
+    own = contender.task.config
+    laid_out = task.for_architecture(own.architecture, end_token=own.end_token)
+    if laid_out.config.name != own.name or laid_out.vocabulary.labels != contender.subject.labels:
+        raise InputError(
+            f"{contender.name} was made for {own.name} with {own.symbols} symbols, got inputs of {task.config.name} with "
+            f"{task.config.symbols}; compare players of one task."
+        )
+    laid_out.check_fits(contender.model.config)
+    return laid_out
+
+
+def portions(task: Task, n: int, contenders: Sequence[Contender] = (), *, one_by_one: bool = False) -> list[range]:
+    """The rows of a batch of n inputs, in portions that one forward pass can take, or one for every token of an answer.
+
+    So few at once that also the widest of the models stays within bounds (see `rows_that_fit`).
+    """
+    longest = max(task.longest)
+    cells = longest**3 // 3 if one_by_one else longest**2
+    size = max(1, CELLS_AT_ONCE // max(1, cells))
+    copies = longest if one_by_one else 1  # an input is read once for each token of its answer
+    for contender in contenders:
+        size = min(size, max(1, rows_that_fit(contender.model.config, longest) // copies))
+    return [range(start, min(start + size, n)) for start in range(0, n, size)]
+
+
+def sees_ahead(contender: Contender, task: Task) -> bool:
+    """Whether a right answer that stands in its input would help it: by what is changed in it, or found by trying.
+
+    `task` is laid out for this contender.
+    """
+    if not contender.writes:
+        return False
+    if not looks_back_only(contender):
+        return True
+    few = task.sample(TRIED, seed=0, device=contender.model.device)
+    return reads_ahead(contender.model, few, places=TRIED)
+
+
+@torch.no_grad()
+def _predictions(contender: Contender, batch: Batch, labels: tuple[str, ...], one_by_one: bool) -> Predictions:
+    """One forward pass; `one_by_one` as many as an answer has tokens."""
+    logits = _logits_one_by_one(contender, batch) if one_by_one else _logits(contender, batch)
+    likeliest = logits.softmax(dim=-1).max(dim=-1)  # [input, out]
+    sources, labels_typed = contender.task.rule.as_typed(batch.tokens, batch.labels, is_pair=batch.target is not None)
+    labelled = labels_typed != IGNORED  # [input, out]
+    width = int(labelled.sum(dim=1).max())
+    # [input, out]: unlabelled ones go to a spare column
+    place = (labelled.cumsum(dim=1) - 1).masked_fill(~labelled, width)
+    joint = to_joint(contender, labels).to(batch.labels.device)
+
+    def gathered(cells: Tensor, nothing: int) -> Tensor:
+        return cells.new_full((len(cells), width + 1), nothing).scatter(1, place, cells)[:, :width].cpu()
+
+    return Predictions(
+        sources=sources.cpu(),
+        right=gathered(joint[batch.labels.clamp(min=0)], NO_TOKEN),
+        predicted=gathered(joint[likeliest.indices], NO_TOKEN),
+        probability=gathered(likeliest.values, 0),
+    )
+
+
+def _logits(contender: Contender, batch: Batch) -> Float[Tensor, "input out vocab"]:
+    if not contender.edits:
+        return batch.logits(contender.model)
+    pad = contender.task.vocabulary.special.pad
+    trace = record(
+        contender.model,
+        batch.tokens,
+        batch.target,
+        edits=contender.edits,
+        keep=("logits",),
+        valid=batch.valid,
+        target_valid=None if batch.target is None else batch.target != pad,
+    )
+    return trace.logits
+
+
+def _logits_one_by_one(contender: Contender, batch: Batch) -> Float[Tensor, "input out vocab"]:
+    """The logits of every labelled output out of a run that ends there: 0 at the others."""
+    logits = torch.zeros_like(_logits(contender, batch))  # this run refuses an edge that not even the longest input has
+    edits, model = while_it_grows(contender.edits), contender.model
+    for rows, place, read in prefixes(batch):
+        run = record(model, *read, edits=edits, keep=("logits",)).logits if edits else model(*read)
+        logits[rows, place] = run[:, -1]
+    return logits
+
+
+Want = Literal["first", "shortest", "most confident"]
+
+CHUNK = 250
+"""Inputs between two reports."""
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """An input on which contenders differ: `Task.example(list(source))` puts it before any of them."""
+
+    source: tuple[int, ...]
+    step: int
+    """The first step at which they say different tokens."""
+    predicted: tuple[str, ...]
+    """What each one says there …"""
+    probability: tuple[float, ...]
+    """… and how likely it finds that."""
+    right: str
+    confidence: float
+    in_free_running: bool
+    """Whether all were right before that step, so that they part there in free-running mode as well."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """How far a search has come, with the best found so far."""
+
+    looked: int
+    within: int
+    found: Disagreement | None
+    n_found: int
+    is_final: bool
+
+    @property
+    def sentence(self) -> str:
+        """The state in plain words."""
+        if self.found is None:
+            return f"None found in {self.looked:,} inputs{'.' if self.is_final else ' so far.'}"
+        return f"They differ on {self.n_found:,} of {self.looked:,} inputs{'.' if self.is_final else ' so far.'}"
+
+
+def search(
+    contenders: Sequence[Contender],
+    want: Want = "first",
+    *,
+    within: int = 5000,
+    seed: int = 0,
+) -> Iterator[Search]:
+    """Look through at most `within` inputs of the first one's task; the last report is final.
+
+    Raises `InputError` for fewer than two contenders, contenders of different tokens, or a wish that is not known.
+    """
+    if len(contenders) < 2:
+        raise InputError(f"It takes two players to differ, got {len(contenders)}; add another one.")
+    if want not in get_args(Want):
+        raise InputError(f"The search can look for {', '.join(get_args(Want))}, got {want!r:.40}.")
+    if within < 1:
+        raise InputError(f"At least one input must be looked at, got {within}; for example 5000.")
+    labels = joint_labels(contenders)
+    best: Disagreement | None = None
+    n_found = 0
+    for done, chunk in predictions(contenders, within, seed=seed, chunk=CHUNK):
+        for found in _differing(contenders, chunk, labels):
+            n_found += 1
+            if best is None or _better(found, best, want):
+                best = found
+        # inputs are no shorter than min_len, so nothing shorter can follow
+        enough = best is not None and (
+            want == "first" or (want == "shortest" and len(best.source) <= contenders[0].task.config.min_len)
+        )
+        yield Search(done, within, best, n_found, enough or done == within)
+        if enough:
+            return
+
+
+def _differing(
+    contenders: Sequence[Contender], chunk: Sequence[Predictions], labels: tuple[str, ...]
+) -> Iterator[Disagreement]:
+    """The inputs of a chunk on which some two contenders differ, in order."""
+    width = min(one.predicted.shape[1] for one in chunk)
+    tokens = torch.stack([one.predicted[:, :width] for one in chunk])  # [contender, input, place]
+    right = torch.stack([one.right[:, :width] for one in chunk])
+    there = (tokens != NO_TOKEN).all(dim=0)  # [input, place]: where all of them say something
+    differs = (tokens != tokens[:1]).any(dim=0) & there
+    for index in differs.any(dim=1).nonzero()[:, 0].tolist():
+        step = int(differs[index].long().argmax())
+        here = tokens[:, index, step].tolist()
+        p = [one.probability[index, step].item() for one in chunk]
+        best: dict[int, float] = {}  # the surest one of each token
+        for token, value in zip(here, p, strict=True):
+            best[token] = max(best.get(token, 0.0), value)
+        yield Disagreement(
+            source=_source(contenders[0], chunk[0].sources[index].tolist()),
+            step=step,
+            predicted=tuple(labels[token] for token in here),
+            probability=tuple(p),
+            right=labels[int(right[0, index, step])],
+            confidence=sorted(best.values())[-2],
+            in_free_running=bool((tokens[:, index, :step] == right[:, index, :step]).all()),
+        )
+
+
+def _source(contender: Contender, tokens: list[int]) -> tuple[int, ...]:
+    """What stands before the first special token of an input."""
+    special = contender.task.vocabulary.special
+    stops = {special.pad, special.end, special.start}
+    length = next((place for place, token in enumerate(tokens) if token in stops), len(tokens))
+    return tuple(tokens[:length])
+
+
+def _better(one: Disagreement, other: Disagreement, want: Want) -> bool:
+    if want == "shortest":
+        return len(one.source) < len(other.source)
+    return want == "most confident" and one.confidence > other.confidence
