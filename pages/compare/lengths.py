@@ -12,8 +12,7 @@ from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.picture import footer, shown
 from xformer import viz
-from xformer.analysis.by_length import HIGH, LengthsDone, has_mastered_its_training, how_far
-from xformer.analysis.by_length_compared import comparing_lengths
+from xformer.analysis.scoring import HIGH, LengthsDone, comparing_lengths, has_mastered_its_training, how_far
 from xformer.words import percent
 
 AT_ONCE = 0.3

@@ -12,7 +12,7 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link_widgets import seed
 from pages.shared.picture import footer, shown
 from xformer import analysis, viz
-from xformer.analysis.counting_agreement import Agreement, count_agreement
+from xformer.analysis.scoring import Agreement, count_agreement
 from xformer.words import percent
 
 SAMPLES = (1000, 5000, 20000)

@@ -14,7 +14,7 @@ from pages.shared.notebook import heading
 from pages.shared.picture import footer, shown
 from pages.shared.view import View
 from xformer import viz
-from xformer.analysis.by_length import HIGH, LengthsDone, asking_lengths, has_mastered_its_training, how_far
+from xformer.analysis.scoring import HIGH, LengthsDone, asking_lengths, has_mastered_its_training, how_far
 from xformer.reading import Reading
 from xformer.tasks import Task
 from xformer.words import percent

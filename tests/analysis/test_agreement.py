@@ -13,9 +13,9 @@ from tests.training.crib import Crib
 from tests.training.tiny import ARCHITECTURES, tiny_model, tiny_task
 from xformer import edits
 from xformer.analysis import comparison as predicting
-from xformer.analysis import counting_agreement as module
+from xformer.analysis import scoring as module
 from xformer.analysis.comparison import Contender
-from xformer.analysis.counting_agreement import (
+from xformer.analysis.scoring import (
     Agreement,
     accuracy,
     confusion,

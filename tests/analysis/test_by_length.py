@@ -8,10 +8,16 @@ import pandas as pd
 import pytest
 
 import xformer
-from xformer.analysis.by_length import accuracy_by_length, asking_lengths, has_mastered_its_training, how_far
-from xformer.analysis.by_length_compared import lengths_compared, lengths_of_all
 from xformer.analysis.comparison import Contender
-from xformer.analysis.counting_agreement import wilson
+from xformer.analysis.scoring import (
+    accuracy_by_length,
+    asking_lengths,
+    has_mastered_its_training,
+    how_far,
+    lengths_compared,
+    lengths_of_all,
+    wilson,
+)
 from xformer.errors import InputError, UnavailableError
 from xformer.tasks import Task
 from xformer.training.by_length import lengths_of

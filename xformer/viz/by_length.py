@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import altair as alt
 import pandas as pd
 
-from xformer.analysis.by_length import SAMPLES
-from xformer.analysis.by_length import accuracy_by_length as table_of
+from xformer.analysis.scoring import SAMPLES
+from xformer.analysis.scoring import accuracy_by_length as table_of
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.layering import layered

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import altair as alt
 import pandas as pd
 
-from xformer.analysis.by_length_compared import SAMPLES
-from xformer.analysis.by_length_compared import lengths_compared as table_of
 from xformer.analysis.comparison import Contender
+from xformer.analysis.scoring import BY_LENGTH_COMPARED_SAMPLES
+from xformer.analysis.scoring import lengths_compared as table_of
 from xformer.viz import theme
 from xformer.viz.divergence import WIDTHS, Drawing, player_hues, short_names
 from xformer.viz.layering import layered
@@ -22,7 +22,7 @@ def lengths_compared(
     contenders: Sequence[Contender],
     *,
     lengths: Sequence[int] | None = None,
-    samples: int = SAMPLES,
+    samples: int = BY_LENGTH_COMPARED_SAMPLES,
     seed: int = 0,
     table: pd.DataFrame | None = None,
     unit: str = "symbols",

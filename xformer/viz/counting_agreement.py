@@ -12,9 +12,9 @@ from typing import Literal
 import altair as alt
 import pandas as pd
 
-from xformer.analysis.counting_agreement import Agreement
-from xformer.analysis.counting_agreement import accuracy as accuracy_table
-from xformer.analysis.counting_agreement import confusion as confusion_table
+from xformer.analysis.scoring import Agreement
+from xformer.analysis.scoring import accuracy as accuracy_table
+from xformer.analysis.scoring import confusion as confusion_table
 from xformer.viz import theme
 from xformer.viz.divergence import WIDTHS, Drawing, player_hues, short_names
 from xformer.viz.layering import layered
