@@ -12,8 +12,7 @@ import xformer
 from tests.training.tiny import random_model, tiny_task
 from xformer import edits
 from xformer.analysis.comparison import Contender
-from xformer.analysis.divergence import first_divergence
-from xformer.analysis.token_rollout import Rollout, roll_out
+from xformer.analysis.generation import Rollout, first_divergence, roll_out
 from xformer.edits import AnyEdit
 from xformer.model import Transformer
 from xformer.subjects import TaskModel

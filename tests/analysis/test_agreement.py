@@ -15,6 +15,7 @@ from xformer import edits
 from xformer.analysis import comparison as predicting
 from xformer.analysis import scoring as module
 from xformer.analysis.comparison import Contender
+from xformer.analysis.generation import Rollout, roll_out
 from xformer.analysis.scoring import (
     Agreement,
     accuracy,
@@ -23,7 +24,6 @@ from xformer.analysis.scoring import (
     same_answers,
     wilson,
 )
-from xformer.analysis.token_rollout import Rollout, roll_out
 from xformer.edits import AnyEdit
 from xformer.errors import InputError
 from xformer.training.evaluate import evaluate

@@ -21,7 +21,7 @@ from xformer.analysis.decision import (
     pattern_difference,
     why_incomparable,
 )
-from xformer.analysis.token_rollout import roll_out
+from xformer.analysis.generation import roll_out
 from xformer.errors import EditError, InputError
 from xformer.names import layer_title
 from xformer.reading import Reading

@@ -10,8 +10,7 @@ from tests.training.tiny import ARCHITECTURES
 from xformer import edits
 from xformer.analysis import comparison as module
 from xformer.analysis.comparison import Contender, Disagreement, search
-from xformer.analysis.divergence import first_divergence
-from xformer.analysis.token_rollout import roll_out
+from xformer.analysis.generation import first_divergence, roll_out
 from xformer.errors import InputError
 
 

@@ -14,16 +14,17 @@ from torch.distributions import Categorical, kl_divergence
 from tests.analysis.duel import LAST, SHIPPED, SOURCE, contender_of, greedy, random_contender, shipped
 from tests.training.tiny import ARCHITECTURES
 from xformer import edits
-from xformer.analysis.divergence import (
+from xformer.analysis.generation import (
+    Rollout,
     divergence_by_step,
     first_divergence,
     kl,
     likeliest_tokens,
     predictions_by_step,
+    roll_out,
     same_context,
     total_variation,
 )
-from xformer.analysis.token_rollout import Rollout, roll_out
 from xformer.decoding import Sampling
 from xformer.errors import InputError
 from xformer.viz.step_ruler import pack_rollouts

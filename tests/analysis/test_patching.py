@@ -21,8 +21,7 @@ from xformer.analysis.activation_patching import (
     patching,
     why_unpatchable,
 )
-from xformer.analysis.divergence import first_divergence
-from xformer.analysis.token_rollout import roll_out
+from xformer.analysis.generation import first_divergence, roll_out
 from xformer.errors import InputError
 from xformer.reading import Reading
 from xformer.subjects import TaskModel

@@ -11,7 +11,7 @@ import xformer
 from tests.subjects.families import FAMILIES
 from tests.subjects.test_language_models import tokenizer
 from xformer import analysis, edits
-from xformer.analysis.steering import direction, steering_steps
+from xformer.analysis.generation import direction, steering_steps
 from xformer.errors import EditError, InputError
 from xformer.reading import Reading, rerun
 

@@ -20,9 +20,9 @@ from tests.analysis.duel import (
 )
 from tests.training.tiny import ARCHITECTURES
 from xformer import edits
-from xformer.analysis import token_rollout
+from xformer.analysis import generation
 from xformer.analysis.comparison import Contender, EdgesSoFar, joint_labels, looks_back_only, to_joint
-from xformer.analysis.token_rollout import CONTINUATION_LENGTH, roll_out
+from xformer.analysis.generation import CONTINUATION_LENGTH, roll_out
 from xformer.decoding import Sampling
 from xformer.errors import EditError, InputError
 from xformer.trace import record
@@ -218,7 +218,7 @@ def test_forced_under_changes_one_run_says_what_step_by_step_does(
     changes = (edits.ablate_head(layer, 0), edits.zero_positions(), edits.mask_edges(layer, [(3, 1)]))
     contender = random_contender("changed", architecture, edits=changes)
     at_once = roll_out(contender, SOURCE, forced=True)
-    monkeypatch.setattr(token_rollout, "looks_back_only", lambda contender: False)
+    monkeypatch.setattr(generation, "looks_back_only", lambda contender: False)
     step_by_step = roll_out(contender, SOURCE, forced=True)
     torch.testing.assert_close(at_once.probabilities, step_by_step.probabilities, rtol=0, atol=ROUNDING)
     assert at_once.read == step_by_step.read

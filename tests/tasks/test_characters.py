@@ -15,7 +15,7 @@ import torch
 from tests.analysis.duel import contender_of
 from tests.training.tiny import tiny_model
 from xformer.analysis.comparison import search
-from xformer.analysis.token_rollout import roll_out
+from xformer.analysis.generation import roll_out
 from xformer.config import TaskConfig
 from xformer.continuation import MOST_TOKENS, continue_text
 from xformer.decoding import Sampling

@@ -11,8 +11,7 @@ from tests.analysis.duel import SOURCE, contender_of, random_contender
 from tests.viz.test_theme import SEEN, as_seen, nearest
 from xformer import analysis, edits, viz
 from xformer.analysis.decision import lens_divergence
-from xformer.analysis.divergence import first_divergence
-from xformer.analysis.token_rollout import roll_out
+from xformer.analysis.generation import first_divergence, roll_out
 from xformer.decoding import Sampling
 from xformer.edits import zero_positions
 from xformer.interventions import parse

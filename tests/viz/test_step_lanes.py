@@ -12,8 +12,7 @@ from tests.viz.drawn_file import Mark, marks, pdf_words, words
 from tests.viz.test_comparison import CONTENDERS, ROLLOUTS, STEP
 from tests.viz.test_comparison import rows as rows_of
 from xformer import viz
-from xformer.analysis.divergence import divergence_by_step, first_divergence, predictions_by_step
-from xformer.analysis.token_rollout import roll_out
+from xformer.analysis.generation import divergence_by_step, first_divergence, predictions_by_step, roll_out
 from xformer.errors import InputError
 from xformer.viz import lanes, theme
 from xformer.viz.export import pdf_of, svg

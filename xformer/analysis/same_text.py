@@ -14,7 +14,7 @@ from dataclasses import replace
 import pandas as pd
 import torch
 
-from xformer.analysis.divergence import kl, total_variation
+from xformer.analysis.generation import kl, total_variation
 from xformer.errors import InputError
 from xformer.reading import Reading
 from xformer.tasks.batch import IGNORED

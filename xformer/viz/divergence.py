@@ -16,11 +16,10 @@ from typing import Any, Literal
 import altair as alt
 import pandas as pd
 
-from xformer.analysis.divergence import divergence_by_step as divergence_table
-from xformer.analysis.divergence import first_divergence
-from xformer.analysis.divergence import likeliest_tokens as tokens_table
-from xformer.analysis.divergence import predictions_by_step as predictions_table
-from xformer.analysis.token_rollout import Rollout
+from xformer.analysis.generation import Rollout, first_divergence
+from xformer.analysis.generation import divergence_by_step as divergence_table
+from xformer.analysis.generation import likeliest_tokens as tokens_table
+from xformer.analysis.generation import predictions_by_step as predictions_table
 from xformer.viz import theme
 from xformer.viz.layering import layered
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import altair as alt
 
-from xformer.analysis.token_rollout import Rollout
+from xformer.analysis.generation import Rollout
 from xformer.errors import InputError
 from xformer.viz import theme
 from xformer.viz.lane_curves import LANE, NAMES, curves, named

@@ -7,8 +7,7 @@ from math import isfinite
 from typing import Any
 
 from xformer.analysis.comparison import joint_labels
-from xformer.analysis.divergence import divergence_by_step, first_divergence, predictions_by_step
-from xformer.analysis.token_rollout import Rollout
+from xformer.analysis.generation import Rollout, divergence_by_step, first_divergence, predictions_by_step
 from xformer.viz.theme import HEAD_HUES, PLAYER_HUES
 
 

@@ -16,17 +16,20 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from itertools import combinations, islice, zip_longest
+from math import nan
+from typing import Any, Literal
 
+import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.analysis.comparison import Contender, looks_back_only, while_it_grows
+from xformer.analysis.comparison import Contender, check_names, joint_labels, looks_back_only, to_joint, while_it_grows
 from xformer.continuation import continue_text
 from xformer.decoding import Step, decode
-from xformer.edits import AnyEdit, SetEdges
-from xformer.errors import InputError
+from xformer.edits import AnyEdit, SetEdges, steer
+from xformer.errors import InputError, UnavailableError
 from xformer.reading import Reading
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
@@ -249,3 +252,196 @@ def _growing(contender: Contender, example: Example) -> tuple[AnyEdit, ...]:
     # An edge that not even the whole answer has is a mistake: this run says so.
     record(contender.model, example.stream, example.target, edits=contender.edits, keep=("logits",))
     return while_it_grows(contender.edits)
+
+
+def first_divergence(rollouts: Sequence[Rollout]) -> int | None:
+    """The first step at which two that both take it say different tokens; None where there is none."""
+    for step in range(max(map(len, rollouts))):
+        if len({one.labels[one.predicted[step]] for one in rollouts if step < len(one)}) > 1:
+            return step
+    return None
+
+
+def kl(p: Float[Tensor, "*step vocab"], q: Float[Tensor, "*step vocab"]) -> Float[Tensor, "*step"]:
+    """KL(p‖q) in nats, in double precision; exactly 0 for equal p and q."""
+    p, q = _normalised(p), _normalised(q)
+    return (torch.special.xlogy(p, p) - torch.special.xlogy(p, q)).sum(dim=-1).clamp(min=0)
+
+
+def total_variation(p: Float[Tensor, "*step vocab"], q: Float[Tensor, "*step vocab"]) -> Float[Tensor, "*step"]:
+    """Half the summed differences: the largest difference in probability that any set of tokens has."""
+    return (_normalised(p) - _normalised(q)).abs().sum(dim=-1) / 2
+
+
+def same_context(one: Rollout, other: Rollout, step: int) -> bool:
+    """Whether two had read the same when they decided a step.
+
+    An encoder never reads what it said, so two of them always have. Otherwise it ends with the first token that they went
+    on with differently.
+    """
+    if one.example.source != other.example.source:
+        return False
+    if not (one.contender.writes or other.contender.writes):
+        return True
+    went_on = [[rollout.labels[token] for token in rollout.read[:step]] for rollout in (one, other)]
+    return went_on[0] == went_on[1]
+
+
+def predictions_by_step(rollouts: Sequence[Rollout]) -> pd.DataFrame:
+    """One row per step and player.
+
+    Columns: step, player, token, probability (the model's, of that token), drawn (its probability under the sampling rule),
+    answer, answer_probability, right (None where there is no right answer), entropy in bits, same_context (as all others that
+    take the step). Where nobody knows how a text goes on, answer is "" and its probability NaN.
+    """
+    check_names([rollout.contender for rollout in rollouts])
+    rows: list[dict[str, Any]] = []
+    for rollout in rollouts:
+        entropy, right = rollout.entropy().tolist(), rollout.right
+        for step, token in enumerate(rollout.predicted):
+            answer = rollout.answer[step] if step < len(rollout.answer) else None
+            rows.append(
+                {
+                    "step": step,
+                    "player": rollout.name,
+                    "token": rollout.labels[token],
+                    "probability": rollout.probability(step),
+                    "drawn": rollout.drawn_from[step, token].item(),
+                    "answer": "" if answer is None else rollout.labels[answer],
+                    "answer_probability": nan if answer is None else rollout.probabilities[step, answer].item(),
+                    "right": right[step] if step < len(right) else None,
+                    "entropy": entropy[step],
+                    "same_context": all(same_context(rollout, other, step) for other in rollouts if step < len(other)),
+                }
+            )
+    return pd.DataFrame(rows).sort_values("step", kind="stable", ignore_index=True)
+
+
+def divergence_by_step(rollouts: Sequence[Rollout]) -> pd.DataFrame:
+    """One row per step and pair of players that both take it.
+
+    Columns: step, one, other, pair, kl (of one from other), kl_back (of other from one), total_variation, same_token,
+    same_context.
+    """
+    beliefs = _beliefs(rollouts)
+    frames = []
+    for (one, p), (other, q) in combinations(zip(rollouts, beliefs, strict=True), 2):
+        n = min(len(one), len(other))
+        tokens = [[rollout.labels[token] for token in rollout.predicted[:n]] for rollout in (one, other)]
+        frames.append(
+            pd.DataFrame(
+                {
+                    "step": range(n),
+                    "one": one.name,
+                    "other": other.name,
+                    "pair": f"{one.name} | {other.name}",
+                    "kl": kl(p[:n], q[:n]).tolist(),
+                    "kl_back": kl(q[:n], p[:n]).tolist(),
+                    "total_variation": total_variation(p[:n], q[:n]).tolist(),
+                    "same_token": [a == b for a, b in zip(*tokens, strict=True)],
+                    "same_context": [same_context(one, other, step) for step in range(n)],
+                }
+            )
+        )
+    return pd.concat(frames).sort_values("step", kind="stable", ignore_index=True)
+
+
+def likeliest_tokens(rollouts: Sequence[Rollout], step: int, k: int = 5) -> pd.DataFrame:
+    """One row per token and player, for every token among the k likeliest of any of them at a step, likeliest first.
+
+    Columns: step, token, player, probability, drawn, right, predicted. The right token is always there, where there is one. A
+    player whose vocabulary lacks a token gives it 0.
+    """
+    labels = joint_labels([rollout.contender for rollout in rollouts])
+    taking = [
+        (rollout, p[step], q[step])
+        for rollout, p, q in zip(rollouts, _beliefs(rollouts), _beliefs(rollouts, drawn=True), strict=True)
+        if 0 <= step < len(rollout)
+    ]
+    if not taking:
+        raise InputError(f"The players take the steps 0 to {max(map(len, rollouts)) - 1}, got {step}.")
+    shown = {labels.index(one.labels[one.answer[step]]) for one, _, _ in taking if step < len(one.answer)}
+    for _, p, _ in taking:
+        shown.update(p.topk(min(k, len(labels))).indices.tolist())
+    highest = torch.stack([p for _, p, _ in taking]).amax(dim=0)  # [joint vocab]
+    return pd.DataFrame(
+        {
+            "step": step,
+            "token": labels[token],
+            "player": one.name,
+            "probability": p[token].item(),
+            "drawn": q[token].item(),
+            "right": one.has_right_answer and labels[token] == one.labels[one.answer[step]],
+            "predicted": labels[token] == one.labels[one.predicted[step]],
+        }
+        for token in sorted(shown, key=lambda token: (-highest[token].item(), token))
+        for one, p, q in taking
+    )
+
+
+def _beliefs(rollouts: Sequence[Rollout], *, drawn: bool = False) -> list[Float[Tensor, "step joint"]]:
+    """Everybody's probabilities over the joint labels."""
+    contenders = [rollout.contender for rollout in rollouts]
+    check_names(contenders)
+    labels = joint_labels(contenders)
+    found = []
+    for rollout in rollouts:
+        p = (rollout.drawn_from if drawn else rollout.probabilities).double()
+        found.append(p.new_zeros(len(p), len(labels)).index_copy(1, to_joint(rollout.contender, labels), p))
+    return found
+
+
+def _normalised(p: Tensor) -> Float[Tensor, "*step vocab"]:
+    """In double precision and summing to 1, so that a KL cannot come out negative by float32's rounding."""
+    p = p.double()
+    return p / p.sum(dim=-1, keepdim=True)
+
+
+def direction(towards: Reading, away: Reading, *, layer: int) -> Float[Tensor, " d_model"]:
+    """From the stream after the last token of one text to that of another, after block `layer`, counted from 0.
+
+    Raises `UnavailableError` where there is no stream, `InputError` where there is no such layer.
+    """
+    name = _name(towards, layer)
+    one, other = (reading[name][0, -1] for reading in (towards, away))
+    if not bool((one != other).any()):
+        raise InputError("Both texts leave the model in the same state, so there is no direction; change one of them.")
+    return one - other
+
+
+def steering_steps(
+    reading: Reading, towards: Reading, away: Reading, *, layer: int, scale: float = 1.0, n: int = 16
+) -> Iterator[Step]:
+    """The `n` tokens that the model goes on with after `reading` while it is steered."""
+    edit = steer(_name(reading, layer), direction(towards, away, layer=layer), scale)
+    return islice(reading.subject.steps(reading.example, n, edits=[*reading.edits, edit]), n)
+
+
+def steered(
+    reading: Reading, towards: Reading, away: Reading, *, layer: int, scale: float = 1.0, n: int = 16
+) -> pd.DataFrame:
+    """Both texts step by step: step, says, probability, steered_says, steered_probability; layers count from 0."""
+    own = islice(reading.subject.steps(reading.example, n, edits=reading.edits), n)
+    other = steering_steps(reading, towards, away, layer=layer, scale=scale, n=n)
+    labels = reading.subject.labels
+    rows = []
+    for index, steps in enumerate(zip_longest(own, other)):
+        row: dict[str, object] = {"step": index}
+        for name, step in zip(("", "steered_"), steps, strict=True):
+            row |= {
+                f"{name}says": None if step is None else labels[step.token],
+                f"{name}probability": None if step is None else step.probabilities[step.token].item(),
+            }
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _name(reading: Reading, layer: int) -> str:
+    shape, name = reading.subject.shape, f"{reading.output_stack}.{layer}.resid_post"
+    if not 0 <= layer < shape.n_layers:
+        raise InputError(f"{reading.subject.name} has layers 0 to {shape.n_layers - 1}, got {layer}.")
+    if name not in reading:
+        raise UnavailableError(
+            f"No residual stream was found in {reading.subject.name}, so nothing can be added to it."
+        )
+    return name
