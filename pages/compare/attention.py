@@ -14,7 +14,7 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link_widgets import choose
 from pages.shared.picture import footer, shown, table
 from xformer import analysis, viz
-from xformer.analysis.decision import MEAN, deciding_layers, why_incomparable
+from xformer.analysis.differences import MEAN, deciding_layers, why_incomparable
 from xformer.names import layer_title
 from xformer.reading import Reading
 

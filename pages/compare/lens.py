@@ -11,7 +11,7 @@ from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.picture import footer, shown, table
 from xformer import analysis, viz
-from xformer.analysis.decision import lens_divergence
+from xformer.analysis.differences import lens_divergence
 from xformer.errors import InputError
 from xformer.reading import Reading
 

@@ -12,7 +12,7 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.notebook import heads_from_1
 from pages.shared.picture import footer, shown, table
 from xformer import analysis, viz
-from xformer.analysis.decision import ALL_ROWS, deciding_layers, why_incomparable
+from xformer.analysis.differences import ALL_ROWS, deciding_layers, why_incomparable
 from xformer.reading import Reading
 from xformer.site import Site
 

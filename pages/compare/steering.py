@@ -20,8 +20,8 @@ from pages.shared.picture import footer
 from pages.shared.session import LookedAt
 from pages.shared.typed import typed
 from xformer import analysis
+from xformer.analysis.differences import SaidText, parting
 from xformer.analysis.generation import steering_steps
-from xformer.analysis.texts_apart import SaidText, parting
 from xformer.errors import InputError
 from xformer.reading import Reading
 from xformer.subjects import Subject, TaskModel

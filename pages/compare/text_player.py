@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pages.shared import models, resources
-from xformer.analysis.same_text import named
-from xformer.analysis.texts_apart import bits_per_character
+from xformer.analysis.differences import bits_per_character, named
 from xformer.interventions import parse
 from xformer.reading import Reading
 from xformer.subjects import Subject

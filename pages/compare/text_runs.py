@@ -18,8 +18,8 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link_widgets import choose
 from pages.shared.picture import panel, picture, table
 from xformer import analysis, viz
+from xformer.analysis.differences import deciding_at, why_not_apart
 from xformer.analysis.residual import WHOLE
-from xformer.analysis.same_text import deciding_at, why_not_apart
 from xformer.reading import Reading
 
 PANELS = {"apart": "how far apart", "attention": "where they looked", "rows": "heads", "lens": "when decided"}

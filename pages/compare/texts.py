@@ -22,7 +22,7 @@ from pages.shared.link_widgets import choose
 from pages.shared.patience import patience
 from pages.shared.session import LookedAt
 from pages.shared.typed import typed
-from xformer.analysis.texts_apart import SaidText, parting, pieces
+from xformer.analysis.differences import SaidText, parting, pieces
 from xformer.errors import InputError, XformerError
 from xformer.subjects.foreign.text_input import TextWithGaps
 

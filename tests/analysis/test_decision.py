@@ -8,9 +8,9 @@ import torch
 
 from tests.analysis.duel import LAST, SHIPPED, SOURCE, contender_of, random_contender, shipped, whole_and_cut
 from tests.training.tiny import ARCHITECTURES
-from xformer.analysis import decision
+from xformer.analysis import differences
 from xformer.analysis.comparison import Contender
-from xformer.analysis.decision import (
+from xformer.analysis.differences import (
     MEAN,
     clearest_heads,
     deciding_layers,
@@ -75,7 +75,7 @@ def test_of_many_heads_those_are_kept_in_which_the_pair_differs_most(
         theirs = whole["seed 1"].query("layer == @path and head == @head")
         apart[path, head] = sum(abs(a - b) for a, b in zip(rows["weight"], theirs["weight"], strict=True)) / 2
     expected = sorted((cell for cell in apart if cell[1] != MEAN), key=lambda cell: -apart[cell])[:3]
-    monkeypatch.setattr(decision, "ALL_ROWS", 1)
+    monkeypatch.setattr(differences, "ALL_ROWS", 1)
     for _, frame in decision_rows(readings, n_heads=3).groupby("player"):
         assert list(dict.fromkeys(zip(frame["layer"], frame["head"], strict=True))) == expected
     sharpest = whole["seed 0"].query("head >= 0").groupby(["layer", "head"])["weight"].max().sort_values().index[::-1]

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import xformer
 from tests.subjects.families import FAMILIES
 from tests.subjects.test_language_models import tokenizer
-from xformer.analysis.same_text import AT_ONCE, beliefs_apart, deciding_at, gap_fillings, named
+from xformer.analysis.differences import AT_ONCE, beliefs_apart, deciding_at, gap_fillings, named
 from xformer.errors import InputError
 from xformer.reading import Reading
 from xformer.subjects.foreign.huggingface import HuggingFaceModel

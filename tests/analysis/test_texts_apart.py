@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from xformer.analysis.texts_apart import SaidText, bits_per_character, parting, pieces
+from xformer.analysis.differences import SaidText, bits_per_character, parting, pieces
 
 WORDS = ["dr", "ink", " to", " Mary", " John", "drink", "."]
 

@@ -25,7 +25,7 @@ from tests.pages.code_and_picture import (
 from tests.pages.conftest import ROOT, Open
 from tests.pages.test_runs import with_weights
 from xformer import Checkpoint, Transformer, load
-from xformer.analysis import decision
+from xformer.analysis import differences
 from xformer.checkpoints import to_bytes
 from xformer.config import ModelConfig, TaskConfig
 from xformer.decoding import Sampling
@@ -552,8 +552,8 @@ def test_half_a_link_plays_against_the_model_as_it_was_trained(open_page: Open) 
 def test_the_pictures_of_a_panel_have_one_table(
     open_page: Open, monkeypatch: pytest.MonkeyPatch, panel: str, name: str
 ) -> None:
-    once, asked = getattr(decision, name), []
-    monkeypatch.setattr(decision, name, lambda *given: asked.append(name) or once(*given))
+    once, asked = getattr(differences, name), []
+    monkeypatch.setattr(differences, name, lambda *given: asked.append(name) or once(*given))
     link = {"a": "reverse-small", "b": "reverse-small~causal", "input": "2 4 6 8 10", "panel": panel}
     app = open_page(COMPARE, **link)
     assert len(app.get("vega_lite_chart")) == (3 if panel == "attention" else 2)

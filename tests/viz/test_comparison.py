@@ -10,7 +10,7 @@ import pytest
 from tests.analysis.duel import SOURCE, contender_of, random_contender
 from tests.viz.test_theme import SEEN, as_seen, nearest
 from xformer import analysis, edits, viz
-from xformer.analysis.decision import lens_divergence
+from xformer.analysis.differences import lens_divergence
 from xformer.analysis.generation import first_divergence, roll_out
 from xformer.decoding import Sampling
 from xformer.edits import zero_positions

@@ -13,10 +13,10 @@ from typing import Any, Literal
 import altair as alt
 import pandas as pd
 
-from xformer.analysis.decision import MEAN, lens_divergence
-from xformer.analysis.decision import decision_lens as lens_table
-from xformer.analysis.decision import decision_rows as rows_table
-from xformer.analysis.decision import pattern_difference as difference_table
+from xformer.analysis.differences import MEAN, lens_divergence
+from xformer.analysis.differences import decision_lens as lens_table
+from xformer.analysis.differences import decision_rows as rows_table
+from xformer.analysis.differences import pattern_difference as difference_table
 from xformer.names import layer_title
 from xformer.reading import Reading
 from xformer.site import Site

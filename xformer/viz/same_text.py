@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from xformer.analysis.same_text import beliefs_apart as beliefs_table
+from xformer.analysis.differences import beliefs_apart as beliefs_table
 from xformer.reading import Reading
 from xformer.viz import theme
 

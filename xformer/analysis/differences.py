@@ -11,7 +11,10 @@ where they do not, `why_incomparable` says so in a sentence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 
 import pandas as pd
 import torch
@@ -19,10 +22,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from xformer.analysis.attention_patterns import any_allowed, any_allowed_cells, blocks, pooled, pooled_keys
+from xformer.analysis.generation import kl, total_variation
 from xformer.analysis.logit_lens import lens
 from xformer.errors import EditError, InputError
 from xformer.reading import Reading
 from xformer.site import Site
+from xformer.tasks.batch import IGNORED
 
 MEAN = -1
 """In a column `head`: the mean of the layer's heads."""
@@ -218,3 +223,154 @@ def decision_lens(readings: Sequence[Reading]) -> pd.DataFrame:
     if not all(reading.has_right_answer for reading in readings):
         frames = [frame.drop(columns=["answer", "answer_probability", "right"]) for frame in frames]
     return pd.concat(frames, ignore_index=True)
+
+
+AT_ONCE = 16
+"""Positions whose distributions are in memory at a time: a vocabulary may have 150,000 tokens."""
+
+
+def why_not_apart(one: Reading, other: Reading) -> str | None:
+    """Why two runs cannot be compared token by token, in one sentence; None where they can."""
+    names = f"{one.subject.name} and {other.subject.name}"
+    if one.subject.labels != other.subject.labels:
+        return f"{names} have different vocabularies, so there is no distance between what they believe."
+    if one.logits.shape != other.logits.shape:
+        return (
+            f"{names} predict at {one.logits.shape[1]} and {other.logits.shape[1]} positions; give both the same text."
+        )
+    return None
+
+
+@torch.no_grad()
+def beliefs_apart(readings: Sequence[Reading]) -> pd.DataFrame:
+    """One row a position: token, what each finds likeliest with its probability, KL both ways in nats, total variation.
+
+    Raises `InputError` where the two have no common vocabulary, or read texts of different lengths.
+    """
+    one, other = readings
+    if reason := why_not_apart(one, other):
+        raise InputError(reason)
+    labels, frames = one.subject.labels, []
+    tokens = one.tokens_of(one.output_stack)
+    for first in range(0, one.logits.shape[1], AT_ONCE):
+        p, q = (run.logits[0, first : first + AT_ONCE].double().softmax(dim=-1) for run in readings)  # [pos, vocab]
+        columns: dict[str, object] = {
+            "position": range(first, first + len(p)),
+            "token": tokens[first : first + len(p)],
+        }
+        for name, of in (("one", p), ("other", q)):
+            best = of.max(dim=-1)
+            columns[f"{name}_says"] = [labels[token] for token in best.indices.tolist()]
+            columns[f"{name}_probability"] = best.values.tolist()
+        frames.append(
+            pd.DataFrame(
+                columns
+                | {
+                    "kl": kl(p, q).tolist(),
+                    "kl_back": kl(q, p).tolist(),
+                    "total_variation": total_variation(p, q).tolist(),
+                }
+            )
+        )
+    return pd.concat(frames, ignore_index=True)
+
+
+def named(reading: Reading, name: str) -> Reading:
+    """The same run as that of a model of another name: in a picture of several each has its own."""
+    subject = copy(reading.subject)  # any subject: it need not be a dataclass
+    object.__setattr__(subject, "name", name)
+    return replace(reading, subject=subject, recipe=f"xformer.analysis.named({reading.recipe}, {name!r})")
+
+
+def deciding_at(reading: Reading, position: int) -> Reading:
+    """The same run, of which one output alone is asked for. Raises `InputError` where there is no such position."""
+    n = reading.example.labels.shape[1]
+    if not 0 <= position < n:
+        raise InputError(f"This run has outputs 0 to {n - 1}, got {position}.")
+    labels = torch.full_like(reading.example.labels, IGNORED)
+    labels[0, position] = reading.explained(position)
+    return replace(
+        reading,
+        example=replace(reading.example, labels=labels),
+        recipe=f"xformer.analysis.deciding_at({reading.recipe}, {position})",
+    )
+
+
+@torch.no_grad()
+def gap_fillings(readings: Sequence[Reading], *, k: int = 6) -> pd.DataFrame:
+    """One row for each gap, player and token that is among the `k` likeliest of one of them: gap, player, token, probability.
+
+    Gaps are counted, as the same one may stand at different positions. A player without that token has no row for it.
+    """
+    n = min(len(reading.asked) for reading in readings)
+    rows = []
+    for gap in range(n):
+        believed = [reading.probabilities[gap] for reading in readings]
+        shown: dict[str, float] = {}
+        for reading, p in zip(readings, believed, strict=True):
+            top = p.topk(min(k, len(p)))
+            for token, value in zip(top.indices.tolist(), top.values.tolist(), strict=True):
+                label = reading.subject.labels[token]
+                shown[label] = max(shown.get(label, 0.0), value)
+        for label in sorted(shown, key=shown.__getitem__, reverse=True):
+            for reading, p in zip(readings, believed, strict=True):
+                if label in reading.subject.labels:
+                    token = reading.subject.labels.index(label)
+                    rows.append((gap, reading.subject.name, label, p[token].item()))
+    return pd.DataFrame(rows, columns=["gap", "player", "token", "probability"])
+
+
+@dataclass(frozen=True)
+class SaidText:
+    """A text, where its tokens end in it, and how likely each of them was."""
+
+    text: str
+    ends: tuple[int, ...]
+    probability: tuple[float, ...]
+
+    @classmethod
+    def of(cls, plain: Callable[[Sequence[int]], str], tokens: Sequence[tuple[int, float]]) -> SaidText:
+        """The text of tokens, each with its probability; `plain` says what text some of them are."""
+        ids = [token for token, _ in tokens]
+        text = plain(ids)
+        ends = tuple(min(len(plain(ids[: index + 1])), len(text)) for index in range(len(ids)))
+        return cls(text, ends, tuple(p for _, p in tokens))
+
+
+def parting(one: SaidText, other: SaidText) -> int | None:
+    """The character at which two texts part; None where one of them only goes on further, or not even that."""
+    pairs = zip(one.text, other.text, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), None)
+
+
+def pieces(one: SaidText, other: SaidText) -> pd.DataFrame:
+    """The text that both said, cut where both have the end of a token: text, from, to, tokens and probability of each.
+
+    Their last row is where they part: what each says from the last common end to the end of the token at which it parts.
+    """
+    apart = parting(one, other)
+    last = min(len(one.text), len(other.text)) if apart is None else apart
+    common = sorted(end for end in {*one.ends} & {*other.ends} if 0 < end <= last)
+    rows = [_row(one, other, start, end, end) for start, end in zip([0, *common], common, strict=False)]
+    if apart is not None:
+        start = common[-1] if common else 0
+        ends = [next(end for end in said.ends if end > apart) for said in (one, other)]
+        rows.append(_row(one, other, start, *ends))
+    return pd.DataFrame(rows)
+
+
+def _row(one: SaidText, other: SaidText, start: int, end: int, other_end: int) -> dict[str, object]:
+    row: dict[str, object] = {"from": start}
+    for name, said, to in (("A", one, end), ("B", other, other_end)):
+        inside = [at for at, token_end in enumerate(said.ends) if start < token_end <= to]
+        row |= {
+            f"{name} says": said.text[start:to],
+            f"tokens of {name}": len(inside),
+            f"p of {name}": math.prod(said.probability[at] for at in inside),
+        }
+    return row
+
+
+def bits_per_character(loss: float, n_tokens: int, n_characters: int) -> float:
+    """A mean loss in nats over some tokens as bits for each of the characters that they are: that knows no tokens."""
+    return loss * n_tokens / math.log(2) / n_characters if n_characters else math.nan
