@@ -21,7 +21,7 @@ from pages.shared.notebook import heads_from_1
 from pages.shared.picture import footer, shown
 from pages.shared.view import View
 from xformer import viz
-from xformer.analysis import measures
+from xformer.analysis import minimal_pairs
 from xformer.analysis.attention_patterns import SCORES, TASK
 from xformer.analysis.silenced_heads import SilencedHeads, silenced_heads
 from xformer.names import head_title
@@ -95,7 +95,7 @@ def effects_part(
     kind = choose("score", kinds, next(iter(kinds)), "Held against the score", widget=st.selectbox, width=200)
     alike = scores.loc[scores[kind].astype(float).idxmax()]
     found.silence(([site.path for site in run.attention].index(str(alike["layer"])), int(alike["head"])))
-    goal = measures.title(run, found.measure)
+    goal = minimal_pairs.title(run, found.measure)
     table, exact = found.frame(), True if found.is_final else sorted(found.measured)
     frame = table.merge(scores[["layer", "head", kind]], on=["layer", "head"])
     cells = zip(frame["layer"], frame["head"], strict=True)

@@ -13,7 +13,7 @@ from pages.shared.byte_cache import shared
 from pages.shared.input_kinds.kind import MOST_TYPED
 from pages.shared.link import asked, carry
 from pages.shared.typed import typed
-from xformer.analysis.one_token_changed import one_token_changed, pairs
+from xformer.analysis.minimal_pairs import one_token_changed, pairs
 from xformer.errors import InputError
 from xformer.subjects import Subject, TaskModel
 

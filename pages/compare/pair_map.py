@@ -22,7 +22,7 @@ from pages.shared.link import asked
 from pages.shared.link_widgets import choose, not_here
 from pages.shared.picture import footer, shown, table
 from xformer import analysis, viz
-from xformer.analysis.minimal_pair import MinimalPair
+from xformer.analysis.minimal_pairs import MinimalPair
 from xformer.analysis.patched_cells import Cell, Measured, Part, cells, measured, measuring
 
 PARTS = {"stream": "stream × position", "head": "heads", "neurons": "neurons"}

@@ -8,7 +8,7 @@ from pages.components.prediction_strip import Lane, prediction_strip
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link_widgets import choose
 from pages.shared.token_search import ask_token
-from xformer.analysis.minimal_pair import MinimalPair, differing, stacks_of, usual_answers, where_they_part
+from xformer.analysis.minimal_pairs import MinimalPair, differing, stacks_of, usual_answers, where_they_part
 from xformer.reading import Reading
 from xformer.words import percent
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from pages.compare.pair_measure import signed
 from pages.shared.escape_markdown import escape_markdown
-from xformer.analysis.minimal_pair import MinimalPair, differing
+from xformer.analysis.minimal_pairs import MinimalPair, differing
 from xformer.analysis.patched_cells import Part
 
 WHAT = {

@@ -13,7 +13,7 @@ from pages.compare.pair_map import PairView, map_panel
 from pages.compare.pair_measure import ask_measure, measured, show_tokens
 from pages.shared import resources
 from pages.shared.session import LookedAt
-from xformer.analysis.minimal_pair import why_no_pair
+from xformer.analysis.minimal_pairs import why_no_pair
 from xformer.errors import InputError
 from xformer.subjects import Subject
 

@@ -17,8 +17,15 @@ from tests.training.tiny import ARCHITECTURES
 from xformer import edits, viz
 from xformer.analysis import patching_map
 from xformer.analysis.estimates import agreement, order_to_measure
-from xformer.analysis.minimal_pair import LEAST, MinimalPair, differing, stacks_of, usual_answers
-from xformer.analysis.one_token_changed import one_token_changed, pairs
+from xformer.analysis.minimal_pairs import (
+    LEAST,
+    MinimalPair,
+    differing,
+    one_token_changed,
+    pairs,
+    stacks_of,
+    usual_answers,
+)
 from xformer.analysis.patched_cells import Part, cells, estimated, measured, measuring
 from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError

@@ -12,7 +12,7 @@ from pages.compare.pair_notes import map_notes
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import Open, plain
 from xformer.analysis import patching_map
-from xformer.analysis.minimal_pair import MinimalPair
+from xformer.analysis.minimal_pairs import MinimalPair
 from xformer.reading import read
 
 PAGE = "pages/compare/page.py"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tests.subjects.families import FAMILIES
 from tests.subjects.test_language_models import tokenizer
 from xformer import ModelConfig, Transformer, edits
-from xformer.analysis import measures
+from xformer.analysis import minimal_pairs
 from xformer.errors import EditError, InputError
 from xformer.reading import subject_of
 from xformer.subjects import Subject
@@ -166,7 +166,7 @@ def test_what_has_no_gradient_is_refused() -> None:
 
 def test_what_does_not_reach_the_measure_has_none() -> None:
     subject, example = own()
-    found = gradients(subject, example, measures.Logit(0, 3), ["decoder.1.resid_post"])["decoder.1.resid_post"]
+    found = gradients(subject, example, minimal_pairs.Logit(0, 3), ["decoder.1.resid_post"])["decoder.1.resid_post"]
     assert found[0, 0].any()
     assert not found[0, 1:].any()
 
@@ -177,12 +177,12 @@ def test_the_measures_are_those_of_a_reading() -> None:
     from xformer.reading import Reading
 
     reading = Reading(subject, example, subject.record(example))
-    assert float(measures.Loss(example)(reading.logits)) == pytest.approx(reading.loss)
+    assert float(minimal_pairs.Loss(example)(reading.logits)) == pytest.approx(reading.loss)
     at = reading.logits[0, -1]
-    assert float(measures.Logit(-1, 5)(reading.logits)) == float(at[5])
-    assert float(measures.Logit(-1, 5, 8)(reading.logits)) == float(at[5] - at[8])
+    assert float(minimal_pairs.Logit(-1, 5)(reading.logits)) == float(at[5])
+    assert float(minimal_pairs.Logit(-1, 5, 8)(reading.logits)) == float(at[5] - at[8])
     with pytest.raises(InputError, match="got position 6, token 5 against 8"):
-        measures.Logit(6, 5, 8)(reading.logits)
+        minimal_pairs.Logit(6, 5, 8)(reading.logits)
     example = own()[1]
     with pytest.raises(InputError, match="there is no loss; measure a logit"):
-        measures.Loss(example)
+        minimal_pairs.Loss(example)

@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from xformer.analysis.minimal_pair import LEAST
+from xformer.analysis.minimal_pairs import LEAST
 from xformer.edits import AnyEdit, patch_from
 from xformer.errors import InputError
 from xformer.reading import Reading

@@ -23,7 +23,7 @@ from torch import Tensor
 from xformer import edits
 from xformer.analysis.estimates import order_to_measure
 from xformer.analysis.many_at_once import Where, logits_with, rows_at_once
-from xformer.analysis.minimal_pair import MinimalPair, Token, stacks_of
+from xformer.analysis.minimal_pairs import MinimalPair, Token, stacks_of
 from xformer.errors import InputError, UnavailableError
 from xformer.names import layer_title
 from xformer.reading import Reading

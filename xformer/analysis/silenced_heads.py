@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from xformer.analysis import measures
+from xformer.analysis import minimal_pairs
 from xformer.analysis.estimates import order_to_measure
 from xformer.analysis.many_at_once import logits_with, rows_at_once
 from xformer.errors import EditError, UnavailableError
@@ -88,7 +88,7 @@ def silenced_heads(
     reading: Reading, *, position: int | None = None, token: int | None = None, against: int | None = None
 ) -> SilencedHeads:
     """The estimates of all heads. Raises `UnavailableError` where no head can be silenced, or the graph takes too much room."""
-    measure = measures.of_run(reading, position, token, against)
+    measure = minimal_pairs.of_run(reading, position, token, against)
     names = [name for site in reading.attention if (name := f"{site.path}.z") in reading]
     if not names:
         raise UnavailableError(

@@ -12,7 +12,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from xformer.analysis.minimal_pair import Token
+from xformer.analysis.minimal_pairs import Token
 from xformer.analysis.patched_cells import GROUPS, Part
 from xformer.analysis.patched_cells import patching_map as patching_map_table
 from xformer.reading import Reading

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import altair as alt
 import pandas as pd
 
-from xformer.analysis import measures
+from xformer.analysis import minimal_pairs
 from xformer.analysis.attention_patterns import SCORES, TASK, head_scores
 from xformer.analysis.silenced_heads import Head
 from xformer.analysis.silenced_heads import head_effects as effects_table
@@ -48,7 +48,7 @@ def head_effects(
         raise InputError(f"A head has the scores {', '.join([TASK, *SCORES, 'induction'])}, got {score!r}.")
     if table is None:
         table = effects_table(reading, position=position, token=token, against=against, exact=exact)
-    goal = measures.title(reading, measures.of_run(reading, position, token, against))
+    goal = minimal_pairs.title(reading, minimal_pairs.of_run(reading, position, token, against))
     frame = table.merge(scores[["layer", "head", score]], on=["layer", "head"]).rename(columns={score: "score"})
     frame = frame.astype({"score": float}).dropna(subset="score")
     frame = frame.assign(

@@ -9,14 +9,21 @@ have as many tokens, in each stack.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from string import ascii_lowercase
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from xformer.analysis.measures import Logit
 from xformer.errors import InputError
 from xformer.reading import Reading
+from xformer.subjects import Subject, TaskModel
+from xformer.subjects.foreign.purposes import known_pairs
+from xformer.subjects.gradients import Measure
+from xformer.tasks.batch import IGNORED
+from xformer.tasks.task import Example
 
 LEAST = 0.1
 """Logits: runs that are less apart change the odds of the two answers by less than a tenth, so there is nothing to explain."""
@@ -175,3 +182,134 @@ def token_of(labels: Sequence[str], token: Token) -> int:
         if text in labels:
             return list(labels).index(text)
     raise InputError(f"No token is written “{token[:40]}”; one of them is {labels[len(labels) // 2]}.")
+
+
+LAST = 8
+"""So many characters before the last one of a text are tried: what is said stands at the last one itself."""
+
+TRIED = 6
+"""So many other symbols are tried at each place where there is a right answer."""
+
+
+def pairs(subject: Subject) -> dict[str, tuple[str, str]]:
+    """Minimal pairs for a model, by what each is about; nothing where none is known and none can be made."""
+    if known := known_pairs(subject.name):
+        return known
+    if subject.shape.image:
+        return {}
+    found = {}
+    for purpose, text in subject.input.examples().items():
+        try:
+            other = one_token_changed(subject, subject.input.read(text))
+        except InputError:  # an example that is meant to be too long
+            continue
+        if other is not None:
+            found[purpose] = text, subject.input.text(other)
+    return found
+
+
+def one_token_changed(subject: Subject, source: Sequence[int]) -> tuple[int, ...] | None:
+    """The same source with one token replaced; None where no such change is known to matter."""
+    source = tuple(source)
+    for pair in known_pairs(subject.name).values():
+        texts = [subject.input.read(text) for text in pair]
+        if source in texts:
+            return texts[1 - texts.index(source)]
+    if not isinstance(subject, TaskModel) or subject.shape.image:
+        return None
+    example = subject.frame(source)
+    candidates = list(_candidates(subject, example))
+    if not candidates:
+        return None
+    if subject.has_right_answer(example):
+        changed = [sum(a != b for a, b in zip(one.answer, example.answer, strict=True)) for one in candidates]
+        best = min((n, at) for at, n in enumerate(changed) if n) if any(changed) else None
+        return None if best is None else candidates[best[1]].source
+    if example.target is not None:
+        return None
+    rows = torch.cat([example.stream, *(one.stream for one in candidates)])
+    logits = subject.record(replace(example, stream=rows), keep=("logits",)).logits
+    expected = logits[:, -1].softmax(dim=-1)  # [1 + candidate, vocab]
+    return candidates[int((expected[1:] - expected[0]).abs().sum(dim=-1).argmax())].source
+
+
+def _candidates(subject: TaskModel, example: Example) -> Iterator[Example]:
+    """The same with one token replaced, laid out as it is; from the middle on, so that both ends stay what they are."""
+    source, symbols = example.source, subject.input.replacements
+    n = len(source)
+    is_text = subject.input.goes_on
+    places = range(max(0, n - 1 - LAST), n - 1) if is_text else sorted(range(n), key=lambda at: abs(at - n // 2))
+    for at in places:
+        tried = [symbols[(source[at] - symbols[0] + step) % len(symbols)] for step in range(1, 1 + TRIED)]
+        if is_text:  # a small letter for another one
+            is_small = {token: subject.labels[token] in ascii_lowercase for token in (*symbols, source[at])}
+            tried = [token for token in symbols if is_small[token] and is_small[source[at]]]
+        for token in tried:
+            other = (*source[:at], token, *source[at + 1 :])
+            try:
+                if token != source[at] and subject.input.read(subject.input.text(other)) == other:
+                    framed = subject.frame(other)
+                    if framed.stream.shape == example.stream.shape and framed.labels.shape == example.labels.shape:
+                        yield framed
+            except InputError:  # not every sequence of symbols is an input
+                continue
+
+
+@dataclass(frozen=True, eq=False)
+class Loss:
+    """Of the first input, as `Reading.loss` has it. Raises `InputError` where no output is asked for."""
+
+    example: Example
+
+    def __post_init__(self) -> None:
+        if not bool((self.example.labels[0] != IGNORED).any()):
+            raise InputError("No answer is known to this input, so there is no loss; measure a logit.")
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        return F.cross_entropy(logits[0].float(), self.example.labels[0].to(logits.device), ignore_index=IGNORED)
+
+
+@dataclass(frozen=True)
+class Logit:
+    """Of a token at a position of the first input; with `against`, less that of another one."""
+
+    position: int
+    token: int
+    against: int | None = None
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        n_pos, n_tokens = logits.shape[1:]
+        tokens = (self.token, self.against or 0)
+        if not -n_pos <= self.position < n_pos or not all(0 <= one < n_tokens for one in tokens):
+            raise InputError(
+                f"There are logits at positions 0 to {n_pos - 1} of tokens 0 to {n_tokens - 1}, got position "
+                f"{self.position}, token {self.token}" + ("." if self.against is None else f" against {self.against}.")
+            )
+        at = logits[0, self.position]  # [vocab]
+        return at[self.token] if self.against is None else at[self.token] - at[self.against]
+
+
+def of_run(
+    reading: Reading, position: int | None = None, token: int | None = None, against: int | None = None
+) -> Measure:
+    """What a run is judged by: its loss; with a position, or where no answer is known, how far a token is ahead there.
+
+    Without a token that is the likeliest; without both the likeliest against the next.
+    """
+    if position is None and token is None and reading.asked:
+        return Loss(reading.example)
+    position = reading.logits.shape[1] - 1 if position is None else position
+    if token is not None:
+        return Logit(position, token, against)
+    likeliest, second = reading.logits[0, position].topk(2).indices.tolist()
+    return Logit(position, likeliest, second if against is None else against)
+
+
+def title(reading: Reading, measure: Measure) -> str:
+    """What is measured, in words."""
+    if not isinstance(measure, Logit):
+        return "loss"
+    labels = reading.subject.labels
+    if measure.against is None:
+        return f"logit of {labels[measure.token]}"
+    return f"lead of {labels[measure.token]} over {labels[measure.against]}"
