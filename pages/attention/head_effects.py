@@ -22,8 +22,8 @@ from pages.shared.picture import footer, shown
 from pages.shared.view import View
 from xformer import viz
 from xformer.analysis import minimal_pairs
+from xformer.analysis.ablation import SilencedHeads, silenced_heads
 from xformer.analysis.attention_patterns import SCORES, TASK
-from xformer.analysis.silenced_heads import SilencedHeads, silenced_heads
 from xformer.names import head_title
 from xformer.reading import Reading
 

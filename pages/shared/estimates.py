@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from pages.shared.background_job import Job, progress
-from xformer.analysis.estimates import agreement
+from xformer.analysis.ablation import agreement
 from xformer.words import duration
 
 LONG = 10.0

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from xformer.analysis.estimates import NOTHING, agreement, order_to_measure
+from xformer.analysis.ablation import NOTHING, agreement, order_to_measure
 
 
 def table(estimated: list[float], measured: list[float]) -> pd.DataFrame:

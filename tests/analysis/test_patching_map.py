@@ -16,7 +16,7 @@ from tests.subjects.test_language_models import tokenizer
 from tests.training.tiny import ARCHITECTURES
 from xformer import edits, viz
 from xformer.analysis import patching_map
-from xformer.analysis.estimates import agreement, order_to_measure
+from xformer.analysis.ablation import agreement, order_to_measure
 from xformer.analysis.minimal_pairs import (
     LEAST,
     MinimalPair,
@@ -168,7 +168,7 @@ def test_a_part_that_is_equal_in_both_runs_carries_nothing_and_costs_no_run(monk
 
 
 def test_measuring_reports_what_is_done_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xformer.analysis.many_at_once.AT_ONCE", 30)
+    monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 30)
     pair = pair_of("encoder")
     of = cells(pair, "stream")
     first, *others = measuring(pair, of)
@@ -185,7 +185,7 @@ def test_measuring_reports_what_is_done_so_far(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_cells_are_measured_in_turn_by_estimate_and_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xformer.analysis.many_at_once.AT_ONCE", 1)
+    monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 1)
     pair = pair_of("decoder")
     of = cells(pair, "head")
     estimates = [float(at) for at in range(len(of))]
@@ -253,7 +253,7 @@ def test_a_long_layer_is_reported_in_pieces_that_fit_together(monkeypatch: pytes
     pair = pair_of("encoder")
     of = cells(pair, "head")
     whole = measured(pair, of)
-    monkeypatch.setattr("xformer.analysis.many_at_once.AT_ONCE", 1)
+    monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 1)
     reports = list(measuring(pair, of))
     assert len(reports) == 1 + len(of)
     assert [reports[-1].shares[at] for at in range(len(of))] == pytest.approx(whole, abs=1e-5)

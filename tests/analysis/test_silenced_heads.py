@@ -12,8 +12,7 @@ from tests.real_models import real_model
 from tests.subjects.families import FAMILIES
 from tests.subjects.test_language_models import tokenizer
 from xformer import analysis, edits, viz
-from xformer.analysis.estimates import agreement
-from xformer.analysis.silenced_heads import silenced_heads
+from xformer.analysis.ablation import agreement, silenced_heads
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.reading import Reading, from_trace, rerun
 from xformer.subjects.foreign.any_module import AnyModule
@@ -76,7 +75,7 @@ def test_padding_and_mask_of_a_run_stay_on_while_a_head_is_silent() -> None:
 
 
 def test_the_largest_estimate_is_measured_first_and_one_may_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xformer.analysis.many_at_once.AT_ONCE", 12)
+    monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 12)
     found = silenced_heads(xformer.read("checkpoints/reverse", "3 7 12 9"))
     work = found.silence_all()
     next(work)
@@ -109,7 +108,7 @@ def test_what_cannot_be_measured_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         analysis.head_effects(reading, exact=[(0, 4)])
     with pytest.raises(InputError, match="has the scores"):
         viz.head_effects(reading, score="beauty", exact=False)
-    monkeypatch.setattr("xformer.analysis.silenced_heads.free_bytes", lambda: 1000)
+    monkeypatch.setattr("xformer.analysis.ablation.free_bytes", lambda: 1000)
     with pytest.raises(UnavailableError, match="type a shorter input"):
         silenced_heads(reading)
 

@@ -136,7 +136,7 @@ def test_a_model_without_neurons_says_so(open_page: Open) -> None:
 
 def test_measuring_shows_how_far_it_is_and_can_be_stopped(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pages.compare.pair_map.AT_ONCE", 0.0)
-    monkeypatch.setattr("xformer.analysis.many_at_once.AT_ONCE", 12)
+    monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 12)
     monkeypatch.setattr("pages.compare.pair_map.BUDGET", 0.0)  # a few cells per run of the page
     link = {**LINK, "input": "7 7 7 9", "other": "7 7 8 9"}  # none that another test has measured
     app = open_page(PAGE, **link)
@@ -156,7 +156,7 @@ def test_measuring_shows_how_far_it_is_and_can_be_stopped(open_page: Open, monke
 
 def test_what_would_take_long_waits_to_be_asked_for(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pages.compare.pair_map.AT_ONCE", 0.0)
-    monkeypatch.setattr("xformer.analysis.many_at_once.AT_ONCE", 12)
+    monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 12)
     monkeypatch.setattr("pages.shared.estimates.LONG", 0.0)
     app = open_page(PAGE, **{**LINK, "input": "7 7 7 9", "other": "7 7 6 9"})
     assert not app.exception

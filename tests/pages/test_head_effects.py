@@ -38,7 +38,7 @@ def test_what_takes_long_stops_after_a_moment_and_goes_on_when_asked(
     open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pages.attention.head_effects.AT_ONCE", 0.0)
-    monkeypatch.setattr("xformer.analysis.many_at_once.AT_ONCE", 12)
+    monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 12)
     monkeypatch.setattr("pages.shared.estimates.LONG", 0.0)
     app = open_page(PAGE, **LINK, without="loss")
     assert any("heads measured. The other " in element.value for element in app.markdown)
@@ -57,7 +57,7 @@ def test_what_takes_long_stops_after_a_moment_and_goes_on_when_asked(
 
 def test_what_is_quick_is_measured_without_asking(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pages.attention.head_effects.AT_ONCE", 0.0)
-    monkeypatch.setattr("xformer.analysis.many_at_once.AT_ONCE", 12)
+    monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 12)
     app = open_page(PAGE, **LINK, without="loss")
     for _ in range(20):
         app.run()
@@ -78,7 +78,7 @@ def test_the_code_draws_what_is_shown(open_page: Open, monkeypatch: pytest.Monke
 
 
 def test_where_it_cannot_be_had_the_scores_stay(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xformer.analysis.silenced_heads.free_bytes", lambda: 1000)
+    monkeypatch.setattr("xformer.analysis.ablation.free_bytes", lambda: 1000)
     app = open_page(PAGE, **LINK, without="loss")
     assert any("type a shorter input" in info.value for info in app.info)
     assert "diagonal" in app.dataframe[0].value

@@ -35,7 +35,7 @@ __getattr__, __dir__, __all__ = attach(
         "filter_components": "filters",
         "firing": "neuron_survey",
         "gap_fillings": "differences",
-        "head_effects": "silenced_heads",
+        "head_effects": "ablation",
         "head_scores": "attention_patterns",
         "lengths_compared": "scoring",
         "lens": "logit_lens",

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from xformer.analysis.many_at_once import logits_with
+from xformer.analysis.ablation import logits_with
 from xformer.errors import EditError, UnavailableError
 from xformer.memory import check_analysis
 from xformer.reading import Reading

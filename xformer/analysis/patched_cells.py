@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from xformer import edits
-from xformer.analysis.estimates import order_to_measure
-from xformer.analysis.many_at_once import Where, logits_with, rows_at_once
+from xformer.analysis.ablation import Where, logits_with, order_to_measure, rows_at_once
 from xformer.analysis.minimal_pairs import MinimalPair, Token, stacks_of
 from xformer.errors import InputError, UnavailableError
 from xformer.names import layer_title

@@ -8,9 +8,9 @@ import altair as alt
 import pandas as pd
 
 from xformer.analysis import minimal_pairs
+from xformer.analysis.ablation import Head
+from xformer.analysis.ablation import head_effects as effects_table
 from xformer.analysis.attention_patterns import SCORES, TASK, head_scores
-from xformer.analysis.silenced_heads import Head
-from xformer.analysis.silenced_heads import head_effects as effects_table
 from xformer.errors import InputError
 from xformer.names import head_title
 from xformer.reading import Reading

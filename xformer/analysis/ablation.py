@@ -9,20 +9,29 @@ Without a position the measure is the loss where an answer is known; else the le
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import itertools
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from xformer.analysis import minimal_pairs
-from xformer.analysis.estimates import order_to_measure
-from xformer.analysis.many_at_once import logits_with, rows_at_once
+from xformer.edits import ReplaceParts
 from xformer.errors import EditError, UnavailableError
-from xformer.memory import free_bytes
+from xformer.memory import BYTES_PER_FLOAT, LAYER_BYTES, free_bytes
 from xformer.reading import Reading
 from xformer.room import megabytes
+from xformer.subjects import BareModel
+from xformer.subjects.foreign.any_module import AnyModule
 from xformer.subjects.foreign.run_bytes import lengths, recorded_bytes
 from xformer.subjects.gradients import Measure, gradients
+from xformer.trace import repeat_first
 
 Head = tuple[int, int]
 """The number of its attention layer, and its own, from 0."""
@@ -139,3 +148,115 @@ def head_effects(
     for head in () if isinstance(exact, bool) else exact:
         found.silence(head)
     return found.frame()
+
+
+AT_ONCE = 256
+"""Tokens that go through the model together: more take no less time each, and progress is told in larger steps."""
+
+Where = tuple[Any, ...]
+"""The index of a part in an activation, behind that of the batch."""
+
+
+def rows_at_once(reading: Reading) -> int:
+    """How many runs of this input may be one: as many as are quick, and as there is room for."""
+    shape = reading.subject.shape
+    n_pos, n_tokens = max(reading.example.stream.shape[1], reading.logits.shape[1]), reading.logits.shape[2]
+    widest = n_pos * max(n_tokens, 8 * shape.d_model, 4 * n_pos * shape.n_heads)
+    return max(1, min(AT_ONCE // n_pos, LAYER_BYTES // (BYTES_PER_FLOAT * widest)))
+
+
+def logits_with(
+    reading: Reading, parts: Sequence[tuple[str, Where]], by: Mapping[str, Tensor] | None = None
+) -> Float[Tensor, "part pos vocab"]:
+    """The logits of a reading's first input with each of the parts replaced by itself; the reading's edits stay on.
+
+    A model of ours keeps its padding and its mask too. A module that is called with the inputs it was opened with takes
+    one run for each.
+
+    Args:
+        reading: The run.
+        parts: The name of an activation, and the index of the part in it.
+        by: The activations to take the parts from, of the first input; without it the parts are 0.
+    """
+    subject, example, n = reading.subject, reading.example, len(parts)
+    if isinstance(subject, AnyModule) and n > 1:
+        return torch.cat([logits_with(reading, [part], by) for part in parts])
+    changes = [
+        ReplaceParts(
+            name,
+            tuple((row, where) for row, (of, where) in enumerate(parts) if of == name),
+            None if by is None else by[name],
+        )
+        for name in dict.fromkeys(name for name, _ in parts)
+    ]
+    if isinstance(subject, BareModel):
+        return repeat_first(subject.model, reading.trace, n, edits=changes, keep=("logits",), fused=True).logits
+    stream = example.stream[:1].expand(n, -1)
+    target = None if example.target is None else example.target[:1].expand(n, -1)
+    rows = replace(example, stream=stream, target=target)
+    return subject.record(rows, edits=[*reading.edits, *changes], keep=("logits",)).logits[:n]
+
+
+NOTHING = 1e-3
+"""A part that moves the measure by less than this does nothing."""
+
+FEWEST = 10
+"""No agreement is computed over fewer parts than this."""
+
+TOP = 6
+"""Up to so many of the largest estimates are looked at."""
+
+ENOUGH = 0.75
+"""The largest estimates must find at least this share of the largest effects."""
+
+
+def order_to_measure(estimates: Sequence[float]) -> list[int]:
+    """The order in which parts are measured: in turn the one with the largest estimate and one at random.
+
+    The random ones show whether the estimates miss something.
+    """
+    by_size = sorted(range(len(estimates)), key=lambda at: -abs(estimates[at]))
+    at_random = random.Random(0).sample(by_size, len(by_size))
+    return list(dict.fromkeys(itertools.chain.from_iterable(zip(by_size, at_random, strict=True))))
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How well the estimates rank the parts that were measured."""
+
+    rho: float
+    """Spearman's rank correlation."""
+    n: int
+    """The number of measured parts that do anything, by estimate or measurement."""
+    top: int
+    """The number of largest estimates that are looked at."""
+    found: float
+    """What their measured effects add up to, as a share of what the `top` largest effects add up to; signs do not count."""
+
+    @property
+    def is_near_chance(self) -> bool:
+        """Whether a random order would reach this correlation in one of forty trials (ρ √(n − 1) < 2)."""
+        return self.rho * math.sqrt(self.n - 1) < 2
+
+    @property
+    def is_poor(self) -> bool:
+        """Whether the estimates must not be used to choose parts: near chance, or large effects are missed."""
+        return self.is_near_chance or self.found < ENOUGH
+
+
+def agreement(table: pd.DataFrame) -> Agreement | None:
+    """Compare the columns estimated and measured over the rows that are measured.
+
+    Returns:
+        None where fewer than `FEWEST` measured parts do anything, or all of them are estimated or measured alike.
+    """
+    two = table.filter(["estimated", "measured"]).dropna()
+    two = two.loc[(two.abs() >= NOTHING).any(axis=1)].reset_index(drop=True)
+    if len(two.columns) < 2 or len(two) < FEWEST:
+        return None
+    rho = float(two.corr("spearman").to_numpy()[0, 1])
+    if math.isnan(rho):
+        return None
+    top, sizes = min(TOP, len(two) // 3), two.abs()
+    chosen, largest = (float(sizes.nlargest(top, of)["measured"].sum()) for of in ("estimated", "measured"))
+    return Agreement(rho, len(two), top, chosen / largest if largest else 0.0)
