@@ -13,7 +13,7 @@ from pages.shared.layout import is_dark
 from pages.shared.picture import footer
 from pages.shared.view import View
 from xformer import analysis
-from xformer.analysis.neuron_survey import Survey
+from xformer.analysis.feed_forward import Survey
 from xformer.viz.images import picture
 
 TOKENS_AROUND = 12

@@ -12,7 +12,7 @@ import streamlit as st
 from pages.shared.background_job import Job, follow, progress
 from pages.shared.shown_path import shown_path
 from pages.shared.view import View
-from xformer.analysis.neuron_survey import Survey, fitting, surveying
+from xformer.analysis.feed_forward import Survey, fitting, surveying
 from xformer.subjects import TaskModel
 
 JOB = "ff_survey"

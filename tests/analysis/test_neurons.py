@@ -15,14 +15,18 @@ from xformer import edits
 from xformer.analysis.feed_forward import (
     activity,
     direct_logit_effect,
+    exciting_inputs,
     fires_above,
+    firing,
+    fitting,
     neurons,
     promotion,
     silenced_one_by_one,
     speaks_directly,
+    survey,
+    surveying,
     top_neurons,
 )
-from xformer.analysis.neuron_survey import exciting_inputs, firing, fitting, survey, surveying
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.model import Transformer
 from xformer.model_shape import ModelShape

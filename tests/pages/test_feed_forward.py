@@ -16,8 +16,8 @@ from pages.feed_forward.without_neurons import attention_alone
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown, left_by
 from tests.pages.conftest import ROOT, Open
 from tests.pages.test_explore import MODELS, messages, text
-from xformer.analysis import neuron_survey
-from xformer.analysis.neuron_survey import fitting
+from xformer.analysis import feed_forward
+from xformer.analysis.feed_forward import fitting
 from xformer.errors import UnavailableError
 from xformer.subjects import TaskModel
 
@@ -68,7 +68,7 @@ def test_one_token_and_one_neuron_of_every_kind_of_model(open_page: Open, model:
 @pytest.fixture
 def slow_survey(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look at it runs one batch more of many."""
-    monkeypatch.setattr(neuron_survey, "MOST_TOKENS_AT_ONCE", 600)
+    monkeypatch.setattr(feed_forward, "MOST_TOKENS_AT_ONCE", 600)
     monkeypatch.setattr(sample, "AT_ONCE", 0.0)
     monkeypatch.setattr(sample, "follow", partial(sample.follow, budget=0.0))
     sample._work.clear()  # pyright: ignore[reportAttributeAccessIssue]

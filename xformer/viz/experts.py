@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import altair as alt
 
-from xformer.analysis.experts import expert_weights as weights_table
+from xformer.analysis.feed_forward import expert_weights as weights_table
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.embeddings import rows_height

@@ -16,12 +16,11 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
+from xformer.analysis.feed_forward import Survey, activity
 from xformer.analysis.feed_forward import activations as activations_table
-from xformer.analysis.feed_forward import activity
+from xformer.analysis.feed_forward import firing as firing_table
 from xformer.analysis.feed_forward import neuron as neuron_table
 from xformer.analysis.feed_forward import promotion as promotion_table
-from xformer.analysis.neuron_survey import Survey
-from xformer.analysis.neuron_survey import firing as firing_table
 from xformer.names import layer_title
 from xformer.reading import Reading
 from xformer.viz import theme
