@@ -11,7 +11,7 @@ from pages.embeddings.number_waves import about_waves
 from pages.embeddings.vocabulary_notes import vocabulary_notes
 from pages.shared.layout import what_to_notice
 from pages.shared.view import View
-from xformer.analysis.geometry import cosine_matrix
+from xformer.analysis.embeddings import cosine_matrix
 from xformer.errors import UnavailableError
 from xformer.reading import Reading
 

@@ -15,8 +15,7 @@ from pages.shared.picture import picture
 from pages.shared.row_window import ask_window, every_nth, window_words
 from pages.shared.view import View
 from xformer import viz
-from xformer.analysis.embeddings import input_vectors
-from xformer.analysis.geometry import mean_cosines
+from xformer.analysis.embeddings import input_vectors, mean_cosines
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.embeddings import every

@@ -16,8 +16,7 @@ from pages.shared.picture import footer, shown
 from pages.shared.token_search import MOST_LISTED, ask_token
 from pages.shared.view import View
 from xformer import analysis, viz
-from xformer.analysis.embeddings import principal_axes, token_labels, vocabulary_vectors
-from xformer.analysis.geometry import cosines_with, random_cosine
+from xformer.analysis.embeddings import cosines_with, principal_axes, random_cosine, token_labels, vocabulary_vectors
 from xformer.reading import Reading
 from xformer.viz.vocabulary import MOST_POINTS_DRAWN
 from xformer.words import percent

@@ -7,9 +7,16 @@ from torch import Tensor
 
 from pages.embeddings.vocabulary import once_a_model
 from pages.shared.view import View
-from xformer.analysis.embeddings import vocabulary_vectors
-from xformer.analysis.geometry import MOST_PAIRED, mean_alikeness, random_cosine
-from xformer.analysis.nearness import N_SHUFFLES, Nearness, kinds_together, numbers_in_order
+from xformer.analysis.embeddings import (
+    MOST_PAIRED,
+    N_SHUFFLES,
+    Nearness,
+    kinds_together,
+    mean_alikeness,
+    numbers_in_order,
+    random_cosine,
+    vocabulary_vectors,
+)
 from xformer.analysis.number_waves import number_vectors
 from xformer.reading import Reading
 from xformer.words import percent, percent_at_most

@@ -14,12 +14,12 @@ from xformer.analysis.embeddings import (
     cosines,
     input_vectors,
     neighbours,
+    pca,
     principal_axes,
     projection,
     vectors,
     vocabulary_vectors,
 )
-from xformer.analysis.geometry import pca
 from xformer.edits import zero_positions
 
 TOKENS = [3, 7, 1, 7, 2]

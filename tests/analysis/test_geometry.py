@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from xformer.analysis import geometry
-from xformer.analysis.geometry import cosine_matrix, mean_alikeness, mean_cosines, pca, random_cosine
+from xformer.analysis import embeddings
+from xformer.analysis.embeddings import cosine_matrix, mean_alikeness, mean_cosines, pca, random_cosine
 
 
 def points(n: int, d: int, seed: int = 0) -> Tensor:
@@ -74,7 +74,7 @@ def test_the_axes_of_many_points_are_the_same_and_remembered_until_a_number_chan
 ) -> None:
     vectors = points(31, 5).float()
     few = pca(vectors, 2)
-    monkeypatch.setattr(geometry, "MOST_IN_DOUBLE", 0)
+    monkeypatch.setattr(embeddings, "MOST_IN_DOUBLE", 0)
     many = pca(vectors, 2)
     torch.testing.assert_close(many.points, few.points, rtol=0, atol=1e-3)
     torch.testing.assert_close(many.explained, few.explained, rtol=0, atol=1e-5)

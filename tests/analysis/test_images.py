@@ -9,10 +9,10 @@ import xformer
 from tests.layers.reference import randomise
 from xformer import edits
 from xformer.analysis.attention_patterns import head_scores
+from xformer.analysis.embeddings import places_side_by_side
 from xformer.analysis.feed_forward import survey
 from xformer.analysis.filters import filter_components, patch_filters, patch_weights, principal_filters
 from xformer.analysis.images import classes, mistakes, predict_test_images
-from xformer.analysis.nearness import places_side_by_side
 from xformer.diagnosis.diagnose import diagnose
 from xformer.diagnosis.model import examination, examine
 from xformer.errors import InputError

@@ -7,9 +7,14 @@ import torch
 from torch import Tensor
 
 from tests.analysis.peak_memory import peak_of
-from xformer.analysis import geometry, nearness
-from xformer.analysis.geometry import cosine_matrix, mean_alikeness
-from xformer.analysis.nearness import kinds_together, numbers_in_order, places_side_by_side
+from xformer.analysis import embeddings
+from xformer.analysis.embeddings import (
+    cosine_matrix,
+    kinds_together,
+    mean_alikeness,
+    numbers_in_order,
+    places_side_by_side,
+)
 
 
 def arc(n: int) -> Tensor:
@@ -65,8 +70,8 @@ def test_the_size_of_a_block_changes_no_number(monkeypatch: pytest.MonkeyPatch) 
     kinds = {"even": list(range(0, 40, 2))}
     pairs = cosine_matrix(x)[tuple(torch.triu_indices(40, 40, offset=1))].abs().mean().item()
     for block in (1, 2_000, 10**8):
-        monkeypatch.setattr(nearness, "BLOCK_BYTES", block)
-        monkeypatch.setattr(geometry, "BLOCK_BYTES", block)
+        monkeypatch.setattr(embeddings, "BLOCK_BYTES", block)
+        monkeypatch.setattr(embeddings, "BLOCK_BYTES", block)
         found = numbers_in_order(x)
         assert found.share == pytest.approx(((nearest - torch.arange(40)).abs() == 1).double().mean().item())
         assert (found.chance, found.most_by_chance) == pytest.approx((by_chance.mean().item(), by_chance.max().item()))
@@ -76,7 +81,7 @@ def test_the_size_of_a_block_changes_no_number(monkeypatch: pytest.MonkeyPatch) 
 
 def test_of_very_many_tokens_some_are_compared_in_little_memory() -> None:
     found = numbers_in_order(random(3_000, 4, 0))
-    assert found.n_compared == nearness.MOST_COMPARED
+    assert found.n_compared == embeddings.MOST_COMPARED
     assert not found.is_above_chance
     assert numbers_in_order(arc(3_000)).share == 1.0
     before = "x = torch.randn(20_000, 16)"

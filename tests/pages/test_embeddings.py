@@ -15,8 +15,7 @@ from pages.embeddings.number_waves import _verdict
 from pages.embeddings.vocabulary_notes import about_distance, about_order
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import ROOT, Open
-from xformer.analysis.embeddings import neighbours
-from xformer.analysis.nearness import Nearness
+from xformer.analysis.embeddings import Nearness, neighbours
 from xformer.analysis.number_waves import Spectrum
 
 PAGE = "pages/embeddings/page.py"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pages.shared.token_search import find_tokens
-from xformer.analysis.geometry import _pca_of_many, cosine_matrix, cosines_with, pca
+from xformer.analysis.embeddings import _pca_of_many, cosine_matrix, cosines_with, pca
 
 LABELS = ["the", "·Paris", "Paris", "·Parisian", "·in", "Par", "·a·b"]
 
@@ -28,6 +28,6 @@ def test_very_many_vectors_have_the_same_axes_and_cosines(monkeypatch: pytest.Mo
     for name in ("mean", "axes", "points", "explained"):
         torch.testing.assert_close(getattr(many, name), getattr(few, name), rtol=1e-4, atol=1e-4)
     cosines = cosine_matrix(vectors)[7]
-    monkeypatch.setattr("xformer.analysis.geometry.MOST_IN_DOUBLE", 100)
+    monkeypatch.setattr("xformer.analysis.embeddings.MOST_IN_DOUBLE", 100)
     torch.testing.assert_close(cosines_with(vectors, 7), cosines, rtol=0, atol=1e-6)
     torch.testing.assert_close(pca(vectors, 3).points, few.points, rtol=1e-4, atol=1e-4)

@@ -8,15 +8,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from xformer.analysis.geometry import Pca, cosine_matrix, cosines_with, pca
 from xformer.memory import check_analysis
 from xformer.reading import Reading
 from xformer.subjects import Subject
@@ -154,3 +155,217 @@ def _part(
     found, tokens = input_vectors(reading, stack)[part], reading.tokens_of(stack)
     chosen = list(range(len(found)) if positions is None else positions)
     return chosen, [tokens[position] for position in chosen], found[chosen]
+
+
+MOST_PAIRED = 4_096
+"""Of more vectors so many, evenly apart, are compared with each other."""
+
+BLOCK_BYTES = 16 * 1024**2
+"""Memory that one block of cosines may take."""
+
+MOST_IN_DOUBLE = 2**22
+"""Of more numbers than these no copy in double precision is made: a vocabulary of 49,152 tokens takes seconds then."""
+
+
+def cosine_matrix(
+    vectors: Float[Tensor, "a d_model"], others: Float[Tensor, "b d_model"] | None = None
+) -> Float[Tensor, "a b"]:
+    """The cosine of every vector with every other (with every one of `others`); 0 where one has no length."""
+    a = torch.nn.functional.normalize(vectors.double(), dim=-1)
+    b = a if others is None else torch.nn.functional.normalize(others.double(), dim=-1)
+    return a @ b.T
+
+
+def cosine_blocks(
+    vectors: Float[Tensor, "a d_model"], others: Float[Tensor, "b d_model"]
+) -> Iterator[tuple[int, Float[Tensor, "row b"]]]:
+    """The rows of `cosine_matrix(vectors, others)` in blocks of `BLOCK_BYTES`, each with the number of its first row."""
+    others = torch.nn.functional.normalize(others.double(), dim=-1)
+    rows = max(1, BLOCK_BYTES // (8 * max(1, len(others))))
+    for first in range(0, len(vectors), rows):
+        block = torch.nn.functional.normalize(vectors[first : first + rows].double(), dim=-1)
+        yield first, block @ others.T
+
+
+def evenly(n: int, most: int) -> Int[Tensor, " chosen"]:
+    """`most` of the numbers 0 … n − 1, evenly apart; all where there are no more."""
+    return torch.arange(n) if n <= most else torch.linspace(0, n - 1, most, dtype=torch.float64).round().long()
+
+
+def mean_cosines(vectors: Float[Tensor, "pos d_model"]) -> tuple[float, float]:
+    """The mean cosine of two vectors that stand side by side, and of any two different ones. Takes two or more."""
+    unit, n = torch.nn.functional.normalize(vectors.double(), dim=-1), len(vectors)
+    own = unit.square().sum()  # of each with itself
+    return (unit[1:] * unit[:-1]).sum().item() / (n - 1), (
+        (unit.sum(dim=0).square().sum() - own) / (n * (n - 1))
+    ).item()
+
+
+def mean_alikeness(vectors: Float[Tensor, "n d_model"]) -> tuple[float, float]:
+    """The mean |cosine| of two different vectors, and by how many standard errors it is above that of random directions.
+
+    Of more than `MOST_PAIRED` vectors so many are compared. Of random directions, cosine² has mean 1/d, so |cosine| has
+    variance 1/d − (mean |cosine|)²; different pairs are uncorrelated.
+    """
+    vectors = vectors[evenly(len(vectors), MOST_PAIRED)]
+    n, d_model = vectors.shape
+    if n < 2 or d_model < 2:
+        return 1.0, 0.0
+    total = 0.0
+    for first, block in cosine_blocks(vectors, vectors):
+        total += (block.abs().sum() - block.diagonal(first).abs().sum()).item()
+    mean = total / (n * (n - 1))
+    usual = random_cosine(d_model)
+    return mean, (mean - usual) / math.sqrt((1 / d_model - usual**2) / (n * (n - 1) / 2))
+
+
+def random_cosine(d_model: int) -> float:
+    """How large |cosine| is on average between random directions: Γ(d/2) / (√π Γ((d+1)/2)); 1 in one dimension."""
+    return math.exp(math.lgamma(d_model / 2) - math.lgamma((d_model + 1) / 2)) / math.sqrt(math.pi)
+
+
+def cosines_with(vectors: Float[Tensor, "a d_model"], one: int) -> Float[Tensor, " a"]:
+    """The cosine of one of the vectors with each of them: as `cosine_matrix` has it, in one product."""
+    if vectors.numel() <= MOST_IN_DOUBLE:
+        return cosine_matrix(vectors[one : one + 1], vectors)[0]
+    lengths = vectors.norm(dim=-1)
+    return ((vectors @ vectors[one]) / (lengths * lengths[one]).clamp(min=1e-12)).double()
+
+
+@dataclass(frozen=True, eq=False)
+class Pca:
+    """Points seen along the directions in which they differ most."""
+
+    mean: Float[Tensor, " d_model"]
+    axes: Float[Tensor, "axis d_model"]
+    """Unit vectors at right angles, the most telling first; the largest entry of each is positive."""
+    points: Float[Tensor, "point axis"]
+    explained: Float[Tensor, " axis"]
+    """The share of the points' whole variance that lies along each axis."""
+
+
+def pca(vectors: Float[Tensor, "point d_model"], n_axes: int | None = None) -> Pca:
+    """The first `n_axes` principal axes (at most as many as there are points or dimensions)."""
+    if vectors.numel() > MOST_IN_DOUBLE:
+        return _pca_of_many(vectors, n_axes)
+    mean = vectors.double().mean(dim=0)
+    centred = vectors.double() - mean  # [point, d_model]
+    u, s, axes = torch.linalg.svd(centred, full_matrices=False)
+    largest = axes.gather(1, axes.abs().argmax(dim=1, keepdim=True))  # [axis, 1]
+    sign = torch.where(largest < 0, -1.0, 1.0)  # an axis has no direction of its own: make it the same every time
+    total = s.square().sum()
+    explained = s.square() / total if total > 0 else torch.zeros_like(s)
+    return Pca(mean, (axes * sign)[:n_axes], (u * s * sign.T)[:, :n_axes], explained[:n_axes])
+
+
+def _pca_of_many(vectors: Float[Tensor, "point d_model"], n_axes: int | None) -> Pca:
+    """The same, by the eigenvectors of the dimensions' covariance, one product of single precision.
+
+    The last one is remembered for as long as these very numbers are there, as it takes a good part of a second.
+    """
+    numbers = vectors.untyped_storage()
+    state = (vectors._version, vectors.storage_offset(), vectors.shape, vectors.stride(), n_axes)
+    if not _LAST or _LAST[0][0]() is not numbers or _LAST[0][1] != state:
+        _LAST[:] = [(weakref.ref(numbers), state, _eigen_pca(vectors, n_axes))]
+    return _LAST[0][2]
+
+
+_LAST: list[tuple[weakref.ref[torch.UntypedStorage], tuple[object, ...], Pca]] = []
+
+
+def _eigen_pca(vectors: Float[Tensor, "point d_model"], n_axes: int | None) -> Pca:
+    mean = vectors.mean(dim=0)
+    centred = vectors - mean
+    values, columns = torch.linalg.eigh((centred.T @ centred).double())  # ascending
+    axes = columns.T.flip(0)[:n_axes]
+    largest = axes.gather(1, axes.abs().argmax(dim=1, keepdim=True))
+    axes = axes * torch.where(largest < 0, -1.0, 1.0)
+    points = (centred @ axes.T.to(centred.dtype)).double()
+    return Pca(mean.double(), axes, points, values.flip(0)[: len(axes)].clamp(min=0) / values.clamp(min=0).sum())
+
+
+N_SHUFFLES = 999
+
+MOST_COMPARED = 2_048
+"""Of more tokens so many, evenly apart, are asked for their nearest one among all."""
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """For what share of the tokens the nearest other one is of the kind asked for."""
+
+    share: float
+    chance: float
+    """The share that shuffled names give on average."""
+    most_by_chance: float
+    """The highest share that any of `N_SHUFFLES` shuffles gave."""
+    n_compared: int
+    """For how many tokens that was looked at: `MOST_COMPARED` at most."""
+
+    @property
+    def is_above_chance(self) -> bool:
+        return self.share > self.most_by_chance
+
+
+def numbers_in_order(vectors: Float[Tensor, "number d_model"]) -> Nearness:
+    """For how many of the numbers the nearest other number, by cosine, is one more or one less."""
+    n = len(vectors)
+    if n < 2:
+        return Nearness(0.0, 0.0, 1.0, n)
+    tokens, nearest = _nearest(vectors)
+    beside = [(names[:, nearest] - names[:, tokens]).abs() == 1 for names in _names(n)]
+    return _against_shuffles(torch.cat(beside))
+
+
+def kinds_together(vectors: Float[Tensor, "token d_model"], kinds: Mapping[str, Sequence[int]]) -> dict[str, Nearness]:
+    """For each kind (its tokens, as rows of `vectors`): for how many of them the nearest other token is of that kind too."""
+    n = len(vectors)
+    tokens, nearest = _nearest(vectors)
+    inside = {kind: torch.zeros(n, dtype=torch.bool) for kind in kinds}
+    for kind, rows in kinds.items():
+        inside[kind][list(rows)] = True
+    shares: dict[str, list[Tensor]] = {kind: [] for kind in kinds}
+    for names in _names(n):
+        for kind, is_one in inside.items():
+            of_kind, beside = is_one[names[:, tokens]], is_one[names[:, nearest]]  # [1 + shuffle, compared]
+            shares[kind].append((of_kind & beside).sum(dim=1).double() / of_kind.sum(dim=1).clamp(min=1))
+    return {kind: _of_shares(torch.cat(found), len(tokens)) for kind, found in shares.items()}
+
+
+def places_side_by_side(cosine: Float[Tensor, "patch patch"]) -> Nearness:
+    """For how many of an image's patches the most alike other place is right beside them: above, below, left or right."""
+    n = len(cosine)
+    side = math.isqrt(n)
+    nearest = cosine.clone().fill_diagonal_(-math.inf).argmax(dim=1)
+    beside = []
+    for place in _names(n):  # [order, patch]: where it would stand
+        other = place[:, nearest]
+        beside.append((place // side - other // side).abs() + (place % side - other % side).abs() == 1)
+    return _against_shuffles(torch.cat(beside))
+
+
+def _nearest(vectors: Float[Tensor, "token d_model"]) -> tuple[Int[Tensor, " compared"], Int[Tensor, " compared"]]:
+    """Tokens, `MOST_COMPARED` at most, and the nearest other one of each."""
+    tokens, nearest = evenly(len(vectors), MOST_COMPARED), []
+    for first, block in cosine_blocks(vectors[tokens], vectors):
+        row = torch.arange(len(block))
+        block[row, tokens[first + row]] = -math.inf
+        nearest.append(block.argmax(dim=1))
+    return tokens, torch.cat(nearest)
+
+
+def _names(n: int) -> Iterator[Int[Tensor, "order token"]]:
+    """The names of the tokens, as they are and then shuffled `N_SHUFFLES` times, in blocks of `BLOCK_BYTES`."""
+    yield torch.arange(n)[None]
+    generator, at_once = torch.Generator().manual_seed(0), max(1, BLOCK_BYTES // (32 * n))
+    for done in range(0, N_SHUFFLES, at_once):
+        yield torch.rand(min(at_once, N_SHUFFLES - done), n, generator=generator).argsort(dim=-1)
+
+
+def _against_shuffles(is_so: Bool[Tensor, "order compared"]) -> Nearness:
+    """The first row is what is, the others are what chance makes of it."""
+    return _of_shares(is_so.double().mean(dim=1), is_so.shape[1])
+
+
+def _of_shares(shares: Float[Tensor, " order"], n_compared: int) -> Nearness:
+    return Nearness(shares[0].item(), shares[1:].mean().item(), shares[1:].max().item(), n_compared)

@@ -12,7 +12,7 @@ import pandas as pd
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.analysis.geometry import pca
+from xformer.analysis.embeddings import pca
 from xformer.errors import InputError
 from xformer.layers.embedding import PatchEmbedding
 from xformer.model import Transformer

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from xformer.analysis.geometry import cosine_matrix
+from xformer.analysis.embeddings import cosine_matrix
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.reading import Readable, Reading, read, subject_of
 from xformer.subjects import Subject
