@@ -10,7 +10,7 @@ from pages.shared.picture import picture
 from pages.shared.row_window import ask_window, every_nth, window_words
 from pages.shared.view import View
 from xformer import viz
-from xformer.analysis.found_positions import found_positions
+from xformer.analysis.positions import found_positions
 from xformer.errors import UnavailableError
 from xformer.viz.embeddings import every
 

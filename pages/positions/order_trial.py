@@ -6,7 +6,7 @@ import streamlit as st
 
 from pages.shared.byte_cache import shared
 from pages.shared.view import ORIGINAL, View
-from xformer.analysis.order_trial import OrderTest, order_test
+from xformer.analysis.positions import OrderTest, order_test
 
 
 def order_trial(view: View) -> None:

@@ -7,8 +7,7 @@ import torch
 
 from tests.analysis.test_parts_of_others import reading_of
 from tests.subjects.families import FAMILIES
-from xformer.analysis.found_positions import found_positions
-from xformer.analysis.positions import position_offsets, position_values
+from xformer.analysis.positions import found_positions, position_offsets, position_values
 from xformer.errors import UnavailableError
 
 pytestmark = pytest.mark.xdist_group("transformers")

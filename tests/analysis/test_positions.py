@@ -12,10 +12,17 @@ from torch import Tensor
 from tests.layers.reference import FITTING
 from tests.training.tiny import random_model
 from xformer import analysis
-from xformer.analysis import order_trial
+from xformer.analysis import positions as order_trial
 from xformer.analysis.attention_patterns import looks_back_only
-from xformer.analysis.order_trial import order_test, reversed_patches
-from xformer.analysis.positions import added_positions, by_offset, dot_products, rotary_products, wavelengths
+from xformer.analysis.positions import (
+    added_positions,
+    by_offset,
+    dot_products,
+    order_test,
+    reversed_patches,
+    rotary_products,
+    wavelengths,
+)
 from xformer.edits import AnyEdit, set_causal, zero_positions
 from xformer.errors import InputError
 from xformer.model import Transformer

@@ -14,15 +14,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from xformer.analysis.found_positions import found_biases, found_positions, found_values, turned_products
 from xformer.config import ModelConfig
+from xformer.edits import zero_positions
 from xformer.errors import InputError, UnavailableError
 from xformer.layers.layout import Layout
 from xformer.layers.stack import Stack
@@ -30,6 +32,7 @@ from xformer.positions import POSITION_KINDS, PositionKind
 from xformer.positions.rotary import rotary_angles, rotate
 from xformer.reading import Reading
 from xformer.subjects import BareModel, own_model
+from xformer.trace import record
 
 
 @torch.no_grad()
@@ -236,3 +239,127 @@ def _stack_of(reading: Reading, stack: str | None) -> tuple[str, Stack]:
 def _turned(config: ModelConfig) -> int:
     """The head's dimensions, made even: rotary positions turn them in pairs."""
     return config.d_head + config.d_head % 2
+
+
+Found = Literal["added", "turned", "biased"]
+
+
+def found_positions(reading: Reading, stack: str | None = None) -> tuple[Found, Tensor]:
+    """Which of the three, and its numbers: [pos, d_model], [pos, pair] or [head, query, key].
+
+    Raises `UnavailableError` where none was found.
+    """
+    stack = (stack or "encoder") if reading.is_pair else reading.output_stack
+    at = f"{stack}." if reading.is_pair else ""
+    if f"{at}pos_embed" in reading:
+        table = reading[f"{at}pos_embed"]
+        return "added", table if table.dim() == 2 else table[0]
+    for name in reading:
+        if name.rpartition(".")[2].startswith("pos_angles"):
+            angles = reading[name]
+            angles = angles.reshape(-1, *angles.shape[-2:])[0]
+            half = angles.shape[1] // 2
+            return "turned", angles[:, :half] if angles[:, :half].equal(angles[:, half:]) else angles
+    for name in reading:
+        if name.startswith(stack) and name.endswith(".pos_bias") and "cross" not in name:
+            return "biased", reading[name][0]
+    raise UnavailableError(
+        f"Nothing was found in {reading.subject.name} that tells it where a token is: no vectors that are added, no angles and "
+        "no biases. What it has may sit where it cannot be seen, or its mask is all there is."
+    )
+
+
+def found_values(reading: Reading, positions: Sequence[int] | None = None, stack: str | None = None) -> pd.DataFrame:
+    """What is done at each position, as `position_values` has it. Raises `UnavailableError` where scores are biased."""
+    how, found = found_positions(reading, stack)
+    if how == "biased":
+        raise UnavailableError(f"{reading.subject.name} adds to its scores; nothing is done at a position itself.")
+    shown = [at for at in (range(len(found)) if positions is None else positions) if at < len(found)]
+    values = found[shown].double()
+    width = values.shape[1]
+    table = pd.DataFrame({"position": np.repeat(shown, width)})
+    if how == "added":
+        return table.assign(dimension=np.tile(np.arange(width), len(shown)), value=values.flatten().numpy(force=True))
+    return table.assign(
+        pair=np.tile(np.arange(width), len(shown)),
+        angle=values.flatten().numpy(force=True),
+        cos=values.cos().flatten().numpy(force=True),
+        sin=values.sin().flatten().numpy(force=True),
+    )
+
+
+def found_biases(bias: Float[Tensor, "head query key"]) -> pd.DataFrame:
+    """Head, offset = key − query, and the bias there, the mean of its pairs, which are alike where only distance counts."""
+    n_query, n_key = bias.shape[1:]
+    offset = (torch.arange(n_key)[None, :] - torch.arange(n_query)[:, None]).flatten()  # [query · key]
+    offsets = offset.unique()
+    place = torch.searchsorted(offsets, offset)
+    sums = torch.zeros(len(bias), len(offsets), dtype=torch.float64)
+    sums.index_add_(1, place, bias.double().flatten(1))
+    mean = sums / place.bincount()
+    return pd.DataFrame(
+        {
+            "head": np.repeat(np.arange(len(bias)), len(offsets)),
+            "offset": np.tile(offsets.numpy(), len(bias)),
+            "bias": mean.flatten().numpy(),
+        }
+    )
+
+
+def turned_products(angles: Float[Tensor, "pos pair"]) -> Float[Tensor, "query key"]:
+    """q · k of one vector turned to two positions, of length 1 and with the same share in every pair."""
+    c, s = angles.double().cos(), angles.double().sin()
+    return (c @ c.T + s @ s.T) / angles.shape[1]
+
+
+ROUNDING = 1e-4
+"""Logits that differ by less than this share of the largest are the same but for single precision."""
+
+MOST_TOKENS_READ = 32
+"""More would show no more."""
+
+
+@dataclass(frozen=True)
+class OrderTest:
+    """What a model without positions makes of the same tokens (patches) in another order."""
+
+    difference: float
+    """The largest difference of any logit, each token's output compared with its own in the other order."""
+    scale: float
+    """The largest magnitude of any logit."""
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether nothing but rounding is left of the order."""
+        return self.difference <= ROUNDING * self.scale
+
+
+def order_test(reading: Reading) -> OrderTest | None:
+    """Run a model of one stack with its positions off on its input (the first `MOST_TOKENS_READ` tokens), and backwards.
+
+    An image is put together from its patches in reverse order; its class token stays in front. None for a model of two stacks,
+    and where backwards is the same as forwards, so that there is nothing to be seen.
+    """
+    model = own_model(reading.subject)
+    config, inputs = model.config, reading.example.tokens[:1]
+    inputs = inputs if config.patch else inputs[:, :MOST_TOKENS_READ]
+    other = reversed_patches(inputs, config.patch) if config.patch else inputs.flip(1)
+    if reading.is_pair or other.equal(inputs):
+        return None
+    off = [] if config.position_kind.acts_on == "nothing" else [zero_positions()]
+    forwards, backwards = (
+        record(model, x, edits=off, keep=["logits"]).logits[0] for x in (inputs, other)
+    )  # [out, vocab]
+    if config.patch:
+        forwards, backwards = forwards[:1], backwards[:1]  # the answer is read at the class token alone
+    else:
+        backwards = backwards.flip(0)
+    return OrderTest((forwards - backwards).abs().max().item(), forwards.abs().max().item())
+
+
+def reversed_patches(pixels: Int[Tensor, "batch pixel"], patch: int) -> Int[Tensor, "batch pixel"]:
+    """The same images with their patches in reverse order: the last one first, each as it is inside."""
+    side = math.isqrt(pixels.shape[-1])
+    across = side // patch
+    tiles = pixels.view(-1, across, patch, across, patch)  # [batch, row, y, column, x]
+    return tiles.flip(1, 3).reshape(pixels.shape)
