@@ -11,7 +11,7 @@ from pages.shared.picture import picture
 from pages.shared.view import View
 from xformer import viz
 from xformer.analysis.embeddings import Nearness, places_side_by_side
-from xformer.analysis.place_maps import place_cosines
+from xformer.analysis.images import place_cosines
 from xformer.words import percent
 
 

@@ -11,8 +11,15 @@ from xformer import edits
 from xformer.analysis.attention_patterns import head_scores
 from xformer.analysis.embeddings import places_side_by_side
 from xformer.analysis.feed_forward import survey
-from xformer.analysis.filters import filter_components, patch_filters, patch_weights, principal_filters
-from xformer.analysis.images import classes, mistakes, predict_test_images
+from xformer.analysis.images import (
+    classes,
+    filter_components,
+    mistakes,
+    patch_filters,
+    patch_weights,
+    predict_test_images,
+    principal_filters,
+)
 from xformer.diagnosis.diagnose import diagnose
 from xformer.diagnosis.model import examination, examine
 from xformer.errors import InputError

@@ -14,7 +14,7 @@ from PIL import Image
 import xformer
 from tests.subjects.zoo import ZOO
 from xformer import analysis, viz
-from xformer.analysis.image_overlay import patch_grid
+from xformer.analysis.images import patch_grid
 from xformer.errors import EditError, UnavailableError
 from xformer.reading import Reading
 from xformer.subjects.foreign.image_input import PatchedImage

@@ -10,7 +10,7 @@ import pytest
 import xformer
 from tests.layers.reference import randomise
 from xformer import viz
-from xformer.analysis.filters import patch_weights
+from xformer.analysis.images import patch_weights
 from xformer.model import Transformer
 from xformer.presets import preset
 from xformer.reading import Reading

@@ -7,7 +7,7 @@ import torch
 
 import xformer
 from xformer import analysis, viz
-from xformer.analysis.place_maps import place_cosines
+from xformer.analysis.images import place_cosines
 from xformer.errors import InputError
 from xformer.model import Transformer
 from xformer.presets import preset

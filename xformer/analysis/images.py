@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
+from xformer.analysis.attention_patterns import rollout_matrices
+from xformer.analysis.embeddings import pca
+from xformer.analysis.positions import added_positions
+from xformer.errors import EditError, InputError, UnavailableError
+from xformer.layers.embedding import PatchEmbedding
 from xformer.memory import rows_that_fit
 from xformer.model import Transformer
 from xformer.reading import Reading
 from xformer.subjects import own_model
+from xformer.subjects.foreign.image_input import PatchedImage
 from xformer.tasks.digit_images import digit_images
+from xformer.words import percent
 
 
 @torch.no_grad()
@@ -45,3 +57,131 @@ def classes(reading: Reading) -> pd.DataFrame:
     labels, right = reading.subject.labels, reading.answer[0] if reading.has_right_answer else None
     p = reading.probabilities[0].tolist()  # [digit]
     return pd.DataFrame({"digit": labels, "probability": p, "right": [place == right for place in range(len(p))]})
+
+
+CROWDED = 6
+"""From so many heads on, a panel is called “2.3” for layer 2, head 3."""
+
+
+def over_image(
+    reading: Reading, *, query: int = 0, laid: str = "heads", layer: int | None = None, head: int | None = None
+) -> pd.DataFrame:
+    """What one position of a vision model looks at.
+
+    Args:
+        reading: A run on an image.
+        query: The position that looks, from 0: the class token where there is one.
+        laid: "heads", a panel a head and their mean in a row for each layer, or "rollout", a panel after each layer.
+        layer: Only this attention layer, from 0.
+        head: Only this head of each layer, from 0.
+
+    Returns:
+        One row a key: row and panel of the picture, place (the class token or a patch), weight of that key.
+
+    Raises:
+        UnavailableError: The model reads no image that is cut into patches.
+        EditError: There is no such layer or head.
+    """
+    patch_grid(reading)
+    panels = _rollout(reading, query) if laid == "rollout" else _heads(reading, query, layer, head)
+    names = reading.tokens
+    rows = [
+        {"row": row, "panel": title, "place": name, "weight": weight}
+        for row, title, weights in panels
+        for name, weight in zip(names, weights, strict=True)
+    ]
+    return pd.DataFrame(rows)
+
+
+def patch_grid(reading: Reading) -> tuple[int, int]:
+    """Rows and columns of the patches of an image; they are its last positions.
+
+    Raises:
+        UnavailableError: The model reads no image that is cut into patches.
+    """
+    shape, of, n = reading.subject.shape, reading.subject.input, len(reading.ids())
+    if shape.image:
+        return shape.image // shape.patch, shape.image // shape.patch
+    pixels = (reading.example.arguments or {}).get("pixel_values")
+    if isinstance(of, PatchedImage) and isinstance(pixels, Tensor):
+        rows, columns = (side // patch for side, patch in zip(pixels.shape[-2:], of.patch, strict=True))
+        if rows * columns <= n:
+            return rows, columns
+    raise UnavailableError(f"{reading.subject.name} reads no image that is cut into patches.")
+
+
+def _heads(reading: Reading, query: int, layer: int | None, head: int | None) -> list[tuple[int, str, list[float]]]:
+    panels = []
+    for at, site in enumerate(reading.sites):
+        if layer is not None and at != layer:
+            continue
+        rows = reading[f"{site.path}.pattern"][0, :, query].float()  # [head, key]
+        if head is not None and not 0 <= head < len(rows):
+            raise EditError(f"Layer {at} has heads 0 to {len(rows) - 1}, got {head}.")
+        of_layer = f"layer {at + 1} · head " if len(rows) < CROWDED or head is not None else f"{at + 1}."
+        panels += [(at, f"{of_layer}{one + 1}", row.tolist()) for one, row in enumerate(rows) if head in (None, one)]
+        if len(rows) > 1 and head is None:
+            panels.append((at, f"{of_layer.removesuffix('head ')}mean", rows.mean(dim=0).tolist()))
+    if not panels:
+        raise EditError(f"This model has attention layers 0 to {len(reading.sites) - 1}, got {layer}.")
+    return panels
+
+
+def _rollout(reading: Reading, query: int) -> list[tuple[int, str, list[float]]]:
+    reached = rollout_matrices(reading.trace)[:, query]  # [layer, key]
+    return [(0, f"after layer {layer + 1}", row) for layer, row in enumerate(reached.tolist())]
+
+
+def patch_weights(model: Transformer) -> Float[Tensor, "d_model y x"]:
+    """What each number of a patch's vector adds up: its weights on the pixels. Raises `InputError` without patches."""
+    if not isinstance(model.embedding, PatchEmbedding):
+        raise InputError("Only a model of images has patch filters, and this one reads tokens.")
+    side = model.config.patch
+    return model.embedding.weight.detach().view(-1, side, side)
+
+
+def principal_filters(
+    filters: Float[Tensor, "d_model y x"],
+) -> tuple[Float[Tensor, "axis y x"], Float[Tensor, " axis"]]:
+    """The principal axes of the filters as patches, and the share of their variance along each."""
+    found = pca(filters.flatten(1))
+    return found.axes.view(-1, *filters.shape[1:]), found.explained
+
+
+def patch_filters(reading: Reading) -> pd.DataFrame:
+    """The filters of the patch embedding, the strongest first, one row a weight: filter, pixel y, pixel x, weight."""
+    filters = patch_weights(own_model(reading.subject))
+    order = filters.flatten(1).norm(dim=1).argsort(descending=True)
+    return _table(filters[order], [f"dimension {index}" for index in order.tolist()])
+
+
+def filter_components(reading: Reading) -> pd.DataFrame:
+    """The directions in which the filters differ most, named by their share of the variance; columns as in `patch_filters`."""
+    axes, explained = principal_filters(patch_weights(own_model(reading.subject)))
+    return _table(axes, [f"component {axis + 1}: {percent(share, 0)}" for axis, share in enumerate(explained.tolist())])
+
+
+def _table(filters: Float[Tensor, "filter y x"], names: Sequence[str]) -> pd.DataFrame:
+    which, y, x = (index.flatten() for index in np.indices(filters.shape))
+    weights = filters.double().flatten().numpy(force=True)
+    return pd.DataFrame({"filter": np.array(names, dtype=object)[which], "pixel y": y, "pixel x": x, "weight": weights})
+
+
+def place_cosines(reading: Reading) -> Float[Tensor, "patch patch"]:
+    """The cosine of each patch's position vector with every other's. Raises `InputError` where no positions are added."""
+    vectors = torch.nn.functional.normalize(added_positions(reading)[1:].double(), dim=-1)  # without the class token
+    return vectors @ vectors.T
+
+
+def patch_places(reading: Reading) -> pd.DataFrame:
+    """One row per pair of patches: patch, other (by row and column, "r1 c3"), cosine, itself."""
+    cosine, names = place_cosines(reading), np.array(reading.tokens[1:])
+    n = len(names)
+    return pd.DataFrame(
+        {
+            "patch": names.repeat(n),
+            "other": np.tile(names, n),
+            "cosine": cosine.flatten().numpy(),
+            "itself": np.eye(n, dtype=bool).flatten(),
+        }
+    )

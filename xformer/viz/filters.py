@@ -9,8 +9,8 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from xformer.analysis.filters import filter_components as components_table
-from xformer.analysis.filters import patch_filters as filters_table
+from xformer.analysis.images import filter_components as components_table
+from xformer.analysis.images import patch_filters as filters_table
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.images import Chart, tile_map

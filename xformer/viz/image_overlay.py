@@ -11,8 +11,8 @@ import io
 
 from torch import Tensor
 
-from xformer.analysis.image_overlay import over_image as overlay_table
-from xformer.analysis.image_overlay import patch_grid
+from xformer.analysis.images import over_image as overlay_table
+from xformer.analysis.images import patch_grid
 from xformer.reading import Reading
 from xformer.subjects.foreign.image_input import PatchedImage
 from xformer.viz.images import Chart, overlay_chart, overlay_frame

@@ -10,7 +10,7 @@ import math
 import altair as alt
 import numpy as np
 
-from xformer.analysis.place_maps import patch_places as places_table
+from xformer.analysis.images import patch_places as places_table
 from xformer.reading import Reading
 from xformer.viz.images import Chart, tile_map
 
