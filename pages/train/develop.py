@@ -12,7 +12,7 @@ from pages.shared.byte_cache import budget, shared
 from pages.shared.escape_markdown import escape_markdown
 from pages.train.film import Film, album_key, album_of, frame_cells, frame_of
 from xformer import load
-from xformer.analysis.learning import thinned
+from xformer.analysis.training_runs import thinned
 from xformer.config import ModelConfig
 from xformer.errors import InputError, XformerError
 from xformer.memory import check_fits

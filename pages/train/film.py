@@ -9,7 +9,7 @@ import pandas as pd
 
 from pages.shared.byte_cache import shared
 from xformer import Transformer
-from xformer.analysis.learning import best_heads, head_table
+from xformer.analysis.training_runs import best_heads, head_table
 from xformer.reading import Reading
 from xformer.subjects import TaskModel
 from xformer.tasks import Task

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from pages.train.film import Film, head_names
-from xformer.analysis.learning import APPEARS, LEARNED, appearance, dip, first_passing
+from xformer.analysis.training_runs import APPEARS, LEARNED, appearance, dip, first_passing
 from xformer.presets import Preset
 from xformer.tasks import Task
 from xformer.training.entry import Entry

@@ -11,7 +11,7 @@ from pages.shared.layout import is_dark
 from pages.shared.link import address
 from pages.train.film import Film
 from pages.train.state import film_key, player_target
-from xformer.analysis.learning import APPEARS, LEARNED, appearance, first_passing
+from xformer.analysis.training_runs import APPEARS, LEARNED, appearance, first_passing
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.training.entry import Entry

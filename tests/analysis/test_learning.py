@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from xformer.analysis.learning import appearance, best_heads, dip, first_passing, head_table, thinned
+from xformer.analysis.training_runs import appearance, best_heads, dip, first_passing, head_table, thinned
 
 
 def test_the_table_has_a_row_for_each_step_and_head_and_the_best_is_found() -> None:

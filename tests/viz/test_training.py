@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from tests.training.tiny import tiny_preset
-from xformer.analysis.learning import head_table
+from xformer.analysis.training_runs import head_table
 from xformer.training.loop import train
 from xformer.viz import theme
 from xformer.viz.training import (

@@ -13,8 +13,8 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from xformer.analysis.many_runs import curves_of_all, quantiles
-from xformer.analysis.many_runs import sweep_outcome as outcome_table
+from xformer.analysis.training_runs import curves_of_all, quantiles
+from xformer.analysis.training_runs import sweep_outcome as outcome_table
 from xformer.viz import theme
 from xformer.viz.layering import layered
 from xformer.viz.residual import row_height, written
