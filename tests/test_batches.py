@@ -27,7 +27,7 @@ def test_each_text_of_a_batch_is_read_as_if_it_were_alone(name: str) -> None:
     batch = xformer.read(model, texts, tokenizer=tokenizer())
     assert batch.batch_size == 2
     for index, text in enumerate(texts):
-        alone, one = xformer.read(model, text, tokenizer=tokenizer()), batch[index]
+        alone, one = xformer.read(model, text, tokenizer=tokenizer()), batch.one(index)
         assert one.batch_size == 1
         n = alone.logits.shape[1]
         assert torch.allclose(one.logits[:, :n], alone.logits, **CLOSE)
@@ -45,16 +45,16 @@ def test_ids_in_rows_are_as_many_texts() -> None:
     assert batch["decoder.0.attn.pattern"].shape == (2, 6, 5, 5)
     with torch.no_grad():
         assert torch.allclose(batch.logits, model(ids).logits, **CLOSE)
-    assert torch.equal(batch[1].logits, batch.logits[1:])
-    assert batch[-1].ids() == [10, 11, 5, 6, 7]
+    assert torch.equal(batch.one(1).logits, batch.logits[1:])
+    assert batch.one(-1).ids() == [10, 11, 5, 6, 7]
     with pytest.raises(InputError, match="inputs 0 to 1, got 2"):
-        batch[2]
+        batch.one(2)
     assert xformer.read(model, ids[0], tokenizer=tokenizer()).ids() == ids[0].tolist()
 
 
 def test_padding_is_masked_in_pictures_and_left_out_of_measures() -> None:
     model = FAMILIES["BERT"].make()
-    short = xformer.read(model, TEXTS, tokenizer=tokenizer())[1]
+    short = xformer.read(model, TEXTS, tokenizer=tokenizer()).one(1)
     alone = xformer.read(model, TEXTS[1], tokenizer=tokenizer())
     [first, *_] = pattern_layers(short)
     allowed = first.allowed  # type: ignore[union-attr]
@@ -69,7 +69,7 @@ def test_padding_is_masked_in_pictures_and_left_out_of_measures() -> None:
 def test_a_batch_of_one_of_our_models() -> None:
     batch = xformer.read("checkpoints/reverse", ["3 7 12 9", "5 4 3 2 1 6"])
     for index, text in enumerate(["3 7 12 9", "5 4 3 2 1 6"]):
-        alone, one = xformer.read("checkpoints/reverse", text), batch[index]
+        alone, one = xformer.read("checkpoints/reverse", text), batch.one(index)
         n = alone.logits.shape[1]
         assert torch.allclose(one.logits[:, :n], alone.logits, **CLOSE)
         assert (one.answers, one.n_right) == (alone.answers, alone.n_right)
@@ -84,7 +84,7 @@ def test_the_models_own_arguments() -> None:
     with torch.no_grad():
         wanted = model(input_ids=ids, attention_mask=mask).logits
     assert torch.allclose(reading.logits, wanted, **CLOSE)
-    assert not reading[0]["encoder.0.attn.mask"][0, 0, :, 3:].any()
+    assert not reading.one(0)["encoder.0.attn.mask"][0, 0, :, 3:].any()
     named = xformer.read(model, {"input_ids": ids}, tokens=list("abcde"))
     assert named.tokens == tuple("abcde")
     with pytest.raises(InputError, match="one label for each of the 5 tokens, got 2"):

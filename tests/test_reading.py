@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import re
 from base64 import b64decode
+from collections.abc import Mapping
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from PIL import Image
 
 import xformer
 from xformer import edits
-from xformer.errors import InputError
+from xformer.errors import EditError, InputError
 from xformer.head_overview import head_overview
 from xformer.reading import read
 from xformer.subjects import BareModel, Subject, TaskModel
@@ -172,3 +174,86 @@ def test_in_a_notebook_the_first_of_many_tokens_are_shown(monkeypatch: pytest.Mo
     assert re.findall(r"<small>0?1?\.\d\d</small>", html) == chips[:3]
     assert "more</td>" not in whole
     assert f"… and {len(reading.tokens) - 3} more</td>" in html
+
+
+def test_a_reading_is_a_mapping_from_names_to_tensors() -> None:
+    reading = read(CHECKPOINTS / "reverse", "3 7 12 9")
+    assert isinstance(reading, Mapping)
+    assert isinstance(reading.trace, Mapping)
+    assert [name for name, _ in reading.items()] == list(reading) == list(reading.keys()) == list(reading.names())
+    assert all(value is reading[name] for name, value in reading.items())
+    assert len(list(reading.values())) == len(reading) == len(reading.trace)
+    assert reading.get("encoder.0.attn.pattern") is reading["encoder.0.attn.pattern"]
+    assert reading.get("encoder.9.attn.pattern") is None
+    assert "encoder.9.attn.pattern" not in reading
+    assert 0 not in reading
+    for mapping in (reading, reading.trace):
+        with pytest.raises(
+            KeyError, match=r"^This trace has no activation 'encoder.0.attn.patern': did you mean encoder"
+        ):
+            mapping["encoder.0.attn.patern"]
+    with pytest.raises(KeyError, match=r"names, got 0; one input of a batch is reading\.one\(0\)"):
+        reading[0]  # type: ignore[index]
+    assert len({reading, replace(reading)}) == 2, "two readings are equal only if they are the same object"
+    with pytest.raises(InputError, match="'xformer' or 'transformer_lens', got 'bertviz'"):
+        reading.names("bertviz")  # type: ignore[arg-type]
+
+
+def test_one_input_of_a_batch() -> None:
+    batch = read(CHECKPOINTS / "reverse", ["3 7 12 9", "5 4 3 2"])
+    assert batch.batch_size == 2
+    assert batch.one(1).tokens == ("5", "4", "3", "2")
+    torch.testing.assert_close(batch.one(-1).logits, batch.logits[1:])
+    with pytest.raises(InputError, match="inputs 0 to 1, got 2"):
+        batch.one(2)
+
+
+def test_gradients_are_those_of_autograd_on_the_model() -> None:
+    """The gradient at the last block's stream, by hand: only the output layer lies behind it."""
+    checkpoint = xformer.load(CHECKPOINTS / "reverse")
+    reading = read(checkpoint, "3 7 12 9")
+
+    def measure(logits: torch.Tensor) -> torch.Tensor:
+        return logits[0, 0, 9] - logits[0, 0, 3] ** 2
+
+    found = xformer.gradients(reading, measure, ["*.resid_post"])
+    assert list(found) == [f"encoder.{n}.resid_post" for n in range(4)]
+    last = reading["encoder.3.resid_post"].clone().requires_grad_()
+    measure(checkpoint.model.unembed(last)).backward()
+    torch.testing.assert_close(found["encoder.3.resid_post"], last.grad)
+    assert found.measure == pytest.approx(float(measure(reading.logits)), rel=1e-5)
+    epsilon = 1e-2  # and one number of an earlier layer, by changing it
+    step = torch.zeros_like(reading["encoder.0.resid_post"])
+    step[0, 2, 5] = epsilon
+    above, below = (
+        float(measure(read(checkpoint, "3 7 12 9", edits=[edits.apply("encoder.0.resid_post", change)]).logits))
+        for change in (lambda x: x + step, lambda x: x - step)
+    )
+    assert float(found["encoder.0.resid_post"][0, 2, 5]) == pytest.approx((above - below) / (2 * epsilon), rel=0.02)
+    with pytest.raises(EditError, match=r"\*\.nothing"):
+        xformer.gradients(reading, measure, ["*.nothing"])
+    with pytest.raises(InputError, match="one number"):
+        xformer.gradients(reading, lambda logits: logits[0], ["*.z"])
+
+
+@pytest.mark.parametrize("name", ["reverse", "reverse-seq2seq", "reverse-decoder"])
+def test_a_function_changes_an_activation(name: str) -> None:
+    plain = read(CHECKPOINTS / name, "5 3 9 1")
+    path = plain.attention[-1].path
+    scaled = read(CHECKPOINTS / name, "5 3 9 1", edits=[edits.scale(f"{path}.z", 0.5)])
+    applied = read(CHECKPOINTS / name, "5 3 9 1", edits=[edits.apply(f"{path}.z", lambda z: z.mul_(0.5))])
+    assert not torch.allclose(plain.logits, scaled.logits, atol=1e-3)
+    torch.testing.assert_close(applied.logits, scaled.logits)
+    torch.testing.assert_close(applied[f"{path}.z"], plain[f"{path}.z"] / 2)
+
+
+def test_a_function_that_does_not_fit_is_one_plain_error() -> None:
+    def run(name: str, function: Any) -> None:
+        read(CHECKPOINTS / "reverse", "3 7 12 9", edits=[edits.apply(name, function)])
+
+    with pytest.raises(EditError, match=r"encoder\.0\.attn\.z must return the shape \[1, 4, 4, 16\], got \[1, 4, 16\]"):
+        run("encoder.0.attn.z", lambda z: z.mean(1))
+    with pytest.raises(EditError, match=r"encoder\.0\.attn\.z must return a tensor, got NoneType"):
+        run("encoder.0.attn.z", lambda z: None)
+    with pytest.raises(EditError, match=r"'encoder\.8\.attn\.z'; its names are embed, .*logits"):
+        run("encoder.8.attn.z", lambda z: z)

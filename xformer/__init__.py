@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from xformer.config import ModelConfig, TaskConfig, TrainConfig
     from xformer.decoding import Sampling, Step, decode
     from xformer.model import Transformer
-    from xformer.reading import Reading, read
+    from xformer.reading import Reading, gradients, read
     from xformer.tasks import Task
     from xformer.trace import Trace, record
     from xformer.training.loop import train
@@ -43,6 +43,7 @@ else:  # for those who run it; a type checker would take any name for one that i
             "attention_view": "widgets.attention_view",
             "decode": "decoding",
             "edits": "",
+            "gradients": "reading",
             "load": "checkpoints",
             "read": "reading",
             "record": "trace",
@@ -72,6 +73,7 @@ __all__ = [
     "attention_view",
     "decode",
     "edits",
+    "gradients",
     "load",
     "read",
     "record",

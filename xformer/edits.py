@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -149,6 +149,24 @@ class Steer:
         return _at_positions(name, value, self.positions, added)
 
 
+@dataclass(frozen=True, eq=False)
+class Apply:
+    """Put the result of a function in place of an activation."""
+
+    name: str
+    function: Callable[[Tensor], Tensor]
+
+    def apply(self, name: str, value: Tensor) -> Tensor:
+        changed = self.function(value.clone())  # the function may write into its argument
+        if not isinstance(changed, Tensor):
+            raise EditError(f"The function applied to {name} must return a tensor, got {type(changed).__name__}.")
+        if changed.shape != value.shape:
+            raise EditError(
+                f"The function applied to {name} must return the shape {list(value.shape)}, got {list(changed.shape)}."
+            )
+        return changed.to(value.device, value.dtype)
+
+
 @dataclass(frozen=True)
 class ZeroPositions:
     """Take away everything that tells the model where a token is: added vectors, angles, biases of scores."""
@@ -200,6 +218,7 @@ AnyEdit = (
     | Replace
     | Scale
     | Steer
+    | Apply
     | ZeroPositions
     | Watch
     | ReplaceParts
@@ -273,6 +292,28 @@ def steer(
     if not (math.isfinite(scale) and bool(vector.isfinite().all())):
         raise EditError(f"What is added must be finite numbers, got a scale of {scale}; for example 4.0.")
     return Steer(name, vector, scale, _tuple(positions))
+
+
+def apply(name: str, function: Callable[[Tensor], Tensor]) -> Apply:
+    """Put `function(activation)` in place of the activation `name`, for any change that has no edit of its own.
+
+    Args:
+        name: The activation, or a glob of several: "decoder.*.attn.z" calls the function once for each layer.
+        function: Takes a copy of the activation and returns a tensor of the same shape. Called within the run, so it may be
+            called by several threads at once.
+
+    Returns:
+        The edit, for `edits=` of `xformer.read` and `xformer.record`. The run raises `EditError` where no activation has the
+        name, and where the function returns another shape.
+
+    Example:
+        >>> import xformer
+        >>> def halve(z):  # [batch, head, pos, d_value]
+        ...     return z / 2
+        >>> edit = xformer.edits.apply("encoder.0.attn.z", halve)
+        >>> changed = xformer.read("checkpoints/reverse", "3 7 12 9", edits=[edit])
+    """
+    return Apply(name, function)
 
 
 def patch_from(

@@ -4,8 +4,9 @@
     ├── ConfigError       a configuration breaks one of its rules
     ├── InputError        tokens, text or a prompt do not fit the model
     │   └── UnavailableError  what was asked for cannot be had of this kind of model
-    ├── EditError         an intervention names something that never happened, or does not fit it
-    │   └── MissingError      an activation that a model of others hands nobody; it is an UnavailableError as well
+    ├── EditError         an edit names an activation that the run does not have, or does not fit it
+    │   └── ActivationError   there is no activation of this name; it is a KeyError as well
+    │       └── MissingError      the activation was not found in an external model; it is an UnavailableError as well
     ├── CheckpointError   a file is not a model that can be trusted
     ├── ModelFileError    a folder or a file holds no model that can be opened here
     ├── MissingLibraryError  a library is not installed that only a part of this one needs
@@ -37,8 +38,16 @@ class EditError(XformerError, ValueError):
     """An edit names an activation that the run never produced, or its value has the wrong shape."""
 
 
-class MissingError(EditError, UnavailableError):
-    """An activation that was not found in a model of others, or that it hands nobody."""
+class ActivationError(EditError, KeyError):
+    """A trace or a reading has no activation of this name; the message suggests similar names."""
+
+    def __str__(self) -> str:
+        """The plain sentence; `KeyError` would put it in quotes."""
+        return Exception.__str__(self)
+
+
+class MissingError(ActivationError, UnavailableError):
+    """The activation was not found in an external model, or the model does not expose it."""
 
 
 class CheckpointError(XformerError):

@@ -71,6 +71,8 @@ class ModelShape:
     """How many experts each feed-forward layer chooses among, by its path; none where it has no router that was found."""
     is_read_only: bool = False
     """Whether nothing inside a run can be changed: see `READ_ONLY`."""
+    rotates: bool = False
+    """Whether queries and keys are rotated by their position after the projection (rotary positions)."""
     image: int = 0
     """The side of the square images that it reads, in pixels; 0 where it reads tokens."""
     patch: int = 0
@@ -89,6 +91,7 @@ class ModelShape:
             heads={site.path: config.n_heads for site in sites if site.is_attention},
             neurons={site.path: config.d_ff for site in sites if not site.is_attention},
             can_drop_positions=config.position_kind.acts_on != "nothing",
+            rotates=config.position_kind.acts_on == "queries and keys",
         )
 
     @cached_property

@@ -9,12 +9,14 @@ Every table and every picture is one call on a reading.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, KeysView, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +26,7 @@ from torch import Tensor, nn
 from xformer import notebook_html
 from xformer.checkpoints import Checkpoint, load
 from xformer.edits import AnyEdit, set_causal
-from xformer.errors import EditError, InputError, UnavailableError
+from xformer.errors import ActivationError, EditError, InputError, UnavailableError
 from xformer.head_overview import head_overview
 from xformer.interventions import all_edits, changed_source, parse
 from xformer.model import Transformer
@@ -32,9 +34,12 @@ from xformer.site import Site
 from xformer.subjects import BareModel, Subject, TaskModel
 from xformer.subjects.foreign.on_demand import OnDemand
 from xformer.subjects.foreign.openings import is_foreign, opened_from, opened_module
+from xformer.subjects.gradients import Gradients, Measure
+from xformer.subjects.gradients import gradients as gradients_of_run
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace
+from xformer.transformer_lens import is_lens_name, lens_axes, lens_names, own_edit, own_name, own_names
 
 MOST_WRITTEN = 100
 """Of more tokens, or predictions, a notebook shows so many."""
@@ -60,11 +65,24 @@ class Recipe:
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
-    """One input run through one subject under some edits.
+class Reading(Mapping[str, Tensor]):
+    """One run of a model: a mapping from the names of activations to tensors, with the model, its inputs and its predictions.
 
-    An output is asked for where `example.labels` has a token: the right one where there is a right answer, in a text the
-    character that comes next.
+    Names are ours ("encoder.0.attn.pattern") or, for a model with one stack, those of TransformerLens
+    ("blocks.0.attn.hook_pattern", with its order of axes); iteration gives ours. Two readings are equal only if they are the
+    same object.
+
+    The predictions are those at the outputs where `example.labels` has a token: the right answer, or in a text the next token.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9")
+        >>> reading["encoder.0.attn.pattern"].shape  # [batch, head, query, key]
+        torch.Size([1, 4, 4, 4])
+        >>> reading["blocks.0.attn.hook_q"].shape  # [batch, pos, head, d_head]
+        torch.Size([1, 4, 4, 16])
+        >>> reading.get("encoder.9.attn.pattern") is None
+        True
     """
 
     subject: Subject
@@ -77,26 +95,26 @@ class Reading:
     token_labels: tuple[str, ...] | None = None
     """What the caller calls the tokens, in the place of the model's own words."""
 
-    @overload
-    def __getitem__(self, name: str) -> Tensor: ...
-
-    @overload
-    def __getitem__(self, name: int) -> Reading: ...
-
-    def __getitem__(self, name: str | int) -> Tensor | Reading:
-        """An activation by its name, see `Trace`; or one input of a batch by its number, with its padding."""
-        if isinstance(name, str):
+    def __getitem__(self, name: str) -> Tensor:
+        """An activation by its name. Raises `ActivationError`, which is a `KeyError`, where there is none of that name."""
+        if not isinstance(name, str):
+            raise ActivationError(
+                f"Activations have names, got {name!r}; one input of a batch is reading.one({name!r})."
+            )
+        if not is_lens_name(name):
             return self.trace[name]
-        example = self.example.one(name)
-        return replace(self, example=example, trace=self.trace.one(name), recipe=None)
+        own = own_name(name, self.subject.shape)
+        if own not in self.trace:
+            near = get_close_matches(name, self.names("transformer_lens"), n=3, cutoff=0.4)
+            hint = f"; did you mean {', '.join(near)}?" if near else "."
+            raise ActivationError(f"This reading has no activation {name!r}{hint}")
+        value = lens_axes(own, self.trace[own])
+        return value.expand(self.batch_size, *value.shape[1:]) if own == "pos_embed" else value
 
-    @property
-    def batch_size(self) -> int:
-        """How many inputs were read at once. Pictures and tables show the first; `reading[i]` is another."""
-        return len(self.example.stream)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.trace
+    def __contains__(self, name: object) -> bool:
+        if not is_lens_name(name):
+            return name in self.trace
+        return not self.is_pair and name in lens_names(self.trace, self.subject.shape)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.trace)
@@ -104,9 +122,32 @@ class Reading:
     def __len__(self) -> int:
         return len(self.trace)
 
-    def keys(self) -> KeysView[str]:
-        """The names of the activations that were kept."""
-        return self.trace.keys()
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]  a mapping has none, and this one is no value
+
+    def names(self, convention: Literal["xformer", "transformer_lens"] = "xformer") -> tuple[str, ...]:
+        """The names of the activations that were kept, in the order of the run.
+
+        Args:
+            convention: "xformer" for our names, "transformer_lens" for those activations that have a name there, by that name.
+
+        Raises:
+            ActivationError: "transformer_lens" is asked for a model with two stacks.
+        """
+        if convention == "xformer":
+            return tuple(self.trace)
+        if convention != "transformer_lens":
+            raise InputError(f"A convention of names is 'xformer' or 'transformer_lens', got {convention!r}.")
+        return tuple(lens_names(self.trace, self.subject.shape))
+
+    def one(self, index: int) -> Reading:
+        """One input of a batch, with its padding. Raises `InputError` where the batch has no such input."""
+        return replace(self, example=self.example.one(index), trace=self.trace.one(index), recipe=None)
+
+    @property
+    def batch_size(self) -> int:
+        """The number of inputs. Pictures and tables show the first; `reading.one(i)` is another."""
+        return len(self.example.stream)
 
     @property
     def logits(self) -> Float[Tensor, "batch pos vocab"]:
@@ -357,7 +398,8 @@ def read(
     if is_ids and (inputs.dim() == 1 or (inputs.dim() == 2 and len(inputs) == 1)):
         plain = tuple(inputs.flatten().tolist())
     first, example, changed = framed(subject, plain, changes)
-    run = [*edits, *changed]
+    run = [*(own_edit(edit, subject.shape) for edit in edits), *changed]
+    keep = own_names(keep, subject.shape)
     output = getattr(getattr(subject, "opened", None), "output_name", "logits")
     kept = keep if output in keep or "*" in keep else (*keep, output)
     has_right_answer = subject.has_right_answer(first)
@@ -379,9 +421,54 @@ def labelled(reading: Reading, tokens: Sequence[str]) -> Reading:
 
 def rerun(reading: Reading, more: Sequence[AnyEdit], keep: Sequence[str] = ("*",)) -> Reading:
     """The same input through the same subject under the reading's edits and `more` after them."""
-    run = [*reading.edits, *more]
-    trace = reading.subject.record(reading.example, edits=run, keep=keep)
+    shape = reading.subject.shape
+    run = [*reading.edits, *(own_edit(edit, shape) for edit in more)]
+    trace = reading.subject.record(reading.example, edits=run, keep=own_names(keep, shape))
     return Reading(reading.subject, reading.example, trace, reading.has_right_answer)
+
+
+def gradients(reading: Reading, measure: Measure, names: Sequence[str]) -> Gradients:
+    """The gradient of a number computed from the logits with respect to activations.
+
+    The reading's input runs once more, forward under the reading's edits and backward. Parameters get no gradient.
+
+    Args:
+        reading: The run. `xformer.read(model, inputs, keep=["logits"])` is enough.
+        measure: A differentiable function from the logits [batch, pos, vocab] to one number.
+        names: Names of activations, or globs: ["*.z"].
+
+    Returns:
+        A mapping from each name to ∂ measure / ∂ activation, with the activation's shape; 0 where the measure does not depend
+        on it. Its `activations` are the values of the activations, its `measure` is the number. A name of TransformerLens
+        gives that name and that order of axes.
+
+    Raises:
+        EditError: No activation of a floating-point type has the name.
+        InputError: The measure is not one number that depends on the logits.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9")
+        >>> found = xformer.gradients(reading, lambda logits: logits[0, 0, 9] - logits[0, 0, 3], ["*.attn.z"])
+        >>> found["encoder.3.attn.z"].shape  # [batch, head, pos, d_value]
+        torch.Size([1, 4, 4, 16])
+    """
+    shape = reading.subject.shape
+    found = gradients_of_run(reading.subject, reading.example, measure, own_names(names, shape), reading.edits)
+    globs = [own_name(name, shape) for name in names if is_lens_name(name)]
+    if not globs:
+        return found
+    renamed = {
+        own: lens for lens, own in lens_names(found, shape).items() if any(fnmatchcase(own, glob) for glob in globs)
+    }
+
+    def as_asked(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {
+            renamed.get(name, name): lens_axes(name, value) if name in renamed else value
+            for name, value in values.items()
+        }
+
+    return Gradients(found.measure, as_asked(found.activations), as_asked(found.gradients))
 
 
 def framed(subject: Subject, typed: Any, changes: str = "") -> tuple[Example, Example, list[AnyEdit]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, KeysView, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from xformer.config import ModelConfig
 from xformer.edits import AnyEdit, Replace
-from xformer.errors import EditError, MissingError, UnavailableError
+from xformer.errors import ActivationError, MissingError, UnavailableError
 from xformer.files import write_atomically
 from xformer.model import Transformer
 from xformer.site import Site
@@ -25,8 +25,24 @@ from xformer.tape import Tape, graph_of
 
 
 @dataclass(frozen=True, eq=False)
-class Trace:
-    """The activations of one run, with what went in. `trace["encoder.0.attn.pattern"]` is one of them."""
+class Trace(Mapping[str, Tensor]):
+    """The activations of one run by name, and the inputs of the run.
+
+    A trace is a mapping from names to tensors, in the order of the computation. Two traces are equal only if they are the same
+    object.
+
+    Attributes:
+        tokens: The tokens that the model reads, [batch, pos].
+        target: The tokens that the decoder of an encoder-decoder reads, [batch, target].
+        edits: The edits that the run was made under.
+
+    Example:
+        >>> import torch, xformer
+        >>> model = xformer.load("checkpoints/reverse").model
+        >>> trace = xformer.record(model, torch.tensor([[3, 7, 12, 9]]))
+        >>> trace["encoder.0.attn.pattern"].shape  # [batch, head, query, key]
+        torch.Size([1, 4, 4, 4])
+    """
 
     model_config: ModelConfig | None
     """Of our own models; see `config`."""
@@ -46,21 +62,20 @@ class Trace:
             hint = f": did you mean {', '.join(near)}?" if near else "."
             if self.model_config is None:
                 raise MissingError(f"No {name} was found in a run of this model{hint}")
-            raise EditError(f"This trace has no activation {name!r}{hint} It has {', '.join(self.activations)}.")
+            raise ActivationError(f"This trace has no activation {name!r}{hint} It has {', '.join(self.activations)}.")
         return self.activations[name]
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: object) -> bool:
         return name in self.activations
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]  a mapping has none, and this one is no value
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.activations)
 
     def __len__(self) -> int:
         return len(self.activations)
-
-    def keys(self) -> KeysView[str]:
-        """The names of the activations, in the order they were computed."""
-        return self.activations.keys()
 
     @property
     def config(self) -> ModelConfig:

@@ -38,6 +38,7 @@ def shape_of(
         final_norm="final_norm" in run,
         joined=frozenset(site.path for site in sites if after(site) not in run),
         can_drop_positions=any("pos_" in name for name in run),
+        rotates=any(name.endswith("pos_angles") for name in run),
         experts={site.path: run[name].shape[-1] for site in sites if (name := f"{site.path}.experts") in run},
         is_read_only=opened.rung == 3,
     )

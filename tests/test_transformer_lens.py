@@ -1,0 +1,161 @@
+"""Names of TransformerLens: the same tensors as a stock GPT-2 computes, in the order of axes that they have there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+import xformer
+from xformer import edits
+from xformer.errors import ActivationError, EditError
+from xformer.model_shape import ModelShape
+
+IDS = torch.tensor([[5, 6, 7, 8, 9], [9, 2, 3, 3, 1]])
+CLOSE = {"rtol": 0.0, "atol": 1e-5}
+BLOCK = [
+    "hook_resid_pre",
+    "attn.hook_q",
+    "attn.hook_k",
+    "attn.hook_v",
+    "attn.hook_attn_scores",
+    "attn.hook_pattern",
+    "attn.hook_z",
+    "hook_attn_out",
+    "hook_resid_mid",
+    "mlp.hook_pre",
+    "mlp.hook_post",
+    "hook_mlp_out",
+    "hook_resid_post",
+]
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Any:
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=31, n_embd=24, n_layer=2, n_head=3, n_positions=16, bos_token_id=1, eos_token_id=2)
+    return GPT2LMHeadModel(config).eval()
+
+
+@pytest.fixture(scope="module")
+def reading(gpt2: Any) -> xformer.Reading:
+    return xformer.read(gpt2, IDS)
+
+
+def stock(gpt2: Any) -> dict[str, torch.Tensor]:
+    """The activations of the first block by their names in TransformerLens, from the modules of Hugging Face alone."""
+    body = gpt2.transformer
+    block = body.h[0]
+    with torch.no_grad():
+        embed, pos = body.wte(IDS), body.wpe(torch.arange(5))
+        x = embed + pos  # [batch, pos, d_model]
+        q, k, v = (part.unflatten(-1, (3, 8)) for part in block.attn.c_attn(block.ln_1(x)).chunk(3, dim=-1))
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / 8**0.5
+        scores = scores.masked_fill(torch.ones(5, 5).triu(1).bool(), float("-inf"))
+        pattern = scores.softmax(-1)
+        z = torch.einsum("bhqk,bkhd->bqhd", pattern, v)
+        attn_out = block.attn.c_proj(z.flatten(2))
+        mid = x + attn_out
+        pre = block.mlp.c_fc(block.ln_2(mid))
+        post = block.mlp.act(pre)
+        mlp_out = block.mlp.c_proj(post)
+        last = body(IDS).last_hidden_state
+    values = [x, q, k, v, scores, pattern, z, attn_out, mid, pre, post, mlp_out, mid + mlp_out]
+    there = {f"blocks.0.{name}": value for name, value in zip(BLOCK, values, strict=True)}
+    return {
+        "hook_embed": embed, "hook_pos_embed": pos.expand(2, 5, 24), **there, "ln_final.hook_normalized": last,
+    }  # fmt: skip
+
+
+def test_each_name_gives_what_it_gives_in_transformer_lens(gpt2: Any, reading: xformer.Reading) -> None:
+    wanted = stock(gpt2)
+    for name, value in wanted.items():
+        assert name in reading
+        assert reading[name].shape == value.shape, name
+        torch.testing.assert_close(reading[name], value, **CLOSE)
+    second = [name.replace("blocks.0", "blocks.1") for name in wanted if name.startswith("blocks")]
+    assert set(reading.names("transformer_lens")) == {*wanted, *second}
+    assert set(reading.names()) == set(reading)
+
+
+def test_a_batch_of_one_keeps_its_axes() -> None:
+    reading = xformer.read("checkpoints/reverse-decoder", "5 3 9 1")
+    assert reading["hook_pos_embed"].shape == (1, 9, 64)
+    assert reading["blocks.1.attn.hook_z"].shape == (1, 9, 2, 32)
+    torch.testing.assert_close(reading["blocks.1.attn.hook_z"][:, :, 1], reading["decoder.1.attn.z"][:, 1])
+
+
+def test_an_unknown_name_suggests_similar_ones(reading: xformer.Reading) -> None:
+    with pytest.raises(ActivationError, match=r"no activation 'blocks\.7\.attn\.hook_z'; did you mean blocks"):
+        reading["blocks.7.attn.hook_z"]
+    with pytest.raises(
+        KeyError, match=r"no activation 'blocks\.0\.attn\.hook_result' here\. These have names.*hook_embed"
+    ):
+        reading["blocks.0.attn.hook_result"]
+    assert "blocks.7.attn.hook_z" not in reading
+    assert reading.get("blocks.0.attn.hook_result") is None
+    assert "blocks.0.attn.hook_result" not in reading
+
+
+def test_rotated_queries_have_the_name_of_rotated_queries() -> None:
+    config = xformer.ModelConfig(
+        architecture="decoder", vocab_size=11, d_model=8, n_layers=1, n_heads=2, d_ff=5, max_len=7, positions="rotary"
+    )
+    reading = xformer.read(xformer.Transformer(config), [3, 4, 5])
+    torch.testing.assert_close(reading["blocks.0.attn.hook_rot_q"], reading["decoder.0.attn.q"].transpose(1, 2))
+    with pytest.raises(ActivationError, match=r"rotates it by position.*attn\.hook_rot_k"):
+        reading["blocks.0.attn.hook_k"]
+    assert not ModelShape.of(config.replace(positions="learned")).rotates
+
+
+def test_a_model_with_two_stacks_says_so() -> None:
+    reading = xformer.read("checkpoints/reverse-seq2seq", "5 3 9 1")
+    for ask in (lambda: reading["blocks.0.attn.hook_z"], lambda: reading.names("transformer_lens")):
+        with pytest.raises(ActivationError, match="an encoder and a decoder"):
+            ask()
+    assert "blocks.0.attn.hook_z" not in reading
+    with pytest.raises(EditError, match="an encoder and a decoder"):
+        xformer.read("checkpoints/reverse-seq2seq", "5 3 9 1", keep=["blocks.*.attn.hook_z"])
+
+
+def test_edits_by_these_names_see_these_axes(gpt2: Any, reading: xformer.Reading) -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def silence_head_2(z: torch.Tensor) -> torch.Tensor:  # [batch, pos, head, d_head]
+        seen.append(tuple(z.shape))
+        z[:, :, 2] = 0.0
+        return z
+
+    wanted = xformer.read(gpt2, IDS, edits=[edits.ablate_head("decoder.1.attn", 2)]).logits
+    assert not torch.allclose(wanted, reading.logits, **CLOSE)
+    z = reading["blocks.1.attn.hook_z"].clone()
+    z[:, :, 2] = 0.0
+    for edit in (edits.apply("blocks.1.attn.hook_z", silence_head_2), edits.replace("blocks.1.attn.hook_z", z)):
+        torch.testing.assert_close(xformer.read(gpt2, IDS, edits=[edit]).logits, wanted, **CLOSE)
+    assert seen == [(2, 5, 3, 8)]
+    everywhere = xformer.read(gpt2, IDS, edits=[edits.scale("blocks.*.hook_mlp_out", 0.0)]).logits
+    ours = xformer.read(gpt2, IDS, edits=[edits.scale("decoder.*.ffn.out", 0.0)]).logits
+    torch.testing.assert_close(everywhere, ours)
+    with pytest.raises(EditError, match=r"hook_z must return the shape \[2, 5, 3, 8\], got \[2, 3, 5, 8\]"):
+        xformer.read(gpt2, IDS, edits=[edits.apply("blocks.1.attn.hook_z", lambda z: z.transpose(1, 2))])
+    shifted = xformer.read(gpt2, IDS, edits=[edits.apply("hook_pos_embed", lambda pos: pos.roll(1, dims=1))])
+    torch.testing.assert_close(shifted["hook_pos_embed"], reading["hook_pos_embed"].roll(1, dims=1))
+
+
+def test_what_is_kept_may_be_asked_for_by_these_names(gpt2: Any) -> None:
+    reading = xformer.read(gpt2, IDS, keep=["blocks.*.attn.hook_pattern"])
+    assert set(reading) == {"decoder.0.attn.pattern", "decoder.1.attn.pattern", "logits"}
+
+
+def test_gradients_by_these_names(gpt2: Any, reading: xformer.Reading) -> None:
+    def measure(logits: torch.Tensor) -> torch.Tensor:
+        return logits[0, -1, 7]
+
+    ours = xformer.gradients(reading, measure, ["decoder.1.attn.z"])
+    there = xformer.gradients(reading, measure, ["blocks.*.attn.hook_z", "decoder.0.attn.pattern"])
+    assert list(there) == ["decoder.0.attn.pattern", "blocks.0.attn.hook_z", "blocks.1.attn.hook_z"]
+    assert ours["decoder.1.attn.z"].abs().max() > 0
+    torch.testing.assert_close(there["blocks.1.attn.hook_z"], ours["decoder.1.attn.z"].transpose(1, 2))
+    torch.testing.assert_close(there.activations["blocks.1.attn.hook_z"], reading["blocks.1.attn.hook_z"], **CLOSE)

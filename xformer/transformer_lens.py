@@ -1,0 +1,136 @@
+"""The names of TransformerLens for the activations of a model with one stack.
+
+A name of TransformerLens means here what it means there, the order of the axes included: "blocks.0.attn.hook_z" is
+[batch, pos, head, d_head], where "decoder.0.attn.z" is [batch, head, pos, d_head]. If both had one order, pasted code that
+selects a head with `z[:, :, 2]` would silently select a position.
+
+Source: https://transformerlensorg.github.io/TransformerLens/content/hook_points.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from torch import Tensor
+
+from xformer.edits import AnyEdit, Apply, Replace
+from xformer.errors import ActivationError
+from xformer.model_shape import ModelShape
+
+_ENDS = {"hook_embed": "embed", "hook_pos_embed": "pos_embed", "ln_final.hook_normalized": "final_norm"}
+_IN_BLOCK = {
+    "hook_resid_pre": "resid_pre",
+    "attn.hook_q": "attn.q",
+    "attn.hook_k": "attn.k",
+    "attn.hook_v": "attn.v",
+    "attn.hook_attn_scores": "attn.scores",
+    "attn.hook_pattern": "attn.pattern",
+    "attn.hook_z": "attn.z",
+    "hook_attn_out": "attn.out",
+    "hook_resid_mid": "resid_mid",
+    "mlp.hook_pre": "ffn.pre",
+    "mlp.hook_post": "ffn.post",
+    "hook_mlp_out": "ffn.out",
+    "hook_resid_post": "resid_post",
+}
+_ROTATED = {"attn.hook_q": "attn.hook_rot_q", "attn.hook_k": "attn.hook_rot_k"}
+_HEAD_FIRST = (".q", ".k", ".v", ".z")
+
+
+def is_lens_name(name: object) -> bool:
+    """Whether a name, or a glob, is written as in TransformerLens."""
+    return isinstance(name, str) and name.startswith(("blocks.", "hook_", "ln_final."))
+
+
+def own_name(name: str, shape: ModelShape) -> str:
+    """Our name for one of TransformerLens: "decoder.0.attn.z" for "blocks.0.attn.hook_z". The layer may be "*".
+
+    Raises `ActivationError` for a name that has no counterpart here, and for a model with two stacks.
+    """
+    _check_single(shape)
+    if name in _ENDS:
+        return _ENDS[name]
+    found = re.fullmatch(r"blocks\.(\d+|\*)\.(.+)", name)
+    in_block = _in_block(shape)
+    if found is None or found[2] not in in_block:
+        known = (*_ENDS, *(f"blocks.N.{end}" for end in in_block))
+        hint = (
+            f" This model rotates it by position, and has it after that: {_ROTATED[found[2]]}."
+            if (found is not None and shape.rotates and found[2] in _ROTATED)
+            else ""
+        )
+        raise ActivationError(
+            f"There is no activation {name!r} here.{hint} These have names of TransformerLens: {', '.join(known)}."
+        )
+    return f"{shape.output_stack}.{found[1]}.{in_block[found[2]]}"
+
+
+def lens_names(names: Iterable[str], shape: ModelShape) -> dict[str, str]:
+    """Our names by those of TransformerLens, for the activations in `names` that have one, in their order."""
+    _check_single(shape)
+    there = {own: lens for lens, own in _ENDS.items()}
+    in_block = {own: lens for lens, own in _in_block(shape).items()}
+    found: dict[str, str] = {}
+    for name in names:
+        stack, _, rest = name.partition(".")
+        layer, _, end = rest.partition(".")
+        if name in there:
+            found[there[name]] = name
+        elif stack == shape.output_stack and end in in_block:
+            found[f"blocks.{layer}.{in_block[end]}"] = name
+    return found
+
+
+def lens_axes(name: str, value: Tensor) -> Tensor:
+    """An activation of ours in the order of axes that TransformerLens has, a view of the same storage.
+
+    Args:
+        name: Our name.
+        value: [batch, head, pos, d_head] for q, k, v and z, [pos, d_model] for pos_embed; others are left as they are.
+
+    Returns:
+        [batch, pos, head, d_head], or [1, pos, d_model].
+    """
+    if name == "pos_embed":
+        return value[None] if value.dim() == 2 else value
+    return value.transpose(1, 2) if name.endswith(_HEAD_FIRST) else value
+
+
+def own_axes(name: str, value: Tensor) -> Tensor:
+    """The reverse of `lens_axes`."""
+    if name == "pos_embed":
+        return value[0] if value.dim() == 3 else value
+    return value.transpose(-3, -2) if name.endswith(_HEAD_FIRST) and value.dim() >= 3 else value
+
+
+def own_edit(edit: AnyEdit, shape: ModelShape) -> AnyEdit:
+    """An edit that may name its activation as TransformerLens does, with our name and order of axes."""
+    if not is_lens_name(edit.name):
+        return edit
+    name = own_name(edit.name, shape)
+    if isinstance(edit, Replace):
+        return replace(edit, name=name, value=own_axes(name, edit.value))
+    if isinstance(edit, Apply):
+        return Apply(name, lambda value: own_axes(name, edit.apply(edit.name, lens_axes(name, value))))
+    return replace(edit, name=name)
+
+
+def own_names(names: Iterable[str], shape: ModelShape) -> tuple[str, ...]:
+    """Names and globs as they are, but those of TransformerLens as ours."""
+    return tuple(own_name(name, shape) if is_lens_name(name) else name for name in names)
+
+
+def _check_single(shape: ModelShape) -> None:
+    if shape.is_pair:
+        raise ActivationError(
+            "Names of TransformerLens are for models with one stack, and this model has an encoder and a decoder; use names "
+            "like 'decoder.0.cross_attn.pattern'."
+        )
+
+
+def _in_block(shape: ModelShape) -> dict[str, str]:
+    if not shape.rotates:
+        return _IN_BLOCK
+    return {_ROTATED.get(lens, lens): own for lens, own in _IN_BLOCK.items()}
