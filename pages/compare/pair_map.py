@@ -22,8 +22,8 @@ from pages.shared.link import asked
 from pages.shared.link_widgets import choose, not_here
 from pages.shared.picture import footer, shown, table
 from xformer import analysis, viz
+from xformer.analysis.activation_patching import Cell, Measured, PartKind, cells, measured, measuring
 from xformer.analysis.minimal_pairs import MinimalPair
-from xformer.analysis.patched_cells import Cell, Measured, Part, cells, measured, measuring
 
 PARTS = {"stream": "stream × position", "head": "heads", "neurons": "neurons"}
 METHODS = {"exact": "measured", "quick": "estimated"}
@@ -48,7 +48,7 @@ class PairView:
 def map_panel(view: PairView, pair: MinimalPair) -> dict[str, str]:
     """Choose what is patched, measure it and draw it; what the link remembers. Raises `InputError` where there is nothing."""
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
-        part = cast(Part, choose("part", PARTS, "stream", "Part", key="pair_part", label_visibility="collapsed"))
+        part = cast(PartKind, choose("part", PARTS, "stream", "Part", key="pair_part", label_visibility="collapsed"))
         method = choose("method", METHODS, "exact", "Values", key="pair_method", label_visibility="collapsed")
         cell_at = st.container()
     of = cells(pair, part)
@@ -96,7 +96,7 @@ def _measure(pair: MinimalPair, of: list[Cell], first: list[float], about: str) 
     return job
 
 
-def _ask_cell(frame: pd.DataFrame, part: Part, pair: MinimalPair) -> int:
+def _ask_cell(frame: pd.DataFrame, part: PartKind, pair: MinimalPair) -> int:
     """The cell to measure: clicked in the map or chosen from the list; the measured ones come first, the largest first."""
     rows = frame.to_dict("records")
     sizes = pd.DataFrame(frame.filter(["measured", "estimated"]).abs())
@@ -136,7 +136,7 @@ def _follow_click() -> None:
         st.session_state[CELL] = int(cell["cell"])
 
 
-def _of_cell(pair: MinimalPair, cell: Cell, row: Mapping[Hashable, Any], part: Part, about: str) -> str:
+def _of_cell(pair: MinimalPair, cell: Cell, row: Mapping[Hashable, Any], part: PartKind, about: str) -> str:
     """What becomes of the measure with this cell alone replaced, measured now."""
     share = shared.get(("exact cell", about, cell.name, str(cell.where)), lambda: measured(pair, [cell])[0])
     return (

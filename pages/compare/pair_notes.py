@@ -9,8 +9,8 @@ import pandas as pd
 
 from pages.compare.pair_measure import signed
 from pages.shared.escape_markdown import escape_markdown
+from xformer.analysis.activation_patching import PartKind
 from xformer.analysis.minimal_pairs import MinimalPair, differing
-from xformer.analysis.patched_cells import Part
 
 WHAT = {
     "stream": "A cell is the stream at one position, after one layer.",
@@ -26,7 +26,7 @@ NEARLY_NOTHING = 0.005
 """Nothing is said to be so many times as much as that."""
 
 
-def cell_name(row: Mapping[Hashable, Any], part: Part) -> str:
+def cell_name(row: Mapping[Hashable, Any], part: PartKind) -> str:
     """A cell in words, as Markdown; `row` is that of the table."""
     if part == "head":
         return f"{row['where']} · head {row['head'] + 1}"
@@ -35,7 +35,7 @@ def cell_name(row: Mapping[Hashable, Any], part: Part) -> str:
     return f"{row['where']} · position {row['position']} “{escape_markdown(str(row['token']))}”"
 
 
-def map_notes(pair: MinimalPair, table: pd.DataFrame, part: Part) -> Iterator[str]:
+def map_notes(pair: MinimalPair, table: pd.DataFrame, part: PartKind) -> Iterator[str]:
     """The notes under a map, of what is measured in `table`."""
     if part == "stream":
         yield from _handed_over(pair, table)
@@ -43,7 +43,7 @@ def map_notes(pair: MinimalPair, table: pd.DataFrame, part: Part) -> Iterator[st
         yield from _largest(table, part)
 
 
-def _largest(table: pd.DataFrame, part: Part) -> Iterator[str]:
+def _largest(table: pd.DataFrame, part: PartKind) -> Iterator[str]:
     """The part that carries most, if it is well above the next; else that none is. Only of parts that are measured."""
     there = table.dropna(subset="measured")
     if len(there) < 2:

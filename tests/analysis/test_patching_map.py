@@ -17,6 +17,7 @@ from tests.training.tiny import ARCHITECTURES
 from xformer import edits, viz
 from xformer.analysis import patching_map
 from xformer.analysis.ablation import agreement, order_to_measure
+from xformer.analysis.activation_patching import PartKind, cells, estimated, measured, measuring
 from xformer.analysis.minimal_pairs import (
     LEAST,
     MinimalPair,
@@ -26,7 +27,6 @@ from xformer.analysis.minimal_pairs import (
     stacks_of,
     usual_answers,
 )
-from xformer.analysis.patched_cells import Part, cells, estimated, measured, measuring
 from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError
 from xformer.model import Transformer
@@ -36,7 +36,7 @@ from xformer.subjects.foreign.any_module import AnyModule
 from xformer.subjects.foreign.huggingface import HuggingFaceModel
 from xformer.trace import record
 
-PARTS = get_args(Part)
+PARTS = get_args(PartKind)
 TEXTS = ("the cat sat on the mat", "the dog sat on the mat")
 
 
@@ -59,7 +59,7 @@ def by_hand(pair: MinimalPair, changes: list[AnyEdit]) -> float:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("part", PARTS)
-def test_each_cell_is_the_same_replacement_made_by_hand(architecture: str, part: Part) -> None:
+def test_each_cell_is_the_same_replacement_made_by_hand(architecture: str, part: PartKind) -> None:
     pair = pair_of(architecture)
     table = patching_map(pair.reading, pair.source, part=part, exact=True)
     assert set(table["stack"]) == set(stacks_of(pair.reading))
@@ -244,7 +244,7 @@ def test_the_embedding_that_makes_the_whole_difference_is_estimated_to_make_much
     cause = stream[(stream["layer"] == 0) & (stream["position"] == changed)].iloc[0]
     assert cause["measured"] == pytest.approx(1.0, abs=1e-4)
     assert cause["estimated"] > 0.5
-    monkeypatch.setattr("xformer.analysis.patched_cells.POINTS", (0.0,))
+    monkeypatch.setattr("xformer.analysis.activation_patching.POINTS", (0.0,))
     alone = patching_map(pair.reading, pair.source)["estimated"][cause.name]
     assert abs(1 - alone) > 2 * abs(1 - cause["estimated"])
 

@@ -51,7 +51,7 @@ __getattr__, __dir__, __all__ = attach(
         "patch_filters": "images",
         "patch_places": "images",
         "patching": "activation_patching",
-        "patching_map": "patched_cells",
+        "patching_map": "activation_patching",
         "pattern_difference": "differences",
         "position_counts": "positions",
         "position_curves": "positions",

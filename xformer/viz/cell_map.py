@@ -12,9 +12,9 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from xformer.analysis.activation_patching import GROUPS, PartKind
+from xformer.analysis.activation_patching import patching_map as patching_map_table
 from xformer.analysis.minimal_pairs import Token
-from xformer.analysis.patched_cells import GROUPS, Part
-from xformer.analysis.patched_cells import patching_map as patching_map_table
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.layering import layered
@@ -32,7 +32,7 @@ def patching_map(
     reading: Reading,
     source: Reading,
     *,
-    part: Part = "stream",
+    part: PartKind = "stream",
     answers: Sequence[Token] | None = None,
     position: int | None = None,
     exact: bool | Sequence[int] = False,
@@ -109,7 +109,7 @@ def patching_map(
     return layered(*layers, height=high * len(rows) + around(""))
 
 
-def _columns(table: pd.DataFrame, part: Part, *, is_pair: bool) -> list[str]:
+def _columns(table: pd.DataFrame, part: PartKind, *, is_pair: bool) -> list[str]:
     """What stands above each cell's column."""
     if part == "head":
         return [str(head + 1) for head in table["head"]]
