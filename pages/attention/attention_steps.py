@@ -12,7 +12,7 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.picture import footer, shown
 from pages.shared.view import View
 from xformer import viz
-from xformer.analysis.attention_arithmetic import AttentionCell, attention_cell, softmax_row
+from xformer.analysis.principles import AttentionCell, attention_cell, softmax_of_cell
 from xformer.reading import Reading
 from xformer.viz.attention_arithmetic import MOST_KEYS, STEPS
 from xformer.viz.layers import AnyLayer
@@ -24,7 +24,7 @@ def steps_panel(view: View, run: Reading, layer: AnyLayer, chosen: Selection) ->
     at = {"layer": chosen.layer, "head": head, "query": query, "key": key}
     calls = {step: Call(viz.attention_steps, (run,), {**at, "step": step}) for step in STEPS}
     cell, d_model = attention_cell(run, **at), view.shape.d_model
-    row = softmax_row(cell)
+    row = softmax_of_cell(cell)
     name_q, name_k = (
         f"{query} “{escape_markdown(layer.query_labels[query])}”",
         f"{key} “{escape_markdown(layer.key_labels[key])}”",

@@ -11,8 +11,7 @@ from pages.shared import frame
 from pages.shared.link_widgets import choose, seed
 from pages.shared.picture import footer, picture
 from xformer import viz
-from xformer.analysis.multiplications import attention_costs
-from xformer.analysis.principles import Mixed, Sentence
+from xformer.analysis.principles import Mixed, Sentence, attention_costs
 
 TITLE = "Heads"
 SIZES = {"sentence": "this sentence", "paper": "the paper’s base model: 512 wide, 8 heads, 64 tokens"}

@@ -13,8 +13,7 @@ from pages.shared.call import Call
 from pages.shared.link_widgets import seed
 from pages.shared.picture import footer, shown, table
 from xformer import analysis, viz
-from xformer.analysis.principles import Sentence
-from xformer.analysis.random_products import N_KEYS, N_PAIRS, N_QUERIES, RAW, SCALED, WIDTHS
+from xformer.analysis.principles import N_KEYS, N_PAIRS, N_QUERIES, RAW, SCALED, WIDTHS, Sentence
 
 TITLE = "Scale"
 

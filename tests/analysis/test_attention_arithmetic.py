@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import xformer
-from xformer.analysis.attention_arithmetic import attention_cell, dimensions, head_output, softmax_row
+from xformer.analysis.principles import attention_cell, dimensions, head_output, softmax_of_cell
 from xformer.errors import EditError
 from xformer.reading import from_trace
 
@@ -36,7 +36,7 @@ def test_each_stage_follows_from_the_one_before(run: tuple[xformer.Transformer, 
     assert cell.score == pytest.approx(cell.dot / math.sqrt(6) + cell.bias, rel=1e-12)
     # float64: a sum of six products, whatever the kernel's order
     assert trace["decoder.1.attn.scores"][0, 2, 7, 3].item() == pytest.approx(cell.score, rel=1e-10)
-    row = softmax_row(cell)
+    row = softmax_of_cell(cell)
     assert row["token"].tolist() == list(reading.tokens)
     assert (row["exp"] / row["exp"].sum()).tolist() == pytest.approx(row["weight"].tolist(), rel=1e-12)
     assert row["allowed"].tolist() == [key <= 7 for key in range(11)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from xformer.analysis.multiplications import attention_costs
+from xformer.analysis.principles import attention_costs
 
 
 @pytest.mark.parametrize(("n", "d", "h"), [(5, 4, 2), (7, 12, 3), (64, 512, 8)])

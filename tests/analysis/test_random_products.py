@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from xformer.analysis.random_products import product_variances, softmax_jacobian, softmax_row, softmax_saturation
+from xformer.analysis.principles import product_variances, softmax_jacobian, softmax_row, softmax_saturation
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -12,8 +12,7 @@ import torch
 import xformer
 from tests.pages.code_and_picture import assert_code_draws, assert_code_draws_what_is_shown, charts_shown, left_by
 from tests.pages.conftest import ROOT, Open
-from xformer.analysis.principles import Sentence, head_of
-from xformer.analysis.random_products import product_variances
+from xformer.analysis.principles import Sentence, head_of, product_variances
 from xformer.bugs import BUGS
 
 PRINCIPLES, BUG_LAB = "pages/first_principles/page.py", "pages/bug_lab/page.py"

@@ -7,9 +7,17 @@ from typing import Any
 import pytest
 
 from xformer import viz
-from xformer.analysis.multiplications import attention_costs
-from xformer.analysis.principles import AFTER, BEFORE, ZERO, Sentence
-from xformer.analysis.random_products import WIDTHS, product_variances, softmax_row, softmax_saturation
+from xformer.analysis.principles import (
+    AFTER,
+    BEFORE,
+    WIDTHS,
+    ZERO,
+    Sentence,
+    attention_costs,
+    product_variances,
+    softmax_row,
+    softmax_saturation,
+)
 from xformer.viz import theme
 
 SENTENCE = Sentence("the cat saw the dog", d=4)

@@ -17,10 +17,12 @@ from typing import Any
 
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
-from xformer.errors import InputError
+from xformer.analysis.attention_patterns import token_names
+from xformer.errors import EditError, InputError, UnavailableError
 from xformer.layers.masks import causal_mask
 from xformer.positions.sinusoidal import sinusoidal
 from xformer.reading import Reading
@@ -198,3 +200,228 @@ def learned_matrices(d: int, seed: int = 0, names: str = "QKV") -> list[Float[Te
     """One matrix a name, standing for learned ones: from N(0, 1/d), so that what goes in and what comes out spread alike."""
     draw = torch.Generator().manual_seed(seed)
     return [torch.randn(d, d, generator=draw) / math.sqrt(d) for _ in names]
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionCell:
+    """The numbers of one (query, key) cell, all taken from a trace."""
+
+    q: Float[Tensor, " d_head"]
+    k: Float[Tensor, " d_head"]
+    v: Float[Tensor, " d_value"]
+    bias: float
+    """What ALiBi adds to the score; 0 without it."""
+    score: float
+    """q · k / √d_head + bias, or what else the layer makes of it before the mask."""
+    allowed: Bool[Tensor, " key"]
+    scores: Float[Tensor, " key"]
+    """The query's masked scores: −inf where not allowed."""
+    pattern: Float[Tensor, " key"]
+    z: Float[Tensor, " d_value"]
+    values: Float[Tensor, "key d_value"]
+    tokens: tuple[str, ...]
+    """What stands at the keys."""
+    shared_by: tuple[int, ...] = ()
+    """The heads, itself included, that read the very same keys and values as this one."""
+
+    @property
+    def d_head(self) -> int:
+        return len(self.q)
+
+    @property
+    def dot(self) -> float:
+        """q · k, before it is scaled."""
+        return (self.q.double() @ self.k.double()).item()
+
+
+def attention_cell(reading: Reading, *, layer: int, head: int, query: int, key: int) -> AttentionCell:
+    """The numbers of one cell; `layer` counts the attention layers in their order, from 0, as head, query and key do.
+
+    Raises `EditError` when the layer, head or cell is not in the trace.
+    """
+    site = reading.attention_site(layer)
+    at = site.path
+    pattern = reading[f"{at}.pattern"][0]  # [head, query, key]
+    for name, value, size in zip(("head", "query", "key"), (head, query, key), pattern.shape, strict=True):
+        if not 0 <= value < size:
+            raise EditError(f"{at} has {name} 0 to {size - 1}, got {value}.")
+    q, k, values = (reading[f"{at}.{name}"][0, head] for name in ("q", "k", "v"))
+    bias = reading[f"{at}.pos_bias"][0, head, query, key].item() if f"{at}.pos_bias" in reading else 0.0
+    dot = (q[query].double() @ k[key].double()).item()
+    score, seen = dot / math.sqrt(q.shape[-1]) + bias, reading[f"{at}.scores"][0, head, query, key].item()
+    keys, of_all = reading[f"{at}.k"][0], reading[f"{at}.v"][0]
+    return AttentionCell(
+        q=q[query],
+        k=k[key],
+        v=values[key],
+        bias=bias,
+        score=seen if math.isfinite(seen) and abs(seen - score) > 1e-3 * max(1.0, abs(score)) else score,
+        allowed=reading[f"{at}.mask"][0, head, query],
+        scores=reading[f"{at}.scores"][0, head, query],
+        pattern=pattern[head, query],
+        z=reading[f"{at}.z"][0, head, query],
+        values=values,
+        tokens=token_names(reading, site, pattern.shape)[1],
+        shared_by=tuple(
+            one for one in range(len(keys)) if keys[one].equal(keys[head]) and of_all[one].equal(of_all[head])
+        ),
+    )
+
+
+def head_output(reading: Reading, *, layer: int, head: int, query: int) -> Float[Tensor, " d_model"]:
+    """What a head adds to the residual stream at a position: z W_O (the output bias belongs to no head)."""
+    path = reading.attention_site(layer).path
+    z, to_stream = reading[f"{path}.z"][0, head, query], reading.subject.weights.projection(path)
+    if to_stream.norm is not None:
+        raise UnavailableError(
+            "A norm stands between the heads and the stream here, so no head adds anything by itself."
+        )
+    rows = to_stream.weight[head * len(z) : (head + 1) * len(z)]  # [d_value, d_model]
+    return to_stream.factor * (z @ rows.detach().to(z.dtype))
+
+
+def attention_steps(reading: Reading, *, layer: int, head: int, query: int, key: int) -> pd.DataFrame:
+    """One row per key: its token and score, whether the mask allows it, exp(score − largest), and its share of their sum."""
+    return softmax_of_cell(attention_cell(reading, layer=layer, head=head, query=query, key=key))
+
+
+def dimensions(cell: AttentionCell) -> pd.DataFrame:
+    """One row a dimension of the head: q, k and their product, whose sum over √d_head is the score."""
+    product = cell.q * cell.k  # [d_head]
+    return pd.DataFrame(
+        {
+            "dimension": range(cell.d_head),
+            "q": cell.q.tolist(),
+            "k": cell.k.tolist(),
+            "product": product.tolist(),
+        }
+    )
+
+
+def softmax_of_cell(cell: AttentionCell) -> pd.DataFrame:
+    """One row per key: its token and score, whether the mask allows it, exp(score − largest), and its share of their sum."""
+    largest = cell.scores[cell.allowed].max() if bool(cell.allowed.any()) else torch.tensor(0.0)
+    raised = torch.where(cell.allowed, (cell.scores - largest).exp(), 0.0)  # [key]
+    return pd.DataFrame(
+        {
+            "key": range(len(cell.scores)),
+            "token": cell.tokens,
+            "allowed": cell.allowed.tolist(),
+            "score": [score if math.isfinite(score) else None for score in cell.scores.tolist()],
+            "exp": raised.tolist(),
+            "weight": cell.pattern.tolist(),
+        }
+    )
+
+
+def strongest(row: pd.DataFrame, most: int, key: int) -> pd.DataFrame:
+    """The `most` keys of a softmax row with the largest weights, in their order, and the one that was asked for."""
+    kept = row.nlargest(most, "weight").index.union([key])
+    return row if len(row) <= most else row.loc[kept].reset_index(drop=True)
+
+
+def multiplications(n: int, d_model: int, n_heads: int, d_head: int) -> dict[str, int]:
+    """How often multi-head attention multiplies two numbers, from its shapes alone, part by part (biases, softmax left out)."""
+    wide = n_heads * d_head
+    return {
+        "Q, K, V = X W": 3 * n * d_model * wide,
+        "Q Kᵀ": n_heads * n * n * d_head,
+        "A V": n_heads * n * n * d_head,
+        "out = Z W_O": n * wide * d_model,
+    }
+
+
+def measured_multiplications(n: int, d_model: int, n_heads: int, d_head: int) -> int:
+    """The same number, counted by torch while the multiplications are carried out (on shapes without numbers in them).
+
+    A FLOP count takes each multiplication and its addition for two.
+    """
+
+    def tensor(*shape: int) -> Tensor:
+        return torch.empty(shape, device="meta")
+
+    with FlopCounterMode(display=False) as counter:
+        x = tensor(n, d_model)
+        q, k, v = (x @ tensor(d_model, n_heads * d_head) for _ in "qkv")
+        q, k, v = (y.view(n, n_heads, d_head).transpose(0, 1) for y in (q, k, v))  # [head, pos, d_head]
+        z = (q @ k.mT).softmax(dim=-1) @ v  # [head, pos, d_head]
+        _ = z.transpose(0, 1).reshape(n, n_heads * d_head) @ tensor(n_heads * d_head, d_model)
+    return counter.get_total_flops() // 2
+
+
+def attention_costs(*, n_tokens: int, d_model: int, n_heads: int) -> pd.DataFrame:
+    """One head, h heads that share d_model, and h heads each as wide as d_model: multiplications by part, and as measured.
+
+    Columns: heads, part, count, measured (of the whole layer).
+    """
+    kinds = {
+        "one head of d": (1, d_model),
+        "h heads of d/h": (n_heads, d_model // n_heads),
+        "h heads of d": (n_heads, d_model),
+    }
+    rows = []
+    for name, (heads, width) in kinds.items():
+        measured = measured_multiplications(n_tokens, d_model, heads, width)
+        rows += [
+            (name, part, count, measured) for part, count in multiplications(n_tokens, d_model, heads, width).items()
+        ]
+    return pd.DataFrame(rows, columns=["heads", "part", "count", "measured"])
+
+
+N_PAIRS, N_QUERIES, N_KEYS = 2000, 200, 8
+"""How many products, and how many rows of how many keys, are drawn."""
+
+WIDTHS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+SCALED, RAW = "with 1/√d", "without"
+
+
+def product_variances(*, widths: Sequence[int] = WIDTHS, samples: int = N_PAIRS, seed: int = 0) -> pd.DataFrame:
+    """The measured variance of q · k and of q · k / √d, one row a width, q and k drawn from N(0, 1) just now.
+
+    For independent entries of mean 0 and variance 1, Var(qᵢ kᵢ) = E[qᵢ²] E[kᵢ²] − 0 = 1, and the d summands are
+    independent, so Var(q · k) = d. A sample variance of n products scatters by d √((2 + 6/d) / n), because the products
+    have the excess kurtosis 6/d; `error` is that. The widths share their draws, so neighbours err together.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    q, k = (torch.randn(samples, max(widths), generator=draw, dtype=torch.float64) for _ in "qk")
+    sums = (q * k).cumsum(dim=1)  # [sample, d]
+    variance = torch.stack([sums[:, d - 1].var() for d in widths])  # [width]
+    d = torch.tensor(widths, dtype=torch.float64)
+    error = d * ((2 + 6 / d) / samples).sqrt()
+    return pd.DataFrame(
+        {"d": list(widths), "variance": variance.tolist(), "scaled": (variance / d).tolist(), "error": error.tolist()}
+    )
+
+
+def softmax_jacobian(weights: Float[Tensor, "*row key"]) -> Float[Tensor, "*row key key"]:
+    """∂pᵢ/∂sⱼ = pᵢ (δᵢⱼ − pⱼ). Its largest entry is on the diagonal, p (1 − p), never above 1/4."""
+    return torch.diag_embed(weights) - weights[..., :, None] * weights[..., None, :]
+
+
+def softmax_saturation(
+    *, widths: Sequence[int] = WIDTHS, n_keys: int = N_KEYS, samples: int = N_QUERIES, seed: int = 0
+) -> pd.DataFrame:
+    """The softmax over `n_keys` random products, with the scale and without, at each width; means over `samples` queries.
+
+    Columns: d, scale, largest (the largest weight), gradient (the largest entry of the softmax's Jacobian).
+    """
+    draw = torch.Generator().manual_seed(seed)
+    q = torch.randn(samples, 1, max(widths), generator=draw)
+    k = torch.randn(samples, n_keys, max(widths), generator=draw)
+    sums = (q * k).cumsum(dim=-1)  # [sample, key, d]
+    rows = []
+    for d in widths:
+        for scale, divisor in ((SCALED, math.sqrt(d)), (RAW, 1.0)):
+            weights = (sums[..., d - 1] / divisor).softmax(dim=-1)  # [sample, key]
+            gradient = softmax_jacobian(weights).flatten(1).amax(dim=1)  # [sample]
+            rows.append((d, scale, weights.amax(dim=1).mean().item(), gradient.mean().item()))
+    return pd.DataFrame(rows, columns=["d", "scale", "largest", "gradient"])
+
+
+def softmax_row(*, d: int, scaled: bool = True, n_keys: int = N_KEYS, seed: int = 0) -> pd.DataFrame:
+    """One random query with `n_keys` random keys of width d: key, score, weight."""
+    draw = torch.Generator().manual_seed(seed)
+    q, k = torch.randn(max(WIDTHS), generator=draw), torch.randn(n_keys, max(WIDTHS), generator=draw)
+    scores = k[:, :d] @ q[:d] / (math.sqrt(d) if scaled else 1.0)
+    return pd.DataFrame({"key": range(n_keys), "score": scores.tolist(), "weight": scores.softmax(dim=-1).tolist()})

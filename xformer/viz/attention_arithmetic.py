@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import altair as alt
 import pandas as pd
 
-from xformer.analysis.attention_arithmetic import attention_cell, dimensions, head_output, softmax_row, strongest
+from xformer.analysis.principles import attention_cell, dimensions, head_output, softmax_of_cell, strongest
 from xformer.reading import Reading
 from xformer.viz.layering import layered
 from xformer.viz.theme import MASKED, PART_HUES, diverging, signed_limit, vega_scale
@@ -47,7 +47,7 @@ def attention_steps(
         return _products(dimensions(cell), dark)
     if step == "z":
         return _vector(cell.z.tolist(), step, "dimension of the value", dark)
-    row = strongest(softmax_row(cell), MOST_KEYS, key)
+    row = strongest(softmax_of_cell(cell), MOST_KEYS, key)
     return _scores(row, key, dark) if step == "scores" else _weights(row, key, dark)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from xformer.analysis.multiplications import attention_costs as costs_table
+from xformer.analysis.principles import attention_costs as costs_table
 from xformer.viz import theme
 from xformer.viz.layering import layered
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from xformer.analysis.random_products import RAW, SCALED, WIDTHS
-from xformer.analysis.random_products import product_variances as variances_table
-from xformer.analysis.random_products import softmax_row as row_table
-from xformer.analysis.random_products import softmax_saturation as saturation_table
+from xformer.analysis.principles import RAW, SCALED, WIDTHS
+from xformer.analysis.principles import product_variances as variances_table
+from xformer.analysis.principles import softmax_row as row_table
+from xformer.analysis.principles import softmax_saturation as saturation_table
 from xformer.viz import theme
 from xformer.viz.layering import layered
 
