@@ -1,28 +1,18 @@
-"""The app: `python app.py` serves it; each visit waits until all is loaded, then hands over to the page that was asked for.
+"""The app: `python app.py` starts the server, which runs this file once as a module and then for every visit and click."""
 
-Streamlit runs this file for each visit; before that, the same file as a module says what the server is made of.
-"""
-
+import runpy
 import sys
-from importlib import import_module
 from pathlib import Path
 
-from xformer.quick_imports import quick_imports
-
-if "streamlit" not in sys.modules:  # the start of a server: Streamlit would take all of Plotly, to give it a theme
-    with quick_imports("plotly"):
-        import_module("streamlit")
-
 import streamlit as st
-from streamlit import runtime
-from streamlit.runtime.scriptrunner import StopException
 
-from pages.shared import loading
+from pages.shared import loading, streamlit_compat
 
 HERE = Path(__file__).parent
 
 
 def main() -> None:
+    """Draw the screen that a visitor asks for."""
     st.set_page_config(page_title="xformer", page_icon=str(HERE / "pages/shared/icon.png"), layout="wide")
     st.html(HERE / "pages/shared/page.css")
     st.html(
@@ -38,45 +28,33 @@ def main() -> None:
     link.begin(screen.url_path)
     notebook.begin()
     frame.begin()
-    there = screens.screens()
+    all_screens = screens.screens()
 
     def finish() -> None:
         link.finish()
-        frame.offer(there[screen.url_path or next(iter(there))])
-        loading.drawn.set()
+        frame.offer(all_screens[screen.url_path or next(iter(all_screens))])
 
     try:
         panel(screen.run)
-    except StopException:  # the screen has said all that it has to say
+    except streamlit_compat.StopScript:  # `st.stop()`: the screen is complete
         finish()
         raise
     finish()
 
 
 def serve() -> None:
-    """Start the server."""
-    from streamlit.web import cli
-
+    """Start the server with the options of `streamlit run`."""
     sys.argv = ["streamlit", "run", str(HERE / "app.py"), *sys.argv[1:]]
-    cli.main()
+    runpy.run_module("streamlit", run_name="__main__")
 
 
-if runtime.exists():
+if streamlit_compat.is_server_running():
     main()
 elif __name__ == "__main__":
     serve()
 else:
-    from streamlit.components.v2.component_manager import BidiComponentManager
-    from streamlit.runtime.pages_manager import PagesManager
-
     from pages.shared.serving import guards
-    from pages.shared.serving.at_once import send_at_once
 
-    send_at_once()
-    # The folder is called pages/, so Streamlit takes the first visitor for one of an old-style multipage app, in which
-    # a deep link such as /attention does not exist, and says "Page not found" before app.py has run. It is not one.
-    PagesManager.uses_pages_directory = False
-    # It reads what every installed package says of itself, to find components: half a second, and ours are no packages.
-    BidiComponentManager.discover_and_register_components = lambda *given, **how: None  # pyright: ignore
+    streamlit_compat.ignore_pages_folder()
     app = st.App(HERE / "app.py", middleware=guards())
     loading.begin()

@@ -36,24 +36,14 @@ def places(n_charts: int, n_positions: int) -> list:
 def chart_spec(picture: tuple, _draw: Callable[[], Any]) -> Any:
     """A chart as Vega-Lite, drawn once for everything that `picture` names: describing one takes longer than a run.
 
-    A figure of Plotly comes back as one, in Streamlit's theme.
+    A figure of Plotly is returned as it is.
     """
     chart = _draw()
     if not isinstance(chart, alt.TopLevelMixin):
-        theme_plotly()  # drawn soon after the start of a server, it has none
-        return chart.update_layout(template="streamlit")
+        return chart
     spec = chart.to_dict(validate=False)  # the tests check every picture; to check it takes longer than to draw it
     del spec["config"]  # the size of an empty chart outside a page
     return spec
-
-
-def theme_plotly() -> None:
-    """Have Plotly know Streamlit's theme, which Streamlit tells it when it is imported; a server imports Plotly later."""
-    from plotly.io import templates  # it takes a while
-    from streamlit.elements.lib.streamlit_plotly_theme import configure_streamlit_plotly_theme
-
-    if "streamlit" not in templates:
-        configure_streamlit_plotly_theme()
 
 
 def what_to_notice(notes: Iterable[str]) -> None:

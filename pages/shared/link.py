@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
 import streamlit as st
-from streamlit.runtime.scriptrunner import get_script_run_ctx
+
+from pages.shared.streamlit_compat import is_history_navigation
 
 _KEY = "link"
 
@@ -49,7 +50,7 @@ def _link() -> _Link:
 def begin(screen: str) -> None:
     """Before a screen runs: on a first visit, on another screen, on Back and on Forward there is a link to follow."""
     link, now = _link(), st.query_params.to_dict()
-    if link.screen != screen or getattr(get_script_run_ctx(), "is_history_navigation", False):
+    if link.screen != screen or is_history_navigation():
         link.asks, link.settled, link.screen, link.written = now, None, screen, now
     link.is_running, link.is_waiting, link.chosen, link.shared = True, False, {}, None
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pages.shared import run_store
-from pages.shared.serving import address
+from pages.shared.serving import limits
 from pages.shared.typed import typed
 from xformer.errors import RunStoreError
 from xformer.presets import Preset
@@ -138,7 +138,7 @@ def _own(run: str) -> Entry:
 
 def _submitted(how: Any, *arguments: Any, **more: Any) -> str:
     """Start a run for the visitor, counted for them and for the address that they ask from."""
-    owner, place = _somebody(), address.of_visitor()
-    run = how(*arguments, owner=owner, limits=run_store.limits(), also=address.check(place), **more)
-    address.note(place, run)
+    owner, address = _somebody(), limits.visitor_address()
+    run = how(*arguments, owner=owner, limits=run_store.limits(), also=limits.run_limit(address), **more)
+    limits.count_run(address, run)
     return run

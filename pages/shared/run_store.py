@@ -14,12 +14,12 @@ import threading
 import time
 
 import streamlit as st
-from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from pages.shared.byte_cache import shared
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.serving import visitor
-from pages.shared.serving.hosts import is_forwarded, is_local_only
+from pages.shared.serving import access
+from pages.shared.serving.access import is_forwarded, is_local_only
+from pages.shared.streamlit_compat import is_script_thread
 from xformer.errors import ConfigError, XformerError
 from xformer.room import runs_folder
 from xformer.training import dispatch, process_state
@@ -64,13 +64,12 @@ def who() -> str:
     """Who is looking: the owner of the runs that they start; empty for nobody, to whom nothing can belong."""
     if is_open():
         return HERE
-    return "" if _is_onlooker() else visitor.number()
+    return "" if _is_onlooker() else access.visitor_id()
 
 
 def _is_onlooker() -> bool:
     """Whether the visitor may order nothing: a page around the frame could lay something else over the buttons."""
-    is_visit = get_script_run_ctx(suppress_warning=True) is not None
-    return is_visit and (bool(st.context.is_embedded) or not visitor.number())
+    return is_script_thread() and (bool(st.context.is_embedded) or not access.visitor_id())
 
 
 def may_control(entry: Entry, who: str) -> bool:

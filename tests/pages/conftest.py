@@ -16,7 +16,7 @@ from streamlit.util import calc_hash
 from pages.shared import foreign_models, run_store
 from pages.shared.byte_cache import shared
 from pages.shared.escape_markdown import WORD_JOINER
-from pages.shared.serving import visitor
+from pages.shared.serving import access
 from tests import altair_classes
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +37,7 @@ def _once_for_all() -> Iterator[None]:
         patch.setattr(app_test, "MagicMock", cache(app_test.MagicMock))
         patch.setattr(local_script_runner, "ScriptCache", cache(local_script_runner.ScriptCache))
         patch.setattr(run_store, "start_reconciler", lambda: None)
-        patch.setattr(visitor, "number", lambda: "0" * 32)  # no server has answered with a page
+        patch.setattr(access, "visitor_id", lambda: "0" * 32)  # no server has answered with a page
         patch.setattr(foreign_models, "rehearse", lambda path: None)  # a process each; test_hostile_folders.py has it
         yield
 

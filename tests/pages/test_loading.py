@@ -1,8 +1,7 @@
-"""Loading: a server answers at once, the first visitor is told what is waited for, and what fails is said by their page."""
+"""Tests of loading: a server answers at once, an early visitor is told what is loaded, and a failure is shown."""
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -10,26 +9,22 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pages.shared import loading, resources, run_store
+from pages.shared import loading, run_store
 
 DEADLINE = 60.0
 
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A process in which nobody has loaded anything yet; what is done is written down."""
+    """A process in which nothing is loaded yet; the list records what is done."""
     done: list[str] = []
-    monkeypatch.setattr(loading, "_imported", threading.Event())
-    monkeypatch.setattr(loading, "drawn", threading.Event())
-    monkeypatch.setattr(loading, "_thread", threading.Thread(target=lambda: loading._load(), daemon=True))
-    monkeypatch.setattr(loading, "REST_SECONDS", 0.0)
+    monkeypatch.setattr(loading, "_loaded", threading.Event())
     monkeypatch.setattr(loading.spare, "keep", lambda: done.append("spare"))
-    monkeypatch.setattr(loading.gc, "freeze", lambda: done.append("frozen"))
-    monkeypatch.setattr(resources, "run_each_model_once", lambda: done.append("models"))
+    monkeypatch.setattr(loading, "freeze_objects", lambda: done.append("frozen"))
     yield done
-    loading.drawn.set()
-    if loading._thread.ident is not None:
-        loading._thread.join(DEADLINE)
+    for thread in threading.enumerate():
+        if thread.name == "loading":
+            thread.join(DEADLINE)
 
 
 def page() -> None:
@@ -41,9 +36,7 @@ def page() -> None:
     st.text("drawn")
 
 
-def test_a_visitor_who_comes_too_early_is_told_what_is_waited_for(
-    fresh: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_early_visitor_is_told_what_is_loaded(fresh: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on, seen = threading.Event(), threading.Event(), []
     monkeypatch.setattr(loading, "_import", lambda: (begun.set(), go_on.wait(DEADLINE), fresh.append("imports")))
     spinner = loading.st.spinner
@@ -59,34 +52,30 @@ def test_a_visitor_who_comes_too_early_is_told_what_is_waited_for(
     app = AppTest.from_function(page, default_timeout=DEADLINE).run()
     assert seen == ["This server has just been started, and is loading PyTorch."]
     assert [text.value for text in app.text] == ["drawn"]
-    assert fresh == ["spare", "imports"]  # the models are made ready when the first page is drawn
-    loading.drawn.set()
-    loading._thread.join(DEADLINE)
-    assert fresh == ["spare", "imports", "models", "frozen"]
+    assert fresh == ["spare", "imports", "frozen"]  # once, though two threads asked
     app.run()
-    assert len(seen) == 1  # nobody waits again
+    assert len(seen) == 1
 
 
-def test_without_a_server_the_first_visit_loads_all(fresh: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_server_the_first_visit_loads(fresh: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "_import", lambda: fresh.append("imports"))
     app = AppTest.from_function(page, default_timeout=DEADLINE).run()
     assert [text.value for text in app.text] == ["drawn"]
-    assert fresh == ["imports", "models", "frozen"]  # and keeps no spare
+    assert fresh == ["imports", "frozen"]  # and starts no process for runs
 
 
-def test_what_cannot_be_imported_keeps_nobody_waiting(fresh: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_shown_to_every_visitor(fresh: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise ImportError("no torch")
 
     monkeypatch.setattr(loading, "_import", fail)
     monkeypatch.setattr(threading, "excepthook", lambda problem: fresh.append(str(problem.exc_value)))
-    usual = sys.getswitchinterval()
     loading.begin()
-    loading._thread.join(DEADLINE)
-    app = AppTest.from_function(page, default_timeout=DEADLINE).run()
-    assert [text.value for text in app.text] == ["drawn"]
-    assert fresh == ["spare", "no torch"]
-    assert sys.getswitchinterval() == usual
+    for _ in range(2):
+        app = AppTest.from_function(page, default_timeout=DEADLINE).run()
+        assert len(app.exception) == 1  # its message is in the log
+        assert not app.text
+    assert sorted(fresh) == ["no torch", "spare"]
 
 
 def test_a_server_looks_after_its_spare(monkeypatch: pytest.MonkeyPatch) -> None:

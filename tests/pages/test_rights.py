@@ -8,7 +8,7 @@ import pytest
 import streamlit as st
 
 from pages.shared import run_store
-from pages.shared.serving import visitor
+from pages.shared.serving import access
 
 
 @pytest.fixture
@@ -18,8 +18,8 @@ def context(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         is_embedded=False, headers={"Host": "localhost:8501"}, cookies={"xformer_visitor": "a" * 32}
     )
     monkeypatch.setattr(st, "context", given)
-    monkeypatch.setattr(visitor, "number", lambda: visitor.number_in(st.context.cookies))
-    monkeypatch.setattr(run_store, "get_script_run_ctx", lambda **_: "a visit")
+    monkeypatch.setattr(access, "visitor_id", lambda: access.visitor_id_in(st.context.cookies))
+    monkeypatch.setattr(run_store, "is_script_thread", lambda: True)
     monkeypatch.setattr(st, "get_option", {"server.address": "127.0.0.1"}.get)
     monkeypatch.delenv("XFORMER_OPEN", raising=False)
     return given

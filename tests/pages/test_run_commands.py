@@ -10,7 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pages.shared import run_commands, run_store
-from pages.shared.serving import address, visitor
+from pages.shared.serving import access, limits
 from pages.train.estimate import expected_at_once
 from tests.pages.conftest import Open, plain
 from tests.pages.test_runs import RUNS, add, with_weights
@@ -164,7 +164,7 @@ def test_a_run_belongs_to_the_number_that_the_browser_sent(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XFORMER_OPEN", "0")
-    monkeypatch.setattr(visitor, "number", lambda: "c" * 32)
+    monkeypatch.setattr(access, "visitor_id", lambda: "c" * 32)
     monkeypatch.setattr("xformer.training.queue.next_for", lambda *_: [])
     app = press(open_page(TRAIN), "start_reverse-small")
     assert warned(app) == ""
@@ -252,16 +252,16 @@ def test_on_ones_own_machine_a_file_is_everyones(runs: Path, tmp_path: Path) -> 
 def test_throwing_the_cookie_away_brings_no_more_runs(be: Be, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XFORMER_MAX_WAITING", "2")
     monkeypatch.setenv("XFORMER_MAX_WAITING_BY_ADDRESS", "3")
-    monkeypatch.setattr(address, "of_visitor", lambda: "203.0.113.9")
+    monkeypatch.setattr(limits, "visitor_address", lambda: "203.0.113.9")
     for number in range(3):
         be(f"{number:032x}")
         run_commands.start(tiny_preset())
     be(f"{9:032x}")
     with pytest.raises(RunStoreError, match="3 runs from your address are waiting or in training, and 3 are allowed"):
         run_commands.start(tiny_preset())
-    monkeypatch.setattr(address, "of_visitor", lambda: "203.0.113.10")
+    monkeypatch.setattr(limits, "visitor_address", lambda: "203.0.113.10")
     stopped = run_commands.start(tiny_preset())
-    monkeypatch.setattr(address, "of_visitor", lambda: "203.0.113.9")
+    monkeypatch.setattr(limits, "visitor_address", lambda: "203.0.113.9")
     be(f"{0:032x}")
     run_commands.stop(next(entry.id for entry in RunStore(runs).entries() if entry.owner == f"{0:032x}"))
     assert stopped
@@ -271,9 +271,9 @@ def test_throwing_the_cookie_away_brings_no_more_runs(be: Be, runs: Path, monkey
 @pytest.mark.parametrize(
     ("said", "counted"),
     [
-        (None, address.HERE),
-        ("127.0.0.1", address.HERE),
-        ("::1", address.HERE),
+        (None, limits.HERE),
+        ("127.0.0.1", limits.HERE),
+        ("::1", limits.HERE),
         ("203.0.113.9", "203.0.113.9"),
         ("::ffff:203.0.113.9", "203.0.113.9"),
         ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
@@ -282,4 +282,4 @@ def test_throwing_the_cookie_away_brings_no_more_runs(be: Be, runs: Path, monkey
     ],
 )
 def test_an_address_is_counted_as_its_network(said: str | None, counted: str) -> None:
-    assert address.network(said) == counted
+    assert limits.network(said) == counted

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
-from pages.shared.serving.visitor import COOKIE
+from pages.shared.serving.access import COOKIE
 from tests.attack.visitor import Visitor
 from tests.browser.serving import ARGUMENTS, launch, stop
 from xformer.presets import preset

@@ -11,13 +11,18 @@ import streamlit as st
 from starlette.types import Message, Receive, Scope, Send
 from streamlit.proto.BackMsg_pb2 import BackMsg
 
-from pages.shared.serving import headers, hosts, uploads
-from pages.shared.serving.address import ConnectionGuard
-from pages.shared.serving.headers import SecurityHeaders
-from pages.shared.serving.hosts import HostGuard, is_forwarded, is_own
-from pages.shared.serving.messages import MessageGuard
-from pages.shared.serving.uploads import MB, UploadGuard
-from pages.shared.serving.visitor import COOKIE, VisitorCookie, number_in
+from pages.shared.serving import access, limits
+from pages.shared.serving.access import (
+    COOKIE,
+    HostGuard,
+    SecurityHeaders,
+    VisitorCookie,
+    is_forwarded,
+    is_own,
+    visitor_id_in,
+)
+from pages.shared.serving.limits import MB, ConnectionGuard, UploadGuard
+from pages.shared.serving.messages import ALLOWED, MessageGuard
 
 
 class Inner:
@@ -94,7 +99,7 @@ def test_other_names_are_refused_by_a_server_for_this_machine(address: Any, name
 def test_an_open_server_is_answered_by_address_but_by_no_unknown_name(address: Any) -> None:
     address("0.0.0.0")
     assert is_own("192.168.1.7:8501")
-    assert is_own(hosts.socket.gethostname())
+    assert is_own(access.socket.gethostname())
     assert not is_own("evil.example")
 
 
@@ -129,13 +134,13 @@ def test_a_proxy_is_known_by_what_it_adds() -> None:
 
 def test_pages_may_be_framed_by_their_own_server_and_pictures_by_anyone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XFORMER_FRAMES", raising=False)
-    assert headers.framers(b"model=reverse") == "'self'"
-    assert headers.framers(b"model=reverse&embed=true") == "*"
-    assert headers.framers(b"embed=false") == "'self'"
+    assert access.framers(b"model=reverse") == "'self'"
+    assert access.framers(b"model=reverse&embed=true") == "*"
+    assert access.framers(b"embed=false") == "'self'"
     monkeypatch.setenv("XFORMER_FRAMES", "https://slides.school.example, javascript:x")
-    assert headers.framers(b"") == "'self' https://slides.school.example"
+    assert access.framers(b"") == "'self' https://slides.school.example"
     monkeypatch.setenv("XFORMER_FRAMES", "https://slides.school.example;script-src")
-    assert headers.framers(b"") == "'self'"
+    assert access.framers(b"") == "'self'"
 
 
 def test_every_answer_carries_the_policy() -> None:
@@ -146,25 +151,49 @@ def test_every_answer_carries_the_policy() -> None:
     assert given[b"x-content-type-options"] == b"nosniff"
 
 
-def test_developers_orders_are_dropped_and_the_screens_own_pass() -> None:
-    clear, rerun = BackMsg(clear_cache=True).SerializeToString(), BackMsg()
-    rerun.rerun_script.query_string = "model=reverse"
-    stop = BackMsg(debug_shutdown_runtime=True).SerializeToString()
+def passed(message: BackMsg | bytes) -> list[bytes]:
+    """What Streamlit hears of one message."""
+    data = message if isinstance(message, bytes) else message.SerializeToString()
     inner = Inner()
-    said = [clear, rerun.SerializeToString(), stop, b"\xff\xff\xff"]
-    ask(MessageGuard(inner), "websocket", incoming=[{"type": "websocket.receive", "bytes": data} for data in said])
-    assert inner.heard == [rerun.SerializeToString()]
+    ask(MessageGuard(inner), "websocket", incoming=[{"type": "websocket.receive", "bytes": data}])
+    return inner.heard
 
 
-@pytest.mark.parametrize(
-    ("payload", "is_heard"), [("deferred_file", True), ("install_skills", False), ("dismiss_skills_nudge", False)]
-)
-def test_files_are_got_and_nothing_is_installed(payload: str, is_heard: bool) -> None:
-    order = BackMsg()
-    getattr(order.backend_operation_request, payload).SetInParent()
-    inner = Inner()
-    ask(MessageGuard(inner), "websocket", incoming=[{"type": "websocket.receive", "bytes": order.SerializeToString()}])
-    assert bool(inner.heard) == is_heard
+def of_kind(kind: str, payload: str = "") -> BackMsg:
+    """An empty message of a kind."""
+    message = BackMsg()
+    field = BackMsg.DESCRIPTOR.fields_by_name[kind]
+    if field.message_type is None:
+        setattr(message, kind, True)
+    elif payload:
+        getattr(message.backend_operation_request, payload).SetInParent()
+    else:
+        getattr(message, kind).SetInParent()
+    return message
+
+
+KINDS = [field.name for field in BackMsg.DESCRIPTOR.fields if field.containing_oneof is not None]
+REQUEST = "backend_operation_request"
+PAYLOADS = [field.name for field in BackMsg().backend_operation_request.DESCRIPTOR.fields if field.containing_oneof]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != REQUEST])
+def test_only_listed_kinds_of_messages_pass(kind: str) -> None:
+    message = of_kind(kind)
+    assert passed(message) == ([message.SerializeToString()] if kind in ALLOWED else [])
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_only_listed_requests_pass(payload: str) -> None:
+    assert bool(passed(of_kind(REQUEST, payload))) == (f"{REQUEST}.{payload}" in ALLOWED)
+
+
+def test_messages_for_developers_and_empty_and_malformed_ones_are_dropped() -> None:
+    for kind in ("clear_cache", "set_run_on_save", "debug_shutdown_runtime", REQUEST):
+        assert passed(of_kind(kind)) == []
+    assert passed(of_kind(REQUEST, "install_skills")) == []
+    assert passed(b"") == passed(b"\xff\xff\xff") == []
+    assert len(KINDS) > 5 < len(ALLOWED)
 
 
 def test_half_a_character_becomes_the_replacement_character_and_the_connection_stays() -> None:
@@ -188,25 +217,25 @@ class Uploads(UploadGuard):
         super().__init__(Inner())
         self.kept = kept
 
-    def _kept(self) -> dict[str, list[int]]:
+    def _sizes(self) -> dict[str, list[int]]:
         return self.kept
 
 
 def put(guard: UploadGuard, length: int | None, session: str = "me", **scope: Any) -> int:
     headers = [] if length is None else [(b"content-length", str(length).encode())]
-    return ask(guard, method="PUT", path=f"{uploads.PATH}{session}/1", headers=headers, **scope)[0]["status"]
+    return ask(guard, method="PUT", path=f"{limits.UPLOAD_PATH}{session}/1", headers=headers, **scope)[0]["status"]
 
 
 def test_uploads_are_bounded_for_one_visitor_and_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XFORMER_MAX_UPLOADS", "300")
-    largest = uploads.limit_each() // 2
+    largest = limits.max_upload_bytes_each() // 2
     assert put(Uploads({}), largest) == 200
     assert put(Uploads({}), None) == 413
     assert put(Uploads({"me": [largest, largest]}), 1) == 413
     assert put(Uploads({"other": [largest, largest]}), largest) == 200
-    assert put(Uploads({"me": [1] * uploads.FILES_EACH}), 1) == 413
+    assert put(Uploads({"me": [1] * limits.FILES_EACH}), 1) == 413
     assert put(Uploads({"a": [200 * MB], "b": [100 * MB]}), 1) == 413
-    assert ask(Uploads({"me": [largest] * 2}), method="GET", path=f"{uploads.PATH}me/1")[0]["status"] == 200
+    assert ask(Uploads({"me": [largest] * 2}), method="GET", path=f"{limits.UPLOAD_PATH}me/1")[0]["status"] == 200
 
 
 def test_new_sessions_from_one_address_take_at_most_half_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,12 +260,12 @@ def test_a_text_frame_closes_the_connection_and_nothing_is_sent_after_it() -> No
             await send({"type": "websocket.send", "bytes": b"goodbye"})
             await send({"type": "websocket.close", "code": 1000})
 
-    inner = Talking()
+    inner, allowed = Talking(), of_kind("stop_script").SerializeToString()
     frames: list[Message] = [
-        {"type": "websocket.receive", **content} for content in ({"bytes": b""}, {"text": "{}"}, {"bytes": b""})
+        {"type": "websocket.receive", **content} for content in ({"bytes": allowed}, {"text": "{}"}, {"bytes": allowed})
     ]
     sent = ask(MessageGuard(inner), "websocket", incoming=frames)
-    assert inner.heard == [b""]
+    assert inner.heard == [allowed]
     assert [(one["type"], one.get("code")) for one in sent] == [("websocket.send", None), ("websocket.close", 1008)]
 
 
@@ -305,7 +334,7 @@ def page_cookies(cookie: str = "", accept: str = "text/html,*/*", **scope: Any) 
 def test_each_page_brings_a_number_that_stays() -> None:
     [new], [other] = page_cookies(), page_cookies(cookie=f"{COOKIE}=nonsense; a=b")
     name, _, rest = new.partition("=")
-    number = number_in({COOKIE: rest.partition(";")[0]})
+    number = visitor_id_in({COOKIE: rest.partition(";")[0]})
     assert name == COOKIE
     assert number
     assert rest.endswith("; Path=/; Max-Age=31536000; SameSite=Lax; HttpOnly")

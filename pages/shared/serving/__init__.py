@@ -1,19 +1,16 @@
-"""What stands between the network and the app: who may ask, in which frame, how much may be sent, and which orders are obeyed.
+"""The guards between the network and the app: who may connect, how much may be sent, and which messages are passed on.
 
-Each guard is a small ASGI middleware of its own (https://asgi.readthedocs.io), put before Streamlit by `app.py`.
+Each guard is an ASGI middleware (https://asgi.readthedocs.io) that `app.py` puts before Streamlit.
 """
 
 from __future__ import annotations
 
 from starlette.middleware import Middleware
 
-from pages.shared.serving.address import ConnectionGuard
+from pages.shared.serving.access import HostGuard, SecurityHeaders, VisitorCookie
 from pages.shared.serving.attendance import Attendance
-from pages.shared.serving.headers import SecurityHeaders
-from pages.shared.serving.hosts import HostGuard
+from pages.shared.serving.limits import ConnectionGuard, UploadGuard
 from pages.shared.serving.messages import MessageGuard
-from pages.shared.serving.uploads import UploadGuard
-from pages.shared.serving.visitor import VisitorCookie
 
 
 def guards() -> list[Middleware]:

@@ -1,50 +1,48 @@
-"""Which orders of a browser the server obeys: those of the screens, and none of Streamlit's own for developers.
+"""Which messages of a browser reach Streamlit: those that the screens need, and no other.
 
-A browser may also send half a character: JavaScript keeps text in halves of 16 bits, and a paste or a script can leave one
-alone. Such text is no UTF-8, and Streamlit ends the connection over it; here it becomes the replacement character.
-
-Streamlit's protocol lets every visitor clear the caches of all, with one message that no screen here ever sends
-(https://github.com/streamlit/streamlit/blob/develop/proto/streamlit/proto/BackMsg.proto). Such messages end here.
+Streamlit's protocol has messages for developers. One of them lets every visitor clear the caches of all:
+https://github.com/streamlit/streamlit/blob/develop/proto/streamlit/proto/BackMsg.proto.
 """
 
 from __future__ import annotations
 
 import re
 
-from google.protobuf.message import DecodeError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from streamlit.proto.BackMsg_pb2 import BackMsg
 
-HALF = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
-"""Half a character of two halves, as JavaScript encodes it."""
+from pages.shared.streamlit_compat import message_kind
+
+ALLOWED = (
+    "rerun_script",
+    "stop_script",
+    "app_heartbeat",
+    "file_urls_request",
+    "backend_operation_request.deferred_file",
+    "backend_operation_request.dataframe_chunk",
+)
+"""Kinds of messages: run a screen, stop it, keep the connection, upload a file, download one, scroll in a table."""
+SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
+"""A lone surrogate, as JavaScript encodes it. A paste or a script can leave one in a text; it is not UTF-8."""
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
-"""As long as what it replaces, so that the lengths in the message stay true."""
-REFUSED = ("clear_cache", "load_git_info", "debug_disconnect_websocket", "debug_shutdown_runtime", "set_run_on_save")
-
-ASKS_FOR, ANSWERED = "backend_operation_request", ("deferred_file", "dataframe_chunk")
-"""What a browser may ask for beside a run of the script; Streamlit would also write files for those who develop an app."""
-
+"""As many bytes as a surrogate, so that the lengths in the message stay correct."""
 POLICY_VIOLATION = 1008
-"""The code of https://www.rfc-editor.org/rfc/rfc6455#section-7.4.1 with which a connection is closed."""
+"""A close code: https://www.rfc-editor.org/rfc/rfc6455#section-7.4.1."""
 
 
 def readable(data: bytes) -> bytes | None:
-    """A message from a browser as it may be handed on; None for a refused order, and for what cannot be read."""
-    for content in (data, HALF.sub(REPLACEMENT, data)):
-        order = BackMsg()
-        try:
-            order.ParseFromString(content)
-        except DecodeError:
-            continue
-        kind = order.WhichOneof("type")
-        if kind == ASKS_FOR and order.backend_operation_request.WhichOneof("payload") not in ANSWERED:
-            return None
-        return None if kind in REFUSED else content
-    return None
+    """A message as Streamlit can read it, lone surrogates replaced; None where it is malformed or not allowed.
+
+    Streamlit closes the connection when it cannot decode a message.
+    """
+    kind = message_kind(data)
+    if kind is None:
+        data = SURROGATE.sub(REPLACEMENT, data)
+        kind = message_kind(data)
+    return data if kind in ALLOWED else None
 
 
 class MessageGuard:
-    """Drops refused orders before Streamlit sees them, and closes a connection that sends text: the protocol is binary."""
+    """Drops messages that are not allowed, and closes a connection that sends text: the protocol is binary."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -56,7 +54,7 @@ class MessageGuard:
 
         is_closed = False
 
-        async def obeyed() -> Message:
+        async def receive_allowed() -> Message:
             nonlocal is_closed
             while True:
                 message = await receive()
@@ -75,4 +73,4 @@ class MessageGuard:
             if not is_closed:
                 await send(message)
 
-        await self.app(scope, obeyed, send_while_open)
+        await self.app(scope, receive_allowed, send_while_open)
