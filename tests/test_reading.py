@@ -247,6 +247,14 @@ def test_a_function_changes_an_activation(name: str) -> None:
     torch.testing.assert_close(applied[f"{path}.z"], plain[f"{path}.z"] / 2)
 
 
+def test_a_function_that_writes_into_its_argument_changes_no_other_activation() -> None:
+    plain = read(CHECKPOINTS / "reverse", "3 7 12 9")
+    edit = edits.apply("encoder.1.resid_pre", lambda x: x.zero_())
+    changed = read(CHECKPOINTS / "reverse", "3 7 12 9", edits=[edit])
+    assert not changed["encoder.1.resid_pre"].any()
+    torch.testing.assert_close(changed["encoder.0.resid_post"], plain["encoder.0.resid_post"])
+
+
 def test_a_function_that_does_not_fit_is_one_plain_error() -> None:
     def run(name: str, function: Any) -> None:
         read(CHECKPOINTS / "reverse", "3 7 12 9", edits=[edits.apply(name, function)])
