@@ -24,7 +24,6 @@ def n_parameters(config: ModelConfig) -> int:
 
 def parameters_by_part(config: ModelConfig) -> tuple[Part, ...]:
     """The parameter table of a model: one `Part` for each kind of layer, in the order the input meets them."""
-    d = config.d_model
     stacks = ("encoder", "decoder") if config.architecture == "encoder-decoder" else (config.architecture,)
     parts = [_embedding(config), _positions(config, len(stacks))]
     for stack in stacks:
@@ -33,13 +32,14 @@ def parameters_by_part(config: ModelConfig) -> tuple[Part, ...]:
         if stack == "decoder" and len(stacks) == 2:
             parts.append(_attention(config, f"{stack}: cross-attention"))
         if config.d_ff:
-            bias = f" + {config.d_ff} + {d}" if config.ffn_bias else ""
-            count = 2 * d * config.d_ff + (config.d_ff + d if config.ffn_bias else 0)
-            parts.append(Part(f"{stack}: feed-forward", f"{n} × (2·{d}·{config.d_ff}{bias})", n * count))
+            ffn = config.ffn_component
+            parts.append(Part(f"{stack}: feed-forward", f"{n} × ({ffn.formula(config)})", n * ffn.n_parameters(config)))
         sublayers = 1 + (stack == "decoder" and len(stacks) == 2) + bool(config.d_ff)
         if config.norm != "none" or config.final_norm:
-            norms = n * sublayers * (config.norm != "none") + bool(config.final_norm)
-            parts.append(Part(f"{stack}: norms", f"{norms} × 2·{d}", norms * 2 * d))
+            norms, norm = n * sublayers * (config.norm != "none") + bool(config.final_norm), config.norm_component
+            parts.append(
+                Part(f"{stack}: norms", f"{norms} × {norm.formula(config)}", norms * norm.n_parameters(config))
+            )
     parts.append(_output(config))
     return tuple(part for part in parts if part.count)
 
@@ -65,14 +65,8 @@ def _positions(config: ModelConfig, stacks: int) -> Part:
 
 
 def _attention(config: ModelConfig, name: str) -> Part:
-    d, heads, d_head, d_value = config.d_model, config.n_heads, config.d_head, config.d_value
-    weights = d * heads * (2 * d_head + d_value) + heads * d_value * d
-    formula = f"{d}·{heads}·(2·{d_head} + 2·{d_value})"
-    biases = 0
-    if config.attention_bias:
-        biases = heads * (2 * d_head + d_value) + d
-        formula += f" + {heads}·(2·{d_head} + {d_value}) + {d}"
-    return Part(name, f"{config.n_layers} × ({formula})", config.n_layers * (weights + biases))
+    n, heads = config.n_layers, config.kv_component
+    return Part(name, f"{n} × ({heads.formula(config)})", n * heads.n_parameters(config))
 
 
 def _output(config: ModelConfig) -> Part:

@@ -53,19 +53,25 @@ def peak_bytes(config: ModelConfig, source: int, target: int | None = None, *, b
 def check_fits(
     config: ModelConfig, source: int, target: int | None = None, *, batch: int = 1, allowed_bytes: int
 ) -> None:
-    """Raise `InputError` with one plain sentence where a recorded run would take more than `allowed_bytes`."""
+    """Raise `InputError` where a recorded run takes more than `allowed_bytes`."""
     needed = peak_bytes(config, source, target, batch=batch)
+    check_recording(needed, config.n_layers * config.n_heads, source, allowed_bytes=allowed_bytes)
+
+
+def check_recording(needed: int, n_heads: int, n_positions: int, *, allowed_bytes: int) -> None:
+    """Raise `InputError` where a run that takes `needed` bytes is more than `allowed_bytes`; see `Subject.recording_bytes`."""
     if needed > allowed_bytes:
-        heads = config.n_layers * config.n_heads
         raise InputError(
-            f"Looking into this run takes about {megabytes(needed)} of memory ({heads:,} heads × {source:,}² cells), and "
-            f"{megabytes(allowed_bytes)} are allowed here; type a shorter input."
+            f"Looking into this run takes about {megabytes(needed)} of memory ({n_heads:,} heads × {n_positions:,}² cells), "
+            f"and {megabytes(allowed_bytes)} are allowed here; type a shorter input."
         )
 
 
 def rows_that_fit(config: ModelConfig, length: int) -> int:
     """How many inputs of that length may be read at once without recording anything: one at least."""
-    row = BYTES_PER_FLOAT * length * (8 * config.d_model + 2 * config.d_ff + config.vocab_size)
+    row = (
+        BYTES_PER_FLOAT * length * (8 * config.d_model + config.ffn_component.n_kept * config.d_ff + config.vocab_size)
+    )
     row += BYTES_PER_FLOAT * config.n_heads * length * (2 * (config.d_head + config.d_value) + length)
     return max(1, LAYER_BYTES // row)
 
@@ -156,7 +162,9 @@ def _stacks(config: ModelConfig, source: int, target: int | None) -> list[tuple[
 
 def _layer(config: ModelConfig, query: int, key: int) -> int:
     stream = 7 * query * config.d_model  # resid_pre, resid_mid, resid_post, what the sublayers read and give
-    return BYTES_PER_FLOAT * (stream + 2 * query * config.d_ff) + _attention(config, query, key)
+    return BYTES_PER_FLOAT * (stream + config.ffn_component.n_kept * query * config.d_ff) + _attention(
+        config, query, key
+    )
 
 
 def _attention(config: ModelConfig, query: int, key: int) -> int:

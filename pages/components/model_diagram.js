@@ -149,7 +149,8 @@ function maskIcon(mask, x, y) {
   const group = svg("g", { "aria-hidden": "true" }), n = 4, step = 4.6;
   for (let q = 0; q < n; q++) {
     for (let k = 0; k < n; k++) {
-      const on = mask === "full" || k < q || (mask === "causal" && k === q);
+      const near = !mask.endsWith("window") || Math.abs(q - k) < 2;
+      const on = near && (mask === "full" || mask === "window" || k < q || (mask !== "strict" && k === q));
       group.append(svg("rect", { x: x + k * step, y: y + q * step, width: 3.8, height: 3.8, rx: 0.8, class: on ? "cell" : "cell off" }));
     }
   }

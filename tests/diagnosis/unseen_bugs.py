@@ -22,7 +22,7 @@ from xformer.layers.dropout import NO_DROPOUT, Dropout
 from xformer.layers.embedding import TokenEmbedding, Unembedding
 from xformer.layers.feed_forward import FeedForward
 from xformer.layers.masks import Mask
-from xformer.layers.norm import LayerNorm
+from xformer.layers.norm import Norm
 from xformer.layers.position_tables import AddPositions
 from xformer.layers.residual import PostNorm, PreNorm
 from xformer.model import Transformer
@@ -54,12 +54,12 @@ LAST = [0]
 """The last position of the model that `FromOne` is put into."""
 
 
-class RootMeanSquare(LayerNorm):
+class RootMeanSquare(Norm):
     def forward(self, x: Tensor) -> Tensor:
         return self.weight * x / (x.square().mean(dim=-1, keepdim=True) + self.eps).sqrt() + self.bias
 
 
-class Unbiased(LayerNorm):
+class Unbiased(Norm):
     def forward(self, x: Tensor) -> Tensor:
         return (
             self.weight * (x - x.mean(dim=-1, keepdim=True)) / (x.var(dim=-1, keepdim=True) + self.eps).sqrt()
@@ -67,13 +67,13 @@ class Unbiased(LayerNorm):
         )
 
 
-class AcrossPositions(LayerNorm):
+class AcrossPositions(Norm):
     def forward(self, x: Tensor) -> Tensor:
         normal = (x - x.mean(dim=1, keepdim=True)) / (x.var(dim=1, keepdim=True, correction=0) + self.eps).sqrt()
         return self.weight * normal + self.bias
 
 
-class Nothing(LayerNorm):
+class Nothing(Norm):
     def forward(self, x: Tensor) -> Tensor:
         return x
 
@@ -278,10 +278,10 @@ UNSEEN = (
            lambda c: c.positions in ("sinusoidal", "learned") and not c.image),
     Unseen("positions: added again in every layer", positions_in_every_layer,
            lambda c: c.positions == "sinusoidal" and c.n_layers > 1),
-    Unseen("norm: root mean square", swap(LayerNorm, RootMeanSquare), lambda c: c.norm != "none"),
-    Unseen("norm: variance over n − 1", swap(LayerNorm, Unbiased), lambda c: c.norm != "none"),
-    Unseen("norm: over the positions", swap(LayerNorm, AcrossPositions), lambda c: c.norm != "none" and not c.causal),
-    Unseen("norm: the last one does nothing", swap(LayerNorm, Nothing, "coder.norm"), lambda c: bool(c.final_norm)),
+    Unseen("norm: root mean square", swap(Norm, RootMeanSquare), lambda c: c.norm != "none"),
+    Unseen("norm: variance over n − 1", swap(Norm, Unbiased), lambda c: c.norm != "none"),
+    Unseen("norm: over the positions", swap(Norm, AcrossPositions), lambda c: c.norm != "none" and not c.causal),
+    Unseen("norm: the last one does nothing", swap(Norm, Nothing, "coder.norm"), lambda c: bool(c.final_norm)),
     Unseen("scores: capped by a tanh", swap(Attention, SoftCap)),
     Unseen("scores: cosines", swap(Attention, CosineScores)),
     Unseen("softmax: 1 more in the denominator", swap(Attention, OneMoreInTheSum)),

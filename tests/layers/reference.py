@@ -12,7 +12,7 @@ from xformer.config import ModelConfig
 from xformer.layers.attention import Attention
 from xformer.layers.block import Block, CrossBlock
 from xformer.layers.feed_forward import FeedForward
-from xformer.layers.norm import LayerNorm
+from xformer.layers.norm import Norm
 from xformer.model import Transformer
 from xformer.positions import POSITION_KINDS
 
@@ -131,7 +131,7 @@ def named_feed_forward(ffn: FeedForward | None, first: str, second: str) -> dict
     }
 
 
-def named_norm(norm: LayerNorm | None) -> dict[str, Tensor]:
+def named_norm(norm: Norm | None) -> dict[str, Tensor]:
     """Our norm under the names of `nn.LayerNorm`."""
     assert norm is not None
     return {"weight": norm.weight, "bias": norm.bias}

@@ -43,7 +43,7 @@ class OfEqualLength(Attention):
         weights = self.weight_in.split(self.rows)
         biases = (None, None, None) if self.bias_in is None else self.bias_in.split(self.rows)
         q, k, v = (F.linear(x, w, b) for x, w, b in zip(self.streams(x, memory), weights, biases, strict=True))
-        return self.split(q), self.split(k), self.split(v)
+        return self.split(q), self.split(k, self.n_kv_heads), self.split(v, self.n_kv_heads)
 
 
 class AskedByMemory(OfEqualLength):
@@ -73,9 +73,10 @@ class MemoryLost(Attention):
 class SplitByView(Attention):
     """view(batch, head, pos, width) straight from [batch, pos, head·width], without the transpose."""
 
-    def split(self, x: Tensor) -> Tensor:
+    def split(self, x: Tensor, n_heads: int | None = None) -> Tensor:
         batch, n_pos, features = x.shape
-        return x.reshape(batch, self.n_heads, n_pos, features // self.n_heads)
+        n_heads = n_heads or self.n_heads
+        return x.reshape(batch, n_heads, n_pos, features // n_heads)
 
 
 def _square(config: ModelConfig) -> bool:

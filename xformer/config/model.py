@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self, get_args
 
 from pydantic import model_validator
 
+from xformer.components import FEED_FORWARDS, KEY_VALUE_HEADS, MASKS, NORMS, FeedForward, KeyValueHeads, Mask, Norm
 from xformer.config.base import Config, setting
 from xformer.errors import ConfigError
 from xformer.positions import POSITION_KINDS, PositionKind
@@ -15,9 +16,10 @@ DropoutSite = Literal["embed", "attention", "ffn", "residual"]
 DROPOUT_SITES: tuple[DropoutSite, ...] = get_args(DropoutSite)
 """After the positions are added · on the attention weights · inside the feed-forward · before each residual sum."""
 if TYPE_CHECKING:
-    Positions = str
+    Positions = NormKind = Activation = MaskName = str
 else:
-    Positions = Literal[tuple(POSITION_KINDS)]
+    Positions, NormKind = Literal[tuple(POSITION_KINDS)], Literal[tuple(NORMS)]
+    Activation, MaskName = Literal[tuple(FEED_FORWARDS)], Literal[tuple(MASKS)]
 MAX_IMAGE_SIDE = 256
 MAX_INK = 16
 """A pixel is a whole number from 0 (paper) to this (full ink), as in scikit-learn's digits."""
@@ -43,11 +45,17 @@ class ModelConfig(Config, frozen=True):
     max_len: Annotated[int, setting("Longest it reads", "max_len, in tokens; at least what the task needs.", 1, 65_536, 16)]
     d_head: Annotated[int, setting("Query width", "d_head: 0 means d_model / n_heads.", 0, 16_384, 16)] = 0
     d_value: Annotated[int, setting("Value width", "d_value: 0 means d_head.", 0, 16_384, 16)] = 0
+    n_kv_heads: Annotated[int, setting("Key/value heads", "n_kv_heads: heads that share keys and values form a group; 0 means "
+                                       "n_heads, one each.", 0, 256, 4)] = 0
+    mask: Annotated[MaskName, setting("Mask", "Which keys self-attention may look at, besides what causality says.")] = "full"
+    window: Annotated[int, setting("Window", "With a sliding window: keys fewer than this many positions away are seen.",
+                                   0, 65_536, 8)] = 0
     causal: Annotated[bool | None, setting("Causal", "May a position only see earlier ones? auto: a decoder.",
                                            example=True)] = None
     see_self: Annotated[bool, setting("Sees itself", "With a causal mask: may a position see itself?")] = True
     norm: Annotated[Literal["pre", "post", "none"],
-                    setting("Normalisation", "Layer norm before each part, after it, or none.")] = "post"
+                    setting("Normalisation", "A norm before each part, after it, or none.")] = "post"
+    norm_kind: Annotated[NormKind, setting("Kind of norm", "LayerNorm, or RMSNorm without mean and shift.")] = "layer"
     norm_eps: Annotated[float, setting("Norm ε", "Added to the variance, so that the normalisation never divides by zero.",
                                        1e-12, 1e12, 1.0)] = 1e-5
     final_norm: Annotated[bool | None, setting("Final norm", "After each stack; auto: with pre-norm.", example=True)] = None
@@ -56,8 +64,8 @@ class ModelConfig(Config, frozen=True):
                              setting("Position base", "Of sinusoidal and rotary wavelengths: 10,000 in the paper, §3.5.",
                                      1e-12, 1e12, 1.0)] = 10_000.0
     scale_embeddings: Annotated[bool, setting("Scale embeddings", "By √d_model (§3.4).")] = False
-    activation: Annotated[Literal["relu", "gelu"],
-                          setting("Activation", "Makes the feed-forward part more than linear.")] = "relu"
+    activation: Annotated[Activation, setting("Activation", "The nonlinearity of the feed-forward part; SwiGLU has a gate and "
+                                              "a third matrix.")] = "relu"
     attention_bias: Annotated[bool,
                               setting("Attention bias", "Added to queries, keys, values and the output of attention.")] = False
     ffn_bias: Annotated[bool, setting("Feed-forward bias", "Added in both layers of the feed-forward part.")] = True
@@ -100,6 +108,8 @@ class ModelConfig(Config, frozen=True):
         if self.final_norm is None:
             self._derive("final_norm", self.norm == "pre")
         self.position_kind.check(self)
+        for component in (self.norm_component, self.ffn_component, self.mask_component, self.kv_component):
+            component.check(self)
         self._check_rules()
         if self.image or self.patch:
             self._check_image()
@@ -155,6 +165,26 @@ class ModelConfig(Config, frozen=True):
     def position_kind(self) -> PositionKind:
         """How it knows where a token stands."""
         return POSITION_KINDS[self.positions]
+
+    @property
+    def norm_component(self) -> Norm:
+        """The registered norm of `norm_kind`."""
+        return NORMS[self.norm_kind]
+
+    @property
+    def ffn_component(self) -> FeedForward:
+        """The registered feed-forward network of `activation`."""
+        return FEED_FORWARDS[self.activation]
+
+    @property
+    def mask_component(self) -> Mask:
+        """The registered attention mask of `mask`."""
+        return MASKS[self.mask]
+
+    @property
+    def kv_component(self) -> KeyValueHeads:
+        """How key/value heads are shared: by no heads, or by groups of them."""
+        return KEY_VALUE_HEADS["multi_head" if self.n_kv_heads in (0, self.n_heads) else "grouped_query"]
 
     def looks_back_only(self, stack: str) -> bool:
         """Whether self-attention in the "encoder" or the "decoder" is masked so that nothing sees what comes later."""

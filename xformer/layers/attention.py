@@ -47,10 +47,12 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.n_heads, self.d_head, self.d_value = config.n_heads, config.d_head, config.d_value
+        self.n_kv_heads = config.kv_component.n_kv_heads(config)
         self.positions = config.position_kind
-        self.rows = [config.n_heads * width for width in (config.d_head, config.d_head, config.d_value)]
+        self.kv = config.kv_component
+        self.rows = self.kv.widths(config)
         self.weight_in = nn.Parameter(torch.empty(sum(self.rows), config.d_model))
-        self.weight_out = nn.Parameter(torch.empty(config.d_model, self.rows[2]))
+        self.weight_out = nn.Parameter(torch.empty(config.d_model, config.n_heads * config.d_value))
         self.bias_in = nn.Parameter(torch.empty(sum(self.rows))) if config.attention_bias else None
         self.bias_out = nn.Parameter(torch.empty(config.d_model)) if config.attention_bias else None
 
@@ -77,6 +79,7 @@ class Attention(nn.Module):
             q, k = self.positions.turn(q, angles), self.positions.turn(k, angles)
         if cache is not None:
             k, v = cache.extend(k, v)
+        k, v = self.kv.expand(k, self.n_heads), self.kv.expand(v, self.n_heads)
         if self.has_kernel and not tape.recording and not dropout.applies("attention"):
             z = self.kernel(q, k, v, mask, position_bias)
         else:
@@ -107,21 +110,23 @@ class Attention(nn.Module):
     # ── the steps ──
 
     def project(self, x: Tensor, memory: Tensor | None, cache: LayerCache | None) -> tuple[Tensor, Tensor, Tensor]:
-        """q [batch, head, query, d_head] from x; k and v [batch, head, key, …] from memory, or from x where there is none."""
+        """q [batch, head, query, d_head] from x; k and v [batch, kv_head, key, …] from memory, or from x without one."""
         if memory is None:
             q, k, v = F.linear(x, self.weight_in, self.bias_in).split(self.rows, dim=-1)  # [batch, pos, head·d_head]
-            return self.split(q), self.split(k), self.split(v)
+            return self.split(q), self.split(k, self.n_kv_heads), self.split(v, self.n_kv_heads)
         n_q = self.rows[0]
         b_q, b_kv = (None, None) if self.bias_in is None else (self.bias_in[:n_q], self.bias_in[n_q:])
         q = self.split(F.linear(x, self.weight_in[:n_q], b_q))
         if cache is not None and (kept := cache.kept_for_good) is not None:
             return q, *kept
         k, v = F.linear(memory, self.weight_in[n_q:], b_kv).split(self.rows[1:], dim=-1)
-        return q, self.split(k), self.split(v)
+        return q, self.split(k, self.n_kv_heads), self.split(v, self.n_kv_heads)
 
-    def split(self, x: Float[Tensor, "batch pos features"]) -> Float[Tensor, "batch head pos width"]:
-        """Each head's own share of the features."""
-        return x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+    def split(
+        self, x: Float[Tensor, "batch pos features"], n_heads: int | None = None
+    ) -> Float[Tensor, "batch head pos width"]:
+        """Each head's own share of the features; `n_heads` is that of the queries where it is not given."""
+        return x.unflatten(-1, (n_heads or self.n_heads, -1)).transpose(1, 2)
 
     def score(self, q: Tensor, k: Tensor, v: Tensor) -> Scores:
         """Q Kᵀ / √d_head; it is Q that is divided, since there is less of it."""
@@ -175,11 +180,11 @@ class Attention(nn.Module):
         return self._heads(0)
 
     @property
-    def W_K(self) -> Float[Tensor, "head d_model d_head"]:
+    def W_K(self) -> Float[Tensor, "kv_head d_model d_head"]:
         return self._heads(1)
 
     @property
-    def W_V(self) -> Float[Tensor, "head d_model d_value"]:
+    def W_V(self) -> Float[Tensor, "kv_head d_model d_value"]:
         return self._heads(2)
 
     @property
@@ -191,11 +196,11 @@ class Attention(nn.Module):
         return self._head_biases(0)
 
     @property
-    def b_K(self) -> Float[Tensor, "head d_head"] | None:
+    def b_K(self) -> Float[Tensor, "kv_head d_head"] | None:
         return self._head_biases(1)
 
     @property
-    def b_V(self) -> Float[Tensor, "head d_value"] | None:
+    def b_V(self) -> Float[Tensor, "kv_head d_value"] | None:
         return self._head_biases(2)
 
     @property
@@ -203,7 +208,9 @@ class Attention(nn.Module):
         return self.bias_out
 
     def _heads(self, which: int) -> Tensor:
-        return self.weight_in.split(self.rows)[which].unflatten(0, (self.n_heads, -1)).transpose(1, 2)
+        n_heads = self.n_kv_heads if which else self.n_heads
+        return self.weight_in.split(self.rows)[which].unflatten(0, (n_heads, -1)).transpose(1, 2)
 
     def _head_biases(self, which: int) -> Tensor | None:
-        return None if self.bias_in is None else self.bias_in.split(self.rows)[which].unflatten(0, (self.n_heads, -1))
+        n_heads = self.n_kv_heads if which else self.n_heads
+        return None if self.bias_in is None else self.bias_in.split(self.rows)[which].unflatten(0, (n_heads, -1))

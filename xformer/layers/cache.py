@@ -16,8 +16,8 @@ from torch import Tensor
 class LayerCache:
     """Keys and values of one attention layer so far. That of cross-attention is filled once and only read."""
 
-    k: Float[Tensor, "batch head key d_head"] | None = None
-    v: Float[Tensor, "batch head key d_value"] | None = None
+    k: Float[Tensor, "batch kv_head key d_head"] | None = None
+    v: Float[Tensor, "batch kv_head key d_value"] | None = None
     is_cross: bool = False
 
     @property

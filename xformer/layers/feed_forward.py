@@ -1,6 +1,8 @@
 """The position-wise feed-forward network (Vaswani et al. 2017, §3.3).
 
-FFN(x) = act(x W₁ + b₁) W₂ + b₂          act = ReLU, or GELU (Hendrycks & Gimpel 2016, arXiv:1606.08415)
+FFN(x) = act(x W₁ + b₁) W₂ + b₂                  a gated one: (act(x W_gate + b) ∘ (x W₁ + b₁)) W₂ + b₂
+
+The nonlinearity and whether there is a gate belong to the registered component (`xformer.components`).
 """
 
 from __future__ import annotations
@@ -14,19 +16,27 @@ from xformer.config import ModelConfig
 from xformer.layers.dropout import NO_DROPOUT, Dropout
 from xformer.tape import SILENT, AnyTape
 
-ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu}
-
 
 class FeedForward(nn.Module):
-    """Two linear maps with a nonlinearity between, applied to every position alike."""
+    """Linear maps with a nonlinearity between, applied to every position alike."""
+
+    weight_in: nn.Parameter
+    weight_out: nn.Parameter
+    weight_gate: nn.Parameter
+    bias_in: nn.Parameter | None
+    bias_out: nn.Parameter | None
+    bias_gate: nn.Parameter | None
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.activation = ACTIVATIONS[config.activation]
-        self.weight_in = nn.Parameter(torch.empty(config.d_ff, config.d_model))
-        self.weight_out = nn.Parameter(torch.empty(config.d_model, config.d_ff))
-        self.bias_in = nn.Parameter(torch.empty(config.d_ff)) if config.ffn_bias else None
-        self.bias_out = nn.Parameter(torch.empty(config.d_model)) if config.ffn_bias else None
+        self.component = config.ffn_component
+        self.activation = self.component.function()
+        shapes = self.component.shapes(config)
+        for name, shape in shapes.items():
+            self.register_parameter(name, nn.Parameter(torch.empty(shape)))
+        for name in ("bias_gate", "bias_in", "bias_out"):
+            if name not in shapes:
+                self.register_parameter(name, None)
 
     def forward(
         self,
@@ -35,8 +45,15 @@ class FeedForward(nn.Module):
         tape: AnyTape = SILENT,
         dropout: Dropout = NO_DROPOUT,
     ) -> Float[Tensor, "batch pos d_model"]:
+        """The result to be added to the stream; a trace keeps `in`, `pre`, `post`, `out`, with a gate also `gate` and `up`."""
         x = tape("in", x)
-        pre = tape("pre", F.linear(x, self.weight_in, self.bias_in))  # [batch, pos, d_ff]
-        post = tape("post", self.activation(pre))  # [batch, pos, d_ff]
+        if self.component.is_gated:
+            pre = tape("pre", F.linear(x, self.weight_gate, self.bias_gate))  # [batch, pos, d_ff]
+            gate = tape("gate", self.activation(pre))  # [batch, pos, d_ff]
+            up = tape("up", F.linear(x, self.weight_in, self.bias_in))  # [batch, pos, d_ff]
+            post = tape("post", gate * up)  # [batch, pos, d_ff]
+        else:
+            pre = tape("pre", F.linear(x, self.weight_in, self.bias_in))  # [batch, pos, d_ff]
+            post = tape("post", self.activation(pre))  # [batch, pos, d_ff]
         post = dropout("ffn", post)
         return tape("out", F.linear(post, self.weight_out, self.bias_out))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from xformer.config import ModelConfig
 from xformer.layers.attention import Attention
-from xformer.layers.norm import LayerNorm
+from xformer.layers.norm import Norm
 from xformer.layers.position_tables import PositionTables
 
 
@@ -25,8 +25,8 @@ def initialise(model: nn.Module, config: ModelConfig, generator: torch.Generator
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.is_meta:  # drawing there imports torch's compiler: seconds for nothing
                 continue
-            if isinstance(module, LayerNorm):
-                parameter.fill_(1.0 if name == "weight" else 0.0)
+            if isinstance(module, Norm):
+                parameter.fill_(module.component.initial()[name])
             elif parameter.dim() == 1:
                 parameter.zero_()
             elif name == "token" or isinstance(module, PositionTables):

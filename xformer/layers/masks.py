@@ -127,10 +127,25 @@ def combine(
     causal: bool,
     see_self: bool = True,
     drawn: Bool[Tensor, "*batch query key"] | None = None,
+    component: Bool[Tensor, "query key"] | None = None,
     device: torch.device | str = "cpu",
 ) -> Mask:
-    """The mask of every layer of one stack: its layouts, causality, and a drawn mask [query, key] or [batch, query, key]."""
+    """The self-attention mask of one stack, the same in every layer.
+
+    Args:
+        queries: Where the queries stand, with their padding.
+        keys: The same of the keys.
+        n_query: How many queries there are.
+        n_key: How many keys there are.
+        causal: Whether later keys are masked.
+        see_self: With `causal`, whether a query sees its own position.
+        drawn: A mask of the caller, [query, key] or [batch, query, key].
+        component: What the registered mask allows (`xformer.components`); None allows all.
+        device: Where the causal mask is made.
+    """
     allowed = layout_mask(queries, keys)
+    if component is not None:
+        allowed = component[None, None] if allowed is None else allowed & component
     if drawn is not None:
         if drawn.dtype != torch.bool or drawn.shape[-2:] != (n_query, n_key) or drawn.dim() > 3:
             raise InputError(

@@ -1,7 +1,7 @@
 """The residual connection around a sublayer f, and where its normalisation stands.
 
-post-norm   LayerNorm(x + f(x))        the paper (Vaswani et al. 2017, §5.4: dropout on f before the sum)
-pre-norm    x + f(LayerNorm(x))        GPT-2 and after (Xiong et al. 2020, arXiv:2002.04745)
+post-norm   Norm(x + f(x))        the paper (Vaswani et al. 2017, §5.4: dropout on f before the sum)
+pre-norm    x + f(Norm(x))        GPT-2 and after (Xiong et al. 2020, arXiv:2002.04745)
 no norm     x + f(x)
 """
 
@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from xformer.config import ModelConfig
-from xformer.layers.norm import LayerNorm
+from xformer.layers.norm import Norm
 
 Sublayer = Callable[[Tensor], Tensor]
 Vectors = Float[Tensor, "batch pos d_model"]
@@ -25,7 +25,7 @@ class Residual(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         if config.norm != "none":
-            self.norm = LayerNorm(config.d_model, config.norm_eps)
+            self.norm = Norm(config)
 
     def add(self, x: Vectors, result: Vectors) -> Vectors:
         """The stream with a sublayer's result in it."""
@@ -33,14 +33,14 @@ class Residual(nn.Module):
 
 
 class PostNorm(Residual):
-    """LayerNorm(x + f(x))."""
+    """Norm(x + f(x))."""
 
     def forward(self, x: Vectors, f: Sublayer) -> Vectors:
         return self.norm(self.add(x, f(x)))
 
 
 class PreNorm(Residual):
-    """x + f(LayerNorm(x))."""
+    """x + f(Norm(x))."""
 
     def forward(self, x: Vectors, f: Sublayer) -> Vectors:
         return self.add(x, f(self.norm(x)))

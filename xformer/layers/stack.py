@@ -12,7 +12,7 @@ from xformer.layers.block import Block, BlockInputs, CrossBlock
 from xformer.layers.cache import Cache
 from xformer.layers.layout import Layout
 from xformer.layers.masks import combine
-from xformer.layers.norm import LayerNorm
+from xformer.layers.norm import Norm
 from xformer.layers.position_tables import AddPositions
 from xformer.tape import SILENT, AnyTape
 
@@ -26,7 +26,7 @@ class Stack(nn.Module):
         self.causal = causal
         self.positions = AddPositions(config)
         self.blocks = nn.ModuleList(block(config) for _ in range(config.n_layers))
-        self.norm = LayerNorm(config.d_model, config.norm_eps) if config.final_norm else None
+        self.norm = Norm(config) if config.final_norm else None
 
     def forward(
         self,
@@ -65,6 +65,7 @@ class Stack(nn.Module):
             causal=self.causal,
             see_self=config.see_self,
             drawn=drawn,
+            component=config.mask_component.allowed(config, n_query, n_key, x.device),
             device=x.device,
         )
         angles = self.positions.angles(layout.positions, x.dtype)

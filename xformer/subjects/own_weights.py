@@ -69,7 +69,8 @@ class OwnWeights:
         which = 0 if side == "q" else 1
         weight = attention.weight_in.split(attention.rows)[which].to(x.dtype)
         bias = None if attention.bias_in is None else attention.bias_in.split(attention.rows)[which].to(x.dtype)
-        read = attention.split(F.linear(x, weight, bias))
+        read = attention.split(F.linear(x, weight, bias), attention.n_kv_heads if which else None)
+        read = attention.kv.expand(read, attention.n_heads) if which else read
         angles = f"{path}.pos_angles"
         return attention.positions.turn(read, trace[angles].to(x.dtype)) if angles in trace else read
 

@@ -35,7 +35,7 @@ def _memory_of_one(settings: Preset) -> int:
     else:
         cells = model.n_heads * (longest if longest <= FUSED else 1)
     heads = (2 * model.n_heads * (model.d_head + model.d_value) + cells) * (1.5 if stacks == 2 else 1)
-    inner = (1 if model.activation == "relu" else 2) + (2 if has_dropout else 0)
+    inner = model.ffn_component.n_saved + (2 if has_dropout else 0)
     layer = 5 * model.d_model + heads + inner * model.d_ff
     logits, masks = 3 * model.vocab_size, 3 * stacks * longest
     step = FLOAT * train.batch_size * width * ((stacks * model.n_layers + 1) * layer + logits + masks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from xformer.config import ModelConfig
 from xformer.counting import parameters_by_part
-from xformer.viz.diagram_parts import Box, MaskKind
+from xformer.viz.diagram_parts import Box, MaskPicture
 
 
 class Boxes:
@@ -103,12 +103,8 @@ class Boxes:
     def self_attention(self, index: int) -> Box:
         config = self.config
         causal = bool(config.causal) and not (self.is_pair and self.stack == "encoder")
-        mask: MaskKind = "full" if not causal else "causal" if config.see_self else "strict"
-        seen = {
-            "full": "every position",
-            "causal": "itself and the positions before it (causal mask)",
-            "strict": "the positions before it, not at itself (causal mask)",
-        }[mask]
+        component = config.mask_component
+        mask, seen = component.picture(config, causal=causal), component.seen(config, causal=causal)
         what = f"In every head, each position looks at {seen} and takes a weighted average of their values."
         count = self.counts[f"{self.stack}: self-attention"]
         return self._attention(self.attention_name, "Self-attention", what, count, mask, index)
@@ -118,26 +114,23 @@ class Boxes:
         count = self.counts[f"{self.stack}: cross-attention"]
         return self._attention("cross_attn", "Cross-attention", what, count, "full", index)
 
-    def _attention(self, name: str, title: str, what: str, count: int, mask: MaskKind, index: int) -> Box:
+    def _attention(self, name: str, title: str, what: str, count: int, mask: MaskPicture, index: int) -> Box:
         config = self.config
-        heads = "1 head" if config.n_heads == 1 else f"{config.n_heads} heads"
         return Box(
             id=self.id(name), kind="attention", stack=self.stack, place="above", title=title,
-            equation=f"softmax(q·kᵀ/√{config.d_head})·v", detail=heads, what=what, shape=self.vectors,
-            activation=f"{self.layer}{name}.out", parameters=count // config.n_layers, repeats=config.n_layers,
-            target="attention", sublayer=index, heads=config.n_heads, mask=mask,
+            equation=f"softmax(q·kᵀ/√{config.d_head})·v", detail=config.kv_component.detail(config), what=what,
+            shape=self.vectors, activation=f"{self.layer}{name}.out", parameters=count // config.n_layers,
+            repeats=config.n_layers, target="attention", sublayer=index, heads=config.n_heads, mask=mask,
         )  # fmt: skip
 
     def feed_forward(self, index: int) -> Box:
         config = self.config
-        name, keeps = {"relu": ("relu", "keeps what is positive"), "gelu": ("gelu", "bends it with GELU")}[
-            config.activation
-        ]
+        component = config.ffn_component
         return Box(
             id=self.id("ffn"), kind="feed_forward", stack=self.stack, place="above", title="Feed-forward",
-            equation=f"{name}(x·W₁)·W₂" if not config.ffn_bias else f"{name}(x·W₁ + b₁)·W₂ + b₂",
+            equation=component.equation(config),
             detail=f"{config.d_model} → {config.d_ff} → {config.d_model}",
-            what=f"On each position alone: maps {config.d_model} numbers to {config.d_ff}, {keeps}, and maps back.",
+            what=f"On each position alone: maps {config.d_model} numbers to {config.d_ff}, {component.effect}, and maps back.",
             shape=self.vectors, activation=f"{self.layer}ffn.out",
             parameters=self.counts[f"{self.stack}: feed-forward"] // config.n_layers, repeats=config.n_layers,
             target="feed_forward", sublayer=index,
@@ -146,13 +139,13 @@ class Boxes:
     # ── in and outside of the layers; outside, `index` is None ──
 
     def norm(self, name: str, activation: str, index: int | None, where: str) -> Box:
-        inside = index is not None
+        inside, component = index is not None, self.config.norm_component
         return Box(
             id=self.id(name), kind="norm", stack=self.stack,
             place="rise" if inside and self.config.norm == "pre" else "stream", title="Norm",
-            equation="γ·(x − mean)/√(var + ε) + β",
-            what=f"Layer norm {where}: brings each vector to mean 0 and variance 1, then scales and shifts it.",
-            shape=self.vectors, activation=activation, parameters=2 * self.config.d_model,
+            equation=component.equation,
+            what=f"{component.title} {where}: {component.effect}.",
+            shape=self.vectors, activation=activation, parameters=component.n_parameters(self.config),
             repeats=self.config.n_layers if inside else 1, sublayer=index,
         )  # fmt: skip
 

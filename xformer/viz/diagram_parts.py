@@ -7,11 +7,11 @@ from typing import Literal
 
 import pandas as pd
 
+from xformer.components import MaskPicture
+
 Kind = Literal["tokens", "embedding", "positions", "attention", "feed_forward", "norm", "sum", "output"]
 Place = Literal["stream", "above", "rise"]
 """On the residual stream · above it, off the stream · on the way up from the stream into a sublayer (pre-norm)."""
-MaskKind = Literal["full", "causal", "strict"]
-"""Sees every position · itself and earlier ones · earlier ones only."""
 Flow = Literal["stream", "residual", "branch", "add", "inside", "memory"]
 """Along the stream · past a sublayer · through a sublayer · positions added to the stream · positions that act inside
 attention · the encoder's output, which cross-attention reads keys and values from."""
@@ -41,7 +41,7 @@ class Box:
     target: str | None = None
     sublayer: int | None = None
     heads: int = 0
-    mask: MaskKind | None = None
+    mask: MaskPicture | None = None
     note: str = ""
 
     @property

@@ -1,0 +1,21 @@
+"""Full attention: no key is masked but by causality and padding (Vaswani et al. 2017, arXiv:1706.03762, §3.2)."""
+
+from __future__ import annotations
+
+from xformer.components.component import Mask, Sizes
+from xformer.errors import ConfigError
+
+
+class FullMask(Mask):
+    """Every key; in a causal stack every earlier one."""
+
+    name = "full"
+    title = "Full"
+    explanation = "Each query looks at every key that causality and padding leave."
+    source = "Vaswani et al. 2017, §3.2"
+
+    def check(self, sizes: Sizes) -> None:
+        if sizes.window:
+            raise ConfigError(
+                f"window is the width of mask='sliding_window', so it must be 0 with mask='full', got {sizes.window}."
+            )
