@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from xformer.viz.labels import SIDES, place_labels
+from xformer.viz.charts import SIDES, place_labels
 
 
 def test_a_point_alone_has_its_label_above() -> None:

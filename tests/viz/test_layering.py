@@ -9,7 +9,7 @@ import altair as alt
 import pandas as pd
 import pytest
 
-from xformer.viz.layering import layered
+from xformer.viz.charts import layered
 
 TABLE = pd.DataFrame({"x": [1, 2], "y": [0.5, 0.25]})
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.viz.drawn_file import Mark, marks
+from xformer.viz.charts import Sheet
 from xformer.viz.export import svg
-from xformer.viz.sheet import Sheet
 
 
 def drawn(sheet: Sheet) -> list[Mark]:

@@ -15,9 +15,9 @@ from xformer import viz
 from xformer.analysis.generation import divergence_by_step, first_divergence, predictions_by_step, roll_out
 from xformer.errors import InputError
 from xformer.viz import lanes, theme
+from xformer.viz.charts import mix
 from xformer.viz.export import pdf_of, svg
 from xformer.viz.packing import visible
-from xformer.viz.sheet import mix
 
 PAIR = ROLLOUTS[:2]
 

@@ -15,9 +15,8 @@ from jaxtyping import Float
 
 from xformer.errors import EditError
 from xformer.reading import Reading
+from xformer.viz.charts import inline, layered
 from xformer.viz.head_grid import share_of
-from xformer.viz.inline_rows import inline
-from xformer.viz.layering import layered
 from xformer.viz.layers import AnyLayer
 from xformer.viz.packing import visible
 from xformer.viz.pattern_layers import pattern_layers

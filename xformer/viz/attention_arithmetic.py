@@ -12,7 +12,7 @@ import pandas as pd
 
 from xformer.analysis.principles import attention_cell, dimensions, head_output, softmax_of_cell, strongest
 from xformer.reading import Reading
-from xformer.viz.layering import layered
+from xformer.viz.charts import layered
 from xformer.viz.theme import MASKED, PART_HUES, diverging, signed_limit, vega_scale
 
 ROW = 30

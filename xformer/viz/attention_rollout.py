@@ -7,7 +7,7 @@ import numpy as np
 
 from xformer.analysis.attention_patterns import rollout as rollout_table
 from xformer.reading import Reading
-from xformer.viz.inline_rows import InlineRows
+from xformer.viz.charts import InlineRows
 from xformer.viz.theme import sequential, vega_scale
 
 ROW_WIDTH = 1080

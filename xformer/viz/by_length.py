@@ -14,7 +14,7 @@ from xformer.analysis.scoring import SAMPLES
 from xformer.analysis.scoring import accuracy_by_length as table_of
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.layering import layered
+from xformer.viz.charts import layered
 
 
 def accuracy_by_length(

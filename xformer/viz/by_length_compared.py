@@ -14,8 +14,8 @@ from xformer.analysis.comparison import Contender
 from xformer.analysis.scoring import BY_LENGTH_COMPARED_SAMPLES
 from xformer.analysis.scoring import lengths_compared as table_of
 from xformer.viz import theme
+from xformer.viz.charts import layered
 from xformer.viz.divergence import WIDTHS, Drawing, player_hues, short_names
-from xformer.viz.layering import layered
 
 
 def lengths_compared(

@@ -17,7 +17,7 @@ from xformer.analysis.activation_patching import patching_map as patching_map_ta
 from xformer.analysis.minimal_pairs import Token
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.layering import layered
+from xformer.viz.charts import layered
 from xformer.viz.residual import TIGHT, around, row_height, written
 
 FAINT = 0.1

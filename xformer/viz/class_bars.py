@@ -11,7 +11,7 @@ import pandas as pd
 from xformer.analysis.images import classes as classes_table
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.layering import layered
+from xformer.viz.charts import layered
 
 
 def classes(reading: Reading, *, before: Reading | None = None, dark: bool = False) -> alt.LayerChart | alt.FacetChart:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from xformer.analysis.principles import attention_costs as costs_table
 from xformer.viz import theme
-from xformer.viz.layering import layered
+from xformer.viz.charts import layered
 
 
 def attention_costs(

@@ -16,8 +16,8 @@ from xformer.analysis.scoring import Agreement
 from xformer.analysis.scoring import accuracy as accuracy_table
 from xformer.analysis.scoring import confusion as confusion_table
 from xformer.viz import theme
+from xformer.viz.charts import layered
 from xformer.viz.divergence import WIDTHS, Drawing, player_hues, short_names
-from xformer.viz.layering import layered
 
 _TITLES = {
     ("position", "token"): "token right",

@@ -21,8 +21,8 @@ from xformer.names import layer_title
 from xformer.reading import Reading
 from xformer.site import Site
 from xformer.viz import theme
+from xformer.viz.charts import layered
 from xformer.viz.divergence import Drawing, short_names
-from xformer.viz.layering import layered
 from xformer.viz.residual import written
 
 DECIDES = "▶"

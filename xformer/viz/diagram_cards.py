@@ -6,9 +6,9 @@ card(sheet, box, place)
 from __future__ import annotations
 
 from xformer.viz import theme
+from xformer.viz.charts import Sheet, mix
 from xformer.viz.diagram_parts import Box
 from xformer.viz.diagram_places import ON, SUM, Place
-from xformer.viz.sheet import Sheet, mix
 
 LETTER = 0.58
 """Width of a letter by its height, of an ordinary one of the fonts that a reader may have."""

@@ -12,12 +12,12 @@ import altair as alt
 from xformer.reading import Reading
 from xformer.subjects import TaskModel
 from xformer.viz import theme
+from xformer.viz.charts import Sheet, mix
 from xformer.viz.diagram import diagram
 from xformer.viz.diagram_cards import LETTER, card
 from xformer.viz.diagram_of_reading import diagram_of
 from xformer.viz.diagram_parts import Arrow, Box, Diagram, StackFrame
 from xformer.viz.diagram_places import CARD, Places, Point
-from xformer.viz.sheet import Sheet, mix
 
 
 def described(reading: Reading) -> Diagram:

@@ -21,7 +21,7 @@ from xformer.analysis.generation import divergence_by_step as divergence_table
 from xformer.analysis.generation import likeliest_tokens as tokens_table
 from xformer.analysis.generation import predictions_by_step as predictions_table
 from xformer.viz import theme
-from xformer.viz.layering import layered
+from xformer.viz.charts import layered
 
 SAYS = "◀ says"
 LEAST = 0.001

@@ -10,8 +10,8 @@ import altair as alt
 from xformer.analysis.feed_forward import expert_weights as weights_table
 from xformer.reading import Reading
 from xformer.viz import theme
+from xformer.viz.charts import layered
 from xformer.viz.embeddings import rows_height
-from xformer.viz.layering import layered
 from xformer.viz.residual import flat_axis, place_labels
 
 

@@ -24,8 +24,7 @@ from xformer.analysis.feed_forward import promotion as promotion_table
 from xformer.names import layer_title
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.inline_rows import InlineRows
-from xformer.viz.layering import layered
+from xformer.viz.charts import InlineRows, layered
 from xformer.viz.residual import written
 
 ROWS_HEIGHT = 380

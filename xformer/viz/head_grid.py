@@ -17,8 +17,7 @@ from jaxtyping import Float
 from xformer.blocks import block_max, factor
 from xformer.reading import Reading
 from xformer.subjects.foreign.small_pattern import LEVELS, MASKED, NAN
-from xformer.viz.inline_rows import inline
-from xformer.viz.layering import layered
+from xformer.viz.charts import inline, layered
 from xformer.viz.layers import AnyLayer
 from xformer.viz.pattern_layers import pattern_layers
 from xformer.viz.theme import MASKED as GREY

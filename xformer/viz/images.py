@@ -15,7 +15,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from xformer.viz import theme
-from xformer.viz.layering import layered
+from xformer.viz.charts import layered
 from xformer.words import percent
 
 Chart = alt.LayerChart | alt.FacetChart

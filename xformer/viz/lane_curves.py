@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from xformer.viz import theme
-from xformer.viz.sheet import Sheet
+from xformer.viz.charts import Sheet
 
 NAMES, LANE, TRACK, PAD = 176, 32, 62, 8
 """CSS pixels: of the column of names, of a lane, of a curve's lane, and above and below the curve in it."""

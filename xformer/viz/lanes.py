@@ -13,9 +13,9 @@ import altair as alt
 from xformer.analysis.generation import Rollout
 from xformer.errors import InputError
 from xformer.viz import theme
+from xformer.viz.charts import WIDE, Sheet, mix
 from xformer.viz.lane_curves import LANE, NAMES, curves, named
 from xformer.viz.packing import visible
-from xformer.viz.sheet import WIDE, Sheet, mix
 from xformer.viz.step_ruler import pack_rollouts
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 from xformer.analysis.logit_lens import lens as lens_table
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.layering import layered
+from xformer.viz.charts import layered
 from xformer.viz.residual import ROOMY, TIGHT, around, flat_axis, place_labels, point_axis, row_height, thinned, written
 
 WIDTH_OF_CELLS = 620

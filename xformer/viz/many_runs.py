@@ -16,7 +16,7 @@ import pandas as pd
 from xformer.analysis.training_runs import curves_of_all, quantiles
 from xformer.analysis.training_runs import sweep_outcome as outcome_table
 from xformer.viz import theme
-from xformer.viz.layering import layered
+from xformer.viz.charts import layered
 from xformer.viz.residual import row_height, written
 from xformer.viz.training import domain_of, every_nth
 

@@ -11,7 +11,7 @@ import numpy as np
 from xformer.analysis.principles import AFTER, BEFORE, Mixed
 from xformer.analysis.principles import matrix as matrix_table
 from xformer.viz import theme
-from xformer.viz.layering import layered
+from xformer.viz.charts import layered
 from xformer.viz.residual import written
 
 ROW_HEIGHT = 34

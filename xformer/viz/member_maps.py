@@ -17,7 +17,7 @@ from jaxtyping import Float, UInt8
 
 from xformer.blocks import block_max, factor
 from xformer.viz import theme
-from xformer.viz.layering import layered
+from xformer.viz.charts import layered
 from xformer.viz.planes import LEVELS, NAN
 
 LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"

@@ -12,8 +12,7 @@ from xformer.analysis.number_waves import circle as circle_table
 from xformer.analysis.number_waves import spectrum as spectrum_table
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.labels import label_layers, place_labels
-from xformer.viz.layering import layered
+from xformer.viz.charts import label_layers, layered, place_labels
 
 HEIGHT_OF_SPECTRUM, SIDE_OF_CIRCLE = 300, 330
 MOST_TICKS = 15

@@ -22,8 +22,8 @@ from xformer.analysis.positions import position_values as values_table
 from xformer.names import head_title
 from xformer.reading import Reading
 from xformer.viz import theme
+from xformer.viz.charts import layered
 from xformer.viz.embeddings import vector_heatmap
-from xformer.viz.layering import layered
 
 MOST_HEADS_DRAWN = 12
 """So many bars can be read beside a picture."""

@@ -8,7 +8,7 @@ import pandas as pd
 from xformer.analysis.reactions import ARROW
 from xformer.analysis.reactions import atom_mapping as mapping_table
 from xformer.reading import Reading
-from xformer.viz.layering import layered
+from xformer.viz.charts import layered
 from xformer.viz.theme import RIGHT, TEXT, WRONG
 
 STEP = 26

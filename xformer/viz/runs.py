@@ -16,7 +16,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from xformer.viz import theme
-from xformer.viz.layering import layered
+from xformer.viz.charts import layered
 
 POINTS = 500
 """The most points of a run that are drawn."""

@@ -13,7 +13,7 @@ from xformer.analysis.principles import product_variances as variances_table
 from xformer.analysis.principles import softmax_row as row_table
 from xformer.analysis.principles import softmax_saturation as saturation_table
 from xformer.viz import theme
-from xformer.viz.layering import layered
+from xformer.viz.charts import layered
 
 HEIGHT = 300
 

@@ -15,9 +15,9 @@ from jaxtyping import Float, UInt8
 
 from xformer.blocks import block_max, factor
 from xformer.viz import theme
+from xformer.viz.charts import WIDE, Sheet
 from xformer.viz.head_grid import MOST_CELLS
 from xformer.viz.planes import LEVELS, MASKED, NAN
-from xformer.viz.sheet import WIDE, Sheet
 
 LARGE, BESIDE, GAP, TITLE = 380, 22, 6, 16
 """CSS pixels: of the enlarged head, between it and the others, between two heads, and for a layer's name."""

@@ -15,8 +15,8 @@ from jaxtyping import UInt8
 from xformer.errors import InputError
 from xformer.reading import Reading
 from xformer.viz import theme
+from xformer.viz.charts import CHIP, WIDE, Sheet
 from xformer.viz.film import film_header, film_of
-from xformer.viz.sheet import CHIP, WIDE, Sheet
 from xformer.viz.still_heads import LARGE, STANDS_OUT, Best, all_heads, best_head, enlarged, scale
 from xformer.viz.time_line import HIGH, time_line
 

@@ -16,7 +16,7 @@ from xformer.analysis.text_similarity import similarity as similarity_table
 from xformer.errors import InputError
 from xformer.reading import Readable, Reading
 from xformer.viz import theme
-from xformer.viz.layering import layered
+from xformer.viz.charts import layered
 from xformer.viz.residual import written
 
 MOST_NUMBERED = 8

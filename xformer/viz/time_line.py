@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from xformer.viz import theme
-from xformer.viz.sheet import WIDE, Sheet
+from xformer.viz.charts import WIDE, Sheet
 
 HIGH, LEFT, RIGHT, TOP, BOTTOM = 80, 34, 12, 20, 19
 """CSS pixels of the time line: its height, and what is around its curves."""

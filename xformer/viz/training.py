@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from xformer.viz import theme
-from xformer.viz.layering import layered
+from xformer.viz.charts import layered
 
 TALL = 200
 """From this height on the horizontal axis has room for its name."""

@@ -19,8 +19,7 @@ from xformer.analysis.embeddings import projection as projection_table
 from xformer.installed import needed
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.labels import label_layers, place_labels
-from xformer.viz.layering import layered
+from xformer.viz.charts import label_layers, layered, place_labels
 from xformer.words import percent
 
 if TYPE_CHECKING:

@@ -1,24 +1,134 @@
-"""A picture put together in CSS pixels, as the players in the browser draw theirs: boxes, lines, words; true vectors.
-
-sheet = Sheet()
-sheet.box(0, 0, 40, 20, "#f1f3f8", edge="#131722", corner=6)
-sheet.chart(760, 200)
-"""
+"""Charts one over the other, with the table that they share written down once."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
+import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from xformer.viz import theme
-from xformer.viz.inline_rows import inline
-from xformer.viz.layering import layered
+
+
+def layered(*charts: Any, **properties: Any) -> alt.LayerChart | alt.FacetChart:
+    """`altair.layer`, at a third of the time where all the charts show one table.
+
+    Altair would first write the table as text, once for every layer, only to tell the layers apart; and a layered chart is
+    copied whole by `properties()`, so they are given here.
+    """
+    data = charts[0].data
+    if data is alt.Undefined or any(chart.data is not data for chart in charts):
+        return alt.layer(*charts, **properties)
+    bare = [chart.copy(deep=False) for chart in charts]
+    for chart in bare:
+        chart.data = alt.Undefined
+    return alt.layer(*bare, data=data, **properties)
+
+
+def inline(frame: pd.DataFrame) -> dict[str, Any]:
+    """A table as the data of a chart. Streamlit sends it as Arrow, in which Vega finds no lists."""
+    return {"values": json.loads(str(frame.round(4).to_json(orient="records")))}
+
+
+class InlineRows(alt.Data):
+    """`altair.Data(values=rows)` of what is JSON already."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        super().__init__(values=rows)
+
+    def to_dict(self, *_: Any, **__: Any) -> dict[str, Any]:
+        """As Altair's, without a look at the rows."""
+        return {"values": self._kwds["values"]}
+
+    def copy(self, *_: Any, **__: Any) -> InlineRows:
+        """Nobody changes them."""
+        return self
+
+    def __deepcopy__(self, _: Any) -> InlineRows:
+        return self
+
+
+SIDES = ("above", "right", "below", "left")
+"""In the order in which they are tried; "" where none is free."""
+
+_LETTER, _LINE = 0.62, 1.1  # of the font's size: how wide a letter is, and how high a line
+
+
+def place_labels(
+    points: Float[np.ndarray, "point 2"],
+    texts: Sequence[str],
+    *,
+    first: Sequence[bool] | None = None,
+    width: float,
+    height: float,
+    size: float = 12.0,
+    gap: float = 7.0,
+) -> list[str]:
+    """The side of `SIDES` for the label of each point, or "".
+
+    The points fill `width` × `height` pixels; `size` is the font's, `gap` a point's radius. The labels of points that are
+    `first` are always drawn, and go before the others.
+    """
+    low, span = points.min(axis=0), np.ptp(points, axis=0)
+    at = (points - low) / np.where(span > 0, span, 1.0) * [width, -height]  # [point, 2] in pixels, y downwards
+    first = [False] * len(texts) if first is None else first
+    dots = np.concatenate([at - gap * 0.6, at + gap * 0.6], axis=1)  # [point, left top right bottom]
+    taken = np.empty((0, 4))
+    places = [""] * len(texts)
+    for index in sorted(range(len(texts)), key=lambda i: not first[i]):
+        others = np.concatenate([np.delete(dots, index, axis=0), taken])
+        free = {side: _box(at[index], len(texts[index]), side, size, gap) for side in SIDES}
+        chosen = next((side for side, box in free.items() if not _collides(box, others)), "")
+        if not chosen and first[index]:
+            chosen = SIDES[0]
+        places[index] = chosen
+        if chosen:
+            taken = np.concatenate([taken, free[chosen][None]])
+    return places
+
+
+def label_layers(
+    base: alt.Chart, text: str, *, size: float = 12.0, gap: float = 7.0, column: str = "side", **look: Any
+) -> list[alt.Chart]:
+    """A layer of text for each side, of a chart whose table has the sides in `column`."""
+    beside = {
+        "above": {"dy": -gap, "baseline": "bottom"},
+        "right": {"dx": gap, "align": "left", "baseline": "middle"},
+        "below": {"dy": gap, "baseline": "top"},
+        "left": {"dx": -gap, "align": "right", "baseline": "middle"},
+    }
+    return [
+        base.transform_filter(alt.datum[column] == side)
+        .mark_text(fontSize=size, **beside[side], **look)
+        .encode(text=text)
+        for side in SIDES
+    ]
+
+
+def _box(point: Float[np.ndarray, "2"], letters: int, side: str, size: float, gap: float) -> Float[np.ndarray, "4"]:
+    wide, high = max(1, letters) * size * _LETTER, size * _LINE
+    dx, dy = {
+        "above": (-wide / 2, -gap - high),
+        "right": (gap, -high / 2),
+        "below": (-wide / 2, gap),
+        "left": (-gap - wide, -high / 2),
+    }[side]
+    left, top = point[0] + dx, point[1] + dy
+    return np.array([left, top, left + wide, top + high])
+
+
+def _collides(box: Float[np.ndarray, "4"], others: Float[np.ndarray, "other 4"]) -> bool:
+    left, top, right, bottom = others.T
+    return bool(np.any((box[0] < right) & (left < box[2]) & (box[1] < bottom) & (top < box[3])))
+
 
 SECONDARY = 0.66
 """How much of the ink is in words that matter less; the browser mixes the same."""
+
 WIDE, CHIP = 760, 28
 """CSS pixels: the width of a figure where its picture asks for no more, and the height of a token's box."""
 
