@@ -23,6 +23,7 @@ from xformer import decoding, edits
 from xformer.decoding import Sampling
 from xformer.edits import AnyEdit
 from xformer.errors import InputError
+from xformer.memory import check_recording
 from xformer.reading import Reading, Recipe, framed, read
 from xformer.subjects import Subject
 from xformer.tasks.task import Example
@@ -87,18 +88,24 @@ _in_use = threading.local()
 def _computed(key: RunKey) -> Reading:
     """The reading of that key, from the cache. A page that is being made keeps those that it used last until it is done; one
     that has none yet waits while others have too many."""
-    at, make = ("run", *key), partial(_run, *key)
+    at, make, peak_bytes = ("run", *key), partial(_run, *key), partial(_peak_bytes, *key)
     if get_script_run_ctx(suppress_warning=True) is None:
-        return shared.get(at, make)
+        return shared.get(at, make, peak_bytes)
     kept: deque[Reading] = _in_use.__dict__.setdefault(
         "readings", deque(maxlen=MOST_IN_USE)
     )  # its thread ends with the page
     if not kept and shared.peek(at) is None:
         shared.wait_for_room()
-    found: Reading = shared.get(at, make)
+    found: Reading = shared.get(at, make, peak_bytes)
     if all(one is not found for one in kept):
         kept.append(found)
     return found
+
+
+def _peak_bytes(name: str, source: tuple[int, ...], mask: str, changes: str) -> int:
+    """Return about how many bytes it takes to compute a reading."""
+    of, example, _ = _prepare(name, source, mask, changes)
+    return of.recording_bytes(example)
 
 
 def _run(name: str, source: tuple[int, ...], mask: str, changes: str) -> Reading:
@@ -171,7 +178,8 @@ def _prepare(name: str, source: tuple[int, ...], mask: str, changes: str) -> tup
     """The model, what it reads once tokens are replaced, and the edits of its run."""
     of = subject(name)
     _, example, changed = framed(of, source, changes)
-    of.check_fits(example, budget())
+    n_heads = sum(of.shape.heads.values())
+    check_recording(of.recording_bytes(example), n_heads, example.stream.shape[1], allowed_bytes=budget())
     return of, example, [*mask_edits(mask), *changed]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -112,3 +114,31 @@ def test_a_shared_reading_is_the_reading_itself(kept: Kept) -> None:
     assert torch.equal(reading["encoder.0.attn.pattern"], pattern)
     assert type(reading[0]) is Reading
     assert reading.predicted == resources.run(*key).predicted
+
+
+def test_readings_that_exceed_the_budget_together_are_computed_one_after_the_other(
+    kept: Kept, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, run, now, most = add_model(runs, 30, 50), resources._run, [0], [0]
+
+    def computing(*key: Any) -> Reading:
+        now[0] += 1
+        most[0] = max(most[0], now[0])
+        time.sleep(0.1)
+        reading = run(*key)
+        now[0] -= 1
+        return reading
+
+    monkeypatch.setattr(resources, "_run", computing)
+    inputs = [(*range(1, 9), n) * 5 for n in range(1, 5)]
+    taken = resources._peak_bytes(model, inputs[0], resources.MASKS[0], "") / 1024**2
+    for megabytes, together in ((1_000, 4), (int(1.5 * taken), 1)):
+        monkeypatch.setenv("XFORMER_MAX_MEMORY", str(megabytes))
+        most[0] = 0
+        shared.sweep(unused=-1.0)
+        visitors = [threading.Thread(target=resources.run, args=(model, source)) for source in inputs]
+        for visitor in visitors:
+            visitor.start()
+        for visitor in visitors:
+            visitor.join(timeout=20.0)
+        assert most[0] == together

@@ -120,3 +120,11 @@ def test_a_long_input_in_a_notebook_takes_little_memory_and_is_drawn() -> None:
     before = f"r = xformer.read({str(folder)!r}, tuple(range(100, 1100)))"
     expression = "r._repr_html_(); assert '<img' in result and 'a pixel is the largest weight' in result"
     assert peak_of(expression, before, "heads") < 150 * 1024**2  # all patterns are 1.1 GB
+
+
+@pytest.mark.parametrize("family", ["Llama", "GPT-2", "BERT", "T5"])
+@pytest.mark.parametrize("words", [3, 15])
+def test_the_memory_of_a_recorded_run_is_told_before_it(family: str, words: int) -> None:
+    model = HuggingFaceModel.open(FAMILIES[family].make(), tokenizer(), family)
+    example = model.frame("the cat sat " * words + (">> a bird flew" if model.shape.is_pair else ""))
+    assert 0.75 < model.recording_bytes(example) / model.record(example).n_bytes < 1.4

@@ -14,7 +14,7 @@ from torch import Tensor
 from xformer.decoding import Step, decode
 from xformer.edits import AnyEdit
 from xformer.errors import InputError
-from xformer.memory import check_fits
+from xformer.memory import peak_bytes
 from xformer.model import Transformer
 from xformer.model_shape import ModelShape
 from xformer.subjects.input import Input
@@ -105,10 +105,10 @@ class BareModel:
         """What it says until its end token, or `n` tokens; see `xformer.decode`."""
         return decode(self.model, example.tokens, max_steps=n, edits=edits, **how)
 
-    def check_fits(self, example: Example, allowed_bytes: int) -> None:
-        """See `xformer.memory`."""
+    def recording_bytes(self, example: Example) -> int:
+        """Return about how many bytes it takes to record a run; see `xformer.memory`."""
         n_target = None if example.target is None else example.target.shape[1]
-        check_fits(self.model.config, example.stream.shape[1], n_target, allowed_bytes=allowed_bytes)
+        return peak_bytes(self.model.config, example.stream.shape[1], n_target, batch=len(example.stream))
 
     def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
         """Nobody knows what is needed."""

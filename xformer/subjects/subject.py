@@ -91,8 +91,8 @@ class Subject(Protocol):
         """
         ...
 
-    def check_fits(self, example: Example, allowed_bytes: int) -> None:
-        """Raise `InputError` where recording a run of it would take more memory than that."""
+    def recording_bytes(self, example: Example) -> int:
+        """Return about how many bytes it takes to record a run, from shapes alone."""
         ...
 
     def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:

@@ -25,6 +25,7 @@ from xformer.subjects.bare import NumbersInput
 from xformer.subjects.foreign.attachment import left_as_found, noting_draws, remembered
 from xformer.subjects.foreign.captured_call import heads_read
 from xformer.subjects.foreign.opening import Inputs, OpenedModel, Verification, open_module
+from xformer.subjects.foreign.run_bytes import lengths, recorded_bytes
 from xformer.subjects.foreign.shape import shape_of
 from xformer.subjects.foreign.weights import ForeignWeights
 from xformer.tasks.batch import IGNORED
@@ -117,8 +118,9 @@ class AnyModule:
         """Nobody knows what it would say. Raises `UnavailableError`."""
         raise UnavailableError(f"{self.name} is a module that nobody knows the words of; it says nothing by itself.")
 
-    def check_fits(self, example: Example, allowed_bytes: int) -> None:
-        """It is read where it was made, by whoever made it."""
+    def recording_bytes(self, example: Example) -> int:
+        """Return about how many bytes it takes to record a run, from shapes alone."""
+        return recorded_bytes(self.shape, *lengths(example))
 
     def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
         """Nobody knows what is needed."""

@@ -22,7 +22,6 @@ from xformer.decoding import GREEDY, Sampling, Step
 from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError
 from xformer.model_shape import ModelShape
-from xformer.room import megabytes
 from xformer.subjects.bare import NumbersInput
 from xformer.subjects.foreign.attachment import remembered
 from xformer.subjects.foreign.captured_call import heads_read
@@ -278,15 +277,9 @@ class HuggingFaceModel:
             "vectors": "a vector for each position",
         }[self.output]
 
-    def check_fits(self, example: Example, allowed_bytes: int) -> None:
-        """Raise `InputError` where recording a run of it would take more memory than that."""
-        n, n_target = lengths(example)
-        needed = (on_demand_bytes if self._is_large(example) else recorded_bytes)(self.shape, n, n_target)
-        if needed > allowed_bytes:
-            raise InputError(
-                f"Looking into {n:,} tokens of {self.name} takes {megabytes(needed)} of memory, and "
-                f"{megabytes(allowed_bytes)} are allowed here; type a shorter text."
-            )
+    def recording_bytes(self, example: Example) -> int:
+        """Return about how many bytes it takes to record a run, from shapes alone."""
+        return (on_demand_bytes if self._is_large(example) else recorded_bytes)(self.shape, *lengths(example))
 
     def _is_large(self, example: Example) -> bool:
         """Whether keeping all of a run would take so much that it is worked out again instead."""
