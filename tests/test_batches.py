@@ -13,7 +13,7 @@ from tests.subjects.families import FAMILIES
 from tests.subjects.test_language_models import tokenizer
 from xformer.errors import InputError
 from xformer.trace import first_nan
-from xformer.viz.pattern_layers import pattern_layers
+from xformer.viz.packing import pattern_layers
 
 pytestmark = pytest.mark.xdist_group("transformers")
 TEXTS = ["the cat sat on the mat", "a dog saw"]

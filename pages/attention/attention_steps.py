@@ -15,7 +15,7 @@ from xformer import viz
 from xformer.analysis.principles import AttentionCell, attention_cell, softmax_of_cell
 from xformer.reading import Reading
 from xformer.viz.attention_arithmetic import MOST_KEYS, STEPS
-from xformer.viz.layers import AnyLayer
+from xformer.viz.packing import AnyLayer
 
 
 def steps_panel(view: View, run: Reading, layer: AnyLayer, chosen: Selection) -> None:

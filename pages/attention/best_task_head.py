@@ -15,7 +15,7 @@ from pages.shared.layout import what_to_notice
 from pages.shared.view import View
 from xformer.reading import Reading
 from xformer.tasks import Task
-from xformer.viz.layers import AnyLayer
+from xformer.viz.packing import AnyLayer
 from xformer.words import percent
 
 CLEAR = 0.4

@@ -12,7 +12,7 @@ from pages.shared.changes import switched_on
 from pages.shared.view import View
 from xformer.analysis.embeddings import token_labels
 from xformer.model_shape import READ_ONLY
-from xformer.viz.layers import AnyLayer
+from xformer.viz.packing import AnyLayer
 
 MOST_LISTED = 500
 """So many tokens are listed to choose from."""

@@ -9,7 +9,7 @@ import streamlit as st
 from pages.components.attention_view import Selection
 from pages.shared.changes import switched_on, toggle_intervention
 from pages.shared.escape_markdown import escape_markdown
-from xformer.viz.layers import AnyLayer
+from xformer.viz.packing import AnyLayer
 
 
 def follow_cutting_click(layer: AnyLayer, chosen: Selection) -> None:

@@ -12,8 +12,7 @@ import streamlit as st
 
 from pages.components.attention_view import Selection, attention_choice, attention_view
 from xformer.reading import Reading
-from xformer.viz.packing import AnyLayer, header_of, pack
-from xformer.viz.pattern_layers import pattern_layers
+from xformer.viz.packing import AnyLayer, header_of, pack, pattern_layers
 
 KEY = "attention"
 SENT_AFTER = 0.04

@@ -37,8 +37,7 @@ from pages.shared.session import open_sidebar
 from pages.shared.view import View
 from xformer import viz
 from xformer.analysis.reactions import is_reaction
-from xformer.viz.packing import AnyLayer
-from xformer.viz.pattern_layers import pattern_layers
+from xformer.viz.packing import AnyLayer, pattern_layers
 
 PANELS = {name: name for name in ("scores of all heads", "step by step", "why here?", "change the run", "rollout")}
 MORE = "# All heads: xformer.viz.attention_grid; arcs: xformer.viz.attention_arcs, with heads= in place of head=."

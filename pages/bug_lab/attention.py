@@ -15,8 +15,7 @@ from pages.shared.view import View
 from xformer import viz
 from xformer.bugs import Bug
 from xformer.reading import Reading
-from xformer.viz.packing import pack
-from xformer.viz.pattern_layers import pattern_layers
+from xformer.viz.packing import pack, pattern_layers
 
 KEY = "bug_attention"
 

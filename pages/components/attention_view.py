@@ -16,8 +16,7 @@ from typing import Any
 import streamlit as st
 
 from pages.components.sent_once import SentOnce
-from xformer.viz.packed_head import apart, messages, rider
-from xformer.viz.packing import AnyLayer, header_of
+from xformer.viz.packing import AnyLayer, apart, header_of, messages, rider
 from xformer.widgets.scripts import script, style
 
 _EVENT = "choice"

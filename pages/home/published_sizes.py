@@ -21,8 +21,7 @@ from xformer.counting import Part, count_with_projections_to, n_parameters, para
 from xformer.presets import PUBLISHED
 from xformer.reading import from_trace
 from xformer.trace import Trace
-from xformer.viz.packing import AnyLayer, pack
-from xformer.viz.pattern_layers import pattern_layers
+from xformer.viz.packing import AnyLayer, pack, pattern_layers
 from xformer.words import percent
 
 KEY = "published_attention"

@@ -10,7 +10,7 @@ import pytest
 
 from pages.attention import heads
 from pages.components.attention_view import Selection
-from xformer.viz.layers import PatternLayer
+from xformer.viz.packing import PatternLayer
 
 FIRST, SECOND = Selection(0, 0), Selection(0, 1)
 

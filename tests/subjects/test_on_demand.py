@@ -22,8 +22,7 @@ from xformer.subjects.foreign import huggingface
 from xformer.subjects.foreign.huggingface import HuggingFaceModel
 from xformer.subjects.foreign.on_demand import OnDemand
 from xformer.subjects.foreign.small_pattern import MASKED, reduced
-from xformer.viz.pattern_layers import pattern_layers
-from xformer.viz.planes import small
+from xformer.viz.packing import pattern_layers, small
 
 pytestmark = pytest.mark.xdist_group("transformers")
 TEXT = "the cat sat on the mat and the dog sat on the bird"

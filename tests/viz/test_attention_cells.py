@@ -12,7 +12,7 @@ from xformer.errors import EditError
 from xformer.reading import from_trace
 from xformer.trace import record
 from xformer.viz.attention_head import attention as attention_chart
-from xformer.viz.pattern_layers import pattern_layers
+from xformer.viz.packing import pattern_layers
 
 TOKENS = torch.tensor([[3, 7, 1, 9]])
 

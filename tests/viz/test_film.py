@@ -13,7 +13,7 @@ from xformer.model import Transformer
 from xformer.reading import Reading
 from xformer.subjects import TaskModel
 from xformer.viz.film import SIDE, FilmLayer, Frame, film_frame, film_header, pack_film, plane
-from xformer.viz.planes import LEVELS, MASKED, NAN
+from xformer.viz.packing import LEVELS, MASKED, NAN
 
 
 def film(frames: list[Frame], layers: list[FilmLayer], **changes: Any) -> bytes:

@@ -6,8 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from xformer.viz.packed_head import apart, messages
-from xformer.viz.packing import PatternLayer, header_of, pack, visible
+from xformer.viz.packing import PatternLayer, apart, header_of, messages, pack, visible
 from xformer.viz.theme import DIVERGING, HEAD_HUES, SEQUENTIAL
 
 HEADS, QUERIES, KEYS = 3, 7, 11

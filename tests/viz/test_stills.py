@@ -18,7 +18,7 @@ from xformer.reading import Reading
 from xformer.viz import still_heads, theme
 from xformer.viz.export import pdf_of, svg
 from xformer.viz.film import film_frame, head_to_enlarge, layers_of, of_input, pack_film
-from xformer.viz.planes import LEVELS, MASKED, NAN
+from xformer.viz.packing import LEVELS, MASKED, NAN
 
 
 def test_a_still_has_a_cell_a_weight_in_the_colour_of_the_scale() -> None:

@@ -17,9 +17,7 @@ from xformer.errors import EditError
 from xformer.reading import Reading
 from xformer.viz.charts import inline, layered
 from xformer.viz.head_grid import share_of
-from xformer.viz.layers import AnyLayer
-from xformer.viz.packing import visible
-from xformer.viz.pattern_layers import pattern_layers
+from xformer.viz.packing import AnyLayer, pattern_layers, visible
 from xformer.viz.theme import TEXT, head_hue, pick
 
 MOST_ARCS = 600

@@ -24,8 +24,7 @@ from xformer.site import Site
 from xformer.subjects import own_task_model
 from xformer.tasks import Task
 from xformer.tasks.task import Example
-from xformer.viz.packing import visible
-from xformer.viz.planes import LEVELS, planes_of
+from xformer.viz.packing import LEVELS, planes_of, visible
 from xformer.viz.theme import HEAD_HUES, SEQUENTIAL
 
 MAGIC = b"XFLM"

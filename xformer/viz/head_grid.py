@@ -18,8 +18,7 @@ from xformer.blocks import block_max, factor
 from xformer.reading import Reading
 from xformer.subjects.foreign.small_pattern import LEVELS, MASKED, NAN
 from xformer.viz.charts import inline, layered
-from xformer.viz.layers import AnyLayer
-from xformer.viz.pattern_layers import pattern_layers
+from xformer.viz.packing import AnyLayer, pattern_layers
 from xformer.viz.theme import MASKED as GREY
 from xformer.viz.theme import TEXT, head_hue, pick, sequential, vega_scale
 

@@ -18,7 +18,7 @@ from jaxtyping import Float, UInt8
 from xformer.blocks import block_max, factor
 from xformer.viz import theme
 from xformer.viz.charts import layered
-from xformer.viz.planes import LEVELS, NAN
+from xformer.viz.packing import LEVELS, NAN
 
 LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 GREY = "."

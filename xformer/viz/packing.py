@@ -7,18 +7,210 @@ their first column once more, as it is without the first key, on which most of a
 head comes a second time, exact, as float32 (masked: +inf, not a number: NaN), pooled too where even one head is too large.
 """
 
+from __future__ import annotations
+
 import json
 import struct
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool, Float, UInt8
 
-from xformer.blocks import block_max
+from xformer.analysis.attention_patterns import token_names
+from xformer.blocks import block_max, factor
+from xformer.names import layer_title
+from xformer.reading import Reading
 from xformer.site import Site
-from xformer.viz.layers import AnyLayer, PatternLayer
+from xformer.subjects.foreign.on_demand import OnDemand
+from xformer.subjects.foreign.small_pattern import LEVELS, MASKED, NAN, Reduced, Small
 from xformer.viz.theme import DIVERGING, HEAD_HUES, SEQUENTIAL
+
+
+@dataclass(frozen=True, eq=False)
+class PatternLayer:
+    """The attention of one layer as arrays and labels.
+
+    `pattern` [head, query, key] holds weights, each row summing to 1; `allowed` (broadcastable to it) is False where
+    the mask forbids to look. Rows are not checked: a broken layer has to be shown as it is. `z_size` is the mean length of
+    each head's z over the queries, none where it is not known: a head whose z is 0 looks, but says nothing.
+    Raises ValueError where shapes or labels do not agree.
+    """
+
+    name: str
+    title: str
+    pattern: Float[np.ndarray, "head query key"]
+    allowed: Bool[np.ndarray, "#head #query #key"]
+    query_labels: tuple[str, ...]
+    key_labels: tuple[str, ...]
+    z_size: tuple[float, ...] = ()
+
+    @property
+    def silenced(self) -> tuple[int, ...]:
+        """The heads, from 0, that look at something and write nothing."""
+        return tuple(
+            head for head, size in enumerate(self.z_size) if size == 0 and np.nan_to_num(self.pattern[head]).any()
+        )
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """[head, query, key]."""
+        heads, queries, keys = self.pattern.shape
+        return heads, queries, keys
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether the mask forbids anything."""
+        return not bool(self.allowed.all())
+
+    def pool(self, side: int) -> tuple[int, int]:
+        """How many cells become one in planes of so many cells a side."""
+        return factor(self.shape[1], side), factor(self.shape[2], side)
+
+    def reduced(self, side: int) -> Small:
+        """What a small picture of each head shows."""
+        return small(self.pattern, self.allowed, side)
+
+    def exact(self, head: int) -> Float[np.ndarray, "query key"]:
+        """One head as it is."""
+        return exact_block(self.pattern, self.allowed, head)
+
+    def moved_from(self, before: AnyLayer) -> Float[np.ndarray, " head"]:
+        """How far each head moved from another run."""
+        return moved(before.pattern, self.pattern)
+
+    def __post_init__(self) -> None:
+        shape = self.pattern.shape
+        if len(shape) != 3 or 0 in shape:
+            raise ValueError(f"A pattern has the axes [head, query, key], none of them empty; {self.name} has {shape}.")
+        if (len(self.query_labels), len(self.key_labels)) != shape[1:]:
+            raise ValueError(
+                f"Every query and key needs one label; {self.name} has {shape[1]} queries and {shape[2]} keys but "
+                f"{len(self.query_labels)} and {len(self.key_labels)} labels."
+            )
+        if self.allowed.dtype != np.bool_:
+            raise ValueError(f"The mask is boolean, False where masked; {self.name} has {self.allowed.dtype}.")
+        try:
+            fits = np.broadcast_shapes(self.allowed.shape, shape) == shape
+        except ValueError:
+            fits = False
+        if not fits:
+            raise ValueError(f"The mask has to broadcast to {shape}; {self.name} has {self.allowed.shape}.")
+
+
+@dataclass(frozen=True, eq=False)
+class LaterLayer:
+    """The attention of one layer of a large run: small pictures are there, a pattern is worked out when it is asked for."""
+
+    name: str
+    title: str
+    kept: Reduced
+    run: OnDemand
+    query_labels: tuple[str, ...]
+    key_labels: tuple[str, ...]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        heads, queries, keys = self.kept.shape
+        return heads, queries, keys
+
+    @property
+    def pattern(self) -> Float[np.ndarray, "head query key"]:
+        return self.run[f"{self.name}.pattern"][0].float().numpy(force=True)
+
+    @property
+    def allowed(self) -> Bool[np.ndarray, "head query key"]:
+        return self.run[f"{self.name}.mask"][0].numpy(force=True)
+
+    @property
+    def z_size(self) -> tuple[float, ...]:
+        return self.kept.z_size
+
+    @property
+    def silenced(self) -> tuple[int, ...]:
+        return self.kept.silenced
+
+    @property
+    def is_masked(self) -> bool:
+        return self.kept.is_masked
+
+    def pool(self, side: int) -> tuple[int, int]:
+        """As it was pooled when it ran, whatever the side."""
+        rows, cols = self.kept.small.planes.shape[1:]
+        return factor(self.shape[1], rows), factor(self.shape[2], cols)
+
+    def reduced(self, side: int) -> Small:
+        return self.kept.small
+
+    def exact(self, head: int) -> Float[np.ndarray, "query key"]:
+        if not self.is_masked:
+            return exact_block(self.pattern, np.ones((1, 1, 1), dtype=bool), head)
+        return exact_block(self.pattern, self.allowed, head)
+
+    def moved_from(self, before: AnyLayer) -> Float[np.ndarray, " head"]:
+        """Worked out once for each run before."""
+        if not isinstance(before, LaterLayer):
+            return moved(before.pattern, self.pattern)
+        return self.run.remembered((before.run, self.name), lambda: moved(before.pattern, self.pattern))
+
+
+def planes_of(
+    pattern: Float[np.ndarray, "head query key"],
+    allowed: Bool[np.ndarray, "#head #query #key"],
+    side: int,
+    power: int = 1,
+) -> tuple[UInt8[np.ndarray, "head row col"], Float[np.ndarray, " head"]]:
+    """q = round(253 · (pattern / peak)^(1/power)) of the maximum of each block; the peak is that of the head's finite cells.
+
+    Rows and columns are at most `side` each.
+    """
+    tall, wide = (factor(cells, side) for cells in pattern.shape[1:])
+    # Masked cells are −inf, so that the maximum of a block is masked only if all of it is; NaN wins over any number.
+    pattern = np.where(allowed, pattern, np.float32(-np.inf))  # [head, query, key]
+    pattern = block_max(block_max(pattern, tall, axis=1), wide, axis=2)  # [head, row, col]
+    number = np.isfinite(pattern)
+    peaks = np.max(pattern, axis=(1, 2), where=number, initial=0.0)  # [head]
+    share = np.where(number, pattern, 0) / np.where(peaks > 0, peaks, 1)[:, None, None]  # [head, row, col]
+    planes = np.clip(np.rint(LEVELS * (np.sqrt(np.maximum(share, 0)) if power == 2 else share)), 0, LEVELS)
+    return np.where(number, planes, np.where(pattern == -np.inf, MASKED, NAN)).astype(np.uint8), peaks
+
+
+def exact_block(
+    pattern: Float[np.ndarray, "head query key"], allowed: Bool[np.ndarray, "#head #query #key"], head: int
+) -> Float[np.ndarray, "query key"]:
+    """One head as float32, little endian: +inf where masked, NaN where it is not a number."""
+    one = pattern[head].astype("<f4")  # [query, key]
+    seen = np.broadcast_to(allowed, pattern.shape)[head]  # [query, key]
+    return np.where(seen, np.where(np.isfinite(one), one, np.nan), np.inf).astype("<f4")
+
+
+def moved(
+    original: Float[np.ndarray, "head query key"], changed: Float[np.ndarray, "head query key"]
+) -> Float[np.ndarray, " head"]:
+    """How far each head moved: the total variation ½ Σ_key |p − p'|, averaged over queries; 0 the same, 1 disjoint."""
+    both = np.where(np.isfinite(original) & np.isfinite(changed), np.abs(original - changed), 0)
+    return 0.5 * both.sum(axis=2).mean(axis=1)
+
+
+def small(
+    pattern: Float[np.ndarray, "head query key"], allowed: Bool[np.ndarray, "#head #query #key"], side: int
+) -> Small:
+    """A layer's planes, and what they are without the first key."""
+    planes, peaks = planes_of(pattern, allowed, side, 2)
+    tall, wide = factor(pattern.shape[1], side), factor(pattern.shape[2], side)
+    block = np.where(np.broadcast_to(allowed, pattern.shape)[:, :, 1:wide], pattern[:, :, 1:wide], np.float32(-np.inf))
+    column = block_max(block.max(axis=2, initial=-np.inf), tall, axis=1)  # [head, row]
+    number = np.isfinite(column)
+    share = np.where(number, column, 0) / np.where(peaks > 0, peaks, 1)[:, None]
+    codes = np.clip(np.rint(LEVELS * np.sqrt(np.maximum(share, 0))), 0, LEVELS)
+    others = np.max(np.where(planes[:, :, 1:] <= LEVELS, planes[:, :, 1:], 0), axis=(1, 2), initial=0)  # [head]
+    most = np.maximum((others / LEVELS) ** 2 * peaks, np.max(column, axis=1, where=number, initial=0.0))
+    return Small(planes, peaks, np.where(number, codes, MASKED).astype(np.uint8), most)
+
+
+AnyLayer = PatternLayer | LaterLayer
 
 __all__ = ["AnyLayer", "PatternLayer", "header_of", "pack", "visible"]
 MAGIC = b"XATT"
@@ -160,3 +352,136 @@ def _fitted(blocks: list[np.ndarray], room: int) -> tuple[list[np.ndarray], list
         blocks = [block_max(block_max(block, size, axis=0), size, axis=1) for block in low]
         blocks = [np.where(block == -np.inf, np.inf, block).astype("<f4") for block in blocks]
     return blocks, [size, size]
+
+
+def pattern_layers(reading: Reading) -> list[AnyLayer]:
+    """The attention layers of a reading's first input, in the order the input meets them.
+
+    A trace recorded without its masks shows every cell as allowed. A broken model is shown as it is, whatever axes its
+    patterns have; what is not a number is shown, masked or not. Of a large run the patterns are worked out one at a time.
+    """
+    layers: list[AnyLayer] = []
+    known: dict[tuple[object, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
+
+    def names(site: Site, shape: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        at = (site.query_stack, site.key_stack, *shape[-2:])
+        if at not in known:
+            known[at] = token_names(reading, site, shape)
+        return known[at]
+
+    run = reading.trace.activations
+    for site in reading.sites:
+        path, title = site.path, layer_title(site.path, is_pair=reading.is_pair)
+        if isinstance(run, OnDemand) and (kept := run.reduced(path)) is not None:
+            layers.append(LaterLayer(path, title, kept, run, *names(site, kept.shape)))
+            continue
+        pattern = reading[f"{path}.pattern"][0].float().numpy(force=True)  # [head, query, key]
+        queries, keys = names(site, pattern.shape)
+        allowed = np.ones((1, 1, 1), dtype=bool)
+        if f"{path}.mask" in reading:
+            mask = reading[f"{path}.mask"][0].numpy(force=True)  # [head, query, key]
+            if np.broadcast_shapes(mask.shape[-2:], pattern.shape[-2:]) == pattern.shape[-2:]:
+                allowed = mask
+        allowed = allowed & _real(reading, site, pattern.shape)
+        broken = np.isnan(pattern)
+        if broken.any():
+            allowed = allowed | broken
+        size = reading[f"{path}.z"][0].float().norm(dim=-1).mean(dim=-1).tolist() if f"{path}.z" in reading else ()
+        layers.append(PatternLayer(path, title, pattern, allowed, queries, keys, tuple(size)))
+    return layers
+
+
+def _real(reading: Reading, site: Site, shape: Sequence[int]) -> np.ndarray:
+    """[1, query, key]: where neither query nor key is padding."""
+    real = np.ones((1, 1, 1), dtype=bool)
+    for stack, length, axis in ((site.query_stack, shape[1], 2), (site.key_stack, shape[2], 1)):
+        valid = reading.trace.real(stack)
+        if valid is not None and len(valid) == length:
+            real = real & np.expand_dims(valid.numpy(force=True), (0, axis))
+    return real
+
+
+MAGIC_HEAD = b"XATH"
+
+MAGIC_ORIGINAL = b"XATO"
+
+
+def messages(packed: bytes, view: str) -> tuple[bytes, bytes]:
+    """The planes and the chosen head of what `pack` made, for the view of that name. Raises ValueError for other bytes."""
+    header = header_of(packed)
+    (length,) = struct.unpack_from("<I", packed, 4)
+    body = packed[8 + length :]
+    at, pool = header.pop("selected"), header.pop("exactPool")
+    start = header.pop("exact")
+    del header["whole"]
+    chosen = header["layers"][at[0]]
+    rows, cols = (-(-chosen[axis] // size) for axis, size in zip(("queries", "keys"), pool, strict=True))
+    blocks = np.frombuffer(body, "<f4", offset=start).reshape(-1, rows, cols)  # [run, row, col]
+    planes = _joined(MAGIC, {"view": view, **header}, body[:start])
+    return planes, head_message(blocks, at, view=view, content=header["content"], pool=pool)
+
+
+def apart(planes: bytes) -> tuple[bytes, bytes]:
+    """The planes of `messages` as those of the original run, and the rest, which names them by their digest."""
+    header = header_of(planes)
+    (length,) = struct.unpack_from("<I", planes, 4)
+    body, ends = planes[8 + length :], [0, 0]
+    blocks: tuple[list[bytes], ...] = ([], [])
+    for layer in header["layers"]:
+        size = layer["heads"] * layer["rows"] * (layer["cols"] + 1)  # and the first column once more
+        for index, run in enumerate(layer["runs"]):
+            blocks[index].append(body[run["offset"] : run["offset"] + size])
+            run["offset"], ends[index] = ends[index], ends[index] + size
+    own, view, content = [layer["runs"].pop(0) for layer in header["layers"]], header.pop("view"), header.pop("content")
+    layers = header.pop("layers")
+    about, first = {"common": header, "runs": own}, b"".join(blocks[0])
+    digest = zlib.crc32(first, zlib.crc32(json.dumps(about).encode()))
+    rest = {"view": view, "content": content, "original": digest, "layers": layers}
+    return (
+        _joined(MAGIC_ORIGINAL, {"view": view, "content": digest, **about}, first),
+        _joined(MAGIC, rest, b"".join(blocks[1])),
+    )
+
+
+def head_message(
+    blocks: Float[np.ndarray, "run row col"],
+    at: Sequence[int],
+    *,
+    view: str,
+    content: int,
+    pool: Sequence[int] = (1, 1),
+) -> bytes:
+    """The exact weights of head `at`, (layer, head), in each run, for the planes with that `content` in their header."""
+    _, rows, cols = blocks.shape
+    is_triangle = rows == cols > 1 and bool(np.isposinf(blocks[:, *np.triu_indices(rows, 1)]).all())
+    sent = blocks[:, *np.tril_indices(rows)] if is_triangle else blocks
+    about = {
+        "view": view, "content": content, "selected": list(at), "exactPool": list(pool),
+        "exactSize": [rows, cols], "isTriangle": is_triangle,
+    }  # fmt: skip
+    return _joined(MAGIC_HEAD, about, sent.astype("<f4").tobytes())
+
+
+def rider(
+    head: tuple[int, int],
+    cell: tuple[int | None, int | None] = (None, None),
+    look: tuple[int, int, Sequence[int]] = (0, 0, ()),
+    *,
+    order: int = 1,
+    height: int = 0,
+) -> bytes:
+    """What is chosen, as it rides behind the planes: raw bytes can only be the whole of a message.
+
+    `head` is (layer, head), `cell` a locked (query, key); `look` the number of its scale, of what is shown, and the heads
+    whose arcs are drawn; `order` counts what was chosen for the view, which forgets its own choice when it grows; `height`
+    caps the enlarged picture, in CSS pixels, where it is not 0.
+    """
+    query, key = (0 if index is None else index + 1 for index in cell)
+    scale, shown, arcs = look
+    return struct.pack("<IIIIIIII", height, query, key, order, scale + 4 * shown, sum(1 << one for one in arcs), *head)
+
+
+def _joined(magic: bytes, header: dict[str, Any], body: bytes) -> bytes:
+    text = json.dumps(header, ensure_ascii=True, separators=(",", ":")).encode("ascii")
+    text += b" " * (-(len(text) + 8) % 8)  # what follows starts on a multiple of 8
+    return magic + struct.pack("<I", len(text)) + text + body

@@ -17,7 +17,7 @@ from xformer.blocks import block_max, factor
 from xformer.viz import theme
 from xformer.viz.charts import WIDE, Sheet
 from xformer.viz.head_grid import MOST_CELLS
-from xformer.viz.planes import LEVELS, MASKED, NAN
+from xformer.viz.packing import LEVELS, MASKED, NAN
 
 LARGE, BESIDE, GAP, TITLE = 380, 22, 6, 16
 """CSS pixels: of the enlarged head, between it and the others, between two heads, and for a layer's name."""

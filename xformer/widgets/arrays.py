@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from xformer.errors import InputError
-from xformer.viz.layers import PatternLayer
+from xformer.viz.packing import PatternLayer
 
 
 def layers_of(

@@ -22,9 +22,7 @@ from xformer.errors import InputError
 from xformer.files import write_atomically
 from xformer.installed import needed
 from xformer.reading import Reading
-from xformer.viz.packed_head import head_message, messages, rider
-from xformer.viz.packing import AnyLayer, header_of, pack
-from xformer.viz.pattern_layers import pattern_layers
+from xformer.viz.packing import AnyLayer, head_message, header_of, messages, pack, pattern_layers, rider
 from xformer.widgets.arrays import layers_of
 from xformer.widgets.page import about, recipe_of, view_page_of
 from xformer.widgets.scripts import script, style, themes

@@ -14,9 +14,7 @@ import numpy as np
 
 from xformer.files import write_atomically
 from xformer.reading import Reading, Recipe
-from xformer.viz.packed_head import head_message, messages, rider
-from xformer.viz.packing import AnyLayer, header_of, pack
-from xformer.viz.pattern_layers import pattern_layers
+from xformer.viz.packing import AnyLayer, head_message, header_of, messages, pack, pattern_layers, rider
 from xformer.widgets.scripts import script, style, themes
 
 ROOM = 2_150_000

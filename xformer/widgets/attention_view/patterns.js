@@ -8,7 +8,7 @@ const DECADES = 4; // a logarithmic scale begins at 10 to the power of −DECADE
 // Where a weight lies on a scale that ends at `top`, from 0 to 1.
 const shareOf = (w, top, scale) => Math.max(0, Math.min(1, scale === "log" ? 1 + Math.log10(Math.max(w, 1e-12)) / DECADES : w / (top || 1)));
 
-// The exact weights of one head, of each run (xformer/viz/packed_head.py): masked cells are Infinity.
+// The exact weights of one head, of each run (xformer/viz/packing.py): masked cells are Infinity.
 class ExactHead {
   constructor(bytes) {
     const length = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength).getUint32(4, true);
