@@ -144,7 +144,7 @@ def test_a_large_table_of_a_head_says_what_a_small_one_says(monkeypatch: pytest.
     reading = xformer.read(build(architecture="decoder", n_heads=2, max_len=100), torch.arange(90) % 5)
     table, chart = (of.attention(reading, layer=0, head=1) for of in (xformer.analysis, xformer.viz))
     monkeypatch.setattr("xformer.analysis.attention_patterns.MOST_WRITTEN_OUT", 50)
-    monkeypatch.setattr("xformer.viz.attention_head.MOST_CELLS", 64)
+    monkeypatch.setattr("xformer.viz.attention_patterns.MOST_CELLS", 64)
     again, same = (of.attention(reading, layer=0, head=1) for of in (xformer.analysis, xformer.viz))
     assert str(again["query"].dtype) == "category"
     assert again.to_csv() == table.to_csv()

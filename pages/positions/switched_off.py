@@ -17,7 +17,7 @@ from xformer import analysis, viz
 from xformer.interventions import join
 from xformer.names import head_title
 from xformer.reading import Reading
-from xformer.viz.attention_head import MOST_CELLS
+from xformer.viz.attention_patterns import MOST_CELLS
 from xformer.viz.positions import MOST_HEADS_DRAWN
 from xformer.words import at_most
 

@@ -11,7 +11,7 @@ from xformer.analysis.attention_patterns import REACH, attention
 from xformer.errors import EditError
 from xformer.reading import from_trace
 from xformer.trace import record
-from xformer.viz.attention_head import attention as attention_chart
+from xformer.viz.attention_patterns import attention as attention_chart
 from xformer.viz.packing import pattern_layers
 
 TOKENS = torch.tensor([[3, 7, 1, 9]])

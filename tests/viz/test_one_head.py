@@ -12,7 +12,7 @@ from xformer import analysis, edits, viz
 from xformer.analysis.attention_patterns import MOST_TOKENS, pattern_cells, rollout_matrices
 from xformer.reading import from_trace
 from xformer.trace import record
-from xformer.viz.attention_head import head_chart, pooled
+from xformer.viz.attention_patterns import head_chart, pooled
 
 DRAW = np.random.default_rng(3)
 

@@ -14,7 +14,7 @@ import xformer
 from xformer import edits, viz
 from xformer.errors import EditError
 from xformer.reading import Reading
-from xformer.viz import arcs, head_grid
+from xformer.viz import attention_patterns
 from xformer.viz.theme import MASKED, head_hue
 
 INPUT = "3 7 12 9"
@@ -66,7 +66,7 @@ def test_an_arc_is_as_wide_as_its_weight_and_of_the_hue_of_its_head(original: Re
     chart = viz.attention_arcs(original, layer=2, heads=[1, 3])
     points = rows_of(chart, "arc")
     weights = original["encoder.2.attn.pattern"][0, [1, 3]].numpy(force=True)
-    assert len({point["arc"] for point in points}) == (weights >= arcs.LEAST).sum()
+    assert len({point["arc"] for point in points}) == (weights >= attention_patterns.ARCS_LEAST).sum()
     widest = max(points, key=lambda point: point["width"])
     assert widest["width"] == pytest.approx(0.5 + 2.7 * weights.max(), abs=1e-3)
     assert f'"range": ["{head_hue(1, False)}", "{head_hue(3, False)}"]' in json.dumps(chart.to_dict(validate=False))
@@ -75,7 +75,7 @@ def test_an_arc_is_as_wide_as_its_weight_and_of_the_hue_of_its_head(original: Re
 
 
 def test_of_very_many_arcs_the_weakest_are_left_out(original: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arcs, "MOST_ARCS", 4)
+    monkeypatch.setattr(attention_patterns, "MOST_ARCS", 4)
     points = rows_of(viz.attention_arcs(original, layer=2, heads=[1]), "arc")
     ends = {(round(point["y"] * 4 - 0.5)) for point in points if point["x"] == 1.0}
     assert len({point["arc"] for point in points}) == 4
@@ -83,7 +83,7 @@ def test_of_very_many_arcs_the_weakest_are_left_out(original: Reading, monkeypat
 
 
 def test_large_pictures_are_pooled_to_so_many_cells(original: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_grid, "MOST_CELLS", 16)
+    monkeypatch.setattr(attention_patterns, "HEAD_GRID_MOST_CELLS", 16)
     assert len(rows_of(viz.attention_grid(xformer.read("checkpoints/reverse", "3 7 12 9 4 11")), "share")) == 16 * 9
 
 

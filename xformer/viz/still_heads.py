@@ -15,8 +15,8 @@ from jaxtyping import Float, UInt8
 
 from xformer.blocks import block_max, factor
 from xformer.viz import theme
+from xformer.viz.attention_patterns import HEAD_GRID_MOST_CELLS
 from xformer.viz.charts import WIDE, Sheet
-from xformer.viz.head_grid import MOST_CELLS
 from xformer.viz.packing import LEVELS, MASKED, NAN
 
 LARGE, BESIDE, GAP, TITLE = 380, 22, 6, 16
@@ -79,7 +79,7 @@ def all_heads(
     left = LARGE + BESIDE
     room = (WIDE - left - GAP * (most - 1)) // most, (LARGE - 36) // len(layers) - TITLE - GAP
     side = max(16, min(200, *room))
-    cells = max(4, isqrt(MOST_CELLS // n_heads))
+    cells = max(4, isqrt(HEAD_GRID_MOST_CELLS // n_heads))
     for number, planes in enumerate(codes):
         top = y + number * (side + TITLE + GAP)
         sheet.words(left + 2, top + 8, layers[number]["title"], sheet.muted, 11.5, bold=True)
