@@ -14,8 +14,8 @@ from pages.shared.view import View
 from xformer import viz
 from xformer.analysis.principles import AttentionCell, attention_cell, softmax_of_cell
 from xformer.reading import Reading
-from xformer.viz.attention_arithmetic import MOST_KEYS, STEPS
 from xformer.viz.packing import AnyLayer
+from xformer.viz.principles import MOST_KEYS, STEPS
 
 
 def steps_panel(view: View, run: Reading, layer: AnyLayer, chosen: Selection) -> None:
