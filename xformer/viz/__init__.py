@@ -5,69 +5,71 @@
 `xformer.analysis` has the table of a picture under the same name.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from xformer.lazy import attach
 
-__getattr__, __dir__, __all__ = attach(
-    __name__,
-    {
-        "accuracy": "counting_agreement",
-        "accuracy_by_length": "by_length",
-        "activations": "feed_forward",
-        "atom_mapping": "reactions",
-        "attention": "attention_patterns",
-        "attention_arcs": "attention_patterns",
-        "attention_costs": "principles",
-        "attention_grid": "attention_patterns",
-        "attention_moved": "positions",
-        "attention_steps": "principles",
-        "attribution": "residual",
-        "beliefs_apart": "same_text",
-        "circle": "number_waves",
-        "classes": "class_bars",
-        "confusion": "counting_agreement",
-        "cosines": "embeddings",
-        "decision_lens": "decision",
-        "decision_rows": "decision",
-        "draw_as_images": "export",
-        "divergence_by_step": "divergence",
-        "expert_weights": "experts",
-        "film_still": "stills",
-        "filter_components": "filters",
-        "firing": "feed_forward",
-        "head_effects": "silenced_heads",
-        "lengths_compared": "by_length_compared",
-        "lens": "logit_lens",
-        "lesson_curves": "bug_lesson",
-        "likeliest_tokens": "divergence",
-        "map_grid": "member_maps",
-        "matrix": "principles",
-        "metric_curves": "training",
-        "model_diagram": "diagram_figure",
-        "neuron": "feed_forward",
-        "norms": "residual",
-        "over_image": "image_overlay",
-        "patch_filters": "filters",
-        "patch_places": "place_maps",
-        "patching": "activation_patching",
-        "patching_map": "cell_map",
-        "pattern_difference": "decision",
-        "position_curves": "positions",
-        "position_offsets": "positions",
-        "position_values": "positions",
-        "predictions_by_step": "divergence",
-        "product_variances": "principles",
-        "projection": "vocabulary",
-        "promotion": "feed_forward",
-        "save": "export",
-        "rollout": "attention_patterns",
-        "similarity": "text_similarity",
-        "softmax_row": "principles",
-        "softmax_saturation": "principles",
-        "spectrum": "number_waves",
-        "sweep_outcome": "many_runs",
-        "training_fan": "many_runs",
-        "step_lanes": "lanes",
-        "vectors": "embeddings",
-        "why": "score_parts",
-    },
-)  # fmt: skip
+if TYPE_CHECKING:
+    from xformer.viz.activation_patching import patching as patching
+    from xformer.viz.attention_patterns import attention as attention
+    from xformer.viz.attention_patterns import attention_arcs as attention_arcs
+    from xformer.viz.attention_patterns import attention_grid as attention_grid
+    from xformer.viz.attention_patterns import rollout as rollout
+    from xformer.viz.bug_lesson import lesson_curves as lesson_curves
+    from xformer.viz.by_length import accuracy_by_length as accuracy_by_length
+    from xformer.viz.by_length_compared import lengths_compared as lengths_compared
+    from xformer.viz.cell_map import patching_map as patching_map
+    from xformer.viz.class_bars import classes as classes
+    from xformer.viz.counting_agreement import accuracy as accuracy
+    from xformer.viz.counting_agreement import confusion as confusion
+    from xformer.viz.decision import decision_lens as decision_lens
+    from xformer.viz.decision import decision_rows as decision_rows
+    from xformer.viz.decision import pattern_difference as pattern_difference
+    from xformer.viz.diagram_figure import model_diagram as model_diagram
+    from xformer.viz.divergence import divergence_by_step as divergence_by_step
+    from xformer.viz.divergence import likeliest_tokens as likeliest_tokens
+    from xformer.viz.divergence import predictions_by_step as predictions_by_step
+    from xformer.viz.embeddings import cosines as cosines
+    from xformer.viz.embeddings import vectors as vectors
+    from xformer.viz.experts import expert_weights as expert_weights
+    from xformer.viz.export import draw_as_images as draw_as_images
+    from xformer.viz.export import save as save
+    from xformer.viz.feed_forward import activations as activations
+    from xformer.viz.feed_forward import firing as firing
+    from xformer.viz.feed_forward import neuron as neuron
+    from xformer.viz.feed_forward import promotion as promotion
+    from xformer.viz.filters import filter_components as filter_components
+    from xformer.viz.filters import patch_filters as patch_filters
+    from xformer.viz.image_overlay import over_image as over_image
+    from xformer.viz.lanes import step_lanes as step_lanes
+    from xformer.viz.logit_lens import lens as lens
+    from xformer.viz.many_runs import sweep_outcome as sweep_outcome
+    from xformer.viz.many_runs import training_fan as training_fan
+    from xformer.viz.member_maps import map_grid as map_grid
+    from xformer.viz.number_waves import circle as circle
+    from xformer.viz.number_waves import spectrum as spectrum
+    from xformer.viz.place_maps import patch_places as patch_places
+    from xformer.viz.positions import attention_moved as attention_moved
+    from xformer.viz.positions import position_curves as position_curves
+    from xformer.viz.positions import position_offsets as position_offsets
+    from xformer.viz.positions import position_values as position_values
+    from xformer.viz.principles import attention_costs as attention_costs
+    from xformer.viz.principles import attention_steps as attention_steps
+    from xformer.viz.principles import matrix as matrix
+    from xformer.viz.principles import product_variances as product_variances
+    from xformer.viz.principles import softmax_row as softmax_row
+    from xformer.viz.principles import softmax_saturation as softmax_saturation
+    from xformer.viz.reactions import atom_mapping as atom_mapping
+    from xformer.viz.residual import attribution as attribution
+    from xformer.viz.residual import norms as norms
+    from xformer.viz.same_text import beliefs_apart as beliefs_apart
+    from xformer.viz.score_decomposition import why as why
+    from xformer.viz.silenced_heads import head_effects as head_effects
+    from xformer.viz.stills import film_still as film_still
+    from xformer.viz.text_similarity import similarity as similarity
+    from xformer.viz.training import metric_curves as metric_curves
+    from xformer.viz.vocabulary import projection as projection
+else:
+    __getattr__, __dir__, __all__ = attach(__name__, __file__)
