@@ -18,12 +18,8 @@ if TYPE_CHECKING:
     from xformer.viz.attention_patterns import attention_grid as attention_grid
     from xformer.viz.attention_patterns import rollout as rollout
     from xformer.viz.bug_lesson import lesson_curves as lesson_curves
-    from xformer.viz.by_length import accuracy_by_length as accuracy_by_length
-    from xformer.viz.by_length_compared import lengths_compared as lengths_compared
     from xformer.viz.cell_map import patching_map as patching_map
     from xformer.viz.class_bars import classes as classes
-    from xformer.viz.counting_agreement import accuracy as accuracy
-    from xformer.viz.counting_agreement import confusion as confusion
     from xformer.viz.decision import decision_lens as decision_lens
     from xformer.viz.decision import decision_rows as decision_rows
     from xformer.viz.decision import pattern_difference as pattern_difference
@@ -66,6 +62,10 @@ if TYPE_CHECKING:
     from xformer.viz.residual import norms as norms
     from xformer.viz.same_text import beliefs_apart as beliefs_apart
     from xformer.viz.score_decomposition import why as why
+    from xformer.viz.scoring import accuracy as accuracy
+    from xformer.viz.scoring import accuracy_by_length as accuracy_by_length
+    from xformer.viz.scoring import confusion as confusion
+    from xformer.viz.scoring import lengths_compared as lengths_compared
     from xformer.viz.silenced_heads import head_effects as head_effects
     from xformer.viz.stills import film_still as film_still
     from xformer.viz.text_similarity import similarity as similarity

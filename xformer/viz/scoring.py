@@ -1,0 +1,218 @@
+"""Draw how often players are right: shares with their intervals by position or length, and who says what for what.
+
+counted = xformer.analysis.agreement(contenders)
+viz.accuracy(counted, "position", "token")
+viz.confusion(counted, "original")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import altair as alt
+import pandas as pd
+
+from xformer.analysis.comparison import Contender
+from xformer.analysis.scoring import BY_LENGTH_COMPARED_SAMPLES, SAMPLES, Agreement
+from xformer.analysis.scoring import accuracy as accuracy_table
+from xformer.analysis.scoring import accuracy_by_length as table_of
+from xformer.analysis.scoring import confusion as confusion_table
+from xformer.analysis.scoring import lengths_compared as scoring_lengths_compared
+from xformer.reading import Reading
+from xformer.viz import theme
+from xformer.viz.charts import layered
+from xformer.viz.divergence import WIDTHS, Drawing, player_hues, short_names
+
+_TITLES = {
+    ("position", "token"): "token right",
+    ("position", "exact"): "all right up to here",
+    ("length", "token"): "tokens right",
+    ("length", "exact"): "whole answer right",
+}
+
+
+def accuracy(
+    counted: Agreement,
+    by: Literal["position", "length"] = "position",
+    measure: Literal["token", "exact"] = "token",
+    *,
+    height: int = 280,
+    dark: bool = False,
+) -> Drawing:
+    """One line per player from 0 to 1, with its 95 % interval as a band."""
+    names = short_names(counted.players)
+    frame = accuracy_table(counted, by)
+    frame["player"] = [names[name] for name in frame["player"]]
+    data = frame[frame["measure"] == measure]
+    players = list(dict.fromkeys(data["player"]))
+    data = data.assign(width=[0.5 * WIDTHS[players.index(player) % len(WIDTHS)] for player in data["player"]])
+    title = "position in the answer" if by == "position" else "length of the answer"
+    x = alt.X(f"{by}:Q", title=title, axis=alt.Axis(tickMinStep=1, format="d"), scale=alt.Scale(nice=False, padding=12))
+    scale = alt.Scale(domain=[0, 1])
+    name = _TITLES[by, measure]
+    base = alt.Chart(data).encode(x, player_hues(players, dark))
+    hover = [
+        alt.Tooltip("player:N"),
+        alt.Tooltip(f"{by}:Q", title=title),
+        alt.Tooltip("share:Q", title=name, format=".6f"),
+        alt.Tooltip("low:Q", title="95 % from", format=".6f"),
+        alt.Tooltip("high:Q", title="to", format=".6f"),
+        alt.Tooltip("hits:Q", title="right"),
+        alt.Tooltip("trials:Q", title="of"),
+    ]
+    return layered(
+        base.mark_area(opacity=0.25).encode(alt.Y("low:Q", title=name, scale=scale), alt.Y2("high:Q")),
+        base.mark_line().encode(
+            alt.Y("share:Q", title=name, scale=scale), alt.StrokeWidth("width:Q", scale=None, legend=None)
+        ),
+        base.mark_point(size=70, filled=True, opacity=1).encode(
+            alt.Y("share:Q", title=name, scale=scale), tooltip=hover
+        ),
+        height=height + 15 * len(players),
+    )
+
+
+def confusion(counted: Agreement, player: str, *, title: str = "", dark: bool = False) -> Drawing:
+    """What one player says for each right token: shares of a row, which sum to 1; empty: never.
+
+    The right ones lie on the diagonal, which is outlined.
+    """
+    data = confusion_table(counted, player)
+    came_up = set(data["right"]) | set(data["predicted"])
+    order = [label for label in counted.labels if label in came_up]
+    stops = theme.sequential(dark)
+    crowded = len(order) > 30
+    base = alt.Chart(data).encode(
+        alt.X(
+            "predicted:N",
+            sort=order,
+            scale=alt.Scale(domain=order),
+            title="said token",
+            axis=alt.Axis(labelAngle=-90, labelOverlap=crowded),
+        ),
+        alt.Y(
+            "right:N",
+            sort=order,
+            scale=alt.Scale(domain=order),
+            title="right token",
+            axis=alt.Axis(labelOverlap=crowded),
+        ),
+        tooltip=[
+            alt.Tooltip("player:N"),
+            alt.Tooltip("right:N", title="right token"),
+            alt.Tooltip("predicted:N", title="said token"),
+            alt.Tooltip("count:Q", title="times"),
+            alt.Tooltip("share:Q", title="share of the row", format=".6f"),
+        ],
+    )
+    diagonal = (
+        alt.Chart(pd.DataFrame({"predicted": order, "right": order}))
+        .mark_rect(filled=False, stroke=theme.pick(theme.RIGHT.colour, dark), strokeWidth=1.5)
+        .encode(alt.X("predicted:N", sort=order), alt.Y("right:N", sort=order))
+    )
+    cells = base.mark_rect().encode(
+        alt.Color(
+            "share:Q",
+            scale=alt.Scale(**theme.vega_scale(stops, 0, 1)),
+            legend=alt.Legend(title="share", orient="bottom", gradientLength=140, format=".1f"),
+        )
+    )
+    return layered(cells, diagonal, height=20 * len(order) + 130, title=title)
+
+
+def accuracy_by_length(
+    reading: Reading,
+    *,
+    lengths: Sequence[int] | None = None,
+    samples: int = SAMPLES,
+    seed: int = 1,
+    table: pd.DataFrame | None = None,
+    unit: str = "symbols",
+    dark: bool = False,
+) -> alt.TopLevelMixin:
+    """`analysis.accuracy_by_length`: whole answers right with their 95 % intervals, and single tokens; shaded are the lengths
+    that training showed. `table` is that of the analysis where it is there already, `unit` what a length counts."""
+    frame = table_of(reading, lengths=lengths, samples=samples, seed=seed) if table is None else table
+    hues = {"whole answers": theme.head_hue(0, dark), "single tokens": theme.head_hue(1, dark)}
+    names = {"exact_match": "whole answers", "token_accuracy": "single tokens"}
+    long = frame.melt(["length", "low", "high", "samples", "trained"], list(names), "what", "share")
+    long["what"] = [names[what] for what in long["what"]]
+    x = alt.X(
+        "length:Q", title=f"length of the input, in {unit}", scale=alt.Scale(nice=False), axis=alt.Axis(format="d")
+    )
+    y = alt.Y("share:Q", title="right", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
+    colour = alt.Color(
+        "what:N", title=None, scale=alt.Scale(domain=list(hues), range=list(hues.values())),
+        legend=alt.Legend(orient="top"),
+    )  # fmt: skip
+    tooltip = [
+        alt.Tooltip("length:Q"),
+        alt.Tooltip("what:N", title="of"),
+        alt.Tooltip("share:Q", title="right", format=".1%"),
+        alt.Tooltip("samples:Q", title="inputs"),
+        alt.Tooltip("trained:N", title="trained on"),
+    ]
+    shown = frame[frame["trained"]]["length"]
+    ends = pd.DataFrame(
+        {"from": [shown.min() - 0.5], "to": [shown.max() + 0.5]} if len(shown) else {"from": [], "to": []}
+    )
+    shade = (
+        alt.Chart(ends)
+        .mark_rect(opacity=0.12, color=theme.pick(theme.HEAD_HUES[0], dark))
+        .encode(x="from:Q", x2="to:Q")
+    )
+    band = (
+        alt.Chart(frame)
+        .mark_area(opacity=0.25, color=hues["whole answers"])
+        .encode(x, alt.Y("low:Q", title="right"), alt.Y2("high:Q"))
+    )
+    lines = alt.Chart(long).mark_line(point=alt.OverlayMarkDef(size=18)).encode(x, y, colour, tooltip=tooltip)
+    return layered(shade, band, lines, height=300)
+
+
+def lengths_compared(
+    contenders: Sequence[Contender],
+    *,
+    lengths: Sequence[int] | None = None,
+    samples: int = BY_LENGTH_COMPARED_SAMPLES,
+    seed: int = 0,
+    table: pd.DataFrame | None = None,
+    unit: str = "symbols",
+    dark: bool = False,
+) -> Drawing:
+    """`analysis.lengths_compared`: whole answers right at each length, a line a player with its 95 % interval; points are
+    filled where its training had inputs of that length. `table` is that of the analysis where it is there already."""
+    frame = (
+        scoring_lengths_compared(contenders, lengths=lengths, samples=samples, seed=seed) if table is None else table
+    )
+    names = short_names([one.name for one in contenders])
+    data = frame.assign(
+        player=[names[name] for name in frame["player"]],
+        training=["trained on" if was else "never shown" for was in frame["trained"]],
+    )
+    players = list(dict.fromkeys(data["player"]))
+    data = data.assign(width=[0.7 * WIDTHS[players.index(player) % len(WIDTHS)] for player in data["player"]])
+    x = alt.X("length:Q", title=f"length of the input, in {unit}", scale=alt.Scale(nice=False, padding=8),
+              axis=alt.Axis(format="d", tickMinStep=1))  # fmt: skip
+    scale, title = alt.Scale(domain=[0, 1]), "whole answers right"
+    y = alt.Y("exact_match:Q", title=title, scale=scale, axis=alt.Axis(format="%"))
+    hover = [
+        alt.Tooltip("player:N"),
+        alt.Tooltip("length:Q"),
+        alt.Tooltip("exact_match:Q", title=title, format=".1%"),
+        alt.Tooltip("token_accuracy:Q", title="single tokens right", format=".1%"),
+        alt.Tooltip("samples:Q", title="inputs"),
+        alt.Tooltip("training:N", title="this length"),
+    ]
+    hues = player_hues(players, dark)
+    base = alt.Chart(data).encode(x, hues)
+    paper = theme.pick(theme.BACKGROUND, dark)
+    points = base.mark_point(size=34, strokeWidth=1.5, opacity=1, filled=False)
+    return layered(
+        base.mark_area(opacity=0.18).encode(alt.Y("low:Q", title=title, scale=scale), alt.Y2("high:Q")),
+        base.mark_line().encode(y, strokeWidth=alt.StrokeWidth("width:Q", scale=None)),
+        points.transform_filter("!datum.trained").encode(y, fill=alt.value(paper), tooltip=hover),
+        base.mark_point(size=34, opacity=1, filled=True).transform_filter("datum.trained").encode(y, tooltip=hover),
+        height=320,
+    )
