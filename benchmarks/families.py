@@ -125,7 +125,7 @@ def made(auto: Any, config: Any) -> Any:
 
 def inputs_of(model: Any) -> dict[str, Any]:
     """Something that the stock model reads. Raises whatever it makes of sizes that are not its own."""
-    from xformer.subjects.foreign.huggingface_opening import example_inputs
+    from xformer.adapters.huggingface_opening import example_inputs
 
     inputs = example_inputs(model, 0)
     with torch.no_grad():

@@ -31,7 +31,7 @@ PART = (
     "tests/pages/test_navigation.py",  # streamlit
     "tests/pages/test_run_commands.py",
     "tests/serving",
-    "tests/subjects",  # transformers
+    "tests/adapters",  # transformers
 )
 
 WITHOUT = ("--ignore=tests/serving/test_frames.py",)  # drives a browser

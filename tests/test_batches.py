@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import xformer
-from tests.subjects.families import FAMILIES
-from tests.subjects.test_language_models import tokenizer
+from tests.adapters.families import FAMILIES
+from tests.adapters.test_language_models import tokenizer
 from xformer.errors import InputError
 from xformer.trace import first_nan
 from xformer.viz.packing import pattern_layers

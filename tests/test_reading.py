@@ -19,10 +19,10 @@ from PIL import Image
 
 import xformer
 from xformer import edits
+from xformer.adapters import BareModel, ModelAdapter, TaskModel
 from xformer.errors import EditError, InputError
 from xformer.head_overview import head_overview
 from xformer.reading import read
-from xformer.subjects import BareModel, Subject, TaskModel
 from xformer.tasks.batch import IGNORED
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
@@ -65,7 +65,7 @@ def test_streams_of_an_encoder_decoder_are_named_apart() -> None:
 @pytest.mark.parametrize("name", ["reverse", "reverse-seq2seq", "induction", "digits"])
 def test_the_sites_of_a_subject_are_those_that_leave_a_trace(name: str) -> None:
     subject = read(CHECKPOINTS / name, list(xformer.load(CHECKPOINTS / name).task.draw(3))).subject  # type: ignore[union-attr]
-    assert isinstance(subject, Subject)
+    assert isinstance(subject, ModelAdapter)
     reading = read(subject, list(subject.task.draw(3)))  # type: ignore[attr-defined]
     left = [name.removesuffix(".out") for name in reading if name.endswith((".attn.out", "_attn.out", ".ffn.out"))]
     assert [site.path for site in subject.shape.sites] == left

@@ -55,7 +55,7 @@ def said(make):
         return str(error)
 print(said(lambda: xformer.viz.projection(reading, axes=3)))
 print(said(xformer.tasks.digit_images.digit_images))
-print(said(xformer.subjects.foreign.load.library))
+print(said(xformer.adapters.load.library))
 sys.exit(main(["app"]))
 """
 

@@ -59,7 +59,7 @@ def check_fits(
 
 
 def check_recording(needed: int, n_heads: int, n_positions: int, *, allowed_bytes: int) -> None:
-    """Raise `InputError` where a run that takes `needed` bytes is more than `allowed_bytes`; see `Subject.recording_bytes`."""
+    """Raise `InputError` where a run takes more than `allowed_bytes`; see `ModelAdapter.recording_bytes`."""
     if needed > allowed_bytes:
         raise InputError(
             f"Looking into this run takes about {megabytes(needed)} of memory ({n_heads:,} heads × {n_positions:,}² cells), "

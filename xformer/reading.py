@@ -24,6 +24,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from xformer import notebook_html
+from xformer.adapters import BareModel, ModelAdapter, TaskModel
+from xformer.adapters.gradients import Gradients, Measure
+from xformer.adapters.gradients import gradients as gradients_of_run
+from xformer.adapters.on_demand import OnDemand
+from xformer.adapters.openings import is_foreign, opened_from, opened_module
 from xformer.checkpoints import Checkpoint, load
 from xformer.edits import AnyEdit, set_causal
 from xformer.errors import ActivationError, EditError, InputError, UnavailableError
@@ -31,11 +36,6 @@ from xformer.head_overview import head_overview
 from xformer.interventions import all_edits, changed_source, parse
 from xformer.model import Transformer
 from xformer.site import Site
-from xformer.subjects import BareModel, Subject, TaskModel
-from xformer.subjects.foreign.on_demand import OnDemand
-from xformer.subjects.foreign.openings import is_foreign, opened_from, opened_module
-from xformer.subjects.gradients import Gradients, Measure
-from xformer.subjects.gradients import gradients as gradients_of_run
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace
@@ -43,7 +43,7 @@ from xformer.transformer_lens import is_lens_name, lens_axes, lens_names, own_ed
 
 MOST_WRITTEN = 100
 """Of more tokens, or predictions, a notebook shows so many."""
-Readable = str | Path | Checkpoint | Transformer | nn.Module | Subject
+Readable = str | Path | Checkpoint | Transformer | nn.Module | ModelAdapter
 """What can be read: a path, a loaded model of ours or an external one, or an adapter."""
 
 
@@ -85,7 +85,7 @@ class Reading(Mapping[str, Tensor]):
         True
     """
 
-    subject: Subject
+    subject: ModelAdapter
     example: Example
     trace: Trace
     has_right_answer: bool = True
@@ -392,7 +392,7 @@ def read(
         >>> reading["encoder.0.attn.pattern"].shape
         torch.Size([1, 4, 4, 4])
     """
-    subject = subject_of(model, inputs, tokenizer)
+    subject = adapter_of(model, inputs, tokenizer)
     is_ids = isinstance(inputs, Tensor) and not inputs.is_floating_point()
     plain: Any = inputs
     if is_ids and (inputs.dim() == 1 or (inputs.dim() == 2 and len(inputs) == 1)):
@@ -471,7 +471,7 @@ def gradients(reading: Reading, measure: Measure, names: Sequence[str]) -> Gradi
     return Gradients(found.measure, as_asked(found.activations), as_asked(found.gradients))
 
 
-def framed(subject: Subject, typed: Any, changes: str = "") -> tuple[Example, Example, list[AnyEdit]]:
+def framed(subject: ModelAdapter, typed: Any, changes: str = "") -> tuple[Example, Example, list[AnyEdit]]:
     """An input laid out for a model, the same with the tokens replaced that `changes` name, and the edits of their others.
 
     Raises `InputError` and `EditError` as `read` does.
@@ -492,7 +492,7 @@ def from_trace(where: Readable, trace: Trace, answers: Sequence[int] | None = No
     n_out = (trace.logits if "logits" in trace else tokens if target is None else target).shape[1]
     labels = torch.full((n_out,), IGNORED) if answers is None else torch.as_tensor(answers)  # [out]
     example = Example(tuple(tokens[0].tolist()), (), tokens, target, tokens, labels[None])
-    return Reading(subject_of(where), example, trace, answers is not None)
+    return Reading(adapter_of(where), example, trace, answers is not None)
 
 
 def answered(example: Example, token: int) -> Example:
@@ -514,7 +514,7 @@ def _recipe(where: object, typed: Any, edits: Sequence[AnyEdit], changes: str) -
     return Recipe(str(where), typed if isinstance(typed, str) else tuple(typed), causal, changes)
 
 
-def subject_of(where: Readable, typed: Any = None, tokenizer: Any = None) -> Subject:
+def adapter_of(where: Readable, typed: Any = None, tokenizer: Any = None) -> ModelAdapter:
     """What is to be read, by whatever names it; `typed` are the inputs that a module of torch is opened with.
 
     Raises `CheckpointError` for a path that holds no model, `InputError` for a module without attention that can be seen.

@@ -15,10 +15,10 @@ from pages.shared.link_widgets import choose
 from pages.shared.picture import footer, table
 from pages.shared.view import View
 from xformer import analysis
+from xformer.adapters import Input
 from xformer.analysis.attention_patterns import TASK
 from xformer.names import head_title, layer_title
 from xformer.reading import Reading
-from xformer.subjects import Input
 from xformer.words import percent
 
 SCOPES = {"answer": "from the answer back to the source", "source": "within the source"}

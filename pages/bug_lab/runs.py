@@ -15,6 +15,7 @@ from pages.shared.byte_cache import kept, shared
 from pages.shared.patience import Step
 from pages.shared.shown_path import shown_path
 from pages.shared.view import View
+from xformer.adapters import own_model
 from xformer.bugs import WHOLE_RUNS, Bug
 from xformer.bugs.read import read_both, right_and_wrong
 from xformer.decoding import decode
@@ -25,7 +26,6 @@ from xformer.errors import XformerError
 from xformer.interventions import join
 from xformer.model import Transformer
 from xformer.reading import Reading
-from xformer.subjects import own_model
 
 MOST_WRITTEN = 32
 """So many tokens of a longer answer are written alone: the broken model runs anew for each."""

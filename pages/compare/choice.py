@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from pages.shared import models
 from pages.shared.resources import MASKS, mask_words
 from pages.shared.shown_path import shown_path
+from xformer.adapters import TaskModel, own_task_model
 from xformer.analysis import Contender
 from xformer.decoding import GREEDY, Sampling
 from xformer.errors import InputError, XformerError
 from xformer.interventions import Intervention, parse
 from xformer.model_shape import ModelShape
-from xformer.subjects import TaskModel, own_task_model
 
 LETTERS = ("A", "B", "C", "D")
 """What players are called for short; there are at most as many."""

@@ -14,8 +14,8 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import caption
 from pages.shared.picture import footer, table
 from xformer import analysis
+from xformer.adapters.huggingface_opening import CLASSES
 from xformer.reading import Reading
-from xformer.subjects.foreign.huggingface_opening import CLASSES
 
 MOST_GAPS = 4
 

@@ -18,8 +18,8 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link import asked, carry
 from pages.shared.session import LookedAt
 from pages.shared.typed import typed
+from xformer.adapters import Input, TaskModel
 from xformer.errors import InputError
-from xformer.subjects import Input, TaskModel
 
 INPUT = "compare_input"
 MOST_TYPED = 2_000

@@ -13,11 +13,11 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.model_choice import ask_model
 from pages.shared.open_model import wait_until_open
 from pages.shared.session import LookedAt
+from xformer.adapters import ModelAdapter
 from xformer.errors import XformerError
-from xformer.subjects import Subject
 
 
-def one_model(looked: LookedAt, icon: str, draw: Callable[[Subject, str, dict[str, str]], None]) -> None:
+def one_model(looked: LookedAt, icon: str, draw: Callable[[ModelAdapter, str, dict[str, str]], None]) -> None:
     """Draw it once the model can be read; `draw` is given the model, its name, and the link to put into what it was asked."""
     with st.sidebar:
         model = ask_model()

@@ -13,9 +13,9 @@ from pages.shared.byte_cache import shared
 from pages.shared.input_kinds.kind import MOST_TYPED
 from pages.shared.link import asked, carry
 from pages.shared.typed import typed
+from xformer.adapters import ModelAdapter, TaskModel
 from xformer.analysis.minimal_pairs import one_token_changed, pairs
 from xformer.errors import InputError
-from xformer.subjects import Subject, TaskModel
 
 FIRST, SECOND = "input", "pair_other"
 """The boxes; the first is the input of the other screens."""
@@ -32,7 +32,7 @@ class _Proposed:
     second: str = ""
 
 
-def ask_inputs(subject: Subject, model: str, beside: DeltaGenerator) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def ask_inputs(subject: ModelAdapter, model: str, beside: DeltaGenerator) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The two sources. Raises `InputError` with one sentence where one of them cannot be read."""
     _begin(subject, model)
     one, other = st.columns(2, gap="small")
@@ -47,7 +47,7 @@ def ask_inputs(subject: Subject, model: str, beside: DeltaGenerator) -> tuple[tu
     return _read(subject, FIRST, "first"), _read(subject, SECOND, "second")
 
 
-def _begin(subject: Subject, model: str) -> None:
+def _begin(subject: ModelAdapter, model: str) -> None:
     """What stands in the boxes: what the link asks for, what was typed, or a second input that belongs to the first."""
     visit, wanted, proposed = st.session_state, asked("other"), _proposed()
     text = str(visit.get(FIRST, ""))
@@ -64,7 +64,7 @@ def _begin(subject: Subject, model: str) -> None:
     carry(SECOND)
 
 
-def propose(subject: Subject, model: str, text: str) -> str:
+def propose(subject: ModelAdapter, model: str, text: str) -> str:
     """The second input to a first one: the same where no change is known to matter, or it cannot be read."""
 
     def make() -> str:
@@ -79,14 +79,14 @@ def propose(subject: Subject, model: str, text: str) -> str:
     return shared.get(("second input", model, text), make)
 
 
-def _another_image(subject: Subject, text: str) -> str:
+def _another_image(subject: ModelAdapter, text: str) -> str:
     """One that shows something else: no single patch makes another digit."""
     answer = subject.frame(subject.input.read(text)).answer
     drawn = (subject.input.random(seed) for seed in range(DRAWN if not subject.input.missing else 0))
     return next((other for other in drawn if subject.frame(subject.input.read(other)).answer != answer), text)
 
 
-def _examples(subject: Subject, model: str) -> None:
+def _examples(subject: ModelAdapter, model: str) -> None:
     drawer = st.popover("Pairs", key="pair_examples", on_change="rerun")
     if not drawer.open:  # each takes a moment to be made
         return
@@ -100,14 +100,14 @@ def _examples(subject: Subject, model: str) -> None:
             )
 
 
-def _read(subject: Subject, key: str, which: str) -> tuple[int, ...]:
+def _read(subject: ModelAdapter, key: str, which: str) -> tuple[int, ...]:
     try:
         return subject.input.read(typed(st.session_state[key], MOST_TYPED))
     except InputError as error:
         raise InputError(f"The {which} input: {error}") from None
 
 
-def _fits(subject: Subject, text: str) -> bool:
+def _fits(subject: ModelAdapter, text: str) -> bool:
     try:
         subject.frame(subject.input.read(text))
     except InputError:
@@ -127,6 +127,6 @@ def _swap() -> None:
     _type(str(st.session_state[SECOND]), str(st.session_state[FIRST]))
 
 
-def _draw(subject: Subject) -> None:
+def _draw(subject: ModelAdapter) -> None:
     text = subject.input.random(random.getrandbits(32))
     _type(text, _proposed().second)  # a second one is made for it

@@ -13,9 +13,9 @@ from pages.compare.pair_map import PairView, map_panel
 from pages.compare.pair_measure import ask_measure, measured, show_tokens
 from pages.shared import resources
 from pages.shared.session import LookedAt
+from xformer.adapters import ModelAdapter
 from xformer.analysis.minimal_pairs import why_no_pair
 from xformer.errors import InputError
-from xformer.subjects import Subject
 
 
 def pairs_panel(looked: LookedAt, beside: DeltaGenerator) -> None:
@@ -23,7 +23,7 @@ def pairs_panel(looked: LookedAt, beside: DeltaGenerator) -> None:
     one_model(looked, ":material/compare_arrows:", partial(_pair, looked, beside))
 
 
-def _pair(looked: LookedAt, beside: DeltaGenerator, subject: Subject, model: str, link: dict[str, str]) -> None:
+def _pair(looked: LookedAt, beside: DeltaGenerator, subject: ModelAdapter, model: str, link: dict[str, str]) -> None:
     try:
         sources = ask_inputs(subject, model, beside)
     finally:

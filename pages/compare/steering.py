@@ -20,11 +20,11 @@ from pages.shared.picture import footer
 from pages.shared.session import LookedAt
 from pages.shared.typed import typed
 from xformer import analysis
+from xformer.adapters import ModelAdapter, TaskModel
 from xformer.analysis.differences import SaidText, parting
 from xformer.analysis.generation import steering_steps
 from xformer.errors import InputError
 from xformer.reading import Reading
-from xformer.subjects import Subject, TaskModel
 
 N = 16
 """Tokens that both go on with: steered, each takes a whole run."""
@@ -40,7 +40,7 @@ def steering_panel(looked: LookedAt) -> None:
     one_model(looked, ":material/edit:", _steered)
 
 
-def _steered(subject: Subject, model: str, link: dict[str, str]) -> None:
+def _steered(subject: ModelAdapter, model: str, link: dict[str, str]) -> None:
     if not subject.input.goes_on or subject.shape.is_pair:
         st.info("This model does not go on with a text; choose one that does, like characters.", icon=":material/info:")
         return
@@ -74,7 +74,7 @@ def _steered(subject: Subject, model: str, link: dict[str, str]) -> None:
     link |= found
 
 
-def _ask_text(subject: Subject, name: str, widget: object) -> str:
+def _ask_text(subject: ModelAdapter, name: str, widget: object) -> str:
     assert callable(widget)
     key = name if name == "input" else f"steering_{name}"
     usual = (
@@ -90,7 +90,7 @@ def _ask_text(subject: Subject, name: str, widget: object) -> str:
     return str(st.session_state[key])
 
 
-def _ask_strength(subject: Subject) -> tuple[int, float]:
+def _ask_strength(subject: ModelAdapter) -> tuple[int, float]:
     """The layer, from 1, and the scale."""
     n, (left, right) = subject.shape.n_layers, st.columns(2, gap="small")
     layer, scale = asked("layer"), asked("scale")

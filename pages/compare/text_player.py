@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pages.shared import models, resources
+from xformer.adapters import ModelAdapter
+from xformer.adapters.text_input import TextWithGaps
 from xformer.analysis.differences import bits_per_character, named
 from xformer.interventions import parse
 from xformer.reading import Reading
-from xformer.subjects import Subject
-from xformer.subjects.foreign.text_input import TextWithGaps
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class TextPlayer:
     changes: str = ""
 
     @property
-    def subject(self) -> Subject:
+    def subject(self) -> ModelAdapter:
         return models.subject(self.model)
 
     @property

@@ -22,9 +22,9 @@ from pages.shared.link_widgets import choose
 from pages.shared.patience import patience
 from pages.shared.session import LookedAt
 from pages.shared.typed import typed
+from xformer.adapters.text_input import TextWithGaps
 from xformer.analysis.differences import SaidText, parting, pieces
 from xformer.errors import InputError, XformerError
-from xformer.subjects.foreign.text_input import TextWithGaps
 
 _CHANGED = "changed"
 

@@ -12,8 +12,8 @@ import streamlit as st
 from pages.shared.background_job import Job, follow, progress
 from pages.shared.shown_path import shown_path
 from pages.shared.view import View
+from xformer.adapters import TaskModel
 from xformer.analysis.feed_forward import Survey, fitting, surveying
-from xformer.subjects import TaskModel
 
 JOB = "ff_survey"
 AT_ONCE = 0.5

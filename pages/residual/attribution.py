@@ -14,8 +14,8 @@ from pages.shared.picture import picture, table
 from pages.shared.token_search import ask_token
 from pages.shared.view import ORIGINAL, View
 from xformer import analysis, viz
+from xformer.adapters.huggingface_opening import CLASSES
 from xformer.analysis.residual import explained_pair
-from xformer.subjects.foreign.huggingface_opening import CLASSES
 from xformer.tasks.batch import IGNORED
 
 MOST = 12

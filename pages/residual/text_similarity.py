@@ -20,9 +20,9 @@ from pages.shared.picture import footer, shown, table
 from pages.shared.typed import typed
 from pages.shared.view import View
 from xformer import analysis, viz
+from xformer.adapters import ModelAdapter
 from xformer.analysis.text_similarity import Pooling, default_pooling, is_causal, projects, stream_names
 from xformer.errors import InputError
-from xformer.subjects import Subject
 
 MORE_TEXTS = ("Although the movie took its time, I loved all of it.", "The train to the airport leaves at noon.")
 """Beside the default input: one that says the same in other words, and one about something else."""
@@ -120,7 +120,7 @@ def _ask_layer(last: int) -> int:
     return layer
 
 
-def _reason(subject: Subject, pooling: str, usual: str) -> str:
+def _reason(subject: ModelAdapter, pooling: str, usual: str) -> str:
     """Why the vectors are pooled in this way."""
     if pooling != usual:
         return f"; usual for this model is {_MEANS[usual]}"

@@ -30,7 +30,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import torch
 
-from xformer.subjects.foreign.on_demand import OnDemand
+from xformer.adapters.on_demand import OnDemand
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -288,7 +288,7 @@ def _n_bytes(value: Any, seen: set[int]) -> int:
     if isinstance(value, torch.nn.Module):
         return sum(_n_bytes(tensor, seen) for tensor in (*value.parameters(), *value.buffers()))
     if dataclasses.is_dataclass(value):
-        if hasattr(type(value), "heads_read"):  # a `Subject`; `isinstance` would compute all its properties
+        if hasattr(type(value), "heads_read"):  # a `ModelAdapter`; `isinstance` would compute all its properties
             return 0  # the weights are counted where the model is kept
         names = getattr(value, "__dict__", None) or (field.name for field in dataclasses.fields(value))
         return sum(_n_bytes(getattr(value, name), seen) for name in list(names))  # with its cached properties

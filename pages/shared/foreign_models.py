@@ -9,22 +9,22 @@ from functools import lru_cache
 from pathlib import Path
 
 from pages.shared.byte_cache import shared
+from xformer.adapters import ModelAdapter
+from xformer.adapters.huggingface import HuggingFaceModel
+from xformer.adapters.load import open_model
+from xformer.adapters.rehearsal import rehearse
 from xformer.errors import ModelFileError
 from xformer.memory import free_bytes
 from xformer.model_files.models_here import PREFIX, catalogue, models_folder, state_of
 from xformer.model_files.packages import installed_model
 from xformer.model_files.shared_job import Job, Step
 from xformer.model_files.store import ModelStore
-from xformer.subjects import Subject
-from xformer.subjects.foreign.huggingface import HuggingFaceModel
-from xformer.subjects.foreign.load import open_model
-from xformer.subjects.foreign.rehearsal import rehearse
 
 MODELS = "models"
 """What a visitor reads of the folder of models, which is nobody's business on a server."""
 
 
-def _load(id: str, step: Step) -> Subject:
+def _load(id: str, step: Step) -> ModelAdapter:
     """Raises `ModelFileError` for a model that reads what no screen can ask for."""
     path = catalogue().entry(id).path
     step(0, 3, "trying it in a process of its own")
@@ -71,7 +71,7 @@ def _free() -> int:
     return free_bytes()
 
 
-store: ModelStore[Subject] = ModelStore(_load, _needed, free=_free)
+store: ModelStore[ModelAdapter] = ModelStore(_load, _needed, free=_free)
 """One a server."""
 
 
@@ -91,7 +91,7 @@ def first() -> str | None:
     return None if entry is None or entry.trouble else entry.id
 
 
-def opened(name: str) -> Subject | None:
+def opened(name: str) -> ModelAdapter | None:
     """The model of that name, opened now where it is not; None where there is none. Raises `ModelFileError` with the reason."""
     if not is_foreign(name) or name not in catalogue().entries:
         return None
@@ -99,7 +99,7 @@ def opened(name: str) -> Subject | None:
         return model
 
 
-def opening(name: str) -> Job[Subject] | None:
+def opening(name: str) -> Job[ModelAdapter] | None:
     """The job that opens it, one for all who wait; None for a model of ours. Raises `ModelFileError` where it cannot be."""
     return store.start(name) if is_foreign(name) else None
 

@@ -15,8 +15,8 @@ from pages.shared import foreign_models, run_store
 from pages.shared.byte_cache import kept
 from pages.shared.run_weights import steps_of
 from xformer import Checkpoint, load
+from xformer.adapters import ModelAdapter, TaskModel
 from xformer.errors import RunStoreError, UnavailableError, XformerError
-from xformer.subjects import Subject, TaskModel
 from xformer.training.snapshots import snapshot_file
 
 ROOT = Path(__file__).parents[2]
@@ -93,7 +93,7 @@ def foreign_titles() -> dict[str, str]:
     return foreign_models.titles()
 
 
-def foreign(name: str) -> Subject | None:
+def foreign(name: str) -> ModelAdapter | None:
     """A model that is not ours by its name in links; None where there is none of that name.
 
     Raises `ModelFileError` where it cannot be opened.
@@ -101,7 +101,7 @@ def foreign(name: str) -> Subject | None:
     return foreign_models.opened(name)
 
 
-def subject(name: str) -> Subject:
+def subject(name: str) -> ModelAdapter:
     """What is read under a name, the step of a run written out.
 
     Raises `CheckpointError` when it cannot be trusted, `UnavailableError` when nothing can be typed into it.

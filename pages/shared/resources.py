@@ -20,12 +20,12 @@ from pages.shared.models import shipped, subject, usable
 from pages.shared.patience import Step
 from pages.shared.shown_path import shown_path
 from xformer import decoding, edits
+from xformer.adapters import ModelAdapter
 from xformer.decoding import Sampling
 from xformer.edits import AnyEdit
 from xformer.errors import InputError
 from xformer.memory import check_recording
 from xformer.reading import Reading, Recipe, framed, read
-from xformer.subjects import Subject
 from xformer.tasks.task import Example
 
 MASKS = ("as trained", "causal", "full")
@@ -174,7 +174,9 @@ def _all(
     return tuple(said)
 
 
-def _prepare(name: str, source: tuple[int, ...], mask: str, changes: str) -> tuple[Subject, Example, list[AnyEdit]]:
+def _prepare(
+    name: str, source: tuple[int, ...], mask: str, changes: str
+) -> tuple[ModelAdapter, Example, list[AnyEdit]]:
     """The model, what it reads once tokens are replaced, and the edits of its run."""
     of = subject(name)
     _, example, changed = framed(of, source, changes)

@@ -21,8 +21,8 @@ from pages.shared.model_choice import ask_model, choose_model
 from pages.shared.open_model import wait_until_open
 from pages.shared.opened import Opened, said_in_sidebar
 from pages.shared.view import View
+from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.errors import InputError
-from xformer.subjects.foreign.huggingface import HuggingFaceModel
 
 LINKED = ("input", "mask", "edits")
 """What the sidebar keeps in the link, besides the model."""

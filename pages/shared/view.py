@@ -8,12 +8,12 @@ from pages.shared import link as link_of_screen
 from pages.shared import resources
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.input_kinds import InputKind, kind_of
+from xformer.adapters import Input, ModelAdapter, TaskModel, own_model, own_task_model
 from xformer.analysis.embeddings import token_labels
 from xformer.config import ModelConfig
 from xformer.interventions import Intervention, join
 from xformer.model_shape import ModelShape
 from xformer.reading import Reading
-from xformer.subjects import Input, Subject, TaskModel, own_model, own_task_model
 from xformer.tasks import Task
 
 ORIGINAL = "original"
@@ -29,7 +29,7 @@ class View:
     model: str
     source: tuple[int, ...]
     mask: str
-    subject: Subject
+    subject: ModelAdapter
     interventions: tuple[Intervention, ...]
 
     @property

@@ -9,9 +9,9 @@ import pandas as pd
 
 from pages.shared.byte_cache import shared
 from xformer import Transformer
+from xformer.adapters import TaskModel
 from xformer.analysis.training_runs import best_heads, head_table
 from xformer.reading import Reading
-from xformer.subjects import TaskModel
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.viz.film import FilmLayer, Frame, film_frame

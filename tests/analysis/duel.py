@@ -11,11 +11,11 @@ import torch
 import xformer
 from tests.training.tiny import random_model, tiny_task
 from xformer import edits
+from xformer.adapters import TaskModel
 from xformer.analysis.comparison import Contender
 from xformer.analysis.generation import Rollout, first_divergence, roll_out
 from xformer.edits import AnyEdit
 from xformer.model import Transformer
-from xformer.subjects import TaskModel
 from xformer.tasks import Task
 
 SHIPPED = ("reverse-small", "reverse-decoder", "reverse-seq2seq", "reverse-mirror")

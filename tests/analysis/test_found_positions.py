@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.adapters.families import FAMILIES
 from tests.analysis.test_parts_of_others import reading_of
-from tests.subjects.families import FAMILIES
 from xformer.analysis.positions import found_positions, position_offsets, position_values
 from xformer.errors import UnavailableError
 

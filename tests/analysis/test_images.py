@@ -8,6 +8,7 @@ import torch
 import xformer
 from tests.layers.reference import randomise
 from xformer import edits
+from xformer.adapters import TaskModel
 from xformer.analysis.attention_patterns import head_scores
 from xformer.analysis.embeddings import places_side_by_side
 from xformer.analysis.feed_forward import survey
@@ -26,7 +27,6 @@ from xformer.errors import InputError
 from xformer.model import Transformer
 from xformer.presets import preset
 from xformer.reading import from_trace
-from xformer.subjects import TaskModel
 from xformer.tasks import Task
 from xformer.tasks.digit_images import N_TEST, digit_images
 from xformer.trace import record

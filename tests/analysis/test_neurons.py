@@ -12,6 +12,7 @@ import xformer
 from tests.real_models import real_model
 from tests.training.tiny import ARCHITECTURES, random_model, tiny_model, tiny_task
 from xformer import edits
+from xformer.adapters import BareModel, TaskModel
 from xformer.analysis.feed_forward import (
     activity,
     direct_logit_effect,
@@ -31,7 +32,6 @@ from xformer.errors import EditError, InputError, UnavailableError
 from xformer.model import Transformer
 from xformer.model_shape import ModelShape
 from xformer.reading import from_trace
-from xformer.subjects import BareModel, TaskModel
 from xformer.trace import Trace, record
 
 

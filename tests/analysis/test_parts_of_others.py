@@ -6,15 +6,15 @@ import pytest
 import torch
 
 import xformer
+from tests.adapters.families import FAMILIES
 from tests.real_models import real_model
-from tests.subjects.families import FAMILIES
+from xformer.adapters.huggingface import HuggingFaceModel
+from xformer.adapters.huggingface_opening import example_inputs
 from xformer.analysis.logit_lens import lens_logits
 from xformer.analysis.residual import attribution, norms, stream
 from xformer.edits import ablate_head
 from xformer.errors import UnavailableError
 from xformer.reading import Reading, from_trace, read
-from xformer.subjects.foreign.huggingface import HuggingFaceModel
-from xformer.subjects.foreign.huggingface_opening import example_inputs
 from xformer.tasks.task import Example
 
 pytestmark = pytest.mark.xdist_group("transformers")

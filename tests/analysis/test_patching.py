@@ -12,6 +12,7 @@ from torch import Tensor
 from tests.analysis.duel import LAST, SHIPPED, SOURCE, contender_of, random_contender, whole_and_cut
 from tests.training.tiny import ARCHITECTURES
 from xformer import edits
+from xformer.adapters import TaskModel
 from xformer.analysis.activation_patching import (
     KIN,
     deciding_logits,
@@ -24,7 +25,6 @@ from xformer.analysis.activation_patching import (
 from xformer.analysis.generation import first_divergence, roll_out
 from xformer.errors import InputError
 from xformer.reading import Reading
-from xformer.subjects import TaskModel
 from xformer.trace import record
 
 

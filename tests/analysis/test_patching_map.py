@@ -9,12 +9,15 @@ import pandas as pd
 import pytest
 import torch
 
+from tests.adapters.families import FAMILIES
+from tests.adapters.test_language_models import tokenizer
 from tests.analysis.duel import random_contender
 from tests.real_models import real_model
-from tests.subjects.families import FAMILIES
-from tests.subjects.test_language_models import tokenizer
 from tests.training.tiny import ARCHITECTURES
 from xformer import edits, viz
+from xformer.adapters import TaskModel
+from xformer.adapters.any_module import AnyModule
+from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.analysis import patching_map
 from xformer.analysis.ablation import agreement, order_to_measure
 from xformer.analysis.activation_patching import PartKind, cells, estimated, measured, measuring
@@ -30,10 +33,7 @@ from xformer.analysis.minimal_pairs import (
 from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError
 from xformer.model import Transformer
-from xformer.reading import Reading, read, rerun, subject_of
-from xformer.subjects import TaskModel
-from xformer.subjects.foreign.any_module import AnyModule
-from xformer.subjects.foreign.huggingface import HuggingFaceModel
+from xformer.reading import Reading, adapter_of, read, rerun
 from xformer.trace import record
 
 PARTS = get_args(PartKind)
@@ -234,7 +234,7 @@ def test_the_embedding_that_makes_the_whole_difference_is_estimated_to_make_much
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The gradient of one run alone is too small: its softmaxes are saturated."""
-    subject = subject_of(f"checkpoints/{model}")
+    subject = adapter_of(f"checkpoints/{model}")
     one = subject.input.read(subject.input.default)
     other = one_token_changed(subject, one)
     assert other is not None
@@ -280,7 +280,7 @@ def test_a_long_layer_is_reported_in_pieces_that_fit_together(monkeypatch: pytes
     ],
 )
 def test_what_is_no_pair_says_why(one: str, other: str, options: dict[str, Any], why: str) -> None:
-    subject = subject_of("checkpoints/reverse")
+    subject = adapter_of("checkpoints/reverse")
     with pytest.raises(InputError, match=why):
         patching_map(read(subject, one), read(subject, other), **options)
 
@@ -318,7 +318,7 @@ def test_the_usual_answers_are_what_the_two_runs_say() -> None:
     ["addition", "brackets", "characters", "induction", "modular", "parity", "reverse", "reverse-seq2seq", "sort"],
 )
 def test_a_second_input_is_found_that_differs_in_one_token_that_matters(name: str) -> None:
-    subject = subject_of(f"checkpoints/{name}")
+    subject = adapter_of(f"checkpoints/{name}")
     one = subject.input.read(subject.input.default)
     other = one_token_changed(subject, one)
     assert other is not None
@@ -330,7 +330,7 @@ def test_a_second_input_is_found_that_differs_in_one_token_that_matters(name: st
 
 
 def test_no_second_image_is_made_up() -> None:
-    subject = subject_of("checkpoints/digits")
+    subject = adapter_of("checkpoints/digits")
     assert one_token_changed(subject, subject.input.read(subject.input.default)) is None
     assert pairs(subject) == {}
 
@@ -356,7 +356,7 @@ def test_the_picture_shows_the_table_and_frames_the_chosen_cell() -> None:
 @pytest.mark.xdist_group("transformers")
 def test_the_estimates_of_a_real_model_rank_its_parts_as_measurements_do() -> None:
     """Who is given a drink: SmolLM2's embedding of the second “John”. The gradient of one run gives it 0.04 of 1."""
-    subject = subject_of(real_model("SmolLM2-135M-Instruct"))
+    subject = adapter_of(real_model("SmolLM2-135M-Instruct"))
     one, other = (
         read(subject, f"When Mary and John went to the store, {name} gave a drink to") for name in ("John", "Mary")
     )

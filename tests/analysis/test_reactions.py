@@ -7,10 +7,10 @@ import torch
 
 import xformer
 from tests.real_models import real_model
+from xformer.adapters.any_module import AnyModule
 from xformer.analysis.reactions import agreement_by_chance, element, is_reaction
 from xformer.errors import InputError
 from xformer.reading import Reading
-from xformer.subjects.foreign.any_module import AnyModule
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 
 import xformer
-from tests.subjects.families import FAMILIES
-from tests.subjects.test_language_models import tokenizer
+from tests.adapters.families import FAMILIES
+from tests.adapters.test_language_models import tokenizer
+from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.analysis.differences import AT_ONCE, beliefs_apart, deciding_at, gap_fillings, named
 from xformer.errors import InputError
 from xformer.reading import Reading
-from xformer.subjects.foreign.huggingface import HuggingFaceModel
 
 pytestmark = pytest.mark.xdist_group("transformers")
 TEXT = "the cat sat on the mat and the dog sat on the bird near the cat in the end"

@@ -8,14 +8,14 @@ import torch
 
 import xformer
 from pages.attention.effects_said import sentence
+from tests.adapters.families import FAMILIES
+from tests.adapters.test_language_models import tokenizer
 from tests.real_models import real_model
-from tests.subjects.families import FAMILIES
-from tests.subjects.test_language_models import tokenizer
 from xformer import analysis, edits, viz
+from xformer.adapters.any_module import AnyModule
 from xformer.analysis.ablation import agreement, silenced_heads
 from xformer.errors import EditError, InputError, UnavailableError
 from xformer.reading import Reading, from_trace, rerun
-from xformer.subjects.foreign.any_module import AnyModule
 from xformer.trace import record
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import xformer
-from tests.subjects.families import FAMILIES
-from tests.subjects.test_language_models import tokenizer
+from tests.adapters.families import FAMILIES
+from tests.adapters.test_language_models import tokenizer
 from xformer import analysis, edits
 from xformer.analysis.generation import direction, steering_steps
 from xformer.errors import EditError, InputError

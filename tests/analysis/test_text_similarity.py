@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import xformer
-from tests.subjects.test_language_models import tokenizer
-from tests.subjects.zoo import ZOO
+from tests.adapters.test_language_models import tokenizer
+from tests.adapters.zoo import ZOO
+from xformer.adapters.load import open_model
 from xformer.analysis.text_similarity import text_vectors
 from xformer.errors import CheckpointError, InputError, ModelFileError, UnavailableError
-from xformer.subjects.foreign.load import open_model
 
 pytestmark = pytest.mark.xdist_group("transformers")
 TEXTS = ["the cat sat on the mat", "a dog", "the bird flew and then it sat [EOS]"]

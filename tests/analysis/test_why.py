@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import xformer
+from tests.adapters.families import FAMILIES
+from tests.adapters.test_language_models import tokenizer
 from tests.real_models import real_model
-from tests.subjects.families import FAMILIES
-from tests.subjects.test_language_models import tokenizer
 from xformer import edits
 from xformer.analysis.residual import attribution
 from xformer.analysis.score_decomposition import (

@@ -25,14 +25,14 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.adapters.families import FAMILIES
+from tests.adapters.test_language_models import WORDS, tokenizer
 from tests.attack.damaged import ODD
 from tests.attack.visitor import FindingError
-from tests.subjects.families import FAMILIES
-from tests.subjects.test_language_models import WORDS, tokenizer
+from xformer.adapters.load import library, open_model
+from xformer.adapters.rehearsal import limit_memory, limit_time, try_out
 from xformer.errors import XformerError
 from xformer.reading import read
-from xformer.subjects.foreign.load import library, open_model
-from xformer.subjects.foreign.rehearsal import limit_memory, limit_time, try_out
 
 SECONDS, MEMORY = 5.0, 1_500 * 1024**2
 WALL = 60

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from pages.shared import models
+from xformer.adapters import BareModel, Input, ModelAdapter
+from xformer.adapters.weights import UnavailableWeights
 from xformer.config import ModelConfig
 from xformer.decoding import GREEDY, Sampling, Step
 from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError
 from xformer.model import Transformer
 from xformer.model_shape import ModelShape
-from xformer.subjects import BareModel, Input, Subject
-from xformer.subjects.weights import Sealed
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace
@@ -91,7 +91,7 @@ class Stranger:
         )  # fmt: skip
         inside = BareModel(Transformer(config, torch.Generator().manual_seed(5)).eval().requires_grad_(False))
         self.name, self.input, self.labels, self.shape = name, of, LABELS, ModelShape.of(config)
-        self.weights = Sealed(name)
+        self.weights = UnavailableWeights(name)
         self._asks = asks
         self._record: Callable[..., Trace] = lambda *what, **how: inside.record(*what, **how)
         self._unembed: Callable[[Tensor], Tensor] = lambda stream: inside.unembed(stream)
@@ -134,7 +134,7 @@ class Stranger:
         return {}
 
 
-STRANGERS: dict[str, Subject] = {
+STRANGERS: dict[str, ModelAdapter] = {
     "stranger": Stranger("stranger", Bytes()),
     "numbers": Stranger("numbers", Numbers(), asks=False),
 }

@@ -16,10 +16,10 @@ from pages.feed_forward.without_neurons import attention_alone
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown, left_by
 from tests.pages.conftest import ROOT, Open
 from tests.pages.test_explore import MODELS, messages, text
+from xformer.adapters import TaskModel
 from xformer.analysis import feed_forward
 from xformer.analysis.feed_forward import fitting
 from xformer.errors import UnavailableError
-from xformer.subjects import TaskModel
 
 PAGE = "pages/feed_forward/page.py"
 DEADLINE = 60.0

@@ -12,13 +12,13 @@ import xformer
 from pages.attention.change import search_tokens
 from pages.shared import foreign_models, models, open_model
 from pages.shared.byte_cache import shared
+from tests.adapters.test_language_models import folder_of
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import Open, plain
-from tests.subjects.test_language_models import folder_of
+from xformer.adapters import huggingface
 from xformer.errors import ModelFileError
 from xformer.model_files import PACKAGES
 from xformer.model_files.store import ModelStore
-from xformer.subjects.foreign import huggingface
 from xformer.viz.packing import header_of
 
 pytestmark = pytest.mark.xdist_group("transformers")

@@ -7,23 +7,22 @@ from pathlib import Path
 import pytest
 
 from pages.shared import models
+from tests.adapters.test_language_models import folder_of
 from tests.pages.conftest import Open
 from tests.pages.test_stranger import everything, n_charts
-from tests.subjects.test_language_models import folder_of
-from xformer.subjects import Subject
-from xformer.subjects.foreign import opening
-from xformer.subjects.foreign.load import open_model
+from xformer.adapters import ModelAdapter, opening
+from xformer.adapters.load import open_model
 
 pytestmark = pytest.mark.xdist_group("transformers")
 FAMILIES = ["Llama", "GPT-2", "GPT-NeoX", "Mixtral", "BERT", "T5"]
 LOOKED_AT = "Looked at"
 """A Llama of which no more is read than what it returns of its attention."""
-OPENED: dict[str, Subject] = {}
+OPENED: dict[str, ModelAdapter] = {}
 
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    def foreign(name: str) -> Subject | None:
+    def foreign(name: str) -> ModelAdapter | None:
         if name not in (*FAMILIES, LOOKED_AT):
             return None
         if name not in OPENED:

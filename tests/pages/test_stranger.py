@@ -9,8 +9,8 @@ from streamlit.testing.v1 import AppTest
 
 from tests.pages.conftest import Open, plain
 from tests.pages.stranger import STRANGERS, let_in
+from xformer.adapters import ModelAdapter, own_model, own_task_model
 from xformer.errors import UnavailableError
-from xformer.subjects import Subject, own_model, own_task_model
 
 
 @pytest.fixture(autouse=True)
@@ -29,8 +29,8 @@ def n_charts(app: AppTest) -> int:
 @pytest.mark.parametrize("name", STRANGERS)
 def test_nothing_of_ours_can_be_reached(name: str) -> None:
     subject = STRANGERS[name]
-    assert isinstance(subject, Subject)
-    asks: list[Callable[[Subject], object]] = [own_model, own_task_model]
+    assert isinstance(subject, ModelAdapter)
+    asks: list[Callable[[ModelAdapter], object]] = [own_model, own_task_model]
     for ask in (*asks, lambda one: one.record(one.frame(one.input.default)).config):
         with pytest.raises(UnavailableError):
             ask(subject)

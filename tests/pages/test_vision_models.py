@@ -14,25 +14,25 @@ from PIL import Image
 
 import xformer
 from pages.shared import foreign_models, models
+from tests.adapters.zoo import ZOO
 from tests.pages.conftest import Open, plain
 from tests.pages.test_digits import tables
 from tests.pages.test_stranger import everything, n_charts
-from tests.subjects.zoo import ZOO
+from xformer.adapters import ModelAdapter
+from xformer.adapters.image_input import keep_upload
+from xformer.adapters.load import open_model
 from xformer.errors import ModelFileError
-from xformer.subjects import Subject
-from xformer.subjects.foreign.image_input import keep_upload
-from xformer.subjects.foreign.load import open_model
 
 pytestmark = pytest.mark.xdist_group("transformers")
 MEMBERS = {member.name: member for member in ZOO}
 CLASSIFIER, HEADLESS = "ViTForImageClassification", "ViTModel"
 NAMES = (CLASSIFIER, HEADLESS, "Dinov2Model", "CLIPVisionModel", "SiglipVisionModel")
-OPENED: dict[str, Subject] = {}
+OPENED: dict[str, ModelAdapter] = {}
 
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    def foreign(name: str) -> Subject | None:
+    def foreign(name: str) -> ModelAdapter | None:
         if name in NAMES and name not in OPENED:
             OPENED[name] = open_model(MEMBERS[name].save(tmp_path_factory.mktemp("models") / name))
         return OPENED.get(name)

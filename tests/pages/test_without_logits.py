@@ -7,11 +7,11 @@ import pytest
 
 from pages.residual.text_similarity import similarity_notes
 from pages.shared import models
+from tests.adapters.zoo import ZOO
 from tests.pages.conftest import Open
 from tests.pages.test_stranger import everything, n_charts
-from tests.subjects.zoo import ZOO
-from xformer.subjects import Subject
-from xformer.subjects.foreign.load import open_model
+from xformer.adapters import ModelAdapter
+from xformer.adapters.load import open_model
 
 pytestmark = pytest.mark.xdist_group("transformers")
 ENCODER, CLASSIFIER, TOKENS, SPAN = (
@@ -20,14 +20,14 @@ ENCODER, CLASSIFIER, TOKENS, SPAN = (
 NAMES = (ENCODER, CLASSIFIER, TOKENS, SPAN)
 TEXT = "the cat sat on the mat"
 EDIT = "silence:encoder.0.attn.1"
-OPENED: dict[str, Subject] = {}
+OPENED: dict[str, ModelAdapter] = {}
 
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     members = {member.name: member for member in ZOO if member.name in NAMES}
 
-    def foreign(name: str) -> Subject | None:
+    def foreign(name: str) -> ModelAdapter | None:
         if name not in members:
             return None
         if name not in OPENED:

@@ -11,8 +11,8 @@ import torch
 import xformer
 from tests.training.tiny import random_model
 from xformer import viz
+from xformer.adapters import BareModel
 from xformer.analysis.embeddings import input_vectors, principal_axes, vector_table
-from xformer.subjects import BareModel
 from xformer.viz import theme
 from xformer.viz.embeddings import MOST_CELLS, every, rows_height, vector_heatmap
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from tests.training.tiny import ARCHITECTURES, tiny_model, tiny_task
+from xformer.adapters import TaskModel
 from xformer.model import Transformer
 from xformer.reading import Reading
-from xformer.subjects import TaskModel
 from xformer.viz.film import SIDE, FilmLayer, Frame, film_frame, film_header, pack_film, plane
 from xformer.viz.packing import LEVELS, MASKED, NAN
 

@@ -12,12 +12,12 @@ import torch
 from PIL import Image
 
 import xformer
-from tests.subjects.zoo import ZOO
+from tests.adapters.zoo import ZOO
 from xformer import analysis, viz
+from xformer.adapters.image_input import PatchedImage
 from xformer.analysis.images import patch_grid
 from xformer.errors import EditError, UnavailableError
 from xformer.reading import Reading
-from xformer.subjects.foreign.image_input import PatchedImage
 from xformer.viz.diagram_figure import described
 from xformer.viz.image_overlay import photograph_url
 

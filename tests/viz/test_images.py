@@ -10,11 +10,11 @@ import pytest
 import xformer
 from tests.layers.reference import randomise
 from xformer import viz
+from xformer.adapters import TaskModel
 from xformer.analysis.images import patch_weights
 from xformer.model import Transformer
 from xformer.presets import preset
 from xformer.reading import Reading
-from xformer.subjects import TaskModel
 from xformer.tasks import Task
 from xformer.viz import theme
 from xformer.viz.images import (

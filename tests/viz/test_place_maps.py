@@ -7,12 +7,12 @@ import torch
 
 import xformer
 from xformer import analysis, viz
+from xformer.adapters import TaskModel
 from xformer.analysis.images import place_cosines
 from xformer.errors import InputError
 from xformer.model import Transformer
 from xformer.presets import preset
 from xformer.reading import Reading
-from xformer.subjects import TaskModel
 from xformer.tasks import Task
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import xformer
-from tests.subjects.test_language_models import tokenizer
-from tests.subjects.zoo import ZOO
+from tests.adapters.test_language_models import tokenizer
+from tests.adapters.zoo import ZOO
 from xformer import viz
 from xformer.errors import InputError
 

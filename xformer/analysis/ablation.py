@@ -21,16 +21,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from xformer.adapters import BareModel
+from xformer.adapters.any_module import AnyModule
+from xformer.adapters.gradients import Measure, gradients
+from xformer.adapters.run_bytes import lengths, recorded_bytes
 from xformer.analysis import minimal_pairs
 from xformer.edits import ReplaceParts
 from xformer.errors import EditError, UnavailableError
 from xformer.memory import BYTES_PER_FLOAT, LAYER_BYTES, free_bytes
 from xformer.reading import Reading
 from xformer.room import megabytes
-from xformer.subjects import BareModel
-from xformer.subjects.foreign.any_module import AnyModule
-from xformer.subjects.foreign.run_bytes import lengths, recorded_bytes
-from xformer.subjects.gradients import Measure, gradients
 from xformer.trace import repeat_first
 
 Head = tuple[int, int]

@@ -28,14 +28,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from xformer import edits
+from xformer.adapters import own_model
+from xformer.adapters.gradients import gradients
 from xformer.analysis.ablation import Where, logits_with, order_to_measure, rows_at_once
 from xformer.analysis.minimal_pairs import LEAST, MinimalPair, Token, stacks_of
 from xformer.edits import AnyEdit, patch_from
 from xformer.errors import InputError, UnavailableError
 from xformer.names import layer_title
 from xformer.reading import Reading
-from xformer.subjects import own_model
-from xformer.subjects.gradients import gradients
 
 KIN = 0.1
 """From this kinship on two models share a basis. Of models trained apart it stayed within ±0.005 in every trial."""

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from xformer.adapters import TaskModel, own_task_model
 from xformer.decoding import GREEDY, Sampling
 from xformer.edits import AblateHead, AblateNeuron, AnyEdit, Scale, SetCausal, SetEdges, ZeroPositions, set_causal
 from xformer.errors import InputError
@@ -22,8 +23,7 @@ from xformer.greedy import prefixes, reads_ahead
 from xformer.interventions import Intervention, all_edits, changed_source, parse
 from xformer.memory import rows_that_fit
 from xformer.model import Transformer
-from xformer.reading import subject_of
-from xformer.subjects import TaskModel, own_task_model
+from xformer.reading import adapter_of
 from xformer.tasks import Batch, Task
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
@@ -70,7 +70,7 @@ class Contender:
         usual = {"causal": None, "changes": "", "seed": 0}
         said = [repr(where), repr(name), *(f"{key}={value!r}" for key, value in given.items() if value != usual[key])]
         said += [f"sampling=xformer.{sampling}"] if sampling != GREEDY else []
-        subject = own_task_model(subject_of(where)) if subject is None else subject
+        subject = own_task_model(adapter_of(where)) if subject is None else subject
         recipe = f"xformer.analysis.Contender.load({', '.join(said)})"
         interventions = parse(changes, subject.shape)
         edits = [*([] if causal is None else [set_causal(causal)]), *all_edits(interventions)]

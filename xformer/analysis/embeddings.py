@@ -18,9 +18,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from xformer.adapters import ModelAdapter
 from xformer.memory import check_analysis
 from xformer.reading import Reading
-from xformer.subjects import Subject
 
 WORDS_OUT = ("next_token", "masked_token", "pair_next_token")
 """The outputs of external models that are the tokens they read."""
@@ -34,7 +34,7 @@ def vocabulary_vectors(reading: Reading, stack: str | None = None) -> Float[Tens
     return reading.subject.weights.token_embedding(stack)
 
 
-def token_labels(subject: Subject) -> tuple[str, ...]:
+def token_labels(subject: ModelAdapter) -> tuple[str, ...]:
     """What each token that a model reads is called. The outputs of a model that is no language model have other names."""
     if getattr(subject, "output", "next_token") in WORDS_OUT:
         return tuple(subject.labels)

@@ -21,13 +21,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from xformer.adapters import BareModel, ModelAdapter, TaskModel, own_task_model
 from xformer.analysis.ablation import logits_with
 from xformer.checkpoints import Checkpoint
 from xformer.errors import EditError, UnavailableError
 from xformer.memory import check_analysis
-from xformer.reading import Reading, subject_of
+from xformer.reading import Reading, adapter_of
 from xformer.site import Site
-from xformer.subjects import BareModel, Subject, TaskModel, own_task_model
 from xformer.trace import record
 
 FIRING_SHARE = 1e-6
@@ -61,7 +61,7 @@ def neuron(reading: Reading, *, layer: int, neuron: int, positions: Sequence[int
 
 
 @torch.no_grad()
-def written_norms(subject: Subject, path: str) -> Float[Tensor, " d_ff"] | None:
+def written_norms(subject: ModelAdapter, path: str) -> Float[Tensor, " d_ff"] | None:
     """The norm of what each neuron of a layer writes at an activation of 1; None where no single matrix writes it."""
     try:
         own = subject.weights.projection(path)
@@ -281,7 +281,7 @@ def surveying(
 
     `batch` bounds the memory and the time of a step, and changes nothing else.
     """
-    subject = own_task_model(subject_of(where))
+    subject = own_task_model(adapter_of(where))
     task, path = subject.task, str(where) if isinstance(where, str | Path) else None
     n_asked = min(n, task.rule.unseen or n)
     sample = task.sample(n_asked, seed=seed)

@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from xformer.adapters import own_model
+from xformer.adapters.image_input import PatchedImage
 from xformer.analysis.attention_patterns import rollout_matrices
 from xformer.analysis.embeddings import pca
 from xformer.analysis.positions import added_positions
@@ -18,8 +20,6 @@ from xformer.layers.embedding import PatchEmbedding
 from xformer.memory import rows_that_fit
 from xformer.model import Transformer
 from xformer.reading import Reading
-from xformer.subjects import own_model
-from xformer.subjects.foreign.image_input import PatchedImage
 from xformer.tasks.digit_images import digit_images
 from xformer.words import percent
 

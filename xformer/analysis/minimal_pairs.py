@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from xformer.adapters import ModelAdapter, TaskModel
+from xformer.adapters.gradients import Measure
+from xformer.adapters.purposes import known_pairs
 from xformer.errors import InputError
 from xformer.reading import Reading
-from xformer.subjects import Subject, TaskModel
-from xformer.subjects.foreign.purposes import known_pairs
-from xformer.subjects.gradients import Measure
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 
@@ -191,7 +191,7 @@ TRIED = 6
 """So many other symbols are tried at each place where there is a right answer."""
 
 
-def pairs(subject: Subject) -> dict[str, tuple[str, str]]:
+def pairs(subject: ModelAdapter) -> dict[str, tuple[str, str]]:
     """Minimal pairs for a model, by what each is about; nothing where none is known and none can be made."""
     if known := known_pairs(subject.name):
         return known
@@ -208,7 +208,7 @@ def pairs(subject: Subject) -> dict[str, tuple[str, str]]:
     return found
 
 
-def one_token_changed(subject: Subject, source: Sequence[int]) -> tuple[int, ...] | None:
+def one_token_changed(subject: ModelAdapter, source: Sequence[int]) -> tuple[int, ...] | None:
     """The same source with one token replaced; None where no such change is known to matter."""
     source = tuple(source)
     for pair in known_pairs(subject.name).values():

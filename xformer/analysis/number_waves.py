@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from xformer.adapters import TaskModel
 from xformer.analysis.embeddings import vocabulary_vectors
 from xformer.reading import Reading
-from xformer.subjects import TaskModel
 
 FEWEST_NUMBERS = 8
 """Fewer have too few frequencies for a peak to mean anything."""

@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from xformer.adapters import BareModel, own_model
 from xformer.config import ModelConfig
 from xformer.edits import zero_positions
 from xformer.errors import InputError, UnavailableError
@@ -31,7 +32,6 @@ from xformer.layers.stack import Stack
 from xformer.positions import POSITION_KINDS, PositionKind
 from xformer.positions.rotary import rotary_angles, rotate
 from xformer.reading import Reading
-from xformer.subjects import BareModel, own_model
 from xformer.trace import record
 
 

@@ -17,10 +17,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from xformer.adapters.weights import Projection, Readout, before_norm
 from xformer.errors import EditError, UnavailableError
 from xformer.reading import Reading
 from xformer.site import Site, after
-from xformer.subjects.weights import Projection, Readout, before_norm
 from xformer.trace import Trace
 
 WHOLE = ("sequence_class", "next_sentence", "image_class", "audio_class", "answer_span", "similarity")

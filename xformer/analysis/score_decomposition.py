@@ -22,6 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from xformer import edits
+from xformer.adapters.frozen_norm import FrozenNorm
 from xformer.analysis.residual import check_told_apart, entering, projection_of, tolerance
 from xformer.errors import InputError, UnavailableError
 from xformer.memory import BYTES_PER_FLOAT, free_bytes
@@ -29,7 +30,6 @@ from xformer.names import layer_title
 from xformer.reading import Reading, rerun
 from xformer.room import megabytes
 from xformer.site import Site, after
-from xformer.subjects.frozen_norm import FrozenNorm
 
 BIASES = "biases"
 

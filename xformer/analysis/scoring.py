@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from xformer.adapters import own_task_model
 from xformer.analysis.comparison import (
     NO_TOKEN,
     Contender,
@@ -33,7 +34,6 @@ from xformer.analysis.comparison import (
 )
 from xformer.errors import InputError, UnavailableError
 from xformer.reading import Reading
-from xformer.subjects import own_task_model
 from xformer.training.by_length import lengths_of, of_length, scores_by_length
 
 CHUNK = 500

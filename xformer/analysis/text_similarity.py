@@ -16,10 +16,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from xformer.adapters import ModelAdapter
 from xformer.analysis.embeddings import cosine_matrix
 from xformer.errors import EditError, InputError, UnavailableError
-from xformer.reading import Readable, Reading, read, subject_of
-from xformer.subjects import Subject
+from xformer.reading import Readable, Reading, adapter_of, read
 
 Pooling = Literal["mean", "last", "first", "own"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
@@ -65,7 +65,7 @@ def text_vectors(
     model: Readable | Reading, texts: Sequence[str], *, pooling: Pooling | None = None, tokenizer: Any = None
 ) -> dict[int, Float[Tensor, "text width"]]:
     """The pooled vector of each text, by layer; see `similarity`."""
-    subject = model.subject if isinstance(model, Reading) else subject_of(model, None, tokenizer)
+    subject = model.subject if isinstance(model, Reading) else adapter_of(model, None, tokenizer)
     if not texts:
         raise InputError("Texts are compared, got none; give two.")
     pooling = default_pooling(subject) if pooling is None else pooling
@@ -98,7 +98,7 @@ def pooled(
     return states[torch.arange(len(states), device=states.device), chosen]
 
 
-def default_pooling(subject: Subject) -> Pooling:
+def default_pooling(subject: ModelAdapter) -> Pooling:
     """What `similarity` takes where nobody says how."""
     said = getattr(subject, "pooling", None)
     if said is not None:
@@ -108,18 +108,18 @@ def default_pooling(subject: Subject) -> Pooling:
     return "last" if is_causal(subject) else "mean"
 
 
-def projects(subject: Subject) -> bool:
+def projects(subject: ModelAdapter) -> bool:
     """Whether the class makes a projected vector of a text (`text_embeds`), which is what it was trained for."""
     opened = getattr(subject, "opened", None)
     return opened is not None and type(opened.module).__name__.endswith("WithProjection")
 
 
-def is_causal(subject: Subject) -> bool:
+def is_causal(subject: ModelAdapter) -> bool:
     """Whether the last position alone sees the whole text."""
     return subject.shape.architecture == "decoder"
 
 
-def stream_names(subject: Subject) -> list[str]:
+def stream_names(subject: ModelAdapter) -> list[str]:
     """The names of the stream before the first block and after each."""
     shape = subject.shape
     if shape.is_pair:
@@ -133,14 +133,14 @@ def stream_names(subject: Subject) -> list[str]:
     return [f"{stack}.{layers[0]}.resid_pre", *(f"{stack}.{layer}.resid_post" for layer in layers)]
 
 
-def _output_name(subject: Subject) -> str | None:
+def _output_name(subject: ModelAdapter) -> str | None:
     """What the last state is called after the final norm; None where nothing follows the last block."""
     if getattr(subject, "output", "") == "vectors":
         return "output"
     return "final_norm" if subject.shape.final_norm else None
 
 
-def _own(subject: Subject, texts: Sequence[str]) -> Float[Tensor, "text width"]:
+def _own(subject: ModelAdapter, texts: Sequence[str]) -> Float[Tensor, "text width"]:
     try:
         return read(subject, list(texts), keep=["pooled"])["pooled"]
     except EditError as error:

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from xformer.adapters import own_task_model
 from xformer.bugs import BUGS, Bug
 from xformer.bugs.lab import lab_run
 from xformer.config import ModelConfig, TaskConfig, TrainConfig
 from xformer.errors import XformerError
 from xformer.presets import Preset
-from xformer.reading import subject_of
-from xformer.subjects import own_task_model
+from xformer.reading import adapter_of
 from xformer.training.progress import Progress
 
 HELD_OUT = 64
@@ -51,7 +51,7 @@ def train_both(
 
     `until` breaks off at the report after so many of the `steps`.
     """
-    own = own_task_model(subject_of(where))
+    own = own_task_model(adapter_of(where))
     preset = lab_preset(own.model.config, own.task.config, steps, peak_lr, batch_size)
     return next(found for found in lesson(preset, BUGS[bug], steps) if found.is_final or found.step == until)
 

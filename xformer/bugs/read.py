@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
+from xformer.adapters import TaskModel, own_task_model
 from xformer.bugs import BUGS
 from xformer.edits import set_causal
 from xformer.model import Transformer
-from xformer.reading import Reading, framed, subject_of
-from xformer.subjects import TaskModel, own_task_model
+from xformer.reading import Reading, adapter_of, framed
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import record
@@ -49,7 +49,7 @@ def read_both(
     `models` are those of `right_and_wrong`, where they are there already. Raises what `read` raises, and `XformerError` where
     the changes do not fit the broken model.
     """
-    subject = own_task_model(subject_of(where))
+    subject = own_task_model(adapter_of(where))
     config, (_, example, changed) = subject.model.config, framed(subject, typed, changes)
     edits = [*([] if causal is None else [set_causal(causal)]), *changed]
     n = min(PADDING, config.max_len - example.stream.shape[1]) if BUGS[bug].shows == "with padding" else 0

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
+from xformer.adapters.small_pattern import LEVELS, MASKED
 from xformer.files import write_atomically
-from xformer.subjects.foreign.small_pattern import LEVELS, MASKED
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.trace import record

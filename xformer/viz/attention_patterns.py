@@ -14,14 +14,14 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from xformer.adapters.small_pattern import LEVELS, NAN
+from xformer.adapters.small_pattern import MASKED as small_pattern_MASKED
 from xformer.analysis.attention_patterns import attention as attention_table
 from xformer.analysis.attention_patterns import pattern_cells
 from xformer.analysis.attention_patterns import rollout as rollout_table
 from xformer.blocks import block_max, factor
 from xformer.errors import EditError
 from xformer.reading import Reading
-from xformer.subjects.foreign.small_pattern import LEVELS, NAN
-from xformer.subjects.foreign.small_pattern import MASKED as small_pattern_MASKED
 from xformer.viz.charts import InlineRows, inline, layered
 from xformer.viz.embeddings import rows_height
 from xformer.viz.packing import AnyLayer, pattern_layers, visible

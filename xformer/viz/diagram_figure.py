@@ -9,8 +9,8 @@ from math import hypot
 
 import altair as alt
 
+from xformer.adapters import TaskModel
 from xformer.reading import Reading
-from xformer.subjects import TaskModel
 from xformer.viz import theme
 from xformer.viz.charts import Sheet, mix
 from xformer.viz.diagram import diagram

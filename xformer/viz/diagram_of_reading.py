@@ -11,11 +11,11 @@ from contextlib import suppress
 
 from torch import Tensor
 
+from xformer.adapters.huggingface_opening import CLASSES
+from xformer.adapters.image_input import PatchedImage
 from xformer.errors import UnavailableError
 from xformer.reading import Reading
 from xformer.site import Site, Stack, after
-from xformer.subjects.foreign.huggingface_opening import CLASSES
-from xformer.subjects.foreign.image_input import PatchedImage
 from xformer.viz.diagram_parts import Arrow, Box, Diagram, Flow, Kind, StackFrame
 
 _KINDS = {"encoder": "Encoder", "decoder": "Decoder", "encoder-decoder": "Encoder-decoder"}

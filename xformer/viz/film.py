@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
+from xformer.adapters import own_task_model
 from xformer.errors import InputError
 from xformer.names import layer_title
 from xformer.reading import Reading
 from xformer.site import Site
-from xformer.subjects import own_task_model
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.viz.packing import LEVELS, planes_of, visible

@@ -11,10 +11,10 @@ import io
 
 from torch import Tensor
 
+from xformer.adapters.image_input import PatchedImage
 from xformer.analysis.images import over_image as overlay_table
 from xformer.analysis.images import patch_grid
 from xformer.reading import Reading
-from xformer.subjects.foreign.image_input import PatchedImage
 from xformer.viz.images import Chart, overlay_chart, overlay_frame
 
 IN_A_LINE = 5

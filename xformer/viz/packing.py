@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
+from xformer.adapters.on_demand import OnDemand
+from xformer.adapters.small_pattern import LEVELS, MASKED, NAN, Reduced, Thumbnail
 from xformer.analysis.attention_patterns import token_names
 from xformer.blocks import block_max, factor
 from xformer.names import layer_title
 from xformer.reading import Reading
 from xformer.site import Site
-from xformer.subjects.foreign.on_demand import OnDemand
-from xformer.subjects.foreign.small_pattern import LEVELS, MASKED, NAN, Reduced, Small
 from xformer.viz.theme import DIVERGING, HEAD_HUES, SEQUENTIAL
 
 
@@ -69,7 +69,7 @@ class PatternLayer:
         """How many cells become one in planes of so many cells a side."""
         return factor(self.shape[1], side), factor(self.shape[2], side)
 
-    def reduced(self, side: int) -> Small:
+    def reduced(self, side: int) -> Thumbnail:
         """What a small picture of each head shows."""
         return small(self.pattern, self.allowed, side)
 
@@ -141,7 +141,7 @@ class LaterLayer:
         rows, cols = self.kept.small.planes.shape[1:]
         return factor(self.shape[1], rows), factor(self.shape[2], cols)
 
-    def reduced(self, side: int) -> Small:
+    def reduced(self, side: int) -> Thumbnail:
         return self.kept.small
 
     def exact(self, head: int) -> Float[np.ndarray, "query key"]:
@@ -196,7 +196,7 @@ def moved(
 
 def small(
     pattern: Float[np.ndarray, "head query key"], allowed: Bool[np.ndarray, "#head #query #key"], side: int
-) -> Small:
+) -> Thumbnail:
     """A layer's planes, and what they are without the first key."""
     planes, peaks = planes_of(pattern, allowed, side, 2)
     tall, wide = factor(pattern.shape[1], side), factor(pattern.shape[2], side)
@@ -207,7 +207,7 @@ def small(
     codes = np.clip(np.rint(LEVELS * np.sqrt(np.maximum(share, 0))), 0, LEVELS)
     others = np.max(np.where(planes[:, :, 1:] <= LEVELS, planes[:, :, 1:], 0), axis=(1, 2), initial=0)  # [head]
     most = np.maximum((others / LEVELS) ** 2 * peaks, np.max(column, axis=1, where=number, initial=0.0))
-    return Small(planes, peaks, np.where(number, codes, MASKED).astype(np.uint8), most)
+    return Thumbnail(planes, peaks, np.where(number, codes, MASKED).astype(np.uint8), most)
 
 
 AnyLayer = PatternLayer | LaterLayer

@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 
 from pages.shared.input_kinds.kind import InputKind
-from xformer.subjects import Subject
+from xformer.adapters import ModelAdapter
 
 
-def kind_of(subject: Subject) -> InputKind:
+def kind_of(subject: ModelAdapter) -> InputKind:
     """What the screens know of the kind of input that a model reads."""
     return import_module(f"pages.shared.input_kinds.{subject.input.kind}").KIND

@@ -15,10 +15,10 @@ from pages.shared.byte_cache import kept
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.input_kinds.kind import InputKind, begin
 from pages.shared.link import carry
+from xformer.adapters import ModelAdapter, own_task_model
 from xformer.analysis.images import predict_test_images, wrong_ones
 from xformer.errors import InputError
 from xformer.reading import Reading
-from xformer.subjects import Subject, own_task_model
 from xformer.tasks.digit_images import N_TEST, digit_images
 from xformer.tasks.rules.digits import Digits
 from xformer.words import percent
@@ -36,7 +36,7 @@ def test_predictions(model: str) -> pd.DataFrame:
 class _Image(InputKind):
     is_tall = True
 
-    def ask(self, subject: Subject, model: str) -> tuple[int, ...]:
+    def ask(self, subject: ModelAdapter, model: str) -> tuple[int, ...]:
         """The image that it reads: a test image with the digit that it is, or what was drawn, of which nobody knows it."""
         rule = own_task_model(subject).task.rule
         assert isinstance(rule, Digits)
@@ -88,7 +88,7 @@ class _Image(InputKind):
             loss = f"The loss goes from {original.loss:.4f} to {changed.loss:.4f} nats."
         return f"With {what}: {_uncapped(_class_of(changed))}. Originally: {_uncapped(_class_of(original))}. {loss}"
 
-    def score(self, subject: Subject, figures: dict[str, Any]) -> tuple[str, str, str]:
+    def score(self, subject: ModelAdapter, figures: dict[str, Any]) -> tuple[str, str, str]:
         return "Images right", percent(figures["exact_match"]), "Images whose digit it says."
 
 

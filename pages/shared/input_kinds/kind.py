@@ -16,10 +16,10 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.input_kinds.lanes import moved, said_lane
 from pages.shared.link import carry
 from pages.shared.typed import typed
+from xformer.adapters import Input, ModelAdapter
 from xformer.analysis.residual import WHOLE
 from xformer.errors import InputError
 from xformer.reading import Reading
-from xformer.subjects import Input, Subject
 from xformer.words import percent
 
 MOST_TYPED = 20_000
@@ -38,7 +38,7 @@ class InputKind:
     meant = "predicted"
     """Which token that is, in a word."""
 
-    def ask(self, subject: Subject, model: str) -> tuple[int, ...]:
+    def ask(self, subject: ModelAdapter, model: str) -> tuple[int, ...]:
         """The source that it reads: what is typed, or the last that could be read, with a sentence on what is wrong.
 
         Raises `InputError` where looking into even that takes more memory than is allowed.
@@ -108,7 +108,7 @@ class InputKind:
             f"{original.loss:.4f} to {changed.loss:.4f} nats. {moved(original, changed)}"
         )
 
-    def score(self, subject: Subject, figures: dict[str, Any]) -> tuple[str, str, str]:
+    def score(self, subject: ModelAdapter, figures: dict[str, Any]) -> tuple[str, str, str]:
         """How well it does on inputs that it never saw, as label, value and help of a tile."""
         return "Exact match", percent(figures["exact_match"]), "Whole sequences right."
 
@@ -135,7 +135,7 @@ def begin(of: Input) -> None:
             _type(of.default)
 
 
-def _last_good(subject: Subject) -> tuple[int, ...]:
+def _last_good(subject: ModelAdapter) -> tuple[int, ...]:
     """The last input that this visitor's models could read, or the default one, or the shortest there is."""
     for text in (st.session_state.get("last_good", ""), subject.input.default):
         try:

@@ -10,10 +10,10 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.file_box import file_box
 from pages.shared.input_kinds.classes import class_sentence
 from pages.shared.input_kinds.kind import InputKind, begin
+from xformer.adapters import ModelAdapter
+from xformer.adapters.image_input import SAMPLES, keep_upload, picture
 from xformer.errors import InputError
 from xformer.reading import Reading
-from xformer.subjects import Subject
-from xformer.subjects.foreign.image_input import SAMPLES, keep_upload, picture
 from xformer.words import percent
 
 TYPES = ["png", "jpg", "jpeg", "webp", "gif", "bmp"]
@@ -26,7 +26,7 @@ MOST_CLASSES = 3
 class _Picture(InputKind):
     is_tall = True
 
-    def ask(self, subject: Subject, model: str) -> tuple[int, ...]:
+    def ask(self, subject: ModelAdapter, model: str) -> tuple[int, ...]:
         """The name of the picture that it reads: a sample, or an upload. A name of none gets a sentence and the usual one."""
         of = subject.input
         begin(of)
@@ -82,7 +82,7 @@ def _likeliest(run: Reading, name: str, before: Lane | None = None) -> Lane:
     return Lane(name, tokens, probability=tuple(top.values.tolist()), moved=moved)
 
 
-def _source(subject: Subject) -> tuple[tuple[int, ...], str]:
+def _source(subject: ModelAdapter) -> tuple[tuple[int, ...], str]:
     """The source and the name of the picture that is chosen."""
     name = str(st.session_state["input"]).strip()
     try:

@@ -10,9 +10,9 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.input_kinds.classes import class_sentence
 from pages.shared.input_kinds.kind import InputKind
 from pages.shared.input_kinds.lanes import first_asked, moved
+from xformer.adapters import ModelAdapter
+from xformer.adapters.huggingface_opening import CLASSES
 from xformer.reading import Reading
-from xformer.subjects import Subject
-from xformer.subjects.foreign.huggingface_opening import CLASSES
 from xformer.words import percent
 
 
@@ -42,7 +42,7 @@ class _Text(InputKind):
             return f"T{expects[1:]}: {_bits(run)}. A text may go on in many ways, so no guess is right or wrong."
         return f"With {what} {expects}, {_bits(run)} instead of {_bits(original)}. {moved(original, run)}"
 
-    def score(self, subject: Subject, figures: dict[str, Any]) -> tuple[str, str, str]:
+    def score(self, subject: ModelAdapter, figures: dict[str, Any]) -> tuple[str, str, str]:
         one, loss, n = subject.input.one, figures["loss"], len(subject.input.replacements)
         read = f"The loss on text it never read, {loss:.4f} nats, in bits."
         knowing = f"Knowing nothing, it would need {math.log2(n):.2f}."

@@ -1,0 +1,187 @@
+"""Gradients with respect to activations, against differences and against autograd by hand; nothing of the model is touched."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.adapters.families import FAMILIES
+from tests.adapters.test_language_models import tokenizer
+from xformer import ModelConfig, Transformer, edits
+from xformer.adapters import ModelAdapter, huggingface
+from xformer.adapters.gradients import gradients
+from xformer.adapters.huggingface import HuggingFaceModel
+from xformer.analysis import minimal_pairs
+from xformer.errors import EditError, InputError
+from xformer.reading import adapter_of
+from xformer.tasks.task import Example
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 11,
+    "d_model": 12,
+    "n_heads": 3,
+    "d_ff": 20,
+    "max_len": 8,
+    "activation": "gelu",
+}
+
+
+def own(architecture: str = "decoder", dtype: torch.dtype = torch.float32) -> tuple[ModelAdapter, Example]:
+    torch.manual_seed(0)
+    n_layers = 1 if architecture == "encoder-decoder" else 2
+    model = Transformer(ModelConfig(architecture=architecture, n_layers=n_layers, **SIZES)).eval()
+    for weight in model.parameters():
+        if weight.dim() > 1:
+            nn.init.normal_(weight, std=0.3)
+    subject = adapter_of(model.to(dtype))
+    return subject, subject.frame("1 5 2 8 > 3 4 9" if architecture == "encoder-decoder" else "1 5 2 8")
+
+
+def foreign(family: str, dtype: torch.dtype = torch.float32) -> tuple[ModelAdapter, Example]:
+    subject = HuggingFaceModel.open(FAMILIES[family].make().to(dtype), tokenizer(), family)
+    return subject, subject.frame("the cat sat >> a bird" if subject.shape.is_pair else "the cat sat on the mat")
+
+
+def measure(logits: Tensor) -> Tensor:
+    return logits[0, -1, 3] - logits[0, 1, 2]
+
+
+def assert_slopes(subject: ModelAdapter, example: Example, names: list[str], step: float, within: float) -> None:
+    """Along an arbitrary direction at each activation, the measure changes as its gradient says.
+
+    The slope is that of four points, and errs by step⁴ and by (rounding of a run) / step.
+    """
+    found = gradients(subject, example, measure, names)
+    draw = torch.Generator().manual_seed(0)
+    for name, gradient in found.items():
+        value = found.activations[name]
+        assert gradient.shape == value.shape
+        direction = torch.randn(value.shape, generator=draw, dtype=value.dtype)
+        direction = torch.where(value.isfinite(), direction, 0) * value[value.isfinite()].std()
+
+        def at(steps: int, name: str = name, value: Tensor = value, direction: Tensor = direction) -> float:
+            moved = edits.replace(name, value + steps * step * direction)
+            return float(measure(subject.record(example, edits=[moved], keep=("logits",)).logits))
+
+        slope = (8 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12 * step)
+        assert slope == pytest.approx(float((gradient * direction).sum()), rel=within, abs=within), name
+
+
+@pytest.mark.parametrize("architecture", ["decoder", "encoder", "encoder-decoder"])
+def test_every_activation_of_our_own_models_has_the_slope_of_its_differences(architecture: str) -> None:
+    subject, example = own(architecture, torch.float64)
+    names = ["*.z", "*.q", "*.k", "*.v", "*.pattern", "*.scores", "*.out", "*.post", "*.resid_*", "*embed"]
+    assert_slopes(subject, example, names, step=1e-3, within=1e-6)
+
+
+@pytest.mark.xdist_group("transformers")
+@pytest.mark.parametrize("family", ["Llama", "GPT-2", "Gemma2", "ALBERT", "BART", "BLOOM", "Granite"])
+def test_so_have_those_of_others(family: str) -> None:
+    subject, example = foreign(family, torch.float64)
+    names = ["*.pattern", "*.out", "*.resid_p*"] + (["*.q", "*.k", "*.v", "*.z"] if subject.opened.rung == 1 else [])  # type: ignore[attr-defined]
+    # the softmax of every family is done in single precision, as theirs is
+    assert_slopes(subject, example, names, step=1e-2, within=1e-4)
+
+
+@pytest.mark.xdist_group("transformers")
+@pytest.mark.parametrize("family", ["Llama", "GPT-2"])
+def test_they_are_those_of_autograd_by_hand(family: str) -> None:
+    subject, example = foreign(family)
+    stock = FAMILIES[family].make()
+    table = stock.get_input_embeddings()
+    embedded = table(example.stream).detach().requires_grad_()
+    by_hand = measure(stock(inputs_embeds=embedded).logits)
+    by_hand.backward()
+    found = gradients(subject, example, measure, ["embed"])
+    torch.testing.assert_close(found["embed"], embedded.grad)
+    assert found.measure == pytest.approx(by_hand.item(), abs=1e-5)
+
+
+def test_an_edit_comes_first_and_cuts_what_flows_through_it() -> None:
+    subject, example = own()
+    silenced = edits.ablate_head("decoder.0.attn", 1)
+    found = gradients(subject, example, measure, ["decoder.0.attn.z", "decoder.0.attn.pattern"], [silenced])
+    assert not found.activations["decoder.0.attn.z"][:, 1].any()
+    assert found["decoder.0.attn.z"][:, 1].any()  # what it would do is known, though it says nothing
+    assert not found["decoder.0.attn.pattern"][:, 1].any()
+    assert found["decoder.0.attn.pattern"][:, 0].any()
+
+
+@pytest.mark.xdist_group("transformers")
+def test_the_model_is_only_read_by_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface, "LARGE_BYTES", 0)  # what is recorded of a large run comes on demand
+    subject, example = foreign("Llama")
+    module = subject.opened.module  # type: ignore[attr-defined]
+    flags = [weight.requires_grad for weight in module.parameters()]
+    alone = gradients(subject, example, measure, ["*.z"])
+    plain = subject.record(example).logits
+    results: list[Any] = []
+
+    def work(index: int) -> None:
+        for _ in range(3):
+            if index % 2:
+                results.append((subject.record(example).logits, plain))
+            else:
+                mine = gradients(subject, example, measure, ["*.z"])
+                results.extend((mine[name], alone[name]) for name in alone)
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 2 * 3 * (1 + len(alone))
+    for got, wanted in results:
+        torch.testing.assert_close(got, wanted)
+        assert not got.requires_grad
+    assert [weight.requires_grad for weight in module.parameters()] == flags
+    assert all(weight.grad is None for weight in module.parameters())
+
+
+def test_without_it_nothing_is_kept_for_going_back() -> None:
+    subject, example = own()
+    assert not any(value.requires_grad for value in subject.record(example).activations.values())
+    frozen, _ = own()
+    frozen.model.requires_grad_(False)  # type: ignore[attr-defined]
+    for name, gradient in gradients(frozen, example, measure, ["*.z"]).items():
+        torch.testing.assert_close(gradient, gradients(subject, example, measure, ["*.z"])[name])
+    assert not any(weight.requires_grad for weight in frozen.model.parameters())  # type: ignore[attr-defined]
+
+
+def test_what_has_no_gradient_is_refused() -> None:
+    subject, example = own()
+    with pytest.raises(EditError, match="Nothing in this run is called"):
+        gradients(subject, example, measure, ["decoder.7.attn.z"])
+    with pytest.raises(EditError, match="has a gradient; ask for one like"):
+        gradients(subject, example, measure, ["decoder.0.attn.mask"])
+    for wrong in (lambda logits: logits[0, -1], lambda logits: logits[0, 0, 0].detach()):
+        with pytest.raises(InputError, match="A measure makes one number"):
+            gradients(subject, example, wrong, ["*.z"])
+
+
+def test_what_does_not_reach_the_measure_has_none() -> None:
+    subject, example = own()
+    found = gradients(subject, example, minimal_pairs.Logit(0, 3), ["decoder.1.resid_post"])["decoder.1.resid_post"]
+    assert found[0, 0].any()
+    assert not found[0, 1:].any()
+
+
+@pytest.mark.xdist_group("transformers")
+def test_the_measures_are_those_of_a_reading() -> None:
+    subject, example = foreign("Llama")
+    from xformer.reading import Reading
+
+    reading = Reading(subject, example, subject.record(example))
+    assert float(minimal_pairs.Loss(example)(reading.logits)) == pytest.approx(reading.loss)
+    at = reading.logits[0, -1]
+    assert float(minimal_pairs.Logit(-1, 5)(reading.logits)) == float(at[5])
+    assert float(minimal_pairs.Logit(-1, 5, 8)(reading.logits)) == float(at[5] - at[8])
+    with pytest.raises(InputError, match="got position 6, token 5 against 8"):
+        minimal_pairs.Logit(6, 5, 8)(reading.logits)
+    example = own()[1]
+    with pytest.raises(InputError, match="there is no loss; measure a logit"):
+        minimal_pairs.Loss(example)

@@ -1,0 +1,178 @@
+"""Folders that a stranger has damaged or made to do harm: refused with one plain sentence, quickly, without much memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import xformer
+from tests.adapters.test_language_models import folder_of
+from xformer.adapters.load import open_model, plain_sentence
+from xformer.adapters.rehearsal import rehearse, try_out
+from xformer.errors import CheckpointError, InputError, ModelFileError, XformerError
+from xformer.model_files.config_sizes import check_sizes
+from xformer.model_files.contents import inspect
+from xformer.model_files.models_here import catalogue
+
+pytestmark = pytest.mark.xdist_group("transformers")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return folder_of("Llama", tmp_path / "tiny")
+
+
+def change(file: Path, **values: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("num_hidden_layers", 1_000_000, "num_hidden_layers is 1,000,000, and the weights have 2[0-9] tensors"),
+        ("vocab_size", 10_000_000, "vocab_size is 10,000,000, and the weights have no dimension over 97"),
+        ("num_labels", 100_000_000, "num_labels is 100,000,000"),
+        ("intermediate_size", 10**9, "intermediate_size is 1,000,000,000"),
+        ("num_attention_heads", -6, "num_attention_heads as a whole number from 1, like 12, got -6"),
+        ("num_key_value_heads", 0, "num_key_value_heads as a whole number from 1"),
+        ("hidden_size", "24", "hidden_size as a whole number from 1, like 12, got '24'"),
+        ("hidden_size", True, "hidden_size as a whole number from 1, like 12, got True"),
+    ],
+)
+def test_a_size_that_no_tensor_has_is_refused_before_anything_is_built(
+    folder: Path, name: str, value: object, sentence: str
+) -> None:
+    change(folder / "config.json", **{name: value})
+    with pytest.raises(ModelFileError, match=sentence):
+        inspect(folder)
+
+
+def test_sizes_of_parts_are_checked_and_small_ones_pass() -> None:
+    check_sizes({"vocab_size": 97, "text_config": {"hidden_size": 24}, "vision_config": None}, largest=97, n_tensors=5)
+    with pytest.raises(ModelFileError, match="hidden_size is 5,000"):
+        check_sizes({"text_config": {"hidden_size": 5_000}}, largest=97, n_tensors=5)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_refused(folder: Path, value: float) -> None:
+    weights(folder, lambda tensors: tensors["model.norm.weight"].__setitem__(3, value))
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight holds numbers that are not finite"):
+        open_model(folder)
+
+
+def test_a_file_without_tensors_is_refused(folder: Path) -> None:
+    weights(folder, lambda tensors: tensors.clear())
+    with pytest.raises(ModelFileError, match="no tensors"):
+        inspect(folder)
+
+
+def test_a_missing_weight_is_named(folder: Path) -> None:
+    weights(folder, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"))
+    with pytest.raises(CheckpointError, match=r"model\.layers\.1\.mlp\.up_proj\.weight"):
+        open_model(folder)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"return_dict": False},
+        {"is_encoder_decoder": True},
+        {"output_attentions": True},
+        {"use_return_dict": False},
+        {"tie_word_embeddings": "yes"},
+    ],
+)
+def test_a_configuration_that_says_otherwise_still_opens_or_is_refused_in_a_sentence(
+    folder: Path, values: dict[str, Any]
+) -> None:
+    change(folder / "config.json", **values)
+    said = ""
+    try:
+        assert xformer.read(folder, "the cat sat").logits.isfinite().all()
+    except XformerError as error:
+        said = str(error)
+    assert str(folder.parent) not in said
+
+
+def test_a_class_that_does_not_fit_the_configuration_is_refused(folder: Path) -> None:
+    change(folder / "config.json", architectures=["BertForMaskedLM"])
+    with pytest.raises(XformerError):
+        open_model(folder)
+    change(folder / "config.json", architectures=["NoSuchModel"])
+    with pytest.raises(CheckpointError, match="saved from 'NoSuchModel'"):
+        open_model(folder)
+
+
+def test_a_circle_of_links_hurts_no_other_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = folder.parent / "loop"
+    loop.mkdir()
+    (loop / "model.safetensors").symlink_to(loop / "other")
+    (loop / "other").symlink_to(loop / "model.safetensors")
+    (folder.parent / "itself").symlink_to(folder.parent / "itself")
+    entries = catalogue({"XFORMER_MODELS": str(folder.parent)}).entries
+    assert not entries["hf:tiny"].trouble
+    assert entries["hf:loop"].trouble
+
+
+def test_without_a_tokenizer_a_model_reads_numbers(folder: Path) -> None:
+    for file in folder.glob("*token*"):
+        file.unlink()
+    reading = xformer.read(folder, "5 6 7")
+    assert reading.ids() == [5, 6, 7]
+    with pytest.raises(InputError, match="read with a tokenizer"):
+        xformer.read(folder, "the cat")
+
+
+def tokenizer_json(folder: Path, **changes: Any) -> None:
+    change(folder / "tokenizer.json", **changes)
+
+
+def test_a_word_that_a_tokenizer_does_not_know_is_a_sentence(folder: Path) -> None:
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["model"]["unk_token"] = "[NONE]"
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match="tokenizer cannot cut this text"):
+        xformer.read(folder, "nobody knows this")
+
+
+def test_a_rule_that_multiplies_a_text_is_refused(folder: Path) -> None:
+    double = {"type": "Replace", "pattern": {"String": "a"}, "content": "a a a a a "}
+    tokenizer_json(folder, normalizer={"type": "Sequence", "normalizers": [double] * 3})
+    with pytest.raises(CheckpointError, match="multiply a text"):
+        try_out(folder)
+
+
+def test_a_rule_that_takes_for_ever_is_ended(folder: Path) -> None:
+    rule = {"type": "Split", "pattern": {"Regex": r"(a|aa)+$|(a*)*b"}, "behavior": "Isolated", "invert": False}
+    tokenizer_json(folder, pre_tokenizer=rule)
+    with pytest.raises(CheckpointError, match="cannot be opened"):
+        rehearse(folder)
+
+
+def test_tables_beside_the_weights_are_counted(tmp_path: Path) -> None:
+    gpt = folder_of("GPT-2", tmp_path / "gpt")
+    change(gpt / "config.json", n_positions=1_000_000)
+    with pytest.raises(CheckpointError, match=r"(asks for|describes)"):
+        try_out(gpt)
+
+
+def test_a_whole_model_passes_the_rehearsal(folder: Path) -> None:
+    rehearse(folder)
+
+
+def test_a_sentence_says_nothing_of_this_machine() -> None:
+    said = plain_sentence(ValueError("cannot read '/home/someone/models/x/config.json'\x1b[31m\nat line 3"))
+    assert said == "cannot read 'config.json' [31m at line 3"
+    assert plain_sentence(KeyError()) == "KeyError"

@@ -1,0 +1,140 @@
+"""Language models from a folder: text in, tokens as the tokenizer cuts them, and what stands at each output."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import xformer
+from tests.adapters.families import FAMILIES
+from xformer.adapters.huggingface import HuggingFaceModel
+from xformer.adapters.token_text import readable
+from xformer.errors import CheckpointError, InputError, ModelFileError
+
+pytestmark = pytest.mark.xdist_group("transformers")
+WORDS = ["[PAD]", "[BOS]", "[EOS]", "[UNK]", "[MASK]", "the", "cat", "sat", "on", "mat", "dog"]
+WORDS += ["saw", "a", "bird", "and", "then", "it", "flew"]
+
+
+def tokenizer() -> Any:
+    """Cuts a text at its spaces; special tokens have the numbers that the tiny models give them."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = {
+        "pad_token": "[PAD]",
+        "bos_token": "[BOS]",
+        "eos_token": "[EOS]",
+        "unk_token": "[UNK]",
+        "mask_token": "[MASK]",
+    }
+    return PreTrainedTokenizerFast(tokenizer_object=words, **special)
+
+
+def folder_of(name: str, path: Path) -> Path:
+    """A tiny model of a family as it lies on a disk."""
+    FAMILIES[name].make().save_pretrained(path)
+    tokenizer().save_pretrained(path)
+    return path
+
+
+def test_a_folder_is_read_like_a_checkpoint(tmp_path: Path) -> None:
+    reading = xformer.read(folder_of("Llama", tmp_path / "tiny-llama"), "the cat sat on the mat")
+    stock = FAMILIES["Llama"].make()
+    ids = torch.tensor([[5, 6, 7, 8, 5, 9]])
+    with torch.no_grad():
+        assert torch.allclose(reading.logits, stock(input_ids=ids).logits, rtol=0, atol=1e-5)
+    assert reading.tokens == ("the", "cat", "sat", "on", "the", "mat")
+    assert reading.answers == ("cat", "sat", "on", "the", "mat")
+    assert reading.answer_name == "really comes next"
+    assert not reading.has_right_answer
+    assert reading.loss == pytest.approx(stock(input_ids=ids, labels=ids).loss.item(), abs=1e-5)
+    assert str(reading.recipe) == f"xformer.read({str(tmp_path / 'tiny-llama')!r}, 'the cat sat on the mat')"
+
+
+def test_a_links_changes_work_on_it(tmp_path: Path) -> None:
+    where = folder_of("Llama", tmp_path / "tiny")
+    changed = xformer.read(where, "the cat sat", changes="silence:decoder.1.attn.3,neuron:decoder.0.ffn.17,token:1.10")
+    assert changed.tokens == ("the", "dog", "sat")
+    assert float(changed["decoder.1.attn.z"][0, 3].abs().max()) == 0
+    assert float(changed["decoder.0.ffn.post"][0, :, 17].abs().max()) == 0
+
+
+def test_a_loaded_model_is_read_with_its_tokenizer() -> None:
+    model = FAMILIES["Llama"].make()
+    with pytest.raises(InputError, match="is read with a tokenizer"):
+        xformer.read(model, "the cat")
+    reading = xformer.read(model, "the cat", tokenizer=tokenizer())
+    again = xformer.read(model, torch.tensor([[5, 6]]), tokenizer=tokenizer())
+    assert torch.equal(reading.logits, again.logits)
+
+
+def test_a_masked_model_says_what_is_missing() -> None:
+    reading = xformer.read(FAMILIES["BERT"].make(), "the [MASK] sat on the [MASK]", tokenizer=tokenizer())
+    assert reading.asked == (1, 5)
+    assert reading.predicted == reading.answer == tuple(reading.logits[0, [1, 5]].argmax(-1).tolist())
+    assert reading.answer_name == "said unchanged"
+    whole = xformer.read(FAMILIES["BERT"].make(), "the cat sat", tokenizer=tokenizer())
+    assert whole.answers == ("the", "cat", "sat")
+
+
+def test_an_encoder_decoder_writes_a_target_itself_or_reads_yours() -> None:
+    model = FAMILIES["BART"].make()
+    own = xformer.read(model, "the cat sat", tokenizer=tokenizer())
+    assert own.predicted == own.answer
+    assert own.ids("decoder")[0] == 2
+    given = xformer.read(model, "the cat sat >> a bird", tokenizer=tokenizer())
+    assert given.answers == ("a", "bird")
+    assert given.tokens_of("encoder") == ("the", "cat", "sat")
+    assert given.tokens_of("decoder") == ("[EOS]", "a")
+
+
+@pytest.mark.parametrize(("typed", "sentence"), [("", "got none"), ("the " * 65, "reads 1 to 64 tokens, got 65")])
+def test_a_text_that_does_not_fit_is_refused(typed: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        xformer.read(FAMILIES["GPT-2"].make(), typed, tokenizer=tokenizer())
+
+
+def test_a_folder_that_cannot_be_read_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(ModelFileError, match="There are no weights there"):
+        xformer.read(tmp_path, "the cat")
+    where = folder_of("Llama", tmp_path / "tiny")
+    config = json.loads((where / "config.json").read_text())
+    (where / "config.json").write_text(json.dumps({**config, "model_type": "no-such-family"}))
+    with pytest.raises(CheckpointError, match="cannot be opened"):
+        xformer.read(where, "the cat")
+
+
+def test_the_output_head_is_the_models_own() -> None:
+    for name in ("Llama", "Gemma2", "Granite", "BERT", "T5", "BART"):
+        model = HuggingFaceModel.open(FAMILIES[name].make(), tokenizer(), name)
+        reading = xformer.read(model, "the cat sat >> a bird" if model.shape.is_pair else "the cat sat")
+        last = reading.attention[-1]
+        found = model.unembed(reading[f"{last.stack}.{last.layer}.resid_post"])
+        assert torch.allclose(found, reading.logits, rtol=0, atol=1e-4), name
+
+
+def test_what_was_checked_is_said() -> None:
+    model = HuggingFaceModel.open(FAMILIES["BLOOM"].make(), tokenizer())
+    assert str(model.verification) == (
+        "Verified against the original model: its attention is read and changed at its softmax."
+    )
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "shown"),
+    [
+        (["ĠMary", "Ċ", "Ã©", "â", "<|endoftext|>"], ("·Mary", "↵", "é", "‹e2›", "<|endoftext|>")),
+        (["▁Mary", "<0x0A>", "<0xE2>", "é"], ("·Mary", "↵", "‹e2›", "é")),
+        (["the", "##ing"], ("the", "##ing")),
+    ],
+)
+def test_tokens_are_written_for_a_person(vocabulary: list[str], shown: tuple[str, ...]) -> None:
+    assert readable(vocabulary) == shown

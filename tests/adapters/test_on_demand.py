@@ -1,0 +1,129 @@
+"""A large run keeps little, and everything that is asked of it is what a run that keeps all would have."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import xformer
+from tests.adapters.families import FAMILIES
+from tests.adapters.test_language_models import tokenizer
+from tests.analysis.peak_memory import peak_of
+from tests.real_models import real_model
+from xformer.adapters import huggingface
+from xformer.adapters.huggingface import HuggingFaceModel
+from xformer.adapters.on_demand import OnDemand
+from xformer.adapters.small_pattern import MASKED, reduced
+from xformer.errors import EditError
+from xformer.viz.packing import pattern_layers, small
+
+pytestmark = pytest.mark.xdist_group("transformers")
+TEXT = "the cat sat on the mat and the dog sat on the bird"
+CHANGES = "silence:decoder.1.attn.3,cut:decoder.0.attn.*.5-1"
+
+
+@pytest.fixture
+def as_if_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface, "LARGE_BYTES", 0)
+    monkeypatch.setattr(huggingface, "KEPT_BYTES", 0)
+
+
+@pytest.mark.parametrize("family", ["Llama", "Gemma2", "GPT-OSS", "BERT", "T5"])
+@pytest.mark.parametrize("changes", ["", "changed"])
+def test_everything_that_is_asked_for_is_the_same(family: str, changes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = HuggingFaceModel.open(FAMILIES[family].make(), tokenizer(), family)
+    path = model.shape.attention[0].path
+    changes = changes and f"silence:{path}.3,cut:{path}.*.5-1"
+    text = f"{TEXT} >> a bird flew" if model.shape.is_pair else TEXT
+    whole = xformer.read(model, text, changes=changes)
+    assert type(whole.trace.activations) is dict
+    monkeypatch.setattr(huggingface, "LARGE_BYTES", 0)
+    monkeypatch.setattr(huggingface, "KEPT_BYTES", 0)
+    large = xformer.read(model, text, changes=changes)
+    assert isinstance(large.trace.activations, OnDemand)
+    assert list(large) == list(whole)
+    for name in whole:
+        assert torch.allclose(large[name].float(), whole[name].float(), rtol=0, atol=1e-5), name
+        if name.endswith((".scores", ".mask", ".pattern", ".z")):  # by the very arithmetic of the run
+            assert torch.equal(large[name], whole[name]), name
+    held = sum(tensor.numel() for tensor in xformer.read(model, text).trace.activations.held())  # type: ignore[attr-defined]
+    assert held < sum(tensor.numel() for tensor in whole.trace.activations.values())
+
+
+def test_what_fits_nothing_is_refused(as_if_large: None) -> None:
+    model = HuggingFaceModel.open(FAMILIES["Llama"].make(), tokenizer())
+    with pytest.raises(EditError, match="Nothing in this run is called"):
+        xformer.read(model, "the cat", edits=[xformer.edits.scale("decoder.9.ffn.out", 0.0)])
+
+
+def test_its_small_pictures_are_those_of_the_whole_patterns(as_if_large: None, tmp_path: Path) -> None:
+    model = HuggingFaceModel.open(FAMILIES["Llama"].make(), tokenizer())
+    [layer, *_] = pattern_layers(xformer.read(model, TEXT))
+    pattern, allowed = layer.pattern, layer.allowed
+    of_all = small(pattern, allowed, 64)
+    kept = layer.reduced(0)
+    np.testing.assert_allclose(kept.planes.astype(int), of_all.planes.astype(int), rtol=0, atol=1)
+    np.testing.assert_allclose(kept.peaks, of_all.peaks)
+    np.testing.assert_allclose(kept.rest_peaks, np.where(allowed, pattern, 0)[:, :, 1:].max(axis=(1, 2)), atol=2 / 253)
+    assert (kept.rest == MASKED).all()  # a column of one key is the first key's
+
+
+@pytest.mark.parametrize("most", [4, 5, 7])
+def test_a_block_is_its_largest_with_the_first_key_and_without(most: int) -> None:
+    pattern = torch.rand(1, 3, 13, 13, generator=torch.Generator().manual_seed(0)).tril()
+    pattern[..., 0] = 5
+    mask = torch.ones(1, 1, 13, 13, dtype=torch.bool).tril().expand(1, 3, 13, 13)
+    kept = reduced("", {"pattern": pattern, "mask": mask, "z": torch.ones(1, 3, 13, 4)}, most).small
+    of_all = small(pattern[0].numpy(), mask[0].numpy(), most)
+    for one, other in zip((kept.planes, kept.rest), (of_all.planes, of_all.rest), strict=True):
+        np.testing.assert_allclose(one.astype(int), other.astype(int), rtol=0, atol=1)
+    np.testing.assert_allclose(kept.rest_peaks, pattern[0, :, :, 1:].amax(dim=(1, 2)).numpy(), rtol=1e-6)
+
+
+def overview(html: str) -> np.ndarray:
+    """The image in what a notebook shows: how strong each pixel is."""
+    image = re.search(r"base64,([^\"]+)", html)
+    assert image is not None
+    return np.asarray(Image.open(BytesIO(b64decode(image[1]))).convert("RGBA"))[..., 3].astype(int)
+
+
+def test_a_notebook_shows_a_large_run_as_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = HuggingFaceModel.open(FAMILIES["Llama"].make(), tokenizer())
+    whole = xformer.read(model, TEXT)._repr_html_()
+    monkeypatch.setattr(huggingface, "LARGE_BYTES", 0)
+    monkeypatch.setattr(huggingface, "KEPT_BYTES", 0)
+    reading = xformer.read(model, TEXT)
+    monkeypatch.setattr(OnDemand, "__getitem__", _only_kept)
+    large = reading._repr_html_()
+    difference = np.abs(overview(whole) - overview(large))
+    assert difference.max() <= 3  # a byte stands for a weight, here at most 1/253 off
+    assert (overview(whole) > 40).any()
+    assert re.sub('base64,[^"]+', "", large) == re.sub('base64,[^"]+', "", whole)
+
+
+def _only_kept(run: OnDemand, name: str) -> torch.Tensor:
+    """Raises where an activation would have to be computed again."""
+    assert dict.__contains__(run, name), f"{name} was computed again"
+    return dict.__getitem__(run, name)
+
+
+def test_a_long_input_in_a_notebook_takes_little_memory_and_is_drawn() -> None:
+    folder = real_model("SmolLM2-135M-Instruct")
+    before = f"r = xformer.read({str(folder)!r}, tuple(range(100, 1100)))"
+    expression = "r._repr_html_(); assert '<img' in result and 'a pixel is the largest weight' in result"
+    assert peak_of(expression, before, "heads") < 150 * 1024**2  # all patterns are 1.1 GB
+
+
+@pytest.mark.parametrize("family", ["Llama", "GPT-2", "BERT", "T5"])
+@pytest.mark.parametrize("words", [3, 15])
+def test_the_memory_of_a_recorded_run_is_told_before_it(family: str, words: int) -> None:
+    model = HuggingFaceModel.open(FAMILIES[family].make(), tokenizer(), family)
+    example = model.frame("the cat sat " * words + (">> a bird flew" if model.shape.is_pair else ""))
+    assert 0.75 < model.recording_bytes(example) / model.record(example).n_bytes < 1.4

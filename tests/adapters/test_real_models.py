@@ -1,0 +1,78 @@
+"""A trained language model, read and changed: the figures that were measured on it elsewhere come out here."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import xformer
+from tests.real_models import real_model
+from xformer import edits
+from xformer.adapters import ModelAdapter
+from xformer.edits import AnyEdit
+from xformer.reading import Reading, adapter_of
+
+pytestmark = pytest.mark.xdist_group("transformers")
+LENGTH = 48
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> ModelAdapter:
+    return adapter_of(real_model("SmolLM2-135M-Instruct"))
+
+
+def likeliest(reading: Reading) -> tuple[str, float]:
+    """The token that comes next, and how likely it is."""
+    top = reading.logits[0, -1].softmax(dim=-1).max(dim=-1)
+    return reading.subject.labels[int(top.indices)], top.values.item()
+
+
+def test_it_knows_whom_john_gave_a_drink_to_and_what_capital_france_has(smollm2: ModelAdapter) -> None:
+    drink = xformer.read(smollm2, "When Mary and John went to the store, John gave a drink to", keep=("logits",))
+    assert likeliest(drink) == ("·Mary", pytest.approx(0.92, abs=0.02))
+    capital = xformer.read(smollm2, "The capital of France is", keep=("logits",))
+    assert likeliest(capital) == ("·Paris", pytest.approx(0.77, abs=0.05))
+
+
+def test_it_is_what_its_makers_say(smollm2: ModelAdapter) -> None:
+    shape = smollm2.shape
+    assert (shape.n_layers, shape.n_heads, shape.d_model, shape.vocab_size) == (30, 9, 576, 49152)
+    assert sum(shape.heads.values()) == 270
+    assert shape.is_causal
+
+
+def repeated(seed: int) -> torch.Tensor:
+    """Arbitrary tokens, and then the same once more [1, 2 · LENGTH]."""
+    once = torch.randint(100, 49000, (1, LENGTH), generator=torch.Generator().manual_seed(seed))
+    return torch.cat([once, once], dim=1)
+
+
+def loss_on_the_repeat(subject: ModelAdapter, ids: torch.Tensor, changes: list[AnyEdit]) -> float:
+    """Mean −log p of the second half, in nats."""
+    logits = xformer.read(subject, ids, edits=changes, keep=("logits",)).logits
+    return F.cross_entropy(logits[0, LENGTH:-1], ids[0, LENGTH + 1 :]).item()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_its_induction_head_is_found_and_needed(smollm2: ModelAdapter, seed: int) -> None:
+    """Layer 18, head 6, from 0: it looks at what came after the same token, and without it the repeat is harder to say."""
+    ids = repeated(seed)
+    pattern = xformer.read(smollm2, ids, keep=("logits", "decoder.18.attn.pattern"))["decoder.18.attn.pattern"]
+    queries = torch.arange(LENGTH, 2 * LENGTH - 1)
+    scores = pattern[0][:, queries, queries - LENGTH + 1].mean(dim=-1)  # [head]
+    assert int(scores.argmax()) == 6
+    assert scores[6] > 0.7
+    whole = loss_on_the_repeat(smollm2, ids, [])
+    without = loss_on_the_repeat(smollm2, ids, [edits.ablate_head("decoder.18.attn", 6)])
+    another = loss_on_the_repeat(smollm2, ids, [edits.ablate_head("decoder.18.attn", 2)])
+    assert without > whole + 0.5
+    assert abs(another - whole) < 0.5 * (without - whole)
+
+
+def test_the_first_token_takes_much_of_its_attention(smollm2: ModelAdapter) -> None:
+    reading = xformer.read(
+        smollm2, "When Mary and John went to the store, John gave a drink to", keep=("logits", "*.pattern")
+    )
+    on_first = [reading[f"{site.path}.pattern"][0, :, 1:, 0].mean().item() for site in reading.attention]
+    assert 0.35 < sum(on_first) / len(on_first) < 0.7

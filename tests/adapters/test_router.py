@@ -1,0 +1,87 @@
+"""The router of a mixture of experts against what the stock model's own router gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import xformer
+from tests.adapters.families import FAMILIES
+from tests.adapters.test_language_models import tokenizer
+from xformer import edits
+from xformer.adapters.huggingface import HuggingFaceModel
+from xformer.adapters.router import routing
+from xformer.errors import UnavailableError
+
+pytestmark = pytest.mark.xdist_group("transformers")
+NAME = "decoder.1.ffn.experts"
+TEXT = "the cat sat on the mat and the dog"
+
+
+@pytest.fixture(scope="module")
+def mixtral() -> HuggingFaceModel:
+    return HuggingFaceModel.open(FAMILIES["Mixtral"].make(), tokenizer(), "mixtral")
+
+
+def stock_router(ids: Tensor, change: Any = None) -> tuple[tuple[Tensor, ...], Tensor]:
+    """What the router of the second layer of a stock model gives, and the logits."""
+    model, given = FAMILIES["Mixtral"].make(), []
+
+    def hook(module: Any, args: Any, output: tuple[Tensor, ...]) -> Any:
+        given.append(output)
+        return None if change is None else change(*output)
+
+    model.model.layers[1].mlp.gate.register_forward_hook(hook)
+    with torch.no_grad():
+        logits = model(input_ids=ids).logits
+    return given[0], logits
+
+
+def test_the_weights_of_all_experts_are_those_of_the_stock_router(mixtral: HuggingFaceModel) -> None:
+    reading = xformer.read(mixtral, TEXT)
+    (_, weights, numbers), logits = stock_router(reading.example.stream)
+    found = reading[NAME]
+    assert found.shape == (1, len(reading.tokens), 4)
+    assert mixtral.shape.experts == {"decoder.0.ffn": 4, "decoder.1.ffn": 4}
+    for position, (each, experts) in enumerate(zip(weights, numbers, strict=True)):
+        wanted = torch.zeros(4)
+        wanted[experts] = each
+        torch.testing.assert_close(found[0, position], wanted, rtol=0, atol=1e-5)
+    torch.testing.assert_close(reading.logits, logits, rtol=0, atol=1e-5)
+    table = xformer.analysis.expert_weights(reading, layer=1)
+    assert table["weight"].tolist() == pytest.approx(found.flatten().tolist())
+    assert table["token"].tolist()[::4] == list(reading.tokens)
+
+
+def test_an_expert_without_weight_says_nothing_as_in_the_stock_model(mixtral: HuggingFaceModel) -> None:
+    reading = xformer.read(mixtral, TEXT)
+    one = int(reading[NAME][0, 2].argmax())
+    without = reading[NAME].clone()
+    without[..., one] = 0
+    changed = xformer.read(mixtral, TEXT, edits=[edits.replace(NAME, without)])
+
+    def drop(scores: Tensor, weights: Tensor, numbers: Tensor) -> tuple[Tensor, ...]:
+        return scores, weights.masked_fill(numbers == one, 0.0), numbers
+
+    _, wanted = stock_router(reading.example.stream, drop)
+    assert not torch.allclose(changed.logits, reading.logits, atol=1e-3)
+    torch.testing.assert_close(changed.logits, wanted, rtol=0, atol=1e-5)
+
+
+def test_a_model_without_a_mixture_has_no_experts() -> None:
+    model = HuggingFaceModel.open(FAMILIES["Llama"].make(), tokenizer())
+    assert model.shape.experts == {}
+    with pytest.raises(UnavailableError, match=r"No decoder\.0\.ffn\.experts was found"):
+        xformer.analysis.expert_weights(xformer.read(model, TEXT), layer=0)
+
+
+def test_what_gives_numbers_and_weights_is_a_router_and_nothing_else_is() -> None:
+    scores, weights, numbers = torch.rand(5, 7), torch.rand(5, 2), torch.randint(0, 7, (5, 2))
+    assert routing((scores, weights, numbers)) == (0, 1, 2)
+    assert routing((numbers, weights, scores)) == (2, 1, 0)
+    assert routing((scores, weights)) is None
+    assert routing((scores, weights, numbers + 7)) is None  # numbers of tokens, say
+    assert routing(scores) is None

@@ -1,0 +1,306 @@
+"""Every model opens as the class it was saved as, from a folder and in memory, with the outputs of the stock model."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import xformer
+from tests.adapters.test_language_models import tokenizer
+from tests.adapters.test_left_as_found import ROUNDING, distance, left_as_found
+from tests.adapters.zoo import N_LABELS, ZOO, Attention, Member
+from xformer.errors import XformerError
+from xformer.reading import Reading
+
+pytestmark = pytest.mark.xdist_group("transformers")
+BY_NAME = {member.name: member for member in ZOO}
+TOLERANCE = {
+    torch.float32: 1e-5,
+    torch.float64: 1e-6,  # some families take the softmax in float32 in every type
+    torch.bfloat16: 8 * torch.finfo(torch.bfloat16).eps,  # a rounding in each of some eight sums of two layers
+    torch.float16: 8 * torch.finfo(torch.float16).eps,
+}
+"""How far an output may be from the stock model's, as a share of the largest; never less than absolutely."""
+VARIANTS = [
+    pytest.param(member, dtype, attention, id=f"{member.name}-{str(dtype).removeprefix('torch.')}-{attention}")
+    for number, member in enumerate(ZOO)
+    for dtype, attention in (
+        (torch.float32, "eager"),
+        (torch.float32, "sdpa"),
+        (torch.float64, "sdpa"),
+        (torch.bfloat16, "sdpa") if number % 2 else (torch.float16, "eager"),  # not both, for the time it takes
+    )
+    if attention in member.attentions
+]
+MAY_BE_REFUSED = {"similarity"}
+"""What may not open at all yet: a dual encoder is two models that read different things."""
+FALSE = (
+    r"class of causal models",
+    r"mask was lost",
+    r"calls no attention",
+    r"returns no weights of attention",
+    r"no model",
+    r"not installed",
+)
+"""What no refusal of a member may claim: each of them has attention, and is what its configuration says."""
+
+
+@torch.no_grad()
+def stock_output(model: Any, inputs: dict[str, Tensor], **options: Any) -> Any:
+    return model(**inputs, **options)
+
+
+def shown(member: Member, output: Any) -> Tensor:
+    """The stock model's output as a reading shows it, [batch, pos, n]."""
+    if member.output == "answer_span":
+        return torch.stack([output.start_logits, output.end_logits], dim=1)
+    if member.output == "similarity":
+        return output.logits_per_image
+    if member.output == "vectors":
+        return output.last_hidden_state
+    logits = output.get("logits", output.get("prediction_logits"))
+    if member.class_name == "ElectraForPreTraining":  # the log-odds that a token was replaced, beside 0
+        return torch.stack([torch.zeros_like(logits), logits], dim=-1)
+    return logits[:, None] if logits.dim() == 2 else logits
+
+
+def produced(member: Member, reading: Reading) -> Tensor:
+    if member.output == "similarity":  # a number for each image and text
+        return reading.logits.flatten(1)
+    return reading["output"] if member.output == "vectors" else reading.logits
+
+
+def assert_output(member: Member, reading: Reading, output: Any) -> None:
+    """It is opened as what it is, and gives what the stock model gives."""
+    subject: Any = reading.subject
+    assert subject.output == member.output
+    found, wanted = produced(member, reading), shown(member, output)
+    assert found.dtype == wanted.dtype
+    assert distance(found, wanted) <= TOLERANCE[wanted.dtype] * max(1.0, float(wanted.abs().max()))
+
+
+def read(member: Member, where: Any, inputs: Any) -> Reading | None:
+    """A reading; None where a member is refused that may be, with a sentence that is true."""
+    try:
+        return xformer.read(where, inputs, tokenizer=tokenizer() if isinstance(inputs, str) else None)
+    except XformerError as error:
+        if member.output not in MAY_BE_REFUSED:
+            raise
+        sentence = str(error)
+        assert sentence.endswith(".")
+        assert [claim for claim in FALSE if re.search(claim, sentence)] == []
+        return None
+
+
+@pytest.mark.parametrize(("member", "dtype", "attention"), VARIANTS)
+def test_a_loaded_model_gives_what_the_stock_model_gives(
+    member: Member, dtype: torch.dtype, attention: Attention
+) -> None:
+    model = member.make(attention).to(dtype)
+    inputs = {
+        name: value.to(dtype) if value.is_floating_point() else value for name, value in member.inputs(model).items()
+    }
+    wanted = stock_output(model, inputs)
+    with left_as_found(model, copies=False) if dtype == torch.float32 else nullcontext():
+        reading = read(member, model, inputs)
+    if reading is None:
+        return
+    assert_output(member, reading, wanted)
+    if (dtype, attention) == (torch.float32, "eager"):
+        assert_sizes(member, model, reading)
+        assert_patterns(member, reading, stock_output(model, inputs, output_attentions=True))
+
+
+def assert_sizes(member: Member, model: Any, reading: Reading) -> None:
+    """What it reads and what it puts out are not the same for a classifier."""
+    shape = reading.subject.shape
+    if member.reads == "text" and member.output != "similarity":
+        assert shape.n_inputs == model.get_input_embeddings().num_embeddings == 97
+    if member.output in ("sequence_class", "token_class", "image_class", "audio_class", "next_sentence", "ctc"):
+        assert shape.vocab_size == shown_width(member)
+    if member.output in ("next_token", "masked_token", "pair_next_token"):
+        assert shape.vocab_size == 97
+    assert shape.is_pair == member.is_pair
+    if member.output != "similarity" and not member.is_pair:
+        assert shape.is_causal == member.is_causal
+
+
+def shown_width(member: Member) -> int:
+    """How many numbers a classifier gives."""
+    if member.class_name == "ElectraForPreTraining":
+        return 2
+    return {"next_sentence": 2, "ctc": 31}.get(member.output, N_LABELS)
+
+
+def assert_patterns(member: Member, reading: Reading, output: Any) -> None:
+    """Every pattern that the stock model returns is that of a layer with its place in the name."""
+    for stack_and_kind, patterns in returned(output):
+        for layer, pattern in enumerate(patterns):
+            path = f"{stack_and_kind[0]}.{layer}.{stack_and_kind[1]}"
+            if f"{path}.pattern" not in reading:  # whether the only stack is called encoder or decoder, its mask says
+                path = path.replace("encoder", "decoder")
+            found = reading[f"{path}.pattern"]
+            assert distance(found, pattern) <= ROUNDING, path
+    n_returned = sum(len(patterns) for _, patterns in returned(output))
+    if member.output != "similarity":
+        assert len(reading.attention) == n_returned
+
+
+def returned(output: Any) -> Iterator[tuple[tuple[str, str], tuple[Tensor, ...]]]:
+    """The attentions that Transformers returns, with the stack and the kind that they belong to."""
+    names = {
+        "attentions": ("encoder", "attn"),
+        "encoder_attentions": ("encoder", "attn"),
+        "decoder_attentions": ("decoder", "self_attn"),
+        "cross_attentions": ("decoder", "cross_attn"),
+    }
+    for name, stack_and_kind in names.items():
+        if output.get(name):
+            yield stack_and_kind, output[name]
+
+
+@pytest.mark.parametrize("member", ZOO, ids=lambda member: member.name)
+def test_a_folder_opens_as_the_class_it_was_saved_as(member: Member, tmp_path: Path) -> None:
+    folder, model = member.save(tmp_path / member.name), member.make()
+    inputs = member.inputs(model)
+    if member.text:
+        inputs = typed_inputs(member, model)
+    reading = read(member, folder, member.text or inputs)
+    if reading is None:
+        return
+    assert_output(member, reading, stock_output(model, inputs))
+
+
+def typed_inputs(member: Member, model: Any) -> dict[str, Tensor]:
+    """The arguments that a typed text stands for."""
+    cut = tokenizer()
+    source, _, target = member.text.partition(" >> ")
+    inputs = {"input_ids": torch.tensor([cut(source)["input_ids"]])}
+    if target:
+        start = model.config.decoder_start_token_id
+        inputs["decoder_input_ids"] = torch.tensor([[start, *cut(target)["input_ids"][:-1]]])
+    return inputs
+
+
+@pytest.mark.parametrize(
+    "name", ["BertModel", "GPT2Model", "ViTModel", "BertForSequenceClassification", "BertForPreTraining"]
+)
+def test_two_loads_of_a_folder_give_the_same(name: str, tmp_path: Path) -> None:
+    """So that no weight is drawn at random while it is opened."""
+    member = BY_NAME[name]
+    one = member.save(tmp_path / "one")
+    other = tmp_path / "other"
+    shutil.copytree(one, other)
+    inputs = member.text or member.inputs(member.make())
+    readings = [xformer.read(folder, inputs) for folder in (one, other)]
+    assert sorted(readings[0]) == sorted(readings[1])
+    assert all(torch.equal(readings[0][activation], readings[1][activation]) for activation in readings[0])
+
+
+MISSING = {
+    "BertForSequenceClassification": "classifier.weight",
+    "BertForTokenClassification": "classifier.bias",
+    "DistilBertForQuestionAnswering": "qa_outputs.weight",
+    "GPT2ForTokenClassification": "classifier.weight",
+    "GPT2Model": "h.1.mlp.c_fc.weight",
+    "LlamaForSequenceClassification": "score.weight",
+    "LlamaForCausalLM": "lm_head.weight",
+    "ViTForImageClassification": "classifier.weight",
+    "Wav2Vec2ForCTC": "lm_head.weight",
+    "T5Model": "decoder.block.1.layer.1.EncDecAttention.v.weight",
+}
+"""A weight that each class needs and that its file lacks."""
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_a_folder_that_lacks_a_weight_is_refused_by_the_weights_name(name: str, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    member, weight = BY_NAME[name], MISSING[name]
+    folder = member.save(tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors")
+    del tensors[weight]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(XformerError, match=re.escape(weight)):
+        xformer.read(folder, member.text or member.inputs(member.make()))
+
+
+def test_a_folder_whose_class_needs_more_than_it_holds_is_refused(tmp_path: Path) -> None:
+    """A language model's weights under a classifier's configuration: the classifier would be random."""
+    folder = BY_NAME["BertForMaskedLM"].save(tmp_path / "model")
+    config = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(config.replace("BertForMaskedLM", "BertForSequenceClassification"))
+    with pytest.raises(XformerError, match=r"classifier\.weight"):
+        xformer.read(folder, "the cat sat")
+
+
+def test_a_folder_whose_weights_have_another_shape_is_refused(tmp_path: Path) -> None:
+    import json
+
+    folder = BY_NAME["BertForSequenceClassification"].save(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    config["id2label"] = {str(index): f"LABEL_{index}" for index in range(3)}
+    config["label2id"] = {label: int(index) for index, label in config["id2label"].items()}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(XformerError, match=r"classifier\.weight|3"):
+        xformer.read(folder, "the cat sat")
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "unknown": {"inputs": torch.tensor([[5, 6]])},
+    "another model's": {"attention_mask": torch.tensor([[1, 1]])},
+    "fractions": {"input_ids": torch.tensor([[5.0, 6.0]])},
+    "image of another size": {"pixel_values": torch.rand(1, 3, 5, 5)},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "BertForSequenceClassification", "ViTForImageClassification"])
+def test_arguments_that_the_stock_model_refuses_are_refused(name: str, wrong: str) -> None:
+    """And never replaced by an input that the caller did not give."""
+    model = BY_NAME[name].make()
+    with pytest.raises(Exception) as stock:  # noqa: PT011
+        stock_output(model, WRONG[wrong])
+    with pytest.raises((XformerError, stock.type)):
+        xformer.read(model, WRONG[wrong])
+
+
+def test_tokens_in_a_list_are_read_or_refused() -> None:
+    try:
+        reading = xformer.read(BY_NAME["GPT2LMHeadModel"].make(), {"input_ids": [[5, 6]]})
+    except XformerError:
+        return
+    assert reading.ids() == [5, 6]
+
+
+@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "BertForMaskedLM"])
+def test_vectors_in_the_place_of_tokens_are_read_or_refused(name: str) -> None:
+    model = BY_NAME[name].make()
+    given = {"inputs_embeds": torch.randn(1, 7, 24, generator=torch.Generator().manual_seed(3))}
+    try:
+        reading = xformer.read(model, given)
+    except XformerError:
+        return
+    assert distance(reading.logits, stock_output(model, given).logits) <= ROUNDING
+
+
+@pytest.mark.parametrize("name", ["Wav2Vec2ForCTC", "WhisperForConditionalGeneration", "WhisperForAudioClassification"])
+def test_a_text_for_a_model_of_sound_is_refused_by_what_it_reads(name: str) -> None:
+    with pytest.raises(XformerError, match=r"(?i)sound|audio|speech") as refused:
+        xformer.read(BY_NAME[name].make(), "the cat sat", tokenizer=tokenizer())
+    assert "picture" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["CLIPModel", "SiglipModel"])
+def test_a_text_alone_for_a_model_of_texts_and_images_is_refused(name: str) -> None:
+    with pytest.raises(XformerError, match=r"(?i)image|picture|pixel_values"):
+        xformer.read(BY_NAME[name].make(), "the cat sat", tokenizer=tokenizer())

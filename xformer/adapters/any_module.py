@@ -1,0 +1,266 @@
+"""Any `torch.nn.Module` with example inputs: `nn.TransformerEncoder`, `nn.MultiheadAttention`, a model written by hand.
+
+    reading = xformer.read(module, x)                 a tensor, a tuple of tensors, or a dictionary of arguments
+    reading["encoder.0.attn.pattern"]
+
+Nothing is known of it but what a run shows. Where it reads whole numbers these are its tokens; else its positions are numbered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from xformer.adapters.attachment import left_as_found, noting_draws, remembered
+from xformer.adapters.bare import NumbersInput
+from xformer.adapters.captured_call import heads_read
+from xformer.adapters.external_weights import ExternalWeights
+from xformer.adapters.opening import Inputs, OpenedModel, Verification, open_module
+from xformer.adapters.run_bytes import lengths, recorded_bytes
+from xformer.adapters.shape import shape_of
+from xformer.decoding import Step
+from xformer.edits import AnyEdit
+from xformer.errors import InputError, UnavailableError
+from xformer.model_shape import ModelShape
+from xformer.tasks.batch import IGNORED
+from xformer.tasks.task import Example
+from xformer.trace import Trace
+
+ModuleInputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
+"""What a module is called with: one tensor, several arguments in their order, or arguments by name."""
+
+
+@dataclass(frozen=True, eq=False)
+class AnyModule:
+    """A module whose parts are known, with the inputs that it is called with. Only read."""
+
+    opened: OpenedModel
+    inputs: Inputs
+    shape: ModelShape
+    verification: Verification
+    name: str = "module"
+    output: str = "module"
+
+    @classmethod
+    def open(cls, module: nn.Module, inputs: ModuleInputs, name: str = "module") -> AnyModule:
+        """Find the attention in a module, once for each way to call it. Raises `InputError` where none can be seen."""
+        named = _named(inputs)
+        called = tuple((name, value.dim() if isinstance(value, Tensor) else None) for name, value in named.items())
+
+        def find() -> tuple[dict[str, Any], Verification, ModelShape]:
+            opened, verification, shape = _open(module, named)
+            return opened.parts, verification, shape
+
+        parts, verification, shape = remembered(module, called, find)
+        return cls(OpenedModel(module, **parts), named, shape, verification, name)
+
+    @property
+    def weights(self) -> ExternalWeights:
+        """Those that were found."""
+        return ExternalWeights(self.opened, self.name)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Its tokens are numbers."""
+        return self._labels
+
+    @cached_property
+    def _labels(self) -> tuple[str, ...]:
+        return tuple(str(number) for number in range(self.shape.vocab_size))
+
+    def frame(self, typed: Any = None) -> Example:
+        """The inputs that it is called with; nothing is asked of its outputs."""
+        stream = self._positions(self.shape.attention[0].stack, 0)
+        target = self._positions("decoder", 1) if self.shape.is_pair else None
+        labels = torch.full_like(stream if target is None else target, IGNORED)
+        return Example(tuple(stream[0].tolist()), (), stream, target, stream, labels, arguments=self.inputs)
+
+    def has_right_answer(self, example: Example) -> bool:
+        """Nobody knows what is right."""
+        return False
+
+    def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
+        """The numbers of the tokens, or of the positions."""
+        return tuple(str(token) for token in tokens.tolist())
+
+    def record(self, example: Example, *, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",)) -> Trace:
+        """Run it once; see `xformer.record`."""
+        inputs = self.inputs if example.arguments is None else dict(example.arguments)
+        activations = self.opened.run(inputs, n_batch=_n_batch(inputs), edits=edits, keep=keep)
+        return Trace(None, example.stream, example.target, tuple(edits), activations)
+
+    def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
+        """What the module makes of the last state of its stream. Raises `InputError` where that is not all it needs."""
+        if self.opened.head is None:
+            raise InputError(f"The output of {self.name} does not follow from the last state of its stream alone.")
+        return self.opened.head(stream)
+
+    @property
+    def input(self) -> NumbersInput:
+        """Nothing is typed: it reads the inputs that it is called with."""
+        return NumbersInput()
+
+    def heads_read(
+        self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
+    ) -> Float[Tensor, "part head pos d_head"]:
+        """The layer is called by itself; see `captured_call`."""
+        return heads_read(self.opened, dict(example.arguments or self.inputs), path, x, side)
+
+    def steps(
+        self, example: Example, n: int | None = None, *, edits: Sequence[AnyEdit] = (), **how: Any
+    ) -> Iterator[Step]:
+        """Nobody knows what it would say. Raises `UnavailableError`."""
+        raise UnavailableError(f"{self.name} is a module that nobody knows the words of; it says nothing by itself.")
+
+    def recording_bytes(self, example: Example) -> int:
+        """Return about how many bytes it takes to record a run, from shapes alone."""
+        return recorded_bytes(self.shape, *lengths(example))
+
+    def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
+        """Nobody knows what is needed."""
+        return {}
+
+    def _positions(self, stack: str, index: int) -> Int[Tensor, "1 pos"]:
+        """The tokens that a stack reads, or the numbers of its positions where what it reads are no tokens."""
+        ids = _ids_of(self.inputs)
+        if index < len(ids):
+            return ids[index] if ids[index].dim() > 1 else ids[index][None]
+        site = next(site for site in self.shape.attention if site.stack == stack and not site.is_cross)
+        return torch.arange(self._n_keys[f"{site.path}.pattern"])[None].expand(_n_batch(self.inputs), -1)
+
+    @cached_property
+    def _n_keys(self) -> dict[str, int]:
+        """How many positions each attention looks at with these inputs: only a run knows."""
+        return _n_keys(self.opened.run(self.inputs, n_batch=_n_batch(self.inputs), keep=("*.pattern",)))
+
+
+def _n_keys(run: Mapping[str, Tensor]) -> dict[str, int]:
+    return {name: value.shape[-1] for name, value in run.items() if name.endswith(".pattern")}
+
+
+def _named(inputs: ModuleInputs | Sequence[Any]) -> Inputs:
+    """Arguments by name, or by number in their order. Numbers alone are the ids of one text, or of several in rows."""
+    if isinstance(inputs, Mapping):
+        return dict(inputs)
+    if not isinstance(inputs, Tensor) and _is_ids(inputs):
+        inputs = torch.tensor(inputs)
+    if isinstance(inputs, Tensor):
+        is_one = inputs.dim() == 1 and not inputs.is_floating_point()
+        return {"0": inputs[None] if is_one else inputs}
+    return {str(index): value for index, value in enumerate(inputs)}
+
+
+def _is_ids(inputs: Any) -> bool:
+    """Whether something is whole numbers, in a row or in several of one length."""
+    if not isinstance(inputs, list | tuple) or not inputs:
+        return False
+    if all(isinstance(one, list) for one in inputs):
+        return len({len(one) for one in inputs}) == 1 and all(_is_ids(one) for one in inputs)
+    return all(isinstance(one, int) for one in inputs)
+
+
+def _call(module: nn.Module, inputs: Inputs) -> Any:
+    args = [value for name, value in inputs.items() if name.isdigit()]
+    return module(*args, **{name: value for name, value in inputs.items() if not name.isdigit()})
+
+
+def _tensors(inputs: Inputs) -> list[Tensor]:
+    return [
+        value
+        for value in inputs.values()
+        if isinstance(value, Tensor) and value.dim() >= 2 and value.dtype != torch.bool
+    ]
+
+
+def _ids_of(inputs: Inputs) -> tuple[Tensor, ...]:
+    return tuple(value for value in _tensors(inputs) if not value.is_floating_point())
+
+
+def _n_batch(inputs: Inputs) -> int:
+    return _tensors(inputs)[0].shape[0] if _tensors(inputs) else 1
+
+
+def _lengthened(inputs: Inputs, extra: dict[int, int]) -> Inputs:
+    """The inputs with the first positions of some of their tensors, by number, said again at the end."""
+    grown = dict(inputs)
+    for index, (name, value) in enumerate(
+        (n, v) for n, v in inputs.items() if any(v is one for one in _tensors(inputs))
+    ):
+        if extra.get(index):
+            grown[name] = torch.cat([value, *[value[:, :1]] * extra[index]], dim=1)
+    return grown
+
+
+def _runs(module: nn.Module, inputs: Inputs) -> bool:
+    """Whether a module can be called with these inputs."""
+    try:
+        with left_as_found(module), torch.no_grad(), noting_draws(module):
+            _call(module, inputs)
+    except Exception:  # whatever a module makes of inputs that it cannot read
+        return False
+    return True
+
+
+def _probed(module: nn.Module, inputs: Inputs) -> tuple[Inputs, int | None]:
+    """Inputs that tell the module's parts apart, and how many positions the second of two streams has in them.
+
+    A stream of one or two positions cannot show a mask, and two streams of one length cannot be told apart: these are made
+    longer where the module reads that, so that what its parts are called does not depend on the inputs.
+    """
+    tensors = _tensors(inputs)
+    if not tensors:
+        raise InputError("A module is read with inputs [batch, pos] or [batch, pos, features], got no such tensor.")
+    if tensors[0].shape[1] < 3:
+        longer = _lengthened(inputs, dict.fromkeys(range(len(tensors)), 3))
+        inputs = longer if _runs(module, longer) else inputs
+    lengths = [value.shape[1] for value in _tensors(inputs)[:2]]
+    if len(lengths) < 2:
+        return inputs, None
+    if lengths[0] != lengths[1]:
+        return inputs, lengths[1]
+    for extra in ({0: 1}, {1: 1}):
+        longer = _lengthened(inputs, extra)
+        if _runs(module, longer):
+            return longer, _tensors(longer)[1].shape[1]
+    return inputs, None
+
+
+def _open(module: nn.Module, inputs: Inputs) -> tuple[OpenedModel, Verification, ModelShape]:
+    probed, n_target = _probed(module, inputs)
+    try:
+        opened, verification = open_module(module, _call, first_tensor, [probed], _ids_of, n_target=n_target)
+    except InputError:
+        if n_target is None:
+            raise
+        opened, verification = open_module(module, _call, first_tensor, [inputs], _ids_of)
+        probed = inputs
+    run = opened.run(probed, n_batch=_n_batch(probed))
+    tables = [opened.module.get_submodule(tap.module) for tap in opened.layout.taps if tap.name.endswith("embed")]
+    sizes = [table.num_embeddings for table in tables if isinstance(table, nn.Embedding)]
+    is_causal = (
+        opened.layout.attention[-1].stack == "decoder" and len({one.stack for one in opened.layout.attention}) == 1
+    )
+    n_inputs = max([*sizes[:1], *(int(ids.max()) + 1 for ids in _ids_of(inputs))], default=0)
+    shape = shape_of(opened, run, is_causal=is_causal, max_len=None, n_inputs=n_inputs)
+    return opened, verification, shape
+
+
+def first_tensor(output: Any) -> Tensor:
+    """What a module returns: the logits or the last state where it names them, else its first tensor."""
+    if isinstance(output, Tensor):
+        return output
+    for name in ("logits", "last_hidden_state"):
+        value = getattr(output, name, None)
+        if isinstance(value, Tensor):
+            return value
+    values = output if isinstance(output, tuple | list) else output.values()
+    first = next((value for value in values if isinstance(value, Tensor)), None)
+    if first is None:
+        raise InputError("This module returns no tensor that could be shown.")
+    return first

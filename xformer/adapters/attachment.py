@@ -1,0 +1,256 @@
+"""Attach to somebody's model for the length of a call, and leave it as it was found.
+
+    with attached(module, layout, rung, run):      our attention and hooks that serve one run, in eval mode
+        module(...)
+    with left_as_found(module):                    eval mode alone
+
+Everything that a caller can observe is put back: mode, attributes, configurations, buffers, hooks, random state. Any number of
+threads may hold one model at once: it is put back when the last of them lets go. What is `remembered` about a model between
+calls does not keep it alive.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from xformer.adapters.active_run import ActiveRun, active_run, running
+from xformer.adapters.attention_function import register
+from xformer.adapters.layout import Layout
+from xformer.adapters.taps import set_taps
+
+T = TypeVar("T")
+SEED = 0
+"""A model that draws random numbers in eval mode (masked autoencoders do) draws the same ones in every read."""
+_LOCK = threading.RLock()
+_OWN = vars(nn.Module()).keys() - {"training"}
+"""What PyTorch itself keeps in a module: parameters, buffers, children, hooks."""
+
+
+@dataclass
+class _Held:
+    """A module or a configuration that at least one call holds, and what it was like before."""
+
+    owner: Any
+    n_holders: int = 0
+    attributes: dict[str, Any] = field(default_factory=dict)
+    contents: list[tuple[Any, Any]] = field(default_factory=list)
+    """The lists, dictionaries and sets among the attributes, each with a copy: a forward pass may add to them."""
+    members: set[str] = field(default_factory=set)
+    """The names of a module's parameters, buffers and children."""
+    buffers: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """Each buffer and a copy of it."""
+    hooks: list[tuple[dict[Any, Any], set[Any]]] = field(default_factory=list)
+    """A module's dictionaries of hooks, each with its keys: Transformers hangs some on a model that is asked for attention."""
+
+    def save(self) -> None:
+        self.attributes = _attributes_of(self.owner)
+        self.contents = list(_containers(list(self.attributes.values()), set()))
+        if isinstance(self.owner, nn.Module):
+            self.members = _members_of(self.owner)
+            own = {name: value for name, value in vars(self.owner).items() if name in _OWN and "hooks" in name}
+            self.hooks = [(value, set(value)) for value in own.values() if isinstance(value, dict)]
+            self.buffers = {name: (one, one.clone()) for name, one in self.owner.named_buffers(recurse=False)}
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        if isinstance(self.owner, nn.Module):
+            for name in _members_of(self.owner) - self.members:
+                delattr(self.owner, name)
+            for hooks, before in self.hooks:
+                for key in hooks.keys() - before:
+                    del hooks[key]
+        now = vars(self.owner)
+        for name in _attributes_of(self.owner).keys() - self.attributes.keys():
+            del now[name]
+        for name, value in self.attributes.items():
+            if name not in now or now[name] is not value:
+                now[name] = value
+        for container, before in self.contents:
+            if isinstance(container, list):
+                container[:] = before
+            else:
+                container.clear()
+                container.update(before)
+        for name, (buffer, copy) in self.buffers.items():
+            if getattr(self.owner, name, None) is not buffer:
+                setattr(self.owner, name, buffer)
+            if not torch.equal(buffer, copy):
+                buffer.copy_(copy)
+
+
+def _attributes_of(owner: Any) -> dict[str, Any]:
+    """All of a configuration; of a module what is not kept by PyTorch itself."""
+    is_module = isinstance(owner, nn.Module)
+    return {name: value for name, value in vars(owner).items() if not (is_module and name in _OWN)}
+
+
+def _members_of(module: nn.Module) -> set[str]:
+    named = (module.named_parameters(recurse=False), module.named_buffers(recurse=False), module.named_children())
+    return {name for members in named for name, _ in members}
+
+
+def _containers(values: list[Any], seen: set[int]) -> Iterator[tuple[Any, Any]]:
+    """Every list, dictionary and set among values, and inside them, with a copy of what it holds."""
+    for value in values:
+        if not isinstance(value, list | dict | set) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        before = set(value) if isinstance(value, set) else dict(value) if isinstance(value, dict) else list(value)
+        yield value, before
+        yield from _containers(list(before.values() if isinstance(before, dict) else before), seen)
+
+
+_HELD: dict[int, _Held] = {}
+"""By identity; empty while nobody reads."""
+
+
+@contextmanager
+def left_as_found(module: nn.Module) -> Iterator[None]:
+    """Put a model into eval mode, and afterwards put back all that a forward pass or an attachment may have changed."""
+    parts = _parts_of(module)
+    with _LOCK:
+        for part in parts:
+            held = _HELD.get(id(part))
+            if held is None:
+                held = _HELD[id(part)] = _Held(part)
+                held.save()
+            held.n_holders += 1
+        module.eval()
+    try:
+        with _same_numbers(module) if memory_of(module).draws else nullcontext():
+            yield
+    finally:
+        with _LOCK:
+            for part in parts:
+                held = _HELD[id(part)]
+                held.n_holders -= 1
+                if not held.n_holders:
+                    del _HELD[id(part)]
+                    held.restore()
+
+
+@contextmanager
+def attached(module: nn.Module, layout: Layout, rung: int, run: ActiveRun) -> Iterator[None]:
+    """Our attention function (rung 1) and hooks that serve `run` alone, on a model, while the call lasts."""
+
+    def run_of() -> ActiveRun | None:
+        return run if active_run() is run else None
+
+    with left_as_found(module), running(run):
+        with _LOCK:
+            if rung == 1:
+                set_function(module)
+            handles = set_taps(module, layout, run_of, by_softmax=rung == 2) if rung != 3 else []
+        try:
+            yield
+        finally:
+            with _LOCK:
+                for handle in handles:
+                    handle.remove()
+
+
+def set_function(module: nn.Module) -> None:
+    """Have a model of Transformers call our attention function. Raises `ValueError` where it does not take one."""
+    module.set_attn_implementation(register())  # type: ignore[operator]
+    for part in _parts_of(module):  # a block that was copied has a configuration of its own, which that does not reach
+        if not isinstance(part, nn.Module) and hasattr(part, "_attn_implementation"):
+            part._attn_implementation = register()
+
+
+@contextmanager
+def _same_numbers(module: nn.Module) -> Iterator[None]:
+    """The same random numbers in every read, and afterwards the generators as they were."""
+    devices = {weight.device for weight in module.parameters() if weight.device.type == "cuda"}
+    with torch.random.fork_rng(devices=sorted(devices, key=str)):
+        torch.manual_seed(SEED)
+        yield
+
+
+_RANDOM = {
+    torch.rand, torch.rand_like, torch.randn, torch.randn_like, torch.randint, torch.randint_like, torch.randperm,
+    torch.normal, torch.bernoulli, torch.multinomial, Tensor.normal_, Tensor.uniform_, Tensor.bernoulli_, Tensor.random_,
+    Tensor.exponential_, Tensor.geometric_, Tensor.multinomial, Tensor.bernoulli,
+}  # fmt: skip
+"""The functions that draw random numbers in eval mode too."""
+
+
+class _Draws(TorchFunctionMode):
+    """Notes whether this thread draws random numbers."""
+
+    noted = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.noted = self.noted or func in _RANDOM
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def noting_draws(module: nn.Module) -> Iterator[None]:
+    """Find out whether a model draws random numbers in eval mode, which few do: only these are given a seed."""
+    with _same_numbers(module) if memory_of(module).draws else nullcontext(), _Draws() as draws:
+        before = torch.get_rng_state()
+        yield
+    if draws.noted and not memory_of(module).draws:
+        memory_of(module).draws = True
+        torch.set_rng_state(before)
+
+
+def _parts_of(module: nn.Module) -> list[Any]:
+    """The modules of a model and their configurations, with those inside them, each once."""
+    parts: dict[int, Any] = {}
+    for part in module.modules():
+        parts[id(part)] = part
+        _add_config(getattr(part, "config", None), parts)
+    return list(parts.values())
+
+
+def _add_config(config: Any, parts: dict[int, Any]) -> None:
+    if id(config) in parts or not hasattr(config, "__dict__") or isinstance(config, nn.Module | type):
+        return
+    parts[id(config)] = config
+    for value in vars(config).values():
+        if hasattr(value, "model_type"):  # a configuration of a part, as Transformers writes them
+            _add_config(value, parts)
+
+
+@dataclass
+class Memory:
+    """What is remembered about one model: nothing that keeps it alive."""
+
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    """Held while it is opened, so that several threads open it once."""
+    structure: tuple[Any, ...] = ()
+    """The names and classes of its parts when what is remembered was found."""
+    found: dict[Any, Any] = field(default_factory=dict)
+    draws: bool = False
+    """Whether it draws random numbers in eval mode."""
+
+
+_MEMORIES: WeakKeyDictionary[nn.Module, Memory] = WeakKeyDictionary()
+
+
+def memory_of(module: nn.Module) -> Memory:
+    """The side table's entry for a model, made where there is none."""
+    with _LOCK:
+        return _MEMORIES.setdefault(module, Memory())
+
+
+def remembered(module: nn.Module, key: Any, find: Callable[[], T]) -> T:
+    """What `find` finds of a model: once, until its parts are others; threads that ask at once wait for the same answer."""
+    memory = memory_of(module)
+    structure = tuple((name, type(part)) for name, part in module.named_modules())
+    with memory.lock:
+        if memory.structure != structure:
+            memory.structure, memory.found = structure, {}
+        if key not in memory.found:
+            memory.found[key] = find()
+        return memory.found[key]

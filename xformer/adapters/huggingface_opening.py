@@ -1,0 +1,258 @@
+"""Open a model of the Transformers library as what it is: what it reads, what it puts out, and where its parts are."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from xformer.adapters.active_run import running
+from xformer.adapters.attachment import left_as_found, noting_draws, remembered
+from xformer.adapters.opening import Inputs, OpenedModel, Verification, open_module
+from xformer.errors import InputError
+
+N_SOURCE, N_TARGET = 11, 7
+"""Lengths of the inputs that a model is tried with: unlike each other, and unlike most sizes in a model."""
+N_SAMPLES = 4_400
+"""Samples of a sound that a model is tried with."""
+OutputKind = Literal[
+    "next_token", "masked_token", "pair_next_token", "sequence_class", "token_class", "answer_span", "next_sentence",
+    "image_class", "audio_class", "ctc", "similarity", "vectors",
+]  # fmt: skip
+"""What a model puts out: the next token, the token at a mask, the target's next token (encoder-decoders), a class of the whole
+text, a class of each token, start and end of an answer, whether one sentence follows another, a class of an image or a sound,
+the character at each moment of a sound, the similarity of texts and images, or no more than vectors."""
+CLASSES = ("sequence_class", "token_class", "next_sentence", "image_class", "audio_class")
+"""The kinds whose outputs are classes that the configuration names."""
+
+
+def open_transformers(model: nn.Module) -> tuple[OpenedModel, Verification]:
+    """Find the parts of a `PreTrainedModel`, once for each model: several threads that ask at once get the same answer.
+
+    Raises:
+        InputError: It cannot be run on an example input, its attention cannot be captured, or it is a causal model whose
+            attention sees later tokens.
+    """
+
+    def find() -> tuple[dict[str, Any], Verification]:
+        opened, verification = _open(model)
+        return opened.parts, verification
+
+    parts, verification = remembered(model, "parts", find)
+    return OpenedModel(model, **parts), verification
+
+
+def _open(model: nn.Module) -> tuple[OpenedModel, Verification]:
+    examples, returned = _runnable(model)
+    kind = output_kind(model, returned, examples[0])
+    n_target = None
+    if is_pair(model):
+        n_target = examples[0].get("decoder_input_ids", next(iter(examples[0].values()))).shape[-1]
+    opened, verification = open_module(
+        model,
+        call,
+        OUTPUT_OF[kind],
+        examples,
+        ids_of,
+        n_target=n_target,
+        decoder=_decoder_path(model) if n_target is not None else None,
+        output=kind,
+    )
+    if kind == "next_token" and opened.layout.attention[-1].stack == "encoder":
+        if _is_causal_class(model):
+            raise InputError(
+                f"{type(model).__name__} is a class of causal models, and its attention lets early tokens see later ones: its "
+                "mask was lost, or its configuration is not a decoder's (is_decoder=True)."
+            )
+        opened = replace(opened, output="masked_token")
+    return opened, verification
+
+
+def _runnable(model: nn.Module) -> tuple[list[Inputs], Any]:
+    """Two example inputs that a model can be run on, and what it returns for the first."""
+    examples = [example_inputs(model, seed) for seed in (0, 1)]
+    with left_as_found(model), torch.no_grad(), running(None), noting_draws(model):
+        try:
+            return examples, call(model, examples[0])
+        except Exception as error:  # whatever a model makes of inputs that it does not read
+            read = ", ".join(f"{name} {list(value.shape)}" for name, value in examples[0].items() if _is_tensor(value))
+            raise InputError(
+                f"{type(model).__name__} could not be run on an example input ({read}): {' '.join(str(error).split())[:200]}"
+            ) from error
+
+
+def is_pair(model: nn.Module) -> bool:
+    """Whether an encoder and a decoder run in one pass."""
+    config: Any = model.config
+    return bool(getattr(config, "is_encoder_decoder", False)) and _decoder_path(model) is not None
+
+
+def _decoder_path(model: nn.Module) -> str | None:
+    """The name of the decoder among a model's modules; None where there is none beside an encoder."""
+    with suppress(AttributeError, NotImplementedError):
+        encoder, decoder = cast(Any, model).get_encoder(), cast(Any, model).get_decoder()
+        names = {id(part): name for name, part in model.named_modules()}
+        if decoder is not None and encoder is not None and decoder is not encoder and decoder is not model:
+            return names.get(id(decoder))
+    return None
+
+
+def _is_causal_class(model: nn.Module) -> bool:
+    from transformers.models.auto import modeling_auto
+
+    name = type(model).__name__
+    return (
+        name in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+        and name not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
+    )
+
+
+def call(model: nn.Module, inputs: Inputs) -> Any:
+    """One forward pass on the device of the model, nothing cached for a later one."""
+    device = next(model.parameters()).device
+    return model(**{name: value.to(device) if _is_tensor(value) else value for name, value in inputs.items()})
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)
+
+
+def _logits(returned: Any) -> Tensor:
+    logits = getattr(returned, "logits", None)
+    return returned.prediction_logits if logits is None else logits
+
+
+def _pooled(returned: Any) -> Tensor:
+    return _logits(returned)[:, None]
+
+
+def _by_token(returned: Any) -> Tensor:
+    logits = _logits(returned)  # [batch, pos] where there is one score a token: its log-odds
+    return logits if logits.dim() == 3 else torch.stack([torch.zeros_like(logits), logits], dim=-1)
+
+
+def _span(returned: Any) -> Tensor:
+    return torch.stack([returned.start_logits, returned.end_logits], dim=1)
+
+
+def _similarity(returned: Any) -> Tensor:
+    return returned.logits_per_text[:, None]
+
+
+def _last_state(returned: Any) -> Tensor:
+    return returned.last_hidden_state
+
+
+OUTPUT_OF = {
+    "next_token": _logits, "masked_token": _logits, "pair_next_token": _logits, "ctc": _logits, "token_class": _by_token,
+    "sequence_class": _pooled, "next_sentence": _pooled, "image_class": _pooled, "audio_class": _pooled,
+    "answer_span": _span, "similarity": _similarity, "vectors": _last_state,
+}  # fmt: skip
+"""The output that is shown, by its kind: [batch, out, vocab]; of "vectors" the last state [batch, pos, d_model]."""
+
+
+def output_kind(model: nn.Module, returned: Any, inputs: Inputs) -> OutputKind:
+    """What a model puts out, by what it returned. Whether words are the next or the missing ones is left open ("next_token").
+
+    Raises:
+        InputError: It returns nothing that has a name here.
+    """
+
+    def has(name: str) -> bool:
+        return isinstance(getattr(returned, name, None), Tensor)
+
+    name, main = type(model).__name__, str(getattr(model, "main_input_name", "input_ids"))
+    if has("start_logits"):
+        return "answer_span"
+    if has("logits_per_text"):
+        return "similarity"
+    if not has("logits") and not has("prediction_logits"):
+        if not has("last_hidden_state"):
+            raise InputError(f"{name} returns neither logits nor a last hidden state, so there is no output to show.")
+        return "vectors"
+    if name.endswith("ForNextSentencePrediction"):
+        return "next_sentence"
+    logits = _logits(returned)
+    if logits.dim() == 2:
+        is_by_token = name.endswith("ForPreTraining") and logits.shape == inputs.get("input_ids", logits[:0]).shape
+        kinds: dict[str, OutputKind] = {"pixel_values": "image_class", "input_ids": "sequence_class"}
+        return "token_class" if is_by_token else kinds.get(main, "audio_class")
+    if is_pair(model):
+        return "pair_next_token"
+    if main != "input_ids":
+        return "ctc" if logits.dim() == 3 and main != "pixel_values" else "vectors"
+    return "next_token" if cast(Any, model).get_output_embeddings() is not None else "token_class"
+
+
+def ids_of(inputs: Inputs) -> tuple[Tensor, ...]:
+    """The tokens that it reads: the source's, then the target's."""
+    names = ("input_ids", "decoder_input_ids")
+    return tuple(inputs[name] for name in names if name in inputs)
+
+
+def n_tokens_of(model: nn.Module) -> int:
+    """How many tokens a model reads by their numbers; 0 where it reads an image or a sound alone."""
+    with suppress(NotImplementedError, AttributeError):
+        table = cast(Any, model).get_input_embeddings()
+        if isinstance(table, nn.Embedding):
+            return table.num_embeddings
+    return int(getattr(text_config(model), "vocab_size", 0) or 0)
+
+
+def text_config(model: nn.Module) -> Any:
+    """The part of the configuration that is about text; all of it where there is but one."""
+    config: Any = model.config
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def example_inputs(model: nn.Module, seed: int = 0) -> Inputs:
+    """Something that a model can read: arbitrary tokens, an image or a sound of the size it takes."""
+    config: Any = model.config
+    text, draw = text_config(model), torch.Generator().manual_seed(seed)
+    main = str(getattr(model, "main_input_name", "input_ids"))
+    takes = inspect.signature(model.forward).parameters
+    n_tokens = n_tokens_of(model)
+    special = {getattr(text, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    usual = torch.tensor([token for token in range(n_tokens) if token not in special], dtype=torch.long)
+    dtype = next((one.dtype for one in model.parameters() if one.is_floating_point()), torch.float32)
+
+    def tokens(n: int) -> Tensor:
+        return usual[torch.randint(len(usual), (1, n), generator=draw)]
+
+    def image() -> Tensor:
+        vision = getattr(config, "vision_config", config)
+        side = getattr(vision, "image_size", 32)
+        height, width = side if isinstance(side, list | tuple) else (side, side)
+        return torch.rand(1, getattr(vision, "num_channels", 3), height, width, generator=draw).to(dtype)
+
+    inputs: Inputs = {}
+    if main == "pixel_values":
+        inputs[main] = image()
+    elif main == "input_features":
+        n = 2 * getattr(config, "max_source_positions", 50)
+        inputs[main] = torch.rand(1, getattr(config, "num_mel_bins", 80), n, generator=draw).to(dtype)
+    elif main == "input_values":
+        inputs[main] = torch.rand(1, N_SAMPLES, generator=draw).to(dtype)
+    else:
+        most = int(getattr(text, "max_position_embeddings", N_SOURCE + 4) or N_SOURCE + 4)
+        ids = tokens(max(2, min(N_SOURCE, most - 3)))
+        end = getattr(text, "eos_token_id", None)
+        if isinstance(end, int) and 0 <= end < n_tokens:  # some read their output where a text ends
+            ids[:, -1] = end
+        inputs["input_ids"] = ids
+    if "pixel_values" in takes and main == "input_ids" and hasattr(config, "vision_config") and _is_dual(model):
+        inputs["pixel_values"] = image()
+    if is_pair(model) and not type(model).__name__.endswith(("ForSequenceClassification", "ForQuestionAnswering")):
+        inputs["decoder_input_ids"] = tokens(N_TARGET)
+    if "use_cache" in takes or getattr(text, "use_cache", None) is not None:
+        inputs["use_cache"] = False
+    return inputs
+
+
+def _is_dual(model: nn.Module) -> bool:
+    """Whether it compares texts with images, and so needs both (Radford et al. 2021)."""
+    return hasattr(model, "get_text_features") and hasattr(model, "get_image_features")

@@ -1,0 +1,303 @@
+"""Open a model that somebody else built: find its parts in one watched run, and hold a recorded run against the model itself.
+
+The ways to capture attention ("rungs"), the best one first:
+
+    1   our attention function in the place of the model's own     reads and changes every step
+    2   the model's own attention, watched at its softmax          changes the pattern and what follows; q, k and v only where
+                                                                   a function of PyTorch does the attention
+    3   the weights that the model returns                         changes nothing
+
+A way counts only where the recorded output is the model's own. The model itself is left as it was found (`attachment`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from xformer.adapters.active_run import ActiveRun, Catches, running
+from xformer.adapters.attachment import attached, left_as_found, noting_draws, set_function
+from xformer.adapters.find_layout import find_layout
+from xformer.adapters.layout import Layout
+from xformer.adapters.on_demand import Calls, DeferredAttention, OnDemand, Reduce
+from xformer.adapters.output_head import OutputHead, find_output_head
+from xformer.adapters.probe import probe
+from xformer.adapters.returned_attention import asking, returned_layout, returned_patterns
+from xformer.adapters.softmax_mode import SoftmaxMode
+from xformer.edits import AnyEdit
+from xformer.errors import EditError, InputError
+from xformer.model_shape import READ_ONLY
+from xformer.tape import Tape, graph_of
+from xformer.trace import first_nan
+
+Rung = Literal[1, 2, 3]
+RUNGS: tuple[Rung, ...] = (1, 2, 3)
+Inputs = dict[str, Any]
+"""What the model is called with, by the names of its arguments."""
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6, torch.bfloat16: 0.1, torch.float16: 0.02}
+"""How far outputs may be from the model's own, as a share of the largest: rounding in another order, layer upon layer. In
+float64 the eager attention of Transformers takes its softmax in float32."""
+_CAPTURED = {
+    1: "every step of its attention can be read and changed",
+    2: "its attention is read and changed at its softmax",
+    3: "its attention can only be looked at, as the model returns it",
+}
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was checked when a model was opened."""
+
+    rung: Rung
+    difference: float
+    """The largest difference between a recorded run's output and the model's own."""
+    notes: tuple[str, ...] = ()
+    """What else a user should know, one sentence each: a weight that the file does not have, an output that is NaN."""
+
+    def __str__(self) -> str:
+        within = f" (largest difference {self.difference:.0e})" if self.difference else ""
+        return " ".join([f"Verified against the original model{within}: {_CAPTURED[self.rung]}.", *self.notes])
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedModel:
+    """A model whose parts are known. Only read: any number of threads may run it at once."""
+
+    module: nn.Module
+    layout: Layout
+    rung: Rung
+    call: Callable[[nn.Module, Inputs], Any]
+    """How the module is called."""
+    output_of: Callable[[Any], Tensor]
+    """The output that is shown, in what it returns: [batch, out, vocab] or [batch, pos, d_model]."""
+    head: OutputHead | None = None
+    """From the last state of the stream to the logits; None where they do not follow from that alone."""
+    output: str = "module"
+    """What kind of output that is, see `huggingface_opening.OutputKind`; "module" where nothing is known of it."""
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """All but the module: what can be remembered of it without keeping it alive."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "module"}
+
+    @property
+    def output_name(self) -> str:
+        """What the output is called in a trace: "logits", or "output" of a model without an output head."""
+        return "output" if self.output == "vectors" else "logits"
+
+    def run(
+        self,
+        inputs: Inputs,
+        *,
+        n_batch: int = 1,
+        edits: Sequence[AnyEdit] = (),
+        keep: Sequence[str] = ("*",),
+    ) -> dict[str, Tensor]:
+        """One run under `edits`; the activations that `keep` asks for. Raises `EditError` where a name is never met."""
+        if self.rung == 3 and edits:
+            raise EditError(READ_ONLY)
+        tape = Tape(edits, keep, fused=True)
+        with graph_of(edits):
+            self._once(inputs, n_batch, tape)
+        if tape.never_matched():  # layers without a tape named nothing, and the error lists them all
+            everything = Tape()
+            with torch.no_grad():
+                self._once(inputs, n_batch, everything)
+            tape.names = everything.names
+        tape.check_all_fired()
+        return tape.activations
+
+    def run_on_demand(
+        self,
+        inputs: Inputs,
+        *,
+        n_batch: int = 1,
+        edits: Sequence[AnyEdit] = (),
+        keep: Sequence[str] = ("*",),
+        reduce: Reduce | None = None,
+    ) -> OnDemand:
+        """The same for a large model read by rung 1: everything can be asked for, and `keep` says what of it is kept.
+
+        Patterns are never kept, but what `reduce` makes of each.
+        """
+        tape, later, calls = Tape(edits, keep, fused=True), {}, Calls()
+        with torch.no_grad():
+            self._once(inputs, n_batch, tape, later, reduce, calls.keep)
+        if any(glob != "*" for glob in tape.never_matched()):
+            return OnDemand(
+                self.run(inputs, n_batch=n_batch, edits=edits), [], {}, (), lambda names: {}, calls
+            )  # raises
+
+        def record(names: Sequence[str]) -> dict[str, Tensor]:
+            return self.run(inputs, n_batch=n_batch, edits=edits, keep=names)
+
+        return OnDemand(tape.activations, tape.names, later, edits, record, calls)
+
+    def plain(self, inputs: Inputs) -> Tensor:
+        """The output alone: the model as it is, in eval mode, nothing recorded and nothing changed."""
+        return self.output_of(self.returned(inputs))
+
+    def returned(self, inputs: Inputs) -> Any:
+        """All that the model returns, as it is, in eval mode."""
+        with torch.no_grad(), running(None), left_as_found(self.module):
+            return self.call(self.module, inputs)
+
+    def _once(
+        self,
+        inputs: Inputs,
+        n_batch: int,
+        tape: Tape,
+        later: dict[str, DeferredAttention] | None = None,
+        reduce: Reduce | None = None,
+        catches: Catches | None = None,
+    ) -> None:
+        run = ActiveRun(tape, self.layout.paths, n_batch, later=later, reduce=reduce, catches=catches)
+        watching = SoftmaxMode(run) if self.rung == 2 else nullcontext()
+        asked = asking(self.module, inputs) if self.rung == 3 else inputs
+        with attached(self.module, self.layout, self.rung, run), watching:
+            output = self.call(self.module, asked)
+        if self.rung == 3:
+            patterns = returned_patterns(output, self.layout.attention[0].stack)
+            run.n_attentions = len(patterns)
+            for site, pattern in patterns.items():
+                if site.stack == "decoder" and site.kind == "attn":  # no weight is on a later key in any layer
+                    tape(f"{site.path}.mask", torch.ones_like(pattern, dtype=torch.bool).tril())
+                tape(f"{site.path}.pattern", pattern)
+        if run.n_attentions != len(self.layout.paths):
+            raise ChangedLayoutError(
+                f"This run met {run.n_attentions} attention layers and there were {len(self.layout.paths)} when the model "
+                "was opened, so their names cannot be trusted; read it with an input like the first one."
+            )
+        tape(self.output_name, self.output_of(output))
+        if self.output == "vectors" and (pooled := _pooled(output)) is not None:
+            tape("pooled", pooled)
+
+
+def _pooled(returned: Any) -> Tensor | None:
+    """The one vector [batch, width] that a model without an output head makes of all its input, where it makes one."""
+    for name in ("text_embeds", "image_embeds", "pooler_output"):
+        value = getattr(returned, name, None)
+        if isinstance(value, Tensor) and value.dim() == 2:
+            return value
+    return None
+
+
+class ChangedLayoutError(EditError):
+    """A run met other attention layers than the one in which they were found."""
+
+
+def open_module(
+    module: nn.Module,
+    call: Callable[[nn.Module, Inputs], Any],
+    output_of: Callable[[Any], Tensor],
+    examples: Sequence[Inputs],
+    ids_of: Callable[[Inputs], tuple[Tensor, ...]],
+    *,
+    n_target: int | None = None,
+    decoder: str | None = None,
+    output: str = "module",
+) -> tuple[OpenedModel, Verification]:
+    """Find the parts of a module and verify a recorded run.
+
+    Args:
+        module: Any model; it is left as it was found.
+        call: Calls it with inputs.
+        output_of: The output that is shown, in what the call returns.
+        examples: Inputs that it can read, the first of which is watched.
+        ids_of: The tokens in its inputs, a tensor for each stack that reads some.
+        n_target: How many positions the second of two stacks reads in the first example; None for one stack.
+        decoder: The name of the module that is the second stack, where that is known.
+        output: What kind of output it is.
+
+    Raises:
+        InputError: Its attention cannot be captured in any way; the sentence has the reason for each.
+    """
+    with left_as_found(module), torch.no_grad(), running(None), noting_draws(module):
+        call(module, examples[0])
+    with left_as_found(module), torch.no_grad(), running(None):
+        stock = [output_of(call(module, inputs)) for inputs in examples]
+    why: list[str] = []
+    for rung in RUNGS:
+        if rung == 1 and not _takes_a_function(module):
+            continue
+        try:
+            opened = _opened(module, call, output_of, examples[0], ids_of, rung, n_target, decoder, output)
+            return opened, _verify(opened, examples, stock)
+        except InputError as error:
+            why.append(str(error))
+    raise InputError(f"The attention of this model ({type(module).__name__}) cannot be read. {' '.join(why)}")
+
+
+def _opened(
+    module: nn.Module,
+    call: Callable[[nn.Module, Inputs], Any],
+    output_of: Callable[[Any], Tensor],
+    inputs: Inputs,
+    ids_of: Callable[[Inputs], tuple[Tensor, ...]],
+    rung: Rung,
+    n_target: int | None,
+    decoder: str | None,
+    output: str,
+) -> OpenedModel:
+    if rung == 3:
+        with left_as_found(module), torch.no_grad(), running(None):
+            returned = call(module, asking(module, inputs))
+        return OpenedModel(module, returned_layout(returned), rung, call, output_of, None, output)
+
+    def watched(run: ActiveRun) -> Any:
+        watching = SoftmaxMode(run, everywhere=True) if rung == 2 else nullcontext()
+        with attached(module, Layout((), ()), rung, run), watching:
+            return call(module, inputs)
+
+    ids = ids_of(inputs)
+    seen = probe(module, watched, n_batch=ids[0].shape[0] if ids else 1)
+    if not seen.attentions:
+        raise InputError(
+            "It calls no attention that can be seen." if rung == 2 else "It does not call a registered attention."
+        )
+    layout = find_layout(seen, ids, n_target, decoder)
+    softcap = getattr(getattr(module, "config", None), "final_logit_softcapping", None)
+    last = layout.last.get(layout.attention[-1].stack)
+    head = None
+    if output != "vectors" and last is not None:
+        with suppress(InputError):
+            head = find_output_head(seen, last, output_of(seen.output), softcap)
+    return OpenedModel(module, layout, rung, call, output_of, head, output)
+
+
+def _verify(opened: OpenedModel, examples: Sequence[Inputs], stock: list[Tensor]) -> Verification:
+    """Hold a recorded run against the model's own output. Raises `InputError` where they differ by more than rounding."""
+    worst, notes = 0.0, []
+    dtypes = {weight.dtype for weight in opened.module.parameters() if weight.dtype in TOLERANCE}
+    for inputs, wanted in zip(examples, stock, strict=True):
+        run = opened.run(inputs, n_batch=len(wanted))
+        found = run[opened.output_name]
+        if not torch.equal(wanted.isnan(), found.isnan()):
+            raise InputError("A recorded run is NaN in other places than the model itself.")
+        if bool(wanted.isnan().any()):
+            notes.append(f"The model's output is NaN. {first_nan(run)}")
+        difference = float((found.double() - wanted.double()).nan_to_num(0.0).abs().max())
+        largest = float(wanted.double().nan_to_num(0.0).abs().max())
+        tolerance = max(TOLERANCE.get(dtype, 1e-4) for dtype in {wanted.dtype, *dtypes})
+        if not difference <= tolerance * max(1.0, largest):
+            raise InputError(f"A recorded run differs from the model itself by {difference:.2g}.")
+        worst = max(worst, difference)
+    return Verification(opened.rung, worst, tuple(dict.fromkeys(notes)))
+
+
+def _takes_a_function(module: nn.Module) -> bool:
+    """Whether a model lets its attention function be replaced, as most of Transformers do."""
+    can = getattr(module, "_can_set_attn_implementation", None)
+    if can is None or not can():
+        return False
+    try:
+        with left_as_found(module):
+            set_function(module)
+    except (ValueError, ImportError):
+        return False
+    return True

@@ -1,0 +1,329 @@
+"""An input laid out for a model of the Transformers library, with what stands at each of its outputs.
+
+causal             the token that really comes next
+masked             the token itself, at a mask what the unchanged model says
+encoder-decoder    "source >> target"; without a target the model writes one, the likeliest token each time
+classes            what the unchanged model says
+without a head     nothing
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from xformer.adapters.image_input import PatchedImage
+from xformer.adapters.input import Input
+from xformer.adapters.opening import OpenedModel
+from xformer.adapters.text_input import BETWEEN, cut
+from xformer.errors import InputError
+from xformer.model_shape import ModelShape
+from xformer.tasks.batch import IGNORED
+from xformer.tasks.task import Example
+
+N_WRITTEN = 24
+"""The most tokens that an encoder-decoder writes itself where no target is given."""
+
+
+class ReadsInputs(Protocol):
+    """A Hugging Face model, as far as laying out its inputs needs it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def shape(self) -> ModelShape: ...
+
+    @property
+    def input(self) -> Input: ...
+
+    @property
+    def tokenizer(self) -> Any: ...
+
+    @property
+    def opened(self) -> OpenedModel: ...
+
+    @property
+    def output(self) -> str: ...
+
+    @property
+    def reads_tokens(self) -> bool: ...
+
+    def outputs(self, example: Example) -> Tensor: ...
+
+
+def example_of(model: ReadsInputs, typed: Any) -> Example:
+    """An input as an example: a text, token ids, a pair of them, a list of inputs (a batch), or arguments by name.
+
+    Raises:
+        InputError: The model cannot read it.
+    """
+    if isinstance(typed, Mapping):
+        return _of_arguments(model, typed)
+    if not model.reads_tokens:
+        return _of_pixels(model, typed)
+    pad = getattr(model.tokenizer, "pad_token_id", None)
+    return Example.batch([_single(model, one) for one in _rows(model, typed)], 0 if pad is None else pad)
+
+
+def _rows(model: ReadsInputs, typed: Any) -> list[Any]:
+    """The inputs of a batch; a single input is a batch of one."""
+    if isinstance(typed, Tensor):
+        if typed.dim() not in (1, 2) or typed.is_floating_point():
+            raise InputError(
+                f"Token ids are whole numbers [pos] or [batch, pos], got {list(typed.shape)} of {typed.dtype}."
+            )
+        return typed.tolist() if typed.dim() == 2 else [typed.tolist()]
+    is_pair = (model.shape.is_pair or _reads_two(model)) and isinstance(typed, tuple) and len(typed) == 2
+    if isinstance(typed, str) or (is_pair and not isinstance(typed[0], int)):
+        return [typed]
+    rows = list(typed)
+    if not rows:
+        raise InputError(f"{model.name} reads 1 to {model.shape.max_len} tokens, got none; type a word.")
+    return [rows] if all(isinstance(one, int) for one in rows) else rows
+
+
+def _reads_two(model: ReadsInputs) -> bool:
+    return model.output in ("answer_span", "next_sentence", "sequence_class")
+
+
+def _single(model: ReadsInputs, typed: Any) -> Example:
+    if model.output == "similarity":
+        raise InputError(
+            f"{model.name} compares texts with images; give both by name, {{'input_ids': …, 'pixel_values': …}}."
+        )
+    if isinstance(typed, Tensor):
+        typed = typed.tolist()
+    if model.output == "pair_next_token" or (model.shape.is_pair and model.output == "vectors"):
+        return _pair(model, typed)
+    if isinstance(typed, tuple) and len(typed) == 2 and all(isinstance(one, str) for one in typed):
+        _check_tokenizer(model)
+        typed = cut(model.tokenizer, *typed)
+    ids = _ids(model, typed)
+    stream = torch.tensor([ids])
+    example = Example(tuple(ids), (), stream, None, stream, torch.full_like(stream, IGNORED))
+    types = _token_types(model, stream)
+    if types is not None:
+        example = replace(example, arguments={"token_type_ids": types})
+    if model.shape.is_pair:
+        example = replace(example, target=_own_target(model, example))
+    return _labelled(model, example)
+
+
+def _token_types(model: ReadsInputs, stream: Int[Tensor, "1 pos"]) -> Int[Tensor, "1 pos"] | None:
+    """0 for the first of two texts, 1 for the second (Devlin et al. 2019); None where the model does not ask."""
+    sep = getattr(model.tokenizer, "sep_token_id", None)
+    config: Any = model.opened.module.config
+    if sep is None or getattr(config, "type_vocab_size", 0) < 2 or int((stream == sep).sum()) < 2:
+        return None
+    is_after = (stream == sep).cumsum(dim=1) - (stream == sep).long()
+    return (is_after > 0).long()
+
+
+def _labelled(model: ReadsInputs, example: Example) -> Example:
+    """With what stands at each output."""
+    stream, kind = example.stream, model.output
+    labels = torch.full_like(stream, IGNORED)
+    if kind == "next_token":
+        labels[:, :-1] = stream[:, 1:]
+        if example.valid is not None:
+            labels[:, :-1][~example.valid[:, 1:]] = IGNORED
+            labels[~example.valid] = IGNORED
+    elif kind == "masked_token":
+        labels = _filled(model, example)
+    elif kind == "pair_next_token" and example.target is not None:
+        labels = torch.full_like(example.target, IGNORED)
+        labels[:, :-1] = example.target[:, 1:]
+        if example.target_valid is not None:
+            labels[~example.target_valid] = IGNORED
+            labels[:, :-1][~example.target_valid[:, 1:]] = IGNORED
+    elif kind != "vectors":
+        labels = model.outputs(example).argmax(dim=-1).cpu()
+        if kind == "token_class":
+            labels[_is_special(model, stream)] = IGNORED
+            if example.valid is not None:
+                labels[~example.valid] = IGNORED
+    answer = tuple(label for label in labels[0].tolist() if label != IGNORED)
+    return replace(example, labels=labels, answer=answer)
+
+
+def _check_tokenizer(model: ReadsInputs) -> None:
+    if model.tokenizer is None:
+        raise InputError("A text is read with a tokenizer; give tokenizer=AutoTokenizer.from_pretrained(…).")
+
+
+def _ids(model: ReadsInputs, typed: str | Sequence[int]) -> list[int]:
+    """The tokens of a text, with whatever special ones the tokenizer puts around it, or those that are given."""
+    if isinstance(typed, str):
+        if model.tokenizer is None and not typed.replace(" ", "").isdecimal():
+            _check_tokenizer(model)
+        ids = list(model.input.read(typed))
+    else:
+        ids = [int(token) for token in typed]
+    n, most = model.shape.n_inputs, model.shape.max_len
+    if not ids:
+        raise InputError(f"{model.name} reads 1 to {most} tokens, got none; type a word.")
+    if len(ids) > most:
+        raise InputError(f"{model.name} reads 1 to {most} tokens, got {len(ids)}; take some away.")
+    if not all(0 <= token < n for token in ids):
+        raise InputError(f"The tokens of {model.name} are 0 to {n - 1}, got {max(ids, key=lambda token: abs(token))}.")
+    return ids
+
+
+def _is_special(model: ReadsInputs, stream: Int[Tensor, "batch pos"]) -> Tensor:
+    """Which tokens are put in by the tokenizer itself, a mask aside."""
+    if model.tokenizer is None:
+        return torch.zeros_like(stream, dtype=torch.bool)
+    special = {*model.tokenizer.all_special_ids} - {model.tokenizer.mask_token_id}
+    return torch.isin(stream, torch.tensor(sorted(special), dtype=torch.long))
+
+
+def _filled(model: ReadsInputs, example: Example) -> Int[Tensor, "batch pos"]:
+    """What stands at each output of a model that sees both sides; special tokens are not asked for."""
+    labels = example.stream.clone()
+    labels[_is_special(model, example.stream)] = IGNORED
+    if example.valid is not None:
+        labels[~example.valid] = IGNORED
+    mask = getattr(model.tokenizer, "mask_token_id", None)
+    masked = example.stream == (-1 if mask is None else mask)
+    rows = masked.any(dim=1)
+    if rows.any():
+        labels[rows] = IGNORED
+        labels[masked] = model.outputs(example).argmax(dim=-1).cpu()[masked]
+    return labels
+
+
+def _pair(model: ReadsInputs, typed: Any) -> Example:
+    """Source and target of an encoder-decoder."""
+    source: Any
+    target: Any
+    if isinstance(typed, str):
+        source, between, target = typed.partition(BETWEEN)
+        between = bool(between)
+    else:
+        between = len(typed) == 2 and not isinstance(typed[0], int)
+        source, target = typed if between else (typed, ())
+    ids = _ids(model, source)
+    stream, start = torch.tensor([ids]), _start(model)
+    if not between:
+        said = [start] if model.output == "vectors" else _written(model, stream, start)
+    elif isinstance(target, str):
+        _check_tokenizer(model)
+        said = list(model.tokenizer(text_target=target.strip())["input_ids"])
+    else:
+        said = [int(token) for token in target]
+    labels, read = torch.tensor([said]), torch.tensor([[start, *said[:-1]]])
+    if model.output == "vectors":
+        labels = torch.full_like(read, IGNORED)
+    return Example(tuple(ids), tuple(said), stream, read, stream, labels)
+
+
+def _start(model: ReadsInputs) -> int:
+    """The token that a decoder begins with."""
+    config: Any = model.opened.module.config
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    start = getattr(config, "decoder_start_token_id", None)
+    return int((getattr(text, "bos_token_id", None) or 0) if start is None else start)
+
+
+def _written(model: ReadsInputs, stream: Int[Tensor, "1 pos"], start: int) -> list[int]:
+    said: list[int] = []
+    while len(said) < N_WRITTEN:
+        read = torch.tensor([[start, *said]])
+        said.append(int(model.outputs(Example((), (), stream, read, stream, read))[0, -1].argmax()))
+        if said[-1] == getattr(model.tokenizer, "eos_token_id", None):
+            break
+    return said
+
+
+def _of_arguments(model: ReadsInputs, given: Mapping[str, Any]) -> Example:
+    """The model's own arguments by name, as it takes them itself."""
+    arguments = {name: value for name, value in given.items() if value is not None and name != "return_dict"}
+    arguments = {name: torch.tensor(one) if isinstance(one, list) else one for name, one in arguments.items()}
+    _check_arguments(model, arguments)
+    ids, mask = arguments.pop("input_ids", None), arguments.get("attention_mask")
+    target = arguments.pop("decoder_input_ids", None)
+    valid = target_valid = None
+    if isinstance(mask, Tensor) and mask.dim() == 2:
+        valid = arguments.pop("attention_mask").bool()
+    if isinstance(target_mask := arguments.get("decoder_attention_mask"), Tensor) and target_mask.dim() == 2:
+        target_valid = arguments.pop("decoder_attention_mask").bool()
+    if isinstance(ids, Tensor):
+        ids = ids[None] if ids.dim() == 1 else ids
+        for row in ids.tolist():
+            _ids(model, row)
+        stream = ids
+    else:  # the numbers of the positions
+        vectors = arguments.get("inputs_embeds")
+        n = model.shape.max_len if vectors is None else vectors.shape[1]
+        if isinstance(model.input, PatchedImage) and "pixel_values" in arguments:
+            n = model.input.n_positions(arguments["pixel_values"])
+        stream = torch.arange(n)[None].expand(_n_batch(arguments), -1)
+    if target is not None and target.dim() == 1:
+        target = target[None]
+    example = Example(
+        tuple(stream[0].tolist()), (), stream, target, stream, torch.full_like(stream, IGNORED), valid, target_valid,
+        arguments or None,
+    )  # fmt: skip
+    if model.shape.is_pair and target is None:
+        example = replace(example, target=_own_target(model, example))
+    return _labelled(model, example)
+
+
+def _check_arguments(model: ReadsInputs, arguments: Mapping[str, Any]) -> None:
+    """Raise `InputError` where the model has no such argument, or what it reads is not among them."""
+    takes = inspect.signature(model.opened.module.forward).parameters
+    has_others = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values())
+    unknown = [name for name in arguments if name not in takes and not has_others]
+    main = str(getattr(model.opened.module, "main_input_name", "input_ids"))
+    wanted = [main] + (["pixel_values"] if model.output == "similarity" else [])
+    instead = {"input_ids": "inputs_embeds", "pixel_values": "", "input_features": "input_values"}.get(main, "")
+    missing = [name for name in wanted if name not in arguments and (instead not in arguments or not instead)]
+    if unknown or missing:
+        got = ", ".join(str(name)[:40] for name in list(arguments)[:6]) or "nothing"
+        raise InputError(f"{model.name} is called with {' and '.join(wanted)} by name, got {got}.")
+
+
+def _n_batch(arguments: Mapping[str, Any]) -> int:
+    return next((len(value) for value in arguments.values() if isinstance(value, Tensor) and value.dim() > 1), 1)
+
+
+def _own_target(model: ReadsInputs, example: Example) -> Int[Tensor, "batch out"]:
+    """What an encoder-decoder's decoder reads where nothing is given for it: the labels or the source, one place on.
+
+    Raises `InputError` where the model itself asks for it, or reads something else.
+    """
+    labels = (example.arguments or {}).get("labels", example.stream)
+    start = torch.full_like(labels[:, :1], _start(model))
+    pad = getattr(model.opened.module.config, "pad_token_id", None) or 0
+    shifted = torch.cat([start, labels[:, :-1]], dim=1).masked_fill(labels.roll(1, 1) == IGNORED, pad)
+    try:
+        wanted = model.outputs(example)
+    except Exception as error:  # whatever a model says of what it lacks
+        raise InputError(
+            f"{model.name} is an encoder-decoder; give decoder_input_ids beside input_ids, or a (source, target)."
+        ) from error
+    without = {name: value for name, value in (example.arguments or {}).items() if name != "labels"}
+    found = model.outputs(replace(example, target=shifted, arguments=without or None))
+    if found.shape != wanted.shape or not torch.allclose(found, wanted, rtol=1e-4, atol=1e-4):
+        raise InputError(f"What the decoder of {model.name} reads could not be told; give decoder_input_ids.")
+    return shifted
+
+
+def _of_pixels(model: ReadsInputs, typed: Any) -> Example:
+    """An image, or a batch of them."""
+    if not isinstance(model.input, PatchedImage):
+        model.input.read("")  # says what works instead
+    assert isinstance(model.input, PatchedImage)
+    source, pixels = model.input.pixels(typed)  # [batch, channel, row, column]
+    stream = torch.arange(model.input.n_positions(pixels))[None].expand(len(pixels), -1)
+    example = Example(
+        source, (), stream, None, stream, torch.full_like(stream, IGNORED), arguments={"pixel_values": pixels}
+    )
+    return _labelled(model, example)
