@@ -19,7 +19,7 @@ from xformer.adapters.task_input import TaskInput
 from xformer.analysis import Contender, roll_out
 from xformer.analysis.generation import Rollout, first_divergence, rolling_out
 from xformer.reading import Reading
-from xformer.viz.step_ruler import pack_rollouts
+from xformer.viz.generation import pack_rollouts
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from xformer.analysis.generation import (
 )
 from xformer.decoding import Sampling
 from xformer.errors import InputError
-from xformer.viz.step_ruler import pack_rollouts
+from xformer.viz.generation import pack_rollouts
 
 
 def two_of(architecture: str, *, forced: bool = False, seeds: tuple[int, int] = (0, 1)) -> list[Rollout]:

@@ -17,7 +17,7 @@ from xformer.edits import zero_positions
 from xformer.interventions import parse
 from xformer.viz import theme
 from xformer.viz.decision import DECIDES
-from xformer.viz.divergence import SAYS, short_names
+from xformer.viz.generation import SAYS, short_names
 
 DARK = pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 CONTENDERS = [random_contender(f"seed {seed}", "decoder", seed=seed) for seed in (2, 3)]
@@ -77,7 +77,7 @@ def test_every_chart_names_its_axes_and_tells_its_numbers(dark: bool) -> None:
 
 @DARK
 def test_bars_are_the_probabilities_of_all_players_on_one_scale(dark: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xformer.viz.divergence.LEAST", LEAST)  # so high that a token of these contenders is left out
+    monkeypatch.setattr("xformer.viz.generation.LEAST", LEAST)  # so high that a token of these contenders is left out
     frame = analysis.likeliest_tokens(ROLLOUTS, STEP, 4)
     chart = viz.likeliest_tokens(ROLLOUTS, STEP, 4, dark=dark)
     shown = {(row["player"], row["token"]): row for row in rows(chart)}

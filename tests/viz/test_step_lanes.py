@@ -14,7 +14,7 @@ from tests.viz.test_comparison import rows as rows_of
 from xformer import viz
 from xformer.analysis.generation import divergence_by_step, first_divergence, predictions_by_step, roll_out
 from xformer.errors import InputError
-from xformer.viz import lanes, theme
+from xformer.viz import generation, theme
 from xformer.viz.charts import mix
 from xformer.viz.export import pdf_of, svg
 from xformer.viz.packing import visible
@@ -130,10 +130,10 @@ def test_pairs_are_told_apart_by_their_dashes_and_named_in_their_colour() -> Non
 
 
 def test_what_is_infinitely_far_apart_is_said_and_no_curve_goes_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = lanes.pack_rollouts(PAIR, k=1)
+    data = generation.pack_rollouts(PAIR, k=1)
     kl = data["pairs"][0]["kl"]
     kl[2] = None  # as it is packed where a token is impossible to one of them
-    monkeypatch.setattr(lanes, "pack_rollouts", lambda rollouts, k: data)
+    monkeypatch.setattr(generation, "pack_rollouts", lambda rollouts, k: data)
     found = marks(svg([viz.step_lanes(PAIR)]))
     [sign] = [mark for mark in found if mark.text == "∞"]
     assert sign.points[0][0] == pytest.approx(column_of(found, 2))

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from xformer.viz.decision import decision_rows as decision_rows
     from xformer.viz.decision import pattern_difference as pattern_difference
     from xformer.viz.diagram_figure import model_diagram as model_diagram
-    from xformer.viz.divergence import divergence_by_step as divergence_by_step
-    from xformer.viz.divergence import likeliest_tokens as likeliest_tokens
-    from xformer.viz.divergence import predictions_by_step as predictions_by_step
     from xformer.viz.embeddings import cosines as cosines
     from xformer.viz.embeddings import vectors as vectors
     from xformer.viz.experts import expert_weights as expert_weights
@@ -38,8 +35,11 @@ if TYPE_CHECKING:
     from xformer.viz.feed_forward import promotion as promotion
     from xformer.viz.filters import filter_components as filter_components
     from xformer.viz.filters import patch_filters as patch_filters
+    from xformer.viz.generation import divergence_by_step as divergence_by_step
+    from xformer.viz.generation import likeliest_tokens as likeliest_tokens
+    from xformer.viz.generation import predictions_by_step as predictions_by_step
+    from xformer.viz.generation import step_lanes as step_lanes
     from xformer.viz.image_overlay import over_image as over_image
-    from xformer.viz.lanes import step_lanes as step_lanes
     from xformer.viz.logit_lens import lens as lens
     from xformer.viz.many_runs import sweep_outcome as sweep_outcome
     from xformer.viz.many_runs import training_fan as training_fan

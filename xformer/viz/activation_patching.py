@@ -14,7 +14,7 @@ from xformer.analysis.activation_patching import patching as patching_table
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.charts import layered
-from xformer.viz.divergence import Drawing, short_names
+from xformer.viz.generation import Drawing, short_names
 
 
 def patching(

@@ -22,7 +22,7 @@ from xformer.reading import Reading
 from xformer.site import Site
 from xformer.viz import theme
 from xformer.viz.charts import layered
-from xformer.viz.divergence import Drawing, short_names
+from xformer.viz.generation import Drawing, short_names
 from xformer.viz.residual import written
 
 DECIDES = "▶"

@@ -22,7 +22,7 @@ from xformer.analysis.scoring import lengths_compared as scoring_lengths_compare
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.charts import layered
-from xformer.viz.divergence import WIDTHS, Drawing, player_hues, short_names
+from xformer.viz.generation import WIDTHS, Drawing, player_hues, short_names
 
 _TITLES = {
     ("position", "token"): "token right",

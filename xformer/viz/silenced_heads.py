@@ -16,7 +16,7 @@ from xformer.names import head_title
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.charts import label_layers, layered, place_labels
-from xformer.viz.divergence import Drawing
+from xformer.viz.generation import Drawing
 
 NAMED = 5
 """This many of the heads with the largest effects have their names beside them, and of those with the highest scores."""

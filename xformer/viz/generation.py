@@ -10,18 +10,25 @@ drawn widest and the last thinnest: all of them stay visible.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from math import isfinite
 from typing import Any, Literal
 
 import altair as alt
 import pandas as pd
 
+from xformer.analysis.comparison import joint_labels
 from xformer.analysis.generation import Rollout, first_divergence
 from xformer.analysis.generation import divergence_by_step as divergence_table
+from xformer.analysis.generation import divergence_by_step as generation_divergence_by_step
 from xformer.analysis.generation import likeliest_tokens as tokens_table
+from xformer.analysis.generation import predictions_by_step as generation_predictions_by_step
 from xformer.analysis.generation import predictions_by_step as predictions_table
+from xformer.errors import InputError
 from xformer.viz import theme
-from xformer.viz.charts import layered
+from xformer.viz.charts import WIDE, Sheet, layered, mix
+from xformer.viz.packing import visible
+from xformer.viz.theme import HEAD_HUES, PLAYER_HUES
 
 SAYS = "◀ says"
 LEAST = 0.001
@@ -255,3 +262,197 @@ def _backdrop(frame: pd.DataFrame, places: dict[int, str], divergence: int | Non
             text.encode(y=alt.value(-4), text=alt.Text("note:N")),
         ]
     return layers
+
+
+def step_lanes(rollouts: Sequence[Rollout], *, step: int = 0, dark: bool = False) -> alt.LayerChart | alt.FacetChart:
+    """What each player says at every step, right or wrong and how likely, with the input and the right answer above it.
+
+    Below, over the same columns: how undecided each player is (entropy, bits) and how far apart each pair is (KL, nats).
+    `step` is framed; a dashed rule stands where the players part first, and grey is where they have read different tokens.
+    """
+    data, sheet = pack_rollouts(rollouts, k=1), Sheet(dark)
+    players, labels = data["players"], [visible(label) for label in data["labels"]]
+    steps = max(len(player["predicted"]) for player in players)
+    if not 0 <= step < steps:
+        raise InputError(f"The steps are 0 to {steps - 1}, got {step}; for example step=0.")
+    has_answer = any(player["answer"] for player in players)
+    columns = max(steps, len(data["reads"]) if has_answer else 0)
+    cell = max(27.0, min(100.0, (WIDE - NAMES - 4) // columns))
+    hues = theme.player_hues(len(players), dark)
+    y = 20.0  # above stands where they part
+    sheet.words(0, y + 10, "step" if data["is_decoder"] else "position", sheet.muted)
+    for at in range(steps):
+        sheet.words(NAMES + (at + 0.5) * cell, y + 10, str(at), sheet.muted, align="center")
+    y += 20
+    for name, kind, tokens in _lanes(data, labels, steps) if has_answer else ():
+        named(sheet, y, name)
+        for at, token in enumerate(tokens):
+            sheet.chip(NAMES + at * cell, y + 2, cell, token, kind)
+        y += LANE
+    for player, hue in zip(players, hues, strict=True):
+        named(sheet, y, player["name"], hue)
+        for at, (token, share) in enumerate(zip(player["predicted"], player["probability"], strict=True)):
+            is_judged = player["has_right_answer"] and at < len(player["answer"])
+            kind = ("right" if player["answer"][at] == token else "wrong") if is_judged else "said"
+            sheet.chip(NAMES + at * cell, y + 2, cell, labels[token], kind, hue=hue, share=share)
+        y += LANE
+    _ruler(sheet, y + 15, steps, step, data["divergence"], cell)
+    y = curves(sheet, y + 30, data, hues, steps, cell)
+    _behind(sheet, y, data, steps, step, cell)
+    return sheet.chart(NAMES + columns * cell, y)
+
+
+def _lanes(data: dict[str, Any], labels: list[str], steps: int) -> list[tuple[str, str, list[str]]]:
+    """The input and the right answer: name, kind of token, tokens. Where players have different right ones it says ≠."""
+    right = []
+    for at in range(steps):
+        found = {player["answer"][at] for player in data["players"] if at < len(player["answer"])}
+        right.append(labels[found.pop()] if len(found) == 1 else "≠" if found else " ")
+    name = "right answer" if any(player["has_right_answer"] for player in data["players"]) else "the text"
+    return [("input", "read", [visible(token) for token in data["reads"]]), (name, "answer", right)]
+
+
+def _ruler(sheet: Sheet, y: float, steps: int, step: int, divergence: int | None, cell: float) -> None:
+    places = [NAMES + (at + 0.5) * cell for at in range(steps)]
+    sheet.line([(places[0], y), (places[-1], y)], sheet.rule, 3)
+    for at, x in enumerate(places):
+        tall, thick, ink = (9, 4, sheet.ink) if at == divergence else (4.5, 2, sheet.muted)
+        sheet.line([(x, y - tall), (x, y + tall)], ink, thick, level=1)
+    sheet.dot(places[step], y, 9, sheet.primary, edge=sheet.ground, level=2)
+
+
+def _behind(sheet: Sheet, bottom: float, data: dict[str, Any], steps: int, step: int, cell: float) -> None:
+    """The frame of the step, where they part, and where they have read different tokens."""
+    firsts = [pair["same_context"].index(False) for pair in data["pairs"] if False in pair["same_context"]]
+    if firsts:
+        x = NAMES + min(firsts) * cell
+        grey = theme.pick(theme.MASKED, sheet.dark)
+        sheet.box(x, 20, (steps - min(firsts)) * cell, bottom - 20, grey, opacity=0.45, level=-2)
+    frame = {"edge": sheet.primary, "thick": 1.5, "corner": 8}
+    sheet.box(NAMES + step * cell, 19, cell, bottom - 20, mix(sheet.ground, sheet.primary, 0.17), level=-1, **frame)
+    if (parting := data["divergence"]) is not None:
+        x, is_late = NAMES + parting * cell, parting > steps / 2 and parting * cell > 120
+        sheet.line([(x, 4), (x, bottom)], sheet.ink, 2, dash="5 3", level=3)
+        sheet.words(
+            x - 6 if is_late else x + 6,
+            8,
+            "they part here",
+            sheet.ink,
+            12.5,
+            bold=True,
+            align="right" if is_late else "left",
+            level=3,
+        )
+
+
+NAMES, LANE, TRACK, PAD = 176, 32, 62, 8
+"""CSS pixels: of the column of names, of a lane, of a curve's lane, and above and below the curve in it."""
+
+DASHES = ("", "8 3", "3 3", "8 3 2 3", "2 2", "12 4")
+
+
+def named(sheet: Sheet, y: float, name: str, hue: str = "", tall: float = LANE) -> None:
+    """The name of a lane, on two lines where it is long."""
+    if hue:
+        sheet.box(0, y + tall / 2 - 6, 12, 12, hue, corner=4)
+    most, left = (24 if hue else 26), (19 if hue else 0)
+    cut = name.rfind(" ", 0, most + 1) if len(name) > most else -1
+    lines = [name] if cut < 0 else [name[:cut], name[cut + 1 :]]
+    for number, text in enumerate(lines):
+        short = text if len(text) <= most + 2 else f"{text[: most + 1]}…"
+        sheet.words(
+            left, y + tall / 2 + 14 * (number - (len(lines) - 1) / 2), short, sheet.ink, 13 if len(lines) == 1 else 12
+        )
+
+
+def curves(sheet: Sheet, y: float, data: dict[str, Any], hues: Sequence[str], steps: int, cell: float) -> float:
+    """The curves; what comes back is where they end."""
+    pairs = data["pairs"]
+    own = [sheet.ink] if len(pairs) == 1 else [theme.pick(hue, sheet.dark) for hue in data["pair_hues"]]
+    entropies = [
+        (player["entropy"], hue, max(1.0, 5.5 - 1.3 * index), "")
+        for index, (player, hue) in enumerate(zip(data["players"], hues, strict=True))
+    ]
+    apart = [(pair["kl"], own[i % len(own)], 2.5, DASHES[i % len(DASHES)]) for i, pair in enumerate(pairs)]
+    for name, lines in (("entropy, bits", entropies), ("KL, nats", apart)):
+        named(sheet, y, name, tall=TRACK if name.startswith("e") else TRACK - 22)
+        top = max(0.1, *(value for values, *_ in lines for value in values if value is not None), 0.1)
+        low, high = y + TRACK - PAD, y + PAD
+        for value, place in ((top, high), (0, low)):
+            sheet.words(
+                NAMES - 6,
+                place,
+                "0" if not value else f"{top:.0f}" if top >= 10 else f"{top:.2g}",
+                sheet.muted,
+                11,
+                align="right",
+            )
+            sheet.line([(NAMES, place), (NAMES + steps * cell, place)], sheet.rule)
+        for values, hue, thick, dash in lines:
+            piece: list[tuple[float, float]] = []
+            for at, value in enumerate([*values, None]):
+                x = NAMES + (at + 0.5) * cell
+                if value is not None:
+                    piece.append((x, low - (low - high) * value / top))
+                    sheet.dot(*piece[-1], thick / 2 + 1.2, hue, level=1)
+                    continue
+                if at < len(values):
+                    sheet.words(x, high + 6, "∞", hue, 14, bold=True, align="center", level=1)
+                if len(piece) > 1:
+                    sheet.line(piece, hue, thick, dash=dash, level=1)
+                piece = []
+        y += TRACK
+    for index, pair in enumerate(pairs):
+        words = f"{pair['one'].split(' ')[0]}‖{pair['other'].split(' ')[0]}"
+        sheet.words(28 * (index % 5), y - 22 + 13 * (index // 5), words, own[index % len(own)], bold=True)
+    return y
+
+
+def pack_rollouts(rollouts: Sequence[Rollout], k: int = 8) -> dict[str, Any]:
+    """All steps of all players as plain JSON, with the k likeliest tokens of each step.
+
+    Tokens are indices of `labels`; numbers are rounded to 6 decimals; an infinite KL is null.
+    """
+    steps, pairs = generation_predictions_by_step(rollouts), generation_divergence_by_step(rollouts)
+    labels = joint_labels([rollout.contender for rollout in rollouts])
+    place = {label: index for index, label in enumerate(labels)}
+    players = []
+    for rollout in rollouts:
+        own = steps.loc[steps["player"] == rollout.name]
+        tops = [rollout.top(step, k) for step in range(len(rollout))]
+        players.append(
+            {
+                "name": rollout.name,
+                "has_right_answer": rollout.has_right_answer,
+                "predicted": [place[label] for label in own["token"]],
+                "answer": [place[rollout.labels[token]] for token in rollout.answer],
+                "answer_probability": _round(own["answer_probability"].dropna()),
+                "top": [[place[rollout.labels[token]] for token, _ in top] for top in tops],
+                "top_probability": [_round(p for _, p in top) for top in tops],
+                **{column: _round(own[column]) for column in ("probability", "drawn", "entropy")},
+            }
+        )
+    first = rollouts[0]
+    return {
+        "labels": list(labels),
+        "reads": [first.labels[token] for token in first.example.source],
+        "divergence": first_divergence(rollouts),
+        "players": players,
+        "pairs": [
+            {
+                "one": group["one"].iloc[0],
+                "other": group["other"].iloc[0],
+                "same_context": group["same_context"].tolist(),
+                **{column: _round(group[column]) for column in ("kl", "kl_back", "total_variation")},
+            }
+            for _, group in pairs.groupby("pair", sort=False)
+        ],
+        "hues": PLAYER_HUES,
+        "pair_hues": HEAD_HUES[4:],
+        "is_sampled": any(rollout.contender.sampling.temperature for rollout in rollouts),
+        "is_decoder": any(rollout.contender.writes for rollout in rollouts),
+    }
+
+
+def _round(values: Iterable[float]) -> list[float | None]:
+    return [round(value, 6) if isfinite(value) else None for value in values]
