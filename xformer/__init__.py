@@ -1,6 +1,6 @@
-"""xformer: a transformer one can see through. A run of a model leaves a `Trace`; every picture is made from one.
+"""A transformer written to be inspected: `read` runs a model and records it, `analysis` has tables of it, `viz` has figures.
 
-Each public name is imported when it is first used: a list of runs or a help text need not wait for torch.
+Public names are imported when they are first used, so that `import xformer` does not wait for torch.
 """
 
 from __future__ import annotations
@@ -10,77 +10,31 @@ from typing import TYPE_CHECKING
 from xformer.lazy import attach
 
 if TYPE_CHECKING:
-    from xformer import analysis, edits, viz
-    from xformer.checkpoints import Checkpoint, load, save
-    from xformer.config import ModelConfig, TaskConfig, TrainConfig
-    from xformer.decoding import Sampling, Step, decode
-    from xformer.model import Transformer
-    from xformer.reading import Reading, gradients, read
-    from xformer.tasks import Task
-    from xformer.trace import Trace, record
-    from xformer.training.loop import train
-    from xformer.training.progress import Progress
-    from xformer.training.train_many import sweep, train_many
-    from xformer.widgets.attention_view import AttentionView, attention_view
-    from xformer.widgets.page import save_html
-else:  # for those who run it; a type checker would take any name for one that is here
-    __getattr__, __dir__, _ = attach(
-        __name__,
-        {
-            "AttentionView": "widgets.attention_view",
-            "Checkpoint": "checkpoints",
-            "ModelConfig": "config",
-            "Progress": "training.progress",
-            "Reading": "reading",
-            "Sampling": "decoding",
-            "Step": "decoding",
-            "Task": "tasks",
-            "TaskConfig": "config",
-            "Trace": "trace",
-            "TrainConfig": "config",
-            "Transformer": "model",
-            "analysis": "",
-            "attention_view": "widgets.attention_view",
-            "decode": "decoding",
-            "edits": "",
-            "gradients": "reading",
-            "load": "checkpoints",
-            "read": "reading",
-            "record": "trace",
-            "save": "checkpoints",
-            "save_html": "widgets.page",
-            "sweep": "training.train_many",
-            "train": "training.loop",
-            "train_many": "training.train_many",
-            "viz": "",
-        },
-    )
-
-__all__ = [
-    "AttentionView",
-    "Checkpoint",
-    "ModelConfig",
-    "Progress",
-    "Reading",
-    "Sampling",
-    "Step",
-    "Task",
-    "TaskConfig",
-    "Trace",
-    "TrainConfig",
-    "Transformer",
-    "analysis",
-    "attention_view",
-    "decode",
-    "edits",
-    "gradients",
-    "load",
-    "read",
-    "record",
-    "save",
-    "save_html",
-    "sweep",
-    "train",
-    "train_many",
-    "viz",
-]
+    from xformer import analysis as analysis
+    from xformer import edits as edits
+    from xformer import viz as viz
+    from xformer.checkpoints import Checkpoint as Checkpoint
+    from xformer.checkpoints import load as load
+    from xformer.checkpoints import save as save
+    from xformer.config import ModelConfig as ModelConfig
+    from xformer.config import TaskConfig as TaskConfig
+    from xformer.config import TrainConfig as TrainConfig
+    from xformer.decoding import Sampling as Sampling
+    from xformer.decoding import Step as Step
+    from xformer.decoding import decode as decode
+    from xformer.model import Transformer as Transformer
+    from xformer.reading import Reading as Reading
+    from xformer.reading import gradients as gradients
+    from xformer.reading import read as read
+    from xformer.tasks import Task as Task
+    from xformer.trace import Trace as Trace
+    from xformer.trace import record as record
+    from xformer.training.loop import train as train
+    from xformer.training.progress import Progress as Progress
+    from xformer.training.train_many import sweep as sweep
+    from xformer.training.train_many import train_many as train_many
+    from xformer.widgets.attention_view import AttentionView as AttentionView
+    from xformer.widgets.attention_view import attention_view as attention_view
+    from xformer.widgets.page import save_html as save_html
+else:
+    __getattr__, __dir__, __all__ = attach(__name__, __file__)

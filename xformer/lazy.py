@@ -1,30 +1,48 @@
-"""Public names of a package that are imported when they are first used: whoever needs one need not wait for the others.
+"""Public names of a package that are imported when they are first used: `import xformer` does not wait for torch.
 
-__getattr__, __dir__, __all__ = attach(__name__, {"lens": "logit_lens", "norms": "stream"})
+    if TYPE_CHECKING:
+        from xformer.viz.logit_lens import lens as lens
+    else:
+        __getattr__, __dir__, __all__ = attach(__name__, __file__)
+
+Editors and type checkers read the imports; at run time `attach` reads the same lines. This is PEP 562 as scientific-python's
+lazy_loader uses it (https://scientific-python.org/specs/spec-0001), with the imports in the file itself in place of a stub.
 """
 
 from __future__ import annotations
 
+import ast
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
-def attach(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a package (PEP 562); `homes` names the module of each public name.
+def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a package, from its imports under `if TYPE_CHECKING`.
 
-    A name whose home has an empty name is itself a module. Names and modules must differ, else an import of the module
-    would hide the name.
+    Args:
+        package: The package's `__name__`.
+        file: Its `__file__`. No public name may be that of a module of the package: importing the module would hide the name.
     """
+    homes = {
+        alias.asname or alias.name: (node.module or "", alias.name) for node in _imports(file) for alias in node.names
+    }
     names = sorted(homes)
 
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(names)}.")
-        home = import_module(f"{package}.{homes[name] or name}")
-        value = home if not homes[name] else getattr(home, name)
+        module, there = homes[name]
+        value = import_module(f"{package}.{there}") if module == package else getattr(import_module(module), there)
         setattr(sys.modules[package], name, value)
         return value
 
     return get, lambda: sorted({*vars(sys.modules[package]), *names}), names
+
+
+def _imports(file: str) -> list[ast.ImportFrom]:
+    body = ast.parse(Path(file).read_text(encoding="utf-8")).body
+    checked = [node for node in body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    return [node for block in checked for node in block.body if isinstance(node, ast.ImportFrom)]

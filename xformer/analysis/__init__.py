@@ -5,75 +5,77 @@
 `xformer.viz` has the picture of a table under the same name.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from xformer.lazy import attach
 
-__getattr__, __dir__, __all__ = attach(
-    __name__,
-    {
-        "Contender": "comparison",
-        "accuracy": "scoring",
-        "accuracy_by_length": "scoring",
-        "activations": "feed_forward",
-        "agreement": "scoring",
-        "atom_mapping": "reactions",
-        "attention": "attention_patterns",
-        "attention_costs": "principles",
-        "attention_moved": "attention_patterns",
-        "attention_steps": "principles",
-        "attribution": "residual",
-        "beliefs_apart": "differences",
-        "circle": "number_waves",
-        "classes": "images",
-        "confusion": "scoring",
-        "cosines": "embeddings",
-        "deciding_at": "differences",
-        "decision_lens": "differences",
-        "decision_rows": "differences",
-        "divergence_by_step": "generation",
-        "exciting_inputs": "feed_forward",
-        "expert_weights": "feed_forward",
-        "filter_components": "images",
-        "firing": "feed_forward",
-        "gap_fillings": "differences",
-        "head_effects": "ablation",
-        "head_scores": "attention_patterns",
-        "lengths_compared": "scoring",
-        "lens": "logit_lens",
-        "likeliest_tokens": "generation",
-        "matrix": "principles",
-        "mistakes": "images",
-        "named": "differences",
-        "neighbours": "embeddings",
-        "neuron": "feed_forward",
-        "neurons": "feed_forward",
-        "norms": "residual",
-        "over_image": "images",
-        "patch_filters": "images",
-        "patch_places": "images",
-        "patching": "activation_patching",
-        "patching_map": "activation_patching",
-        "pattern_difference": "differences",
-        "position_counts": "positions",
-        "position_curves": "positions",
-        "position_offsets": "positions",
-        "position_values": "positions",
-        "predictions_by_step": "generation",
-        "principles": "",
-        "product_variances": "principles",
-        "projection": "embeddings",
-        "promotion": "feed_forward",
-        "roll_out": "generation",
-        "rollout": "attention_patterns",
-        "same_answers": "scoring",
-        "similarity": "text_similarity",
-        "softmax_row": "principles",
-        "softmax_saturation": "principles",
-        "spectrum": "number_waves",
-        "steered": "generation",
-        "survey": "feed_forward",
-        "sweep_outcome": "training_runs",
-        "training_fan": "training_runs",
-        "vectors": "embeddings",
-        "why": "score_decomposition",
-    },
-)  # fmt: skip
+if TYPE_CHECKING:
+    from xformer.analysis import principles as principles
+    from xformer.analysis.ablation import head_effects as head_effects
+    from xformer.analysis.activation_patching import patching as patching
+    from xformer.analysis.activation_patching import patching_map as patching_map
+    from xformer.analysis.attention_patterns import attention as attention
+    from xformer.analysis.attention_patterns import attention_moved as attention_moved
+    from xformer.analysis.attention_patterns import head_scores as head_scores
+    from xformer.analysis.attention_patterns import rollout as rollout
+    from xformer.analysis.comparison import Contender as Contender
+    from xformer.analysis.differences import beliefs_apart as beliefs_apart
+    from xformer.analysis.differences import deciding_at as deciding_at
+    from xformer.analysis.differences import decision_lens as decision_lens
+    from xformer.analysis.differences import decision_rows as decision_rows
+    from xformer.analysis.differences import gap_fillings as gap_fillings
+    from xformer.analysis.differences import named as named
+    from xformer.analysis.differences import pattern_difference as pattern_difference
+    from xformer.analysis.embeddings import cosines as cosines
+    from xformer.analysis.embeddings import neighbours as neighbours
+    from xformer.analysis.embeddings import projection as projection
+    from xformer.analysis.embeddings import vectors as vectors
+    from xformer.analysis.feed_forward import activations as activations
+    from xformer.analysis.feed_forward import exciting_inputs as exciting_inputs
+    from xformer.analysis.feed_forward import expert_weights as expert_weights
+    from xformer.analysis.feed_forward import firing as firing
+    from xformer.analysis.feed_forward import neuron as neuron
+    from xformer.analysis.feed_forward import neurons as neurons
+    from xformer.analysis.feed_forward import promotion as promotion
+    from xformer.analysis.feed_forward import survey as survey
+    from xformer.analysis.generation import divergence_by_step as divergence_by_step
+    from xformer.analysis.generation import likeliest_tokens as likeliest_tokens
+    from xformer.analysis.generation import predictions_by_step as predictions_by_step
+    from xformer.analysis.generation import roll_out as roll_out
+    from xformer.analysis.generation import steered as steered
+    from xformer.analysis.images import classes as classes
+    from xformer.analysis.images import filter_components as filter_components
+    from xformer.analysis.images import mistakes as mistakes
+    from xformer.analysis.images import over_image as over_image
+    from xformer.analysis.images import patch_filters as patch_filters
+    from xformer.analysis.images import patch_places as patch_places
+    from xformer.analysis.logit_lens import lens as lens
+    from xformer.analysis.number_waves import circle as circle
+    from xformer.analysis.number_waves import spectrum as spectrum
+    from xformer.analysis.positions import position_counts as position_counts
+    from xformer.analysis.positions import position_curves as position_curves
+    from xformer.analysis.positions import position_offsets as position_offsets
+    from xformer.analysis.positions import position_values as position_values
+    from xformer.analysis.principles import attention_costs as attention_costs
+    from xformer.analysis.principles import attention_steps as attention_steps
+    from xformer.analysis.principles import matrix as matrix
+    from xformer.analysis.principles import product_variances as product_variances
+    from xformer.analysis.principles import softmax_row as softmax_row
+    from xformer.analysis.principles import softmax_saturation as softmax_saturation
+    from xformer.analysis.reactions import atom_mapping as atom_mapping
+    from xformer.analysis.residual import attribution as attribution
+    from xformer.analysis.residual import norms as norms
+    from xformer.analysis.score_decomposition import why as why
+    from xformer.analysis.scoring import accuracy as accuracy
+    from xformer.analysis.scoring import accuracy_by_length as accuracy_by_length
+    from xformer.analysis.scoring import agreement as agreement
+    from xformer.analysis.scoring import confusion as confusion
+    from xformer.analysis.scoring import lengths_compared as lengths_compared
+    from xformer.analysis.scoring import same_answers as same_answers
+    from xformer.analysis.text_similarity import similarity as similarity
+    from xformer.analysis.training_runs import sweep_outcome as sweep_outcome
+    from xformer.analysis.training_runs import training_fan as training_fan
+else:
+    __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -17,49 +17,20 @@ from typing import TYPE_CHECKING
 from xformer.lazy import attach
 
 if TYPE_CHECKING:
-    from xformer.model_files.contents import Contents, check_memory, inspect
-    from xformer.model_files.fetching import fetch
-    from xformer.model_files.models_here import Catalogue, Entry, catalogue
-    from xformer.model_files.packages import PACKAGES, Package
-    from xformer.model_files.shared_job import Job, LoadProgress, SharedJobs
-    from xformer.model_files.store import ModelStore
-    from xformer.model_files.visitor_fetches import offered, start_fetch
+    from xformer.model_files.contents import Contents as Contents
+    from xformer.model_files.contents import check_memory as check_memory
+    from xformer.model_files.contents import inspect as inspect
+    from xformer.model_files.fetching import fetch as fetch
+    from xformer.model_files.models_here import Catalogue as Catalogue
+    from xformer.model_files.models_here import Entry as Entry
+    from xformer.model_files.models_here import catalogue as catalogue
+    from xformer.model_files.packages import PACKAGES as PACKAGES
+    from xformer.model_files.packages import Package as Package
+    from xformer.model_files.shared_job import Job as Job
+    from xformer.model_files.shared_job import LoadProgress as LoadProgress
+    from xformer.model_files.shared_job import SharedJobs as SharedJobs
+    from xformer.model_files.store import ModelStore as ModelStore
+    from xformer.model_files.visitor_fetches import offered as offered
+    from xformer.model_files.visitor_fetches import start_fetch as start_fetch
 else:
-    __getattr__, __dir__, _ = attach(
-        __name__,
-        {
-            "Catalogue": "models_here",
-            "Contents": "contents",
-            "Entry": "models_here",
-            "Job": "shared_job",
-            "LoadProgress": "shared_job",
-            "ModelStore": "store",
-            "PACKAGES": "packages",
-            "Package": "packages",
-            "SharedJobs": "shared_job",
-            "catalogue": "models_here",
-            "check_memory": "contents",
-            "fetch": "fetching",
-            "inspect": "contents",
-            "offered": "visitor_fetches",
-            "start_fetch": "visitor_fetches",
-        },
-    )
-
-__all__ = [
-    "PACKAGES",
-    "Catalogue",
-    "Contents",
-    "Entry",
-    "Job",
-    "LoadProgress",
-    "ModelStore",
-    "Package",
-    "SharedJobs",
-    "catalogue",
-    "check_memory",
-    "fetch",
-    "inspect",
-    "offered",
-    "start_fetch",
-]
+    __getattr__, __dir__, __all__ = attach(__name__, __file__)

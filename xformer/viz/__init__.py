@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from xformer.viz.bug_lesson import lesson_curves as lesson_curves
     from xformer.viz.cell_map import patching_map as patching_map
     from xformer.viz.class_bars import classes as classes
-    from xformer.viz.decision import decision_lens as decision_lens
-    from xformer.viz.decision import decision_rows as decision_rows
-    from xformer.viz.decision import pattern_difference as pattern_difference
     from xformer.viz.diagram_figure import model_diagram as model_diagram
+    from xformer.viz.differences import beliefs_apart as beliefs_apart
+    from xformer.viz.differences import decision_lens as decision_lens
+    from xformer.viz.differences import decision_rows as decision_rows
+    from xformer.viz.differences import pattern_difference as pattern_difference
     from xformer.viz.embeddings import cosines as cosines
     from xformer.viz.embeddings import vectors as vectors
     from xformer.viz.experts import expert_weights as expert_weights
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
     from xformer.viz.reactions import atom_mapping as atom_mapping
     from xformer.viz.residual import attribution as attribution
     from xformer.viz.residual import norms as norms
-    from xformer.viz.same_text import beliefs_apart as beliefs_apart
     from xformer.viz.score_decomposition import why as why
     from xformer.viz.scoring import accuracy as accuracy
     from xformer.viz.scoring import accuracy_by_length as accuracy_by_length

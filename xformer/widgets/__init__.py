@@ -7,19 +7,11 @@ from typing import TYPE_CHECKING
 from xformer.lazy import attach
 
 if TYPE_CHECKING:
-    from xformer.widgets.attention_view import AttentionView, attention_view
-    from xformer.widgets.page import comparison_page, film_page, save_html, view_page
+    from xformer.widgets.attention_view import AttentionView as AttentionView
+    from xformer.widgets.attention_view import attention_view as attention_view
+    from xformer.widgets.page import comparison_page as comparison_page
+    from xformer.widgets.page import film_page as film_page
+    from xformer.widgets.page import save_html as save_html
+    from xformer.widgets.page import view_page as view_page
 else:
-    __getattr__, __dir__, _ = attach(
-        __name__,
-        {
-            "AttentionView": "attention_view",
-            "attention_view": "attention_view",
-            "comparison_page": "page",
-            "film_page": "page",
-            "save_html": "page",
-            "view_page": "page",
-        },
-    )
-
-__all__ = ["AttentionView", "attention_view", "comparison_page", "film_page", "save_html", "view_page"]
+    __getattr__, __dir__, __all__ = attach(__name__, __file__)
