@@ -16,7 +16,7 @@ from xformer.decoding import Sampling
 from xformer.edits import zero_positions
 from xformer.interventions import parse
 from xformer.viz import theme
-from xformer.viz.decision import DECIDES
+from xformer.viz.differences import DECIDES
 from xformer.viz.generation import SAYS, short_names
 
 DARK = pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
