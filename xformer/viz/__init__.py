@@ -13,12 +13,12 @@ from xformer.lazy import attach
 
 if TYPE_CHECKING:
     from xformer.viz.activation_patching import patching as patching
+    from xformer.viz.activation_patching import patching_map as patching_map
     from xformer.viz.attention_patterns import attention as attention
     from xformer.viz.attention_patterns import attention_arcs as attention_arcs
     from xformer.viz.attention_patterns import attention_grid as attention_grid
     from xformer.viz.attention_patterns import rollout as rollout
     from xformer.viz.bug_lesson import lesson_curves as lesson_curves
-    from xformer.viz.cell_map import patching_map as patching_map
     from xformer.viz.class_bars import classes as classes
     from xformer.viz.diagram_figure import model_diagram as model_diagram
     from xformer.viz.differences import beliefs_apart as beliefs_apart
