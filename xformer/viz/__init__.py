@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from xformer.lazy import attach
 
 if TYPE_CHECKING:
+    from xformer.viz.ablation import head_effects as head_effects
     from xformer.viz.activation_patching import patching as patching
     from xformer.viz.activation_patching import patching_map as patching_map
     from xformer.viz.attention_patterns import attention as attention
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
     from xformer.viz.scoring import accuracy_by_length as accuracy_by_length
     from xformer.viz.scoring import confusion as confusion
     from xformer.viz.scoring import lengths_compared as lengths_compared
-    from xformer.viz.silenced_heads import head_effects as head_effects
     from xformer.viz.stills import film_still as film_still
     from xformer.viz.text_similarity import similarity as similarity
     from xformer.viz.training import metric_curves as metric_curves
