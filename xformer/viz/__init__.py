@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from xformer.viz.differences import pattern_difference as pattern_difference
     from xformer.viz.embeddings import cosines as cosines
     from xformer.viz.embeddings import vectors as vectors
-    from xformer.viz.experts import expert_weights as expert_weights
     from xformer.viz.export import draw_as_images as draw_as_images
     from xformer.viz.export import save as save
     from xformer.viz.feed_forward import activations as activations
+    from xformer.viz.feed_forward import expert_weights as expert_weights
     from xformer.viz.feed_forward import firing as firing
     from xformer.viz.feed_forward import neuron as neuron
     from xformer.viz.feed_forward import promotion as promotion
