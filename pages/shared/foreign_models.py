@@ -1,10 +1,11 @@
-"""The models of others that visitors share: which there are, one open copy of each, and its name as a link and as code have it.
+"""The external models that visitors share: the list of them, one open copy of each, and their names in links and in code.
 
-Whoever serves decides which there are; a visitor names one as "hf:NAME", never a path.
+The operator of the server decides which there are. A visitor names one as "hf:NAME", never by a path.
 """
 
 from __future__ import annotations
 
+import threading
 from functools import lru_cache
 from pathlib import Path
 
@@ -21,29 +22,37 @@ from xformer.model_files.shared_job import Job, Step
 from xformer.model_files.store import ModelStore
 
 MODELS = "models"
-"""What a visitor reads of the folder of models, which is nobody's business on a server."""
+"""Stands for the folder of models in paths that visitors see."""
+MOST_REHEARSALS = 2
+_rehearsals = threading.BoundedSemaphore(MOST_REHEARSALS)
+"""Held during a rehearsal, which takes a process of its own."""
 
 
 def _load(id: str, step: Step) -> ModelAdapter:
-    """Raises `ModelFileError` for a model that reads what no screen can ask for."""
-    path = catalogue().entry(id).path
-    step(0, 3, "trying it in a process of its own")
-    _rehearsed(path, state_of(path))
-    model = open_model(path, step=step)
+    """Raises `ModelFileError` for a model whose inputs no screen can ask for."""
+    model = open_model(catalogue().entry(id).path, step=step)
     if isinstance(model, HuggingFaceModel) and (why := _not_shown(model)):
         raise ModelFileError(why)
     return model
 
 
+def _check(id: str, step: Step) -> None:
+    """Raises `CheckpointError` for a model that cannot be opened within the limits."""
+    path = catalogue().entry(id).path
+    step(0, 3, "checking it in a process of its own")
+    _rehearsed(path, state_of(path))
+
+
 @lru_cache(maxsize=100)
 def _rehearsed(path: Path, state: object) -> None:
-    """Try a model out where it can hurt nobody, once for each state of its files."""
+    """Rehearse a model, once for each state of its files."""
     if path != installed_model():  # that came with a package
-        rehearse(path)
+        with _rehearsals:
+            rehearse(path)
 
 
 def _not_shown(model: HuggingFaceModel) -> str:
-    """Why the screens cannot show a model, as one sentence that says what works instead; "" where they can."""
+    """Return why the screens cannot show a model, and what works instead, as one sentence; "" where they can."""
     main = str(getattr(model.opened.module, "main_input_name", "input_ids"))
     if model.output == "similarity":
         return (
@@ -65,34 +74,34 @@ def _needed(id: str) -> int:
 
 
 def _free() -> int:
-    """Bytes that are free, once what was said by models that are no longer open is forgotten: it holds on to them."""
+    """Return the free bytes, after the answers of closed models are evicted: they keep the models in memory."""
     open_now = set(store.open_ids())
     shared.forget(lambda key: any(is_foreign(word) and word not in open_now for word in key))
     return free_bytes()
 
 
-store: ModelStore[ModelAdapter] = ModelStore(_load, _needed, free=_free)
-"""One a server."""
+store: ModelStore[ModelAdapter] = ModelStore(_load, _needed, free=_free, check=_check)
+"""The open external models of this server."""
 
 
 def is_foreign(name: object) -> bool:
-    """Whether a name is one of these, there or not."""
+    """Whether a name is that of an external model, which may not exist."""
     return isinstance(name, str) and name.startswith(PREFIX)
 
 
 def titles() -> dict[str, str]:
-    """Those that can be opened: their names in links, and what a person calls them. The one to be open first comes first."""
+    """Return the titles of the models that can be opened, by their names in links; the one to open first comes first."""
     return {id: entry.title for id, entry in catalogue().entries.items() if not entry.trouble}
 
 
 def first() -> str | None:
-    """The one that a visitor without a link is shown, where whoever serves has named one that can be opened."""
+    """Return the model that is shown without a link, where the operator has named one that can be opened."""
     entry = catalogue().first
     return None if entry is None or entry.trouble else entry.id
 
 
 def opened(name: str) -> ModelAdapter | None:
-    """The model of that name, opened now where it is not; None where there is none. Raises `ModelFileError` with the reason."""
+    """Return the model of a name, opened now if it is not; None where there is none. Raises `ModelFileError`."""
     if not is_foreign(name) or name not in catalogue().entries:
         return None
     with store.use(name) as model:
@@ -100,12 +109,12 @@ def opened(name: str) -> ModelAdapter | None:
 
 
 def opening(name: str) -> Job[ModelAdapter] | None:
-    """The job that opens it, one for all who wait; None for a model of ours. Raises `ModelFileError` where it cannot be."""
+    """Return the job that opens a model, one for all callers; None for a model of ours. Raises `ModelFileError`."""
     return store.start(name) if is_foreign(name) else None
 
 
 def why_not(name: str) -> str | None:
-    """Why it cannot be opened, as one sentence; None where it can, or where it is the name of none of these."""
+    """Return why a model cannot be opened, as one sentence; None where it can, or where the name is not an external model's."""
     try:
         if is_foreign(name):
             catalogue().entry(name)
@@ -115,7 +124,7 @@ def why_not(name: str) -> str | None:
 
 
 def shown_path(name: str) -> str:
-    """Where it lies, as the code at a picture writes it: from the folder of models, whatever that is called here."""
+    """Return the path of a model as the code of a picture shows it: relative to the folder of models."""
     path, folder = catalogue().entry(name).path, models_folder()
     if folder is not None and path.is_relative_to(folder):
         return f"{MODELS}/{path.relative_to(folder).as_posix()}"

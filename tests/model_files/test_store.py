@@ -295,3 +295,28 @@ def test_jobs_are_joined_while_they_run_and_can_be_cancelled() -> None:
     assert again.wait() == 3
     assert jobs.last("SmolLM2") is again
     assert jobs.last("another") is None
+
+
+def test_checks_run_beside_each_other_and_before_the_turn_to_load(machine: Machine) -> None:
+    both = threading.Barrier(2, timeout=20)
+
+    def check(id: str, step: Step) -> None:
+        if id != "quick":
+            both.wait()
+
+    store = ModelStore(machine.load, lambda id: 1, check=check)
+    jobs = [store.start("a")]
+    assert store.start("quick").ended(20)
+    jobs.append(store.start("b"))
+    assert [job.wait().id for job in jobs] == ["a", "b"]
+    assert machine.loads[0] == "quick"
+
+
+def test_what_fails_its_check_is_not_loaded(machine: Machine) -> None:
+    def check(id: str, step: Step) -> None:
+        raise ModelFileError("a is damaged.")
+
+    store = ModelStore(machine.load, lambda id: 1, check=check)
+    with pytest.raises(ModelFileError, match=r"^a is damaged\.$"):
+        store.start("a").wait()
+    assert machine.loads == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -40,7 +42,8 @@ def served(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "broken" / "config.json").write_text('{"model_type": "llama"}')
     monkeypatch.setenv("XFORMER_MODELS", str(folder))
     monkeypatch.delenv("XFORMER_MODEL", raising=False)
-    monkeypatch.setattr(foreign_models, "store", ModelStore(foreign_models._load, foreign_models._needed))
+    store = ModelStore(foreign_models._load, foreign_models._needed, check=foreign_models._check)
+    monkeypatch.setattr(foreign_models, "store", store)
     return folder
 
 
@@ -211,3 +214,48 @@ def test_two_runs_of_one_model_are_drawn_by_their_code(
         open_page, monkeypatch, "pages/compare/page.py", {**link, "position": "3"}, folder=served.parent
     )
     assert any("silence:decoder.0.attn.2" in block.value for block in app.code)
+
+
+class SlowRehearsal:
+    """Stands for a rehearsal: that of a folder whose name begins with "slow" lasts until `end` is set."""
+
+    def __init__(self) -> None:
+        self.end, self.at_once, self.most, self.lock = threading.Event(), 0, 0, threading.Lock()
+
+    def __call__(self, path: Path) -> None:
+        with self.lock:
+            self.at_once += 1
+            self.most = max(self.most, self.at_once)
+        if path.name.startswith("slow"):
+            assert self.end.wait(20)
+        with self.lock:
+            self.at_once -= 1
+
+
+@pytest.fixture
+def rehearsal(served: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowRehearsal]:
+    for number in range(3):
+        shutil.copytree(served / "tiny-llama", served / f"slow-{number}")
+    foreign_models._rehearsed.cache_clear()
+    monkeypatch.setattr(foreign_models, "rehearse", slow := SlowRehearsal())
+    yield slow
+    slow.end.set()
+    foreign_models._rehearsed.cache_clear()
+
+
+def test_a_slow_rehearsal_keeps_no_other_model_closed(rehearsal: SlowRehearsal) -> None:
+    slow = foreign_models.store.start("hf:slow-0")
+    assert foreign_models.store.start(TINY).ended(20)
+    assert foreign_models.store.open_ids() == [TINY]
+    rehearsal.end.set()
+    assert slow.wait() is not None
+
+
+def test_at_most_two_models_are_rehearsed_at_once(rehearsal: SlowRehearsal) -> None:
+    jobs = [foreign_models.store.start(f"hf:slow-{number}") for number in range(3)]
+    assert not any(job.ended(0.3) for job in jobs)
+    assert rehearsal.most == 2
+    rehearsal.end.set()
+    for job in jobs:
+        assert job.wait() is not None
+    assert rehearsal.most == 2

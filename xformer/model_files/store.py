@@ -40,7 +40,15 @@ class _Slot(Generic[T]):
 
 
 class ModelStore(Generic[T]):
-    """`load` opens the model of an id, `needed` says what that takes; a failure is told to all who wait, the next may retry."""
+    """The open models by their ids. A failure is raised to every caller that waits; the next request tries again.
+
+    Args:
+        load: Opens the model of an id. Models are loaded one at a time.
+        needed: The bytes of memory that a model takes.
+        free: The bytes of memory that are free.
+        kept_seconds: An unused model is closed after so many seconds.
+        check: Raises what is wrong with a model before it is loaded. Checks do not wait for other models.
+    """
 
     def __init__(
         self,
@@ -49,7 +57,9 @@ class ModelStore(Generic[T]):
         *,
         free: Callable[[], int] = free_bytes,
         kept_seconds: float = KEPT_SECONDS,
+        check: Callable[[str, Step], object] = lambda id, step: None,
     ) -> None:
+        self._check = check
         self._load, self._needed, self._free, self._kept = load, needed, free, kept_seconds
         self._slots: dict[str, _Slot[T]] = {}
         self._lock = threading.RLock()
@@ -105,7 +115,8 @@ class ModelStore(Generic[T]):
         return slot.job
 
     def _opened(self, id: str, slot: _Slot[T], needed: int, step: Step) -> T:
-        """One after the other: two that load at once would both count on the same free memory."""
+        """Check the model, then load it once no other one is being loaded: both would count on the same free memory."""
+        self._check(id, step)
         while not self._turn.acquire(timeout=LOOK_EVERY):
             step(0, 1, "waiting until another model is open")
         try:
