@@ -18,7 +18,7 @@ from pages.shared.view import View
 from xformer import analysis, viz
 from xformer.analysis.embeddings import cosines_with, principal_axes, random_cosine, token_labels, vocabulary_vectors
 from xformer.reading import Reading
-from xformer.viz.vocabulary import MOST_POINTS_DRAWN
+from xformer.viz.embeddings import MOST_POINTS_DRAWN
 from xformer.words import percent
 
 AXES = {"2": "2-D", "3": "3-D"}

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from xformer.viz.differences import decision_rows as decision_rows
     from xformer.viz.differences import pattern_difference as pattern_difference
     from xformer.viz.embeddings import cosines as cosines
+    from xformer.viz.embeddings import projection as projection
     from xformer.viz.embeddings import vectors as vectors
     from xformer.viz.export import draw_as_images as draw_as_images
     from xformer.viz.export import save as save
@@ -70,6 +71,5 @@ if TYPE_CHECKING:
     from xformer.viz.stills import film_still as film_still
     from xformer.viz.text_similarity import similarity as similarity
     from xformer.viz.training import metric_curves as metric_curves
-    from xformer.viz.vocabulary import projection as projection
 else:
     __getattr__, __dir__, __all__ = attach(__name__, __file__)
