@@ -19,7 +19,7 @@ from xformer.analysis.images import patch_grid
 from xformer.errors import EditError, UnavailableError
 from xformer.reading import Reading
 from xformer.viz.diagram_figure import described
-from xformer.viz.image_overlay import photograph_url
+from xformer.viz.images import photograph_url
 
 pytestmark = pytest.mark.xdist_group("transformers")
 MEMBERS = {member.name: member for member in ZOO}

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from xformer.viz.attention_patterns import attention_grid as attention_grid
     from xformer.viz.attention_patterns import rollout as rollout
     from xformer.viz.bug_lesson import lesson_curves as lesson_curves
-    from xformer.viz.class_bars import classes as classes
     from xformer.viz.diagram_figure import model_diagram as model_diagram
     from xformer.viz.differences import beliefs_apart as beliefs_apart
     from xformer.viz.differences import decision_lens as decision_lens
@@ -36,20 +35,21 @@ if TYPE_CHECKING:
     from xformer.viz.feed_forward import firing as firing
     from xformer.viz.feed_forward import neuron as neuron
     from xformer.viz.feed_forward import promotion as promotion
-    from xformer.viz.filters import filter_components as filter_components
-    from xformer.viz.filters import patch_filters as patch_filters
     from xformer.viz.generation import divergence_by_step as divergence_by_step
     from xformer.viz.generation import likeliest_tokens as likeliest_tokens
     from xformer.viz.generation import predictions_by_step as predictions_by_step
     from xformer.viz.generation import step_lanes as step_lanes
-    from xformer.viz.image_overlay import over_image as over_image
+    from xformer.viz.images import classes as classes
+    from xformer.viz.images import filter_components as filter_components
+    from xformer.viz.images import over_image as over_image
+    from xformer.viz.images import patch_filters as patch_filters
+    from xformer.viz.images import patch_places as patch_places
     from xformer.viz.logit_lens import lens as lens
     from xformer.viz.many_runs import sweep_outcome as sweep_outcome
     from xformer.viz.many_runs import training_fan as training_fan
     from xformer.viz.member_maps import map_grid as map_grid
     from xformer.viz.number_waves import circle as circle
     from xformer.viz.number_waves import spectrum as spectrum
-    from xformer.viz.place_maps import patch_places as patch_places
     from xformer.viz.positions import attention_moved as attention_moved
     from xformer.viz.positions import position_curves as position_curves
     from xformer.viz.positions import position_offsets as position_offsets

@@ -6,6 +6,9 @@ ink on top of it, as large as there is ink. So the scale of the tiles can be rea
 
 from __future__ import annotations
 
+import base64
+import io
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +16,16 @@ import altair as alt
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
+from torch import Tensor
 
+from xformer.adapters.image_input import PatchedImage
+from xformer.analysis.images import classes as classes_table
+from xformer.analysis.images import filter_components as components_table
+from xformer.analysis.images import over_image as overlay_table
+from xformer.analysis.images import patch_filters as filters_table
+from xformer.analysis.images import patch_grid
+from xformer.analysis.images import patch_places as places_table
+from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.charts import layered
 from xformer.words import percent
@@ -202,3 +214,136 @@ def tile_map(frame: pd.DataFrame, name: str, limit: float, tooltip: list, dark: 
 def _legend(height: float, **more: Any) -> alt.Legend:
     """The legend of a colour scale that fits beside a chart of that height."""
     return alt.Legend(gradientLength=int(min(200.0, 0.7 * height)), **more)
+
+
+IN_A_LINE = 5
+"""So many panels stand beside each other."""
+
+SMALL, LARGE = 8.0, 14.0
+"""How tall an image is in the units of the frame: one of several, and one alone."""
+
+
+def over_image(
+    reading: Reading,
+    *,
+    query: int = 0,
+    laid: str = "heads",
+    layer: int | None = None,
+    head: int | None = None,
+    top: float | None = None,
+    dark: bool = False,
+) -> Chart:
+    """`analysis.over_image` on the pixels; the patch that does the looking has an outline.
+
+    Digits are drawn as ink on tiles on a scale from 0 to 1. A photograph is drawn in grey under tiles that are the more
+    opaque the larger their weight, up to `top`, or to the largest weight of a patch.
+    """
+    table = overlay_table(reading, query=query, laid=laid, layer=layer, head=head)
+    of_rows = [
+        [(str(title), of["weight"].to_numpy()) for title, of in row.groupby("panel", sort=False)]
+        for _, row in table.groupby("row", sort=False)
+    ]
+    lines = [of_row[at : at + IN_A_LINE] for of_row in of_rows for at in range(0, len(of_row), IN_A_LINE)]
+    rows, columns = patch_grid(reading)
+    height = SMALL if len(lines[0]) > 1 or reading.subject.shape.image else LARGE
+    names, patch = reading.tokens, height / rows
+    ink = reading.example.stream[0].numpy(force=True) if reading.subject.shape.image else None  # [pixel]
+    frame = overlay_frame(lines, names, (rows, columns), patch, ink)
+    what = "share" if laid == "rollout" else "attention"
+    photograph = None if ink is not None else photograph_url(reading)
+    return overlay_chart(frame, dark=dark, what=what, query=names[query], photograph=photograph, top=top)
+
+
+def photograph_url(reading: Reading) -> str:
+    """The image that a vision model saw, in grey, as the address of its data."""
+    from PIL import Image
+
+    of = reading.subject.input
+    assert isinstance(of, PatchedImage)
+    pixels = (reading.example.arguments or {})["pixel_values"]
+    assert isinstance(pixels, Tensor)
+    file = io.BytesIO()
+    Image.fromarray(of.shown(pixels[0])).convert("L").save(file, "JPEG", quality=85)
+    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+ACROSS, PIXELS_A_WEIGHT = 16, 10.5
+"""Sixteen filters of 2 × 2 in a row fit a window of usual width."""
+
+COMPONENTS_ACROSS, PIXELS_A_COMPONENTS_WEIGHT = 2, 30.0
+
+APART = 0.8
+"""Between two filters, in weights."""
+
+
+def patch_filters(reading: Reading, *, dark: bool = False) -> Chart:
+    """The filters of `analysis.patch_filters` in rows, orange below zero and blue above."""
+    return _in_rows(filters_table(reading), ACROSS, PIXELS_A_WEIGHT, dark)
+
+
+def filter_components(reading: Reading, *, dark: bool = False) -> Chart:
+    """The directions of `analysis.filter_components`, drawn alike and larger."""
+    return _in_rows(components_table(reading), COMPONENTS_ACROSS, PIXELS_A_COMPONENTS_WEIGHT, dark)
+
+
+def _in_rows(table: pd.DataFrame, across: int, unit: float, dark: bool) -> Chart:
+    number = pd.factorize(table["filter"])[0]
+    size = table["pixel x"].max() + 1 + APART
+    x, y = number % across * size + table["pixel x"], number // across * size + table["pixel y"]
+    frame = table.assign(x=x, x2=x + 1, y=y, y2=y + 1, itself=False)
+    tooltip = [
+        alt.Tooltip("filter:N"),
+        alt.Tooltip("pixel y:Q"),
+        alt.Tooltip("pixel x:Q"),
+        alt.Tooltip("weight:Q", format=".6f"),
+    ]
+    return tile_map(frame, "weight", theme.signed_limit(table["weight"].to_numpy()), tooltip, dark, unit)
+
+
+PLACE_MAPS_GAP = 0.6
+"""Between two little maps, in tiles."""
+
+
+def patch_places(reading: Reading, *, unit: float = 20.0, dark: bool = False) -> Chart:
+    """`analysis.patch_places` on the fixed scale from −1 to 1, tiles `unit` pixels wide, that of the patch itself framed."""
+    table = places_table(reading)
+    side = math.isqrt(math.isqrt(len(table)))
+    row, column, y, x = np.unravel_index(np.arange(len(table)), (side,) * 4)
+    x, y = column * (side + PLACE_MAPS_GAP) + x, row * (side + PLACE_MAPS_GAP) + y
+    frame = table.assign(x=x, x2=x + 1, y=y, y2=y + 1)
+    return tile_map(frame, "cosine", 1.0, ["patch:N", "other:N", alt.Tooltip("cosine:Q", format=".6f")], dark, unit)
+
+
+def classes(reading: Reading, *, before: Reading | None = None, dark: bool = False) -> alt.LayerChart | alt.FacetChart:
+    """The probabilities of `analysis.classes` as bars from 0 to 1, those of the run `before` as frames.
+
+    The right digit is marked, or, where nobody knows it, the likeliest is stressed.
+    """
+    runs = {"original": reading} if before is None else {"original": before, "changed": reading}
+    table = pd.concat([classes_table(run).assign(run=name) for name, run in runs.items()])
+    strong = (
+        table["right"] if reading.has_right_answer else table["digit"] == reading.subject.labels[reading.predicted[0]]
+    )
+    base = alt.Chart(table.assign(strong=strong)).encode(
+        x=alt.X("digit:N", sort=None, title="digit", axis=alt.Axis(labelAngle=0, labelFontSize=15)),
+        y=alt.Y("probability:Q", scale=alt.Scale(domain=[0, 1]), title="probability", axis=alt.Axis(format=".0%")),
+        tooltip=[
+            alt.Tooltip("run:N"),
+            alt.Tooltip("digit:N", title="class"),
+            alt.Tooltip("probability:Q", format=".6f"),
+        ],
+    )
+    last = base.transform_filter(alt.datum.run == list(runs)[-1])
+    right = theme.pick(theme.RIGHT.colour, dark)
+    layers = [
+        last.mark_bar(color=theme.pick(theme.PRIMARY, dark)).encode(
+            opacity=alt.OpacityValue(**alt.condition(alt.datum.strong, alt.value(1.0), alt.value(0.55)))
+        ),
+        last.transform_filter(alt.datum.right).mark_text(
+            text=f"{theme.RIGHT.mark} right", dy=-9, fontSize=12, color=right
+        ),
+    ]
+    if before is not None:
+        frames = base.transform_filter(alt.datum.run == "original")
+        layers.append(frames.mark_bar(filled=False, stroke=theme.pick(theme.TEXT, dark), strokeWidth=1.5))
+    return layered(*layers, height=220)
