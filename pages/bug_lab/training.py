@@ -20,7 +20,7 @@ from pages.shared.view import View
 from xformer import viz
 from xformer.bugs import Bug
 from xformer.bugs.lesson import Lesson, lab_preset, lesson
-from xformer.viz.bug_lesson import CURVES
+from xformer.viz.training_curves import BUG_LESSON_CURVES
 
 STEPS = (200, 800)
 MOST_KEPT = 6
@@ -133,8 +133,8 @@ def _show(view: View, bug: Bug, latest: Lesson) -> None:
     how |= {} if latest.is_final else {"until": latest.step}
     said = ", ".join(f"{name}={value!r}" for name, value in how.items())
     latest = replace(latest, recipe=f"train_both({shown_path(view.model)!r}, {bug.name!r}, {said})")
-    calls = [Call(viz.lesson_curves, (latest,), {"what": what}) for what in CURVES]
-    for place, call, curves in zip(st.columns(3, gap="medium"), calls, CURVES.values(), strict=True):
+    calls = [Call(viz.lesson_curves, (latest,), {"what": what}) for what in BUG_LESSON_CURVES]
+    for place, call, curves in zip(st.columns(3, gap="medium"), calls, BUG_LESSON_CURVES.values(), strict=True):
         with place:
             st.markdown(f"**{curves.title}**")
             shown(view, call, f"bug_{call.options['what']}")

@@ -13,7 +13,7 @@ from pages.shared.link_widgets import seed
 from xformer.training.entry import Entry
 from xformer.training.latest_metrics import has_no_answer
 from xformer.training.metric_files import flat
-from xformer.viz.runs import curves, curves_chart, run_colour
+from xformer.viz.training_curves import curves, curves_chart, run_colour
 
 METRICS = {
     "held_out_exact_match": "exact match",

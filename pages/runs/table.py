@@ -17,7 +17,7 @@ from pages.shared.layout import is_dark
 from xformer.training.entry import DAMAGED, Entry
 from xformer.training.overview import differing, overview
 from xformer.viz import theme
-from xformer.viz.runs import dot, run_colour
+from xformer.viz.training_curves import dot, run_colour
 
 STATE_HUES: dict[str, theme.Pair] = {
     "queued": ("#5a6376", "#a5afc2"),

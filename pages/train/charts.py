@@ -21,7 +21,7 @@ from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.training.entry import Entry
 from xformer.training.snapshots import snapshot_file
-from xformer.viz.training import (
+from xformer.viz.training_curves import (
     CURVES,
     Curves,
     curve_chart,
@@ -93,7 +93,7 @@ def code_and_files(
     lines = [
         "import os, xformer",
         "from xformer.training.run_store import RunStore",
-        "from xformer.viz.training import metrics_frame",
+        "from xformer.viz.training_curves import metrics_frame",
         'runs = os.environ.get("XFORMER_RUNS", "checkpoints/runs")  # where this app keeps what it trains',
         f'frame = metrics_frame(RunStore(runs).rows("{entry.id}"))',
     ]

@@ -21,7 +21,7 @@ from pages.train.state import NEW, film_key, share, show_complaint, show_run, tr
 from xformer.errors import ConfigError, RunStoreError
 from xformer.tasks import Task
 from xformer.training.entry import DAMAGED, Entry
-from xformer.viz.training import metrics_frame
+from xformer.viz.training_curves import metrics_frame
 
 TICK = 1.2
 """Seconds between two looks at the pictures of a run that goes on."""

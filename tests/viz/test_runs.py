@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xformer.viz.runs import (
+from xformer.viz.training_curves import (
     POINTS,
     curves,
     curves_chart,

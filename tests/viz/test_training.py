@@ -10,9 +10,9 @@ import pytest
 
 from tests.training.tiny import tiny_preset
 from xformer.analysis.training_runs import head_table
-from xformer.training.loop import train
+from xformer.training.loop import iter_train
 from xformer.viz import theme
-from xformer.viz.training import (
+from xformer.viz.training_curves import (
     ACCURACY,
     BEST,
     COLUMNS,
@@ -33,7 +33,7 @@ DARK = pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 
 
 def reported() -> list[dict[str, Any]]:
-    return [progress.row() for progress in train(tiny_preset(steps=12, log_every=3), device="cpu")]
+    return [progress.row() for progress in iter_train(tiny_preset(steps=12, log_every=3), device="cpu")]
 
 
 def drawn(spec: dict[str, Any]) -> list[dict[str, Any]]:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from xformer.viz.attention_patterns import attention_arcs as attention_arcs
     from xformer.viz.attention_patterns import attention_grid as attention_grid
     from xformer.viz.attention_patterns import rollout as rollout
-    from xformer.viz.bug_lesson import lesson_curves as lesson_curves
     from xformer.viz.diagram_figure import model_diagram as model_diagram
     from xformer.viz.differences import beliefs_apart as beliefs_apart
     from xformer.viz.differences import decision_lens as decision_lens
@@ -70,6 +69,7 @@ if TYPE_CHECKING:
     from xformer.viz.scoring import lengths_compared as lengths_compared
     from xformer.viz.stills import film_still as film_still
     from xformer.viz.text_similarity import similarity as similarity
-    from xformer.viz.training import metric_curves as metric_curves
+    from xformer.viz.training_curves import lesson_curves as lesson_curves
+    from xformer.viz.training_curves import metric_curves as metric_curves
 else:
     __getattr__, __dir__, __all__ = attach(__name__, __file__)

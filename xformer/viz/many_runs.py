@@ -18,7 +18,7 @@ from xformer.analysis.training_runs import sweep_outcome as outcome_table
 from xformer.viz import theme
 from xformer.viz.charts import layered
 from xformer.viz.residual import row_height, written
-from xformer.viz.training import domain_of, every_nth
+from xformer.viz.training_curves import domain_of, every_nth
 
 Measure = Literal["share solved", "steps to solve"]
 METRICS = {
