@@ -7,7 +7,7 @@ setup(
     packages=[*find_packages(include=["xformer", "xformer.*"]), "xformer._app"],
     package_dir={"xformer._app": "."},  # app.py and what stands beside it, where it is in nobody's way
     package_data={
-        "xformer": ["presets.toml", "widgets/*.js", "widgets/*/*.js", "widgets/*/*.css"],
+        "xformer": ["py.typed", "presets.toml", "widgets/**/*.js", "widgets/*/*.css"],
         "xformer._app": [
             ".streamlit/config.toml",
             "checkpoints/*/card.json",
