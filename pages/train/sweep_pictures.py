@@ -18,7 +18,7 @@ from xformer.tasks import Task
 from xformer.training.stored_sweep import StoredSweep
 from xformer.training.sweep_maps import probe
 from xformer.training.sweep_members import words
-from xformer.viz.many_runs import setting_words
+from xformer.viz.training_runs import setting_words
 
 FAN = {"held_out_exact_match": "exact match", "held_out_loss": "loss"}
 STEPS = "steps to solve"

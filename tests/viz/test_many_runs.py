@@ -7,7 +7,7 @@ import pandas as pd
 
 from xformer import viz
 from xformer.viz.export import svg
-from xformer.viz.member_maps import LETTERS
+from xformer.viz.training_runs import LETTERS
 
 ROWS = pd.DataFrame(
     [(member, step, step / 100 * (member + 1) / 3) for member in range(3) for step in (0, 50, 100)],

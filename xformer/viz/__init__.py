@@ -44,9 +44,6 @@ if TYPE_CHECKING:
     from xformer.viz.images import patch_filters as patch_filters
     from xformer.viz.images import patch_places as patch_places
     from xformer.viz.logit_lens import lens as lens
-    from xformer.viz.many_runs import sweep_outcome as sweep_outcome
-    from xformer.viz.many_runs import training_fan as training_fan
-    from xformer.viz.member_maps import map_grid as map_grid
     from xformer.viz.number_waves import circle as circle
     from xformer.viz.number_waves import spectrum as spectrum
     from xformer.viz.positions import attention_moved as attention_moved
@@ -71,5 +68,8 @@ if TYPE_CHECKING:
     from xformer.viz.text_similarity import similarity as similarity
     from xformer.viz.training_curves import lesson_curves as lesson_curves
     from xformer.viz.training_curves import metric_curves as metric_curves
+    from xformer.viz.training_runs import map_grid as map_grid
+    from xformer.viz.training_runs import sweep_outcome as sweep_outcome
+    from xformer.viz.training_runs import training_fan as training_fan
 else:
     __getattr__, __dir__, __all__ = attach(__name__, __file__)
