@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
+from streamlit.components.v2 import component
 
-from pages.components.sent_once import SentOnce
 from xformer.widgets.scripts import script, style
 
 _EVENT = "rest"
-_component = SentOnce(
+_component = component(
     "xformer_training_player", css=style("training_player"), js=script("training_player", "streamlit")
 )
 
@@ -28,7 +28,7 @@ class Rest:
 
 
 def training_player(packed: bytes, *, key: str) -> Rest:
-    """Draw a packed film (`xformer.viz.film.pack_film`) and return where it rests."""
+    """Draw a packed film (`xformer.viz.timeline.pack_film`) and return where it rests."""
 
     def remember() -> None:
         sent = st.session_state[key].get(_EVENT)

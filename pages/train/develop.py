@@ -21,7 +21,7 @@ from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.training.entry import Entry
 from xformer.training.snapshots import snapshot_file, snapshot_steps
-from xformer.viz.film import layers_of
+from xformer.viz.timeline import layers_of
 
 MOST_FRAMES = 120
 MOST_BYTES = 1_200_000

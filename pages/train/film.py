@@ -14,7 +14,7 @@ from xformer.analysis.training_runs import best_heads, head_table
 from xformer.reading import Reading
 from xformer.tasks import Task
 from xformer.tasks.task import Example
-from xformer.viz.film import FilmLayer, Frame, film_frame
+from xformer.viz.timeline import FilmLayer, Frame, film_frame
 
 
 @dataclass

@@ -15,8 +15,7 @@ from xformer.analysis.training_runs import APPEARS, LEARNED, appearance, first_p
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.training.entry import Entry
-from xformer.viz.film import head_to_enlarge, of_input, pack_film
-from xformer.viz.stills import film_still
+from xformer.viz.timeline import film_still, head_to_enlarge, of_input, pack_film
 from xformer.widgets.page import film_page
 
 

@@ -12,8 +12,8 @@ from tests.training.tiny import ARCHITECTURES, tiny_model, tiny_task
 from xformer.adapters import TaskModel
 from xformer.model import Transformer
 from xformer.reading import Reading
-from xformer.viz.film import SIDE, FilmLayer, Frame, film_frame, film_header, pack_film, plane
 from xformer.viz.packing import LEVELS, MASKED, NAN
+from xformer.viz.timeline import SIDE, FilmLayer, Frame, film_frame, film_header, pack_film, plane
 
 
 def film(frames: list[Frame], layers: list[FilmLayer], **changes: Any) -> bytes:

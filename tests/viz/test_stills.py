@@ -15,10 +15,10 @@ from tests.viz.drawn_file import Mark, marks, pdf_words, words
 from xformer import edits, viz
 from xformer.errors import InputError
 from xformer.reading import Reading
-from xformer.viz import still_heads, theme
+from xformer.viz import theme, timeline
 from xformer.viz.export import pdf_of, svg
-from xformer.viz.film import film_frame, head_to_enlarge, layers_of, of_input, pack_film
 from xformer.viz.packing import LEVELS, MASKED, NAN
+from xformer.viz.timeline import film_frame, head_to_enlarge, layers_of, of_input, pack_film
 
 
 def test_a_still_has_a_cell_a_weight_in_the_colour_of_the_scale() -> None:
@@ -58,7 +58,7 @@ def test_a_still_of_no_film_or_no_such_head_says_what_works() -> None:
 def test_many_heads_are_pooled_and_the_largest_weight_stands_for_its_block() -> None:
     codes = np.zeros((6, 6), np.uint8)
     codes[3, 4], codes[:2, :2], codes[5, 0] = 200, MASKED, NAN
-    small = still_heads._pooled(codes, 3)
+    small = timeline._pooled(codes, 3)
     assert small.tolist() == [[MASKED, 0, 0], [0, 0, 200], [NAN, 0, 0]]
 
 
@@ -88,7 +88,7 @@ def film(frames: dict[int, Reading], **more: Any) -> bytes:
 
 def cells(found: Sequence[Mark], rows: int, cols: int) -> list[np.ndarray]:
     """The codes of every head, the large one first, as they lie: [row, col] from the upper left corner."""
-    codes = {colour: code for code, colour in reversed(list(enumerate(still_heads.scale(False))))}
+    codes = {colour: code for code, colour in reversed(list(enumerate(timeline.scale(False))))}
     drawn = [mark for mark in found if mark.look.get("stroke-width") == "0"]
     heads = [drawn[at : at + rows * cols] for at in range(0, len(drawn), rows * cols)]
     lying = [sorted(head, key=lambda mark: (round(mark.box[1]), mark.box[0])) for head in heads]
@@ -122,7 +122,7 @@ def test_queries_go_down_and_keys_across() -> None:
     n = len(reading.tokens)
     large = cells(found, n, n)[0]
     assert np.array_equal(
-        large == still_heads.scale(False).index(theme.pick(theme.MASKED, False)), np.triu(np.ones((n, n)), 1)
+        large == timeline.scale(False).index(theme.pick(theme.MASKED, False)), np.triu(np.ones((n, n)), 1)
     )
     assert np.abs(large / LEVELS - reading["decoder.0.attn.pattern"][0, 1].numpy())[np.tril_indices(n)].max() < 0.01
     pair = xformer.read("checkpoints/reverse-seq2seq", "3 7 12 9")
@@ -146,7 +146,7 @@ def test_the_title_says_the_score_of_the_head_and_the_star_stands_on_the_best(
     scores = [[round(score, 4) for score in heads] for heads in film_frame(trained, 0).scores.values()]
     every = [(score, at, head) for at, heads in enumerate(scores) for head, score in enumerate(heads)]
     best = max(every, key=lambda one: one[0])  # the first of those
-    assert best[0] > still_heads.STANDS_OUT
+    assert best[0] > timeline.STANDS_OUT
     other = (1, 3)
     assert best[1:] != other
     found = marks(svg([viz.film_still({0: untrained, 700: trained}, head=other)]))

@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     from xformer.viz.scoring import accuracy_by_length as accuracy_by_length
     from xformer.viz.scoring import confusion as confusion
     from xformer.viz.scoring import lengths_compared as lengths_compared
-    from xformer.viz.stills import film_still as film_still
     from xformer.viz.text_similarity import similarity as similarity
+    from xformer.viz.timeline import film_still as film_still
     from xformer.viz.training_curves import lesson_curves as lesson_curves
     from xformer.viz.training_curves import metric_curves as metric_curves
     from xformer.viz.training_runs import map_grid as map_grid

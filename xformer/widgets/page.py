@@ -70,7 +70,7 @@ def view_page_of(
 
 
 def film_page(packed: bytes, caption: Sequence[str] = ()) -> str:
-    """The player of a training, of what `xformer.viz.film.pack_film` packed."""
+    """The player of a training, of what `xformer.viz.timeline.pack_film` packed."""
     return _page("training_player", "player", {"data": packed}, caption)
 
 
