@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from pages.shared.shown_path import RUNS
 
-SHOW = "from xformer.viz.show import show"
+SHOW = "from xformer.viz.export import show"
 
 
 def script(lines: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ from xformer.training.run_store import RunStore
 
 def test_the_last_expression_is_shown_and_what_prints_is_left_alone() -> None:
     assert script(["a = 1", "a + (", "    2)"]).splitlines()[-4:] == [
-        "from xformer.viz.show import show",
+        "from xformer.viz.export import show",
         "picture = a + (",
         "    2)",
         "show(picture)",

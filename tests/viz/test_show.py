@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from xformer.viz.show import show
+from xformer.viz.export import show
 
 TABLE = pd.DataFrame({"x": [1, 2], "y": [3.5, 4.5]})
 

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+import tempfile
 import textwrap
+import webbrowser
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import altair as alt
+import pandas as pd
 
 from xformer.errors import InputError
 from xformer.files import write_atomically
@@ -149,3 +154,37 @@ def _page(chart: Any) -> str:
     if hasattr(chart, "to_html"):
         return chart.to_html(include_plotlyjs=True)
     raise InputError(f"A picture is what xformer.viz returns, got {type(chart).__name__}.")
+
+
+def show(picture: Any) -> None:
+    """In a notebook display it; in a script print a table, and write a picture to a file, opened where somebody sits there.
+
+    A sequence is shown one by one.
+    """
+    if isinstance(picture, list | tuple):
+        for one in picture:
+            show(one)
+    elif _in_notebook():
+        from IPython.display import display  # type: ignore[import-not-found]
+
+        display(picture)
+    elif isinstance(picture, pd.DataFrame | pd.Series) or not (save := _saver(picture)):
+        print(picture.to_string() if isinstance(picture, pd.DataFrame | pd.Series) else picture)
+    else:
+        with tempfile.NamedTemporaryFile(prefix="xformer-", suffix=".html", delete=False) as file:
+            save(file.name)
+        print(f"The picture is in {file.name}")
+        if sys.stdout.isatty():
+            webbrowser.open(Path(file.name).as_uri())
+
+
+def _saver(picture: Any) -> Any:
+    """How it is written as a page that needs no network: Plotly's figures and Altair's charts know."""
+    if isinstance(picture, alt.TopLevelMixin):
+        return partial(picture.save, inline=True)
+    return getattr(picture, "write_html", None)
+
+
+def _in_notebook() -> bool:
+    shell = sys.modules.get("IPython")
+    return shell is not None and getattr(shell.get_ipython(), "kernel", None) is not None
