@@ -5,6 +5,8 @@ viz.model_diagram(reading)
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from math import hypot
 
 import altair as alt
@@ -14,10 +16,8 @@ from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.charts import Sheet, mix
 from xformer.viz.diagram import diagram
-from xformer.viz.diagram_cards import LETTER, card
 from xformer.viz.diagram_of_reading import diagram_of
 from xformer.viz.diagram_parts import Arrow, Box, Diagram, StackFrame
-from xformer.viz.diagram_places import CARD, Places, Point
 
 
 def described(reading: Reading) -> Diagram:
@@ -90,3 +90,214 @@ def _arrow(sheet: Sheet, arrow: Arrow, points: list[Point], boxes: dict[str, Box
         sheet.dot(*points[0], 3.4, ink, level=1)
     if arrow.flow == "memory":
         sheet.words(points[2][0] + 10, points[2][1] - 10, "keys and values", sheet.muted, 12.5, level=1)
+
+
+RISE = {"pre": 62, "post": 54, "none": 54}
+"""From a sublayer down to the stream, by where the norms are."""
+
+ABOVE, ON, SUM, HEAD, BELOW, LANE, CARD = 102, 88, 11, 30, 50, 34, 6
+"""Heights of what is above and on the stream, the radius of a sum, the room around the layers, and between their cards."""
+
+PILL = (54, 26)
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a part stands. `up` and `down` are where the stream leads into a sublayer and where it comes back."""
+
+    x: float
+    y: float
+    wide: float
+    tall: float
+    stream: float
+    up: float = 0
+    down: float = 0
+
+    @property
+    def box(self) -> tuple[float, float, float, float]:
+        return self.x, self.y, self.wide, self.tall
+
+    @property
+    def middle(self) -> float:
+        return self.x + self.wide / 2
+
+
+class Places:
+    """The places of all parts by their ids, and of the layers around them."""
+
+    def __init__(self, diagram: Diagram) -> None:
+        self._at: dict[str, Place] = {}
+        self.frames: list[tuple[StackFrame, tuple[float, float, float, float]]] = []
+        self._norm, self._lanes = diagram.norm, list[float]()
+        columns = [list(_columns(stack, diagram)) for stack in diagram.stacks]
+        self.width = max(sum(wide for _, wide in row) for row in columns)
+        top = 2.0 * CARD + 4
+        for stack, row in zip(diagram.stacks, columns, strict=True):
+            self._row(stack, row, [box for box in diagram.boxes if box.stack == stack.name], top)
+            top = self._lanes[-1] + LANE / 2
+        self.height = top - LANE + 4
+
+    def __getitem__(self, box_id: str) -> Place:
+        return self._at[box_id]
+
+    def _row(self, stack: StackFrame, row: list[tuple[str, float]], boxes: list[Box], top: float) -> None:
+        above = top + HEAD
+        stream = above + ABOVE + RISE[self._norm]
+        x, at = (self.width - sum(wide for _, wide in row)) / 2, dict[str, tuple[float, float]]()
+        for name, wide in row:
+            at[name] = (x, wide)
+            x += wide
+        end = sum(at["frame end"])
+        self.frames.append((stack, (at["frame"][0], top, end - at["frame"][0], stream + BELOW - top)))
+        self._lanes.append(stream + BELOW + LANE / 2)
+        self._at |= {box.id: self._place(box, at, above, stream) for box in boxes}
+
+    def _place(self, box: Box, at: dict[str, tuple[float, float]], above: float, stream: float) -> Place:
+        def on(middle: float, wide: float, tall: float) -> Place:
+            return Place(middle - wide / 2, stream - tall / 2, wide, tall, stream)
+
+        x, wide = at.get(f"sub{box.sublayer}", (0.0, 0.0))
+        up = x + (38 if self._norm == "pre" else 30)
+        down = x + wide - (PILL[0] + 12 + SUM if self._norm == "post" else 38)
+        match box.kind:
+            case "tokens" | "embedding" | "output":
+                x, wide = at[box.kind]
+                return on(x + wide / 2, wide, ON)
+            case "positions":
+                if "pos_sum" in at:
+                    left, right = at["embedding"][0], sum(at["pos_sum"]) + 4
+                else:
+                    left, right = at["tokens"][0] + 0.45 * at["tokens"][1], sum(at["embedding"])
+                return Place(left, above, right - left, ABOVE, stream)
+            case "sum":
+                return on(at["pos_sum"][0] + SUM if box.sublayer is None else down, 2 * SUM, 2 * SUM)
+            case "norm" if box.place == "rise":
+                return Place(up - PILL[0] / 2, stream - RISE["pre"] / 2 - PILL[1] / 2 - 1, *PILL, stream, up)
+            case "norm":
+                right = at["final_norm"][0] + PILL[0] if box.sublayer is None else x + wide
+                return on(right - PILL[0] / 2, *PILL)
+            case _:
+                return Place(x, above, wide, ABOVE, stream, up, down)
+
+    def route(self, arrow: Arrow, source: Box, target: Box) -> list[Point]:
+        """The corners of an arrow."""
+        a, b = self[source.id], self[target.id]
+        if arrow.flow in ("stream", "residual"):
+            return [(a.x + a.wide, a.stream), (b.x, b.stream)]
+        if arrow.flow == "inside":
+            y = a.y + a.tall / 2
+            return [(a.x + a.wide, y), (b.x, y)]
+        if arrow.flow == "memory":
+            out, lane, down = a.x + a.wide + 34, self._lanes[0] - 4, b.middle
+            return [(a.x + a.wide, a.stream), (out, a.stream), (out, lane), (down, lane), (down, b.y)]
+        if arrow.flow == "add" or source.place == "above":
+            return [(b.middle, a.y + a.tall), (b.middle, b.y)]
+        up = b.up or a.up
+        return [(up, a.y if source.place == "rise" else a.stream), (up, b.y + b.tall)]
+
+
+def _columns(stack: StackFrame, diagram: Diagram) -> Iterator[tuple[str, float]]:
+    """The columns of a stack from left to right, each with its width."""
+    has = {box.id.removeprefix(f"{stack.name}.") for box in diagram.boxes if box.stack == stack.name}
+    inside = any(arrow.flow == "inside" and arrow.source == f"{stack.name}.positions" for arrow in diagram.arrows)
+    yield from (("", 2), ("tokens", 70), ("", 24), ("embedding", 140))
+    if "pos_sum" in has:
+        yield from (("", 18), ("pos_sum", 2 * SUM))
+    yield from (("", 48 if inside else 28), ("frame", 16))
+    for number in range(stack.n_sublayers):
+        if number:
+            yield "", 20
+        yield f"sub{number}", 215
+    yield from (("frame end", 16), ("", 30))
+    if "final_norm" in has:
+        yield from (("final_norm", PILL[0]), ("", 26))
+    yield from ((("output", 140), ("tail", 24)) if "output" in has else (("tail", 20),))
+
+
+LETTER = 0.58
+"""Width of a letter by its height, of an ordinary one of the fonts that a reader may have."""
+
+MOST_CHIPS, MOST_GLYPHS = 16, 9
+"""So many heads have a square in their colour, and so many tokens one."""
+
+
+def card(sheet: Sheet, box: Box, at: Place) -> None:
+    """Draw a part where it stands."""
+    hue = theme.pick(theme.PART_HUES[box.kind], sheet.dark)
+    edge = mix(sheet.ground, hue, 0.62)
+    if box.kind == "sum":
+        sheet.dot(at.middle, at.stream, SUM, sheet.ground, edge=edge, level=2)
+        sheet.words(at.middle, at.stream, "+", sheet.ink, 18, bold=True, align="center", level=2)
+        return
+    fill = sheet.ground if box.kind == "norm" else mix(sheet.ground, hue, 0.09)
+    corner = at.tall / 2 if box.kind == "norm" else 11
+    sheet.box(*at.box, fill, edge=edge, thick=1.4, corner=corner, level=2)
+    if box.kind == "norm":
+        _write(sheet, at.middle, at.y + at.tall / 2, box.title, 12.5, at.wide - 8, bold=True, align="center")
+    elif box.kind == "tokens":
+        _write(sheet, at.middle, at.y + 16, box.title, 13.5, at.wide - 8, hue, bold=True, align="center")
+        _glyphs(sheet, at, box.shape[-1], hue)
+        _write(sheet, at.middle, at.y + 73, box.shape_text, 12, at.wide - 8, sheet.muted, align="center")
+    else:
+        _lines(sheet, box, at, hue)
+
+
+def _lines(sheet: Sheet, box: Box, at: Place, hue: str) -> None:
+    """Title, equation, what else there is to say, shape and size."""
+    is_above = at.tall != ON
+    x, room, pitch = at.x + 10, at.wide - 20, 22 if is_above else 19
+    size = f"{box.parameters:,}" if box.parameters else "shared" if box.note.startswith("shares") else ""
+    _write(sheet, x, at.y + 17, box.title, 14.5, room - (24 if box.mask else 0), mix(sheet.ink, hue, 0.82), bold=True)
+    _write(sheet, x, at.y + 17 + pitch, box.equation, 13, room)
+    if is_above:
+        chips = _chips(sheet, box, x, at.y + 17 + 2 * pitch)
+        _write(sheet, x + chips, at.y + 17 + 2 * pitch, box.detail, 12.5, room - chips, sheet.muted)
+        wide = LETTER * 12 * len(box.shape_text)
+        _write(sheet, x, at.y + 17 + 3 * pitch, box.shape_text, 12, room, sheet.muted)
+        _write(sheet, x + room, at.y + 17 + 3 * pitch, size, 12, room - wide - 7, sheet.muted, align="right")
+    else:
+        unit = " parameter" * bool(box.parameters) + "s" * (box.parameters > 1)
+        _write(sheet, x, at.y + 17 + 2 * pitch, box.shape_text, 12, room, sheet.muted)
+        _write(sheet, x, at.y + 17 + 3 * pitch, size + unit, 12, room, sheet.muted)
+    if box.mask:
+        left, top = at.x + at.wide - 28, at.y + 10
+        for query in range(4):
+            for key in range(4):
+                seen = box.mask == "full" or key < query or (box.mask == "causal" and key == query)
+                ink = hue if seen else mix(sheet.ground, hue, 0.16)
+                sheet.box(left + 4.6 * key, top + 4.6 * query, 3.8, 3.8, ink, corner=0.8, level=3)
+
+
+def _chips(sheet: Sheet, box: Box, x: float, y: float) -> float:
+    """The heads as squares in their colours, and how much room they take."""
+    if not 0 < box.heads <= MOST_CHIPS:
+        return 0
+    pitch = min(12.0, 90 / box.heads)
+    side = max(3.0, pitch - 2.5)
+    for head in range(box.heads):
+        sheet.box(x + head * pitch, y - side / 2, side, side, theme.head_hue(head, sheet.dark), corner=2, level=3)
+    return box.heads * pitch + 5
+
+
+def _glyphs(sheet: Sheet, at: Place, n: int, hue: str) -> None:
+    """A square a token, at most nine."""
+    shown = min(n, MOST_GLYPHS)
+    wide, tall = 9 * min(shown, 3) - 2, 9 * -(-shown // 3) - 2
+    for token in range(shown):
+        x, y = at.middle - wide / 2 + 9 * (token % 3), at.y + 45 - tall / 2 + 9 * (token // 3)
+        sheet.box(x, y, 7, 7, mix(sheet.ground, hue, 0.8), corner=1.6, level=3)
+
+
+def _write(
+    sheet: Sheet, x: float, y: float, text: str, size: float, room: float, ink: str = "", *, bold: bool = False,
+    align: str = "left",
+) -> None:  # fmt: skip
+    """A line of text: smaller, then cut, where it would be wider than its room."""
+    wide = LETTER * len(text)
+    size = min(size, max(0.78 * size, room / wide)) if text else size
+    most = int(room / (LETTER * size))
+    text = text if len(text) <= most + 1 else f"{text[:most]}…"
+    if text:
+        sheet.words(x, y, text, ink or sheet.ink, size, bold=bold, align=align, level=3)
