@@ -35,8 +35,6 @@ from xformer.adapters.on_demand import OnDemand
 P = ParamSpec("P")
 R = TypeVar("R")
 UNUSED_SECONDS = 900.0
-PATIENCE_SECONDS = 10.0
-"""The longest that a page waits while the answers in use exceed the budget."""
 DEFAULT_MB = 1024
 
 
@@ -197,12 +195,6 @@ class ByteCache:
                 if entry.answer and (is_over or now - entry.used > unused):
                     total -= entry.size
                     self._drop(key, entry)
-
-    def wait_for_room(self, seconds: float = PATIENCE_SECONDS) -> None:
-        """Wait while the answers that are checked out exceed the budget, for so many seconds at most."""
-        until = time.monotonic() + seconds
-        while self.checked_out > self._most() and time.monotonic() < until:
-            time.sleep(0.05)
 
     def recount(self) -> None:
         """Measure the kept answers again: a trace grows as its activations are computed."""

@@ -31,7 +31,9 @@ from xformer.tasks.task import Example
 MASKS = ("as trained", "causal", "full")
 """The masks that a run can have; the first is the model's own."""
 MOST_IN_USE = 4
-"""Readings that a page which is being made keeps, whatever the cache lets go."""
+"""The readings that a script run keeps, whatever the cache evicts."""
+PATIENCE_SECONDS = 60.0
+"""The longest that a script run waits for others to end; one that hangs must not stop all others."""
 RunKey = tuple[str, tuple[int, ...], str, str]
 """Model, source, mask and changes."""
 SHOWN_EVERY = 0.3
@@ -82,24 +84,47 @@ class SharedReading(Reading):
 
 
 _handles: weakref.WeakValueDictionary[RunKey, SharedReading] = weakref.WeakValueDictionary()
-_in_use = threading.local()
 
 
 def _computed(key: RunKey) -> Reading:
-    """The reading of that key, from the cache. A page that is being made keeps those that it used last until it is done; one
-    that has none yet waits while others have too many."""
+    """Return the reading of a key from the cache. A script run keeps the readings that it used last until it ends; before its
+    first one it waits while the other script runs keep too many."""
     at, make, peak_bytes = ("run", *key), partial(_run, *key), partial(_peak_bytes, *key)
     if get_script_run_ctx(suppress_warning=True) is None:
         return shared.get(at, make, peak_bytes)
-    kept: deque[Reading] = _in_use.__dict__.setdefault(
-        "readings", deque(maxlen=MOST_IN_USE)
-    )  # its thread ends with the page
-    if not kept and shared.peek(at) is None:
-        shared.wait_for_room()
+    run: _ScriptRun = _thread.__dict__.setdefault("run", _ScriptRun())  # the thread ends with the script run
+    if not run.readings and shared.peek(at) is None:
+        _admit(run, 2 * peak_bytes())  # the original and the changed one
     found: Reading = shared.get(at, make, peak_bytes)
-    if all(one is not found for one in kept):
-        kept.append(found)
+    if all(one is not found for one in run.readings):
+        run.readings.append(found)
     return found
+
+
+class _ScriptRun:
+    """What a script run keeps: its readings, and the bytes that were allowed for them."""
+
+    def __init__(self) -> None:
+        self.readings: deque[Reading] = deque(maxlen=MOST_IN_USE)
+        self.n_bytes = 0
+
+
+_thread = threading.local()
+_admitted: weakref.WeakSet[_ScriptRun] = weakref.WeakSet()
+_admission = threading.Lock()
+
+
+def _admit(run: _ScriptRun, n_bytes: int, seconds: float = PATIENCE_SECONDS) -> None:
+    """Wait until the readings of all script runs together fit into the budget, for so many seconds at most."""
+    until = time.monotonic() + seconds
+    while True:
+        with _admission:
+            others = sum(one.n_bytes for one in _admitted if one is not run)
+            if not others or others + n_bytes <= budget() or time.monotonic() >= until:
+                run.n_bytes = n_bytes
+                _admitted.add(run)
+                return
+        time.sleep(0.05)
 
 
 def _peak_bytes(name: str, source: tuple[int, ...], mask: str, changes: str) -> int:

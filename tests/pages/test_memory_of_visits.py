@@ -112,7 +112,7 @@ def test_a_shared_reading_is_the_reading_itself(kept: Kept) -> None:
     assert reading.recipe == recipe
     assert kept.alive() == []  # to know the recipe nothing is computed
     assert torch.equal(reading["encoder.0.attn.pattern"], pattern)
-    assert type(reading[0]) is Reading
+    assert type(reading.one(0)) is Reading
     assert reading.predicted == resources.run(*key).predicted
 
 
@@ -142,3 +142,25 @@ def test_readings_that_exceed_the_budget_together_are_computed_one_after_the_oth
         for visitor in visitors:
             visitor.join(timeout=20.0)
         assert most[0] == together
+
+
+def test_a_script_run_waits_while_the_others_keep_more_than_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "_admitted", weakref.WeakSet())
+    monkeypatch.setenv("XFORMER_MAX_MEMORY", "1")
+    others = [resources._ScriptRun()]
+    resources._admit(others[0], 1_000_000, seconds=0.0)
+    began = time.monotonic()
+    resources._admit(resources._ScriptRun(), 100_000, seconds=0.2)
+    assert time.monotonic() - began >= 0.2
+    threading.Timer(0.1, others.clear).start()
+    began = time.monotonic()
+    resources._admit(resources._ScriptRun(), 900_000, seconds=20.0)
+    assert 0.05 < time.monotonic() - began < 5.0
+
+
+def test_a_script_run_that_needs_more_than_the_budget_does_not_wait_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "_admitted", weakref.WeakSet())
+    monkeypatch.setenv("XFORMER_MAX_MEMORY", "1")
+    began = time.monotonic()
+    resources._admit(resources._ScriptRun(), 10**9, seconds=20.0)
+    assert time.monotonic() - began < 5.0
