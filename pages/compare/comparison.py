@@ -15,7 +15,7 @@ from typing import Any
 from pages.compare.choice import LETTERS, Choice
 from pages.shared import models
 from pages.shared.byte_cache import shared
-from xformer.adapters.task_input import TaskInput
+from xformer.adapters.own_models import TaskInput
 from xformer.analysis import Contender, roll_out
 from xformer.analysis.generation import Rollout, first_divergence, rolling_out
 from xformer.reading import Reading

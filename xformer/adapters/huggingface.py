@@ -19,7 +19,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from xformer.adapters.attachment import remembered
-from xformer.adapters.bare import NumbersInput
 from xformer.adapters.captured_call import heads_read
 from xformer.adapters.continuing import continuing
 from xformer.adapters.external_weights import ExternalWeights
@@ -35,6 +34,7 @@ from xformer.adapters.image_input import PatchedImage
 from xformer.adapters.input import Input
 from xformer.adapters.on_demand import OnDemand
 from xformer.adapters.opening import Inputs, OpenedModel, Verification
+from xformer.adapters.own_models import NumbersInput
 from xformer.adapters.purposes import purposes
 from xformer.adapters.run_bytes import added_bytes, lengths, on_demand_bytes, recorded_bytes
 from xformer.adapters.shape import shape_of

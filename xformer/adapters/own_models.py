@@ -1,0 +1,383 @@
+"""One of our transformers without a task: its tokens are numbers, and nobody knows what is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from xformer.adapters.adapter import ModelAdapter
+from xformer.adapters.input import Input, OpenText
+from xformer.adapters.weights import Projection, Readout
+from xformer.continuation import continue_text
+from xformer.decoding import Step, decode
+from xformer.edits import AnyEdit
+from xformer.errors import InputError, UnavailableError
+from xformer.layers.embedding import PatchEmbedding, TokenEmbedding
+from xformer.layers.residual import PostNorm, PreNorm
+from xformer.memory import peak_bytes
+from xformer.model import Transformer
+from xformer.model_shape import ModelShape
+from xformer.site import Site
+from xformer.tasks.batch import IGNORED
+from xformer.tasks.task import Example, Task, batch_rows
+from xformer.trace import Trace, record
+
+
+@dataclass(frozen=True, eq=False)
+class BareModel:
+    """A `Transformer` as it is. Numbers are typed with spaces: "3 7 12"; of an encoder-decoder "3 7 12 > 1 12 7"."""
+
+    model: Transformer
+    name: str = "model"
+
+    @property
+    def input(self) -> Input:
+        """The numbers of its tokens."""
+        return NumbersInput()
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The text of each token: its number."""
+        return _numbered(self.model.config.vocab_size)
+
+    @property
+    def shape(self) -> ModelShape:
+        """Its sizes, and where its layers sit."""
+        return ModelShape.of(self.model.config)
+
+    @property
+    def weights(self) -> OwnWeights:
+        """All of them."""
+        return OwnWeights(self.model)
+
+    def frame(self, typed: Any) -> Example:
+        """Tokens as the model takes them, with no answer; several inputs as a batch.
+
+        Raises `InputError` when they are not its tokens.
+        """
+        if (rows := batch_rows(typed)) is not None:
+            return Example.batch([self.frame(one) for one in rows], self.model.config.pad_token or 0)
+        is_pair = self.model.config.architecture == "encoder-decoder"
+        if isinstance(typed, Tensor):
+            typed = typed.flatten().tolist()
+        is_both = is_pair and isinstance(typed, tuple) and len(typed) == 2 and not isinstance(typed[0], int)
+        source, _, target = typed.partition(">") if isinstance(typed, str) else (typed, "", "")
+        if is_both:
+            source, target = typed
+        if is_pair and (not target.strip() if isinstance(target, str) else not len(target)):
+            raise InputError("An encoder-decoder reads two sequences, written like '3 7 12 > 1 12 7', got one.")
+        tokens = self._numbers(source)
+        written = self._numbers(target)[None] if is_pair else None
+        stream = tokens[None]
+        labels = torch.full_like(stream if written is None else written, IGNORED)
+        return Example(tuple(tokens.tolist()), (), stream, written, stream, labels)
+
+    def has_right_answer(self, example: Example) -> bool:
+        """Nobody knows what is right."""
+        return False
+
+    def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
+        """The numbers of the tokens."""
+        return tuple(self.labels[token] for token in tokens.tolist())
+
+    def record(self, example: Example, *, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",)) -> Trace:
+        """Run it once; see `xformer.record`."""
+        return record(
+            self.model, example.stream, example.target, edits=edits, keep=keep, valid=example.valid,
+            target_valid=example.target_valid,
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
+        """Last norm (where there is one), then the output layer of the stack that predicts."""
+        return self.model.unembed(stream)
+
+    def heads_read(
+        self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
+    ) -> Float[Tensor, "part head pos d_head"]:
+        """Queries or keys of a layer for other streams, positions as in the run."""
+        return self.weights.heads_read(trace, path, x, side)
+
+    def steps(
+        self, example: Example, n: int | None = None, *, edits: Sequence[AnyEdit] = (), **how: Any
+    ) -> Iterator[Step]:
+        """What it says until its end token, or `n` tokens; see `xformer.decode`."""
+        return decode(self.model, example.tokens, max_steps=n, edits=edits, **how)
+
+    def recording_bytes(self, example: Example) -> int:
+        """Return about how many bytes it takes to record a run; see `xformer.memory`."""
+        n_target = None if example.target is None else example.target.shape[1]
+        return peak_bytes(self.model.config, example.stream.shape[1], n_target, batch=len(example.stream))
+
+    def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
+        """Nobody knows what is needed."""
+        return {}
+
+    def _numbers(self, typed: str | Sequence[int]) -> Int[Tensor, " pos"]:
+        size, most = self.model.config.vocab_size, self.model.config.max_len
+        numbers = self.input.read(typed) if isinstance(typed, str) else [int(word) for word in typed]
+        if not numbers or len(numbers) > most or not all(0 <= number < size for number in numbers):
+            raise InputError(f"This model reads 1 to {most} tokens from 0 to {size - 1}, like '0 1', got {typed!r}.")
+        return torch.tensor(numbers)
+
+
+class NumbersInput(Input):
+    """The numbers of tokens, typed with spaces."""
+
+    name = "numbers"
+    does = "Type the numbers of tokens; nobody knows what it should say to them."
+    typed = "Numbers with spaces between them."
+    default = "0"
+
+    def read(self, text: str) -> tuple[int, ...]:
+        try:
+            return tuple(int(word) for word in text.split())
+        except ValueError:
+            raise InputError(
+                f"This model reads numbers with spaces between them, like '3 7 12', got {text!r}."
+            ) from None
+
+    def text(self, source: Sequence[int]) -> str:
+        return " ".join(map(str, source))
+
+
+@lru_cache(maxsize=16)
+def _numbered(n: int) -> tuple[str, ...]:
+    return tuple(str(number) for number in range(n))
+
+
+@dataclass(frozen=True, eq=False)
+class OwnWeights:
+    """Nothing is copied."""
+
+    model: Transformer
+
+    @torch.no_grad()
+    def token_embedding(self, stack: str | None = None) -> Float[Tensor, "vocab d_model"]:
+        """Scaled where the model scales it. Raises `InputError` for a model of images."""
+        embedding = self._embedding(stack)
+        return embedding(torch.arange(len(embedding.token), device=embedding.token.device)[None])[0]
+
+    def unembedding(self) -> Readout:
+        """The norm is that of the stack that predicts."""
+        model = self.model
+        stack = model.encoder if model.decoder is None else model.decoder
+        return Readout(
+            model.unembedding.matrix(model.embedding), model.unembedding.bias, None if stack is None else stack.norm
+        )
+
+    def projection(self, path: str) -> Projection:
+        """W_O of attention, W₂ of a feed-forward layer."""
+        sublayer, _ = self._parts(path)
+        return Projection(sublayer.weight_out.T, sublayer.bias_out)
+
+    def norm_after(self, path: str) -> nn.Module | None:
+        """Of post-norm alone."""
+        _, residual = self._parts(path)
+        return residual.norm if isinstance(residual, PostNorm) else None
+
+    def norm_before(self, path: str) -> nn.Module | None:
+        """Of pre-norm alone."""
+        _, residual = self._parts(path)
+        return residual.norm if isinstance(residual, PreNorm) else None
+
+    def last_norm(self, stack: str) -> nn.Module | None:
+        return getattr(self.model, stack).norm
+
+    def heads_read(
+        self, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
+    ) -> Float[Tensor, "part head pos d_head"]:
+        """x W_Q + b_Q, or x W_K + b_K, turned where positions turn them, as the run did."""
+        with torch.set_grad_enabled(x.requires_grad):
+            return self._heads_read(trace, path, x, side)
+
+    def _heads_read(self, trace: Trace, path: str, x: Tensor, side: Literal["q", "k"]) -> Tensor:
+        attention, _ = self._parts(path)
+        which = 0 if side == "q" else 1
+        weight = attention.weight_in.split(attention.rows)[which].to(x.dtype)
+        bias = None if attention.bias_in is None else attention.bias_in.split(attention.rows)[which].to(x.dtype)
+        read = attention.split(F.linear(x, weight, bias), attention.n_kv_heads if which else None)
+        read = attention.kv.expand(read, attention.n_heads) if which else read
+        angles = f"{path}.pos_angles"
+        return attention.positions.turn(read, trace[angles].to(x.dtype)) if angles in trace else read
+
+    def n_parameters(self) -> int:
+        """What is shared counts once."""
+        return sum(weight.numel() for weight in self.model.parameters())
+
+    def _parts(self, path: str) -> tuple[Any, Any]:
+        site = Site.parse(path)
+        block = getattr(self.model, site.stack).blocks[site.layer]
+        return getattr(block, site.kind), getattr(block, f"{site.kind}_residual")
+
+    def _embedding(self, stack: str | None) -> TokenEmbedding:
+        """The embedding that a stack reads its tokens with: an encoder-decoder may have one for each side."""
+        if stack != "decoder" and self.model.source_embedding is not None:
+            return self.model.source_embedding
+        if isinstance(self.model.embedding, PatchEmbedding):
+            raise InputError(
+                "A model of images looks no token up; see `patch_filters` for what it does with its patches."
+            )
+        return self.model.embedding
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class TaskModel(BareModel):
+    """A `Transformer` and its `Task`. Raises `ConfigError` where they do not fit each other."""
+
+    task: Task = field(kw_only=True)
+
+    def __init__(self, model: Transformer, task: Task, name: str = "model") -> None:
+        super().__init__(model, name)
+        object.__setattr__(self, "task", task)
+        task.check_fits(model.config)
+
+    @cached_property
+    def _input(self) -> TaskInput:
+        return input_of(self.task, self.model.config.max_len)
+
+    @property
+    def input(self) -> TaskInput:
+        """What the task's inputs are."""
+        return self._input
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The text of each token of the task."""
+        return self.task.vocabulary.labels
+
+    def frame(self, typed: Any) -> Example:
+        """A source as it is typed, "3 7 12 9", or as tokens, with its right answer; several as a batch.
+
+        Raises `InputError` for anything else.
+        """
+        if (rows := batch_rows(typed)) is not None:
+            return Example.batch([self.frame(one) for one in rows], self.model.config.pad_token or 0)
+        if isinstance(typed, Tensor):
+            typed = typed.flatten().tolist()
+        source = list(self.input.read(typed) if isinstance(typed, str) else typed)
+        return self.task.example(source, max_len=self.model.config.max_len)
+
+    def has_right_answer(self, example: Example) -> bool:
+        """A text may go on in many ways, and nobody knows what a drawn image shows; all else is right or wrong."""
+        return self.task.has_right_answer(example.source)
+
+    def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
+        """The tokens as they are written, or the patches of an image."""
+        return tuple(self.task.position_names(tokens.tolist()))
+
+    def steps(
+        self, example: Example, n: int | None = None, *, edits: Sequence[AnyEdit] = (), **how: Any
+    ) -> Iterator[Step]:
+        """Its answer; or where it goes on with a text the `n` characters after it, an encoder-decoder's from what it reads."""
+        if not self.input.goes_on or n is None:
+            return super().steps(example, n, edits=edits, **how)
+        prompt = example.stream if example.target is None else example.tokens
+        return continue_text(self.model, prompt, n, edits=edits, **how)
+
+    def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
+        """What the task needs; see `Task.head_scores`."""
+        return self.task.head_scores(trace, example)
+
+
+class TaskInput(Input):
+    """Symbols: numbers, digits, brackets, whatever a rule is about."""
+
+    def __init__(self, task: Task, max_len: int) -> None:
+        rule = task.rule
+        self.task, self.max_len, self.name = task, max_len, task.config.name
+        self.does, self.typed, self.default, self.missing = rule.does, rule.typed, rule.default, rule.missing
+        self.replacements = range(1, 1 + task.vocabulary.symbols)
+
+    def examples(self) -> dict[str, str]:
+        return self.task.rule.examples()
+
+    def read(self, text: str) -> tuple[int, ...]:
+        return tuple(self.task.vocabulary.read(text))
+
+    def text(self, source: Sequence[int]) -> str:
+        return self.task.vocabulary.text(list(source))
+
+    def random(self, seed: int) -> str:
+        return self.text(self.task.draw(seed))
+
+    def shortest(self) -> tuple[int, ...]:
+        return tuple(self.task.draw(0, size=self.task.config.min_len))
+
+    def remark(self, source: Sequence[int]) -> str:
+        return self.task.rule.remark(source)
+
+    def scored(self, example: Example, look: str) -> tuple[Sequence[int], Sequence[int] | None]:
+        """The tokens of the source without special ones."""
+        n = len(example.source)
+        if self.task.config.architecture == "decoder" and look == "answer":
+            return self.task.answer_queries(n), range(n)  # the output that says the answer's i-th token is at n + i
+        return range(n), None
+
+
+class TextInput(OpenText, TaskInput):
+    """The characters of a text: there is no right answer, and no end."""
+
+    one: ClassVar[str] = "character"
+    many: ClassVar[str] = "characters"
+
+    def plain(self, tokens: Sequence[int]) -> str:
+        """What is no character is left out."""
+        alphabet = self.task.config.alphabet
+        return "".join(alphabet[token - 1] for token in tokens if 1 <= token <= len(alphabet))
+
+    def fitted(self, source: tuple[int, ...]) -> tuple[int, ...]:
+        """The end of a text, as long as the model reads it; an encoder-decoder is given half of it on each side."""
+        return source[-self.max_len * (2 if self.task.config.architecture == "encoder-decoder" else 1) :]
+
+    def scored(self, example: Example, look: str) -> tuple[Sequence[int], None]:
+        """All of it is read, and all of it is asked for."""
+        return range(min(example.stream.shape[1], example.labels.shape[1])), None
+
+
+class ImageInput(TaskInput):
+    """The pixels of an image, read in patches."""
+
+    kind: ClassVar[str] = "image"
+    one: ClassVar[str] = "patch"
+    many: ClassVar[str] = "patches"
+    instead_of_an_answer: ClassVar[str] = "said unchanged"
+    answers_itself: ClassVar[bool] = True
+    sampled: ClassVar[str] = "test image"
+
+    def scored(self, example: Example, look: str) -> tuple[Sequence[int], None]:
+        """The patches: the class token is left out."""
+        return range(1, 1 + self.task.n_patches), None
+
+
+def input_of(task: Task, max_len: int) -> TaskInput:
+    """What a model of a task reads, as far as it reads it."""
+    rule = task.rule
+    kind = ImageInput if rule.is_image else TextInput if rule.is_open_ended else TaskInput
+    return kind(task, max_len)
+
+
+def own_model(subject: ModelAdapter) -> Transformer:
+    """Our `Transformer` that a subject runs. Raises `UnavailableError` where it runs another kind of model."""
+    model = getattr(subject, "model", None)
+    if not isinstance(model, Transformer):
+        raise UnavailableError(
+            f"This reads the weights of a model of xformer, like 'checkpoints/reverse'; {subject.name!r} is of another kind."
+        )
+    return model
+
+
+def own_task_model(subject: ModelAdapter) -> TaskModel:
+    """The subject where it is a model of ours with its task. Raises `UnavailableError` where it is not."""
+    if not isinstance(subject, TaskModel):
+        raise UnavailableError(
+            f"This needs a model that was trained here for a task, like 'checkpoints/reverse', and {subject.name!r} is none."
+        )
+    return subject
