@@ -150,6 +150,9 @@ def test_a_script_run_waits_while_the_others_keep_more_than_the_budget(monkeypat
     others = [resources._ScriptRun()]
     resources._admit(others[0], 1_000_000, seconds=0.0)
     began = time.monotonic()
+    resources._admit(resources._ScriptRun(), 20_000, seconds=20.0)
+    assert time.monotonic() - began < 5.0
+    began = time.monotonic()
     resources._admit(resources._ScriptRun(), 100_000, seconds=0.2)
     assert time.monotonic() - began >= 0.2
     threading.Timer(0.1, others.clear).start()
