@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from xformer.adapters.adapter import Input
 from xformer.adapters.attachment import remembered
 from xformer.adapters.captured_call import heads_read
 from xformer.adapters.continuing import continuing
@@ -31,7 +32,6 @@ from xformer.adapters.huggingface_opening import (
     text_config,
 )
 from xformer.adapters.image_input import PatchedImage
-from xformer.adapters.input import Input
 from xformer.adapters.on_demand import OnDemand
 from xformer.adapters.opening import Inputs, OpenedModel, Verification
 from xformer.adapters.own_models import NumbersInput

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from xformer.adapters.input import Input
+from xformer.adapters.adapter import Input
 from xformer.errors import InputError
 from xformer.installed import needed
 from xformer.model_shape import ModelShape

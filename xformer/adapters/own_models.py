@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from xformer.adapters.adapter import ModelAdapter
-from xformer.adapters.input import Input, OpenText
+from xformer.adapters.adapter import Input, ModelAdapter, OpenText
 from xformer.adapters.weights import Projection, Readout
 from xformer.continuation import continue_text
 from xformer.decoding import Step, decode

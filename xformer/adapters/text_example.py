@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from xformer.adapters.adapter import Input
 from xformer.adapters.image_input import PatchedImage
-from xformer.adapters.input import Input
 from xformer.adapters.opening import OpenedModel
 from xformer.adapters.text_input import BETWEEN, cut
 from xformer.errors import InputError

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from xformer.adapters.input import Input, OpenText
+from xformer.adapters.adapter import Input, OpenText
 from xformer.errors import InputError
 
 BETWEEN = ">>"
