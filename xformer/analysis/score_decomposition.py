@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from xformer import edits
-from xformer.adapters.frozen_norm import FrozenNorm
+from xformer.adapters.weights import FrozenNorm
 from xformer.analysis.residual import check_told_apart, entering, projection_of, tolerance
 from xformer.errors import InputError, UnavailableError
 from xformer.memory import BYTES_PER_FLOAT, free_bytes
