@@ -11,8 +11,8 @@ import xformer
 from tests.viz.drawn_file import marks, pdf_words, words
 from tests.viz.test_diagram import drawn, every_config
 from xformer import ModelConfig, viz
+from xformer.viz.diagram import Arrow
 from xformer.viz.diagram_figure import Places, described
-from xformer.viz.diagram_parts import Arrow
 from xformer.viz.export import pdf_of, svg
 
 SHIPPED = {

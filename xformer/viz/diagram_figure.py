@@ -15,9 +15,8 @@ from xformer.adapters import TaskModel
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.charts import Sheet, mix
-from xformer.viz.diagram import diagram
+from xformer.viz.diagram import Arrow, Box, Diagram, StackFrame, diagram
 from xformer.viz.diagram_of_reading import diagram_of
-from xformer.viz.diagram_parts import Arrow, Box, Diagram, StackFrame
 
 
 def described(reading: Reading) -> Diagram:

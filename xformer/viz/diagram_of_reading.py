@@ -16,7 +16,7 @@ from xformer.adapters.image_input import PatchedImage
 from xformer.errors import UnavailableError
 from xformer.reading import Reading
 from xformer.site import Site, Stack, after
-from xformer.viz.diagram_parts import Arrow, Box, Diagram, Flow, Kind, StackFrame
+from xformer.viz.diagram import Arrow, Box, Diagram, Flow, Kind, StackFrame
 
 _KINDS = {"encoder": "Encoder", "decoder": "Decoder", "encoder-decoder": "Encoder-decoder"}
 
