@@ -12,7 +12,6 @@ from torch import Tensor
 from tests.layers.reference import FITTING
 from tests.training.tiny import random_model
 from xformer import analysis
-from xformer.analysis import positions as order_trial
 from xformer.analysis.attention_patterns import looks_back_only
 from xformer.analysis.positions import (
     added_positions,
@@ -240,7 +239,7 @@ def test_nothing_is_tried_where_backwards_is_forwards() -> None:
 
 
 def test_of_a_long_input_the_first_tokens_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(order_trial, "MOST_TOKENS_READ", 3)
+    monkeypatch.setattr("xformer.analysis.positions.MOST_TOKENS_READ", 3)
     assert order_test(ran(random_model("encoder"), tokens=torch.tensor([[3, 7, 3, 1, 4]]))) is None
 
 
