@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from xformer.adapters.active_run import ActiveRun, active_run
 from xformer.adapters.attend import Terms, attend, fused
 from xformer.adapters.on_demand import DeferredAttention, SpyTape
+from xformer.adapters.probe import ActiveRun, active_run
 from xformer.tape import SILENT, Tape
 
 NAME = "xformer"

@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.adapters.active_run import ActiveRun
 from xformer.adapters.attachment import attached
 from xformer.adapters.on_demand import Calls
 from xformer.adapters.opening import Inputs, OpenedModel
+from xformer.adapters.probe import ActiveRun
 from xformer.adapters.until import EarlyStopTape, StopForward
 from xformer.errors import UnavailableError
 from xformer.tape import Tape

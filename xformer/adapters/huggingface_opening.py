@@ -10,9 +10,9 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from xformer.adapters.active_run import running
 from xformer.adapters.attachment import left_as_found, noting_draws, remembered
 from xformer.adapters.opening import Inputs, OpenedModel, Verification, open_module
+from xformer.adapters.probe import running
 from xformer.errors import InputError
 
 N_SOURCE, N_TARGET = 11, 7

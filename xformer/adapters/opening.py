@@ -20,13 +20,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from xformer.adapters.active_run import ActiveRun, Catches, running
 from xformer.adapters.attachment import attached, left_as_found, noting_draws, set_function
 from xformer.adapters.find_layout import find_layout
 from xformer.adapters.layout import Layout
 from xformer.adapters.on_demand import Calls, DeferredAttention, OnDemand, Reduce
 from xformer.adapters.output_head import OutputHead, find_output_head
-from xformer.adapters.probe import probe
+from xformer.adapters.probe import ActiveRun, Catches, probe, running
 from xformer.adapters.returned_attention import asking, returned_layout, returned_patterns
 from xformer.adapters.softmax_mode import SoftmaxMode
 from xformer.edits import AnyEdit

@@ -13,8 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from xformer.adapters.active_run import running
-from xformer.adapters.probe import Call, Probe
+from xformer.adapters.probe import Call, Probe, running
 from xformer.errors import InputError
 
 CLOSE = 1e-4

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from xformer.adapters.active_run import ActiveRun
 from xformer.adapters.layout import Layout, Side
+from xformer.adapters.probe import ActiveRun
 from xformer.adapters.router import dense, routing, sparse
 
 RunOf = Callable[[], ActiveRun | None]
