@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from xformer.adapters.attend import Terms, attend, fused
+from xformer.adapters.attention import Terms, attend, fused
 from xformer.adapters.on_demand import DeferredAttention, SpyTape
 from xformer.adapters.probe import ActiveRun, active_run
 from xformer.tape import SILENT, Tape

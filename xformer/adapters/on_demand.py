@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from xformer.adapters.attend import Limits, Terms, attend
+from xformer.adapters.attention import Limits, Terms, attend
 from xformer.adapters.until import EarlyStopTape, StopForward
 from xformer.edits import AnyEdit
 from xformer.tape import AnyTape, TapeAt

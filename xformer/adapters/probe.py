@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from xformer.adapters.attend import Limits, Terms
+from xformer.adapters.attention import Limits, Terms
 from xformer.tape import SILENT, AnyTape
 
 if TYPE_CHECKING:

@@ -19,9 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from xformer.adapters.attend import FORBIDDEN, Limits, Terms, attend
+from xformer.adapters.attention import FORBIDDEN, Limits, Terms, attend, can_be_written_out, multi_head_attention
 from xformer.adapters.probe import ActiveRun
-from xformer.adapters.torch_attention import can_be_written_out, multi_head_attention
 from xformer.errors import EditError
 from xformer.tape import SILENT, AnyTape
 
