@@ -19,8 +19,7 @@ from tests.analysis.peak_memory import peak_of
 from tests.real_models import real_model
 from xformer.adapters import huggingface
 from xformer.adapters.huggingface import HuggingFaceModel
-from xformer.adapters.on_demand import OnDemand
-from xformer.adapters.small_pattern import MASKED, reduced
+from xformer.adapters.on_demand import MASKED, OnDemand, reduced
 from xformer.errors import EditError
 from xformer.viz.packing import pattern_layers, small
 

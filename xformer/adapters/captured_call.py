@@ -13,10 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from xformer.adapters.attachment import attached
-from xformer.adapters.on_demand import Calls
+from xformer.adapters.on_demand import Calls, EarlyStopTape, StopForward
 from xformer.adapters.opening import Inputs, OpenedModel
 from xformer.adapters.probe import ActiveRun
-from xformer.adapters.until import EarlyStopTape, StopForward
 from xformer.errors import UnavailableError
 from xformer.tape import Tape
 

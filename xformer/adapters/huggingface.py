@@ -32,13 +32,19 @@ from xformer.adapters.huggingface_opening import (
     text_config,
 )
 from xformer.adapters.image_input import PatchedImage
-from xformer.adapters.on_demand import OnDemand
+from xformer.adapters.on_demand import (
+    OnDemand,
+    added_bytes,
+    lengths,
+    on_demand_bytes,
+    plane_side,
+    recorded_bytes,
+    reduced,
+)
 from xformer.adapters.opening import Inputs, OpenedModel, Verification
 from xformer.adapters.own_models import NumbersInput
 from xformer.adapters.purposes import purposes
-from xformer.adapters.run_bytes import added_bytes, lengths, on_demand_bytes, recorded_bytes
 from xformer.adapters.shape import shape_of
-from xformer.adapters.small_pattern import plane_side, reduced
 from xformer.adapters.text_example import N_WRITTEN, example_of
 from xformer.adapters.text_input import (
     ArgumentsOnly,

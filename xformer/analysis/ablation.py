@@ -24,7 +24,7 @@ from torch import Tensor
 from xformer.adapters import BareModel
 from xformer.adapters.any_module import AnyModule
 from xformer.adapters.gradients import Measure, gradients
-from xformer.adapters.run_bytes import lengths, recorded_bytes
+from xformer.adapters.on_demand import lengths, recorded_bytes
 from xformer.analysis import minimal_pairs
 from xformer.edits import ReplaceParts
 from xformer.errors import EditError, UnavailableError

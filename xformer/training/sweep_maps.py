@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
-from xformer.adapters.small_pattern import LEVELS, MASKED
+from xformer.adapters.on_demand import LEVELS, MASKED
 from xformer.files import write_atomically
 from xformer.tasks import Task
 from xformer.tasks.task import Example

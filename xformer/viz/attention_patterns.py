@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from xformer.adapters.small_pattern import LEVELS, NAN
-from xformer.adapters.small_pattern import MASKED as small_pattern_MASKED
+from xformer.adapters.on_demand import LEVELS, NAN
+from xformer.adapters.on_demand import MASKED as small_pattern_MASKED
 from xformer.analysis.attention_patterns import attention as attention_table
 from xformer.analysis.attention_patterns import pattern_cells
 from xformer.analysis.attention_patterns import rollout as rollout_table

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
-from xformer.adapters.on_demand import OnDemand
-from xformer.adapters.small_pattern import LEVELS, MASKED, NAN, Reduced, Thumbnail
+from xformer.adapters.on_demand import LEVELS, MASKED, NAN, OnDemand, Reduced, Thumbnail
 from xformer.analysis.attention_patterns import token_names
 from xformer.blocks import block_max, factor
 from xformer.names import layer_title
