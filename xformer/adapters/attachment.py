@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from xformer.adapters.attention_function import register
+from xformer.adapters.capture_backends import register
 from xformer.adapters.layout import Layout
 from xformer.adapters.probe import ActiveRun, active_run, running
 from xformer.adapters.taps import set_taps

@@ -1,0 +1,288 @@
+"""The attention that models of Transformers call instead of theirs (rung 1): registered once, it reads and changes them all.
+
+Transformers hands over q and k after rotation, k and v before the repetition of grouped heads, and whatever else a family adds
+to its scores. The mask function has to be registered beside it: without one a model silently runs without a causal mask.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from xformer.adapters.attention import FORBIDDEN, Limits, Terms, attend, can_be_written_out, fused, multi_head_attention
+from xformer.adapters.layout import Layout
+from xformer.adapters.on_demand import DeferredAttention, SpyTape
+from xformer.adapters.probe import ActiveRun, active_run
+from xformer.errors import EditError, InputError
+from xformer.site import Kind, Site, Stack
+from xformer.tape import SILENT, AnyTape, Tape
+
+NAME = "xformer"
+"""What our attention is called among Transformers' implementations."""
+
+
+@cache
+def register() -> str:
+    """Make our attention known to Transformers, once a process. Its name is returned."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import eager_mask
+
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, eager_mask)
+    return NAME
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    position_bias: Tensor | None = None,
+    s_aux: Tensor | None = None,
+    is_causal: bool | None = None,
+    **others: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """z [batch, query, head, d_value] and the pattern, as every attention function of Transformers returns them."""
+    run = active_run()
+    causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
+    terms = Terms(
+        scale=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
+        added=_cut(attention_mask, key),
+        bias=_cut(position_bias, key),
+        softcap=softcap,
+        sinks=s_aux if s_aux is not None else getattr(module, "sinks", None),
+        is_causal=causal and query.shape[-2] == key.shape[-2],
+    )
+    if run is None:  # somebody else's pass, who may be training it
+        return fused(query, key, value, terms, dropout).transpose(1, 2).contiguous(), None
+    path = run.next_attention()
+    if run.observer is not None:
+        limits = run.limits_of(terms, query.shape[-2], key.shape[-2], query.device)
+        sees_later = bool(limits.allowed.triu(1).any())
+        run.observer.attention_begins(query.shape[-2], key.shape[-2], sees_later=sees_later)
+    if run.later is not None and path is not None:
+        return _kept_for_later(run, run.later, path, query, key, value, terms), None
+    tape = SILENT if path is None else run.tape.at(path)
+    if tape is SILENT and run.observer is None:
+        return fused(query, key, value, terms).transpose(1, 2).contiguous(), None
+    limits = run.limits_of(terms, query.shape[-2], key.shape[-2], query.device)
+    z, pattern = attend(query, key, value, terms, tape, limits)
+    out = z.transpose(1, 2).contiguous()  # [batch, query, head, d_value]
+    if run.observer is not None:
+        run.observer.attention_ends(out)
+    return out, pattern
+
+
+def _kept_for_later(
+    run: ActiveRun, later: dict[str, DeferredAttention], path: str, q: Tensor, k: Tensor, v: Tensor, terms: Terms
+) -> Tensor:
+    """z, and of all else what it takes to do it again."""
+    assert isinstance(run.tape, Tape)
+    limits = run.limits_of(terms, q.shape[-2], k.shape[-2], q.device)
+    tape = SpyTape(run.tape.without_keeping().at(path))
+    z, _ = attend(q, k, v, terms, tape, limits)
+    run.tape.names.extend(f"{path}.{one}" for one in tape.names)
+    reduced = None if run.reduce is None else run.reduce(path, tape.seen)
+    later[path] = DeferredAttention(q, k, v, terms, limits, tuple(tape.names), reduced)
+    return z.transpose(1, 2).contiguous()
+
+
+def _cut(added: Tensor | None, key: Tensor) -> Tensor | None:
+    """The part of a mask or bias that belongs to these keys: some are prepared for more than there are."""
+    return None if added is None else added[..., : key.shape[-2]]
+
+
+_SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
+
+_PRODUCT = (torch.matmul, torch.bmm, Tensor.matmul, Tensor.bmm, Tensor.__matmul__)
+
+
+class SoftmaxMode(TorchFunctionMode):
+    """Watches one run. `everywhere` also outside of known attention modules: while they are being found."""
+
+    def __init__(self, run: ActiveRun, *, everywhere: bool = False) -> None:
+        super().__init__()
+        self._run, self._everywhere = run, everywhere
+        self._pattern: Tensor | None = None
+        self._tape: AnyTape = SILENT
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        options = kwargs or {}
+        if not (self._everywhere or self._run.inside):
+            return func(*args, **options)
+        if func is F.multi_head_attention_forward and can_be_written_out(args, options):
+            return multi_head_attention(self._attend, args, options)
+        if func is F.scaled_dot_product_attention:
+            return self._sdpa(*args, **options)
+        if func in _SOFTMAX and self._is_over_keys(func, args, options):
+            return self._softmax(func, args, options)
+        if func in _PRODUCT and self._pattern is not None and _is_same(args[0], self._pattern):
+            self._pattern = None
+            return self._heads("z", func(*args, **options), is_end=True)
+        return func(*args, **options)
+
+    def _sdpa(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        if query.dim() != 4:
+            return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
+        n_query, n_key = query.shape[-2], key.shape[-2]
+        allowed = attn_mask if attn_mask is not None and attn_mask.dtype == torch.bool else None
+        added = attn_mask if attn_mask is not None and allowed is None else None
+        if is_causal:
+            allowed = torch.ones(n_query, n_key, dtype=torch.bool, device=query.device).tril()
+        terms = Terms(
+            scale=1 / math.sqrt(query.shape[-1]) if scale is None else scale,
+            added=added,
+            allowed=allowed,
+            is_causal=n_query == n_key and _is_causal(added, allowed),
+        )
+        return self._attend(query, key, value, terms)[0]
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
+        limits = Limits.of(terms, query.shape[-2], key.shape[-2], query.device)
+        self._begin(query.shape[-2], key.shape[-2], sees_later=_sees_later(limits.allowed))
+        z, pattern = attend(query, key, value, terms, self._tape, limits)
+        self._end(z)
+        return z, pattern
+
+    def _is_over_keys(self, func: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+        scores = args[0] if args else options["input"]
+        dim = options.get("dim", args[1] if len(args) > 1 else None)
+        return scores.dim() in (3, 4) and scores.is_floating_point() and dim in (-1, scores.dim() - 1)
+
+    def _softmax(self, func: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
+        scores = args[0] if args else options["input"]
+        allowed = scores > FORBIDDEN  # what a mask added to the scores is all that is left of it here
+        self._begin(*scores.shape[-2:], sees_later=_sees_later(allowed))
+        wanted = self._heads("mask", allowed)
+        if wanted is not allowed:
+            if bool((wanted & ~allowed).any()):
+                raise EditError(
+                    "This model's attention is read at its softmax, where a masked score is lost: a cell can be masked there, "
+                    "but not opened."
+                )
+            scores = scores.masked_fill(~wanted, -math.inf)
+        scores = self._heads("scores", scores)
+        pattern = func(scores, *args[1:], **{name: value for name, value in options.items() if name != "input"})
+        self._pattern = self._heads("pattern", pattern)
+        return self._pattern
+
+    def _begin(self, n_query: int, n_key: int, *, sees_later: bool) -> None:
+        path = self._run.next_attention()
+        self._tape = SILENT if path is None else self._run.tape.at(path)
+        if self._run.observer is not None:
+            self._run.observer.attention_begins(n_query, n_key, sees_later=sees_later)
+
+    def _end(self, z: Tensor) -> None:
+        if self._run.observer is not None:
+            self._run.observer.attention_ends(z)
+
+    def _heads(self, name: str, value: Tensor, *, is_end: bool = False) -> Tensor:
+        """Through the tape as [batch, head, …], and back into its own shape."""
+        if self._tape is not SILENT:
+            apart = value if value.dim() == 4 else value.unflatten(0, (self._run.n_batch, -1))
+            changed = self._tape(name, apart)
+            value = value if changed is apart else changed.reshape(value.shape)
+        if is_end:
+            self._end(value)
+        return value
+
+
+def _is_same(one: Any, other: Tensor) -> bool:
+    """Whether both are the same numbers in the same place, perhaps in another shape."""
+    return isinstance(one, Tensor) and one.data_ptr() == other.data_ptr() and one.numel() == other.numel()
+
+
+def _is_causal(added: Tensor | None, allowed: Tensor | None) -> bool:
+    """Whether a mask keeps every query from what is later than itself."""
+    sees = allowed if allowed is not None else None if added is None else added > FORBIDDEN
+    return sees is not None and not _sees_later(sees)
+
+
+def _sees_later(allowed: Tensor) -> bool:
+    """Whether any query may look at a later key."""
+    return bool(allowed.triu(1).any())
+
+
+Pattern = Float[Tensor, "batch head query key"]
+
+_NAMED: tuple[tuple[str, Stack, Kind], ...] = (
+    ("encoder_attentions", "encoder", "attn"),
+    ("decoder_attentions", "decoder", "self_attn"),
+    ("cross_attentions", "decoder", "cross_attn"),
+)
+"""What an encoder-decoder of Transformers calls it."""
+
+
+def asking(module: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
+    """The same inputs, with the wish for attention where a model of Transformers is to be called."""
+    is_transformers = hasattr(getattr(module, "config", None), "output_attentions")
+    return inputs | {"output_attentions": True} if is_transformers else inputs
+
+
+def returned_patterns(output: Any, stack: Stack | None = None) -> dict[Site, Pattern]:
+    """The weights in what a model returned, in the order of its layers; `stack` is that of a model with one.
+
+    Without it, a model of which no weight is on a later key is a decoder.
+    """
+    found: dict[Site, Pattern] = {}
+    if getattr(output, "encoder_attentions", None) is not None:
+        for name, side, kind in _NAMED:
+            given = getattr(output, name, None) or ()
+            found |= {Site(side, layer, kind): one for layer, one in enumerate(given) if _is_pattern(one)}
+    else:
+        named = getattr(output, "attentions", None)
+        every = [one for one in (_tensors(output) if named is None else named) if _is_pattern(one)]
+        if stack is None:
+            own = [one for one in every if one.shape[-1] == one.shape[-2] > 1]
+            stack = "decoder" if own and not any(bool(one.triu(1).any()) for one in own) else "encoder"
+        found = {Site(stack, at, "attn"): one if one.dim() == 4 else one[:, None] for at, one in enumerate(every)}
+    return dict(sorted(found.items(), key=lambda one: (one[0].stack != "encoder", one[0].layer, one[0].is_cross)))
+
+
+def returned_layout(output: Any) -> Layout:
+    """The sites of what a model returns; nothing else of it is known. Raises `InputError` where it returns no weights."""
+    sites = tuple(returned_patterns(output))
+    if not sites:
+        raise InputError("It returns no weights of attention either.")
+    return Layout(sites, tuple(("", index) for index in range(len(sites))))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(one)
+
+
+def _is_pattern(one: Any) -> bool:
+    """Whether each row is a distribution, or empty; heads that a module has averaged are one."""
+    if not isinstance(one, Tensor) or one.dim() not in (3, 4) or not one.is_floating_point() or not one.numel():
+        return False
+    total = one.detach().float().sum(dim=-1)
+    whole = torch.isclose(total, torch.ones(()), atol=1e-3) | (total == 0)
+    return bool((one >= 0).all() and whole.all() and total.any())
