@@ -17,15 +17,25 @@ from xformer.analysis.principles import (
     ZERO,
     Sentence,
     attend,
+    attention_cell,
+    attention_costs,
+    dimensions,
     head_of,
+    head_output,
     learned_matrices,
     matrix,
     order_error,
+    product_variances,
+    softmax_jacobian,
+    softmax_of_cell,
+    softmax_row,
+    softmax_saturation,
     word_vectors,
 )
 from xformer.config import ModelConfig
-from xformer.errors import InputError
+from xformer.errors import EditError, InputError
 from xformer.layers.attention import Attention
+from xformer.reading import from_trace
 
 WORDS = ["to", "be", "or", "not", "to", "be", "now"]
 TEXT = " ".join(WORDS)
@@ -155,3 +165,104 @@ def test_a_matrix_has_a_row_for_each_cell() -> None:
         assert table["value"].tolist() == getattr(mixed, which).flatten().tolist()
         assert table["column"].tolist() == list(columns) * 7
         assert table["row"].tolist() == [name for name in mixed.names for _ in columns]
+
+
+KINDS = ["sinusoidal", "rotary", "alibi", "none"]
+
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest) -> tuple[xformer.Transformer, xformer.Trace]:
+    config = xformer.ModelConfig(
+        architecture="decoder", vocab_size=23, d_model=13, n_layers=2, n_heads=3, d_head=6, d_value=7, d_ff=11,
+        max_len=17, positions=request.param, embed_std=1.0,
+    )  # fmt: skip
+    model = xformer.Transformer(config, torch.Generator().manual_seed(5)).double().eval()
+    tokens = torch.randint(23, (1, 11), generator=torch.Generator().manual_seed(7))
+    return model, xformer.record(model, tokens)
+
+
+@pytest.mark.parametrize("run", KINDS, indirect=True)
+def test_each_stage_follows_from_the_one_before(run: tuple[xformer.Transformer, xformer.Trace]) -> None:
+    model, trace = run
+    reading = from_trace(model, trace)
+    cell = attention_cell(reading, layer=1, head=2, query=7, key=3)
+    frame = dimensions(cell)
+    assert frame["product"].sum() == pytest.approx(cell.dot, rel=1e-12)
+    assert cell.score == pytest.approx(cell.dot / math.sqrt(6) + cell.bias, rel=1e-12)
+    # float64: a sum of six products, whatever the kernel's order
+    assert trace["decoder.1.attn.scores"][0, 2, 7, 3].item() == pytest.approx(cell.score, rel=1e-10)
+    row = softmax_of_cell(cell)
+    assert row["token"].tolist() == list(reading.tokens)
+    assert (row["exp"] / row["exp"].sum()).tolist() == pytest.approx(row["weight"].tolist(), rel=1e-12)
+    assert row["allowed"].tolist() == [key <= 7 for key in range(11)]
+    assert row["score"].isna().tolist() == [key > 7 for key in range(11)]
+    torch.testing.assert_close(cell.pattern @ cell.values, cell.z, rtol=1e-12, atol=1e-14)
+    heads = [head_output(reading, layer=1, head=head, query=7) for head in range(3)]
+    torch.testing.assert_close(sum(heads), trace["decoder.1.attn.out"][0, 7], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("run", ["none"], indirect=True)
+@pytest.mark.parametrize("cell", [(3, 0, 0), (0, 11, 0), (0, 0, -1)])
+def test_a_cell_that_is_not_there_is_an_error(
+    run: tuple[xformer.Transformer, xformer.Trace], cell: tuple[int, int, int]
+) -> None:
+    head, query, key = cell
+    with pytest.raises(EditError, match="got"):
+        attention_cell(from_trace(*run), layer=0, head=head, query=query, key=key)
+
+
+@pytest.mark.parametrize(("n", "d", "h"), [(5, 4, 2), (7, 12, 3), (64, 512, 8)])
+def test_multiplications_from_shapes_are_those_that_torch_counts(n: int, d: int, h: int) -> None:
+    frame = attention_costs(n_tokens=n, d_model=d, n_heads=h)
+    sums = frame.groupby("heads", sort=False)["count"].sum()
+    assert sums.tolist() == frame.drop_duplicates("heads")["measured"].tolist()
+    assert sums["one head of d"] == sums["h heads of d/h"] == 4 * n * d * d + 2 * n * n * d
+    assert sums["h heads of d"] == h * sums["one head of d"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_variance_of_q_k_is_d_and_with_the_scale_1(seed: int) -> None:
+    frame = product_variances(widths=[2, 7, 64, 512], samples=3000, seed=seed)
+    # Five standard errors: for the twenty numbers of this test together, a chance of about 1e-5 to fail.
+    assert ((frame["variance"] - frame["d"]).abs() < 5 * frame["error"]).all()
+    assert frame["scaled"].tolist() == pytest.approx((frame["variance"] / frame["d"]).tolist())
+
+
+def test_the_error_of_a_variance_is_how_far_many_of_them_scatter() -> None:
+    frames = [product_variances(widths=[1, 5], samples=200, seed=seed) for seed in range(400)]
+    for row, d in enumerate((1, 5)):
+        scatter = torch.tensor([frame["variance"][row] for frame in frames]).std().item()
+        # The scatter of a scatter: heavy tails (the products' eighth moment) leave it within a fifth or so at 400 draws.
+        assert scatter == pytest.approx(frames[0]["error"][row], rel=0.3), d
+
+
+def test_the_variance_is_measured_on_products_of_the_same_draws() -> None:
+    draw = torch.Generator().manual_seed(11)
+    q, k = (torch.randn(50, 13, generator=draw, dtype=torch.float64) for _ in range(2))
+    expected = [(q[:, :d] * k[:, :d]).sum(dim=1).var().item() for d in (3, 13)]
+    assert product_variances(widths=[3, 13], samples=50, seed=11)["variance"].tolist() == pytest.approx(expected)
+
+
+def test_the_jacobian_is_that_of_autograd_and_its_largest_entry_p_1_minus_p() -> None:
+    scores = torch.tensor([0.3, -1.0, 2.0, 0.0, 0.7], dtype=torch.float64)
+    weights = scores.softmax(dim=0)
+    expected = torch.autograd.functional.jacobian(lambda s: s.softmax(dim=0), scores)
+    assert torch.allclose(softmax_jacobian(weights), expected, rtol=0, atol=1e-15)
+    assert expected.abs().max().item() == pytest.approx((weights * (1 - weights)).max().item())
+
+
+def test_without_the_scale_the_softmax_saturates_and_with_it_it_does_not() -> None:
+    frame = softmax_saturation(widths=[1, 4, 64, 512], n_keys=5, samples=300, seed=2).set_index(["d", "scale"])
+    assert frame.loc[(1, "without")].tolist() == frame.loc[(1, "with 1/√d")].tolist()
+    raw = frame.xs("without", level="scale")["gradient"].tolist()
+    assert raw == sorted(raw, reverse=True)
+    assert raw[-1] < 0.25 * raw[0]
+    scaled = frame.xs("with 1/√d", level="scale")["gradient"]
+    assert scaled.min() > 0.15
+    assert frame["gradient"].max() <= 0.25
+
+
+def test_one_row_is_a_softmax_of_products() -> None:
+    row, raw = (softmax_row(d=16, n_keys=7, scaled=scaled, seed=3) for scaled in (True, False))
+    assert (row["score"] * 4).tolist() == pytest.approx(raw["score"].tolist())
+    assert row["weight"].tolist() == pytest.approx(torch.tensor(row["score"]).softmax(dim=-1).tolist())
