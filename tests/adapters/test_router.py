@@ -13,7 +13,7 @@ from tests.adapters.families import FAMILIES
 from tests.adapters.test_language_models import tokenizer
 from xformer import edits
 from xformer.adapters.huggingface import HuggingFaceModel
-from xformer.adapters.router import routing
+from xformer.adapters.layout import routing
 from xformer.errors import UnavailableError
 
 pytestmark = pytest.mark.xdist_group("transformers")

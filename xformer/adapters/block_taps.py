@@ -7,13 +7,20 @@ from typing import Literal
 
 from torch import Tensor
 
-from xformer.adapters.block_layout import BlockLayout, Sublayer, block_layout
-from xformer.adapters.blocks import gives
-from xformer.adapters.layout import Layout, Side, Tap
-from xformer.adapters.neuron_layout import neuron_taps
+from xformer.adapters.layout import (
+    BlockLayout,
+    Layout,
+    Side,
+    Sublayer,
+    Tap,
+    block_layout,
+    gives,
+    heads_side_by_side,
+    is_router,
+    neuron_taps,
+    projection_place,
+)
 from xformer.adapters.probe import Attention, Call, Probe
-from xformer.adapters.projections import heads_side_by_side, projection_place
-from xformer.adapters.router import is_router
 from xformer.site import Site
 
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from xformer.adapters.blocks import gives
-from xformer.adapters.layout import Layout, Tap
+from xformer.adapters.layout import Layout, Tap, gives
 from xformer.adapters.probe import Call, Probe
 from xformer.site import Site, Stack
 

@@ -7,10 +7,9 @@ from collections import Counter
 from torch import Tensor
 
 from xformer.adapters.block_taps import name_block
-from xformer.adapters.blocks import blocks as blocks_of
-from xformer.adapters.blocks import grouped, is_chain
 from xformer.adapters.end_taps import name_ends
-from xformer.adapters.layout import Layout
+from xformer.adapters.layout import Layout, grouped, is_chain
+from xformer.adapters.layout import blocks as blocks_of
 from xformer.adapters.probe import Attention, Probe
 from xformer.site import Kind, Site, Stack
 

@@ -7,11 +7,88 @@ taps         which module's input or output is which activation
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from itertools import pairwise
+from typing import Any, Literal
 
-from xformer.adapters.projections import ProjectionPlace
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from xformer.adapters.probe import Attention, Call, Probe
 from xformer.site import Site, Stack
+
+CLOSE = 1e-4
+"""How far a product may be from what came out, as a share of its largest number."""
+
+
+@dataclass(frozen=True)
+class ProjectionPlace:
+    """Where the matrix is."""
+
+    module: str
+    is_in_by_out: bool
+    """Whether its rows belong to what goes in, as in GPT-2's; else they belong to what comes out, as in `nn.Linear`."""
+    norm: str | None = None
+    """The norm between the matrix and the stream, where there is one."""
+    factor: float = 1.0
+
+
+def projection_place(
+    seen: Probe, inside: Tensor | None, after: int, adds: Call, factor: float
+) -> ProjectionPlace | None:
+    """The matrix that reads `inside`, [batch, pos, width], after a time, and gives what `adds` adds; None for none."""
+    if inside is None or adds.given is None:
+        return None
+    for call in seen.calls:
+        if not (after < call.begin and call.end <= adds.end and call.is_matrix):
+            continue
+        if call.taken is None or call.given is None or not _same(call.taken, inside):
+            continue
+        side = _side(call)
+        norm = None if _same(call.given, adds.given) else _norm_between(seen, call, adds)
+        if side is not None and (norm is not None or _same(call.given, adds.given)):
+            return ProjectionPlace(call.path, side, norm, factor)
+    return None
+
+
+def heads_side_by_side(z: Tensor | None, n_query: int) -> Tensor | None:
+    """z as the projection reads it, [batch, query, head · d_value], in whichever order an attention gave it."""
+    if z is None or z.dim() not in (3, 4):
+        return None
+    z = z[None] if z.dim() == 3 else z
+    return (z if z.shape[1] == n_query and z.shape[2] != n_query else z.transpose(1, 2)).flatten(2)
+
+
+def _norm_between(seen: Probe, call: Call, adds: Call) -> str | None:
+    for one in seen.calls:
+        is_between = call.begin < one.begin and one.end <= adds.end and one.is_norm
+        if is_between and _same(one.taken, call.given) and _same(one.given, adds.given):
+            return one.path
+    return None
+
+
+def _side(call: Call) -> bool | None:
+    """How its matrix lies; None where it does more than multiply with it and add a bias."""
+    assert call.taken is not None
+    assert call.given is not None
+    weight, bias = call.module.get_parameter("weight"), getattr(call.module, "bias", None)
+    for is_in_by_out, matrix in ((False, weight.T), (True, weight)):
+        if matrix.shape == (call.taken.shape[-1], call.given.shape[-1]):
+            product = call.taken @ matrix.detach() + (0 if bias is None else bias.detach())
+            if _same(product, call.given):
+                return is_in_by_out
+    return None
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None or one.numel() != other.numel():
+        return False
+    close = max(CLOSE, 4 * torch.finfo(other.dtype).eps)
+    return bool(torch.allclose(one.flatten(), other.flatten(), rtol=0, atol=close * float(other.abs().max())))
+
 
 Side = Literal["in", "out", "adds", "angles", "experts"]
 """Where an activation is met: what a module takes, what it gives, what it adds to the stream, the angles of a rotation, the
@@ -75,3 +152,258 @@ class Layout:
                 key=lambda site: (stacks.index(site.stack), site.layer, order.get(site, last)),
             )
         )
+
+
+ROUNDINGS = 16
+"""How far a sum may be from what it is held against: that many roundings of its largest number, and no more."""
+
+SAME_SHARE = 0.99
+"""In half precision sixteen roundings of a large number hide whole layers: there so many numbers are the same within one."""
+
+
+@dataclass(frozen=True)
+class Sublayer:
+    """What one attention, or the neurons, add, and where the stream stands after it."""
+
+    adds: Call
+    mid: Call | None
+    """The norm whose output is the stream after it, where a norm stands between; None: the stream is the sum itself."""
+    factor: float = 1.0
+    """What the part's output is multiplied with before it is added."""
+
+
+@dataclass(frozen=True)
+class BlockLayout:
+    """A block taken apart. `attention[i]` belongs to its i-th attention."""
+
+    attention: tuple[Sublayer, ...]
+    feed_forward: Sublayer | None
+    is_parallel: bool = False
+
+
+def block_layout(seen: Probe, index: int, attentions: list[Attention]) -> BlockLayout | None:
+    """How call `index`, a block with these attentions, is made up; None where no sums explain it."""
+    block = seen.calls[index]
+    x, y = block.taken, block.given
+    if x is None or y is None or x.shape != y.shape:
+        return None
+    parts = [call for call in seen.inside(index) if call.given is not None and call.given.numel() == x.numel()]
+    return _serial(parts, x, y, attentions) or _parallel(parts, x, y, attentions)
+
+
+def _serial(parts: list[Call], x: Tensor, y: Tensor, attentions: list[Attention]) -> BlockLayout | None:
+    found = _walk(parts, x, y, [attention.end for attention in attentions], 0)
+    if found is None:
+        return None
+    n = len(attentions)
+    return BlockLayout(tuple(found[:n]), found[n] if len(found) > n else None)
+
+
+def _walk(parts: list[Call], x: Tensor, y: Tensor, ends: list[int], after: int) -> list[Sublayer] | None:
+    """The sublayers that lead from x to y, one for each attention and one for the neurons; the latest parts first."""
+    later = [call for call in parts if call.begin > max([after, *ends[:1]])]
+    for adds in reversed(later):
+        if len(ends) > 1 and adds.end > ends[1]:
+            continue
+        following = [call for call in later if call.begin > adds.end]
+        is_last = len(ends) <= 1
+        if is_last and not (ends and any(call.is_leaf and call.has_weights for call in following)):
+            factor = _factor(x, adds, y)
+            if factor is not None:
+                return [Sublayer(adds, None, factor)]
+        for reads in following:
+            if reads.taken is None or reads.given is None or reads.taken.numel() != x.numel():
+                continue
+            factor = _factor(x, adds, reads.taken.reshape(x.shape))
+            if factor is None:
+                continue
+            given = reads.given.reshape(x.shape)
+            is_end = not any(call.is_leaf and call.has_weights and call.begin > reads.begin for call in parts)
+            if is_last and reads.is_norm and is_end and _close(given, y):
+                return [Sublayer(adds, reads, factor)]
+            if ends:
+                bases = [(x + factor * _as(adds, x), None), *([(given, reads)] if reads.is_norm else [])]
+                for base, mid in bases:
+                    rest = _walk(parts, base, y, ends[1:], reads.begin - 1 if mid is None else reads.end)
+                    if rest is not None:
+                        return [Sublayer(adds, mid, factor), *rest]
+            break
+    return None
+
+
+def _parallel(parts: list[Call], x: Tensor, y: Tensor, attentions: list[Attention]) -> BlockLayout | None:
+    if len(attentions) != 1:
+        return None
+    begin, end = attentions[0].begin, attentions[0].end
+    attending = [call for call in parts if call.begin < begin and call.end > end]
+    others = [call for call in parts if call not in attending]
+    for adds in attending or [call for call in parts if call.begin > end]:
+        for neurons in reversed(others):
+            if _close(x + _as(adds, x) + _as(neurons, x), y):
+                return BlockLayout((Sublayer(adds, None),), Sublayer(neurons, None), is_parallel=True)
+    return None
+
+
+def _factor(x: Tensor, adds: Call, total: Tensor) -> float | None:
+    """The constant c with x + c · adds = total; None where there is none."""
+    part = _as(adds, x)
+    if _close(x + part, total):
+        return 1.0
+    length = float((part * part).sum())
+    factor = float(((total - x) * part).sum()) / length if length > 0 else 0.0
+    return factor if factor > 0 and _close(x + factor * part, total) and not _close(x, total) else None
+
+
+def _as(call: Call, x: Tensor) -> Tensor:
+    assert call.given is not None
+    return call.given.reshape(x.shape)
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    if not bool(torch.isfinite(one).all()):
+        return False
+    eps, apart = torch.finfo(other.dtype).eps, (one - other).abs()
+    if other.dtype in (torch.bfloat16, torch.float16):
+        same = apart <= eps * torch.maximum(one.abs(), other.abs())
+        return float(same.float().mean()) >= SAME_SHARE
+    return float(apart.max()) <= ROUNDINGS * eps * max(float(other.abs().max()), float(one.abs().max()))
+
+
+def blocks(seen: Probe, *, n_square: int = 1) -> dict[int, int]:
+    """For each attention the call that is its block: the outermost member of a list of modules with one self-attention.
+
+    `n_square`: how many attentions of a block have as many keys as queries; two where a decoder's streams are of one length.
+    """
+    found: dict[int, int] = {}
+    holds: Counter[int] = Counter(
+        parent for one in seen.attentions if one.n_query == one.n_key for parent in one.parents
+    )
+    for index, attention in enumerate(seen.attentions):
+        for parent in attention.parents:
+            call = seen.calls[parent]
+            if holds[parent] <= n_square and _is_member_of_list(call.path) and _is_stream(call):
+                found[index] = parent
+                break
+    return found
+
+
+def is_chain(seen: Probe, blocks: dict[int, int]) -> bool:
+    """Whether most blocks begin with what the one before them gave."""
+    calls = [seen.calls[index] for index in dict.fromkeys(blocks.values())]
+    links = [gives(one, other) for one, other in pairwise(calls)]
+    return 2 * sum(links) >= len(links)
+
+
+def grouped(blocks: dict[int, int]) -> dict[int, list[int]]:
+    groups: dict[int, list[int]] = {}
+    for attention, block in blocks.items():
+        groups.setdefault(block, []).append(attention)
+    return groups
+
+
+def gives(one: Call, other: Call) -> bool:
+    """Whether one part gives what another one reads."""
+    given, taken = one.given, other.taken
+    return given is not None and taken is not None and given.shape == taken.shape and torch.equal(given, taken)
+
+
+def _is_member_of_list(path: str) -> bool:
+    return path.rpartition(".")[2].isdigit()
+
+
+def _is_stream(call: Call) -> bool:
+    return call.taken is not None and call.given is not None and call.taken.shape == call.given.shape
+
+
+_IDLE = (nn.Dropout, nn.Identity)
+
+
+def neuron_taps(
+    seen: Probe, block: int, adds: Call, after: int, attention: Attention
+) -> Iterator[tuple[str, Literal["in", "out"], int, str]]:
+    """The activations of the neurons whose sum `adds` gives: module, side, number of the call, name."""
+    excluded = _attention_only(seen, attention, block, adds)
+    parts = [
+        call
+        for call in seen.inside(block)
+        if call.begin > after and call.end <= adds.end and not excluded & {*call.parents}
+    ]
+    rows = adds.given.shape[:-1].numel() if adds.given is not None else 0
+    mapped = [call for call in parts if call.is_matrix and call.taken is not None and _rows(call) == rows]
+    if len(mapped) < 2:
+        return
+    down = mapped[-1]
+    assert down.taken is not None
+    d_ff = down.taken.shape[-1]
+    yield down.path, "in", down.number, "post"
+    ups = [call for call in mapped[:-1] if call.given is not None and call.given.shape[-1] in (d_ff, 2 * d_ff)]
+    if not ups:
+        return
+    yield ups[0].path, "in", ups[0].number, "in"
+    acts = [
+        call
+        for call in parts
+        if call.is_leaf
+        and not isinstance(call.module, _IDLE)
+        and next(call.module.parameters(), None) is None
+        and ups[0].begin < call.begin < down.begin
+        and _rows(call) == rows
+        and call.taken is not None
+        and call.given is not None
+        and call.taken.shape[-1] == call.given.shape[-1] == d_ff
+    ]
+    if acts:
+        act = acts[0]
+        yield act.path, "in", act.number, "pre"
+        gate = next((call for call in ups if _is_same(call.given, act.taken)), None)
+        if len(ups) == 2:
+            other = next(call for call in ups if call is not gate)
+            yield other.path, "out", other.number, "up"
+    elif len(ups) == 1 and ups[0].given is not None and ups[0].given.shape[-1] == d_ff:
+        yield ups[0].path, "out", ups[0].number, "pre"
+
+
+def _attention_only(seen: Probe, attention: Attention, block: int, adds: Call) -> set[int]:
+    """The calls between the block and the attention in it that hold no neurons, so that none of their parts are."""
+    inner = attention.parents[attention.parents.index(block) + 1 :]
+    return {index for index in inner if index not in adds.parents}
+
+
+def _is_same(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is not None and other is not None and one.shape == other.shape and torch.equal(one, other)
+
+
+def _rows(call: Call) -> int:
+    return call.taken.shape[:-1].numel() if call.taken is not None else -1
+
+
+def is_router(call: Call) -> bool:
+    """Whether a call of a part gave what a router gives."""
+    return routing(call.outputs) is not None
+
+
+def routing(output: Any) -> tuple[int, int, int] | None:
+    """Where scores, weights and numbers of the experts stand in what a part gave; None where it is no router."""
+    if not isinstance(output, tuple | list) or not all(isinstance(one, Tensor) and one.dim() >= 2 for one in output):
+        return None
+    numbers = [at for at, one in enumerate(output) if not one.is_floating_point()]
+    if len(numbers) != 1:
+        return None
+    chosen = output[numbers[0]]
+    weights = [at for at, one in enumerate(output) if at != numbers[0] and one.shape == chosen.shape]
+    scores = [at for at, one in enumerate(output) if one.is_floating_point() and one.shape[-1] > chosen.shape[-1]]
+    fits = len(weights) == 1 and len(scores) == 1 and int(chosen.max()) < output[scores[0]].shape[-1]
+    return (scores[0], weights[0], numbers[0]) if fits else None
+
+
+def dense(
+    weights: Float[Tensor, "*token k"], chosen: Int[Tensor, "*token k"], n_experts: int
+) -> Float[Tensor, "*token expert"]:
+    """The weight of every expert."""
+    return weights.new_zeros(*weights.shape[:-1], n_experts).scatter(-1, chosen, weights)
+
+
+def sparse(every: Float[Tensor, "*token expert"], k: int) -> tuple[Float[Tensor, "*token k"], Int[Tensor, "*token k"]]:
+    """The k largest weights and whose they are."""
+    found = every.topk(k, dim=-1)
+    return found.values, found.indices

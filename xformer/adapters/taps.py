@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from xformer.adapters.layout import Layout, Side
+from xformer.adapters.layout import Layout, Side, dense, routing, sparse
 from xformer.adapters.probe import ActiveRun
-from xformer.adapters.router import dense, routing, sparse
 
 RunOf = Callable[[], ActiveRun | None]
 """The run that hooks serve at the moment; None where the pass that they are called in is not theirs."""
