@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.analysis.duel import LAST, SHIPPED, contender_of, random_contender, shipped
-from tests.analysis.test_agreement import sources_of
+from tests.analysis.test_scoring import sources_of
 from tests.training.tiny import ARCHITECTURES
 from xformer import edits
 from xformer.analysis import comparison as module

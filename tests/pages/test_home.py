@@ -8,9 +8,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pages.home.how_long import _sentence
-from tests.analysis.test_by_length import rows
+from tests.analysis.test_scoring import rows
 from tests.pages.code_and_picture import left_by
-from tests.pages.conftest import ROOT, Open
+from tests.pages.conftest import ROOT, Open, strip_lanes
 from tests.viz.drawn_file import words as drawn_words
 from xformer import load
 from xformer.viz.export import svg
@@ -33,24 +33,10 @@ def test_how_long_it_can_go_is_counted_while_one_looks(open_page: Open) -> None:
     assert "200 fresh inputs of each length" in words(app)
 
 
-def test_another_input_does_not_bring_the_script_of_the_strip(open_page: Open) -> None:
-    def strip(app: AppTest) -> bytes:
-        elements = [one.proto for one in app.get("bidi_component")]  # type: ignore[attr-defined]
-        [ours] = [one for one in elements if one.component_name == "xformer_prediction_strip"]
-        assert "createElement" in ours.js_content
-        return bytes(ours.SerializeToString(deterministic=True))
-
-    one, other = (open_page(PAGE, model="reverse", input=text) for text in ("3 7 12 9", "4 4 11"))
-    assert strip(one) == strip(other)
-    assert [text.value for text in one.text] != [text.value for text in other.text]
-
-
-def test_another_input_does_not_bring_the_script_of_the_diagram(open_page: Open) -> None:
-    elements = [one.proto for one in open_page(PAGE, model="reverse").get("bidi_component")]  # type: ignore[attr-defined]
-    ours = [one for one in elements if one.component_name.startswith("xformer_model_diagram")]
-    script, data = sorted(ours, key=lambda one: len(one.js_content), reverse=True)
-    assert "createElement" in script.js_content
-    assert len(data.js_content + data.css_content) < 500
+def test_the_strip_is_sent_what_the_model_reads(open_page: Open) -> None:
+    one, other = (strip_lanes(open_page(PAGE, model="reverse", input=text)) for text in ("3 7 12 9", "4 4 11"))
+    assert one[0]["tokens"][-4:] == ["3", "7", "12", "9"]
+    assert other[0]["tokens"][-3:] == ["4", "4", "11"]
 
 
 @pytest.mark.parametrize("model", ["modular", "digits", "characters"])
