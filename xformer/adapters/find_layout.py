@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
 
-from torch import Tensor
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
 
-from xformer.adapters.block_taps import name_block
-from xformer.adapters.end_taps import name_ends
-from xformer.adapters.layout import Layout, grouped, is_chain
+from xformer.adapters.layout import (
+    BlockLayout,
+    Layout,
+    Side,
+    Sublayer,
+    Tap,
+    block_layout,
+    gives,
+    grouped,
+    heads_side_by_side,
+    is_chain,
+    is_router,
+    neuron_taps,
+    projection_place,
+)
 from xformer.adapters.layout import blocks as blocks_of
-from xformer.adapters.probe import Attention, Probe
+from xformer.adapters.probe import Attention, Call, Probe, running
+from xformer.errors import InputError
 from xformer.site import Kind, Site, Stack
 
 
@@ -67,3 +85,268 @@ def _stack_of(seen: Probe, attention: Attention, n_target: int | None, decoder: 
     if decoder is not None:
         return "decoder" if any(seen.calls[at].path == decoder for at in attention.parents) else "encoder"
     return "decoder" if attention.n_query == n_target else "encoder"
+
+
+def name_block(layout: Layout, seen: Probe, block: int, members: list[tuple[Site, Attention]]) -> None:
+    call, site = seen.calls[block], members[0][0]
+    at = f"{site.stack}.{site.layer}"
+    layout.taps += [
+        Tap(call.path, "in", call.number, f"{at}.resid_pre"),
+        Tap(call.path, "out", call.number, f"{at}.resid_post"),
+    ]
+    layout.last[site.stack] = call.path
+    parts = block_layout(seen, block, [attention for _, attention in members])
+    after = ["resid_mid", "resid_cross"]
+    for index, (one, attention) in enumerate(members):
+        if parts is None:
+            if (out := _projection(seen, attention, call)) is not None:
+                layout.taps.append(Tap(out.path, "out", out.number, f"{one.path}.out"))
+            continue
+        layer = parts.attention[index]
+        layout.taps.append(
+            Tap(layer.adds.path, "out", layer.adds.number, f"{one.path}.out", layer.factor, layer.adds.is_changed_later)
+        )
+        _name_projection(
+            layout, seen, one.path, layer, heads_side_by_side(attention.z, attention.n_query), attention.begin
+        )
+        if parts.feed_forward is not None and not parts.is_parallel:
+            where = layer.adds if layer.mid is None else layer.mid
+            side: Side = "adds" if layer.mid is None else "out"
+            factor = layer.factor if layer.mid is None else 1.0
+            layout.taps.append(Tap(where.path, side, where.number, f"{at}.{after[index]}", factor))
+    layout.taps += list(_attention_inputs(layout, seen, call, members))
+    if parts is None:
+        return
+    layout.norms[site.path] = "parallel" if parts.is_parallel else _norm_of(parts)
+    if layout.norms[site.path] == "post":  # what its norms give is the stream itself
+        for one, _ in members:
+            layout.norm_before.pop(one.path, None)
+    if parts.feed_forward is not None:
+        ffn = Site(site.stack, site.layer, "ffn")
+        layout.feed_forward.append(ffn)
+        adds = parts.feed_forward.adds
+        layout.taps.append(
+            Tap(adds.path, "out", adds.number, f"{ffn.path}.out", parts.feed_forward.factor, adds.is_changed_later)
+        )
+        after_attention = 0 if parts.is_parallel else parts.attention[-1].adds.end
+        routers = (call for call in seen.inside(block) if after_attention < call.begin < adds.end and is_router(call))
+        layout.taps += [Tap(call.path, "experts", call.number, f"{ffn.path}.experts") for call in routers][:1]
+        for module, side, number, name in neuron_taps(seen, block, adds, after_attention, members[-1][1]):
+            layout.taps.append(Tap(module, side, number, f"{ffn.path}.{name}"))
+            if name == "post":
+                neurons = next(one for one in seen.calls if (one.path, one.number) == (module, number))
+                _name_projection(layout, seen, ffn.path, parts.feed_forward, neurons.taken, after_attention)
+
+
+def _name_projection(
+    layout: Layout, seen: Probe, path: str, layer: Sublayer, inside: Tensor | None, after: int
+) -> None:
+    place = projection_place(seen, inside, after, layer.adds, layer.factor)
+    if place is not None:
+        layout.projections[path] = place
+    if layer.mid is not None:
+        layout.norm_after[path] = layer.mid.path
+
+
+def _norm_of(parts: BlockLayout) -> Literal["pre", "post"]:
+    return "pre" if parts.attention[0].mid is None else "post"
+
+
+def _projection(seen: Probe, attention: Attention, block: Call) -> Call | None:
+    """The part that maps the heads' z back to the stream: the first with weights that reads z."""
+    if attention.z is None:
+        return None
+    for call in seen.calls:
+        if (
+            attention.end < call.begin < block.end
+            and call.is_leaf
+            and call.taken is not None
+            and call.given is not None
+        ):
+            return call
+    return None
+
+
+def _attention_inputs(layout: Layout, seen: Probe, block: Call, members: list[tuple[Site, Attention]]) -> Iterator[Tap]:
+    """What the query's projection of each attention reads: the first matrix in the module that holds it."""
+    size = 0 if block.taken is None else block.taken.numel()
+    for site, attention in members:
+        for call in seen.inside(attention.parents[-1]):
+            reads = call.taken is not None and call.taken.is_floating_point() and call.taken.numel() == size
+            if call.begin < attention.begin and reads and call.is_matrix:
+                layout.norm_before |= _norm_giving(seen, call, block, site)
+                yield Tap(call.path, "in", call.number, f"{site.path}.in")
+                break
+
+
+def _norm_giving(seen: Probe, reads: Call, block: Call, site: Site) -> dict[str, str]:
+    """The norm within a block that gives what a part reads; nothing where that is the stream itself."""
+    within = (call for call in seen.calls if block.begin < call.begin < reads.begin)
+    return next(({site.path: call.path} for call in within if call.is_norm and gives(call, reads)), {})
+
+
+def name_ends(
+    layout: Layout,
+    seen: Probe,
+    ids: tuple[Tensor, ...],
+    n_target: int | None,
+    blocks: dict[int, int],
+    sites: dict[int, Site],
+) -> None:
+    """What stands before the first block and after the last."""
+    is_pair = n_target is not None
+    for stack, call, name in _embeddings(
+        seen, ids, set(blocks.values()), is_pair=is_pair, alone=layout.attention[0].stack
+    ):
+        layout.taps.append(Tap(call.path, "out", call.number, f"{stack}.{name}" if is_pair else name))
+    n_rotations = 0
+    for call in seen.calls:
+        if _is_rotation(call):
+            suffix = f"_{n_rotations + 1}" if n_rotations else ""
+            layout.taps.append(Tap(call.path, "angles", call.number, f"pos_angles{suffix}"))
+            n_rotations += 1
+    stacks: list[Stack] = list(dict.fromkeys(site.stack for site in layout.attention))
+    for stack in stacks:
+        members = [block for index, block in blocks.items() if sites[index].stack == stack]
+        if not members:
+            continue
+        last = seen.calls[max(members)]
+        for call in seen.calls:
+            if call.begin < last.end or not call.is_leaf:
+                continue
+            if call.is_norm and gives(last, call):
+                name = f"{stack}.final_norm" if is_pair and stack == "encoder" else "final_norm"
+                layout.taps.append(Tap(call.path, "out", call.number, name))
+                layout.final_norm[stack] = call.path
+            break
+
+
+def _embeddings(
+    seen: Probe, ids: tuple[Tensor, ...], blocks: set[int], *, is_pair: bool, alone: Stack
+) -> Iterator[tuple[Stack, Call, str]]:
+    """The tables that are looked up: by token, or by place."""
+    used: set[str] = set()
+    for call in seen.calls:
+        if not isinstance(call.module, nn.Embedding) or call.given is None or call.given.dim() < 2:
+            continue
+        if set(call.parents) & blocks:  # a table of biases
+            continue
+        n = call.given.shape[-2]
+        by_token = [index for index, read in enumerate(ids) if any(_is_equal(value, read) for value in call.inputs)]
+        stack: Stack = alone
+        if is_pair:
+            stack = "encoder" if n == ids[0].shape[-1] else "decoder"
+        name = "embed" if by_token else "pos_embed" if _is_by_place(call, n) else "type_embed"
+        if f"{stack}.{name}" not in used:
+            used.add(f"{stack}.{name}")
+            yield stack, call, name
+
+
+def _is_equal(value: Tensor, read: Tensor) -> bool:
+    return value.shape == read.shape and bool((value == read).all())
+
+
+def _is_by_place(call: Call, n: int) -> bool:
+    """Whether the rows are those of places that follow each other, wherever a family begins to count."""
+    table, rows = call.module.get_parameter("weight"), call.given
+    assert rows is not None
+    rows = rows.reshape(-1, n, rows.shape[-1])[0]
+    return any(
+        len(table) >= start + n and torch.allclose(rows, table[start : start + n], atol=1e-6) for start in range(4)
+    )
+
+
+def _is_rotation(call: Call) -> bool:
+    """Whether it gives cosines and sines of one shape: what rotary positions turn queries and keys with."""
+    if len(call.outputs) != 2 or "rot" not in f"{call.path}{type(call.module).__name__}".lower():
+        return False
+    cosine, sine = call.outputs
+    if cosine.shape != sine.shape or not cosine.is_floating_point():
+        return False
+    length = cosine.double() ** 2 + sine.double() ** 2
+    close = max(1e-3, 4 * torch.finfo(cosine.dtype).eps)
+    return bool(torch.allclose(length, length.flatten()[0].expand_as(length), rtol=close))
+
+
+CLOSE = 1e-4
+"""How far the logits may be from the model's own, as a share of the largest."""
+
+
+@dataclass(frozen=True, eq=False)
+class OutputHead:
+    """logits = cap · tanh(factor · parts(stream) / cap) + bias"""
+
+    parts: tuple[nn.Module, ...]
+    factor: float = 1.0
+    bias: Tensor | None = None
+    softcap: float | None = None
+
+    @torch.no_grad()
+    def __call__(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
+        """The logits that a place of the stream would have if it were the last."""
+        with running(None):
+            for part in self.parts:
+                stream = part(stream)
+        logits = stream * self.factor
+        if self.softcap is not None:
+            logits = torch.tanh(logits / self.softcap) * self.softcap
+        return logits if self.bias is None else logits + self.bias
+
+    @property
+    def norm(self) -> nn.Module | None:
+        """The last norm, where the head is that and one matrix and nothing else: then logits are sums of what was added."""
+        return self.parts[0] if len(self.parts) == 2 else None
+
+    @property
+    def output_matrix(self) -> Float[Tensor, "vocab d_model"] | None:
+        """The matrix of a head that is a norm and a matrix, with its factor, capped or not; None where it is more."""
+        weight = getattr(self.parts[-1], "weight", None)
+        is_linear = len(self.parts) <= 2 and isinstance(weight, Tensor) and weight.dim() == 2
+        if not is_linear or weight is None:
+            return None
+        return weight.detach() if self.factor == 1.0 else weight.detach() * self.factor
+
+
+def find_output_head(seen: Probe, last: str, logits: Tensor, softcap: float | None) -> OutputHead:
+    """The head behind the module `last`. Raises `InputError` where the logits do not follow from its output alone."""
+    calls = [call for call in seen.calls if call.path == last]
+    value = calls[-1].given if calls else None
+    if value is None:
+        raise InputError("This model's last state cannot be told from the rest.")
+    parts: list[nn.Module] = []
+    start, after, factor = value, calls[-1].end, 1.0
+    while value.shape != logits.shape:
+        step = next((call for call in seen.calls if call.begin > after and _share(call, value) is not None), None)
+        if step is None or step.given is None:
+            raise InputError("This model's logits do not follow from the last state of its stream alone.")
+        factor *= _share(step, value) or 1.0
+        if not torch.equal(step.given, value):  # a dropout does nothing here
+            parts.append(step.module)
+        value, after = step.given, step.end
+    for head in _endings(tuple(parts), factor, value, logits, softcap):
+        if _close(head(start), logits):
+            return head
+    raise InputError("This model does more to its logits than can be followed.")
+
+
+def _share(call: Call, value: Tensor) -> float | None:
+    """The constant c, mostly 1, with which a part reads c · value; None where it reads something else."""
+    if call.taken is None or call.taken.shape != value.shape:
+        return None
+    if torch.equal(call.taken, value):
+        return 1.0
+    factor = float((value * call.taken).sum() / (value * value).sum())
+    return factor if factor > 0 and _close(factor * value, call.taken) else None
+
+
+def _endings(
+    parts: tuple[nn.Module, ...], factor: float, value: Tensor, logits: Tensor, softcap: float | None
+) -> Iterator[OutputHead]:
+    """What may stand between the last part and the logits, the simplest first."""
+    yield OutputHead(parts, factor, softcap=softcap)
+    yield OutputHead(parts, factor * float((value * logits).sum() / (value * value).sum()))
+    yield OutputHead(parts, factor, bias=(logits - value)[0, 0])
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    return float((one - other).abs().max()) <= CLOSE * float(other.abs().max())

@@ -22,10 +22,9 @@ from torch import Tensor, nn
 
 from xformer.adapters.attachment import attached, left_as_found, noting_draws, set_function
 from xformer.adapters.capture_backends import SoftmaxMode, asking, returned_layout, returned_patterns
-from xformer.adapters.find_layout import find_layout
+from xformer.adapters.find_layout import OutputHead, find_layout, find_output_head
 from xformer.adapters.layout import Layout
 from xformer.adapters.on_demand import Calls, DeferredAttention, OnDemand, Reduce
-from xformer.adapters.output_head import OutputHead, find_output_head
 from xformer.adapters.probe import ActiveRun, Catches, probe, running
 from xformer.edits import AnyEdit
 from xformer.errors import EditError, InputError
