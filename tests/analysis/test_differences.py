@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 import pytest
 import torch
+import torch.nn.functional as F
 
+import xformer
+from tests.adapters.families import FAMILIES
+from tests.adapters.test_language_models import tokenizer
 from tests.analysis.duel import LAST, SHIPPED, SOURCE, contender_of, random_contender, shipped, whole_and_cut
 from tests.training.tiny import ARCHITECTURES
+from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.analysis import differences
 from xformer.analysis.comparison import Contender
 from xformer.analysis.differences import (
+    AT_ONCE,
     MEAN,
+    SaidText,
+    beliefs_apart,
+    bits_per_character,
     clearest_heads,
+    deciding_at,
     deciding_layers,
     decision_lens,
     decision_rows,
+    gap_fillings,
     lens_divergence,
+    named,
+    parting,
     pattern,
     pattern_difference,
+    pieces,
     why_incomparable,
 )
 from xformer.analysis.generation import roll_out
@@ -190,3 +206,94 @@ def test_a_step_reads_all_that_stands_before_it() -> None:
     reading, _ = two_readings("decoder", 3)
     assert reading.asked == (len(SOURCE) + 3,)
     assert torch.equal(reading.logits[0, reading.asked[-1]], reading.logits[0, -1])
+
+
+pytestmark = pytest.mark.xdist_group("transformers")
+
+TEXT = "the cat sat on the mat and the dog sat on the bird near the cat in the end"
+
+CHANGE = "silence:decoder.0.attn.2"
+
+
+@pytest.fixture(scope="module")
+def two() -> list[Reading]:
+    model = HuggingFaceModel.open(FAMILIES["Llama"].make(), tokenizer(), "llama")
+    return [xformer.read(model, TEXT), xformer.read(model, TEXT, changes=CHANGE)]
+
+
+def test_the_distance_at_each_position_is_pytorch_s(two: list[Reading]) -> None:
+    found = beliefs_apart(two)
+    assert len(found) == len(two[0].tokens) > AT_ONCE  # more than one portion
+    p, q = (run.logits[0].double().log_softmax(dim=-1) for run in two)
+    torch.testing.assert_close(
+        torch.tensor(found["kl"]), F.kl_div(q, p, reduction="none", log_target=True).sum(dim=-1), rtol=1e-6, atol=1e-9
+    )
+    assert found["other_says"].tolist() == [two[1].subject.labels[token] for token in q.argmax(dim=-1)]
+    assert beliefs_apart([two[0], two[0]])["kl"].max() == 0
+
+
+def test_what_has_no_common_vocabulary_is_refused_with_the_reason(two: list[Reading]) -> None:
+    other = xformer.read("checkpoints/characters", "def f(x):")
+    with pytest.raises(InputError, match="llama and characters have different vocabularies"):
+        beliefs_apart([two[0], other])
+    with pytest.raises(InputError, match="give both the same text"):
+        beliefs_apart([two[0], xformer.read(two[0].subject, "the cat")])
+
+
+def test_one_output_is_asked_for_where_it_is_wanted(two: list[Reading]) -> None:
+    last = len(two[0].tokens) - 1
+    for position in (0, 3, last):
+        one = named(deciding_at(two[0], position), "A")
+        assert one.asked == (position,)
+        assert one.subject.name == "A"
+        assert set(xformer.analysis.decision_lens([one])["position"]) == {position}
+        assert len(xformer.analysis.decision_lens([one])) == 5  # before the blocks, and after each part of both
+    with pytest.raises(InputError, match=f"outputs 0 to {last}, got {last + 1}"):
+        deciding_at(two[0], last + 1)
+
+
+def test_a_gap_has_the_likeliest_of_both() -> None:
+    model = HuggingFaceModel.open(FAMILIES["BERT"].make(), tokenizer(), "bert")
+    runs = [
+        named(xformer.read(model, "the [MASK] sat on [MASK]", changes=changes), name)
+        for name, changes in (("A", ""), ("B", "silence:encoder.0.attn.1"))
+    ]
+    found = gap_fillings(runs, k=3)
+    assert set(found["gap"]) == {0, 1}
+    for gap, position in enumerate(runs[0].asked):
+        for run in runs:
+            rows = found[(found["gap"] == gap) & (found["player"] == run.subject.name)].set_index("token")
+            p = run.logits[0, position].softmax(dim=-1)
+            for value, token in zip(*p.topk(3), strict=True):
+                assert rows["probability"][run.subject.labels[token]] == pytest.approx(value.item())
+
+
+WORDS = ["dr", "ink", " to", " Mary", " John", "drink", "."]
+
+
+def said(*tokens: tuple[str, float]) -> SaidText:
+    return SaidText.of(lambda ids: "".join(WORDS[one] for one in ids), [(WORDS.index(word), p) for word, p in tokens])
+
+
+def test_texts_part_at_a_character_whatever_their_tokens_are() -> None:
+    one = said(("dr", 0.5), ("ink", 0.4), (" to", 0.9), (" Mary", 0.8))
+    other = said(("drink", 0.3), (" to", 0.7), (" John", 0.6))
+    assert parting(one, other) == len("drink to ")
+    table = pieces(one, other)
+    assert table["A says"].tolist() == ["drink", " to", " Mary"]
+    assert table["B says"].tolist() == ["drink", " to", " John"]
+    assert table["tokens of A"].tolist() == [2, 1, 1]
+    assert table["p of A"].tolist() == pytest.approx([0.2, 0.9, 0.8])
+    assert table["p of B"].tolist() == pytest.approx([0.3, 0.7, 0.6])
+
+
+def test_where_one_only_goes_on_further_they_do_not_part() -> None:
+    one, other = said(("drink", 0.5)), said(("dr", 0.5), ("ink", 0.5), (".", 0.5))
+    assert parting(one, other) is None
+    assert pieces(one, other)["A says"].tolist() == ["drink"]
+    assert pieces(said(("dr", 0.5)), said((" to", 0.5)))["B says"].tolist() == [" to"]
+
+
+def test_bits_of_characters_know_no_tokens() -> None:
+    assert bits_per_character(math.log(4), 3, 12) == pytest.approx(0.5)
+    assert math.isnan(bits_per_character(1.0, 3, 0))
