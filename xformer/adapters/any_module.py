@@ -18,12 +18,17 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from xformer.adapters.attachment import left_as_found, noting_draws, remembered
-from xformer.adapters.captured_call import heads_read
-from xformer.adapters.external_weights import ExternalWeights
 from xformer.adapters.on_demand import lengths, recorded_bytes
-from xformer.adapters.opening import Inputs, OpenedModel, Verification, open_module
+from xformer.adapters.opening import (
+    ExternalWeights,
+    Inputs,
+    OpenedModel,
+    Verification,
+    heads_read,
+    open_module,
+    shape_of,
+)
 from xformer.adapters.own_models import NumbersInput
-from xformer.adapters.shape import shape_of
 from xformer.decoding import Step
 from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError

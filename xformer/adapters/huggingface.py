@@ -20,9 +20,7 @@ from torch import Tensor, nn
 
 from xformer.adapters.adapter import Input
 from xformer.adapters.attachment import remembered
-from xformer.adapters.captured_call import heads_read
 from xformer.adapters.continuing import continuing
-from xformer.adapters.external_weights import ExternalWeights
 from xformer.adapters.huggingface_opening import (
     CLASSES,
     OutputKind,
@@ -41,10 +39,9 @@ from xformer.adapters.on_demand import (
     recorded_bytes,
     reduced,
 )
-from xformer.adapters.opening import Inputs, OpenedModel, Verification
+from xformer.adapters.opening import ExternalWeights, Inputs, OpenedModel, Verification, heads_read, shape_of
 from xformer.adapters.own_models import NumbersInput
 from xformer.adapters.purposes import purposes
-from xformer.adapters.shape import shape_of
 from xformer.adapters.text_example import N_WRITTEN, example_of
 from xformer.adapters.text_input import (
     ArgumentsOnly,

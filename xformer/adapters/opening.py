@@ -18,17 +18,20 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from xformer.adapters.attachment import attached, left_as_found, noting_draws, set_function
 from xformer.adapters.capture_backends import SoftmaxMode, asking, returned_layout, returned_patterns
 from xformer.adapters.find_layout import OutputHead, find_layout, find_output_head
 from xformer.adapters.layout import Layout
-from xformer.adapters.on_demand import Calls, DeferredAttention, OnDemand, Reduce
+from xformer.adapters.on_demand import Calls, DeferredAttention, EarlyStopTape, OnDemand, Reduce, StopForward
 from xformer.adapters.probe import ActiveRun, Catches, probe, running
+from xformer.adapters.weights import Projection, Readout
 from xformer.edits import AnyEdit
-from xformer.errors import EditError, InputError
-from xformer.model_shape import READ_ONLY
+from xformer.errors import EditError, InputError, UnavailableError
+from xformer.model_shape import READ_ONLY, ModelShape
+from xformer.site import Site, after
 from xformer.tape import Tape, graph_of
 from xformer.trace import first_nan
 
@@ -298,3 +301,172 @@ def _takes_a_function(module: nn.Module) -> bool:
     except (ValueError, ImportError):
         return False
     return True
+
+
+Side = Literal["q", "k"]
+
+
+def heads_read(
+    opened: OpenedModel,
+    inputs: Inputs,
+    path: str,
+    x: Float[Tensor, "part pos d_model"],
+    side: Side,
+    calls: Calls | None = None,
+) -> Float[Tensor, "part head pos d_head"]:
+    """The queries or keys of an attention layer for streams x, as it reads them in a run of `inputs`.
+
+    `calls` are those of that run where they are known; x that needs a gradient gets one.
+
+    Raises `UnavailableError` where its queries cannot be read.
+    """
+    if opened.rung != 1:
+        raise UnavailableError(
+            f"The queries and keys of this model cannot be read: its attention is read from outside, at rung {opened.rung}."
+        )
+    name, number = opened.layout.owner_calls[opened.layout.paths.index(path)]
+    args, kwargs = (calls or {}).get((name, number)) or _call_of(opened, inputs, name, number)
+    module = opened.module.get_submodule(name)
+    dtype = next(module.parameters()).dtype
+    tape = EarlyStopTape((), (f"{path}.{side}",))
+    try:
+        run = ActiveRun(tape, (path,), n_batch=len(x))
+        with attached(opened.module, opened.layout, 1, run), torch.set_grad_enabled(x.requires_grad):
+            stream = side == "q" or kwargs.get("key_value_states") is None
+            x = x.to(dtype)
+            module(*_with(args, x, as_stream=stream), **_with_names(kwargs, x, as_stream=stream, has_args=bool(args)))
+    except StopForward:
+        return tape.activations[f"{path}.{side}"]
+    raise UnavailableError(f"{path} was called by itself and handed no {side} over.")
+
+
+@torch.no_grad()
+def _call_of(opened: OpenedModel, inputs: Inputs, name: str, number: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What the module of an attention is called with in a run, the time of that number."""
+    caught: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    run = ActiveRun(Tape((), (), fused=True), opened.layout.paths)
+
+    def catch(module: str, called: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if (module, called) == (name, number):
+            caught.append((args, kwargs))
+            raise StopForward
+
+    run.catches = catch
+    try:
+        with attached(opened.module, opened.layout, opened.rung, run):
+            opened.call(opened.module, inputs)
+    except StopForward:
+        return caught[0]
+    raise UnavailableError(f"{name} was not called in this run.")
+
+
+def _with(args: tuple[Any, ...], x: Tensor, *, as_stream: bool) -> tuple[Any, ...]:
+    return (x, *args[1:]) if args and as_stream else args
+
+
+def _with_names(kwargs: dict[str, Any], x: Tensor, *, as_stream: bool, has_args: bool) -> dict[str, Any]:
+    if not as_stream:
+        return {**kwargs, "key_value_states": x}
+    return kwargs if has_args else {**kwargs, "hidden_states": x}
+
+
+@dataclass(frozen=True, eq=False)
+class ExternalWeights:
+    """Nothing is copied but the factor into a matrix."""
+
+    opened: OpenedModel
+    name: str
+
+    @torch.no_grad()
+    def token_embedding(self, stack: str | None = None) -> Float[Tensor, "vocab width"]:
+        """The table's rows: what a model multiplies them with, or maps them by, is not in them."""
+        wanted = ("embed", f"{stack or self.opened.layout.attention[0].stack}.embed")
+        for tap in self.opened.layout.taps:
+            if tap.name in wanted:
+                return self.opened.module.get_submodule(tap.module).get_parameter("weight").detach()
+        raise UnavailableError(f"{self.name} looks its tokens up in no table that could be found.")
+
+    def unembedding(self) -> Readout:
+        """The last norm and a matrix. Raises `UnavailableError` where more stands between the stream and the logits."""
+        head = self.opened.head
+        matrix = None if head is None else head.output_matrix
+        if head is None or matrix is None:
+            raise UnavailableError(
+                f"Between the last state of its stream and its logits {self.name} has more than a norm and a matrix, so a "
+                "logit is no sum of what was added to the stream."
+            )
+        own = getattr(head.parts[-1], "bias", None)
+        biases = [] if own is None else [own.detach() * head.factor]
+        biases += [] if head.bias is None else [head.bias]
+        return Readout(matrix, torch.stack(biases).sum(dim=0) if biases else None, head.norm, head.softcap)
+
+    def projection(self, path: str) -> Projection:
+        """The matrix behind the heads or the neurons. Raises `UnavailableError` where none was found."""
+        place = self.opened.layout.projections.get(path)
+        if place is None:
+            raise UnavailableError(f"No single matrix maps the inside of {path} of {self.name} to the stream.")
+        module = self.opened.module.get_submodule(place.module)
+        weight, bias = module.get_parameter("weight").detach(), getattr(module, "bias", None)
+        return Projection(
+            weight if place.is_in_by_out else weight.T,
+            None if bias is None else bias.detach(),
+            None if place.norm is None else self.opened.module.get_submodule(place.norm),
+            place.factor,
+        )
+
+    def norm_before(self, path: str) -> nn.Module | None:
+        """Of pre-norm and parallel blocks."""
+        where = self.opened.layout.norm_before.get(path)
+        return None if where is None else self.opened.module.get_submodule(where)
+
+    def last_norm(self, stack: str) -> nn.Module | None:
+        """The one that was found."""
+        where = {str(name): module for name, module in self.opened.layout.final_norm.items()}.get(stack)
+        return None if where is None else self.opened.module.get_submodule(where)
+
+    def norm_after(self, path: str) -> nn.Module | None:
+        """Of post-norm blocks."""
+        where = self.opened.layout.norm_after.get(path)
+        return None if where is None else self.opened.module.get_submodule(where)
+
+    def n_parameters(self) -> int:
+        """What is shared counts once."""
+        return sum(weight.numel() for weight in self.opened.module.parameters())
+
+
+WITHOUT_LIMIT = 2048
+"""The most positions of a model that names no limit: its positions go on for ever, the memory of this machine does not."""
+
+
+def shape_of(
+    opened: OpenedModel, run: dict[str, Tensor], *, is_causal: bool, max_len: int | None, n_inputs: int
+) -> ModelShape:
+    """The shape of a model whose run kept everything. `n_inputs`: how many tokens it reads by their numbers."""
+    layout, sites = opened.layout, opened.layout.sites
+    stacks = {site.stack for site in sites}
+    stream = next((run[name] for name in run if name.endswith(("resid_pre", "attn.out", "attn.in"))), None)
+    norms = set(layout.norms.values())
+    norm: Literal["pre", "post", "none"] = "post" if "post" in norms else "pre" if norms else "none"
+    return ModelShape(
+        architecture="encoder-decoder" if len(stacks) == 2 else "decoder" if "decoder" in stacks else "encoder",
+        is_causal=is_causal,
+        d_model=0 if stream is None else stream.shape[-1],
+        n_layers=1 + max(site.layer for site in sites),
+        vocab_size=run["logits"].shape[-1] if "logits" in run else 0,
+        max_len=max_len or WITHOUT_LIMIT,
+        n_inputs=n_inputs,
+        sites=sites,
+        heads={site.path: run[f"{site.path}.pattern"].shape[1] for site in sites if site.is_attention},
+        neurons={site.path: _width(run, site) for site in sites if f"{site.path}.post" in run},
+        norm=norm,
+        final_norm="final_norm" in run,
+        joined=frozenset(site.path for site in sites if after(site) not in run),
+        can_drop_positions=any("pos_" in name for name in run),
+        rotates=any(name.endswith("pos_angles") for name in run),
+        experts={site.path: run[name].shape[-1] for site in sites if (name := f"{site.path}.experts") in run},
+        is_read_only=opened.rung == 3,
+    )
+
+
+def _width(run: dict[str, Tensor], site: Site) -> int:
+    return run[f"{site.path}.post"].shape[-1]
