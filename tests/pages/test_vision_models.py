@@ -15,12 +15,12 @@ from PIL import Image
 import xformer
 from pages.shared import foreign_models, models
 from tests.adapters.zoo import ZOO
-from tests.pages.conftest import Open, plain
+from tests.pages.conftest import Open, plain, strip_lanes
 from tests.pages.test_digits import tables
 from tests.pages.test_stranger import everything, n_charts
 from xformer.adapters import ModelAdapter
-from xformer.adapters.image_input import keep_upload
 from xformer.adapters.load import open_model
+from xformer.adapters.text_input import keep_upload
 from xformer.errors import ModelFileError
 
 pytestmark = pytest.mark.xdist_group("transformers")
@@ -151,7 +151,7 @@ def test_an_upload_is_read_by_its_name_and_one_that_is_gone_is_said(open_page: O
     app = open_page("pages/home/page.py", model=CLASSIFIER, input=name)
     assert not app.exception
     assert not app.warning
-    assert '["upload"]' in str([text.value for text in app.text])
+    assert ["upload"] in [lane["tokens"] for lane in strip_lanes(app)]
     gone = open_page("pages/home/page.py", model=CLASSIFIER, input="upload-000000000000")
     assert not gone.exception
     [warning] = gone.warning

@@ -29,7 +29,6 @@ from xformer.adapters.huggingface_opening import (
     open_transformers,
     text_config,
 )
-from xformer.adapters.image_input import PatchedImage
 from xformer.adapters.on_demand import (
     OnDemand,
     added_bytes,
@@ -41,17 +40,18 @@ from xformer.adapters.on_demand import (
 )
 from xformer.adapters.opening import ExternalWeights, Inputs, OpenedModel, Verification, heads_read, shape_of
 from xformer.adapters.own_models import NumbersInput
-from xformer.adapters.purposes import purposes
 from xformer.adapters.text_example import N_WRITTEN, example_of
 from xformer.adapters.text_input import (
     ArgumentsOnly,
+    PatchedImage,
     PlainText,
     TextPair,
     TextWithGaps,
     TokenizedText,
     TwoTexts,
+    purposes,
+    vocabulary,
 )
-from xformer.adapters.token_text import vocabulary
 from xformer.decoding import GREEDY, Sampling, Step
 from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError
