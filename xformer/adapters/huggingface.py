@@ -9,7 +9,7 @@ without a head     "a fine film"               no prediction: a vector for each 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal
@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from xformer.adapters.adapter import Input
 from xformer.adapters.attachment import remembered
-from xformer.adapters.continuing import continuing
 from xformer.adapters.huggingface_opening import (
     CLASSES,
     OutputKind,
@@ -52,7 +51,7 @@ from xformer.adapters.text_input import (
     purposes,
     vocabulary,
 )
-from xformer.decoding import GREEDY, Sampling, Step
+from xformer.decoding import GREEDY, Sampling, Step, choice_of
 from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError
 from xformer.model_shape import ModelShape
@@ -324,3 +323,57 @@ def _shape(opened: OpenedModel) -> ModelShape:
     if str(getattr(model, "main_input_name", "input_ids")) != "input_ids":
         longest = run[f"{opened.layout.attention[0].path}.pattern"].shape[-1]
     return shape_of(opened, run, is_causal=is_causal, max_len=longest, n_inputs=n_tokens_of(model))
+
+
+Reads = Callable[[Tensor], Tensor]
+"""From all that was read [1, pos] to the logits of what comes next [vocab]."""
+
+
+def continuing(
+    opened: OpenedModel,
+    read: Tensor,
+    inputs: Callable[[Tensor], Inputs],
+    n: int,
+    end: int | None,
+    sampling: Sampling,
+    edits: Sequence[AnyEdit],
+    generator: torch.Generator | None,
+) -> Iterator[Step]:
+    """`n` steps at most, until the token `end`; `inputs` are what the model is called with once it has read so far."""
+    choose, following = (
+        choice_of(sampling, generator),
+        _whole(opened, inputs, edits) if edits else _cached(opened, inputs),
+    )
+    for position in range(n):
+
+        def run(so_far: Tensor = read) -> Trace:
+            return Trace(None, so_far, None, tuple(edits), opened.run(inputs(so_far), edits=edits))
+
+        step = choose.step(following(read), position, run)
+        yield step
+        if step.token == end:
+            return
+        read = torch.cat((read, read.new_tensor([[step.token]])), dim=1)
+
+
+def _whole(opened: OpenedModel, inputs: Callable[[Tensor], Inputs], edits: Sequence[AnyEdit]) -> Reads:
+    return lambda read: opened.run(inputs(read), edits=edits, keep=("logits",))["logits"][0, -1]
+
+
+def _cached(opened: OpenedModel, inputs: Callable[[Tensor], Inputs]) -> Reads:
+    """Only what is new is read; a model that keeps no cache reads everything again."""
+    held: dict[str, Any] = {"cache": None, "length": 0}
+
+    @torch.no_grad()
+    def reads(read: Tensor) -> Tensor:
+        asked = inputs(read)
+        if "use_cache" not in asked or "decoder_input_ids" in asked:
+            return opened.plain(asked)[0, -1]
+        asked = {**asked, "input_ids": read[:, held["length"] :], "use_cache": True, "past_key_values": held["cache"]}
+        output = opened.returned(asked)
+        held["cache"], held["length"] = getattr(output, "past_key_values", None), read.shape[1]
+        if held["cache"] is None:
+            held["length"] = 0
+        return opened.output_of(output)[0, -1]
+
+    return reads
