@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.adapters.families import FAMILIES
+from tests.analysis.test_parts_of_others import reading_of
 from tests.layers.reference import FITTING
 from tests.training.tiny import random_model
 from xformer import analysis
@@ -17,13 +19,16 @@ from xformer.analysis.positions import (
     added_positions,
     by_offset,
     dot_products,
+    found_positions,
     order_test,
+    position_offsets,
+    position_values,
     reversed_patches,
     rotary_products,
     wavelengths,
 )
 from xformer.edits import AnyEdit, set_causal, zero_positions
-from xformer.errors import InputError
+from xformer.errors import InputError, UnavailableError
 from xformer.model import Transformer
 from xformer.positions.alibi import alibi_slopes
 from xformer.positions.rotary import rotary_angles, rotate
@@ -283,3 +288,41 @@ def test_offsets_of_alibi_are_left_out_evenly() -> None:
     for row in table.itertuples():
         assert full[row.head, row.offset] == row.bias
     assert sorted(set(table["offset"])) == sorted(-offset for offset in set(table["offset"]))
+
+
+pytestmark = pytest.mark.xdist_group("transformers")
+
+
+def test_a_learned_table_is_read_row_by_row() -> None:
+    reading = reading_of("GPT-2")
+    how, found = found_positions(reading)
+    table = FAMILIES["GPT-2"].make().transformer.wpe.weight
+    assert how == "added"
+    assert found.equal(table[: len(found)])
+    row = position_values(reading, positions=[4]).query("dimension == 3")["value"].item()
+    assert row == pytest.approx(table[4, 3].item())
+
+
+def test_rotary_angles_grow_with_the_position() -> None:
+    reading = reading_of("Llama")
+    values = position_values(reading)
+    assert values.query("pair == 0 and position == 2")["angle"].item() == pytest.approx(2.0, abs=1e-6)
+    assert values["pair"].max() == 1  # two pairs of the four dimensions of a head
+    offsets = position_offsets(reading).set_index("offset")["mean"]
+    assert offsets[0] == pytest.approx(1.0)
+    assert offsets[2] == pytest.approx((torch.tensor([2.0, 0.02]).cos().mean()).item(), abs=1e-5)
+
+
+def test_the_biases_of_t5_are_those_of_its_buckets() -> None:
+    reading = reading_of("T5")
+    table = position_offsets(reading, stack="encoder")
+    layer = FAMILIES["T5"].make().encoder.block[0].layer[0].SelfAttention
+    wanted = layer.compute_bias(9, 9)[0]  # [head, query, key]
+    at = table.set_index(["head", "offset"])["bias"]
+    assert at[2, 1] == pytest.approx(wanted[2, 3, 4].item(), abs=1e-5)
+    assert at[0, -3] == pytest.approx(wanted[0, 5, 2].item(), abs=1e-5)
+
+
+def test_where_nothing_was_found_it_says_so() -> None:
+    with pytest.raises(UnavailableError, match="Nothing was found"):
+        found_positions(reading_of("BLOOM"))
