@@ -27,8 +27,8 @@ from xformer import notebook_html
 from xformer.adapters import BareModel, ModelAdapter, TaskModel
 from xformer.adapters.gradients import Gradients, Measure
 from xformer.adapters.gradients import gradients as gradients_of_run
+from xformer.adapters.load import is_foreign, opened_from, opened_module
 from xformer.adapters.on_demand import OnDemand
-from xformer.adapters.openings import is_foreign, opened_from, opened_module
 from xformer.checkpoints import Checkpoint, load
 from xformer.edits import AnyEdit, set_causal
 from xformer.errors import ActivationError, EditError, InputError, UnavailableError

@@ -5,36 +5,45 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from xformer.cli.say import say
 from xformer.errors import InputError
 
+if TYPE_CHECKING:
+    from xformer.reading import Reading
+
 
 def run(options: Namespace) -> None:
-    """Record, write, and say what was written where."""
+    """Record a run of our model or of an external one, write it, and print what was written where."""
     out = _checked_out(options.out, options.dir)
-    from xformer.checkpoints import load  # only now: what was typed may be wrong
-    from xformer.trace import record
+    from xformer.adapters.load import is_foreign  # only now: the options may be wrong
+    from xformer.reading import read
     from xformer.trace_file import save_trace
 
-    checkpoint = load(options.dir)
-    if checkpoint.task is None:
-        raise InputError(f"The checkpoint {options.dir} names no task, so its input cannot be read.")
-    task = checkpoint.task
-    example = task.example(task.vocabulary.read(options.input), max_len=checkpoint.config.max_len)
-    recorded = record(checkpoint.model, example.stream, example.target)
+    if out.suffix != ".npz" and is_foreign(Path(options.dir)):
+        raise InputError("A trace of an external model is written as .npz; for example --out trace.npz.")
+    reading = read(options.dir, options.input)
     if out.suffix == ".npz":
-        recorded.save_npz(out)
+        reading.trace.save_npz(out)
     else:
-        save_trace(recorded, out)
-    predicted = recorded.logits[0].argmax(dim=-1)[example.labels[0] >= 0].tolist()
-    say(f"input      {task.vocabulary.text(list(example.source))}")
-    say(f"predicted  {task.vocabulary.text(predicted)}")
-    say(f"{len(recorded.activations)} activations, {out.stat().st_size:,} bytes, written to {out}")
+        save_trace(reading.trace, out)
+    say(f"input      {reading.subject.input.text(reading.example.source)}")
+    if reading.has_logits:
+        say(f"predicted  {_predicted(reading)}")
+    say(f"{len(reading)} activations, {out.stat().st_size:,} bytes, written to {out}")
+
+
+def _predicted(reading: Reading) -> str:
+    """The likeliest token at each output that has an answer; where the text goes on, the likeliest next token."""
+    tokens = reading.predicted
+    if reading.open_output is not None and not reading.has_right_answer:
+        tokens = (int(reading.logits[0, reading.open_output].argmax()),)
+    return " ".join(reading.subject.labels[token] for token in tokens)
 
 
 def _checked_out(out: str, model: str) -> Path:
-    """The file to write. Raises `InputError` for the name of a folder, or of the very model that is to be looked at."""
+    """The file to write. Raises `InputError` for the name of a folder, or of the model itself."""
     path = Path(out)
     is_folder = out.endswith((os.sep, "/")) or path.is_dir()
     if path.suffix not in (".safetensors", ".npz") or is_folder or (path.exists() and not path.is_file()):
