@@ -4,7 +4,7 @@ PORT ?= 8501
 PYTEST_FLAGS ?=
 BIN := .venv/bin
 
-.PHONY: families app models test faults attack floors lint bench gpu checkpoints scores docs pages gallery notebooks clean
+.PHONY: families app models bundle test faults attack floors lint bench gpu checkpoints scores docs pages gallery notebooks clean
 
 app: .venv/app
 	$(BIN)/python -m xformer app --port $(PORT) $(if $(MODEL),--model "$(MODEL)")
@@ -65,6 +65,16 @@ bench: .venv/test
 GIVEN_PYTHON := $(if $(filter environment command,$(firstword $(origin PYTHON))),$(PYTHON))
 gpu: $(if $(GIVEN_PYTHON),,.venv/test)
 	$(or $(GIVEN_PYTHON),$(BIN)/python) -m benchmarks.gpu
+
+# The scripts of the widgets, each with all that it imports, into xformer/widgets/bundles, where they are committed. It needs
+# node. The first line of each has a hash of the sources, which a test compares.
+WIDGET_SCRIPTS := $(sort $(wildcard xformer/widgets/*.js xformer/widgets/*/*.js))
+WIDGET_ENTRIES := $(filter %/streamlit.js %/streamlit_message.js %/notebook.js %/page.js,$(wildcard xformer/widgets/*/*.js))
+bundle:
+	rm -rf xformer/widgets/bundles
+	npx --yes esbuild@0.28.2 $(WIDGET_ENTRIES) --bundle --format=esm --charset=utf8 --minify-whitespace --minify-syntax \
+		--outbase=xformer/widgets --outdir=xformer/widgets/bundles --log-level=warning \
+		--banner:js="// Made by make bundle. SHA-256 of the sources: $$(cat $(WIDGET_SCRIPTS) | sha256sum | cut -d ' ' -f 1)"
 
 # Train every shipped model again (the seed is in its preset), or only score it again; the figures go on its card.
 MODELS := reverse reverse-small reverse-seq2seq reverse-decoder reverse-mirror reverse-long sort \

@@ -14,15 +14,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import streamlit as st
+from streamlit.components.v2 import component
 
-from pages.components.sent_once import SentOnce
 from xformer.viz.packing import AnyLayer, apart, header_of, messages, rider
 from xformer.widgets.scripts import script, style
 
 _EVENT = "choice"
 MOST_HEADS = 32
 """Of so many heads of a layer the arcs can be told to the browser."""
-_component = SentOnce("xformer_attention_view", css=style("attention_view"), js=script("attention_view", "streamlit"))
+_component = component("xformer_attention_view", css=style("attention_view"), js=script("attention_view", "streamlit"))
+_message = component("xformer_attention_message", js=script("attention_view", "streamlit_message"))
 SHOWN = ("both", "matrix", "arcs")
 SCALES = ("fixed", "own", "log", "rest")
 """What the colours mean: 0 to 1, up to each head's largest, a logarithm, or up to the largest besides the first key."""
@@ -91,8 +92,8 @@ def attention_view(packed: bytes, *, key: str, height: int | None = None) -> Sel
     look = (SCALES.index(told.looks.scale), SHOWN.index(told.looks.shown), told.looks.arcs)
     original, planes = apart(planes)
     planes += rider((told.layer, told.head), (told.query, told.key), look, order=order, height=height or 0)
-    _component.more(key=f"original_of_{key}", data=original)
-    _component.more(key=f"exact_of_{key}", data=head)
+    _message(key=f"original_of_{key}", data=original)
+    _message(key=f"exact_of_{key}", data=head)
     _component(key=key, data=planes, on_choice_change=remember)
     return chosen
 

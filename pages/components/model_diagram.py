@@ -9,13 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pages.components.sent_once import SentOnce
+from streamlit.components.v2 import component
+
 from xformer.viz.diagram import Diagram
 from xformer.viz.theme import HEAD_HUES, PART_HUES
 
 _HERE = Path(__file__).parent
 _EVENT = "open"
-_component = SentOnce(
+_component = component(
     "xformer_model_diagram",
     css=(_HERE / "model_diagram.css").read_text(encoding="utf-8"),
     js=(_HERE / "model_diagram.js").read_text(encoding="utf-8"),

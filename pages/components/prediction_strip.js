@@ -1,4 +1,4 @@
-// One grid of token chips a lane, drawn whenever the hidden text beside it changes. Text goes in as textContent only.
+// One row of token chips a lane. Text is set as textContent only.
 function element(className, text) {
   const node = document.createElement("div");
   node.className = className;
@@ -49,22 +49,7 @@ function draw(root, lanes) {
   }
 }
 
-const observers = new WeakMap(); // Streamlit calls again when the theme changes, and does not end the call before
-
-export default function ({ parentElement }) {
-  const box = parentElement.host.closest("[class*=st-key-lanes_of_]");
+export default function ({ data, parentElement }) {
   const root = parentElement.querySelector(".strip") ?? parentElement.appendChild(element("strip"));
-  let drawn = "";
-  const look = () => {
-    const said = box.querySelector("[data-testid=stText]")?.textContent ?? "";
-    if (said === "" || said === drawn) return;
-    drawn = said;
-    draw(root, JSON.parse(said));
-  };
-  observers.get(parentElement)?.disconnect();
-  const observer = new MutationObserver(look);
-  observers.set(parentElement, observer);
-  observer.observe(box, { subtree: true, childList: true, characterData: true });
-  look();
-  return () => observer.disconnect();
+  draw(root, data);
 }

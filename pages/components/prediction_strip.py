@@ -1,16 +1,14 @@
-"""Show what a model reads and what it says, token by token, with right and wrong marked by a sign as well as a colour.
+"""Show the tokens that a model reads and predicts in rows; right and wrong differ in a sign as well as in colour.
 
 prediction_strip([Lane("says", ("9", "12"), right=(True, False), probability=(0.99, 0.4))], key="strip")
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import streamlit as st
 from streamlit.components.v2 import component
 
 _HERE = Path(__file__).parent
@@ -36,12 +34,7 @@ class Lane:
 
 
 def prediction_strip(lanes: Sequence[Lane], *, key: str) -> None:
-    """Draw the lanes under each other, token positions aligned.
-
-    They travel as a line of text that is not shown. Streamlit hands a component its data a frame after it has changed the page;
-    a text is on the page at once, and the strip draws what it says in the same frame.
-    """
-    said = [asdict(lane) | {"probability": [round(one, 4) for one in lane.probability]} for lane in lanes]
-    with st.container(key=f"lanes_of_{key}", gap=None):
-        st.text(json.dumps(said, separators=(",", ":")))
-        _component(key=key)
+    """Draw the lanes under each other, token positions aligned."""
+    _component(
+        key=key, data=[asdict(lane) | {"probability": [round(p, 4) for p in lane.probability]} for lane in lanes]
+    )

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import streamlit as st
+from streamlit.components.v2 import component
 
-from pages.components.sent_once import SentOnce
 from xformer.widgets.scripts import script, style
 
 _EVENT = "rest"
-_component = SentOnce("xformer_step_ruler", css=style("step_ruler"), js=script("step_ruler", "streamlit"))
+_component = component("xformer_step_ruler", css=style("step_ruler"), js=script("step_ruler", "streamlit"))
 
 
 def step_ruler(data: dict[str, Any], *, order: str, start: int, key: str, detail: bool = True) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import streamlit as st
@@ -76,6 +78,13 @@ def forget() -> None:
     shared.forget(lambda key: True)
     st.cache_resource.clear()
     st.cache_data.clear()
+
+
+def strip_lanes(app: AppTest) -> list[dict[str, Any]]:
+    """The lanes of the strip of tokens, as the browser gets them."""
+    elements = [one.proto for one in app.get("bidi_component")]  # type: ignore[attr-defined]
+    [ours] = [one for one in elements if one.component_name == "xformer_prediction_strip"]
+    return json.loads(ours.json)
 
 
 def plain(message: object) -> str:

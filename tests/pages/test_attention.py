@@ -47,13 +47,13 @@ def sent(app: object, magic: bytes) -> bytes:
     return proto.bytes
 
 
-def test_what_changes_does_not_bring_the_script_that_draws_it(open_page: Open) -> None:
+def test_the_numbers_of_a_head_do_not_bring_the_script_of_the_view(open_page: Open) -> None:
     elements = [one.proto for one in open_page(PAGE).get("bidi_component")]  # type: ignore[attr-defined]
-    ours = [one for one in elements if one.component_name.startswith("xformer_attention_view")]
-    script, *data = sorted(ours, key=lambda one: len(one.js_content), reverse=True)
-    assert (script.bytes, len(data)) == (b"", 3)
-    assert "class AttentionView" in script.js_content
-    assert all(one.bytes and len(one.js_content + one.css_content) < 500 for one in data)
+    [view] = [one for one in elements if one.component_name == "xformer_attention_view"]
+    messages = [one for one in elements if one.component_name == "xformer_attention_message"]
+    assert "class AttentionView" in view.js_content
+    assert len(messages) == 2
+    assert all(one.bytes and len(one.js_content + one.css_content) < 1000 for one in messages)
 
 
 def drawn(app: object) -> dict:

@@ -1,7 +1,8 @@
-"""The scripts of the pictures that run in a browser: every file is used, and nothing is fetched from anywhere."""
+"""Tests of the widgets' scripts: the bundles belong to their sources, are complete, and load nothing from elsewhere."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 
@@ -10,27 +11,48 @@ import pytest
 from xformer.widgets import scripts
 
 FOLDER = Path(scripts.__file__).parent
-HOSTS = {
-    "attention_view": ("streamlit", "notebook", "page"),
-    "training_player": ("streamlit", "page"),
-    "step_ruler": ("streamlit", "page"),
-}
+BUNDLES = sorted((FOLDER / "bundles").glob("*/*.js"))
+SOURCES = sorted(
+    [*FOLDER.glob("*.js"), *FOLDER.glob("*/*.js")], key=lambda file: file.relative_to(FOLDER).as_posix().encode()
+)
+HOSTS = ("streamlit", "streamlit_message", "notebook", "page")
+WIDGETS = ("attention_view", "training_player", "step_ruler")
 
 
-@pytest.mark.parametrize("widget", scripts.PARTS)
-def test_every_script_of_a_folder_is_a_part_or_a_host(widget: str) -> None:
-    parts = {part for part in scripts.PARTS[widget] if "/" not in part}
-    assert {file.stem for file in (FOLDER / widget).glob("*.js")} == parts | set(HOSTS[widget])
+def test_the_bundles_are_those_of_the_sources() -> None:
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in SOURCES)).hexdigest()
+    assert len(SOURCES) > 20
+    for file in BUNDLES:
+        first = file.read_text(encoding="utf-8").partition("\n")[0]
+        assert first.endswith(f": {digest}"), f"{file.relative_to(FOLDER)} is not of these sources: run `make bundle`"
 
 
-@pytest.mark.parametrize(("widget", "host"), [(widget, host) for widget, hosts in HOSTS.items() for host in hosts])
-def test_a_script_is_whole_and_asks_for_nothing(widget: str, host: str) -> None:
-    text = scripts.script(widget, host).replace("http://www.w3.org/2000/svg", "")  # a name, which is never asked for
-    assert not re.search(r"^\s*import\b|https?://|fetch\(", text, re.MULTILINE)
-    assert len(re.findall(r"^export default", text, re.MULTILINE)) == (host != "page")
+def test_there_is_a_bundle_for_every_entry_point_and_no_other() -> None:
+    entries = {file.relative_to(FOLDER) for file in FOLDER.glob("*/*.js") if file.stem in HOSTS}
+    assert {file.relative_to(FOLDER / "bundles") for file in BUNDLES} == entries
+    assert {entry.parent.name for entry in entries if entry.stem == "page"} == set(WIDGETS)
 
 
-@pytest.mark.parametrize("widget", scripts.PARTS)
+def test_every_source_is_imported_by_an_entry_point() -> None:
+    reached, waiting = set(), [file for file in SOURCES if file.stem in HOSTS and file.parent != FOLDER]
+    while waiting:
+        file = waiting.pop()
+        if file not in reached:
+            reached.add(file)
+            paths = re.findall(r'^import .* from "(.+)";$', file.read_text(encoding="utf-8"), re.MULTILINE)
+            waiting += [(file.parent / path).resolve() for path in paths]
+    assert reached == set(SOURCES)
+
+
+@pytest.mark.parametrize("file", BUNDLES, ids=lambda file: f"{file.parent.name}-{file.stem}")
+def test_a_bundle_is_complete_and_loads_nothing(file: Path) -> None:
+    text = scripts.script(file.parent.name, file.stem)
+    without_names = text.replace("http://www.w3.org/2000/svg", "")  # a namespace, which is never requested
+    assert not re.search(r"\bimport\b|https?://|fetch\(|</script", without_names)
+    assert len(re.findall(r"export\s*\{\w+ as default\}", text)) == (file.stem != "page")
+
+
+@pytest.mark.parametrize("widget", WIDGETS)
 def test_every_colour_and_font_of_a_style_is_given_outside_of_streamlit_too(widget: str) -> None:
     used = set(re.findall(r"--st-([a-z-]+)", scripts.style(widget) + scripts.script(widget, "page")))
     for theme in scripts.themes():

@@ -1,11 +1,9 @@
-// What a page that stands alone gives its picture: the bytes that are written in it, and the theme of whoever looks.
+// What a page that stands alone gives its widget: the bytes that are written in it, and the browser's theme.
 
-const place = (name) => document.getElementById(name);
+export const place = (name) => document.getElementById(name);
 
-function written(name) { // base64 is how bytes stand in a page
-  const text = atob(place(name).textContent.trim()), bytes = new Uint8Array(text.length);
-  for (let i = 0; i < bytes.length; i++) bytes[i] = text.charCodeAt(i);
-  return bytes;
+export function written(name) { // the bytes of an element, which holds them as base64
+  return Uint8Array.from(atob(place(name).textContent.trim()), (letter) => letter.charCodeAt(0));
 }
 
-const whenThemeChanges = (draw) => matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+export const whenThemeChanges = (draw) => matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);

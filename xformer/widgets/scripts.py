@@ -1,4 +1,4 @@
-"""The scripts and styles of the pictures that run in a browser: one source, joined for each place that shows them."""
+"""The scripts and styles of the widgets. `make bundle` makes one file of each script and the modules that it imports."""
 
 from __future__ import annotations
 
@@ -7,15 +7,6 @@ from importlib.resources import files
 
 from xformer.viz.theme import BACKGROUND, PRIMARY, SECONDARY_BACKGROUND, TEXT
 
-PARTS = {
-    "attention_view": (
-        "patterns", "colours", "canvas", "view", "theme", "building", "update", "legends", "grid", "layout", "labels",
-        "matrix", "arcs", "strips", "readout", "pointing", "choosing", "keyboard", "assembled",
-    ),
-    "training_player": ("film", "attention_view/colours", "player", "picture", "ruler", "controls", "assembled"),
-    "step_ruler": ("ruler", "timeline", "tracks", "now", "controls", "assembled"),
-}  # fmt: skip
-"""A script in a notebook or in Streamlit cannot import, so its parts are joined into one: tools, the picture, its methods."""
 FONT = (
     "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Noto Sans', 'Liberation Sans', Arial, sans-serif"
 )
@@ -26,20 +17,23 @@ CODE_FONT = (
 
 @cache
 def script(widget: str, host: str) -> str:
-    """The script of a picture for a host: "streamlit", "notebook", or "page" for a page that stands alone."""
-    before = [_text("page.js")] if host == "page" else []
-    parts = (part if "/" in part else f"{widget}/{part}" for part in (*PARTS[widget], host))
-    return "\n".join([*before, *(_text(f"{part}.js") for part in parts)])
+    """The script of a widget for a host: one JavaScript module with all that it imports.
+
+    Args:
+        widget: A folder of `xformer/widgets`, such as "attention_view".
+        host: One of its entry points: "streamlit", "notebook", or "page" for a page that stands alone.
+    """
+    return _text(f"bundles/{widget}/{host}.js")
 
 
 @cache
 def style(widget: str) -> str:
-    """The style of a picture; its colours are those of its host, see `themes`."""
+    """The style of a widget. Its colours are variables that the host sets, see `themes`."""
     return _text(f"{widget}/style.css")
 
 
 def themes() -> tuple[str, str]:
-    """The colours and fonts of the light and of the dark theme under the names by which Streamlit gives them to a picture."""
+    """The colours and fonts of the light and of the dark theme, as the CSS variables that Streamlit sets for a widget."""
     pairs = {
         "background-color": BACKGROUND,
         "secondary-background-color": SECONDARY_BACKGROUND,

@@ -1,13 +1,8 @@
-// Draws codes as pixels, and holds the small tools of every canvas: two layers, fitted text, the step of labels.
+// Canvases: two layers, codes drawn as pixels, text cut to a width, the step of labels.
 
-function element(tag, className, text) {
-  const node = document.createElement(tag);
-  if (className) node.className = className;
-  if (text !== undefined) node.textContent = text;
-  return node;
-}
+import { LEVELS, MASKED, NAN, element } from "../shared.js";
 
-class Layered { // two canvases, one on the other: the picture, and what follows the pointer
+export class Layered { // two canvases, one on the other: the picture, and what follows the pointer
   constructor(className) {
     this.node = element("div", `stack ${className}`);
     this.base = element("canvas", "base");
@@ -53,7 +48,7 @@ function pooled(source, tallest, widest, signed) {
 
 const scratch = { canvas: null };
 
-function drawCodes(at, source, colours, box, hatch, dpr, signed, rows, cols, finest = Infinity) {
+export function drawCodes(at, source, colours, box, hatch, dpr, signed, rows, cols, finest = Infinity) {
   const shown = pooled(source, Math.min(finest, box.h * dpr), Math.min(finest, box.w * dpr), signed);
   const canvas = scratch.canvas || (scratch.canvas = document.createElement("canvas"));
   if (canvas.width < shown.cols || canvas.height < shown.rows) {
@@ -76,18 +71,18 @@ function drawCodes(at, source, colours, box, hatch, dpr, signed, rows, cols, fin
 }
 
 // Stroke what is traced in the theme's accent, on a rim of the background: the scale has colours like the accent.
-function markOut(at, theme, width, rim = 1.5) {
+export function markOut(at, theme, width, rim = 1.5) {
   at.strokeStyle = theme.background; at.lineWidth = width + 2 * rim; at.stroke();
   at.strokeStyle = theme.mark; at.lineWidth = width; at.stroke();
 }
 
-function fitted(at, text, width) { // text cut to a width, with an ellipsis
+export function fitted(at, text, width) { // text cut to a width, with an ellipsis
   if (at.measureText(text).width <= width) return text;
   const letters = Array.from(text);
   while (letters.length > 1 && at.measureText(letters.join("") + "…").width > width) letters.pop();
   return letters.join("") + "…";
 }
 
-function everyNth(room, need) { // the smallest round step at which labels `need` pixels apart do not touch
+export function everyNth(room, need) { // the smallest round step at which labels `need` pixels apart do not touch
   for (let ten = 1; ; ten *= 10) for (const n of [1, 2, 5]) if (room * n * ten >= need) return n * ten;
 }

@@ -1,6 +1,8 @@
 // Hands the view to a notebook: Jupyter, VS Code, Colab or marimo, by way of anywidget.
 // It lives in a shadow of its element, so that neither changes how the other looks.
 
+import { AttentionView } from "./view.js";
+
 const bytesOf = (model, name) => {
   const sent = model.get(name);
   return new Uint8Array(sent.buffer ?? sent, sent.byteOffset ?? 0, sent.byteLength);

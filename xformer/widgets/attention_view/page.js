@@ -1,4 +1,6 @@
-// Shows the view in a page that stands alone, from what is written in that page: see widgets/page.py.
+import { place, whenThemeChanges, written } from "../page.js";
+import { ExactHead } from "./patterns.js";
+import { AttentionView } from "./view.js";
 
 const view = new AttentionView(place("view"));
 const parts = written("exact"), exact = new Map(); // "layer.head" -> its exact weights, for as many heads as have room

@@ -1,19 +1,19 @@
-// Reads packed attention patterns (xformer/viz/packing.py): any weight of any head, and a head as codes to draw.
-// A code is 0..253 on a scale, 254 not a number, 255 masked.
+// Packed attention patterns (xformer/viz/packing.py): any weight of any head, and a head as codes to draw.
 
-const LEVELS = 253, NAN = 254, MASKED = 255;
+import { LEVELS, MASKED, NAN, headerOf } from "../shared.js";
+
 const SCALES = ["fixed", "own", "log", "rest"]; // 0…1 · each head's own · logarithmic · its own without the first token
 const DECADES = 4; // a logarithmic scale begins at 10 to the power of −DECADES
 
 // Where a weight lies on a scale that ends at `top`, from 0 to 1.
-const shareOf = (w, top, scale) => Math.max(0, Math.min(1, scale === "log" ? 1 + Math.log10(Math.max(w, 1e-12)) / DECADES : w / (top || 1)));
+export const shareOf = (w, top, scale) => Math.max(0, Math.min(1, scale === "log" ? 1 + Math.log10(Math.max(w, 1e-12)) / DECADES : w / (top || 1)));
 
 // The exact weights of one head, of each run (xformer/viz/packing.py): masked cells are Infinity.
-class ExactHead {
+export class ExactHead {
   constructor(bytes) {
-    const length = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength).getUint32(4, true);
-    Object.assign(this, JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + length))));
-    const sent = new Float32Array(bytes.slice(8 + length).buffer); // a copy, since floats have to be aligned
+    const [header, body] = headerOf(bytes);
+    Object.assign(this, header);
+    const sent = new Float32Array(body.slice().buffer); // a copy, since floats have to be aligned
     const [rows, cols] = this.exactSize, size = this.isTriangle ? (rows * (rows + 1)) / 2 : rows * cols;
     this.floats = Array.from({ length: sent.length / size }, (_, run) => {
       const one = sent.subarray(run * size, (run + 1) * size);
@@ -26,19 +26,17 @@ class ExactHead {
 }
 
 // The planes of the original run and what does not change with another, where these came in a message of their own.
-class Original {
+export class Original {
   constructor(bytes) {
-    const length = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength).getUint32(4, true);
-    Object.assign(this, JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + length))));
-    this.body = bytes.subarray(8 + length);
+    const [header, body] = headerOf(bytes);
+    Object.assign(this, header);
+    this.body = body;
   }
 }
 
-class Patterns {
+export class Patterns {
   constructor(bytes, original = null) {
-    const numbers = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-    const length = numbers.getUint32(4, true);
-    const header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + length)));
+    const numbers = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength), [header, body] = headerOf(bytes);
     Object.assign(this, header);
     const rider = [32, 28, 24, 20, 16, 12, 8, 4].map((back) => numbers.getUint32(bytes.length - back, true)); // rides behind the packed bytes
     this.height = rider[0];
@@ -46,7 +44,7 @@ class Patterns {
     this.order = rider[3];                                           // counts what the server chose
     this.look = { scale: SCALES[rider[4] & 3], show: ["both", "matrix", "arcs"][rider[4] >> 2] || "both", arcs: rider[5] };
     this.told = [rider[6], rider[7]];                                // layer and head that it chose
-    this.body = bytes.subarray(8 + length, bytes.length - 32);
+    this.body = body.subarray(0, body.length - 32);
     this.first = this.body;
     this.isWhole = header.original === undefined || original?.content === header.original;
     if (!this.isWhole) return;

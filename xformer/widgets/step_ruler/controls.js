@@ -1,33 +1,36 @@
-// Builds the ruler's parts and listens: play, speed, a finger on the ruler or a lane, the keyboard.
+// The ruler's elements, and what they listen to: play, speed, a pointer on the ruler or a lane, the keyboard.
 
-class Controls {
+import { element } from "../shared.js";
+import { SPEEDS } from "./base.js";
+
+export const Controls = (Base) => class extends Base {
   build() {
-    const bar = make("div", "controls");
-    this.button = make("button", "play"); this.button.type = "button";
-    this.back = make("button", "small", "‹"); this.back.type = "button"; this.back.title = "one step back (←)";
-    this.next = make("button", "small", "›"); this.next.type = "button"; this.next.title = "one step on (→)";
+    const bar = element("div", "controls");
+    this.button = element("button", "play"); this.button.type = "button";
+    this.back = element("button", "small", "‹"); this.back.type = "button"; this.back.title = "one step back (←)";
+    this.next = element("button", "small", "›"); this.next.type = "button"; this.next.title = "one step on (→)";
     this.back.setAttribute("aria-label", "one step back"); this.next.setAttribute("aria-label", "one step on");
-    this.step = make("span", "step");
-    this.toDivergence = make("button", "part", "⚑ First parting"); this.toDivergence.type = "button";
+    this.step = element("span", "step");
+    this.toDivergence = element("button", "part", "⚑ First parting"); this.toDivergence.type = "button";
     this.toDivergence.title = "go to the first step that they answer differently (P)";
-    this.speeds = make("div", "seg");
+    this.speeds = element("div", "seg");
     this.speeds.setAttribute("role", "group"); this.speeds.setAttribute("aria-label", "speed");
     this.speedButtons = SPEEDS.map(([words], index) => {
-      const node = make("button", "", words);
+      const node = element("button", "", words);
       node.type = "button";
       node.addEventListener("click", () => { this.speed = index; this.drawControls(); });
       this.speeds.append(node);
       return node;
     });
-    this.verdict = make("span", "verdict");
+    this.verdict = element("span", "verdict");
     bar.append(this.button, this.back, this.next, this.step, this.toDivergence, this.speeds, this.verdict);
 
-    this.scroller = make("div", "scroller");
-    this.sheet = make("div", "sheet");
-    this.cursor = make("div", "cursor"); this.rule = make("div", "rule"); this.apart = make("div", "apart"); this.flag = make("div", "flag");
-    this.lanes = make("div", "lanes"); this.tracks = make("div", "tracks");
-    const rail = make("div", "railrow");
-    this.ruler = make("div", "slider");
+    this.scroller = element("div", "scroller");
+    this.sheet = element("div", "sheet");
+    this.cursor = element("div", "cursor"); this.rule = element("div", "rule"); this.apart = element("div", "apart"); this.flag = element("div", "flag");
+    this.lanes = element("div", "lanes"); this.tracks = element("div", "tracks");
+    const rail = element("div", "railrow");
+    this.ruler = element("div", "slider");
     this.ruler.tabIndex = 0;
     this.ruler.setAttribute("role", "slider");
     this.ruler.setAttribute("aria-label", "step that is shown");
@@ -35,8 +38,8 @@ class Controls {
     rail.append(this.ruler);
     this.sheet.append(this.apart, this.cursor, this.rule, this.flag, this.lanes, rail, this.tracks);
     this.scroller.append(this.sheet);
-    const now = (this.now = make("div", "now"));
-    this.bars = make("div", "top"); this.numbersNow = make("div", "numbersnow");
+    const now = (this.now = element("div", "now"));
+    this.bars = element("div", "top"); this.numbersNow = element("div", "numbersnow");
     now.append(this.bars, this.numbersNow);
     this.root.append(bar, this.scroller, now);
 
@@ -83,4 +86,4 @@ class Controls {
     this.verdict.textContent = said.size > 1 ? "≠ different tokens" : "= the same token";
     this.verdict.classList.toggle("differs", said.size > 1);
   }
-}
+};

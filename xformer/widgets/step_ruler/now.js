@@ -1,11 +1,15 @@
-// Draws the step that is shown: the likeliest tokens of all players on one scale, and every number in a table.
+// The step that is shown: the likeliest tokens of all models on one scale, and every number in a table.
+
+import { element } from "../shared.js";
+import { letter } from "./base.js";
+import { isRight, judged } from "./timeline.js";
 
 const ROWS = 4, LOW_ROWS = 2; // tokens with bars: as many, so that nothing moves below; fewer in a low frame
 const LINE = 18, THIN_LINE = 12; // pixels of a bar with its words; thin where a frame has to hold many
 const LEAST = 0.001;
 const fixed = (value, digits = 3) => (value === null ? "∞" : value !== 0 && value < 0.5 * 10 ** -digits ? `< ${(10 ** -digits).toFixed(digits)}` : value.toFixed(digits));
 
-class Now {
+export const Now = (Base) => class extends Base {
   get rows() { return this.isLow ? LOW_ROWS : ROWS; }
 
   drawNow() {
@@ -41,18 +45,18 @@ class Now {
   drawBars() {
     const { data, at } = this, tokens = this.tokensNow();
     const rows = tokens.map((token) => {
-      const row = make("div", "row");
+      const row = element("div", "row");
       const right = data.players.some((player) => at < player.predicted.length && judged(player, at) && player.answer[at] === token);
-      row.append(make("div", "what", `${data.labels[token]}${right ? " ✓" : ""}`));
-      const bars = make("div", "bars");
+      row.append(element("div", "what", `${data.labels[token]}${right ? " ✓" : ""}`));
+      const bars = element("div", "bars");
       data.players.forEach((player, index) => {
-        const line = make("div", "line");
+        const line = element("div", "line");
         if (at < player.predicted.length) {
           const [p, isBound] = this.probabilityOf(player, token), says = player.predicted[at] === token;
-          const bar = make("span", "fill"), value = make("span", "value", isBound ? (p < LEAST ? "" : `≤ ${fixed(p)}`) : p < LEAST && !says ? "" : fixed(p));
+          const bar = element("span", "fill"), value = element("span", "value", isBound ? (p < LEAST ? "" : `≤ ${fixed(p)}`) : p < LEAST && !says ? "" : fixed(p));
           bar.style.width = `${isBound ? 0 : 64 * p}%`;
           bar.style.background = this.hue(index);
-          if (says) value.append(make("b", "", `  ◀ ${letter(player.name)} says`));
+          if (says) value.append(element("b", "", `  ◀ ${letter(player.name)} says`));
           line.title = `${player.name}: ${data.labels[token]} ${isBound ? "at most " : ""}${p.toFixed(6)}`;
           line.append(bar, value);
         }
@@ -61,8 +65,8 @@ class Now {
       row.append(bars);
       return row;
     });
-    const title = make("div", "head");
-    title.append(make("span", "", data.players.some((player) => player.has_right_answer) ? "token (✓ right)" : "token"), make("span", "", "probability, each bar from 0 to 1"));
+    const title = element("div", "head");
+    title.append(element("span", "", data.players.some((player) => player.has_right_answer) ? "token (✓ right)" : "token"), element("span", "", "probability, each bar from 0 to 1"));
     this.bars.style.setProperty("--lines", String(data.players.length));
     const line = this.isFramed && data.players.length > 2 ? THIN_LINE : LINE;
     this.bars.style.setProperty("--line", `${line}px`);
@@ -71,7 +75,7 @@ class Now {
   }
 
   drawNumbers() {
-    const { data, at } = this, table = make("table", "");
+    const { data, at } = this, table = element("table", "");
     const answers = data.players.some((player) => player.answer.length), known = data.players.some((player) => player.has_right_answer);
     const answer = known ? "p(right)" : "p(text)";
     const heads = ["player", "says", "p", ...(answers ? [answer] : []), ...(data.is_sampled ? ["drawn"] : []), "entropy"];
@@ -83,14 +87,14 @@ class Now {
       const optional = (given, value) => (given ? [value === undefined ? "–" : fixed(value)] : []);
       const cells = there ? [`${data.labels[player.predicted[at]]}${sure ? (right ? " ✓" : " ✗") : ""}`, fixed(player.probability[at]), ...optional(answers, player.answer_probability[at]),
         ...optional(data.is_sampled, player.drawn[at]), fixed(player.entropy[at])] : ["ended", ...heads.slice(2).map(() => "–")];
-      const row = this.rowOf("td", [player.name, ...cells]), dot = make("span", "dot");
+      const row = this.rowOf("td", [player.name, ...cells]), dot = element("span", "dot");
       dot.style.background = this.hue(index);
       row.firstChild.prepend(dot);
       row.firstChild.title = player.name;
       if (sure && !right) row.children[1].classList.add("wrong");
       table.append(row);
     });
-    const pairs = make("table", "");
+    const pairs = element("table", "");
     pairs.append(this.rowOf("th", ["pair", "KL", "KL back", "TV", "has read"], {
       KL: "Kullback–Leibler divergence of the first from the second, in nats: how surprised one would be by the first's tokens who believes the second. 0: they agree",
       "KL back": "the same of the second from the first", TV: "total variation: the most by which their probabilities of any set of tokens differ, from 0 to 1",
@@ -98,7 +102,7 @@ class Now {
     data.pairs.forEach((pair, index) => {
       const there = at < pair.kl.length;
       const cells = there ? [fixed(pair.kl[at]), fixed(pair.kl_back[at]), fixed(pair.total_variation[at]), pair.same_context[at] ? "the same" : "different tokens"] : ["–", "–", "–", "–"];
-      const row = this.rowOf("td", [`${letter(pair.one)} ‖ ${letter(pair.other)}`, ...cells]), dot = make("span", "dot");
+      const row = this.rowOf("td", [`${letter(pair.one)} ‖ ${letter(pair.other)}`, ...cells]), dot = element("span", "dot");
       dot.style.background = this.pairHue(index);
       row.firstChild.prepend(dot);
       pairs.append(row);
@@ -107,12 +111,12 @@ class Now {
   }
 
   rowOf(kind, cells, titles = {}) {
-    const row = make("tr", "");
+    const row = element("tr", "");
     row.append(...cells.map((text) => {
-      const cell = make(kind, "", text);
+      const cell = element(kind, "", text);
       if (titles[text]) cell.title = titles[text];
       return cell;
     }));
     return row;
   }
-}
+};

@@ -1,4 +1,5 @@
-// Shows the ruler in a page that stands alone, from what is written in that page: see widgets/page.py.
+import { place, whenThemeChanges, written } from "../page.js";
+import { StepRuler } from "./ruler.js";
 
 const ruler = new StepRuler(place("ruler"));
 ruler.send = () => {};

@@ -1,11 +1,17 @@
-// Draws the lanes over the ruler: what is read, what is right, and what each player says, a column a step.
+// The lanes over the ruler: what is read, what is right, what each model says; entropy and divergence below them.
+
+import { element } from "../shared.js";
+import { letter, shape } from "./base.js";
 
 const WIDE_NAME = 176, NARROW_NAME = 74; // pixels of the column of names: on a narrow screen their letters stand for them
 const NARROW = 560;
-const judged = (player, step) => player.has_right_answer && step < player.answer.length;
-const isRight = (player, step) => player.predicted[step] === player.answer[step];
+export const judged = (player, step) => player.has_right_answer && step < player.answer.length;
+export const isRight = (player, step) => player.predicted[step] === player.answer[step];
 
-class Timeline {
+const TRACK = 62, LOW_TRACK = 48, PAD = 8;
+const WORDS = { entropy: "how undecided each player is", KL: "how far apart what they believe is (Kullback–Leibler divergence of the first from the second)" };
+
+export const Timeline = (Base) => class extends Base {
   get name() { return this.width < NARROW ? NARROW_NAME : WIDE_NAME; }
 
   drawTimeline() {
@@ -30,8 +36,8 @@ class Timeline {
     data.players.forEach((player, index) => {
       const chips = player.predicted.map((token, step) => {
         const known = judged(player, step), right = isRight(player, step), p = player.probability[step];
-        const chip = this.chip(labels[token], known ? (right ? "right" : "wrong") : "said"), bar = make("span", "bar");
-        if (known) chip.append(make("span", "sign", right ? "✓" : "✗"));
+        const chip = this.chip(labels[token], known ? (right ? "right" : "wrong") : "said"), bar = element("span", "bar");
+        if (known) chip.append(element("span", "sign", right ? "✓" : "✗"));
         bar.style.width = `${100 * p}%`;
         bar.style.background = this.hue(index);
         chip.append(bar);
@@ -45,13 +51,13 @@ class Timeline {
     this.drawTracks(columns);
     this.ruler.style.left = `${NAME}px`;
     this.ruler.style.width = `${this.steps * this.cell}px`;
-    this.ruler.replaceChildren(make("span", "rail"));
+    this.ruler.replaceChildren(element("span", "rail"));
     for (let step = 0; step < this.steps; step++) {
-      const tick = make("span", step === data.divergence ? "tick parts" : "tick");
+      const tick = element("span", step === data.divergence ? "tick parts" : "tick");
       tick.style.left = `${(step + 0.5) * this.cell}px`;
       this.ruler.append(tick);
     }
-    this.handle = make("span", "handle");
+    this.handle = element("span", "handle");
     this.ruler.append(this.handle);
     this.drawParting();
   }
@@ -59,26 +65,26 @@ class Timeline {
   numbers() {
     const row = this.lane(this.data.is_decoder ? "step" : "position", []);
     row.classList.add("numbers");
-    row.lastChild.append(...Array.from({ length: this.steps }, (_, step) => make("span", "number", String(step))));
+    row.lastChild.append(...Array.from({ length: this.steps }, (_, step) => element("span", "number", String(step))));
     return row;
   }
 
   lane(name, chips, hue) {
-    const row = make("div", "lane"), called = make("div", "name");
-    if (hue) { const dot = make("span", "dot"); dot.style.background = hue; called.append(dot); }
+    const row = element("div", "lane"), called = element("div", "name");
+    if (hue) { const dot = element("span", "dot"); dot.style.background = hue; called.append(dot); }
     const shown = hue && this.width < NARROW ? letter(name) : name;
-    const words = make("span", shown.length > 22 ? "words long" : "words", shown);
+    const words = element("span", shown.length > 22 ? "words long" : "words", shown);
     called.title = name;
     called.append(words);
-    const track = make("div", "cells");
+    const track = element("div", "cells");
     track.append(...chips);
     row.append(called, track);
     return row;
   }
 
   chip(text, kind) {
-    const chip = make("div", `chip ${kind}${text.length > 4 ? " long" : ""}`);
-    chip.append(make("span", "token", text));
+    const chip = element("div", `chip ${kind}${text.length > 4 ? " long" : ""}`);
+    chip.append(element("span", "token", text));
     return chip;
   }
 
@@ -122,4 +128,56 @@ class Timeline {
     const box = this.sheet.getBoundingClientRect();
     return Math.max(0, Math.min(this.last, Math.floor((event.clientX - box.left - this.name) / this.cell)));
   }
-}
+
+  drawTracks(columns) {
+    const { data } = this;
+    this.tracks.replaceChildren();
+    if (!data.detail) return;
+    const bits = Math.max(0.1, ...data.players.flatMap((player) => player.entropy));
+    this.tracks.append(this.track("entropy", "bits", bits, columns, data.players.map((player, index) => ({
+      values: player.entropy, hue: this.hue(index), width: 5.5 - 1.3 * index,
+    }))));
+    const nats = Math.max(0.1, ...data.pairs.flatMap((pair) => pair.kl.filter((value) => value !== null)));
+    const row = this.track("KL", "nats", nats, columns, data.pairs.map((pair, index) => ({
+      values: pair.kl, hue: this.pairHue(index), width: 2.5, dash: ["", "8 3", "3 3", "8 3 2 3", "2 2", "12 4"][index % 6],
+    })));
+    const key = element("span", "pairs");
+    data.pairs.forEach((pair, index) => {
+      const one = element("span", "pair", `${letter(pair.one)}‖${letter(pair.other)}`);
+      one.style.color = this.pairHue(index);
+      key.append(one);
+    });
+    row.firstChild.append(key);
+    this.tracks.append(row);
+  }
+
+  track(name, unit, top, columns, lines) {
+    const row = this.lane(name, []), width = columns * this.cell, tall = this.isLow ? LOW_TRACK : TRACK;
+    row.classList.add("track");
+    row.style.height = `${tall}px`;
+    row.firstChild.title = `${WORDS[name]}, in ${unit}, from 0 to ${top.toPrecision(3)}`;
+    row.firstChild.append(element("span", "unit", unit));
+    const y = (value) => tall - PAD - (tall - 2 * PAD) * (value / top), x = (step) => (step + 0.5) * this.cell;
+    const svg = shape("svg", { width, height: tall, "aria-hidden": "true" });
+    for (const value of [0, top]) svg.append(shape("line", { x1: 0, x2: this.steps * this.cell, y1: y(value), y2: y(value), class: "grid" }));
+    for (const { values, hue, width: wide, dash } of lines) {
+      let path = "";
+      values.forEach((value, step) => { if (value !== null) path += `${path && values[step - 1] !== null ? "L" : "M"}${x(step)} ${y(value)}`; });
+      const line = shape("path", { d: path, fill: "none", "stroke-width": wide, "stroke-linejoin": "round" });
+      line.style.stroke = hue;
+      if (dash) line.setAttribute("stroke-dasharray", dash);
+      svg.append(line);
+      values.forEach((value, step) => {
+        const mark = value === null ? shape("text", { x: x(step), y: PAD + 6, "text-anchor": "middle" }) : shape("circle", { cx: x(step), cy: y(value), r: wide / 2 + 1.2 });
+        if (value === null) mark.textContent = "∞";
+        mark.style.fill = hue;
+        svg.append(mark);
+      });
+    }
+    const ends = element("span", "ends");
+    ends.append(element("span", "", top >= 10 ? top.toFixed(0) : top.toPrecision(2)), element("span", "", "0"));
+    row.firstChild.append(ends);
+    row.lastChild.append(svg);
+    return row;
+  }
+};

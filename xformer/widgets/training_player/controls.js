@@ -1,46 +1,49 @@
-// Builds the player's parts and listens: play, speed, the ruler under a finger, the keyboard, the heads.
+// The player's elements, and what they listen to: play, speed, a pointer on the ruler, the keyboard, the heads.
 
-class Controls {
+import { element } from "../shared.js";
+import { SPEEDS } from "./base.js";
+
+export const Controls = (Base) => class extends Base {
   build() {
-    this.strip = make("div", "strip");
-    this.pictures = make("div", "pictures");
-    this.grid = make("canvas", "grid");
+    this.strip = element("div", "strip");
+    this.pictures = element("div", "pictures");
+    this.grid = element("canvas", "grid");
     this.grid.setAttribute("role", "img");
-    this.large = make("canvas", "large");
+    this.large = element("canvas", "large");
     this.large.setAttribute("role", "img");
-    const title = make("div", "title");
-    this.dot = make("span", "dot"); this.name = make("span", "headname"); this.score = make("span", "score");
-    this.telling = make("span", "telling");
+    const title = element("div", "title");
+    this.dot = element("span", "dot"); this.name = element("span", "headname"); this.score = element("span", "score");
+    this.telling = element("span", "telling");
     title.append(this.dot, this.name, this.score, this.telling);
-    const stage = make("div", "stage");
+    const stage = element("div", "stage");
     stage.append(this.large);
     this.pictures.append(stage, this.grid);
     this.hint = "Point at a cell for its weight; click a small head to enlarge it.";
-    this.readout = make("div", "readout", this.hint);
+    this.readout = element("div", "readout", this.hint);
 
-    const bar = make("div", "controls");
-    this.button = make("button", "play"); this.button.type = "button";
-    this.step = make("span", "step");
+    const bar = element("div", "controls");
+    this.button = element("button", "play"); this.button.type = "button";
+    this.step = element("span", "step");
     this.step.setAttribute("aria-live", "off");
-    this.back = make("button", "small", "‹"); this.next = make("button", "small", "›");
+    this.back = element("button", "small", "‹"); this.next = element("button", "small", "›");
     this.back.title = "one snapshot back (←)"; this.next.title = "one snapshot on (→)";
-    this.speeds = make("div", "seg");
+    this.speeds = element("div", "seg");
     this.speeds.setAttribute("aria-label", "speed");
     this.speedButtons = SPEEDS.map(([words], i) => {
-      const node = make("button", "", words);
+      const node = element("button", "", words);
       node.type = "button";
       node.addEventListener("click", () => { this.speed = i; this.drawControls(); });
       this.speeds.append(node);
       return node;
     });
-    this.live = make("button", "live", "● live"); this.live.type = "button";
+    this.live = element("button", "live", "● live"); this.live.type = "button";
     this.live.title = "follow the newest snapshot";
-    this.legend = make("div", "legend");
-    this.legendBest = make("span", "key", ""); this.legendExact = make("span", "key", "exact match");
+    this.legend = element("div", "legend");
+    this.legendBest = element("span", "key", ""); this.legendExact = element("span", "key", "exact match");
     this.legend.append(this.legendBest, this.legendExact);
     bar.append(this.button, this.back, this.next, this.step, this.live, this.speeds, this.legend);
 
-    this.ruler = make("canvas", "ruler");
+    this.ruler = element("canvas", "ruler");
     this.ruler.tabIndex = 0;
     this.ruler.setAttribute("role", "slider");
     this.ruler.setAttribute("aria-label", "training step that is shown");
@@ -101,4 +104,4 @@ class Controls {
     this.legendBest.textContent = `best ${film.score} score`;
     this.legendBest.style.setProperty("--hue", this.hue(0)); this.legendExact.style.setProperty("--hue", this.hue(1));
   }
-}
+};

@@ -1,4 +1,5 @@
-// Shows the player in a page that stands alone, from what is written in that page: see widgets/page.py.
+import { place, whenThemeChanges, written } from "../page.js";
+import { Player } from "./player.js";
 
 const player = new Player(place("player"));
 player.send = () => {};

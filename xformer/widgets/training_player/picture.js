@@ -1,6 +1,8 @@
-// Draws one frame: the token strip, all heads small, one head large with its tokens.
+// One frame: the token strip, all heads small, one head large with its tokens.
 
-function fit(canvas, width, height, dpr) {
+import { LEVELS, MASKED, NAN, element } from "../shared.js";
+
+export function fit(canvas, width, height, dpr) {
   if (canvas.dataset.size !== `${width}x${height}x${dpr}`) {
     canvas.width = Math.round(width * dpr); canvas.height = Math.round(height * dpr);
     canvas.style.width = `${width}px`; canvas.style.height = `${height}px`;
@@ -14,7 +16,7 @@ function fit(canvas, width, height, dpr) {
 
 const STANDS_OUT = 0.5; // from this score on a head is called the best: below it, chance can be
 
-class Picture {
+export const Picture = (Base) => class extends Base {
   // How large everything is, for this width and these layers; it does not depend on the frame, so nothing jumps.
   layOut() {
     const { film, width } = this, most = Math.max(...film.layers.map((layer) => layer.heads)), n = film.layers.length;
@@ -40,15 +42,15 @@ class Picture {
       this.lanesFor = words;
       this.strip.replaceChildren();
       const lane = (name, tokens, offset) => {
-        this.strip.append(make("div", "name", name));
-        const row = make("div", "lane");
+        this.strip.append(element("div", "name", name));
+        const row = element("div", "lane");
         row.setAttribute("role", "list");
         row.setAttribute("aria-label", name);
-        for (let i = 0; i < offset; i++) row.append(make("div", "chip gap"));
+        for (let i = 0; i < offset; i++) row.append(element("div", "chip gap"));
         const chips = tokens.map((token) => {
-          const chip = make("div", "chip");
+          const chip = element("div", "chip");
           chip.setAttribute("role", "listitem");
-          chip.append(make("span", "word", token));
+          chip.append(element("span", "word", token));
           row.append(chip);
           return chip;
         });
@@ -57,7 +59,7 @@ class Picture {
       };
       for (const [name, tokens] of film.reads) lane(name, tokens, 0);
       this.said = lane("says", film.frames[0].says, film.offset);
-      for (const chip of this.said) chip.append(make("span", "sign"), make("span", "bar"));
+      for (const chip of this.said) chip.append(element("span", "sign"), element("span", "bar"));
     }
   }
 
@@ -181,4 +183,4 @@ class Picture {
     const weight = code === MASKED ? "masked" : code === NAN ? "not a number" : (code / LEVELS).toFixed(2);
     this.readout.textContent = `${pooled ? "about " : ""}position ${q} (${it.queryLabels[q]}) → ${k} (${it.keyLabels[k]}): ${weight}`;
   }
-}
+};

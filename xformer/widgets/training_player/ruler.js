@@ -1,8 +1,10 @@
 // Draws the time line under the picture: best head's score and exact match over the steps, marks, and where the player is.
 
+import { fit } from "./picture.js";
+
 const RULER = { height: 80, left: 34, right: 12, top: 20, bottom: 19 };
 
-class Ruler {
+export const Ruler = (Base) => class extends Base {
   rulerX(step) { return RULER.left + ((this.width - RULER.left - RULER.right) * step) / Math.max(1, this.film.steps); }
   stepAt(x) { return ((x - RULER.left) / (this.width - RULER.left - RULER.right)) * this.film.steps; }
 
@@ -67,4 +69,4 @@ class Ruler {
     frames.forEach((frame, i) => { if (Math.abs(frame.step - step) < Math.abs(frames[found].step - step)) found = i; });
     return found;
   }
-}
+};

@@ -1,16 +1,4 @@
-// Hands the player to Streamlit, one player an element.
+import { mounted } from "../streamlit.js";
+import { Player } from "./player.js";
 
-const instances = new WeakMap(); // the element that holds a player -> its player, so a rerun finds where it was
-
-export default function ({ data, parentElement, setTriggerValue }) {
-  let player = instances.get(parentElement);
-  if (!player) instances.set(parentElement, (player = new Player(parentElement)));
-  const call = ++player.calls;
-  player.send = (rest) => setTriggerValue("rest", rest);
-  player.update(data);
-  return () => {
-    if (player.calls !== call) return;
-    player.destroy();
-    instances.delete(parentElement);
-  };
-}
+export default mounted(Player, "rest");

@@ -1,9 +1,23 @@
-// Turns codes into colours: parsing, contrast, palettes interpolated in OKLab, and the hatching of masked cells.
+// What several widgets use: elements, the codes in which weights are sent, and colours.
+
+export const LEVELS = 253, NAN = 254, MASKED = 255; // a code is 0..253 on a scale, or one of these
+
+export function element(tag, className, text) {
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  if (text !== undefined) node.textContent = text;
+  return node;
+}
+
+export function headerOf(bytes) { // the JSON in front of packed bytes, and the bytes behind it
+  const length = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength).getUint32(4, true);
+  return [JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + length))), bytes.subarray(8 + length)];
+}
 
 const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
 const gamma = (c) => (c <= 0.0031308 ? c * 12.92 : 1.055 * c ** (1 / 2.4) - 0.055);
 
-function parse(colour) { // any CSS colour -> [r, g, b] in 0..255
+export function parse(colour) { // any CSS colour -> [r, g, b] in 0..255
   const context = parse.context || (parse.context = document.createElement("canvas").getContext("2d", { willReadFrequently: true }));
   context.clearRect(0, 0, 1, 1);
   context.fillStyle = "#888";
@@ -11,10 +25,10 @@ function parse(colour) { // any CSS colour -> [r, g, b] in 0..255
   context.fillRect(0, 0, 1, 1);
   return Array.from(context.getImageData(0, 0, 1, 1).data.slice(0, 3));
 }
-const luminance = (rgb) => { const [r, g, b] = rgb.map((c) => linear(c / 255)); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
-const contrast = (a, b) => { const [dark, light] = [luminance(a), luminance(b)].sort((x, y) => x - y); return (light + 0.05) / (dark + 0.05); };
-const ink = (rgb) => (luminance(rgb) > 0.3 ? "#0b0e14" : "#ffffff");
-const mix = (a, b, t) => `rgb(${a.map((c, i) => Math.round(c + (b[i] - c) * t)).join(",")})`;
+export const luminance = (rgb) => { const [r, g, b] = rgb.map((c) => linear(c / 255)); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+export const contrast = (a, b) => { const [dark, light] = [luminance(a), luminance(b)].sort((x, y) => x - y); return (light + 0.05) / (dark + 0.05); };
+export const ink = (rgb) => (luminance(rgb) > 0.3 ? "#0b0e14" : "#ffffff");
+export const mix = (a, b, t) => `rgb(${a.map((c, i) => Math.round(c + (b[i] - c) * t)).join(",")})`;
 
 function oklab([r, g, b]) {
   const [R, G, B] = [r, g, b].map((c) => linear(c / 255));
@@ -32,7 +46,7 @@ function fromOklab([L, a, b]) {
 }
 
 // 256 colours: 0..253 along the stops (OKLab), then not-a-number (loud) and masked (see-through: hatching lies beneath).
-function palette(stops) {
+export function palette(stops) {
   const labs = stops.map((stop) => oklab(parse(stop))), rgb = [], words = new Uint32Array(256);
   for (let c = 0; c <= LEVELS; c++) {
     const at = (c / LEVELS) * (labs.length - 1), i = Math.min(labs.length - 2, Math.floor(at)), t = at - i;
@@ -43,7 +57,7 @@ function palette(stops) {
   return { rgb, words };
 }
 
-function hatching(dpr, ground, line) {
+export function hatching(dpr, ground, line) {
   const size = 6 * dpr, tile = document.createElement("canvas");
   tile.width = tile.height = Math.round(size);
   const at = tile.getContext("2d"), s = tile.width;

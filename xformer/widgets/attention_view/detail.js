@@ -1,0 +1,309 @@
+// The chosen head, enlarged: as a matrix, as arcs, its labels, and the number under the pointer in words.
+
+import { LEVELS, MASKED, element, ink, parse } from "../shared.js";
+import { drawCodes, everyNth, fitted, markOut } from "./canvas.js";
+import { shareOf } from "./patterns.js";
+
+export const Detail = (Base) => class extends Base {
+  drawMatrix(pane) {
+    const { theme, patterns, layer } = this, [l, h] = this.current, { plot, layered } = pane;
+    const at = layered.clear(layered.base), signed = pane.role === "difference";
+    const scale = signed ? (this.isOwn ? patterns.largestDifference(l, h, this.scale) : 1) : this.top(l, h);
+    const source = signed ? patterns.differenceCodes(l, h, scale, this.scale) : patterns.codes(pane.run, l, h, scale, this.scale);
+    const colours = signed ? theme.diverging : theme.sequential;
+    if (this.isOwn) pane.name.textContent += signed ? ` · ±${scale.toFixed(2)}` : ` · 0…${scale.toFixed(2)}`;
+    pane.name.title = pane.name.textContent;
+    Object.assign(pane, { source, colours });
+    drawCodes(at, source, colours, plot, theme.hatch, theme.dpr, signed, layer.queries, layer.keys);
+    at.strokeStyle = theme.line; at.lineWidth = 1;
+    at.strokeRect(plot.x - 0.5, plot.y - 0.5, plot.w + 1, plot.h + 1);
+
+    const cw = plot.w / layer.keys, ch = plot.h / layer.queries;
+    if (Math.min(cw, ch) >= 9) { // hair lines between cells, where there is room
+      at.fillStyle = theme.background;
+      for (let k = 1; k < layer.keys; k++) at.fillRect(plot.x + k * cw - 0.5, plot.y, 1, plot.h);
+      for (let q = 1; q < layer.queries; q++) at.fillRect(plot.x, plot.y + q * ch - 0.5, plot.w, 1);
+    }
+    if (cw >= 34 && ch >= 20 && source.pool[0] * source.pool[1] === 1) { // numbers in the cells
+      at.textAlign = "center"; at.textBaseline = "middle"; at.font = this.font(cw >= 52 ? 13 : 11.5);
+      for (let q = 0; q < layer.queries; q++) {
+        for (let k = 0; k < layer.keys; k++) {
+          const w = signed ? patterns.difference(l, h, q, k) : patterns.weight(pane.run, l, h, q, k);
+          if (w === Infinity || source.codes[q * layer.keys + k] === MASKED) continue;
+          const nil = Math.abs(w) < 0.005, text = w !== w ? "NaN" : nil ? "0" : `${signed && w > 0 ? "+" : ""}${w.toFixed(2).replace("-", "−")}`;
+          at.fillStyle = ink(colours.rgb[source.codes[q * layer.keys + k]]);
+          at.globalAlpha = nil ? 0.4 : 1;
+          at.fillText(text, plot.x + (k + 0.5) * cw, plot.y + (q + 0.5) * ch);
+        }
+      }
+    }
+    at.globalAlpha = 1;
+    at.fillStyle = theme.muted; at.font = this.font(12); at.textBaseline = "middle"; at.textAlign = "left";
+    at.fillText(fitted(at, "key: what it looks at →", Math.max(plot.w, 60)), plot.x, 8);
+    if (plot.first) {
+      at.save();
+      at.translate(8, plot.y); at.rotate(-Math.PI / 2); at.textAlign = "right";
+      const whole = "← query: the position that looks", short = "← query";
+      at.fillText(at.measureText(whole).width <= plot.h + 20 ? whole : short, 0, 0);
+      at.restore();
+      for (let q = 0, n = everyNth(ch, 15); q < layer.queries; q += n) this.drawLabel(at, plot, "query", q, false);
+    }
+    for (let k = 0, n = plot.flat ? 1 : everyNth(cw, 17); k < layer.keys; k += n) this.drawLabel(at, plot, "key", k, false);
+  }
+
+  focusMatrix(pane) {
+    const { focus, theme, layer } = this, { plot, layered } = pane, at = layered.clear(layered.over);
+    if (!focus) return;
+    const cw = plot.w / layer.keys, ch = plot.h / layer.queries, { query, key } = focus;
+    const row = query === null ? null : { y: plot.y + query * ch, h: Math.max(1, ch) }, col = key === null ? null : { x: plot.x + key * cw, w: Math.max(1, cw) };
+    // A veil over everything but the row and the column.
+    const xs = col ? [[plot.x, col.x], [col.x + col.w, plot.x + plot.w]] : [[plot.x, plot.x + plot.w]];
+    const ys = row ? [[plot.y, row.y], [row.y + row.h, plot.y + plot.h]] : [[plot.y, plot.y + plot.h]];
+    at.fillStyle = theme.veil;
+    for (const [x0, x1] of xs) for (const [y0, y1] of ys) at.fillRect(x0, y0, x1 - x0, y1 - y0);
+    at.strokeStyle = theme.text; at.lineWidth = 1;
+    if (row) at.strokeRect(plot.x - 0.5, row.y - 0.5, plot.w + 1, row.h + 1);
+    if (col) at.strokeRect(col.x - 0.5, plot.y - 0.5, col.w + 1, plot.h + 1);
+    if (row && col && focus.kind === "cell") {
+      const grow = Math.max(0, (6 - Math.min(cw, ch)) / 2);
+      at.beginPath(); at.rect(col.x - 1 - grow, row.y - 1 - grow, col.w + 2 + 2 * grow, row.h + 2 + 2 * grow);
+      markOut(at, theme, 2.5);
+    }
+    if (row && plot.first) this.drawLabel(at, plot, "query", query, true);
+    if (col) this.drawLabel(at, plot, "key", key, true);
+    if (focus.kind === "cell" && Math.min(cw, ch) < 5 && Math.min(plot.w, plot.h) > 160) this.drawLens(at, pane, query, key);
+  }
+
+  drawLens(at, pane, query, key) { // the cells around a cell too small to see, in the corner away from it
+    const { theme } = this, { plot, source, colours } = pane, reach = 6, cell = Math.floor(Math.min(11, plot.w / 32)), size = (2 * reach + 1) * cell;
+    const x0 = (key + 0.5) / this.layer.keys > 0.5 ? plot.x + 6 : plot.x + plot.w - size - 6;
+    const y0 = (query + 0.5) / this.layer.queries > 0.5 ? plot.y + 6 : plot.y + plot.h - size - 6;
+    const r0 = Math.floor(query / source.pool[0]), c0 = Math.floor(key / source.pool[1]);
+    at.fillStyle = theme.background; at.fillRect(x0 - 3, y0 - 3, size + 6, size + 6);
+    for (let r = -reach; r <= reach; r++) {
+      for (let c = -reach; c <= reach; c++) {
+        if (r0 + r < 0 || r0 + r >= source.rows || c0 + c < 0 || c0 + c >= source.cols) continue;
+        const code = source.codes[(r0 + r) * source.cols + c0 + c];
+        at.fillStyle = code === MASKED ? theme.line : `rgb(${colours.rgb[code].join(",")})`;
+        at.fillRect(x0 + (c + reach) * cell, y0 + (r + reach) * cell, cell - 0.5, cell - 0.5);
+      }
+    }
+    at.strokeStyle = theme.text; at.lineWidth = 1.5; at.strokeRect(x0 - 3, y0 - 3, size + 6, size + 6);
+    at.beginPath(); at.rect(x0 + reach * cell - 1, y0 + reach * cell - 1, cell + 1.5, cell + 1.5);
+    markOut(at, theme, 2);
+  }
+
+  cellFocus(pane, event) {
+    const { plot } = pane, box = pane.layered.base.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
+    const index = (at, from, size, count) => { const i = Math.floor(((at - from) / size) * count); return i >= 0 && i < count ? i : null; };
+    const query = index(y, plot.y, plot.h, this.layer.queries), key = index(x, plot.x, plot.w, this.layer.keys);
+    if (query !== null && key !== null) return { query, key, kind: "cell" };
+    if (query !== null && x < plot.x && plot.first) return { query, key: null, kind: "query" };
+    if (key !== null && y < plot.y && y > 16) return { query: null, key, kind: "key" };
+    return null;
+  }
+
+  fillHeads(pane) {
+    const { heads } = this.layer;
+    if (pane.heads.children.length !== heads) {
+      pane.heads.replaceChildren(...Array.from({ length: heads }, (_, head) => {
+        const button = element("button");
+        button.type = "button";
+        button.addEventListener("click", () => this.toggleHead(head));
+        button.addEventListener("dblclick", () => { this.active = new Set([head]); this.choose(this.current[0], head); });
+        return button;
+      }));
+    }
+    Array.from(pane.heads.children).forEach((button, head) => {
+      const hue = this.hue(head);
+      const silenced = this.patterns.isSilenced(this.current[0], head, pane.run);
+      button.textContent = String(head + this.patterns.firstHead);
+      button.classList.toggle("silenced", silenced);
+      button.title = "click: show or hide this head's arcs · double click: this head alone";
+      button.setAttribute("aria-label", this.headName(head) + (silenced ? ", silenced" : ""));
+      button.setAttribute("aria-pressed", String(this.active.has(head)));
+      button.style.setProperty("--hue", hue);
+      button.style.setProperty("--ink", ink(parse(hue)));
+    });
+  }
+
+  toggleHead(head) {
+    if (this.active.has(head) && this.active.size === 1) { this.say("The last head stays on."); return; }
+    if (this.active.has(head)) this.active.delete(head); else this.active.add(head);
+    if (!this.active.has(this.current[1])) { this.pick(this.current[0], [...this.active][0]); return; }
+    for (const pane of this.arcs) if (!pane.node.hidden) { this.fillHeads(pane); this.drawArcs(pane); }
+    this.drawFocus();
+    this.report();
+  }
+
+  curve(at, plot, query, key) {
+    const y0 = plot.y + ((query + 0.5) * plot.h) / this.layer.queries, y1 = plot.y + ((key + 0.5) * plot.h) / this.layer.keys;
+    at.moveTo(plot.x, y0);
+    at.bezierCurveTo(plot.x + plot.w * 0.42, y0, plot.x + plot.w * 0.58, y1, plot.x + plot.w, y1);
+  }
+
+  drawArcs(pane) {
+    const { patterns } = this, l = this.current[0], { plot, layered } = pane, at = layered.clear(layered.base);
+    // Curves of nearly the same weight share one path. The weakest are left out when there are too many to see.
+    const sources = [...this.active].map((h) => ({ h, ...patterns.codes(pane.run, l, h, this.top(l, h), this.scale) }));
+    const counts = new Uint32Array(256);
+    for (const s of sources) for (let i = 0; i < s.codes.length; i++) counts[s.codes[i]]++;
+    let least = LEVELS, total = counts[LEVELS];
+    while (least > 5 && total + counts[least - 1] <= 2000) total += counts[--least];
+    at.lineCap = "butt";
+    for (const s of sources) {
+      const buckets = Array.from({ length: 12 }, () => []);
+      for (let i = 0; i < s.codes.length; i++) {
+        const code = s.codes[i];
+        if (code >= least && code <= LEVELS) buckets[Math.min(11, Math.floor((code / LEVELS) * 12))].push(i);
+      }
+      at.strokeStyle = this.hue(s.h);
+      buckets.forEach((cells, b) => {
+        if (!cells.length) return;
+        const w = (b + 0.5) / 12;
+        at.globalAlpha = 0.04 + 0.9 * w ** 0.85; at.lineWidth = 0.5 + Math.min(2.7, 0.6 * plot.pitch) * w;
+        at.beginPath();
+        for (const i of cells) {
+          const r = Math.floor(i / s.cols), c = i - r * s.cols;
+          this.curve(at, plot, (r + 0.5) * s.pool[0] - 0.5, (c + 0.5) * s.pool[1] - 0.5);
+        }
+        at.stroke();
+      });
+    }
+  }
+
+  focusArcs(pane) {
+    const { focus, theme, layer } = this, { plot, layered } = pane, at = layered.clear(layered.over);
+    pane.node.classList.toggle("dim", Boolean(focus));
+    at.fillStyle = theme.muted; at.font = this.font(12); at.textBaseline = "middle";
+    at.textAlign = "right"; at.fillText("query", plot.x - 6, plot.y - 12);
+    at.textAlign = "left"; at.fillText("key", plot.x + plot.w + 6, plot.y - 12);
+    for (const kind of ["query", "key"]) {
+      const tokens = kind === "query" ? layer.queries : layer.keys;
+      for (let i = 0, n = everyNth(plot.h / tokens, 15); i < tokens; i += n) this.arcLabel(at, plot, kind, i, false);
+    }
+    if (!focus) return;
+    const l = this.current[0], byKey = focus.kind === "key", count = byKey ? layer.queries : layer.keys;
+    for (const h of this.active) {
+      const top = this.top(l, h) || 1;
+      at.strokeStyle = this.hue(h);
+      for (let i = 0; i < count; i++) {
+        const [query, key] = byKey ? [i, focus.key] : [focus.query, i];
+        const weight = this.seen(pane.run, l, h, query, key), w = shareOf(weight, top, this.scale);
+        if (!(w >= 0.004) || weight === Infinity) continue;
+        at.globalAlpha = 0.12 + 0.88 * w; at.lineWidth = 0.8 + 3.6 * w;
+        at.beginPath(); this.curve(at, plot, query, key); at.stroke();
+      }
+    }
+    at.globalAlpha = 1;
+    if (focus.query !== null) this.arcLabel(at, plot, "query", focus.query, true);
+    if (focus.key !== null) this.arcLabel(at, plot, "key", focus.key, true);
+    at.fillStyle = theme.mark;
+    if (!byKey) { at.beginPath(); at.arc(plot.x, plot.y + ((focus.query + 0.5) * plot.h) / layer.queries, 4, 0, 7); at.fill(); }
+    if (byKey || focus.kind === "cell") { at.beginPath(); at.arc(plot.x + plot.w, plot.y + ((focus.key + 0.5) * plot.h) / layer.keys, 4, 0, 7); at.fill(); }
+  }
+
+  arcFocus(pane, event) {
+    const { plot } = pane, box = pane.layered.base.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
+    const part = (y - plot.y) / plot.h;
+    if (part < 0 || part >= 1) return null;
+    return x < plot.x + plot.w / 2 ? { query: Math.floor(part * this.layer.queries), key: null, kind: "query" }
+      : { query: null, key: Math.floor(part * this.layer.keys), kind: "key" };
+  }
+
+  // Labels: the token next to the picture, its position small and muted further out, so repeats stay distinct.
+  drawLabel(at, plot, kind, i, strong) {
+    const { theme } = this, text = this.labels(kind)[i], number = String(this.position(i));
+    const count = kind === "query" ? this.layer.queries : this.layer.keys;
+    at.save();
+    at.textBaseline = "middle";
+    if (kind === "query") {
+      const y = plot.y + ((i + 0.5) * plot.h) / count;
+      at.font = this.font(12.5, strong ? 700 : 400);
+      const shown = fitted(at, text, 96), wide = at.measureText(shown).width;
+      if (strong) { at.fillStyle = theme.background; at.fillRect(plot.x - plot.queryLabel - 8, y - 9, plot.queryLabel + 7, 18); }
+      at.textAlign = "right";
+      at.fillStyle = theme.text; at.fillText(shown, plot.x - 6, y);
+      at.font = this.font(10.5, strong ? 700 : 400);
+      at.fillStyle = strong ? theme.text : theme.muted; at.fillText(number, plot.x - 11 - wide, y);
+    } else {
+      const x = plot.x + ((i + 0.5) * plot.w) / count, y = plot.y - 6;
+      at.translate(x, y);
+      at.font = this.font(12.5, strong ? 700 : 400);
+      const shown = fitted(at, text, plot.flat ? plot.w / count : 96), wide = at.measureText(shown).width;
+      if (plot.flat) {
+        if (strong) { at.fillStyle = theme.background; at.fillRect(-Math.max(wide, 14) / 2 - 3, -30, Math.max(wide, 14) + 6, 32); }
+        at.textAlign = "center";
+        at.fillStyle = theme.text; at.fillText(shown, 0, -7);
+        at.font = this.font(10.5, strong ? 700 : 400);
+        at.fillStyle = strong ? theme.text : theme.muted; at.fillText(number, 0, -22);
+      } else {
+        at.rotate(plot.tilt);
+        if (strong) { at.fillStyle = theme.background; at.fillRect(0, -9, plot.keyLabel + 8, 18); }
+        at.textAlign = "left";
+        at.fillStyle = theme.text; at.fillText(shown, 2, 0);
+        at.font = this.font(10.5, strong ? 700 : 400);
+        at.fillStyle = strong ? theme.text : theme.muted; at.fillText(number, wide + 7, 0);
+      }
+    }
+    at.restore();
+  }
+
+  arcLabel(at, plot, kind, i, strong) {
+    const { theme } = this, count = kind === "query" ? this.layer.queries : this.layer.keys, side = kind === "query" ? -1 : 1;
+    const y = plot.y + ((i + 0.5) * plot.h) / count, x = side < 0 ? plot.x - 6 : plot.x + plot.w + 6;
+    at.textBaseline = "middle"; at.textAlign = side < 0 ? "right" : "left";
+    at.font = this.font(12.5, strong ? 700 : 400);
+    const shown = fitted(at, this.labels(kind)[i], 96), wide = at.measureText(shown).width;
+    if (strong) {
+      const w = (side < 0 ? plot.queryLabel : plot.keyLabel) + 8;
+      at.fillStyle = theme.background; at.fillRect(side < 0 ? x - w + 3 : x - 3, y - 9, w, 18);
+    }
+    at.fillStyle = theme.text; at.fillText(shown, x, y);
+    at.font = this.font(10.5, strong ? 700 : 400);
+    at.fillStyle = strong ? theme.text : theme.muted; at.fillText(String(this.position(i)), x + side * (wide + 5), y);
+  }
+
+  number(w, exact) { return w === Infinity ? "masked" : w !== w ? "not a number" : (exact ? "" : "≈ ") + w.toFixed(exact ? 4 : 3); }
+  token(kind, i) { return `${kind} ${this.position(i)} '${this.labels(kind)[i]}'`; }
+
+  words(query, key) { // "0.9731", or with a changed run "original 0.9731, changed 0.1200, difference −0.8531"
+    const { patterns } = this, [l, h] = this.current, exact = patterns.isSharp(l, h);
+    const before = patterns.weight(0, l, h, query, key);
+    if (!this.changed) return this.number(before, exact);
+    const after = patterns.weight(1, l, h, query, key), d = patterns.difference(l, h, query, key);
+    const moved = d === Infinity || d !== d ? "" : ` (${d > 0 ? "+" : d < 0 ? "−" : "±"}${Math.abs(d).toFixed(exact ? 4 : 3)})`;
+    return `original ${this.number(before, exact)} · changed ${this.number(after, exact)}${moved}`;
+  }
+
+  read() {
+    const { focus, patterns, layer } = this, [l, h] = this.current, run = patterns.runs - 1;
+    if (this.thumb) {
+      const it = patterns.layers[this.thumb.layer], t = this.thumb, peak = patterns.peak(run, t.layer, t.head);
+      const moved = this.changed ? ` · moved by ${it.moved[t.head].toFixed(3)} (0 the same, 1 wholly other)` : "";
+      return this.print(`${it.title} · ${this.headName(t.head)} (${it.name} [${t.head}]): ${patterns.isSilenced(t.layer, t.head) ? "silenced, its z is 0; " : ""}largest weight ${peak.toFixed(3)}${moved}`, "");
+    }
+    if (!focus) return this.print("Point at a cell or a token to read its weight; click to lock it.", "", true);
+    if (focus.kind === "cell") return this.print(`${this.token("query", focus.query)} → ${this.token("key", focus.key)}:`, this.words(focus.query, focus.key));
+    // A whole row or column: its largest weight.
+    const byKey = focus.kind === "key", count = byKey ? layer.queries : layer.keys;
+    let best = -1, most = -Infinity;
+    for (let i = 0; i < count; i++) {
+      const w = byKey ? patterns.weight(run, l, h, i, focus.key) : patterns.weight(run, l, h, focus.query, i);
+      if (w !== Infinity && w > most) { most = w; best = i; }
+    }
+    const who = byKey ? this.token("key", focus.key) : this.token("query", focus.query);
+    if (best < 0) return this.print(`${who}: everything is masked or not a number.`, "");
+    const [query, key] = byKey ? [best, focus.key] : [focus.query, best];
+    return this.print(byKey ? `${who} is looked at most by ${this.token("query", best)}:` : `${who} looks most at ${this.token("key", best)}:`, this.words(query, key));
+  }
+
+  print(text, value, muted = false) {
+    this.spoken = `${text} ${value}`.trim();
+    this.text.classList.toggle("muted", muted);
+    this.text.replaceChildren(value ? `${text} ` : text, value ? element("b", "", value) : "");
+    this.readout.title = this.spoken;
+  }
+
+  say(text = this.spoken) { this.live.textContent = text; }
+};

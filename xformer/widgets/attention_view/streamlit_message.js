@@ -1,0 +1,3 @@
+import { receive } from "./messages.js";
+
+export default ({ data }) => { if (data && data.length >= 8) receive(data); };

@@ -1,0 +1,578 @@
+// The scene: one run of a model from its tokens to its answers, as an animation that can be played, paused and stepped through.
+//
+//   const scene = mount(element, { open(target) {…}, type(text) {…} });
+//   scene.show(bytes);          // what `scene_data` packed
+//
+// Every number that is drawn is one of the run. `Clock` knows which part of the run is on, `layOut` where things stand, and `paint`
+// draws them for a moment of the clock; nothing else has state.
+
+const SECONDS = { tokens: 0.6, embed: 0.9, position: 0.9, attention: 1.1, feed: 0.7, answer: 0.9 };
+const FASTEST = 0.16; // seconds a part of a deep model takes at least
+const WHOLE = 16; // seconds that a run of a deep model takes at most
+const NARROW = 640;
+
+export function read(bytes) {
+  const data = bytes instanceof Uint8Array ? bytes : new Uint8Array(bytes);
+  const length = new DataView(data.buffer, data.byteOffset).getUint32(4, true);
+  const header = JSON.parse(new TextDecoder().decode(data.subarray(8, 8 + length)));
+  const body = data.slice(8 + length); // a copy, so that numbers are aligned
+  const values = (at, n) => new Float32Array(body.buffer, at, n);
+  for (const stack of header.stacks) {
+    for (const column of [...stack.columns, ...stack.layers.map((layer) => layer.after).filter(Boolean)]) {
+      column.values = values(column.at, stack.tokens.length * column.dimensions.length);
+    }
+    for (const layer of stack.layers) {
+      for (const part of layer.attention) {
+        const [rows, keys] = part.shape;
+        part.weights = body.subarray(part.at, part.at + part.drawn * rows * keys);
+      }
+    }
+  }
+  return header;
+}
+
+// The parts of a run in their order, each with the seconds that it takes.
+export function partsOf(scene) {
+  const parts = [];
+  scene.stacks.forEach((stack, s) => {
+    parts.push({ kind: "tokens", s, says: stack.name === "decoder" && s > 0 ? "The decoder reads what was written so far" : "The input is cut into tokens" });
+    if (stack.columns.length) parts.push({ kind: "embed", s, says: `Each token becomes a vector of ${stack.columns[0].width} numbers` });
+    if (stack.columns.length > 1) parts.push({ kind: "position", s, says: "The vector of its position is added" });
+    stack.layers.forEach((layer, l) => {
+      layer.attention.forEach((part, a) => {
+        const across = part.kind === "cross_attn" ? " over what the encoder wrote" : "";
+        const heads = `${part.heads} head${part.heads > 1 ? "s" : ""}`;
+        parts.push({ kind: "attention", s, l, a, says: `Layer ${l + 1} · attention${across}: ${heads} move information between tokens` });
+      });
+      if (layer.fed) parts.push({ kind: "feed", s, l, says: `Layer ${l + 1} · feed-forward: each vector is changed by itself` });
+    });
+  });
+  if (scene.answers.length) parts.push({ kind: "answer", s: scene.stacks.length - 1, says: "The last vectors become probabilities" });
+  const total = parts.reduce((sum, part) => sum + SECONDS[part.kind], 0);
+  const faster = Math.min(1, WHOLE / total);
+  let at = 0;
+  for (const part of parts) {
+    part.from = at;
+    part.takes = Math.max(FASTEST, SECONDS[part.kind] * faster);
+    at += part.takes;
+  }
+  return parts;
+}
+
+class Clock {
+  constructor(parts) {
+    this.parts = parts;
+    this.end = parts.length ? parts.at(-1).from + parts.at(-1).takes : 0;
+    this.now = 0;
+    this.isPlaying = false;
+  }
+  // How much of a part is done, from 0 to 1.
+  done(part) {
+    return Math.min(1, Math.max(0, (this.now - part.from) / part.takes));
+  }
+  get part() {
+    return this.parts.find((part) => this.now < part.from + part.takes - 1e-6) ?? this.parts.at(-1);
+  }
+  step(by) {
+    this.isPlaying = false;
+    const ends = this.parts.map((part) => part.from + part.takes);
+    if (by > 0) this.now = ends.find((end) => end > this.now + 1e-6) ?? this.end;
+    else this.now = ends.findLast((end) => end < this.now - 1e-6) ?? 0;
+  }
+}
+
+// Where everything stands, in CSS pixels of the canvas.
+function layOut(scene, width) {
+  const isNarrow = width < NARROW;
+  const rows = Math.max(...scene.stacks.map((stack) => stack.tokens.length), 1);
+  const row = Math.max(13, Math.min(34, 250 / rows));
+  const top = 26;
+  const place = { width, row, top, bottom: top + rows * row, rows, stacks: [], isNarrow };
+  const longest = Math.max(...scene.stacks.flatMap((stack) => stack.tokens.map((token) => token.length)), 2);
+  const chip = Math.min(isNarrow ? 58 : 92, 18 + longest * 7.4);
+  const answers = scene.answers.length ? (isNarrow ? 74 : 150) : 10;
+  const layers = scene.stacks.reduce((sum, stack) => sum + stack.layers.length, 0);
+  const isDeep = layers > 8;
+  const strip = isNarrow ? 22 : isDeep ? 56 : 72;
+  const stripsOf = (stack) => (isNarrow ? stack.columns.slice(-1) : stack.columns);
+  let fixed = answers + 8;
+  for (const stack of scene.stacks) fixed += chip + 10 + stripsOf(stack).length * (strip + 14);
+  const each = Math.max(7, (width - fixed) / Math.max(1, layers));
+  const inner = isDeep || isNarrow ? 0 : Math.min(64, each * 0.36); // room for the vectors between two layers
+  let x = 2;
+  scene.stacks.forEach((stack, s) => {
+    const at = { chip: x, chipWidth: chip, columns: [], layers: [] };
+    x += chip + 10;
+    stack.columns.forEach((column, c) => {
+      const isShown = stripsOf(stack).includes(column);
+      at.columns.push({ x, width: isShown ? strip : 0 });
+      if (isShown) x += strip + 14;
+    });
+    stack.layers.forEach(() => {
+      at.layers.push({ x, width: each - inner, stripAt: x + each - inner + 2, stripWidth: Math.max(0, inner - 8) });
+      x += each;
+    });
+    place.stacks.push(at);
+  });
+  place.answers = x + 8;
+  // The heads of a layer stand below its part of the stream, in as few columns as have room.
+  const heads = Math.max(...scene.stacks.flatMap((stack) => stack.layers.map((layer) => sum(layer.attention, (part) => part.drawn))), 1);
+  const room = each - inner - 4;
+  let columns = 1;
+  while (columns < heads && Math.floor(room / (columns + 1)) >= Math.min(46, 150 / Math.ceil(heads / (columns + 1)))) columns += 1;
+  const lines = Math.ceil(heads / columns);
+  place.thumb = Math.max(4, Math.min(46, room / columns - 2, 170 / lines - 2));
+  place.thumbColumns = columns;
+  place.headsTop = place.bottom + 24;
+  place.height = place.headsTop + lines * (place.thumb + 2) + 6;
+  return place;
+}
+
+const sum = (list, of) => list.reduce((total, one) => total + of(one), 0);
+const ease = (p) => 1 - (1 - p) ** 3;
+
+function mix(stops, share) {
+  const at = Math.min(0.999999, Math.max(0, share)) * (stops.length - 1);
+  const [low, high] = [stops[Math.floor(at)], stops[Math.floor(at) + 1]];
+  const part = at - Math.floor(at);
+  const channel = (text, c) => parseInt(text.slice(1 + 2 * c, 3 + 2 * c), 16);
+  return `rgb(${[0, 1, 2].map((c) => Math.round(channel(low, c) * (1 - part) + channel(high, c) * part)).join(" ")})`;
+}
+
+// Draw the run as far as the clock is, and return the regions that can be pointed at.
+function paint(context, scene, place, clock, look, pointed) {
+  const regions = [];
+  const { row, top } = place;
+  const middle = (r) => top + (r + 0.5) * row;
+  const doneOf = (kind, s, l, a) => {
+    const part = clock.parts.find((one) => one.kind === kind && one.s === s && one.l === l && one.a === a);
+    return part ? clock.done(part) : 1;
+  };
+  context.clearRect(0, 0, place.width, place.height);
+  context.font = `${place.isNarrow ? 11 : 12.5}px ${look.font}`;
+  context.textBaseline = "middle";
+  const text = (words, x, y, { align = "left", colour = look.text, alpha = 1, most = 1e9 } = {}) => {
+    context.globalAlpha = alpha;
+    context.fillStyle = colour;
+    context.textAlign = align;
+    let shown = words;
+    while (shown.length > 1 && context.measureText(shown).width > most) shown = `${shown.replace(/…$/, "").slice(0, -1)}…`;
+    context.fillText(shown, x, y);
+    context.globalAlpha = 1;
+  };
+  const title = (words, x, width, alpha) => text(words, x + width / 2, 11, { align: "center", colour: look.faint, alpha, most: width + 12 });
+  const cells = (column, x, width, r, alpha, region) => {
+    const n = column.dimensions.length;
+    const size = width / n;
+    const high = Math.min(row - 4, 22);
+    context.globalAlpha = alpha;
+    for (let d = 0; d < n; d += 1) {
+      const value = column.values[r * n + d];
+      context.fillStyle = mix(look.diverging, 0.5 + (0.5 * value) / (column.largest || 1));
+      context.fillRect(x + d * size, middle(r) - high / 2, Math.max(1, size - (size > 3 ? 0.6 : 0)), high);
+    }
+    context.globalAlpha = 1;
+    if (alpha > 0.5) regions.push({ x, y: middle(r) - high / 2, width, height: high, column, r, ...region });
+  };
+
+  scene.stacks.forEach((stack, s) => {
+    const at = place.stacks[s];
+    const read = doneOf("tokens", s);
+    stack.tokens.forEach((token, r) => {
+      const alpha = ease(Math.min(1, Math.max(0, read * stack.tokens.length - r)));
+      if (!alpha) return;
+      context.globalAlpha = alpha;
+      context.fillStyle = look.chip;
+      context.beginPath();
+      context.roundRect(at.chip, middle(r) - Math.min(row - 3, 24) / 2, at.chipWidth, Math.min(row - 3, 24), 5);
+      context.fill();
+      text(token, at.chip + at.chipWidth / 2, middle(r) + 0.5, { align: "center", alpha, most: at.chipWidth - 8 });
+      regions.push({ x: at.chip, y: middle(r) - row / 2, width: at.chipWidth, height: row, target: { screen: "embeddings" }, says: `Token ${stack.first + r}: ${token}` });
+    });
+    title(scene.stacks.length > 1 ? stack.name : "tokens", at.chip, at.chipWidth, read);
+
+    // The stream: a line for each token, from its vector to its answer.
+    const last = at.layers.at(-1);
+    const from = at.columns.length ? at.columns.at(-1).x : at.chip + at.chipWidth;
+    const reached = streamEnd(scene, place, clock, s);
+    context.strokeStyle = look.stream;
+    context.lineWidth = 1.5;
+    stack.tokens.forEach((_, r) => {
+      if (reached <= from) return;
+      context.beginPath();
+      context.moveTo(from, middle(r));
+      context.lineTo(reached, middle(r));
+      context.stroke();
+    });
+
+    const embedded = doneOf("embed", s);
+    const placed = stack.columns.length > 1 ? doneOf("position", s) : 1;
+    stack.columns.forEach((column, c) => {
+      const spot = at.columns[c];
+      if (!spot.width) return;
+      const isOwn = c === 0;
+      const alpha = isOwn ? embedded : c === 1 ? Math.min(1, placed * 2) : Math.max(0, placed * 2 - 1);
+      if (!alpha) return;
+      const title_ = column.name === "token" ? "vector" : column.name === "position" ? "+ position" : "= sum";
+      title(stack.columns.length > 1 || !isOwn ? title_ : "vector", spot.x, spot.width, alpha);
+      const slide = isOwn ? (1 - ease(embedded)) * -26 : c === 2 ? (1 - ease(alpha)) * -40 : 0;
+      const screen = column.name === "position" ? "positions" : "embeddings";
+      stack.tokens.forEach((token, r) => cells(column, spot.x + slide, spot.width, r, alpha, { target: { screen }, token }));
+    });
+
+    stack.layers.forEach((layer, l) => {
+      const spot = at.layers[l];
+      let n = 0;
+      const fed = doneOf("feed", s, l);
+      layer.attention.forEach((part, a) => {
+        const done = doneOf("attention", s, l, a);
+        arcs(context, scene, place, part, s, spot, done, look, pointed, a / layer.attention.length);
+        if (part.added && done > 0) dots(context, part.added, spot.x + spot.width * 0.62, middle, row, done, look.attention);
+        const [rows, keys] = part.shape;
+        for (let head = 0; head < part.drawn; head += 1, n += 1) {
+          const x = spot.x + 2 + (n % place.thumbColumns) * (place.thumb + 2);
+          const y = place.headsTop + Math.floor(n / place.thumbColumns) * (place.thumb + 2);
+          const lit = ease(Math.min(1, Math.max(0, done * 1.6 - (0.6 * head) / part.drawn)));
+          context.globalAlpha = 0.1 + 0.9 * lit;
+          context.imageSmoothingEnabled = false;
+          context.drawImage(look.picture(part, head), x, y, place.thumb, place.thumb);
+          const isPointed = pointed?.part === part && pointed.head === head;
+          if (isPointed || place.thumb > 10) {
+            context.globalAlpha = isPointed ? 1 : 0.35 * lit + 0.15;
+            context.strokeStyle = isPointed ? look.text : look.hues[head % look.hues.length];
+            context.lineWidth = isPointed ? 2 : 1;
+            context.strokeRect(x, y, place.thumb, place.thumb);
+          }
+          context.globalAlpha = 1;
+          const name = part.drawn < part.heads ? `mean of ${part.heads} heads` : `head ${head + 1}`;
+          regions.push({
+            x, y, width: place.thumb + 2, height: place.thumb + 2, part, head, rows, keys,
+            target: { screen: "attention", head: `${part.site + 1}.${head + 1}` },
+            says: `Layer ${l + 1} · ${part.kind === "cross_attn" ? "cross-attention · " : ""}${name}. Click to enlarge it.`,
+          });
+        }
+      });
+      if (layer.fed && fed > 0) {
+        const x = spot.x + spot.width * 0.86;
+        dots(context, layer.fed, x, middle, row, fed, look.feed, true);
+        regions.push({ x: x - 8, y: top, width: 16, height: place.bottom - top, target: { screen: "feed_forward" }, says: `Layer ${l + 1} · feed-forward. Click to see its neurons.` });
+      }
+      if (layer.after && spot.stripWidth > 12 && fed > 0) {
+        stack.tokens.forEach((token, r) => cells(layer.after, spot.stripAt, spot.stripWidth, r, fed, { target: { screen: "residual" }, token, layer: l + 1 }));
+      }
+      const every = Math.ceil(26 / Math.max(1, place.stacks[s].layers[1] ? place.stacks[s].layers[1].x - spot.x : spot.width));
+      if (l % every === 0) text(spot.width > 60 ? `layer ${l + 1}` : `${l + 1}`, spot.x + spot.width / 2, 11, { align: "center", colour: look.faint });
+    });
+    if (last) {
+      const label = scene.stacks.length > 1 ? `heads of the ${stack.name}` : "heads";
+      text(`${label}: who looks at whom`, at.layers[0].x + 2, place.bottom + 12, { colour: look.faint, most: last.x + last.width - at.layers[0].x });
+    }
+  });
+
+  const said = doneOf("answer", scene.stacks.length - 1);
+  if (scene.answers.length && said > 0) {
+    const wide = place.width - place.answers - 4;
+    title(scene.continues ? "next token" : "answer", place.answers, wide, said);
+    for (const answer of answersShown(scene)) {
+      const lines = answer.isList ? answer.said : answer.said.slice(0, 1);
+      const high = Math.min(row - 3, 22);
+      lines.forEach(([token, p], index) => {
+        const y = answer.isList ? Math.max(top + high / 2, middle(Math.max(0, (answer.row ?? 0) - lines.length + 1)) + 0) + index * (high + 3) : middle(answer.row ?? 0);
+        const colour = answer.is_right === null ? look.answer : answer.is_right ? look.right : look.wrong;
+        context.globalAlpha = (answer.isFaint ? 0.35 : 1) * said;
+        context.fillStyle = look.chip;
+        context.fillRect(place.answers, y - high / 2, wide, high);
+        context.fillStyle = colour;
+        context.globalAlpha *= 0.55;
+        context.fillRect(place.answers, y - high / 2, wide * p * ease(said), high);
+        const mark = answer.is_right === null || index ? "" : answer.is_right ? " ✓" : " ✗";
+        const share = `${p >= 0.9995 ? "100" : (100 * p).toFixed(p < 0.1 ? 1 : 0)}%`;
+        text(`${token}${mark}`, place.answers + 5, y + 0.5, { alpha: (answer.isFaint ? 0.6 : 1) * said, most: wide - 46 });
+        text(share, place.answers + wide - 4, y + 0.5, { align: "right", alpha: (answer.isFaint ? 0.6 : 1) * said });
+        regions.push({ x: place.answers, y: y - high / 2, width: wide, height: high, target: { screen: "residual" }, says: sentenceOf(answer, token, share) });
+      });
+    }
+  }
+  return regions;
+}
+
+// Of a text that goes on, the likeliest next tokens stand there as a list; of any other input, one answer a token.
+function answersShown(scene) {
+  if (!scene.continues) {
+    return scene.answers.map((answer) => ({ ...answer, isList: answer.row === null }));
+  }
+  const open = scene.answers.at(-1);
+  return open ? [{ ...open, isList: true }] : [];
+}
+
+function sentenceOf(answer, token, share) {
+  const right = answer.answer === null || answer.is_right ? "" : ` The right answer is ${answer.answer}.`;
+  return `${token}: ${share}.${answer.is_right === null ? "" : right} Click to see when it is decided.`;
+}
+
+// How far to the right the vectors of a stack have come.
+function streamEnd(scene, place, clock, s) {
+  const at = place.stacks[s];
+  let x = 0;
+  for (const part of clock.parts) {
+    if (part.s !== s) continue;
+    const done = clock.done(part);
+    if (!done) break;
+    const ends = { tokens: at.chip + at.chipWidth, embed: at.columns[0]?.x + at.columns[0]?.width, position: at.columns.at(-1)?.x + at.columns.at(-1)?.width };
+    let end = ends[part.kind];
+    if (part.kind === "attention") end = at.layers[part.l].x + at.layers[part.l].width * 0.7;
+    if (part.kind === "feed") end = at.layers[part.l].x + at.layers[part.l].width;
+    if (part.kind === "answer") end = place.answers;
+    x = Math.max(x, x + (Math.max(end, x) - x) * done);
+  }
+  return x;
+}
+
+// The attention of a layer: a curve from each key to each query, as strong as the weight; of the head that is pointed at, else
+// the mean of all.
+function arcs(context, scene, place, part, s, spot, done, look, pointed, shift) {
+  if (!done) return;
+  const [rows, keys] = part.shape;
+  const isOne = pointed?.part === part;
+  const others = pointed?.part && !isOne;
+  const [from, to] = [spot.x + 2 + spot.width * 0.1 * shift, spot.x + spot.width * 0.62];
+  const middle = (r) => place.top + (r + 0.5) * place.row;
+  const after = done < 1 ? 1 : isOne ? 1 : others ? 0.12 : 0.55;
+  context.strokeStyle = isOne ? look.hues[pointed.head % look.hues.length] : look.attention;
+  for (let query = 0; query < rows; query += 1) {
+    for (let key = 0; key < keys; key += 1) {
+      let weight = 0;
+      if (isOne) weight = part.weights[(pointed.head * rows + query) * keys + key] / 255;
+      else for (let head = 0; head < part.drawn; head += 1) weight += part.weights[(head * rows + query) * keys + key] / 255 / part.drawn;
+      if (weight < 0.04) continue;
+      context.globalAlpha = Math.min(1, weight * 1.1) * after;
+      context.lineWidth = Math.max(0.6, weight * Math.min(4, place.row / 4));
+      context.beginPath();
+      const [y0, y1, x1] = [middle(key), middle(query), from + (to - from) * ease(done)];
+      context.moveTo(from, y0);
+      context.bezierCurveTo(from + (x1 - from) * 0.5, y0, from + (x1 - from) * 0.5, y0 + (y1 - y0) * ease(done), x1, y0 + (y1 - y0) * ease(done));
+      context.stroke();
+    }
+  }
+  context.globalAlpha = 1;
+}
+
+// What a part adds to each vector: a dot as large as its share of the vector's length.
+function dots(context, shares, x, middle, row, done, colour, isSquare = false) {
+  context.fillStyle = colour;
+  shares.forEach((share, r) => {
+    const size = Math.min(row * 0.36, 7, 2 + 3.2 * Math.sqrt(share)) * Math.min(1, done * 1.4);
+    context.globalAlpha = 0.9;
+    context.beginPath();
+    if (isSquare) context.roundRect(x - size, middle(r) - size, 2 * size, 2 * size, 2);
+    else context.arc(x, middle(r), size, 0, 7);
+    context.fill();
+  });
+  context.globalAlpha = 1;
+}
+
+// The small picture of each head, made once.
+function pictures(sequential) {
+  const made = new Map();
+  return (part, head) => {
+    const known = made.get(part)?.[head];
+    if (known) return known;
+    const [rows, keys] = part.shape;
+    const picture = document.createElement("canvas");
+    [picture.width, picture.height] = [keys, rows];
+    const context = picture.getContext("2d");
+    for (let query = 0; query < rows; query += 1) {
+      for (let key = 0; key < keys; key += 1) {
+        context.fillStyle = mix(sequential, part.weights[(head * rows + query) * keys + key] / 255);
+        context.fillRect(key, query, 1, 1);
+      }
+    }
+    if (!made.has(part)) made.set(part, []);
+    made.get(part)[head] = picture;
+    return picture;
+  };
+}
+
+function lookOf(element, scene) {
+  const style = getComputedStyle(element);
+  const colour = (name, otherwise) => style.getPropertyValue(name).trim() || otherwise;
+  const background = colour("--st-background-color", "#ffffff");
+  const isDark = luminance(background) < 0.4 ? 1 : 0;
+  const { sequential, diverging, heads, parts } = scene.colours;
+  return {
+    text: colour("--st-text-color", "#131722"),
+    faint: isDark ? "#a5afc2" : "#5a6376",
+    stream: isDark ? "#4a5468" : "#c3cbd9",
+    chip: colour("--st-secondary-background-color", "#f1f3f8"),
+    font: colour("--st-font", "system-ui, sans-serif"),
+    attention: parts.attention[isDark],
+    feed: parts.feed_forward[isDark],
+    answer: parts.attention[isDark],
+    right: scene.colours.right[isDark],
+    wrong: scene.colours.wrong[isDark],
+    hues: heads.map((pair) => pair[isDark]),
+    diverging: [...diverging[isDark]],
+    picture: pictures(sequential[isDark]),
+  };
+}
+
+function luminance(colour) {
+  const channels = colour.startsWith("#")
+    ? [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16))
+    : (colour.match(/\d+(\.\d+)?/g) ?? [255, 255, 255]).slice(0, 3).map(Number);
+  return (0.2126 * channels[0] + 0.7152 * channels[1] + 0.0722 * channels[2]) / 255;
+}
+
+export function mount(element, events = {}) {
+  element.innerHTML = `
+    <div class="scene">
+      <form class="typed"><input class="typed-text" autocomplete="off" spellcheck="false" aria-label="Input of the model"><button type="submit">Run</button></form>
+      <div class="stage"><canvas role="img" tabindex="0"></canvas><div class="tip" role="status" hidden></div></div>
+      <div class="controls">
+        <button class="back" type="button" aria-label="One step back">⏮</button>
+        <button class="play" type="button">▶ Play</button>
+        <button class="next" type="button" aria-label="One step on">⏭</button>
+        <input class="time" type="range" min="0" max="1000" value="0" aria-label="How far the run is">
+        <span class="says" aria-live="polite"></span>
+      </div>
+    </div>`;
+  const find = (name) => element.querySelector(name);
+  const canvas = find("canvas");
+  const context = canvas.getContext("2d");
+  const quiet = matchMedia("(prefers-reduced-motion: reduce)");
+  const state = { scene: null, clock: new Clock([]), place: null, look: null, regions: [], pointed: null, frame: 0, last: 0 };
+
+  function draw() {
+    if (!state.scene || !state.place) return;
+    const { scene, place, clock } = state;
+    context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
+    state.regions = paint(context, scene, place, clock, state.look, state.pointed);
+    find(".time").value = clock.end ? Math.round((1000 * clock.now) / clock.end) : 0;
+    const isOver = clock.now >= clock.end - 1e-6;
+    find(".play").textContent = clock.isPlaying ? "⏸ Pause" : isOver ? "↻ Again" : "▶ Play";
+    const says = isOver ? summary(scene) : (clock.part?.says ?? "");
+    if (find(".says").textContent !== says) find(".says").textContent = says;
+  }
+  function fit() {
+    if (!state.scene) return;
+    const width = Math.max(280, element.clientWidth);
+    state.place = layOut(state.scene, width);
+    canvas.style.height = `${state.place.height}px`;
+    canvas.width = Math.round(width * devicePixelRatio);
+    canvas.height = Math.round(state.place.height * devicePixelRatio);
+    state.look = lookOf(element, state.scene);
+    draw();
+  }
+  function tick(time) {
+    const { clock } = state;
+    clock.now = Math.min(clock.end, clock.now + Math.min(0.1, (time - state.last) / 1000));
+    state.last = time;
+    if (clock.now >= clock.end) clock.isPlaying = false;
+    draw();
+    state.frame = clock.isPlaying ? requestAnimationFrame(tick) : 0;
+  }
+  function play() {
+    const { clock } = state;
+    if (clock.now >= clock.end - 1e-6) clock.now = 0;
+    clock.isPlaying = true;
+    state.last = performance.now();
+    cancelAnimationFrame(state.frame);
+    state.frame = requestAnimationFrame(tick);
+  }
+  function pause() {
+    state.clock.isPlaying = false;
+    draw();
+  }
+  function step(by) {
+    state.clock.step(by);
+    draw();
+  }
+  find(".play").onclick = () => (state.clock.isPlaying ? pause() : play());
+  find(".back").onclick = () => step(-1);
+  find(".next").onclick = () => step(1);
+  find(".time").oninput = (event) => {
+    state.clock.isPlaying = false;
+    state.clock.now = (state.clock.end * event.target.value) / 1000;
+    draw();
+  };
+  find(".typed").onsubmit = (event) => {
+    event.preventDefault();
+    events.type?.(find(".typed-text").value);
+  };
+  canvas.onkeydown = (event) => {
+    const does = { ArrowRight: () => step(1), ArrowLeft: () => step(-1), " ": () => find(".play").click() }[event.key];
+    if (!does) return;
+    event.preventDefault();
+    does();
+  };
+
+  const tip = find(".tip");
+  function regionAt(event) {
+    const box = canvas.getBoundingClientRect();
+    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    return [state.regions.findLast((one) => x >= one.x && x < one.x + one.width && y >= one.y && y < one.y + one.height), x, y];
+  }
+  canvas.onpointermove = (event) => {
+    const [region, x, y] = regionAt(event);
+    const pointed = region?.part ? { part: region.part, head: region.head } : null;
+    if (pointed?.part !== state.pointed?.part || pointed?.head !== state.pointed?.head) {
+      state.pointed = pointed;
+      if (!state.clock.isPlaying) draw();
+    }
+    canvas.style.cursor = region?.target ? "pointer" : "default";
+    tip.hidden = !region;
+    if (!region) return;
+    tip.textContent = region.column ? valueAt(region, x) : region.says;
+    tip.style.left = `${Math.min(x + 12, state.place.width - 230)}px`;
+    tip.style.top = `${y + 16}px`;
+  };
+  canvas.onpointerleave = () => {
+    tip.hidden = true;
+    state.pointed = null;
+    if (!state.clock.isPlaying) draw();
+  };
+  canvas.onclick = (event) => {
+    const [region] = regionAt(event);
+    if (region?.target) events.open?.(region.target);
+  };
+  const observer = new ResizeObserver(fit);
+  observer.observe(element);
+
+  return {
+    show(bytes, { text = "", isTyped = true } = {}) {
+      const scene = read(bytes);
+      find(".typed").hidden = !isTyped;
+      if (document.activeElement !== find(".typed-text")) find(".typed-text").value = text;
+      state.scene = scene;
+      state.clock = new Clock(partsOf(scene));
+      canvas.setAttribute("aria-label", `The run of the model, step by step. ${summary(scene)}`);
+      state.clock.now = state.clock.end;
+      fit();
+      if (!quiet.matches) play();
+    },
+    fit,
+    remove() {
+      cancelAnimationFrame(state.frame);
+      observer.disconnect();
+    },
+  };
+}
+
+function valueAt(region, x) {
+  const { column, r, token } = region;
+  const n = column.dimensions.length;
+  const d = Math.min(n - 1, Math.max(0, Math.floor(((x - region.x) / region.width) * n)));
+  const where = region.layer ? `after layer ${region.layer}` : { token: "token vector", position: "position vector", sum: "sum" }[column.name];
+  return `${token} · ${where} · dimension ${column.dimensions[d]} of ${column.width}: ${column.values[r * n + d].toFixed(3)}`;
+}
+
+function summary(scene) {
+  if (!scene.answers.length) return "This model gives vectors and no prediction.";
+  if (scene.continues) {
+    const [token, p] = scene.answers.at(-1).said[0];
+    return `Likeliest next token: ${token} with ${(100 * p).toFixed(0)} %`;
+  }
+  const judged = scene.answers.filter((answer) => answer.is_right !== null);
+  if (!judged.length) return "The run is complete.";
+  return `${judged.filter((answer) => answer.is_right).length} of ${judged.length} answers right`;
+}
