@@ -17,9 +17,8 @@ from xformer.errors import ModelFileError
 from xformer.memory import free_bytes
 from xformer.model_files.config_sizes import check_sizes
 from xformer.model_files.folder_rules import TOKENIZERS, checked_config, file_names
-from xformer.model_files.gguf_header import read_gguf_header
+from xformer.model_files.headers import INDEX, SINGLE, read_gguf_header, weights_in
 from xformer.model_files.needed_memory import check_free, needed_bytes
-from xformer.model_files.safetensors_folder import INDEX, SINGLE, weights_in
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 OTHERS = (".h5", ".msgpack", ".onnx", ".tflite", ".ot")

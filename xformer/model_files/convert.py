@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xformer.errors import ModelFileError
-from xformer.model_files.safetensors_folder import SINGLE
+from xformer.model_files.headers import SINGLE
 
 if TYPE_CHECKING:
     from torch import Tensor

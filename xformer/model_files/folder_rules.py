@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from xformer.errors import ModelFileError
-from xformer.model_files.guarded_json import read_object
+from xformer.model_files.headers import read_object
 
 MOST_FILES = 2_000
 TEXTS = (".json", ".txt", ".jinja", ".model", ".spm", ".tiktoken")

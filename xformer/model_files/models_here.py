@@ -16,9 +16,9 @@ from pathlib import Path
 from xformer.errors import ModelFileError
 from xformer.installed import KEPT
 from xformer.model_files.contents import Contents, gguf_files, inspect
+from xformer.model_files.headers import INDEX, SINGLE
 from xformer.model_files.hub_cache import cache_folder, cached_models
 from xformer.model_files.packages import installed_model
-from xformer.model_files.safetensors_folder import INDEX, SINGLE
 
 FOLDER, FIRST = "XFORMER_MODELS", "XFORMER_MODEL"
 PREFIX = "hf:"

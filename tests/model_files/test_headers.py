@@ -10,7 +10,7 @@ import pytest
 from tests.model_files.small_files import ARCHITECTURE, TOKENS, gguf, key, tensor, text
 from xformer.errors import ModelFileError
 from xformer.model_files import inspect
-from xformer.model_files.gguf_header import BLOCKS, LONGEST, read_gguf_header
+from xformer.model_files.headers import BLOCKS, LONGEST, read_gguf_header
 
 MANY = 2**60
 
