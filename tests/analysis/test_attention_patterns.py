@@ -8,15 +8,22 @@ import pytest
 import torch
 from torch import Tensor
 
+import xformer
 from tests.training.tiny import random_model
 from xformer.analysis.attention_patterns import (
     SCORES,
     TASK,
+    any_allowed,
+    blocks,
     head_scores,
     induction_scores,
     pattern_scores,
+    pooled,
+    pooled_keys,
     renormalised,
+    rollout_matrices,
 )
+from xformer.errors import EditError
 from xformer.reading import from_trace
 from xformer.trace import record
 
@@ -161,3 +168,70 @@ def test_head_scores_leave_the_sink_out_and_still_measure_it() -> None:
     expected = pattern_scores(renormalised(reading[f"{path}.pattern"])[0], range(1, N))[:, 0]
     assert others["diagonal"][: len(expected)].tolist() == pytest.approx(expected.tolist())
     assert others["diagonal"].tolist() != whole["diagonal"].tolist()
+
+
+def test_blocks_hold_every_position_once() -> None:
+    for n, most in ((1, 4), (4, 4), (5, 4), (510, 32), (7, None)):
+        found = blocks(n, most)
+        assert [at for first, last in found for at in range(first, last + 1)] == list(range(n))
+        assert len(found) <= (most or n)
+
+
+def test_rows_still_sum_to_one_and_one_block_by_hand() -> None:
+    pattern = torch.rand(3, 10, 7).softmax(dim=-1)
+    small = pooled(pattern, 4)  # blocks of 3 queries and 2 keys
+    assert small.shape == (3, 4, 4)
+    assert torch.allclose(small.sum(dim=-1), torch.ones(3, 4))
+    assert torch.allclose(small[1, 2, 1], pattern[1, 6:9, 2:4].sum() / 3)
+    assert torch.allclose(small[:, 3, 3], pattern[:, 9, 6])
+
+
+def test_what_is_small_enough_is_left_alone() -> None:
+    pattern = torch.rand(5, 5)
+    assert pooled(pattern, 5) is pattern
+    assert pooled_keys(pattern, None) is pattern
+
+
+def test_a_block_is_masked_where_all_of_it_is() -> None:
+    assert any_allowed(torch.tensor([False, False, True, False, False]), 3).tolist() == [False, True, False]
+
+
+def model_of(architecture: str, **options: object) -> xformer.Transformer:
+    config = xformer.ModelConfig(
+        architecture=architecture, vocab_size=23, d_model=13, n_layers=3, n_heads=5, d_head=7, d_ff=11, max_len=17,
+        embed_std=1.0, **options,
+    )  # fmt: skip
+    return xformer.Transformer(config, torch.Generator().manual_seed(3)).double().eval()
+
+
+def test_against_the_equation() -> None:
+    trace = xformer.record(model_of("encoder"), torch.arange(1, 12)[None])
+    expected = torch.eye(11, dtype=torch.float64)
+    for layer in range(3):
+        pattern = trace[f"encoder.{layer}.attn.pattern"][0]
+        mean = [[sum(pattern[head, q, k] for head in range(5)) / 5 for k in range(11)] for q in range(11)]
+        expected = (0.5 * torch.tensor(mean, dtype=torch.float64) + 0.5 * torch.eye(11, dtype=torch.float64)) @ expected
+        # float64, in another order of addition: a few ulps of numbers below 1
+        torch.testing.assert_close(rollout_matrices(trace)[layer], expected, rtol=0, atol=1e-15)
+
+
+def test_rows_sum_to_one_and_a_causal_model_reaches_nothing_later() -> None:
+    reached = rollout_matrices(xformer.record(model_of("decoder"), torch.arange(1, 12)[None]))
+    torch.testing.assert_close(reached.sum(dim=-1), torch.ones(3, 11, dtype=torch.float64))
+    assert torch.equal(reached, reached.tril())
+
+
+def test_a_row_that_sees_nothing_counts_as_itself() -> None:
+    reached = rollout_matrices(
+        xformer.record(model_of("encoder", causal=True, see_self=False), torch.arange(1, 12)[None])
+    )
+    torch.testing.assert_close(reached.sum(dim=-1), torch.ones(3, 11, dtype=torch.float64))
+    assert reached[:, 0, 0].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_each_stack_of_a_pair_has_its_own() -> None:
+    trace = xformer.record(model_of("encoder-decoder"), torch.arange(1, 8)[None], torch.arange(1, 6)[None])
+    assert rollout_matrices(trace).shape == rollout_matrices(trace, "encoder").shape == (3, 7, 7)
+    assert rollout_matrices(trace, "decoder").shape == (3, 5, 5)
+    with pytest.raises(EditError, match="no stack"):
+        rollout_matrices(trace, "cortex")
