@@ -16,8 +16,7 @@ from tests.adapters.test_language_models import folder_of
 from xformer.adapters.load import open_model, plain_sentence
 from xformer.adapters.rehearsal import rehearse, try_out
 from xformer.errors import CheckpointError, InputError, ModelFileError, XformerError
-from xformer.model_files.config_sizes import check_sizes
-from xformer.model_files.contents import inspect
+from xformer.model_files.contents import check_sizes, inspect
 from xformer.model_files.models_here import catalogue
 
 pytestmark = pytest.mark.xdist_group("transformers")

@@ -24,8 +24,7 @@ from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.adapters.huggingface_opening import OUTPUT_OF, call, example_inputs, output_kind
 from xformer.errors import CheckpointError, InputError, XformerError
 from xformer.installed import needed
-from xformer.model_files.contents import Contents, check_memory, inspect
-from xformer.model_files.folder_rules import read_object
+from xformer.model_files.contents import Contents, check_memory, inspect, read_object
 
 Step = Callable[[float, float, str], object]
 """Told how far loading is: done, of how many, and what is being done."""

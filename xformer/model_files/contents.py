@@ -7,18 +7,18 @@ AutoModel.from_pretrained(contents.folder, gguf_file=contents.gguf_file)   # som
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from xformer.errors import ModelFileError
+from xformer.errors import ModelFileError, NotEnoughMemoryError
 from xformer.memory import free_bytes
-from xformer.model_files.config_sizes import check_sizes
-from xformer.model_files.folder_rules import TOKENIZERS, checked_config, file_names
-from xformer.model_files.headers import INDEX, SINGLE, read_gguf_header, weights_in
-from xformer.model_files.needed_memory import check_free, needed_bytes
+from xformer.model_files.headers import INDEX, SINGLE, read_gguf_header, read_object, weights_in
+from xformer.room import megabytes
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 OTHERS = (".h5", ".msgpack", ".onnx", ".tflite", ".ot")
@@ -137,3 +137,207 @@ def _refuse(names: list[str]) -> NoReturn:
     if others := [name for name in names if name.endswith(OTHERS)]:
         raise ModelFileError(f"{others[0][:80]!r} is of a kind that is not read here; give {WORKS}.")
     raise ModelFileError(f"There are no weights there; give {WORKS}.")
+
+
+WIDTHS = {
+    "vocab_size", "hidden_size", "intermediate_size", "d_model", "d_ff", "d_inner", "n_embd", "n_inner", "dim", "hidden_dim",
+    "embedding_size", "embed_dim", "emb_dim", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim", "ffn_hidden_size",
+    "type_vocab_size", "moe_intermediate_size", "num_local_experts", "num_experts",
+}  # fmt: skip
+"""Each of these is a dimension of at least one tensor."""
+
+DEPTHS = {
+    "num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers", "num_decoder_layers",
+    "num_encoder_layers",
+}  # fmt: skip
+"""Each layer has tensors of its own; a few families share one among all."""
+
+HEADS = {
+    "num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads",
+    "num_key_value_heads", "num_kv_heads",
+}  # fmt: skip
+
+MAY_BE_0 = {"type_vocab_size", "num_labels", "moe_intermediate_size", "num_local_experts", "num_experts"}
+
+SMALL = 128
+"""A size up to this is no danger: layers may share their tensors, heads a dimension."""
+
+MOST_LABELS = 100_000
+"""A model without its head may still list the classes that it was trained for."""
+
+MOST_DEPTH = 32
+"""Configurations inside configurations."""
+
+
+def check_sizes(config: Mapping[str, Any], *, largest: int, n_tensors: int) -> None:
+    """Raise `ModelFileError` for a size that no tensor of the file has.
+
+    Args:
+        config: config.json as it is.
+        largest: The largest dimension of any tensor in the file.
+        n_tensors: How many tensors the file has.
+    """
+    for part in _parts(config, 0):
+        for name, value in part.items():
+            if name == "id2label" and isinstance(value, Mapping):
+                name, value = "num_labels", len(value)
+            most, having = max(largest, SMALL), f"no dimension over {largest:,}"
+            if name in DEPTHS:
+                most, having = max(n_tensors, SMALL), f"{n_tensors:,} tensors"
+            elif name == "num_labels":
+                most, having = max(largest, MOST_LABELS), f"at most {MOST_LABELS:,} may be listed"
+            elif name not in WIDTHS | HEADS:
+                continue
+            if value is None:
+                continue
+            least = 0 if name in MAY_BE_0 else 1
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ModelFileError(
+                    f"config.json must give {name} as a whole number from {least}, like 12, got {value!r:.40}."
+                )
+            if value > most:
+                raise ModelFileError(
+                    f"config.json says {name} is {value:,}, and the weights have {having}; take the config.json that the "
+                    "model was saved with."
+                )
+
+
+def _parts(config: Any, depth: int) -> Iterator[Mapping[str, Any]]:
+    if not isinstance(config, Mapping) or depth > MOST_DEPTH:
+        return
+    yield config
+    for value in config.values():
+        yield from _parts(value, depth + 1)
+
+
+BYTES_PER_PARAMETER = 4
+"""All is computed in float32: halves are slow on a CPU, and rounding would hide what an edit does."""
+
+BESIDE = 120_000_000
+"""The classes of a model, its tokenizer, and what a first short run takes."""
+
+WHILE_READ = 1.2
+"""What loading takes at its widest for each byte that stays. A file that is only mapped is not counted beside what is made of
+it: the system takes its pages back when it needs them."""
+
+WHILE_READ_GGUF = 1.6
+"""The same of a GGUF file: blocks are unpacked into arrays, and these copied into tensors."""
+
+
+def needed_bytes(n_parameters: int, *, is_gguf: bool) -> int:
+    """About how many bytes opening a model takes at its peak."""
+    factor = WHILE_READ_GGUF if is_gguf else WHILE_READ
+    return BESIDE + int(factor * BYTES_PER_PARAMETER * n_parameters)
+
+
+def check_free(name: str, needed: int, free: int) -> None:
+    """Raise `NotEnoughMemoryError` where opening the model of that name takes more than is free."""
+    if needed > free:
+        raise NotEnoughMemoryError(
+            f"{name[:80]} needs {megabytes(needed)} of memory, {megabytes(free)} are free; close other models or take a "
+            "smaller one."
+        )
+
+
+MOST_FILES = 2_000
+
+TEXTS = (".json", ".txt", ".jinja", ".model", ".spm", ".tiktoken")
+
+MOST_TEXT = 128 * 1024**2
+"""Bytes of a tokenizer, which is read whole; the largest known has 35 MB."""
+
+TOKENIZERS = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.txt",
+    "vocab.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "source.spm",
+)
+"""Any one of these cuts text into tokens."""
+
+
+def file_names(folder: Path) -> list[str]:
+    """The names of a model's files. Raises `ModelFileError` where one of them leads out of the model."""
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in itertools.islice(entries, MOST_FILES + 1))
+    except OSError as problem:
+        raise ModelFileError(f"The folder {folder.name!r:.100} cannot be read: {problem.strerror}.") from None
+    if len(names) > MOST_FILES:
+        raise ModelFileError(
+            f"The folder {folder.name!r:.100} has more than {MOST_FILES:,} files; give one model's folder."
+        )
+    inside = _whole_model(folder)
+    for name in names:
+        file = folder / name
+        if file.is_symlink() and not _leads_inside(file, inside):
+            raise ModelFileError(
+                f"{name!r:.100} is a link that leads out of the model's folder; put the file there itself."
+            )
+        if name.endswith(TEXTS) and (size := _size(file)) > MOST_TEXT:
+            raise ModelFileError(
+                f"{name!r:.100} has {size:,} bytes; of a file beside the weights {MOST_TEXT:,} are read."
+            )
+    return names
+
+
+def _leads_inside(link: Path, inside: Path) -> bool:
+    """Whether a link leads to something within a folder; one that leads round in a circle leads nowhere."""
+    try:
+        return link.resolve().is_relative_to(inside)
+    except (OSError, RuntimeError):
+        return False
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:  # a link to what is gone
+        return 0
+
+
+def _whole_model(folder: Path) -> Path:
+    """Where its files may be; a snapshot of the hub's cache is links to the blobs beside it."""
+    try:
+        folder = folder.resolve()
+    except (OSError, RuntimeError):
+        raise ModelFileError(f"The folder {folder.name!r:.100} is a link that leads nowhere.") from None
+    beside = folder.parent.parent
+    return beside if folder.parent.name == "snapshots" and beside.name.startswith("models--") else folder
+
+
+def checked_config(folder: Path, names: list[str]) -> dict[str, Any]:
+    """config.json, or nothing where there is none. Raises `ModelFileError` for what is never done here."""
+    if "adapter_config.json" in names:
+        raise ModelFileError(
+            "This folder holds an adapter to another model (adapter_config.json); merge the two with merge_and_unload, and "
+            "save the whole with save_pretrained."
+        )
+    config = read_object(folder / "config.json") if "config.json" in names else {}
+    tokenizer = read_object(folder / "tokenizer_config.json") if "tokenizer_config.json" in names else {}
+    for part in (config, *config.values()):  # a model of pictures and text has a configuration for each
+        _check_no_code("config.json", part)
+    _check_no_code("tokenizer_config.json", tokenizer)
+    if named := config.get("transformers_weights"):
+        raise ModelFileError(
+            f"config.json names {str(named)[:60]!r} under transformers_weights, and other files than those that are looked at "
+            "here are not read; name the weights model.safetensors and remove the entry."
+        )
+    if quantised := config.get("quantization_config"):
+        method = quantised.get("quant_method") if isinstance(quantised, Mapping) else None
+        raise ModelFileError(
+            f"The weights are quantised with {str(method or 'a method of its own')[:40]!r}, which is not read here; take the "
+            "model's float weights, or a GGUF file of it."
+        )
+    return config
+
+
+def _check_no_code(file: str, config: Any) -> None:
+    if isinstance(config, Mapping) and (own := config.get("auto_map")):
+        first = next(iter(own.values()), "") if isinstance(own, Mapping) else own
+        raise ModelFileError(
+            f"This model brings its own code ({file} names {str(first)[:60]!r} under auto_map), and no code of a model is "
+            "run here; take a model that the package transformers knows by itself."
+        )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from xformer.memory import free_bytes
-from xformer.model_files.needed_memory import check_free
+from xformer.model_files.contents import check_free
 from xformer.model_files.shared_job import LOOK_EVERY, Job, Step
 
 T = TypeVar("T")
