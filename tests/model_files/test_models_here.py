@@ -9,7 +9,7 @@ import pytest
 from tests.model_files.small_files import CONFIG, a_model, folder_of, gguf
 from xformer.errors import ModelFileError
 from xformer.model_files import Catalogue, catalogue, models_here, packages
-from xformer.model_files.hub_cache import cache_folder
+from xformer.model_files.models_here import cache_folder
 
 
 @pytest.fixture

@@ -15,9 +15,8 @@ from pathlib import Path
 
 from xformer.errors import ModelFileError
 from xformer.installed import KEPT
-from xformer.model_files.contents import Contents, gguf_files, inspect
+from xformer.model_files.contents import PICKLES, Contents, gguf_files, inspect
 from xformer.model_files.headers import INDEX, SINGLE
-from xformer.model_files.hub_cache import cache_folder, cached_models
 from xformer.model_files.packages import installed_model
 
 FOLDER, FIRST = "XFORMER_MODELS", "XFORMER_MODEL"
@@ -164,3 +163,43 @@ def state_of(path: Path) -> tuple[tuple[str, int, int], ...]:
         except OSError:  # a link to what is gone
             found.append((file.name, -1, -1))
     return tuple(found)
+
+
+def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where the cache is, or would be."""
+    if set_to := environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE"):
+        return Path(set_to).expanduser()
+    home = environment.get("HF_HOME")
+    base = Path(home) if home else Path(environment.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+    return base.expanduser() / "hub"
+
+
+def cached_models(folder: Path) -> Iterator[tuple[str, Path]]:
+    """The name of each model ("org/name") and its snapshot, where that has weights of any kind; sorted by name."""
+    for repository in sorted(folder.glob("models--*")):
+        snapshot = _snapshot(repository)
+        if snapshot and _has_weights(snapshot):
+            yield repository.name.removeprefix("models--").replace("--", "/"), snapshot
+
+
+def _snapshot(repository: Path) -> Path | None:
+    """That of "main", else the newest."""
+    try:
+        commit = (repository / "refs" / "main").read_text(encoding="ascii", errors="replace")[:100].strip()
+        chosen = repository / "snapshots" / commit
+        if commit and commit == Path(commit).name and commit != ".." and chosen.is_dir():
+            return chosen
+    except OSError:  # fetched by its commit alone
+        pass
+    try:
+        return max((repository / "snapshots").iterdir(), key=lambda path: path.stat().st_mtime, default=None)
+    except OSError:
+        return None
+
+
+def _has_weights(snapshot: Path) -> bool:
+    try:
+        names = [entry.name for entry in snapshot.iterdir() if entry.exists()]  # a link to a blob that is gone is none
+    except OSError:
+        return False
+    return any(name.endswith((".safetensors", ".gguf", *PICKLES)) for name in names)
