@@ -18,8 +18,7 @@ from xformer.errors import ModelFileError
 from xformer.memory import free_bytes
 from xformer.model_files.models_here import PREFIX, catalogue, models_folder, state_of
 from xformer.model_files.packages import installed_model
-from xformer.model_files.shared_job import Job, Step
-from xformer.model_files.store import ModelStore
+from xformer.model_files.store import Job, ModelStore, Step
 
 MODELS = "models"
 """Stands for the folder of models in paths that visitors see."""

@@ -15,7 +15,7 @@ import pytest
 
 from xformer.errors import InputError, ModelFileError, NotEnoughMemoryError
 from xformer.model_files import ModelStore, SharedJobs
-from xformer.model_files.shared_job import Step
+from xformer.model_files.store import Step
 
 
 class Model:
@@ -201,9 +201,7 @@ def test_a_strange_failure_becomes_a_sentence_and_keeps_nothing_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     logged: list[object] = []
-    monkeypatch.setattr(
-        logging.getLogger("xformer.model_files.shared_job"), "exception", lambda *said: logged.append(said)
-    )
+    monkeypatch.setattr(logging.getLogger("xformer.model_files.store"), "exception", lambda *said: logged.append(said))
     half = Model("half")
     gone = weakref.ref(half)
 

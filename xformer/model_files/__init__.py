@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from xformer.model_files.models_here import catalogue as catalogue
     from xformer.model_files.packages import PACKAGES as PACKAGES
     from xformer.model_files.packages import Package as Package
-    from xformer.model_files.shared_job import Job as Job
-    from xformer.model_files.shared_job import LoadProgress as LoadProgress
-    from xformer.model_files.shared_job import SharedJobs as SharedJobs
+    from xformer.model_files.store import Job as Job
+    from xformer.model_files.store import LoadProgress as LoadProgress
     from xformer.model_files.store import ModelStore as ModelStore
+    from xformer.model_files.store import SharedJobs as SharedJobs
     from xformer.model_files.visitor_fetches import offered as offered
     from xformer.model_files.visitor_fetches import start_fetch as start_fetch
 else:

@@ -13,7 +13,7 @@ from xformer.errors import ModelFileError
 from xformer.model_files.fetching import fetch
 from xformer.model_files.models_here import PREFIX, catalogue, models_folder, visitors_may_fetch
 from xformer.model_files.packages import PACKAGES, Package
-from xformer.model_files.shared_job import Job, SharedJobs, Step
+from xformer.model_files.store import Job, SharedJobs, Step
 
 FETCHES: SharedJobs[Path] = SharedJobs()
 
