@@ -7,9 +7,8 @@ from typing import Any
 
 import streamlit as st
 
-from pages.compare.choice import LETTERS, Choice, why_not_playable
+from pages.compare.comparison import LETTERS, Choice, show, state, why_not_playable
 from pages.compare.settings import settings
-from pages.compare.state import show, state
 from pages.shared import models, run_weights
 from pages.shared.escape_markdown import escape_markdown
 from xformer.errors import XformerError

@@ -7,12 +7,9 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from pages.compare.choice import Choice
-from pages.compare.comparison import Comparison
+from pages.compare.comparison import Choice, Comparison, check_input, state, symbols_of
 from pages.compare.mode import ask_forced
 from pages.compare.search import ask_search, follow_search
-from pages.compare.state import state
-from pages.compare.together import check_input, symbols_of
 from pages.shared import models
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link import asked, carry

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from pages.compare.comparison import Comparison
-from pages.compare.state import state
+from pages.compare.comparison import Comparison, state
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link_widgets import seed

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from pages.compare.choice import Choice
+from pages.compare.comparison import Choice
 from pages.shared.link_widgets import seed
 
 MODES = {"free": "free-running", "forced": "forced"}

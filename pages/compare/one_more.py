@@ -7,8 +7,7 @@ from functools import partial
 
 import streamlit as st
 
-from pages.compare.choice import Choice
-from pages.compare.state import state
+from pages.compare.comparison import Choice, state
 from pages.shared.escape_markdown import escape_markdown
 from xformer.errors import XformerError
 from xformer.interventions import parse

@@ -5,12 +5,18 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.compare.attention import patterns_panel
-from pages.compare.choice import why_not_playable
-from pages.compare.comparison import Comparison
+from pages.compare.comparison import (
+    Comparison,
+    in_link,
+    look,
+    state,
+    wait_for_rollouts,
+    why_not_playable,
+    why_not_together,
+)
 from pages.compare.input import ask_input, input_in_link
 from pages.compare.lengths import lengths_panel
 from pages.compare.lens import lens_panel
-from pages.compare.look import in_link, look
 from pages.compare.many import many_panel
 from pages.compare.notes import compare_notes
 from pages.compare.pair_choice import ask_pair, places_of
@@ -19,12 +25,9 @@ from pages.compare.patching import patching_panel
 from pages.compare.players import ask_players, players_in_link
 from pages.compare.rows import rows_panel
 from pages.compare.ruler import ask_step, take_step_of_link
-from pages.compare.state import state
 from pages.compare.steering import steering_panel
 from pages.compare.steps import steps_panel
 from pages.compare.texts import compares_texts, texts_panel, why_no_text
-from pages.compare.together import why_not_together
-from pages.compare.wait import wait_for_rollouts
 from pages.shared import frame, models, run_weights
 from pages.shared import link as link_of_screen
 from pages.shared.background_job import TICK

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pandas as pd
 import streamlit as st
 
+from pages.compare.comparison import state
 from pages.compare.pair_measure import measure_name, signed
 from pages.compare.pair_notes import HALF, WHAT, cell_name, map_notes
-from pages.compare.state import state
 from pages.shared import estimates
 from pages.shared.background_job import Job, follow
 from pages.shared.byte_cache import shared

@@ -8,10 +8,16 @@ from dataclasses import replace
 import streamlit as st
 
 from pages.compare.card import card
-from pages.compare.choice import LETTERS, Choice, read_choice
-from pages.compare.look import beside, first_choice, usual_choices
-from pages.compare.state import state
-from pages.compare.together import why_not_together
+from pages.compare.comparison import (
+    LETTERS,
+    Choice,
+    beside,
+    first_choice,
+    read_choice,
+    state,
+    usual_choices,
+    why_not_together,
+)
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import is_dark
 from pages.shared.link import asked

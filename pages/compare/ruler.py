@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.compare.comparison import Comparison
-from pages.compare.state import state
+from pages.compare.comparison import Comparison, state
 from pages.components.step_ruler import resting_step, step_ruler
 from pages.shared.layout import is_dark
 from pages.shared.link import asked

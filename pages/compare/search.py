@@ -7,8 +7,7 @@ from typing import get_args
 
 import streamlit as st
 
-from pages.compare.comparison import Comparison
-from pages.compare.state import state
+from pages.compare.comparison import Comparison, state
 from pages.shared.background_job import TICK, Job
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link_widgets import seed

@@ -8,9 +8,8 @@ from typing import Any
 
 import streamlit as st
 
-from pages.compare.choice import LARGEST_NUMBER, Choice
+from pages.compare.comparison import LARGEST_NUMBER, Choice, show, state
 from pages.compare.one_more import ask_one_more
-from pages.compare.state import show, state
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.resources import MASKS
 from xformer.decoding import Sampling

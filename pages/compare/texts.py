@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import streamlit as st
 
+from pages.compare.comparison import in_link
 from pages.compare.gaps import gaps_panel
-from pages.compare.look import in_link
 from pages.compare.text_player import TextPlayer, surprise
 from pages.compare.text_runs import runs_panel
 from pages.components.prediction_strip import Lane, prediction_strip

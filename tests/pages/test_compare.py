@@ -12,8 +12,7 @@ import pytest
 import torch
 from streamlit.testing.v1 import AppTest
 
-from pages.compare.choice import Choice, read_choice
-from pages.compare.comparison import Comparison, names_of
+from pages.compare.comparison import Choice, Comparison, names_of, read_choice
 from pages.shared.background_job import follow
 from tests.pages.code_and_picture import (
     assert_code_draws,
@@ -82,7 +81,7 @@ def codes(app: AppTest) -> list[str]:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine too, an answer is there at once; what is seen of a long wait has tests of its own."""
-    monkeypatch.setattr("pages.compare.wait.AT_ONCE", 60.0)
+    monkeypatch.setattr("pages.compare.comparison.AT_ONCE", 60.0)
     monkeypatch.setattr("pages.compare.patching.AT_ONCE", 60.0)
 
 
@@ -189,7 +188,7 @@ def test_a_bad_input_is_told_in_a_sentence_and_the_last_good_one_stays(open_page
 
 def test_players_that_cannot_share_an_input_say_so(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "pages.compare.together.symbols_of",
+        "pages.compare.comparison.symbols_of",
         lambda task: ("a", "b") if task.config.name == "sort" else ("1", "2"),
     )
     app = open_page(COMPARE, a="reverse", b="sort")
@@ -204,7 +203,7 @@ def test_players_that_cannot_share_an_input_say_so(open_page: Open, monkeypatch:
 def test_players_that_take_long_say_how_far_they_are_and_can_be_stopped(
     open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pages.compare.wait.AT_ONCE", 0.0)
+    monkeypatch.setattr("pages.compare.comparison.AT_ONCE", 0.0)
     monkeypatch.setattr(follow, "__defaults__", (0.0,))  # one step of work per run of the page
     link = {"a": "reverse-decoder", "b": "reverse-decoder~temperature-2~seed-77", "panel": "lens", "step": "1"}
     app = open_page(COMPARE, **link, input="4 4 8 1 2 3 9")
