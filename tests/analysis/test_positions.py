@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.adapters.families import FAMILIES
-from tests.analysis.test_parts_of_others import reading_of
+from tests.analysis.test_residual import reading_of
 from tests.layers.reference import FITTING
 from tests.training.tiny import random_model
 from xformer import analysis
