@@ -240,6 +240,9 @@ def test_against_another_key_it_is_the_difference_of_two_scores() -> None:
 CELLS = [((0, 1, 3), "may not look at"), ((0, 9, 0), "queries 0 to"), ((5, 1, 0), "heads 0 to")]
 
 
+CELLS = {"induction": "3 7 12 5 9 3 7 12", "reverse": "3 7 12 9 1 4", "characters": "The list of"}
+
+
 @pytest.mark.parametrize(("cell", "sentence"), CELLS)
 def test_a_cell_that_is_not_there_is_refused(cell: tuple[int, int, int], sentence: str) -> None:
     reading = xformer.read("checkpoints/induction", "3 7 12 5")
@@ -409,9 +412,6 @@ def test_one_source_of_each_side_may_be_comparable_as_the_score_is_their_product
     both = {"query": [(5.0, "attention"), (2.0, "attention")], "key": [(5.5, "attention"), (1.5, "attention")]}
     assert named(made(**both)) == ["key 0 at the key", "query 0 at the query"]
     assert named(made(**{**both, "key": [(3.5, "attention"), (3.5, "attention")]})) == ["query 0 at the query"]
-
-
-CELLS = {"induction": "3 7 12 5 9 3 7 12", "reverse": "3 7 12 9 1 4", "characters": "The list of"}
 
 
 @pytest.mark.parametrize("name", CELLS)
