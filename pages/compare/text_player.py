@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pages.shared import models, resources
 from xformer.adapters import ModelAdapter
-from xformer.adapters.text_input import TextWithGaps
+from xformer.adapters.inputs import TextWithGaps
 from xformer.analysis.differences import bits_per_character, named
 from xformer.interventions import parse
 from xformer.reading import Reading

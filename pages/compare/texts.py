@@ -22,7 +22,7 @@ from pages.shared.link_widgets import choose
 from pages.shared.patience import patience
 from pages.shared.session import LookedAt
 from pages.shared.typed import typed
-from xformer.adapters.text_input import TextWithGaps
+from xformer.adapters.inputs import TextWithGaps
 from xformer.analysis.differences import SaidText, parting, pieces
 from xformer.errors import InputError, XformerError
 

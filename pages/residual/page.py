@@ -14,7 +14,7 @@ from pages.shared.picture import panel
 from pages.shared.prediction import prediction_panel
 from pages.shared.session import open_sidebar
 from pages.shared.view import View
-from xformer.adapters.text_input import TokenizedText
+from xformer.adapters.inputs import TokenizedText
 
 PICTURES = {"lens": "When it is decided", "parts": "Who adds what", "norms": "How long the stream is"}
 WITHOUT_LOGITS = {"similarity": "How alike texts are", "norms": PICTURES["norms"]}

@@ -12,7 +12,7 @@ import torch
 import xformer
 from tests.adapters.families import FAMILIES
 from xformer.adapters.huggingface import HuggingFaceModel
-from xformer.adapters.text_input import readable
+from xformer.adapters.inputs import readable
 from xformer.errors import CheckpointError, InputError, ModelFileError
 
 pytestmark = pytest.mark.xdist_group("transformers")

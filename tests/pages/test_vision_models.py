@@ -19,8 +19,8 @@ from tests.pages.conftest import Open, plain, strip_lanes
 from tests.pages.test_digits import tables
 from tests.pages.test_stranger import everything, n_charts
 from xformer.adapters import ModelAdapter
+from xformer.adapters.inputs import keep_upload
 from xformer.adapters.load import open_model
-from xformer.adapters.text_input import keep_upload
 from xformer.errors import ModelFileError
 
 pytestmark = pytest.mark.xdist_group("transformers")

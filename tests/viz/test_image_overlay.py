@@ -14,7 +14,7 @@ from PIL import Image
 import xformer
 from tests.adapters.zoo import ZOO
 from xformer import analysis, viz
-from xformer.adapters.text_input import PatchedImage
+from xformer.adapters.inputs import PatchedImage
 from xformer.analysis.images import patch_grid
 from xformer.errors import EditError, UnavailableError
 from xformer.reading import Reading

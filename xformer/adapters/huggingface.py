@@ -28,6 +28,17 @@ from xformer.adapters.huggingface_opening import (
     open_transformers,
     text_config,
 )
+from xformer.adapters.inputs import (
+    ArgumentsOnly,
+    PatchedImage,
+    PlainText,
+    TextPair,
+    TextWithGaps,
+    TokenizedText,
+    TwoTexts,
+    purposes,
+    vocabulary,
+)
 from xformer.adapters.on_demand import (
     OnDemand,
     added_bytes,
@@ -40,17 +51,6 @@ from xformer.adapters.on_demand import (
 from xformer.adapters.opening import ExternalWeights, Inputs, OpenedModel, Verification, heads_read, shape_of
 from xformer.adapters.own_models import NumbersInput
 from xformer.adapters.text_example import N_WRITTEN, example_of
-from xformer.adapters.text_input import (
-    ArgumentsOnly,
-    PatchedImage,
-    PlainText,
-    TextPair,
-    TextWithGaps,
-    TokenizedText,
-    TwoTexts,
-    purposes,
-    vocabulary,
-)
 from xformer.decoding import GREEDY, Sampling, Step, choice_of
 from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError

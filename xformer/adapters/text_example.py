@@ -19,8 +19,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from xformer.adapters.adapter import Input
+from xformer.adapters.inputs import BETWEEN, PatchedImage, cut
 from xformer.adapters.opening import OpenedModel
-from xformer.adapters.text_input import BETWEEN, PatchedImage, cut
 from xformer.errors import InputError
 from xformer.model_shape import ModelShape
 from xformer.tasks.batch import IGNORED

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from xformer.adapters import own_model
-from xformer.adapters.text_input import PatchedImage
+from xformer.adapters.inputs import PatchedImage
 from xformer.analysis.attention_patterns import rollout_matrices
 from xformer.analysis.embeddings import pca
 from xformer.analysis.positions import added_positions

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from xformer.adapters import ModelAdapter, TaskModel
 from xformer.adapters.gradients import Measure
-from xformer.adapters.text_input import known_pairs
+from xformer.adapters.inputs import known_pairs
 from xformer.errors import InputError
 from xformer.reading import Reading
 from xformer.tasks.batch import IGNORED

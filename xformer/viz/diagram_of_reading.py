@@ -12,7 +12,7 @@ from contextlib import suppress
 from torch import Tensor
 
 from xformer.adapters.huggingface_opening import CLASSES
-from xformer.adapters.text_input import PatchedImage
+from xformer.adapters.inputs import PatchedImage
 from xformer.errors import UnavailableError
 from xformer.reading import Reading
 from xformer.site import Site, Stack, after

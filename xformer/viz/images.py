@@ -18,7 +18,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from xformer.adapters.text_input import PatchedImage
+from xformer.adapters.inputs import PatchedImage
 from xformer.analysis.images import classes as classes_table
 from xformer.analysis.images import filter_components as components_table
 from xformer.analysis.images import over_image as overlay_table

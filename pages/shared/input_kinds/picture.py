@@ -11,7 +11,7 @@ from pages.shared.file_box import file_box
 from pages.shared.input_kinds.classes import class_sentence
 from pages.shared.input_kinds.kind import InputKind, begin
 from xformer.adapters import ModelAdapter
-from xformer.adapters.text_input import SAMPLES, keep_upload, picture
+from xformer.adapters.inputs import SAMPLES, keep_upload, picture
 from xformer.errors import InputError
 from xformer.reading import Reading
 from xformer.words import percent
