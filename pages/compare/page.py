@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.compare.attention import patterns_panel
+from pages.compare.cards import ask_players, players_in_link
 from pages.compare.comparison import (
     Comparison,
     in_link,
@@ -22,7 +23,6 @@ from pages.compare.notes import compare_notes
 from pages.compare.pair_choice import ask_pair, places_of
 from pages.compare.pairs import pairs_panel
 from pages.compare.patching import patching_panel
-from pages.compare.players import ask_players, players_in_link
 from pages.compare.rows import rows_panel
 from pages.compare.ruler import ask_step, take_step_of_link
 from pages.compare.steering import steering_panel
