@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from xformer.adapters.adapter import Input
 from xformer.adapters.attachment import remembered
+from xformer.adapters.huggingface_example import N_WRITTEN, example_of
 from xformer.adapters.huggingface_opening import (
     CLASSES,
     OutputKind,
@@ -50,7 +51,6 @@ from xformer.adapters.on_demand import (
 )
 from xformer.adapters.opening import ExternalWeights, Inputs, OpenedModel, Verification, heads_read, shape_of
 from xformer.adapters.own_models import NumbersInput
-from xformer.adapters.text_example import N_WRITTEN, example_of
 from xformer.decoding import GREEDY, Sampling, Step, choice_of
 from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError
