@@ -1,7 +1,7 @@
-"""A training step of many models at once against each on its own: the time of a model and step in stacks of several sizes.
+"""A training step of many models at once against one model after the other: the time of a model and step.
 
-Every variant makes whole steps, data included; a stack of n is compared with one model that takes n steps in the same turn: as
-it is trained, which repeats recorded operations as a stack does, and each anew through autograd, as every step once was.
+Every variant makes whole steps, drawing the data included. A stack of n models is compared with one model that takes n steps
+in the same turn.
 """
 
 from __future__ import annotations
@@ -14,38 +14,32 @@ import torch
 from benchmarks.measure import Machine, in_turns, options, ratio, show
 from xformer.presets import preset
 from xformer.tasks import Task
+from xformer.training import many
 from xformer.training.device import choose_device
 from xformer.training.loop import Run
-from xformer.training.replayed_step import WARM_UP
-from xformer.training.stacked_step import StackedStep
-from xformer.training.steps import Training
-from xformer.training.train_many import check_alike, sweep
 
 
 def stacked(name: str, n: int, device: torch.device) -> Callable[[], object]:
     """A step of n models at once."""
-    presets = sweep(preset(name), seed=range(n), steps=[10_000_000])
-    check_alike(presets)
-    together = StackedStep([Run(one, Task(one.task), device, None) for one in presets])
+    presets = many.sweep(preset(name), seed=range(n), steps=[10_000_000])
+    many.check_alike(presets)
+    runs = [Run(one, Task(one.task), device, None) for one in presets]
 
     def step() -> None:
-        for run, figures in zip(together.runs, together.train_step(), strict=True):
+        for run, figures in zip(runs, many.train_step(runs), strict=True):
             run.took_step(*figures)
 
     return step
 
 
-def one(name: str, n: int, device: torch.device, *, repeated: bool = True) -> Callable[[], object]:
-    """n steps of one model, as it is trained, or each anew through autograd."""
-    [chosen] = sweep(preset(name), steps=[10_000_000])
+def one(name: str, n: int, device: torch.device) -> Callable[[], object]:
+    """n steps of one model."""
+    [chosen] = many.sweep(preset(name), steps=[10_000_000])
     run = Run(chosen, Task(chosen.task), device, None)
-
-    for _ in range(WARM_UP + 1 if repeated else 0):
-        run.train_step()
 
     def steps() -> None:
         for _ in range(n):
-            run.train_step() if repeated else Training.train_step(run)
+            run.train_step()
 
     return steps
 
@@ -61,22 +55,15 @@ def main() -> None:
     rows = []
     for name in given.presets:
         for n in given.sizes:
-            variants = {
-                "stack": stacked(name, n, device),
-                "alone": one(name, n, device),
-                "autograd": one(name, n, device, repeated=False),
-            }
-            seconds = in_turns(variants, given.rounds)
-            low, middle, high = ratio(seconds["autograd"], seconds["stack"])
+            seconds = in_turns({"stack": stacked(name, n, device), "alone": one(name, n, device)}, given.rounds)
+            low, middle, high = ratio(seconds["alone"], seconds["stack"])
             rows.append(
                 {
                     "preset": name,
                     "models": n,
                     "ms a model and step": 1e3 * statistics.median(seconds["stack"]) / n,
                     "alone": 1e3 * statistics.median(seconds["alone"]) / n,
-                    "by autograd": 1e3 * statistics.median(seconds["autograd"]) / n,
-                    "× as fast as alone": ratio(seconds["alone"], seconds["stack"])[1],
-                    "× as fast as by autograd": middle,
+                    "× as fast as alone": middle,
                     "quartiles": f"{low:.2f} – {high:.2f}",
                 }
             )

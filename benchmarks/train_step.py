@@ -27,8 +27,7 @@ from xformer.tasks import Batch, Task
 from xformer.tasks.framing import frame, to_batch
 from xformer.tasks.sampling import generator, sequences
 from xformer.tasks.scoring import cross_entropy
-from xformer.training.optimiser import FlatAdamW
-from xformer.training.replayed_step import WARM_UP, ReplayedGradient
+from xformer.training.optimiser import adamw, clip, update
 
 M = TypeVar("M", bound=nn.Module)
 Step = Callable[[], object]
@@ -53,23 +52,17 @@ def same_sequences(task: Task, n: int) -> tuple[list[Batch], list[Batch]]:
 
 
 def ours(model: Transformer, batches: list[Batch]) -> Step:
-    """The step of `xformer.training.loop`: found by autograd once, and repeated from then on."""
-    optimiser, turn = FlatAdamW(model, TrainConfig(steps=1)), cycle(batches)
-
-    def find(batch: Batch) -> Tensor:
-        optimiser.clear()
-        loss = cross_entropy(batch.logits(model), batch.labels)
-        loss.backward()
-        return torch.stack((loss.detach(), optimiser.clip()))
-
-    gradient = ReplayedGradient(find)
-    for batch in batches[: WARM_UP + 1]:
-        gradient.find(batch)
+    """The step of `xformer.training.loop`."""
+    optimiser, turn = adamw(model, TrainConfig(steps=1)), cycle(batches)
 
     def step() -> object:
-        found = gradient.find(next(turn))
-        optimiser.follow(LR)
-        return found.tolist()
+        batch = next(turn)
+        optimiser.zero_grad()
+        loss = cross_entropy(batch.logits(model), batch.labels)
+        loss.backward()
+        norm = clip(model, 1.0)
+        update(optimiser, LR)
+        return torch.stack((loss.detach(), norm)).tolist()
 
     return step
 

@@ -177,7 +177,7 @@ def plain_loop() -> float:
         "from xformer.training.loop import train\n"
         "tune_process()\n"
         "with tempfile.TemporaryDirectory() as folder:\n"
-        "    reports = train(long_run(), out=folder, device='cpu')\n"
+        "    reports = iter_train(long_run(), out=folder, device='cpu')\n"
         "    first = next(itertools.islice(reports, 5, None)).step\n"
         "    before = time.process_time()\n"
         "    last = next(itertools.islice(reports, 30, None)).step\n"

@@ -23,7 +23,7 @@ from pathlib import Path
 from tests.training.tiny import tiny_preset
 from xformer.__main__ import main
 from xformer.places import CARD, FILE, STATE
-from xformer.training.loop import train
+from xformer.training.loop import iter_train
 from xformer.training.run_store import FILE as BOOK
 from xformer.training.run_store import RunStore
 
@@ -42,13 +42,13 @@ def good_folder(path: Path) -> Path:
     for number, state in enumerate(("finished", "stopped", "queued")):
         run = store.add(tiny_preset(seed=number), name=f"run {number}", state=state, owner="here", run=f"{number:08x}")
         if state != "queued":
-            rows = [of.row() for of in train(tiny_preset(seed=number), out=store.folder_of(run), device="cpu")]
+            rows = [of.row() for of in iter_train(tiny_preset(seed=number), out=store.folder_of(run), device="cpu")]
             store.put_rows(run, rows)
             store.change(
                 run, step=rows[-1]["step"], seconds=1.0, figures='{"exact_match": 0.5, "loss": 1.0, "samples": 9}'
             )
-    list(train(tiny_preset(seed=6), out=path / "plain", device="cpu"))
-    half = train(tiny_preset(seed=7), out=path / "half", device="cpu")
+    list(iter_train(tiny_preset(seed=6), out=path / "plain", device="cpu"))
+    half = iter_train(tiny_preset(seed=7), out=path / "half", device="cpu")
     next(half)
     half.close()
     return path

@@ -389,8 +389,8 @@ def test_the_lab_trains_both_from_the_same_weights_on_the_same_batches() -> None
 @pytest.mark.usefixtures("float32")
 def test_training_bugs() -> None:
     preset = tiny_preset("encoder")
-    assert lab_run(preset, device="cpu").optimiser.clip_norm == preset.train.clip_norm > 0
-    assert lab_run(preset, BUGS["no-clipping"], device="cpu").optimiser.clip_norm == 0
+    assert lab_run(preset, device="cpu").config.clip_norm == preset.train.clip_norm > 0
+    assert lab_run(preset, BUGS["no-clipping"], device="cpu").config.clip_norm == 0
     right, wrong = (lab_run(preset, bug, device="cpu").batch(0) for bug in (None, BUGS["loss-on-padding"]))
     padding = right.output_segments == 0
     assert padding.any()

@@ -16,7 +16,7 @@ from xformer.presets import PRESETS, PUBLISHED, RENAMED, preset
 from xformer.sources import SOURCES, credit
 from xformer.task_limits import TASK_LIMITS
 from xformer.tasks import Task
-from xformer.training.loop import train
+from xformer.training.loop import iter_train
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -65,7 +65,7 @@ def test_a_preset_of_every_kind_learns_something_in_a_few_steps() -> None:
     for name in ("induction", "addition", "parity", "brackets", "modular"):
         chosen = preset(name)
         recipe = chosen.train.replace(steps=30, batch_size=32, warmup=0.2, log_every=10, held_out=8, snapshot_every=0)
-        losses = [progress.loss for progress in train(replace(chosen, train=recipe), device="cpu")]
+        losses = [progress.loss for progress in iter_train(replace(chosen, train=recipe), device="cpu")]
         assert losses[-1] < losses[0], name
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.training.tiny import tiny_preset
 from xformer.__main__ import main
 from xformer.training import dispatch, process_state, queue
-from xformer.training.loop import train
+from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
 
 
@@ -25,10 +25,10 @@ def test_both_kinds_are_listed_shown_and_deleted(
     monkeypatch.setenv("COLUMNS", "160")
     folder, store = str(tmp_path), RunStore(tmp_path)
     run = store.add(tiny_preset(seed=5), name="[red]mine[/red]", state="finished", figures={"exact_match": 0.375})
-    rows = [progress.row() for progress in train(tiny_preset(seed=5), out=store.folder_of(run), device="cpu")]
+    rows = [progress.row() for progress in iter_train(tiny_preset(seed=5), out=store.folder_of(run), device="cpu")]
     store.put_rows(run, rows)
     store.change(run, step=12)
-    list(train(tiny_preset(seed=6), out=tmp_path / "plain", device="cpu"))
+    list(iter_train(tiny_preset(seed=6), out=tmp_path / "plain", device="cpu"))
 
     listed = said(capsys, "--folder", folder)
     [line] = [line for line in listed.splitlines() if run in line]

@@ -19,7 +19,7 @@ from xformer import load, record
 from xformer.checkpoints import from_bytes
 from xformer.errors import XformerError
 from xformer.trace_file import load_trace, save_trace
-from xformer.training.loop import train
+from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
 from xformer.training.transfer import from_file, to_file
 
@@ -35,7 +35,7 @@ def originals() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         store = RunStore(folder)
         run = store.add(tiny_preset(), name="good", state="finished")
-        rows = [progress.row() for progress in train(tiny_preset(), out=store.folder_of(run), device="cpu")]
+        rows = [progress.row() for progress in iter_train(tiny_preset(), out=store.folder_of(run), device="cpu")]
         store.put_rows(run, rows)
         store.change(run, step=12)
         model = load(store.folder_of(run)).model

@@ -15,7 +15,7 @@ from xformer.checkpoints import load
 from xformer.errors import ConfigError, RunStoreError
 from xformer.model import Transformer
 from xformer.training import jobs, liveness, process_state
-from xformer.training.loop import train
+from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
 from xformer.training.snapshots import snapshot_file, snapshot_steps
 
@@ -40,7 +40,7 @@ def test_lightning_follows_our_own_loop(their: ModuleType, tmp_path: Path, archi
     snapshots = their.AttentionSnapshots(module.task, folder=tmp_path, every=10, held_out=preset.train.held_out)
     their.fit(module, preset, snapshots)
     [entry] = RunStore(tmp_path).entries()
-    theirs, ours = RunStore(tmp_path).rows(entry.id), [report.row() for report in train(preset)]
+    theirs, ours = RunStore(tmp_path).rows(entry.id), [report.row() for report in iter_train(preset)]
     assert [row["step"] for row in theirs] == [row["step"] for row in ours] == [*range(10, 71, 10)]
     for one, other in zip(theirs, ours, strict=True):
         # float32 sums in another order, through 70 updates

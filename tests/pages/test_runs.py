@@ -15,7 +15,7 @@ from pages.shared.escape_markdown import escape_markdown
 from tests.pages.conftest import Open
 from tests.training.tiny import tiny_preset
 from xformer.presets import PRESETS
-from xformer.training.loop import train
+from xformer.training.loop import iter_train
 from xformer.training.overview import differing
 from xformer.training.run_store import RunStore
 from xformer.training.transfer import to_file
@@ -42,7 +42,7 @@ def add(
 
 def with_weights(store: RunStore, name: str) -> str:
     run = store.add(tiny_preset(), name=name, owner="here", state="finished")
-    store.put_rows(run, [progress.row() for progress in train(tiny_preset(), out=store.folder_of(run), device="cpu")])
+    store.put_rows(run, [progress.row() for progress in iter_train(tiny_preset(), out=store.folder_of(run), device="cpu")])
     store.change(run, step=12)
     return run
 

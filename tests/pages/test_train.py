@@ -32,7 +32,7 @@ from tests.training.tiny import ARCHITECTURES, tiny_preset
 from xformer.presets import PRESETS
 from xformer.training import jobs, liveness, process_state
 from xformer.training.entry import ELSEWHERE
-from xformer.training.loop import train
+from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
 from xformer.training.snapshots import snapshot_steps
 from xformer.training.transfer import TAG
@@ -51,7 +51,7 @@ def finished(runs: Path, architecture: str = "encoder", state: str = "finished",
     """A run of a tiny model that has been trained, as the run store and its folder have it."""
     store, preset = RunStore(runs), tiny_preset(architecture, model={"n_layers": 2})
     run = store.add(preset, owner=how.pop("owner", "here"), name=how.pop("name", "Tiny"), state=state)
-    rows = [report.row() for report in train(preset, out=store.folder_of(run), device="cpu")]
+    rows = [report.row() for report in iter_train(preset, out=store.folder_of(run), device="cpu")]
     store.put_rows(run, rows)
     store.change(run, step=12, seconds=0.5, **how)
     return run

@@ -25,7 +25,7 @@ from xformer.presets import preset
 from xformer.tasks import Task, texts
 from xformer.tasks.batch import IGNORED
 from xformer.training.evaluate import evaluate
-from xformer.training.loop import train
+from xformer.training.loop import iter_train
 
 LINE = "Grüße, *Wörld* <b>$x$</b> · 100 %\tend\n"
 TEXT = "".join(f"{number}: {LINE}" for number in range(60)) + "Finis."  # no window comes twice at either end
@@ -376,7 +376,7 @@ def test_a_few_steps_learn_something_of_a_text(name: str, architecture: str) -> 
     small = type(chosen)(
         "small", "Small", "For a test.", chosen.model.replace(**sizes, d_head=0, d_value=0), task.config, recipe
     )
-    reports = list(train(small, device="cpu"))
+    reports = list(iter_train(small, device="cpu"))
     losses = [report.held_out.loss for report in reports]
     assert losses[-1] < losses[0]
     assert reports[-1].held_out.bits == pytest.approx(losses[-1] / 0.6931471805599453)

@@ -12,7 +12,7 @@ import torch
 
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import load
-from xformer.training.loop import train
+from xformer.training.loop import iter_train
 from xformer.training.snapshots import STATE, read_state, snapshot_steps
 
 
@@ -55,17 +55,17 @@ def test_a_run_on_a_full_disk_fails_aloud_and_leaves_whole_files(
     torch.set_num_threads(1)
     with monkeypatch.context() as patch:
         counter = Disk(patch, name, full_at=0)
-        list(train(PRESET, out=tmp_path / "whole"))
+        list(iter_train(PRESET, out=tmp_path / "whole"))
     assert counter.calls >= 8  # four snapshots, three states, a model and its card
     for at in range(1, counter.calls + 1):
         out = tmp_path / f"{name}-{at}"
         with monkeypatch.context() as patch:
             Disk(patch, name, full_at=at)
             with pytest.raises(OSError, match="No space left on device"):
-                list(train(PRESET, out=out))
+                list(iter_train(PRESET, out=out))
         assert_whole(out)
         if (out / STATE).exists():  # and with space again, the run goes on
-            list(train(PRESET, out=out, resume=True))
+            list(iter_train(PRESET, out=out, resume=True))
             assert snapshot_steps(out) == [0, 2, 4, 6]
             assert (out / "model.safetensors").read_bytes()[-400:] == (
                 tmp_path / "whole" / "model.safetensors"

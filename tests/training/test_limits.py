@@ -18,7 +18,7 @@ from xformer.presets import PRESETS, Preset
 from xformer.room import SPARE, disk_used
 from xformer.training import limits
 from xformer.training.limits import Limits, promised
-from xformer.training.loop import train
+from xformer.training.loop import iter_train
 from xformer.training.resource_needs import disk_needed
 from xformer.training.snapshots import STATE
 
@@ -126,7 +126,7 @@ def test_a_run_of_this_process_needs_the_memory_that_is_free(tmp_path: Path, mon
     with pytest.raises(
         ConfigError, match=r"This run takes about 2\d\d\.\d MB of memory, and 100\.0 MB are free on this machine"
     ):
-        next(train(tiny_preset(), out=tmp_path / "run"))
+        next(iter_train(tiny_preset(), out=tmp_path / "run"))
     assert not (tmp_path / "run").exists()
     limits.check_memory(tiny_preset(), "cuda")  # of whose memory nothing is known
 
@@ -163,7 +163,7 @@ def test_a_limit_that_is_no_number(text: str) -> None:
 def test_a_run_takes_no_more_disk_than_was_said(tmp_path: Path, options: dict[str, Any]) -> None:
     preset = tiny_preset(steps=30, model={"d_model": 32, "d_ff": 64}, **options)
     most = 0
-    for _ in train(preset, out=tmp_path):
+    for _ in iter_train(preset, out=tmp_path):
         most = max(most, disk_used(tmp_path))
     assert not (tmp_path / STATE).exists()
     most = max(most, disk_used(tmp_path))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,12 @@ from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE, load
 from xformer.errors import ConfigError, RunStoreError
 from xformer.tasks import texts
-from xformer.training import dispatch, jobs, sweep_loop, worker
+from xformer.training import dispatch, jobs, many, sweep_loop, worker
 from xformer.training.entry import Entry
 from xformer.training.limits import Limits
+from xformer.training.loop import Run
 from xformer.training.run_store import RunStore
 from xformer.training.snapshots import STATE, snapshot_steps
-from xformer.training.stacked_step import StackedStep
 from xformer.training.stored_sweep import Known, StoredSweep
 from xformer.training.sweep_maps import map_steps, read_maps
 from xformer.training.sweep_members import members_of, spec
@@ -42,15 +42,15 @@ def train(
     store: RunStore, run: str, monkeypatch: pytest.MonkeyPatch, at: dict[int, Callable[[], Any]] | None = None
 ) -> Entry:
     """Have a queued sweep trained here; `at[step]` happens before the step that follows it."""
-    step_of_all = StackedStep.train_step
+    step_of_all = many.train_step
 
-    def step(self: StackedStep) -> Any:
-        if at and (do := at.pop(self.runs[0].step, None)):
+    def step(runs: Sequence[Run]) -> Any:
+        if at and (do := at.pop(runs[0].step, None)):
             do()
-        return step_of_all(self)
+        return step_of_all(runs)
 
     with happenings(monkeypatch), monkeypatch.context() as patch:
-        patch.setattr(StackedStep, "train_step", step)
+        patch.setattr(many, "train_step", step)
         worker.work(store, run, claim(store, run))
     return store.entry(run)
 

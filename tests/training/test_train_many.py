@@ -10,16 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from tests.training.tiny import ARCHITECTURES, tiny_preset
+from tests.training.tiny import ARCHITECTURES, tiny_preset, weights_of
 from xformer import load
 from xformer.errors import ConfigError
 from xformer.positions import POSITION_KINDS
 from xformer.presets import Preset
 from xformer.tasks import Task
 from xformer.training.loop import Run, Stopped
+from xformer.training.many import ReportOfOne, iter_train_many, reports, sweep, train_many
 from xformer.training.snapshots import read_state
-from xformer.training.stacked_weight import StackedWeight
-from xformer.training.train_many import ReportOfOne, reports, sweep, train_many
 
 CLOSE: dict[str, Any] = {"rtol": 2e-4, "atol": 2e-5}
 """Sums in another order, and Adam divides by what may be near zero: a dozen steps at 3e-3 keep it below this."""
@@ -44,7 +43,7 @@ def alone(preset: Preset, device: torch.device) -> Run:
 def assert_as_alone(run: Run) -> None:
     other = alone(run.preset, run.device)
     assert run.step == other.step
-    torch.testing.assert_close(run.optimiser.flat, other.optimiser.flat, **CLOSE)
+    torch.testing.assert_close(weights_of(run), weights_of(other), **CLOSE)
     for mine, theirs in zip(run.rows, other.rows, strict=True):
         assert mine["step"] == theirs["step"]
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
@@ -105,18 +104,18 @@ def test_each_has_its_own_recipe() -> None:
     runs, _ = trained_together([replace(base, train=base.train.replace(**change)) for change in changes])
     for run in runs:
         assert_as_alone(run)
-    assert len({float(run.optimiser.flat.norm()) for run in runs}) == len(changes)
+    assert len({float(weights_of(run).norm()) for run in runs}) == len(changes)
 
 
 def test_the_same_place_in_the_same_stack_gives_the_same_bits_whatever_the_others_do() -> None:
     base = tiny_preset()
     one, again = (trained_together(sweep(base, seed=[0, 1, 2]))[0] for _ in range(2))
     for mine, theirs in zip(one, again, strict=True):
-        assert torch.equal(mine.optimiser.flat, theirs.optimiser.flat)
+        assert torch.equal(weights_of(mine), weights_of(theirs))
     other = trained_together(sweep(base, seed=[0, 5, 2]))[0]
-    assert torch.equal(one[0].optimiser.flat, other[0].optimiser.flat)
-    assert torch.equal(one[2].optimiser.flat, other[2].optimiser.flat)
-    assert not torch.equal(one[1].optimiser.flat, other[1].optimiser.flat)
+    assert torch.equal(weights_of(one[0]), weights_of(other[0]))
+    assert torch.equal(weights_of(one[2]), weights_of(other[2]))
+    assert not torch.equal(weights_of(one[1]), weights_of(other[1]))
 
 
 def test_finished_ones_leave_and_the_others_go_on() -> None:
@@ -125,8 +124,6 @@ def test_finished_ones_leave_and_the_others_go_on() -> None:
     assert [run.step for run in runs] == [5, 12, 7]
     for run in runs:
         assert_as_alone(run)
-    storages = {run.optimiser.flat.untyped_storage().data_ptr() for run in runs}
-    assert len(storages) == 3  # nobody keeps the rows of those that are gone
 
 
 def test_one_whose_loss_is_no_number_is_given_up_and_the_others_go_on() -> None:
@@ -144,14 +141,13 @@ def test_one_whose_loss_is_no_number_is_given_up_and_the_others_go_on() -> None:
 
 def test_each_keeps_what_train_keeps_and_goes_on_from_there(tmp_path: Path) -> None:
     presets = sweep(tiny_preset(), seed=[0, 1])
-    going = train_many(presets, out=tmp_path / "cut", device="cpu")
+    going = iter_train_many(presets, out=tmp_path / "cut", device="cpu")
     next(going)
-    assert isinstance(going, type(reports({})))
     going.close()
-    steps = [report.progress.step for report in train_many(presets, out=tmp_path / "cut", device="cpu", resume=True)
+    steps = [report.progress.step for report in iter_train_many(presets, out=tmp_path / "cut", device="cpu", resume=True)
              if report.progress]  # fmt: skip
     assert min(steps) == 5  # its state was that of step 5, whose report is due again
-    list(train_many(presets, out=tmp_path / "whole", device="cpu"))
+    list(iter_train_many(presets, out=tmp_path / "whole", device="cpu"))
     for number in range(2):
         cut, whole = (load(tmp_path / name / f"{number:03d}") for name in ("cut", "whole"))
         for mine, theirs in zip(cut.model.parameters(), whole.model.parameters(), strict=True):
@@ -160,16 +156,32 @@ def test_each_keeps_what_train_keeps_and_goes_on_from_there(tmp_path: Path) -> N
         assert (tmp_path / "cut" / f"{number:03d}" / "snapshots").is_dir()
 
 
+def test_train_many_returns_a_checkpoint_for_each_preset(tmp_path: Path) -> None:
+    base = tiny_preset(model={"norm": "none"}, clip_norm=0.0)
+    wild = replace(base, train=base.train.replace(peak_lr=1e12, adam_eps=1.0, warmup=0.0))
+    first, given_up, last = train_many([base, wild, sweep(base, seed=[3])[0]], out=tmp_path, device="cpu")
+    assert given_up is None
+    for checkpoint, number in ((first, 0), (last, 2)):
+        assert checkpoint is not None
+        kept = load(tmp_path / f"{number:03d}")
+        assert checkpoint.card == kept.card
+        for mine, other in zip(checkpoint.model.parameters(), kept.model.parameters(), strict=True):
+            assert torch.equal(mine, other)
+    again = train_many([base], out=tmp_path, device="cpu", resume=True)[0]  # it is finished
+    assert again is not None
+    assert again.card == load(tmp_path / "000").card
+
+
 def test_those_that_are_finished_are_left_as_they_are_on_resuming(tmp_path: Path) -> None:
     presets = sweep(tiny_preset(), steps=[5, 12])
-    going = train_many(presets, out=tmp_path, device="cpu")
+    going = iter_train_many(presets, out=tmp_path, device="cpu")
     assert next(report for report in going if report.is_last).number == 0
     going.close()
     before = (tmp_path / "000/model.safetensors").stat().st_mtime_ns
-    assert {report.number for report in train_many(presets, out=tmp_path, device="cpu", resume=True)} == {1}
+    assert {report.number for report in iter_train_many(presets, out=tmp_path, device="cpu", resume=True)} == {1}
     assert (tmp_path / "000/model.safetensors").stat().st_mtime_ns == before
     assert load(tmp_path / "001").card["step"] == 12
-    assert list(train_many(presets, out=tmp_path, device="cpu", resume=True)) == []
+    assert list(iter_train_many(presets, out=tmp_path, device="cpu", resume=True)) == []
 
 
 def test_what_cannot_be_trained_together_is_said() -> None:
@@ -228,10 +240,3 @@ def test_who_looks_on_between_the_steps_may_end_it_and_all_write_down_where_they
     with pytest.raises(Stopped):
         list(reports(runs, between))
     assert [read_state(tmp_path / str(number)).values["step"] for number in runs] == [7, 7]
-
-
-def test_what_is_not_written_for_many_models_is_refused() -> None:
-    weight = StackedWeight.of(torch.randn(3, 5, 2))
-    assert weight.shape == (5, 2)
-    with pytest.raises(NotImplementedError, match="many models"):
-        weight.sum()

@@ -18,7 +18,7 @@ from xformer.tasks import Task
 from xformer.training import transfer
 from xformer.training.card import read_card
 from xformer.training.limits import Limits
-from xformer.training.loop import train
+from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
 from xformer.training.snapshots import snapshot_file, snapshot_steps
 from xformer.training.transfer import card_of, from_file, to_file
@@ -28,7 +28,7 @@ def trained(folder: Path, architecture: str = "encoder", **settings: Any) -> tup
     """A run store with one finished run of 12 steps in it, reports at 5, 10, 12."""
     store, preset = RunStore(folder), tiny_preset(architecture, **settings)
     run = store.add(preset, owner="ann", name="first try", state="finished")
-    rows = [progress.row() for progress in train(preset, out=store.folder_of(run), device="cpu")]
+    rows = [progress.row() for progress in iter_train(preset, out=store.folder_of(run), device="cpu")]
     store.put_rows(run, rows)
     figures = {"loss": 1.5, "token_accuracy": 0.5, "exact_match": 0.25, "samples": 8, "seed": 1}
     store.change(run, step=12, seconds=rows[-1]["seconds"], figures=json.dumps(figures), device="cpu")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +13,6 @@ from xformer.model import Transformer
 from xformer.presets import Preset
 from xformer.tasks import Task
 from xformer.training.loop import Run
-from xformer.training.steps import Training
 
 ARCHITECTURES = ("encoder", "decoder", "encoder-decoder")
 
@@ -58,18 +56,21 @@ def tiny_preset(
     )
 
 
-def run_of(preset: Preset, step: Callable[[Run], Any] | None = None, device: str = "cpu") -> Run:
-    """A run in memory alone that takes its steps by what `step` makes of it: where there is none each anew, by autograd."""
-    run = Run(preset, Task(preset.task), torch.device(device), None)
-    run.take_step = partial(Training.train_step, run) if step is None else step(run).take
-    return run
+def run_of(preset: Preset, out: Path | None = None, device: str = "cpu") -> Run:
+    """A run that has taken no step yet."""
+    return Run(preset, Task(preset.task), torch.device(device), out)
 
 
-def trained(preset: Preset, step: Callable[[Run], Any] | None = None, device: str = "cpu") -> Run:
-    """The same, at its end."""
-    run = run_of(preset, step, device)
+def trained(preset: Preset, device: str = "cpu") -> Run:
+    """A run at its end."""
+    run = run_of(preset, device=device)
     list(run.reports())
     return run
+
+
+def weights_of(run: Run) -> torch.Tensor:
+    """All weights of a run as one vector."""
+    return torch.cat([p.detach().reshape(-1) for p in run.model.parameters()])
 
 
 def random_model(architecture: str, *, seed: int = 0, std: float = 0.6, **options: Any) -> Transformer:

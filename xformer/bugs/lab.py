@@ -19,7 +19,7 @@ from xformer.presets import Preset
 from xformer.tasks import Batch, Score, Task, score
 from xformer.training.device import choose_device
 from xformer.training.loop import Run
-from xformer.training.optimiser import FlatAdamW
+from xformer.training.optimiser import adamw
 
 
 class LabRun(Run):
@@ -35,7 +35,7 @@ class LabRun(Run):
         )
         if bug is not None:
             self.model = bug.broken(self.model).to(device).train()
-            self.optimiser = FlatAdamW(self.model, self.config)
+            self.optimiser = adamw(self.model, self.config)
 
     def _held_out_score(self) -> Score:
         """Given the right tokens before each: what a bug does to decoding is another matter, and some cannot decode at all."""

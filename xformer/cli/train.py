@@ -62,7 +62,7 @@ def _train(chosen: Preset, options: Namespace) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Column
 
-    from xformer.training.loop import train
+    from xformer.training.loop import iter_train
     from xformer.training.process_tuning import tune_process
 
     tune_process()
@@ -75,9 +75,9 @@ def _train(chosen: Preset, options: Namespace) -> None:
         TextColumn("loss {task.fields[loss]}  {task.fields[how]}", markup=False, table_column=cropped),
     )
     last = None
-    reports = train(chosen, out=options.out, device=options.device, resume=options.resume)
+    reports = iter_train(chosen, out=options.out, device=options.device, resume=options.resume)
     console = Console(markup=False, highlight=False, emoji=False)
-    with Progress(*columns, console=console, expand=True) as bar, closing(reports):  # pyright: ignore[reportArgumentType]
+    with Progress(*columns, console=console, expand=True) as bar, closing(reports):
         shown = bar.add_task("training", total=chosen.train.steps, loss=fit("–"), how="")
         for last in reports:
             how = fit(how_good(last.held_out, chosen.task.name))

@@ -41,15 +41,17 @@ def train_them(chosen: Preset, settings: dict[str, Sequence[Any]], options: Name
     from rich.progress import Progress
 
     from xformer.training.final_score import put_figures_on_card
+    from xformer.training.many import iter_train_many, sweep
     from xformer.training.process_tuning import tune_process
-    from xformer.training.train_many import sweep, train_many
 
     found = members(sweep(chosen, **settings), settings)
     tune_process()
-    reports = train_many([one.preset for one in found], out=options.out, device=options.device, resume=options.resume)
+    reports = iter_train_many(
+        [one.preset for one in found], out=options.out, device=options.device, resume=options.resume
+    )
     say(f"{chosen.title}: {len(found)} models at once, into {options.out}/000 and on")
     ended = 0
-    with Progress(console=Console(markup=False, highlight=False, emoji=False)) as bar, closing(reports):  # pyright: ignore
+    with Progress(console=Console(markup=False, highlight=False, emoji=False)) as bar, closing(reports):
         shown = bar.add_task("training", total=sum(one.preset.train.steps for one in found))
         steps = [0] * len(found)
         for report in reports:

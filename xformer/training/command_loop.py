@@ -194,7 +194,7 @@ class CommandLoop:
         run = self.run
         assert run is not None
         began = time.monotonic()
-        if bool(run.optimiser.flat.isfinite().all()):
+        if run.has_finite_weights():
             run.save_state()
         now = time.monotonic()
         self.save_at = now + max(SAVE_SECONDS, (now - began) / SAVE_SHARE)

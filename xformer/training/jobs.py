@@ -49,8 +49,8 @@ def submit(
     """
     from xformer.checkpoints import Checkpoint, save
     from xformer.tasks import Task
-    from xformer.training.train_many import check_alike
-    from xformer.training.train_many import sweep as all_of
+    from xformer.training.many import check_alike
+    from xformer.training.many import sweep as all_of
 
     Task(settings.task).check_fits(settings.model)
     known = ["auto", "cuda", *queue.devices()]

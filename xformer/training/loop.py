@@ -1,61 +1,102 @@
-"""The training loop: a generator of `Progress`, and what it keeps in a folder to be looked at and gone on with.
+"""The training loop.
 
-A step depends on nothing but (weights, optimiser, seed, step), so a run that is stopped and resumed ends, on a CPU, in the same
-bits as one that never stopped.
+A step depends on nothing but the weights, the optimiser, the seed and the step number: data and dropout are drawn from
+(seed, step). A run that is stopped and resumed therefore ends, on a CPU, in the same bits as one that never stopped.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator
-from functools import cached_property
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from xformer.checkpoints import Checkpoint, save
-from xformer.config import Config, TrainConfig
-from xformer.errors import CheckpointError, ConfigError, NoRoomError, TrainingError
+from xformer.config import TrainConfig
+from xformer.errors import CheckpointError, NoRoomError, TrainingError
+from xformer.greedy import reads_ahead
+from xformer.model import Transformer
 from xformer.presets import Preset
 from xformer.presets import preset as preset_named
 from xformer.room import Room
-from xformer.tasks import Task
+from xformer.tasks import Batch, Score, Task, score
+from xformer.tasks.sampling import generator
+from xformer.tasks.scoring import cross_entropy
+from xformer.tasks.task import CHUNK
+from xformer.trace import record
+from xformer.training.curve import fitting
 from xformer.training.device import choose_device
-from xformer.training.graphed_step import GraphedStep
+from xformer.training.evaluate import score_batches
 from xformer.training.limits import check_memory
+from xformer.training.optimiser import adamw, clip, restore_training_state, training_state, update
 from xformer.training.progress import Progress
-from xformer.training.replayed_step import ReplayedStep
+from xformer.training.random_positions import with_random_positions
 from xformer.training.resource_needs import weights_on_disk
+from xformer.training.schedule import learning_rate, with_peak
 from xformer.training.snapshots import (
     STATE,
     State,
-    read_state,
+    read_state_of,
     remove_state,
     snapshot_file,
     thin_out,
     write_snapshot,
     write_state,
 )
-from xformer.training.steps import Training, Window
+from xformer.words import percent
 
 
 def train(
-    preset: Preset | str,
-    *,
-    out: str | Path | None = None,
-    device: str = "auto",
-    resume: bool = False,
-) -> Iterator[Progress]:
-    """Train a preset (or your own `Preset`) and report as it goes; the last report has `done` set.
+    preset: Preset | str, *, out: str | Path | None = None, device: str = "auto", resume: bool = False
+) -> Checkpoint:
+    """Train a preset to its end and return the trained model with its task and its card.
 
-    With `out`, snapshots and the state to resume from are kept there, and at the end the checkpoint that `load` reads.
-    Closing the generator early (or an interrupt) writes the state first, so that `resume` goes on from that very step; only
-    an interrupt in the middle of an update leaves the state of the last snapshot.
+    Args:
+        preset: The name of a preset, or a `Preset` of your own.
+        out: A folder for snapshots, the state to resume from and, at the end, the checkpoint that `load` reads.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        resume: Continue the interrupted run in `out`.
 
-    Raises `ConfigError` before anything is written when the configurations do not fit each other, or not into the memory
-    that is free; `TrainingError` when the loss is no longer a number or there is nothing to resume.
+    Returns:
+        The checkpoint. Its card holds the reports under "curve".
+
+    Raises:
+        ConfigError: The configurations do not fit each other, or not into the free memory. Nothing was written.
+        TrainingError: The loss is no longer a number, or there is nothing to resume.
+
+    Example:
+        >>> checkpoint = train("reverse-small")  # doctest: +SKIP
+        >>> checkpoint.card["curve"][-1]["held_out_exact_match"]  # doctest: +SKIP
+        1.0
     """
+    run = _run_of(preset, out, device, resume)
+    for _ in run.reports():
+        pass
+    return run.checkpoint()
+
+
+def iter_train(
+    preset: Preset | str, *, out: str | Path | None = None, device: str = "auto", resume: bool = False
+) -> Generator[Progress]:
+    """Train a preset and yield a report every `log_every` steps; the last one has `done` set.
+
+    Closing the generator early writes the state, so `resume=True` continues from that step. So does an interrupt, except
+    in the middle of an update: then the state is that of the last snapshot. Arguments and errors are those of `train`.
+
+    Example:
+        >>> for progress in iter_train("reverse-small"):  # doctest: +SKIP
+        ...     print(progress.step, progress.loss)
+    """
+    return _run_of(preset, out, device, resume).reports()
+
+
+def _run_of(preset: Preset | str, out: str | Path | None, device: str, resume: bool) -> Run:
     preset = preset_named(preset) if isinstance(preset, str) else preset
     task = Task(preset.task)
     task.check_fits(preset.model)
@@ -64,29 +105,54 @@ def train(
     run = Run(preset, task, chosen, None if out is None else Path(out))
     if resume:
         run.restore()
-    return run.reports()
+    return run
 
 
-class Stopped(Exception):  # noqa: N818  like StopIteration, it is no error
-    """Raised between two steps by whoever drives a run: it writes its state down and ends."""
+class Stopped(Exception):  # noqa: N818  no error, like StopIteration
+    """Raised between two steps by the caller of `Run.reports` to end the run there; the run writes its state first."""
 
 
-class Run(Training):
-    """A training whose snapshots and state are kept in a folder, so that it can be looked at and gone on with."""
+@dataclass
+class Window:
+    """The sums since the last report, and the figures of the last step."""
+
+    loss: float = 0.0
+    steps: int = 0
+    tokens: int = 0
+    last_loss: float = 0.0
+    gradient_norm: float = 0.0
+
+
+class Run:
+    """One model in training. With `out` it keeps snapshots and its state in that folder."""
 
     def __init__(
         self, preset: Preset, task: Task, device: torch.device, out: Path | None, room: Room | None = None
     ) -> None:
-        super().__init__(preset, task, device)
+        self.preset, self.task, self.device = preset, task, device
         self.out, self.room = out, room
-        if out is not None:
-            self.what_is_left = "; the last snapshot with finite weights is kept"
+        self.config: TrainConfig = preset.train
+        seed = self.config.seed
+        self.model = Transformer(preset.model, generator(seed, "init", 0, "cpu")).to(device).train()
+        self.optimiser = adamw(self.model, self.config)
+        self.step = 0
+        self.seconds = 0.0
+        self.window = Window()
+        self.rows: list[dict[str, Any]] = []
+        self.updating = False
+        """True while weights, optimiser and step number do not belong to the same step."""
+        self.reads_ahead: bool | None = None
+        """Whether outputs depend on later tokens; None before the first report."""
+        self.batches: Batch | None = None
+        self.packed = self.config.batch_size % 2 == 0
+        n = min(self.config.held_out, task.rule.unseen or self.config.held_out)
+        self.held_out = task.sample(n, seed=seed, purpose="held-out", packed=n % 2 == 0, device=device)
+        self.probe = task.probe(seed)
 
-    def reports(self, between: Callable[[], None] = lambda: None) -> Iterator[Progress]:
-        """Train to the end, yielding a report every `log_every` steps.
+    def reports(self, between: Callable[[], None] = lambda: None) -> Generator[Progress]:
+        """Train to the end and yield a report every `log_every` steps.
 
-        `between` is called before every step; it may take its time (a pause), change the learning rate to come, or raise
-        `Stopped`.
+        `between` is called before every step. It may wait, change the learning rate, or raise `Stopped`.
         """
         try:
             while True:
@@ -104,20 +170,75 @@ class Run(Training):
                 self.save_state()
             raise
 
-    def train_step(self) -> None:
-        """One update: on a GPU one launch, on a processor its operations alone. Raises `TrainingError` when the loss or the
-        gradient is not a number."""
-        self.take_step()
+    # ── one step ──
 
-    @cached_property
-    def take_step(self) -> Callable[[], None]:
-        """How this run takes its steps: found for the first, as a run may also be one of a stack."""
-        quick = {"cuda": GraphedStep, "cpu": ReplayedStep}.get(self.device.type)
-        return super().train_step if quick is None else quick(self).take
+    def train_step(self) -> None:
+        """Make one update. Raises `TrainingError` when the loss or the gradient is not a number."""
+        batch = self.batch(self.step)
+        found = self.find_gradient(batch)
+        lr = learning_rate(self.config, self.step + 1)
+        self.updating = True
+        update(self.optimiser, lr)
+        loss, norm = found.tolist()
+        self.took_step(loss, norm, batch.tokens.numel())
+
+    def find_gradient(self, batch: Batch) -> Float[Tensor, "2"]:
+        """Leave the clipped gradient of the batch in the parameters. Returns the loss, and the norm before clipping."""
+        dropout = None
+        if self.preset.model.dropout:
+            dropout = generator(self.config.seed, "dropout", self.step + 1, self.device)
+        self.optimiser.zero_grad()
+        loss = cross_entropy(batch.logits(self.model, generator=dropout), batch.labels)
+        loss.backward()
+        return torch.stack((loss.detach(), clip(self.model, self.config.clip_norm)))
+
+    def took_step(self, loss: float, gradient_norm: float, n_tokens: int) -> None:
+        """Count a finished update. Raises `TrainingError` when its loss or gradient is not a number."""
+        self.step += 1
+        self.window.gradient_norm = self._finite("gradient's norm", gradient_norm)
+        self.window.last_loss = self._finite("loss", loss)
+        self.window.loss += self.window.last_loss
+        self.window.steps += 1
+        self.window.tokens += n_tokens
+        self.updating = False
+
+    def _finite(self, what: str, value: float) -> float:
+        if math.isfinite(value):
+            return value
+        lr = learning_rate(self.config, self.step)
+        kept = "" if self.out is None else "; the last snapshot with finite weights is kept"
+        raise TrainingError(
+            f"The {what} became {value} at step {self.step}, at a learning rate of {lr:g}, so the run stops; "
+            f"try a smaller one, for example {lr / 10:g}{kept}."
+        )
+
+    def batch(self, step: int) -> Batch:
+        """Return the batch of a step. The batches of `CHUNK` steps are drawn at once."""
+        place = step % CHUNK
+        if self.batches is None or place == 0:
+            self.batches = self.task.sample(
+                self.config.batch_size,
+                seed=self.config.seed,
+                step=step // CHUNK,
+                steps=CHUNK,
+                purpose="train",
+                packed=self.packed,
+                device=self.device,
+            )
+        rows = len(self.batches.tokens) // CHUNK
+        batch = self.batches.rows(place * rows, (place + 1) * rows)
+        if not self.config.random_positions:
+            return batch
+        draw = generator(self.config.seed, "positions", step, self.device)
+        return with_random_positions(batch, self.preset.model.max_len, draw)
+
+    # ── reports ──
 
     def due(self) -> Progress | None:
-        """Do what is due at this step, before the next: a snapshot, and a report. It is due again when an interrupt came before
-        it was done."""
+        """Keep the snapshot and make the report that this step asks for. Returns the report, or None.
+
+        After an interrupt the same step is due again.
+        """
         config = self.config
         if config.snapshot_every and self.step % config.snapshot_every == 0:
             self.keep_snapshot()
@@ -129,8 +250,96 @@ class Run(Training):
             self._finish()
         return progress
 
+    def report(self) -> Progress:
+        """Score the model on held-out examples and begin a new window. Raises `TrainingError` for a loss that is no number."""
+        config, window = self.config, self.window
+        self.model.eval()
+        held_out = self._held_out_score()
+        self._finite("held-out loss", held_out.loss)
+        scores = self.probe_scores()
+        self.model.train()
+        earlier = self.rows[-1]["seconds"] if self.rows else 0.0
+        progress = Progress(
+            step=self.step,
+            steps=config.steps,
+            loss=window.loss / max(1, window.steps),
+            held_out=held_out,
+            learning_rate=learning_rate(config, self.step),
+            gradient_norm=window.gradient_norm,
+            seconds=self.seconds,
+            tokens_per_second=window.tokens / max(1e-9, self.seconds - earlier),
+            scores=scores,
+            done=self.step == config.steps,
+        )
+        progress = replace(progress, **self._remarks(progress))
+        self.rows, self.window = [*self.rows, progress.row()], Window()
+        return progress
+
+    def _remarks(self, progress: Progress) -> dict[str, Any]:
+        """Return the note of a report, and whether it ends the run, as changes to the report."""
+        config = self.config
+        if config.target and progress.held_out.exact_match >= config.target:
+            reached = (
+                f"Reached the target: {percent(progress.held_out.exact_match)} exact match at step {progress.step}."
+            )
+            return {"note": reached, "done": True}
+        is_late = progress.step >= 0.6 * config.steps
+        if is_late and progress.loss > self.task.rule.stalled_above and not any(row["note"] for row in self.rows):
+            return {
+                "note": f"This run has stalled: at step {progress.step} of {config.steps} its loss is still "
+                f"{progress.loss:.2f}. Another seed or a longer warm-up usually helps."
+            }
+        return {}
+
+    @torch.no_grad()
+    def _held_out_score(self) -> Score:
+        """Score under teacher forcing, and by decoding where outputs depend on later tokens."""
+        if self.reads_ahead is None:
+            few = self.task.sample(4, seed=self.config.seed, purpose="held-out", device=self.device)
+            self.reads_ahead = self.task.is_decoded and reads_ahead(self.model, few)
+        found = score(self.held_out.logits(self.model), self.held_out)
+        if not self.reads_ahead:
+            return found
+        one_a_row = self.task.sample(found.samples, seed=self.config.seed, purpose="held-out", device=self.device)
+        return score_batches(self.model, self.task, iter([one_a_row]))
+
+    def probe_scores(self) -> dict[str, list[float]]:
+        """Return the task score of each head on one fixed unseen input; see `Task.head_scores`."""
+        inputs = [prompt.to(self.device) for prompt in (self.probe.stream, self.probe.target) if prompt is not None]
+        trace = record(self.model, *inputs, keep=["*.pattern"])
+        return self.task.head_scores(trace, self.probe)
+
+    # ── changes from outside ──
+
+    def change_rate(self, peak: float) -> None:
+        """Follow the schedule with this peak from the next step on. Raises `ConfigError` for a peak that is not valid."""
+        self.config = with_peak(self.config, self.step, peak)
+        self.preset = replace(self.preset, train=self.config)
+
+    def begin_with(self, weights: Transformer) -> None:
+        """Start from the weights of another model of the same shape."""
+        self.model.load_state_dict(weights.state_dict())
+
+    # ── files ──
+
+    def checkpoint(self) -> Checkpoint:
+        """Return the model as it stands, with its card."""
+        card = {
+            "preset": self.preset.name,
+            "title": self.preset.title,
+            "about": self.preset.about,
+            "seed": self.config.seed,
+            "step": self.step,
+            "train": self.config.to_json(),
+            "device": self.device.type,
+            "torch": torch.__version__,
+            "seconds": round(self.seconds, 2),
+            "curve": fitting(self.rows),
+        }
+        return Checkpoint(self.model, self.task, card)
+
     def keep_snapshot(self) -> None:
-        """Keep the weights of this step to look at; nothing where snapshots are off. Raises `NoRoomError`."""
+        """Write the weights of this step, unless snapshots are off. Raises `NoRoomError`."""
         if self.out is None or not self.config.snapshot_every:
             return
         if not snapshot_file(self.out, self.step).exists():
@@ -145,25 +354,29 @@ class Run(Training):
             raise TrainingError(f"The run stops at step {self.step}. {error}") from None
 
     def check_room_for_snapshot(self) -> None:
-        """Raise `NoRoomError` where the snapshot of one step more could not be kept."""
+        """Raise `NoRoomError` when a snapshot of the next step would not fit."""
         if self.room is not None and self.out is not None and self.config.snapshot_every:
             self.room.check(weights_on_disk(self.preset), "A snapshot of the next step")
 
     def take_room(self, n: int, what: str) -> None:
-        """Say that `n` bytes more will be written. Raises `NoRoomError` where they are more than may be kept."""
+        """Reserve `n` bytes of the disk. Raises `NoRoomError` when they do not fit."""
         if self.room is not None:
             self.room.check(n, what)
             self.room.wrote(n)
 
     def _finish(self) -> None:
-        if self.out is not None:  # in place of the state, which is larger: there is room for it
+        if self.out is not None:  # in place of the state, which is larger: it fits
             if self.config.snapshot_every:
                 self._write_snapshot(self.out)
             save(self.checkpoint(), self.out)
             remove_state(self.out)
 
+    def has_finite_weights(self) -> bool:
+        """Return whether all weights are numbers."""
+        return all(bool(p.isfinite().all()) for p in self.model.parameters())
+
     def save_state(self) -> None:
-        """Write down where the run stands, in place of where it stood before. Raises `NoRoomError` the first time."""
+        """Replace the state in the folder by that of this step. Raises `NoRoomError` the first time."""
         if self.out is None:
             return
         if not (self.out / STATE).exists():
@@ -178,35 +391,19 @@ class Run(Training):
             "window": vars(self.window),
             "rows": self.rows,
         }
-        write_state(self.out, State(self.optimiser.state(), values))
+        write_state(self.out, State(training_state(self.model, self.optimiser), values))
 
     def restore(self) -> None:
-        """Go on where the run in `out` stood. Raises `TrainingError` when it was another run."""
+        """Continue the run in `out`. Raises `TrainingError` when its settings are not those of this run."""
         if self.out is None:
             raise TrainingError("Resuming needs the folder of the run; give it as out.")
-        state = read_state(self.out)
-        step = state.values.get("step")
-        for name, config in (("model", self.preset.model), ("task", self.preset.task), ("train", self.config)):
-            try:
-                had = type(config).from_json(state.values.get(name))
-            except ConfigError:
-                had = None
-            if _until(step, had) != _until(step, config):
-                raise TrainingError(
-                    f"The run in {self.out} had other {name} settings, so it cannot be resumed as this one."
-                )
+        settings = {"model": self.preset.model, "task": self.preset.task, "train": self.config}
+        state = read_state_of(self.out, settings)
         try:
-            self.optimiser.restore(state.tensors)
+            restore_training_state(self.model, self.optimiser, state.tensors)
             self.step = state.values["step"]
             self.seconds = state.values["seconds"]
             self.window = Window(**state.values["window"])
             self.rows = state.values["rows"]
         except (KeyError, TypeError, RuntimeError):
             raise TrainingError(f"The run in {self.out} cannot be resumed: its state is not a whole one.") from None
-
-
-def _until(step: Any, config: Config | None) -> Config | None:
-    """A configuration without the changes of the learning rate that lie ahead of a step."""
-    if not (isinstance(config, TrainConfig) and isinstance(step, int)):
-        return config
-    return config.replace(lr_changes=tuple(change for change in config.lr_changes if change[0] <= step))

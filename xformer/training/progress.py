@@ -1,4 +1,4 @@
-"""What a training run says while it goes on."""
+"""The report that a training run makes every few steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xformer.tasks import Score
 
 @dataclass(frozen=True)
 class Progress:
-    """One report: the figures since the last one, and a score on held-out examples."""
+    """One report: the figures since the last report, and a score on held-out examples."""
 
     step: int
     steps: int
@@ -19,18 +19,18 @@ class Progress:
     held_out: Score
     learning_rate: float
     gradient_norm: float
-    """Before clipping, at this step."""
+    """Of the last step, before clipping."""
     seconds: float
-    """Spent training so far, earlier parts of a resumed run included."""
+    """Time spent in training steps so far, including the parts before a resume."""
     tokens_per_second: float
     scores: dict[str, list[float]] = field(default_factory=dict)
-    """How much each head does of what the task needs, 0 to 1, by the path of its layer; see `Task.head_scores`."""
+    """The task score of each head, 0 to 1, by the path of its layer; see `Task.head_scores`."""
     note: str = ""
-    """A plain sentence where there is something to say: a stall, a target reached."""
+    """A sentence when a run stalls or reaches its target."""
     done: bool = False
 
     def row(self) -> dict[str, Any]:
-        """The report as one flat row of a table."""
+        """Return the report as one flat row of a table."""
         row = asdict(self)
         held_out = row.pop("held_out")
         best = max((score for heads in self.scores.values() for score in heads), default=0.0)

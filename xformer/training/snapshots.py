@@ -7,6 +7,7 @@ OUT/state.safetensors              weights, optimiser and step: resuming is bit-
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from xformer.checkpoints import Checkpoint, save
-from xformer.errors import CheckpointError, TrainingError
+from xformer.config import Config, TrainConfig
+from xformer.errors import CheckpointError, ConfigError, TrainingError
 from xformer.files import write_atomically
 from xformer.places import STATE, snapshot_file, snapshot_steps
 from xformer.safe_header import parse_header, strict_json
@@ -77,6 +79,33 @@ def read_state(out: Path) -> State:
     if not isinstance(values, dict):
         raise TrainingError(f"The run in {out} cannot be resumed: its state is not a whole one.")
     return State(tensors, values)
+
+
+def read_state_of(out: Path, settings: Mapping[str, Config]) -> State:
+    """Read the state of a run with these settings, by the names "model", "task" and "train".
+
+    Changes of the learning rate after the step of the state may differ.
+
+    Raises:
+        TrainingError: There is no state, it is damaged, or it belongs to a run with other settings.
+    """
+    state = read_state(out)
+    step = state.values.get("step")
+    for name, config in settings.items():
+        try:
+            had = type(config).from_json(state.values.get(name))
+        except ConfigError:
+            had = None
+        if _until(step, had) != _until(step, config):
+            raise TrainingError(f"The run in {out} had other {name} settings, so it cannot be resumed as this one.")
+    return state
+
+
+def _until(step: Any, config: Config | None) -> Config | None:
+    """Return the configuration without the changes of the learning rate after a step."""
+    if not (isinstance(config, TrainConfig) and isinstance(step, int)):
+        return config
+    return config.replace(lr_changes=tuple(change for change in config.lr_changes if change[0] <= step))
 
 
 def remove_state(out: Path) -> None:

@@ -65,7 +65,7 @@ class SweepLoop:
         """Write down where the models stand that go on."""
         began = time.monotonic()
         for member, run in self.runs.items():
-            if member not in self.left and bool(run.optimiser.flat.isfinite().all()):
+            if member not in self.left and run.has_finite_weights():
                 run.save_state()
         now = time.monotonic()
         self.save_at = now + max(command_loop.SAVE_SECONDS, (now - began) / command_loop.SAVE_SHARE)

@@ -82,7 +82,7 @@ def spec(settings: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
 
 def members_of(entry: Entry) -> list[Member]:
     """The models of a sweep; none of a run of one model. Raises `ConfigError` where the run store was edited into nonsense."""
-    from xformer.training.train_many import sweep  # which needs torch; a list of runs does not
+    from xformer.training.many import sweep  # which needs torch; a list of runs does not
 
     if entry.sweep is None:
         return []

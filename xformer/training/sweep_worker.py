@@ -17,6 +17,7 @@ from xformer.training.entry import Entry
 from xformer.training.final_score import put_figures_on_card
 from xformer.training.limits import check_memory
 from xformer.training.loop import Run, Stopped
+from xformer.training.many import reports
 from xformer.training.member_runs import become_run, become_runs_again, take_back
 from xformer.training.run_statements import insert_rows
 from xformer.training.run_store import RunStore
@@ -25,7 +26,6 @@ from xformer.training.snapshots import forget_after, forget_unfinished
 from xformer.training.sweep_loop import SweepLoop
 from xformer.training.sweep_maps import MapMaker
 from xformer.training.sweep_members import Member, members_of
-from xformer.training.train_many import reports
 
 
 def train_sweep(store: RunStore, entry: Entry, loop: SweepLoop, device: torch.device, samples: int) -> tuple[str, str]:

@@ -1,0 +1,296 @@
+"""Train many models of one shape at once: many seeds, or a grid of settings.
+
+The forward pass of all models is one `torch.func.vmap` over their stacked parameters, so each operation is started once for
+all of them. Each model keeps its own data, recipe, optimiser and files: between two steps it is an ordinary `Run`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from xformer.checkpoints import Checkpoint, load
+from xformer.config import ModelConfig, TaskConfig
+from xformer.errors import ConfigError, NoRoomError, TrainingError
+from xformer.places import is_finished
+from xformer.presets import Preset
+from xformer.presets import preset as preset_named
+from xformer.tasks import Batch, Task
+from xformer.tasks.batch import IGNORED
+from xformer.tasks.scoring import cross_entropy
+from xformer.training.device import choose_device
+from xformer.training.limits import check_memory
+from xformer.training.loop import Run, Stopped
+from xformer.training.optimiser import update
+from xformer.training.progress import Progress
+from xformer.training.schedule import learning_rate
+
+ALIKE = ("batch_size",)
+"""Training settings that models trained together must share; all others may differ."""
+OF_THE_TASK = ("train_share",)
+"""Settings of the task that may differ, as they do not change the shape of a batch."""
+
+
+@dataclass(frozen=True)
+class ReportOfOne:
+    """A report of one of many models. The last report of each has `done` set, or a `failure`."""
+
+    number: int
+    """The index of the model among the presets, from 0."""
+    progress: Progress | None
+    failure: str = ""
+    """Why the model was given up, as one sentence: its loss is no longer a number. The others continue."""
+
+    @property
+    def is_last(self) -> bool:
+        return bool(self.failure) or (self.progress is not None and self.progress.done)
+
+
+def sweep(of: Preset | str, **settings: Sequence[Any]) -> list[Preset]:
+    """Return a preset with every combination of training settings; the last setting changes fastest.
+
+    Raises:
+        ConfigError: A setting does not exist, changes the shape of the model, or does not take a value.
+
+    Example:
+        >>> [(one.train.peak_lr, one.train.seed) for one in sweep("reverse", peak_lr=(1e-3, 3e-3), seed=range(2))]
+        [(0.001, 0), (0.001, 1), (0.003, 0), (0.003, 1)]
+    """
+    of = preset_named(of) if isinstance(of, str) else of
+    for name in settings:
+        if name in ModelConfig.model_fields or (name in TaskConfig.model_fields and name not in OF_THE_TASK):
+            raise ConfigError(
+                "Settings that change the shape of a model, or what it reads, cannot be swept together: got "
+                f"{name!r}; for example seed=range(16) or peak_lr=(0.001, 0.003) can."
+            )
+        if name == "train_share" and of.task.name != "modular":
+            raise ConfigError(
+                f"The share of pairs is a setting of modular addition alone, got it for {of.task.name}; for example "
+                "sweep('modular', train_share=(0.6, 0.8))."
+            )
+    return [_with(of, dict(zip(settings, values, strict=True))) for values in product(*settings.values())]
+
+
+def _with(of: Preset, values: Mapping[str, Any]) -> Preset:
+    task = {name: value for name, value in values.items() if name in OF_THE_TASK}
+    train = {name: value for name, value in values.items() if name not in OF_THE_TASK}
+    return replace(of, task=of.task.replace(**task), train=of.train.replace(**train))
+
+
+def train_many(
+    presets: Sequence[Preset | str], *, out: str | Path | None = None, device: str = "auto", resume: bool = False
+) -> list[Checkpoint | None]:
+    """Train presets of one model shape and one task together, and return their checkpoints.
+
+    Each model is a function of its preset, bit for bit on a CPU as long as the number of models is the same, and within
+    rounding the model that `train` makes of its preset.
+
+    Args:
+        presets: Presets that differ in seed, learning rate, weight decay, steps or other training settings; see `sweep`.
+        out: A folder. Each model keeps its files in `out/000`, `out/001`, … as `train` does.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        resume: Continue in `out` with the models that are not finished.
+
+    Returns:
+        The checkpoint of each preset; None where the loss was no longer a number.
+
+    Raises:
+        ConfigError: The models cannot be trained together, or not in the free memory.
+
+    Example:
+        >>> models = train_many(sweep("reverse-small", seed=range(16)))  # doctest: +SKIP
+    """
+    runs, folders = _runs_of(presets, out, device, resume)
+    given_up = {report.number for report in reports(runs) if report.failure}
+    found: list[Checkpoint | None] = []
+    for number, folder in enumerate(folders):
+        if number not in runs:  # finished before
+            assert folder is not None
+            found.append(load(folder))
+        else:
+            found.append(None if number in given_up else runs[number].checkpoint())
+    return found
+
+
+def iter_train_many(
+    presets: Sequence[Preset | str], *, out: str | Path | None = None, device: str = "auto", resume: bool = False
+) -> Generator[ReportOfOne]:
+    """Train presets together and yield the reports of all models as they come.
+
+    Closed early, the models that are not finished write their states. Arguments and errors are those of `train_many`.
+
+    Example:
+        >>> for report in iter_train_many(sweep("reverse-small", seed=range(16))):  # doctest: +SKIP
+        ...     print(report.number, report.progress)
+    """
+    return reports(_runs_of(presets, out, device, resume)[0])
+
+
+def _runs_of(
+    presets: Sequence[Preset | str], out: str | Path | None, device: str, resume: bool
+) -> tuple[dict[int, Run], list[Path | None]]:
+    chosen = [preset_named(one) if isinstance(one, str) else one for one in presets]
+    check_alike(chosen)
+    where = choose_device(device)
+    Task(chosen[0].task).check_fits(chosen[0].model)
+    check_memory(chosen[0], where.type, n_models=len(chosen))
+    folders = [None if out is None else Path(out) / f"{number:03d}" for number in range(len(chosen))]
+    runs = {number: Run(one, Task(one.task), where, folders[number]) for number, one in enumerate(chosen)}
+    if resume:
+        runs = {number: run for number, run in runs.items() if run.out is None or not is_finished(run.out)}
+        for run in runs.values():
+            run.restore()
+    return runs, folders
+
+
+def check_alike(presets: Sequence[Preset]) -> None:
+    """Raise `ConfigError` where presets cannot be trained together."""
+    if not presets:
+        raise ConfigError(
+            "Give at least one preset to train, got none; for example sweep('reverse-small', seed=range(16))."
+        )
+    first = presets[0]
+    for number, one in enumerate(presets[1:], start=1):
+        own = {name: getattr(first.task, name) for name in OF_THE_TASK}
+        if (one.model, one.task.replace(**own)) != (first.model, first.task):
+            raise ConfigError(
+                f"Models that are trained together have one shape and one task, and preset {number} has others than preset 0; "
+                "vary the training settings, for example sweep('reverse-small', seed=range(16))."
+            )
+        for name in ALIKE:
+            if getattr(one.train, name) != getattr(first.train, name):
+                raise ConfigError(
+                    f"Models that are trained together have the same {name}, got {getattr(first.train, name)} and "
+                    f"{getattr(one.train, name)}; train those of each {name} by themselves."
+                )
+    if first.model.dropout:
+        raise ConfigError(
+            f"Models with dropout are trained one by one, as each draws what it drops by itself; got dropout="
+            f"{first.model.dropout:g}, take dropout=0."
+        )
+
+
+def reports(runs: Mapping[int, Run], between: Callable[[], None] = lambda: None) -> Generator[ReportOfOne]:
+    """Train runs to their ends together. Closed early, the runs that are not finished write their states.
+
+    `between` is called before every step; it may raise `Stopped`.
+    """
+    active = dict(runs)
+    try:
+        while active:
+            for number, run in list(active.items()):
+                try:
+                    progress = run.due()
+                except TrainingError as error:
+                    del active[number]
+                    yield ReportOfOne(number, None, str(error))
+                    continue
+                if progress is not None:
+                    if progress.done:
+                        del active[number]
+                    yield ReportOfOne(number, progress)
+            if not active:
+                return
+            between()
+            figures = train_step(list(active.values()))
+            for (number, run), of_one in zip(list(active.items()), figures, strict=True):
+                try:
+                    run.took_step(*of_one)
+                except TrainingError as error:
+                    del active[number]
+                    yield ReportOfOne(number, None, str(error))
+    except (GeneratorExit, KeyboardInterrupt, Stopped, NoRoomError):
+        for run in active.values():
+            if not run.updating:
+                run.save_state()
+        raise
+
+
+def train_step(runs: Sequence[Run]) -> list[tuple[float, float, int]]:
+    """Make one update of every run. Returns the arguments of `Run.took_step` for each: loss, gradient norm, tokens."""
+    clock = time.perf_counter()
+    batches = [run.batch(run.step) for run in runs]
+    losses, norms = find_gradients(runs, batches)
+    rates = [learning_rate(run.config, run.step + 1) for run in runs]
+    for run in runs:
+        run.updating = True
+    for run, lr in zip(runs, rates, strict=True):
+        update(run.optimiser, lr)
+    figures = list(zip(losses.tolist(), norms.tolist(), (batch.tokens.numel() for batch in batches), strict=True))
+    share = (time.perf_counter() - clock) / len(runs)
+    for run in runs:
+        run.seconds += share
+    return figures
+
+
+def find_gradients(runs: Sequence[Run], batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
+    """Leave the clipped gradient of each run's batch in its parameters.
+
+    Returns:
+        The losses [model], and the norms of the gradients before clipping [model].
+    """
+    model = runs[0].model
+    names = [name for name, _ in model.named_parameters()]
+    parameters = list(zip(*(run.model.parameters() for run in runs), strict=True))  # [parameter][model]
+    stacked = {
+        name: torch.stack([p.detach() for p in of_all]).requires_grad_()  # [model, …]
+        for name, of_all in zip(names, parameters, strict=True)
+    }
+    template, tensors = stack_batches(batches, pad=runs[0].task.vocabulary.special.pad)
+
+    def loss_of(weights: dict[str, Tensor], cells: list[Tensor]) -> Tensor:
+        rest = iter(cells)
+        batch = template.map(lambda _: next(rest))
+        arguments = (batch.tokens, batch.target)
+        layouts = {"layout": batch.layout, "target_layout": batch.target_layout}
+        return cross_entropy(functional_call(model, weights, arguments, layouts), batch.labels)
+
+    with sdpa_kernel(SDPBackend.MATH):  # PyTorch's other attention kernels cannot be vectorised over models
+        losses = vmap(loss_of)(stacked, tensors)
+    gradients = torch.autograd.grad(losses.sum(), list(stacked.values()))
+    norms = torch.stack([g.flatten(1).norm(dim=1) for g in gradients]).norm(dim=0)  # [model]
+    most = norms.new_tensor([run.config.clip_norm or torch.inf for run in runs])
+    scale = (most / (norms + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
+    for gradient, of_all in zip(gradients, parameters, strict=True):
+        scaled = gradient * scale.view(-1, *[1] * (gradient.dim() - 1))
+        # The fused AdamW reads a gradient's memory in order, so a transposed one would be a wrong one.
+        for p, own in zip(of_all, scaled.contiguous().unbind(), strict=True):
+            p.grad = own
+    return losses.detach(), norms
+
+
+def stack_batches(batches: Sequence[Batch], pad: int) -> tuple[Batch, list[Tensor]]:
+    """Return the tensors of batches of one kind stacked, each [model, batch, pos], in the order of `Batch.tensors`.
+
+    Shorter rows are padded to the longest. The batch that comes with them says how to put the tensors together.
+    """
+    template, stacked, is_padded = batches[0], [], False
+    fillers = iter(_fillers(template, pad))
+    for of_all in zip(*(batch.tensors() for batch in batches), strict=True):
+        width, filler = max(one.shape[-1] for one in of_all), next(fillers)
+        is_padded |= any(one.shape[-1] < width for one in of_all)
+        stacked.append(torch.stack([F.pad(one, (0, width - one.shape[-1]), value=filler) for one in of_all]))
+
+    def layout(of: str) -> Any:
+        own = [getattr(batch, of) for batch in batches]
+        return None if own[0] is None else replace(own[0], padded=is_padded or any(one.padded for one in own))
+
+    return replace(template, layout=layout("layout"), target_layout=layout("target_layout")), stacked
+
+
+def _fillers(batch: Batch, pad: int) -> list[int]:
+    """Return the value of padding in each tensor of a batch: a token, a label, or a position and segment of 0."""
+    tokens, labels = [batch.tokens, batch.target], batch.labels
+    return [
+        pad if any(one is cells for cells in tokens) else IGNORED if one is labels else 0 for one in batch.tensors()
+    ]
