@@ -35,7 +35,18 @@ MAX_BYTES = 2 * 1024**3
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A model that is ready to run (read-only, in `eval()` mode), with what it was trained for."""
+    """A trained model with its task and its card.
+
+    Attributes:
+        model: The model, in `eval()` mode and without gradients.
+        task: What it was trained for, or None.
+        card: Title, seed, figures and learning curve, as the file says.
+
+    Example:
+        >>> import xformer
+        >>> xformer.load("checkpoints/reverse")
+        <Checkpoint: encoder, 84,948 parameters, task reverse>
+    """
 
     model: Transformer
     task: Task | None = None
@@ -72,9 +83,23 @@ class Checkpoint:
 
 
 def save(what: Checkpoint | Transformer, path: str | Path) -> None:
-    """Write a checkpoint folder, or a single file when `path` ends in .safetensors.
+    """Write a checkpoint as safetensors with its configuration. It is written aside and renamed, so it is never half written.
 
-    Raises `CheckpointError` when the weights are not finite or `load` would refuse the card, `OSError` when the disk refuses.
+    Args:
+        what: A model of ours, or a checkpoint with its task and card.
+        path: A folder, or a file whose name ends in ".safetensors".
+
+    Raises:
+        CheckpointError: The weights are not finite, or the card is too large.
+        OSError: The disk refuses.
+
+    Example:
+        >>> import tempfile, xformer
+        >>> checkpoint = xformer.load("checkpoints/reverse")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     xformer.save(checkpoint, f"{folder}/copy")
+        ...     xformer.load(f"{folder}/copy").config == checkpoint.config
+        True
     """
     checkpoint = what if isinstance(what, Checkpoint) else Checkpoint(what)
     path = Path(path)
@@ -106,9 +131,22 @@ def to_bytes(checkpoint: Checkpoint) -> bytes:
 
 
 def load(path: str | Path) -> Checkpoint:
-    """Read a checkpoint folder or a single .safetensors file; "checkpoints/reverse" is the shipped one wherever one stands.
+    """Read a checkpoint. Everything is checked before anything is built, and nothing in a file can execute.
 
-    Raises `CheckpointError` saying what is wrong with it.
+    Args:
+        path: A folder with model.safetensors, or such a file; "checkpoints/reverse" is the shipped model from any folder.
+
+    Returns:
+        The checkpoint, its model in `eval()` mode.
+
+    Raises:
+        CheckpointError: There is no checkpoint at the path, or something in it is wrong.
+
+    Example:
+        >>> import xformer
+        >>> checkpoint = xformer.load("checkpoints/reverse")
+        >>> checkpoint.config.n_layers, checkpoint.task.config.name
+        (4, 'reverse')
     """
     path = shipped(Path(path))
     file = path / FILE if os.path.isdir(path) else path

@@ -26,7 +26,21 @@ from xformer.trace import Trace, record
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One prediction."""
+    """One step of decoding: one predicted token.
+
+    Attributes:
+        position: The index of the output, from 0.
+        token: The token that decoding goes on with: the chosen one, or with `forced` the given one.
+        predicted: The token that the sampling rule chose.
+        probabilities: The softmax of the logits, [vocab].
+        drawn_from: The distribution after temperature, top-k and top-p, [vocab].
+
+    Example:
+        >>> import xformer
+        >>> step = next(xformer.decode(xformer.load("checkpoints/reverse").model, [3, 7, 12, 9]))
+        >>> step.token, step.trace()["encoder.0.attn.pattern"].shape
+        (9, torch.Size([1, 4, 4, 4]))
+    """
 
     position: int
     """The index of the output, from 0."""
@@ -47,7 +61,24 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How a token is chosen. A temperature of 0 takes the likeliest (greedy)."""
+    """The rule by which a token is chosen from the logits.
+
+    Attributes:
+        temperature: Divides the logits; 0 takes the likeliest token (greedy).
+        top_k: Draw from the k likeliest tokens; 0 draws from all.
+        top_p: Draw from the fewest tokens that hold this probability together (Holtzman et al. 2020,
+            https://arxiv.org/abs/1904.09751).
+
+    Raises:
+        InputError: A number is out of bounds.
+
+    Example:
+        >>> import torch, xformer
+        >>> sampling = xformer.Sampling(temperature=0.8, top_k=5)
+        >>> model = xformer.load("checkpoints/reverse-decoder").model
+        >>> steps = xformer.decode(model, [5, 3, 9, 1, 20], sampling=sampling, generator=torch.Generator().manual_seed(0))
+        >>> tokens = [step.token for step in steps]
+    """
 
     temperature: float = 0.0
     top_k: int = 0
@@ -98,13 +129,29 @@ def decode(
     edits: Sequence[AnyEdit] = (),
     generator: torch.Generator | None = None,
 ) -> Iterator[Step]:
-    """Predict step by step, until the model's end token, `max_steps`, or the longest sequence it can read.
+    """Predict token by token, until the end token, `max_steps`, or the longest sequence that the model reads.
 
-    `prompt` is an encoder's whole input, an encoder-decoder's source, or what a decoder goes on from. With `forced`, the
-    given tokens are followed instead of the chosen ones, and decoding ends with them. Under `edits` every step is a fully
-    recorded run, because an edit may change any earlier position.
+    Args:
+        model: One of our models. The steps of an encoder are its positions; decoders compute only what is new in each step.
+        prompt: Token ids, [pos] or [1, pos]: the input of an encoder, the source of an encoder-decoder, the beginning of what a
+            decoder reads.
+        sampling: How tokens are chosen; greedy by default.
+        forced: Tokens to go on with in place of the chosen ones (teacher forcing). Decoding ends with them.
+        max_steps: The most steps.
+        edits: Changes of activations. Under edits every step runs the whole input, because an edit may change any position.
+        generator: The source of random numbers, for a temperature above 0.
 
-    Raises `InputError` when the prompt does not fit the model.
+    Returns:
+        An iterator of `Step`.
+
+    Raises:
+        InputError: The prompt does not fit the model.
+
+    Example:
+        >>> import xformer
+        >>> model = xformer.load("checkpoints/reverse").model
+        >>> [step.token for step in xformer.decode(model, [3, 7, 12, 9])]
+        [9, 12, 7, 3]
     """
     tokens = prompt if isinstance(prompt, Tensor) else torch.tensor([list(prompt)], dtype=torch.long)
     if tokens.dim() != 2 or tokens.shape[0] != 1:

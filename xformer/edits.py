@@ -226,29 +226,107 @@ AnyEdit = (
 
 
 def ablate_head(attention: str, head: int) -> AblateHead:
-    """Silence head `head` of an attention layer, e.g. `ablate_head("encoder.1.attn", 2)`."""
+    """Set the output of one head to zero, before the output projection.
+
+    Args:
+        attention: The path of an attention layer: "encoder.1.attn". A glob stands for several layers.
+        head: The head, from 0.
+
+    Returns:
+        The edit, for `edits=` of `xformer.read` and `xformer.record`.
+
+    Example:
+        >>> import xformer
+        >>> edit = xformer.edits.ablate_head("encoder.1.attn", 2)
+        >>> changed = xformer.read("checkpoints/reverse", "3 7 12 9", edits=[edit])
+        >>> float(changed["encoder.1.attn.z"][0, 2].abs().sum())
+        0.0
+    """
     return AblateHead(f"{attention}.z", _whole(head))
 
 
 def ablate_neuron(feed_forward: str, neuron: int) -> AblateNeuron:
-    """Silence one neuron of a feed-forward layer, e.g. `ablate_neuron("encoder.0.ffn", 17)`."""
+    """Set one neuron of a feed-forward layer to zero at every position, after the nonlinearity.
+
+    Args:
+        feed_forward: The path of a feed-forward layer: "encoder.0.ffn".
+        neuron: The neuron, from 0.
+
+    Returns:
+        The edit, for `edits=` of `xformer.read` and `xformer.record`.
+
+    Example:
+        >>> import xformer
+        >>> edit = xformer.edits.ablate_neuron("encoder.0.ffn", 17)
+        >>> changed = xformer.read("checkpoints/reverse", "3 7 12 9", edits=[edit])
+        >>> float(changed["encoder.0.ffn.post"][..., 17].abs().sum())
+        0.0
+    """
     return AblateNeuron(f"{feed_forward}.post", _whole(neuron))
 
 
 def mask_edges(attention: str, edges: Edges, heads: Iterable[int] | None = None) -> SetEdges:
-    """Keep each query of `edges` from looking at its key; in all heads unless some are named."""
+    """Keep queries from attending to keys: cells of the mask become false.
+
+    Args:
+        attention: The path of an attention layer: "encoder.1.attn".
+        edges: Pairs (query, key), positions from 0.
+        heads: The heads, from 0; all of them by default.
+
+    Returns:
+        The edit, for `edits=` of `xformer.read` and `xformer.record`.
+
+    Example:
+        >>> import xformer
+        >>> edit = xformer.edits.mask_edges("encoder.1.attn", [(0, 3)], heads=[2])
+        >>> changed = xformer.read("checkpoints/reverse", "3 7 12 9", edits=[edit])
+        >>> float(changed["encoder.1.attn.pattern"][0, 2, 0, 3])
+        0.0
+    """
     return SetEdges(f"{attention}.mask", _pairs(edges), allowed=False, heads=_tuple(heads))
 
 
 def unmask_edges(attention: str, edges: Edges, heads: Iterable[int] | None = None) -> SetEdges:
-    """Let each query of `edges` look at its key, whatever the other masks say."""
+    """Let queries attend to keys, whatever the other masks say: cells of the mask become true.
+
+    Args:
+        attention: The path of an attention layer: "decoder.0.attn".
+        edges: Pairs (query, key), positions from 0.
+        heads: The heads, from 0; all of them by default.
+
+    Returns:
+        The edit, for `edits=` of `xformer.read` and `xformer.record`.
+
+    Example:
+        >>> import xformer
+        >>> edit = xformer.edits.unmask_edges("decoder.0.attn", [(0, 3)])
+        >>> changed = xformer.read("checkpoints/reverse-decoder", "5 3 9 1", edits=[edit])
+        >>> bool(changed["decoder.0.attn.pattern"][0, 0, 0, 3] > 0)
+        True
+    """
     return SetEdges(f"{attention}.mask", _pairs(edges), allowed=True, heads=_tuple(heads))
 
 
 def set_mask(attention: str, mask: Bool[Tensor, "*batch query key"], heads: Iterable[int] | None = None) -> SetMask:
-    """Use the boolean mask [query, key] (true: may look) in place of the model's own.
+    """Put a boolean mask in place of the whole mask of an attention layer, padding included.
 
-    Raises `EditError` for a mask of numbers: in one that is added to the scores 0 means “may look”, as false does not.
+    Args:
+        attention: The path of an attention layer: "encoder.1.attn".
+        mask: True where a query may attend, [query, key], or [head, query, key], or with a batch axis before.
+        heads: The heads, from 0; all of them by default.
+
+    Returns:
+        The edit, for `edits=` of `xformer.read` and `xformer.record`.
+
+    Raises:
+        EditError: The mask is not boolean. In a mask that is added to the scores 0 means "may attend", as false does not.
+
+    Example:
+        >>> import torch, xformer
+        >>> edit = xformer.edits.set_mask("encoder.1.attn", torch.eye(4, dtype=torch.bool))
+        >>> changed = xformer.read("checkpoints/reverse", "3 7 12 9", edits=[edit])
+        >>> bool((changed["encoder.1.attn.pattern"][0, 0] == torch.eye(4)).all())
+        True
     """
     if mask.dtype != torch.bool:
         raise EditError(
@@ -259,24 +337,87 @@ def set_mask(attention: str, mask: Bool[Tensor, "*batch query key"], heads: Iter
 
 
 def set_causal(on: bool, attention: str = "*attn") -> SetCausal:
-    """Impose (`True`) or lift (`False`) the causal mask of self-attention, in every layer unless one is named."""
+    """Impose the causal mask of self-attention, or lift it. Padding stays masked.
+
+    Args:
+        on: Whether a position sees itself and earlier positions only.
+        attention: The path of an attention layer, or a glob; every layer by default.
+
+    Returns:
+        The edit, for `edits=` of `xformer.read` and `xformer.record`.
+
+    Example:
+        >>> import xformer
+        >>> changed = xformer.read("checkpoints/reverse", "3 7 12 9", edits=[xformer.edits.set_causal(True)])
+        >>> float(changed["encoder.0.attn.pattern"][0, 0, 0, 1:].sum())
+        0.0
+    """
     return SetCausal(f"{attention}.causal", on)
 
 
 def replace(name: str, value: Tensor, *, heads: Iterable[int] | None = None) -> Replace:
-    """Use `value` in place of the activation `name`; it must have its shape, but one example may stand for the whole batch."""
+    """Put a tensor in place of an activation.
+
+    Args:
+        name: The activation, or a glob of several.
+        value: A tensor of the activation's shape; without the batch axis, or with one of 1, it stands for the whole batch.
+        heads: Only these heads, from 0, of an activation [batch, head, ...].
+
+    Returns:
+        The edit, for `edits=` of `xformer.read` and `xformer.record`. The run raises `EditError` where the shape does not
+        fit.
+
+    Example:
+        >>> import torch, xformer
+        >>> edit = xformer.edits.replace("encoder.0.attn.z", torch.zeros(4, 4, 16), heads=[1])
+        >>> changed = xformer.read("checkpoints/reverse", "3 7 12 9", edits=[edit])
+    """
     return Replace(name, value, _tuple(heads))
 
 
 def replace_pattern(
     attention: str, pattern: Float[Tensor, "*batch query key"], heads: Iterable[int] | None = None
 ) -> Replace:
-    """Use `pattern` [query, key] or [head, query, key] in place of the attention weights."""
+    """Put attention weights in place of those of a layer.
+
+    Args:
+        attention: The path of an attention layer: "encoder.1.attn".
+        pattern: The weights, [query, key] for all heads, or [head, query, key], or with a batch axis before.
+        heads: The heads, from 0; all of them by default.
+
+    Returns:
+        The edit, for `edits=` of `xformer.read` and `xformer.record`.
+
+    Example:
+        >>> import torch, xformer
+        >>> uniform = torch.full((4, 4), 0.25)
+        >>> edit = xformer.edits.replace_pattern("encoder.1.attn", uniform, heads=[2])
+        >>> changed = xformer.read("checkpoints/reverse", "3 7 12 9", edits=[edit])
+    """
     return Replace(f"{attention}.pattern", pattern, _tuple(heads))
 
 
 def scale(name: str, factor: float, *, heads: Iterable[int] | None = None) -> Scale:
-    """Multiply the activation `name` by `factor`; e.g. `scale("encoder.0.ffn.out", 0.0)` silences a feed-forward layer."""
+    """Multiply an activation by a factor; 0 ablates a whole layer's output.
+
+    Args:
+        name: The activation, or a glob of several: "encoder.0.ffn.out".
+        factor: A finite number. A masked score of -inf stays as it is.
+        heads: Only these heads, from 0, of an activation [batch, head, ...].
+
+    Returns:
+        The edit, for `edits=` of `xformer.read` and `xformer.record`.
+
+    Raises:
+        EditError: The factor is not finite.
+
+    Example:
+        >>> import xformer
+        >>> edit = xformer.edits.scale("encoder.0.ffn.out", 0.0)
+        >>> changed = xformer.read("checkpoints/reverse", "3 7 12 9", edits=[edit])
+        >>> float(changed["encoder.0.ffn.out"].abs().sum())
+        0.0
+    """
     if not math.isfinite(factor):
         raise EditError(f"A factor must be a finite number, got {factor}; for example 0.5.")
     return Scale(name, factor, _tuple(heads))
@@ -285,9 +426,28 @@ def scale(name: str, factor: float, *, heads: Iterable[int] | None = None) -> Sc
 def steer(
     name: str, vector: Float[Tensor, " width"], scale: float = 1.0, *, positions: Iterable[int] | None = None
 ) -> Steer:
-    """Add `scale` · `vector` to the activation `name`, at every position unless some are named; see `analysis.steered`.
+    """Add a vector, times a scale, to an activation.
 
-    For example `steer("decoder.3.resid_post", love - hate, 4.0)`.
+    Args:
+        name: The activation, or a glob of several: "encoder.3.resid_pre".
+        vector: What is added at each position, [width].
+        scale: The factor of the vector.
+        positions: The positions, from 0; all of them by default.
+
+    Returns:
+        The edit, for `edits=` of `xformer.read` and `xformer.record`.
+
+    Raises:
+        EditError: The scale or the vector is not finite.
+
+    Source: Turner et al. 2023, Activation Addition, https://arxiv.org/abs/2308.10248
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9")
+        >>> direction = reading["encoder.3.resid_pre"][0, 0] - reading["encoder.3.resid_pre"][0, 1]  # [d_model]
+        >>> edit = xformer.edits.steer("encoder.3.resid_pre", direction, 2.0, positions=[1])
+        >>> changed = xformer.read("checkpoints/reverse", "3 7 12 9", edits=[edit])
     """
     if not (math.isfinite(scale) and bool(vector.isfinite().all())):
         raise EditError(f"What is added must be finite numbers, got a scale of {scale}; for example 4.0.")
@@ -295,12 +455,11 @@ def steer(
 
 
 def apply(name: str, function: Callable[[Tensor], Tensor]) -> Apply:
-    """Put `function(activation)` in place of the activation `name`, for any change that has no edit of its own.
+    """Put `function(activation)` in place of an activation: any change that has no edit of its own.
 
     Args:
         name: The activation, or a glob of several: "decoder.*.attn.z" calls the function once for each layer.
-        function: Takes a copy of the activation and returns a tensor of the same shape. Called within the run, so it may be
-            called by several threads at once.
+        function: Takes a copy of the activation and returns a tensor of the same shape. It is called within the run.
 
     Returns:
         The edit, for `edits=` of `xformer.read` and `xformer.record`. The run raises `EditError` where no activation has the
@@ -319,12 +478,43 @@ def apply(name: str, function: Callable[[Tensor], Tensor]) -> Apply:
 def patch_from(
     trace: Activations, name: str, *, heads: Iterable[int] | None = None, positions: Iterable[int] | None = None
 ) -> Replace:
-    """Use the activation `name` of another run, whole or at some heads (q, k, v, z, pattern, scores) or positions."""
+    """Put an activation of another run in place of this run's: activation patching.
+
+    Args:
+        trace: The other run, a `Reading` or a `Trace`.
+        name: The activation.
+        heads: Only these heads, from 0, of q, k, v, z, pattern or scores.
+        positions: Only these positions, from 0.
+
+    Returns:
+        The edit, for `edits=` of `xformer.read` and `xformer.record`.
+
+    Raises:
+        KeyError: The other run has no activation of this name.
+
+    Source: Meng et al. 2022, Locating and Editing Factual Associations in GPT, https://arxiv.org/abs/2202.05262
+
+    Example:
+        >>> import xformer
+        >>> clean = xformer.read("checkpoints/reverse", "3 7 12 9")
+        >>> edit = xformer.edits.patch_from(clean, "encoder.2.attn.z", heads=[1])
+        >>> patched = xformer.read("checkpoints/reverse", "4 7 12 9", edits=[edit])
+    """
     return Replace(name, trace[name], _tuple(heads), _tuple(positions))
 
 
 def zero_positions() -> ZeroPositions:
-    """Switch the position encoding off, of whichever kind it is."""
+    """Switch the position encoding off, of whichever kind it is: vectors, angles and biases become zero.
+
+    Returns:
+        The edit, for `edits=` of `xformer.read` and `xformer.record`.
+
+    Example:
+        >>> import xformer
+        >>> changed = xformer.read("checkpoints/reverse", "3 7 12 9", edits=[xformer.edits.zero_positions()])
+        >>> float(changed["pos_embed"].abs().sum())
+        0.0
+    """
     return ZeroPositions("*pos_*")
 
 

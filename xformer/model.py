@@ -26,7 +26,24 @@ from xformer.tape import SILENT, AnyTape
 
 
 class Transformer(nn.Module):
-    """A transformer of the shape that `config` says, freshly initialised from `generator`."""
+    """A transformer of the shape that a `ModelConfig` describes: an encoder, a decoder or both.
+
+    Args:
+        config: The shape. An encoder and a decoder map tokens [batch, pos] to logits [batch, pos, vocab]; an encoder-decoder
+            maps a source [batch, pos] and a target [batch, target] to logits [batch, target, vocab].
+        generator: The source of random numbers of the initial weights.
+
+    Source: Vaswani et al. 2017, Attention Is All You Need, https://arxiv.org/abs/1706.03762
+
+    Example:
+        >>> import torch, xformer
+        >>> config = xformer.ModelConfig(
+        ...     architecture="decoder", vocab_size=20, d_model=16, n_layers=2, n_heads=4, d_ff=32, max_len=8
+        ... )
+        >>> model = xformer.Transformer(config, torch.Generator().manual_seed(0))
+        >>> model(torch.tensor([[3, 7, 12]])).shape  # [batch, pos, vocab]
+        torch.Size([1, 3, 20])
+    """
 
     def __init__(self, config: ModelConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()

@@ -184,13 +184,36 @@ def record(
     mask: Bool[Tensor, "*batch query key"] | None = None,
     fused: bool = False,
 ) -> Trace:
-    """Run the model once under `edits` and keep what it computed on the way.
+    """Run one of our models once and keep its activations. Any number of threads may record the same model at once.
 
-    `keep` lists globs of the names wanted, all by default. The model is only read: any number of threads may record the
-    same one at once, and dropout never touches a recorded run. With `fused`, the parts of which nothing is kept or changed
-    take their fused path: several times as fast on long inputs, and equal up to rounding.
+    Dropout is off in a recorded run. `xformer.read` does the same for any model, and knows its tokens and answers too.
 
-    Raises `EditError` when an edit or a glob matches nothing, `InputError` when the tokens do not fit the model.
+    Args:
+        model: The model. It is not changed.
+        tokens: What it reads, [batch, pos]; of an encoder-decoder the source.
+        target: What the decoder of an encoder-decoder reads, [batch, target].
+        edits: Changes of activations, see `xformer.edits`.
+        keep: Globs of the activations to keep; all of them by default.
+        pad: The token id that is padding.
+        valid: True where there is a token, [batch, pos].
+        target_valid: True where the target has a token, [batch, target].
+        mask: A further limit of self-attention, true where a query may attend, [query, key] or [batch, query, key].
+        fused: Layers of which nothing is kept or changed use fused attention: several times as fast on long inputs, and equal
+            up to rounding.
+
+    Returns:
+        The trace.
+
+    Raises:
+        EditError: An edit, or a glob of `keep`, matches no activation, or an edit does not fit.
+        InputError: The model cannot read the tokens.
+
+    Example:
+        >>> import torch, xformer
+        >>> model = xformer.load("checkpoints/reverse").model
+        >>> trace = xformer.record(model, torch.tensor([[3, 7, 12, 9]]), keep=["*.pattern", "logits"])
+        >>> trace["encoder.3.attn.pattern"].shape  # [batch, head, query, key]
+        torch.Size([1, 4, 4, 4])
     """
     tape = Tape(edits, keep, fused=fused)
     options = {"pad": pad, "valid": valid, "target_valid": target_valid, "mask": mask}

@@ -29,10 +29,21 @@ MAX_POSITION_CELLS = 2**24
 
 # fmt: off
 class ModelConfig(Config, frozen=True):
-    """The shape of one transformer: d_head is the paper's d_k, d_value its d_v.
+    """The shape of a transformer. `d_head` is the paper's d_k, `d_value` its d_v.
 
-    An encoder-decoder has `n_layers` layers in each of its two stacks. The largest sizes are those beyond which a config is a
-    mistake or an attack, not a model; what a table is drawn from must fit a float32.
+    A config is frozen, checked when it is made, and has `replace`, `to_json` and `from_json`. An encoder-decoder has `n_layers`
+    layers in each of its two stacks.
+
+    Raises:
+        ConfigError: A setting breaks a rule; the message says which, and a value that works.
+
+    Example:
+        >>> import xformer
+        >>> config = xformer.ModelConfig(
+        ...     architecture="decoder", vocab_size=20, d_model=16, n_layers=2, n_heads=4, d_ff=32, max_len=8
+        ... )
+        >>> config.d_head, config.causal, config.replace(positions="rotary").positions
+        (4, True, 'rotary')
     """
 
     architecture: Architecture

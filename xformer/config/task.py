@@ -19,7 +19,17 @@ else:
 
 # fmt: off
 class TaskConfig(Config, frozen=True):
-    """A task and its sizes; for modular addition `symbols` is the modulus, for addition the lengths are those of one number."""
+    """A task and its sizes. For modular addition `symbols` is the modulus; for addition the lengths are those of one number.
+
+    Raises:
+        ConfigError: A setting breaks a rule; the message says which, and a value that works.
+
+    Example:
+        >>> import xformer
+        >>> task = xformer.Task(xformer.TaskConfig(name="reverse", architecture="encoder", symbols=10, max_len=8))
+        >>> len(task.vocabulary) >= 10
+        True
+    """
 
     name: Annotated[TaskName, setting("Task", "What the model learns to do.")]
     architecture: Annotated[Architecture, setting("Architecture", "An encoder answers all at once.")]

@@ -14,7 +14,19 @@ _CHANGES = "pairs (step, peak) in the order of their steps, from step 1 on, with
 
 # fmt: off
 class TrainConfig(Config, frozen=True):
-    """A training recipe: AdamW, a learning rate that rises and falls, and how often to report and to keep the weights."""
+    """A training recipe: AdamW, a learning rate that rises and falls, and how often to report and to keep the weights.
+
+    Raises:
+        ConfigError: A setting breaks a rule; the message says which, and a value that works.
+
+    Source: Loshchilov and Hutter 2019, Decoupled Weight Decay Regularization, https://arxiv.org/abs/1711.05101
+
+    Example:
+        >>> import xformer
+        >>> recipe = xformer.TrainConfig(steps=500, batch_size=64, peak_lr=1e-3)
+        >>> recipe.steps, recipe.seed
+        (500, 0)
+    """
 
     steps: Annotated[int,
                      setting("Steps", "How often the weights are changed, each time after one batch.", 1, 10_000_000, 100)]

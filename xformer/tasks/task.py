@@ -120,7 +120,18 @@ def _rows(values: Sequence[Tensor], fill: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Task:
-    """A toy task as one architecture sees it."""
+    """A task as one architecture sees it: it draws examples, knows the right answers and scores them.
+
+    Attributes:
+        config: The task's name and sizes.
+
+    Example:
+        >>> import xformer
+        >>> task = xformer.load("checkpoints/reverse").task
+        >>> source = task.draw(3)  # the symbols of a random input, from a seed
+        >>> 3 <= len(source) <= 15
+        True
+    """
 
     config: TaskConfig
 

@@ -33,9 +33,19 @@ with needed("anywidget", "The attention view in a notebook"):
 
 
 class AttentionView(anywidget.AnyWidget):
-    """The view itself; made by `attention_view`. Set `layer` and `head`, from 0, to enlarge another head.
+    """The interactive view of all heads in a notebook, made by `attention_view`.
 
-    `query` and `key` are the locked cell, None where nothing is locked; they are only read.
+    Attributes:
+        layer: The enlarged head's layer, from 0. Setting it enlarges another one.
+        head: The enlarged head, from 0. Setting it enlarges another one.
+        query: The query of the locked cell, None where no cell is locked. Read only.
+        key: The key of the locked cell, None where no cell is locked. Read only.
+
+    Example:
+        >>> import xformer
+        >>> view = xformer.attention_view(xformer.read("checkpoints/reverse", "3 7 12 9"), layer=2)
+        >>> view.layer, view.head, view.query
+        (2, 0, None)
     """
 
     _esm = script("attention_view", "notebook")
@@ -127,13 +137,28 @@ def attention_view(
     head: int = 0,
     height: int = 0,
 ) -> AttentionView:
-    """Draw the attention of a reading, or of arrays `[layer][batch, head, query, key]` with their tokens.
+    """Draw the attention of all heads as an interactive view in a notebook.
 
-    `query_tokens` and `key_tokens` are for cross-attention, where the two sides differ. `changed` is the same under other
-    conditions, a reading or arrays, drawn beside the original with their difference. `layer` and `head` are enlarged first,
-    counted from 0; `height` caps the enlarged picture, in CSS pixels.
+    Args:
+        what: A reading, or weights of any model as a list of arrays [batch, head, query, key], one for each layer.
+        tokens: The labels of the positions, for arrays.
+        query_tokens: The labels of the queries, where queries and keys differ (cross-attention).
+        key_tokens: The labels of the keys, where queries and keys differ.
+        changed: A second run, a reading or arrays, drawn beside the first with their difference.
+        layer: The layer of the head that is enlarged first, from 0.
+        head: The head that is enlarged first, from 0.
+        height: The largest height of the enlarged picture, in CSS pixels; 0 for no limit.
 
-    Raises `InputError` with one plain sentence where arrays, tokens or the two runs do not fit.
+    Returns:
+        The widget.
+
+    Raises:
+        InputError: Arrays, tokens or the two runs do not fit together.
+
+    Example:
+        >>> import torch, xformer
+        >>> attentions = [torch.rand(1, 2, 3, 3).softmax(-1) for _ in range(4)]  # 4 layers of 2 heads
+        >>> view = xformer.attention_view(attentions, ["the", "cat", "sat"], layer=3)
     """
     names = (tokens if query_tokens is None else query_tokens, tokens if key_tokens is None else key_tokens)
 

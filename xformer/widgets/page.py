@@ -42,7 +42,26 @@ def view_page(
 
 
 def save_html(reading: Reading, path: str | Path, changed: Reading | None = None, **chosen: Any) -> None:
-    """Write `view_page` into one file, which opens anywhere with the network off; `chosen` are its layer, head and cell."""
+    """Write the interactive view of a reading as one HTML file that opens with the network off.
+
+    Args:
+        reading: The run.
+        path: The file.
+        changed: A second run of the same input, drawn beside the first with their difference.
+        chosen: `layer` and `head` are enlarged first, from 0; `cell` is the locked (query, key).
+
+    Raises:
+        OSError: The disk refuses.
+
+    Example:
+        >>> import tempfile, xformer
+        >>> from pathlib import Path
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     xformer.save_html(reading, f"{folder}/view.html", layer=2, head=1)
+        ...     Path(f"{folder}/view.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+        True
+    """
     write_atomically(Path(path), view_page(reading, changed, **chosen).encode())
 
 
