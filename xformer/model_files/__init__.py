@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from xformer.model_files.contents import check_memory as check_memory
     from xformer.model_files.contents import inspect as inspect
     from xformer.model_files.fetching import fetch as fetch
+    from xformer.model_files.models_here import PACKAGES as PACKAGES
     from xformer.model_files.models_here import Catalogue as Catalogue
     from xformer.model_files.models_here import Entry as Entry
+    from xformer.model_files.models_here import Package as Package
     from xformer.model_files.models_here import catalogue as catalogue
-    from xformer.model_files.packages import PACKAGES as PACKAGES
-    from xformer.model_files.packages import Package as Package
     from xformer.model_files.store import Job as Job
     from xformer.model_files.store import LoadProgress as LoadProgress
     from xformer.model_files.store import ModelStore as ModelStore

@@ -22,8 +22,7 @@ from pathlib import Path
 from xformer.errors import ModelFileError
 from xformer.memory import free_bytes
 from xformer.model_files.contents import check_free, inspect
-from xformer.model_files.models_here import models_folder
-from xformer.model_files.packages import PACKAGES, Package
+from xformer.model_files.models_here import PACKAGES, Package, models_folder
 from xformer.model_files.store import LoadProgress
 from xformer.room import disk_used, free_on_disk, megabytes
 

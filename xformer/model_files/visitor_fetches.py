@@ -11,8 +11,7 @@ from pathlib import Path
 
 from xformer.errors import ModelFileError
 from xformer.model_files.fetching import fetch
-from xformer.model_files.models_here import PREFIX, catalogue, models_folder, visitors_may_fetch
-from xformer.model_files.packages import PACKAGES, Package
+from xformer.model_files.models_here import PACKAGES, PREFIX, Package, catalogue, models_folder, visitors_may_fetch
 from xformer.model_files.store import Job, SharedJobs, Step
 
 FETCHES: SharedJobs[Path] = SharedJobs()
