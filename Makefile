@@ -67,14 +67,18 @@ gpu: $(if $(GIVEN_PYTHON),,.venv/test)
 	$(or $(GIVEN_PYTHON),$(BIN)/python) -m benchmarks.gpu
 
 # The scripts of the widgets, each with all that it imports, into xformer/widgets/bundles, where they are committed. It needs
-# node. The first line of each has a hash of the sources, which a test compares.
-WIDGET_SCRIPTS := $(sort $(wildcard xformer/widgets/*.js xformer/widgets/*/*.js))
-WIDGET_ENTRIES := $(filter %/streamlit.js %/streamlit_message.js %/notebook.js %/page.js,$(wildcard xformer/widgets/*/*.js))
+# node. The first line of each has a hash of its sources, which a test compares.
+ENTRIES := streamlit streamlit_message notebook page
+bundle: export LC_ALL := C
 bundle:
 	rm -rf xformer/widgets/bundles
-	npx --yes esbuild@0.28.2 $(WIDGET_ENTRIES) --bundle --format=esm --charset=utf8 --minify-whitespace --minify-syntax \
-		--outbase=xformer/widgets --outdir=xformer/widgets/bundles --log-level=warning \
-		--banner:js="// Made by make bundle. SHA-256 of the sources: $$(cat $(WIDGET_SCRIPTS) | sha256sum | cut -d ' ' -f 1)"
+	cd xformer/widgets && for widget in $$(ls -d */ | grep -v __pycache__ | tr -d /); do \
+		entries=$$(ls $(ENTRIES:%=$$widget/%.js) 2>/dev/null); \
+		test -z "$$entries" || npx --yes esbuild@0.28.2 $$entries --bundle --format=esm --charset=utf8 --log-level=warning \
+			--minify-whitespace --minify-syntax --outbase=. --outdir=bundles \
+			--banner:js="// Made by make bundle. SHA-256 of the sources: $$(cat *.js $$widget/*.js | sha256sum | cut -d ' ' -f 1)" \
+			|| exit 1; \
+	done
 
 # Train every shipped model again (the seed is in its preset), or only score it again; the figures go on its card.
 MODELS := reverse reverse-small reverse-seq2seq reverse-decoder reverse-mirror reverse-long sort \

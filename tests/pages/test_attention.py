@@ -51,7 +51,7 @@ def test_the_numbers_of_a_head_do_not_bring_the_script_of_the_view(open_page: Op
     elements = [one.proto for one in open_page(PAGE).get("bidi_component")]  # type: ignore[attr-defined]
     [view] = [one for one in elements if one.component_name == "xformer_attention_view"]
     messages = [one for one in elements if one.component_name == "xformer_attention_message"]
-    assert "class AttentionView" in view.js_content
+    assert "ConnectedView" in view.js_content
     assert len(messages) == 2
     assert all(one.bytes and len(one.js_content + one.css_content) < 1000 for one in messages)
 
