@@ -19,14 +19,11 @@ from pages.compare.input import ask_input, input_in_link
 from pages.compare.lengths import lengths_panel
 from pages.compare.lens import lens_panel
 from pages.compare.many import many_panel
-from pages.compare.notes import compare_notes
-from pages.compare.pair_choice import ask_pair, places_of
 from pages.compare.pairs import pairs_panel
 from pages.compare.patching import patching_panel
 from pages.compare.rows import rows_panel
-from pages.compare.ruler import ask_step, take_step_of_link
 from pages.compare.steering import steering_panel
-from pages.compare.steps import steps_panel
+from pages.compare.steps import ask_pair, ask_step, compare_notes, places_of, steps_panel, take_step_of_link
 from pages.compare.texts import compares_texts, texts_panel, why_no_text
 from pages.shared import frame, models, run_weights
 from pages.shared import link as link_of_screen
