@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from xformer.model_files.contents import check_memory as check_memory
     from xformer.model_files.contents import inspect as inspect
     from xformer.model_files.fetching import fetch as fetch
+    from xformer.model_files.fetching import offered as offered
+    from xformer.model_files.fetching import start_fetch as start_fetch
     from xformer.model_files.models_here import PACKAGES as PACKAGES
     from xformer.model_files.models_here import Catalogue as Catalogue
     from xformer.model_files.models_here import Entry as Entry
@@ -30,7 +32,5 @@ if TYPE_CHECKING:
     from xformer.model_files.store import LoadProgress as LoadProgress
     from xformer.model_files.store import ModelStore as ModelStore
     from xformer.model_files.store import SharedJobs as SharedJobs
-    from xformer.model_files.visitor_fetches import offered as offered
-    from xformer.model_files.visitor_fetches import start_fetch as start_fetch
 else:
     __getattr__, __dir__, __all__ = attach(__name__, __file__)

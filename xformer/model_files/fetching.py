@@ -16,15 +16,21 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from xformer.errors import ModelFileError
 from xformer.memory import free_bytes
 from xformer.model_files.contents import check_free, inspect
-from xformer.model_files.models_here import PACKAGES, Package, models_folder
-from xformer.model_files.store import LoadProgress
+from xformer.model_files.headers import SINGLE
+from xformer.model_files.models_here import PACKAGES, PREFIX, Package, catalogue, models_folder, visitors_may_fetch
+from xformer.model_files.store import Job, LoadProgress, SharedJobs, Step
 from xformer.room import disk_used, free_on_disk, megabytes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 LOOK_SECONDS = 0.3
 STALE_SECONDS = 3600
@@ -177,3 +183,100 @@ def _running(command: list[str], scratch: Path, failure: str) -> Iterator[int]:
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()] or ["no reason given"]
         raise ModelFileError(f"{failure}: {lines[-1].strip()[:300]}")
     log.unlink()
+
+
+RXN_PICKLE = "8541f3f500dae71abe678d546bd035ca946e2d1c819f6b2cf41a97faedd7e6a2"
+
+SMILES = r"\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|/|:|~|@|\?|>>?|\*|\$|%[0-9]{2}|[0-9]"
+"""What is one token of a molecule: an atom in brackets, an element, a bond, a ring's number (Schwaller and others, 2019)."""
+
+
+def gguf(folder: Path) -> None:
+    """Write config.json, the tokenizer and model.safetensors of the one GGUF file there, and remove it."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    [file] = folder.glob("*.gguf")
+    AutoTokenizer.from_pretrained(folder, gguf_file=file.name, local_files_only=True).save_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file.name, local_files_only=True)
+    model.config.__dict__.pop("quantization_config")  # its numbers are whole from now on
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(folder)
+    _write(model.state_dict(), folder)
+    file.unlink()
+
+
+def reactions(folder: Path) -> None:
+    """Write model.safetensors and the tokenizer of RXNMapper, and remove the pickle."""
+    import torch
+
+    file = folder / "pytorch_model.bin"
+    if hashlib.sha256(file.read_bytes()).hexdigest() != RXN_PICKLE:
+        raise ModelFileError(f"{file.name} is not RXNMapper's, and no other pickle is read.")
+    _write(torch.load(file, weights_only=True, map_location="cpu"), folder)
+    smiles_tokenizer((folder / "vocab.txt").read_text(encoding="utf-8").split(), folder)
+    file.unlink()
+
+
+def smiles_tokenizer(words: list[str], folder: Path) -> None:
+    """Write the tokenizer of reactions that has these words; what is no SMILES is passed over, as RXNMapper does."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    numbers = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(numbers, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(SMILES), "removed", invert=True)  # type: ignore[assignment]
+    tokenizer.post_processor = processors.TemplateProcessing(  # type: ignore[assignment]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(word, numbers[word]) for word in ("[CLS]", "[SEP]")],
+    )
+    tokenizer.decoder = decoders.Fuse()  # type: ignore[assignment]
+    special = {f"{kind}_token": f"[{kind.upper()}]" for kind in ("unk", "cls", "sep", "pad", "mask")}
+    whole = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=512, **special)
+    whole.save_pretrained(folder)
+
+
+def _write(tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """The tensors as safetensors, each once: a matrix that serves twice is tied again when the model is opened."""
+    from safetensors.torch import save_file
+
+    own: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        own.setdefault(tensor.data_ptr(), (name, tensor.contiguous()))
+    save_file(dict(own.values()), folder / SINGLE, metadata={"format": "pt"})
+    (folder / SINGLE).chmod(0o644)
+
+
+FETCHES: SharedJobs[Path] = SharedJobs()
+
+
+def offered() -> list[Package]:
+    """The packages whose model is not here yet, and that a visitor may have fetched."""
+    if not visitors_may_fetch():
+        return []
+    there = catalogue().entries
+    return [one for one in PACKAGES.values() if one.for_visitors and f"{PREFIX}{one.model}" not in there]
+
+
+def start_fetch(name: str) -> Job[Path]:
+    """The job that fetches it; one that failed is begun again. Raises `ModelFileError` where visitors may not."""
+    if not visitors_may_fetch():
+        raise ModelFileError(
+            "Whoever serves this has decided which models there are (XFORMER_MODELS), so none is fetched."
+        )
+    folder = models_folder()
+    if name not in PACKAGES or not PACKAGES[name].for_visitors or folder is None:
+        names = ", ".join(name for name, package in PACKAGES.items() if package.for_visitors)
+        raise ModelFileError(f"{name[:60]!r} cannot be fetched from here; these can: {names}.")
+
+    def work(step: Step) -> Path:
+        with closing(fetch(name, folder)) as steps:  # a job that is cancelled leaves nothing behind
+            for progress in steps:
+                step(*progress)
+        return folder / name
+
+    return FETCHES.run(name, work, f"Fetching {name}")
+
+
+if __name__ == "__main__":
+    {"gguf": gguf, "reactions": reactions}[sys.argv[1]](Path(sys.argv[2]))
