@@ -24,7 +24,7 @@ PART = (
     "tests/test_main.py",  # rich
     "tests/analysis/test_embeddings.py",  # pandas, scikit-learn
     "tests/viz/test_positions.py",  # plotly
-    "tests/viz/test_training.py",  # altair
+    "tests/viz/test_training_curves.py",  # altair
     "tests/viz/test_export.py",  # vl-convert
     "tests/widgets/test_attention_view.py",  # anywidget
     "tests/training/test_metric_files.py",  # tensorboardX
