@@ -24,9 +24,9 @@ from xformer.layers.attention import Attention
 from xformer.model import Transformer
 from xformer.presets import preset
 from xformer.tasks import Batch, Task
+from xformer.tasks.batch import cross_entropy
 from xformer.tasks.framing import frame, to_batch
 from xformer.tasks.sampling import generator, sequences
-from xformer.tasks.scoring import cross_entropy
 from xformer.training.optimiser import adamw, clip, update
 
 M = TypeVar("M", bound=nn.Module)

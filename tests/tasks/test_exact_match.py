@@ -9,7 +9,7 @@ from tests.training.tiny import tiny_preset
 from xformer.decoding import decode
 from xformer.presets import Preset
 from xformer.tasks import Task, score
-from xformer.tasks.scoring import right_examples
+from xformer.tasks.batch import right_examples
 from xformer.training.loop import Run
 
 RECIPES = {

@@ -1,7 +1,6 @@
 """What models are trained to do: sampling, vocabulary, the right answer, and scoring."""
 
-from xformer.tasks.batch import Batch
-from xformer.tasks.scoring import Score, score
+from xformer.tasks.batch import Batch, Score, score
 from xformer.tasks.task import Task
 
 __all__ = ["Batch", "Score", "Task", "score"]

@@ -26,8 +26,8 @@ from xformer.presets import Preset
 from xformer.presets import preset as preset_named
 from xformer.room import Room
 from xformer.tasks import Batch, Score, Task, score
+from xformer.tasks.batch import cross_entropy
 from xformer.tasks.sampling import generator
-from xformer.tasks.scoring import cross_entropy
 from xformer.tasks.task import CHUNK
 from xformer.trace import record
 from xformer.training.curve import fitting

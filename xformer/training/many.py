@@ -26,8 +26,7 @@ from xformer.places import is_finished
 from xformer.presets import Preset
 from xformer.presets import preset as preset_named
 from xformer.tasks import Batch, Task
-from xformer.tasks.batch import IGNORED
-from xformer.tasks.scoring import cross_entropy
+from xformer.tasks.batch import IGNORED, cross_entropy
 from xformer.training.device import choose_device
 from xformer.training.limits import check_memory
 from xformer.training.loop import Run, Stopped

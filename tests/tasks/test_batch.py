@@ -10,8 +10,7 @@ from torch import Tensor
 
 from tests.training.tiny import ARCHITECTURES, tiny_task
 from xformer.tasks import Batch, score
-from xformer.tasks.batch import IGNORED
-from xformer.tasks.scoring import right_examples
+from xformer.tasks.batch import IGNORED, right_examples
 
 VOCABULARY = 11
 
