@@ -1,0 +1,162 @@
+"""A layered chart is what Altair makes of it, without the table being written as text for every layer."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.viz.drawn_file import Mark, marks
+from xformer.viz.charts import SIDES, Sheet, layered, place_labels
+from xformer.viz.export import svg
+
+TABLE = pd.DataFrame({"x": [1, 2], "y": [0.5, 0.25]})
+
+
+def charts() -> list[alt.Chart]:
+    base = alt.Chart(TABLE).encode(alt.X("x:Q"), alt.Y("y:Q"))
+    return [base.mark_line(), base.mark_point(size=80), base.transform_filter("datum.x > 1").mark_text()]
+
+
+def plain(chart: Any) -> str:
+    """The chart, but for the names that Altair makes up."""
+    return re.sub(r"view_\w+", "view", str(chart.to_dict()))
+
+
+@pytest.mark.parametrize("more", [[], [alt.Chart(pd.DataFrame({"x": [3]})).mark_rule().encode(alt.X("x:Q"))]])
+def test_it_is_the_chart_of_altair(more: list[alt.Chart]) -> None:
+    ours, theirs = layered(*charts(), *more, height=90), alt.layer(*charts(), *more).properties(height=90)
+    assert plain(ours) == plain(theirs)
+    assert ours.to_dict()["datasets"] == theirs.to_dict()["datasets"]
+
+
+def test_the_layers_stay_as_they_were_and_their_table_is_not_written_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = charts()
+
+    def written(table: pd.DataFrame) -> str:
+        raise AssertionError("the table was written as text")
+
+    monkeypatch.setattr(pd.DataFrame, "__repr__", written)
+    layered(*parts)
+    assert all(part.data is TABLE for part in parts)
+    with pytest.raises(AssertionError, match="written as text"):
+        alt.layer(*parts)
+
+
+def test_a_point_alone_has_its_label_above() -> None:
+    assert place_labels(np.array([[1.0, 2.0]]), ["a"], width=300, height=300) == ["above"]
+
+
+def test_two_close_points_take_different_sides() -> None:
+    points = np.array([[0.0, 0.0], [0.02, 0.0], [1.0, 1.0]])
+    one, other, far = place_labels(points, ["17", "18", "5"], width=300, height=300)
+    assert one != other
+    assert {one, other} <= set(SIDES)
+    assert far == "above"
+
+
+def test_what_has_no_room_is_left_out_but_never_the_inputs() -> None:
+    points = np.zeros((30, 2)) + np.linspace(0, 1e-3, 30)[:, None]
+    points = np.concatenate([points, [[1.0, 1.0]]])
+    names = ["long name"] * 31
+    sides = place_labels(points, names, width=300, height=300)
+    assert sides.count("") >= 26
+    first = [index == 29 for index in range(31)]
+    assert place_labels(points, names, first=first, width=300, height=300)[29] != ""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_two_labels_collide(seed: int) -> None:
+    points = np.random.default_rng(seed).normal(size=(80, 2))
+    names = [str(index) for index in range(80)]
+    sides = place_labels(points, names, width=400, height=300, size=12, gap=7)
+    span = np.ptp(points, axis=0)
+    at = (points - points.min(axis=0)) / span * [400, -300]
+    boxes = []
+    for (x, y), name, side in zip(at, names, sides, strict=True):
+        wide, high = 12 * 0.62 * len(name), 12 * 1.1
+        left, top = {
+            "above": (x - wide / 2, y - 7 - high),
+            "below": (x - wide / 2, y + 7),
+            "right": (x + 7, y - high / 2),
+            "left": (x - 7 - wide, y - high / 2),
+            "": (np.inf, np.inf),
+        }[side]
+        boxes.append((left, top, left + wide, top + high))
+    drawn = [box for box, side in zip(boxes, sides, strict=True) if side]
+    assert 20 < len(drawn) < 80
+    for i, a in enumerate(drawn):
+        for b in drawn[:i]:
+            assert a[0] >= b[2] or b[0] >= a[2] or a[1] >= b[3] or b[1] >= a[3]
+
+
+def drawn(sheet: Sheet) -> list[Mark]:
+    """The marks of a sheet of 200 × 100, as far from its corner as they were put."""
+    found = marks(svg([sheet.chart(200, 100)]))
+    [ground] = [mark for mark in found if mark.look.get("fill") == "#010101"]
+    left, top, _, _ = ground.box
+    return [
+        Mark(mark.look, [(x - left, y - top) for x, y in mark.points], mark.text)
+        for mark in found
+        if mark is not ground
+    ]
+
+
+@pytest.fixture
+def sheet() -> Sheet:
+    sheet = Sheet()
+    sheet.box(0, 0, 200, 100, "#010101", level=-9)
+    return sheet
+
+
+def test_marks_lie_where_they_were_put(sheet: Sheet) -> None:
+    sheet.box(20, 10, 40, 30, "#aa0000")
+    sheet.line([(90, 80), (50, 20), (70, 60)], "#00aa00", 3)
+    sheet.dot(150, 70, 5, "#0000aa")
+    box, line, dot = drawn(sheet)
+    assert box.box == (20, 10, 60, 40)
+    assert line.points == [(90, 80), (50, 20), (70, 60)], "in the order in which they were given"
+    assert dot.box == pytest.approx((145, 65, 155, 75), abs=0.01)
+
+
+def test_a_higher_level_covers_a_lower_one_and_in_one_words_cover_lines_and_lines_boxes(sheet: Sheet) -> None:
+    for level in (2, -1):
+        sheet.words(0, 9, f"words {level}", "#000000", level=level)
+        sheet.line([(0, 0), (level + 5, 0)], "#00aa00", level=level)
+        sheet.box(0, 0, 9 + level, 9, "#aa0000", level=level)
+    order = [mark.text or round(mark.box[2]) for mark in drawn(sheet)]
+    assert order == [8, 4, "words -1", 11, 7, "words 2"]
+
+
+def test_two_lines_are_two_and_looks_tell_them_apart(sheet: Sheet) -> None:
+    sheet.line([(0, 0), (9, 9)], "#00aa00")
+    sheet.line([(20, 0), (29, 9)], "#00aa00")
+    sheet.line([(40, 0), (49, 9)], "#00aa00", dash="4 3")
+    sheet.box(0, 0, 9, 9, "#aa0000", opacity=0.5)
+    sheet.words(0, 50, "bold", "#000000", bold=True)
+    sheet.words(0, 70, "up", "#000000", upwards=True)
+    box, *lines, bold, up = drawn(sheet)
+    assert [line.box[0] for line in lines] == [0, 20, 40]
+    assert [line.look.get("stroke-dasharray") for line in lines] == [None, None, "4,3"]
+    assert box.look["opacity"] == "0.5"
+    assert (bold.look["font-weight"], up.look["font-weight"]) == ("bold", "normal")
+    assert "rotate(-90)" in up.look["transform"] or "rotate(270)" in up.look["transform"]
+
+
+def test_a_chip_says_its_token_its_verdict_and_how_likely_it_was(sheet: Sheet) -> None:
+    sheet.chip(10, 20, 54, "seven", "wrong", share=0.25)
+    sheet.chip(100, 20, 54, "7", "right", share=1.0)
+    found = drawn(sheet)
+    wrong, right = [next(mark for mark in found if mark.text == text) for text in ("seven", "7")]
+    assert (wrong.middle[0], right.middle[0]) == (37, 127)
+    assert (wrong.look["font-weight"], right.look["font-weight"]) == ("bold", "normal")
+    dashes = {mark.look["stroke"]: mark.look.get("stroke-dasharray") for mark in found if len(mark.points) > 8}
+    assert dashes["#d55e00"] == "4,3", "whoever sees no colours sees it broken"
+    assert [value for hue, value in dashes.items() if hue != "#d55e00"] == [None]
+    assert [mark.text for mark in found if mark.text in "✓✗" and mark.text] == ["✗", "✓"]
+    bars = [mark.box[2] - mark.box[0] for mark in found if mark.points and round(mark.box[3] - mark.box[1], 3) == 4]
+    assert bars == pytest.approx([12, 48])
