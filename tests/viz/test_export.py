@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import altair as alt
+import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
 import xformer
 from xformer.errors import InputError
 from xformer.viz import export
+from xformer.viz.export import show
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -119,3 +121,25 @@ def test_a_notebook_keeps_charts_as_images() -> None:
         bundle: Any = chart._repr_mimebundle_()
     assert "<svg" in bundle["image/svg+xml"]
     assert set(bundle) == {"image/svg+xml"}
+
+
+TABLE = pd.DataFrame({"x": [1, 2], "y": [3.5, 4.5]})
+
+
+def pages(said: str) -> list[str]:
+    start = "The picture is in "
+    return [line.removeprefix(start) for line in said.splitlines() if line.startswith(start)]
+
+
+def test_charts_and_figures_are_written_to_a_page_each(capsys: pytest.CaptureFixture[str]) -> None:
+    show([alt.Chart(TABLE, title="of Altair").mark_point().encode(x="x"), go.Figure(layout_title_text="of Plotly")])
+    written = [Path(name) for name in pages(capsys.readouterr().out)]
+    words = [path.read_text(encoding="utf-8") for path in written]
+    for path in written:
+        path.unlink()
+    assert ["of Altair" in words[0], "of Plotly" in words[1]] == [True, True]
+
+
+def test_a_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    show(TABLE)
+    assert "4.5" in capsys.readouterr().out
