@@ -25,8 +25,7 @@ from xformer.model import Transformer
 from xformer.presets import preset
 from xformer.tasks import Batch, Task
 from xformer.tasks.batch import cross_entropy
-from xformer.tasks.framing import frame, to_batch
-from xformer.tasks.sampling import generator, sequences
+from xformer.tasks.framing import frame, generator, sequences, to_batch
 from xformer.training.optimiser import adamw, clip, update
 
 M = TypeVar("M", bound=nn.Module)

@@ -14,9 +14,9 @@ from xformer.config import TaskConfig
 from xformer.errors import ConfigError, InputError
 from xformer.task_limits import TASK_LIMITS
 from xformer.tasks import Task
+from xformer.tasks.framing import generator
 from xformer.tasks.rules import RULES
 from xformer.tasks.rules.modular import pairs
-from xformer.tasks.sampling import generator
 
 SIZES: dict[str, dict[str, Any]] = {
     "reverse": {"architecture": "encoder", "symbols": 7, "min_len": 1, "max_len": 13},

@@ -18,7 +18,7 @@ from xformer.layers.layout import Layout
 from xformer.model import Transformer
 from xformer.tasks import Batch, Task, score
 from xformer.tasks.batch import cross_entropy
-from xformer.tasks.sampling import generator
+from xformer.tasks.framing import generator
 from xformer.trace import record
 from xformer.training import loop
 from xformer.training.loop import iter_train, train

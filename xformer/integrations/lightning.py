@@ -23,7 +23,7 @@ from xformer.model import Transformer
 from xformer.presets import Preset
 from xformer.tasks import Batch, Task, score
 from xformer.tasks.batch import cross_entropy
-from xformer.tasks.sampling import Purpose, generator
+from xformer.tasks.framing import Purpose, generator
 from xformer.tasks.task import CHUNK
 from xformer.training.schedule import learning_rate
 

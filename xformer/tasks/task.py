@@ -16,10 +16,9 @@ from xformer.config import ModelConfig, TaskConfig
 from xformer.errors import ConfigError, InputError
 from xformer.site import Site
 from xformer.tasks.batch import IGNORED, Batch
-from xformer.tasks.framing import Stream, full_batch, to_batch
+from xformer.tasks.framing import Purpose, Stream, full_batch, generator, to_batch
 from xformer.tasks.images import image_batch, patch_names
 from xformer.tasks.rules import Rule, rule
-from xformer.tasks.sampling import Purpose, generator
 from xformer.tasks.vocabulary import Vocabulary
 from xformer.trace import Trace
 

@@ -27,7 +27,7 @@ from xformer.presets import preset as preset_named
 from xformer.room import Room
 from xformer.tasks import Batch, Score, Task, score
 from xformer.tasks.batch import cross_entropy
-from xformer.tasks.sampling import generator
+from xformer.tasks.framing import generator
 from xformer.tasks.task import CHUNK
 from xformer.trace import record
 from xformer.training.curve import fitting

@@ -17,9 +17,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from xformer.errors import InputError
+from xformer.tasks.framing import Purpose, sequences
 from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
 from xformer.tasks.rules.typed import shown
-from xformer.tasks.sampling import Purpose, sequences
 
 PLUS = 11
 """The token of "+"; a digit d is the token 1 + d."""

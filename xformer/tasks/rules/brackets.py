@@ -15,9 +15,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from xformer.errors import InputError
+from xformer.tasks.framing import Purpose, sequences
 from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
 from xformer.tasks.rules.typed import read_characters
-from xformer.tasks.sampling import Purpose, sequences
 
 OPEN, CLOSE = 1, 2
 _BRACKETS = ("(", ")")

@@ -16,9 +16,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from xformer.errors import InputError
+from xformer.tasks.framing import Purpose, each_once
 from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
 from xformer.tasks.rules.typed import read_numbers
-from xformer.tasks.sampling import Purpose, each_once
 
 
 @cache

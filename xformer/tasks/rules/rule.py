@@ -20,9 +20,8 @@ from torch import Tensor
 from xformer.config import TaskConfig
 from xformer.errors import InputError
 from xformer.task_limits import TASK_LIMITS
-from xformer.tasks.framing import Specials, Stream, frame
+from xformer.tasks.framing import Purpose, Specials, Stream, frame, sequences
 from xformer.tasks.rules.typed import read_numbers
-from xformer.tasks.sampling import Purpose, sequences
 
 Sequences = Int[Tensor, "batch pos"]
 Lengths = Int[Tensor, " batch"]

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from xformer.tasks.framing import Purpose
 from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
-from xformer.tasks.sampling import Purpose
 
 REPEATING = 0.25
 """Of so many sequences in training all symbols are among a few: by chance one hardly ever comes many times."""
