@@ -54,7 +54,7 @@ def said(make):
     except MissingLibraryError as error:
         return str(error)
 print(said(lambda: xformer.viz.projection(reading, axes=3)))
-print(said(xformer.tasks.digit_images.digit_images))
+print(said(xformer.tasks.images.digit_images))
 print(said(xformer.adapters.load.library))
 sys.exit(main(["app"]))
 """

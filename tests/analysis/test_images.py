@@ -28,7 +28,7 @@ from xformer.model import Transformer
 from xformer.presets import preset
 from xformer.reading import from_trace
 from xformer.tasks import Task
-from xformer.tasks.digit_images import N_TEST, digit_images
+from xformer.tasks.images import N_TEST, digit_images
 from xformer.trace import record
 
 

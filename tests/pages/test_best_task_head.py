@@ -12,7 +12,7 @@ import torch
 
 from tests.pages.conftest import ROOT, Open, forget
 from xformer import Checkpoint, Transformer, load, save
-from xformer.tasks.digit_images import digit_images
+from xformer.tasks.images import digit_images
 from xformer.tasks.rules import RULES
 from xformer.words import percent
 

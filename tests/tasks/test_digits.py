@@ -14,7 +14,7 @@ from xformer.model import Transformer
 from xformer.presets import preset
 from xformer.tasks import Task
 from xformer.tasks.batch import IGNORED
-from xformer.tasks.digit_images import N_TEST, digit_images
+from xformer.tasks.images import N_TEST, digit_images
 from xformer.tasks.rules.digits import UNKNOWN
 from xformer.training.evaluate import evaluate
 from xformer.training.loop import Run

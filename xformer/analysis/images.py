@@ -20,7 +20,7 @@ from xformer.layers.embedding import PatchEmbedding
 from xformer.memory import rows_that_fit
 from xformer.model import Transformer
 from xformer.reading import Reading
-from xformer.tasks.digit_images import digit_images
+from xformer.tasks.images import digit_images
 from xformer.words import percent
 
 

@@ -19,7 +19,7 @@ from xformer.adapters import ModelAdapter, own_task_model
 from xformer.analysis.images import predict_test_images, wrong_ones
 from xformer.errors import InputError
 from xformer.reading import Reading
-from xformer.tasks.digit_images import N_TEST, digit_images
+from xformer.tasks.images import N_TEST, digit_images
 from xformer.tasks.rules.digits import Digits
 from xformer.words import percent
 

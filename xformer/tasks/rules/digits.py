@@ -16,8 +16,8 @@ from torch import Tensor
 
 from xformer.config import MAX_INK
 from xformer.errors import InputError
-from xformer.tasks.digit_images import N_TEST, SIDE, digit_images
 from xformer.tasks.framing import Purpose, each_once
+from xformer.tasks.images import N_TEST, SIDE, digit_images
 from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
 
 N_PIXELS = SIDE**2
