@@ -10,10 +10,8 @@ from pages.components.model_diagram import model_diagram
 from pages.home.answer import answer_panel
 from pages.home.continuation import continuation_panel
 from pages.home.filled import filled_panel
-from pages.home.how_long import how_long_panel
+from pages.home.more import how_long_panel, published_panel, show_parts, training_panel
 from pages.home.predicted_class import class_panel, mistakes_panel
-from pages.home.published_sizes import published_panel, show_parts
-from pages.home.training_record import training_panel
 from pages.shared import frame, screens
 from pages.shared.call import Call
 from pages.shared.link_widgets import choose

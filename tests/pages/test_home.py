@@ -7,7 +7,7 @@ import json
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pages.home.how_long import _sentence
+from pages.home.more import _sentence
 from tests.analysis.test_scoring import rows
 from tests.pages.code_and_picture import left_by
 from tests.pages.conftest import ROOT, Open, strip_lanes

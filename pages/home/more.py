@@ -1,10 +1,12 @@
-"""“The paper's sizes”: parameters counted part by part beside what is printed, and a forward pass of such a model."""
+"""“How long can it go?”: right answers by length of input, counted a little at a time; and what makes it go on, or stop."""
 
 from __future__ import annotations
 
 import math
 import time
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -13,20 +15,77 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pages.components.attention_view import attention_choice, attention_view
+from pages.shared.background_job import Job, follow, progress
 from pages.shared.byte_cache import kept
+from pages.shared.call import Call
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link_widgets import choose
-from xformer import ModelConfig, Transformer, record
+from pages.shared.model_card import card_of_model
+from pages.shared.notebook import heading
+from pages.shared.picture import footer, shown
+from pages.shared.view import View
+from xformer import ModelConfig, Transformer, record, viz
 from xformer.analysis.attention_patterns import SCORES, pattern_scores
+from xformer.analysis.scoring import HIGH, LengthsDone, asking_lengths, has_mastered_its_training, how_far
 from xformer.counting import Part, count_with_projections_to, n_parameters, parameters_by_part
 from xformer.presets import PUBLISHED
-from xformer.reading import from_trace
+from xformer.reading import Reading, from_trace
+from xformer.sources import credit
+from xformer.tasks import Task
 from xformer.trace import Trace
 from xformer.viz.packing import AnyLayer, pack, pattern_layers
 from xformer.words import percent
 
+FIRST_WORK = 0.3
+"""Seconds of counting before anything is drawn."""
+
+
+def how_long_panel(view: View) -> None:
+    """The curve as far as it is counted; the sentence when it is complete."""
+    original = view.original()
+    job: Job[LengthsDone] | None = st.session_state.get("lengths")
+    if job is None or job.about != view.model:
+        job = st.session_state["lengths"] = Job(asking_lengths(original), view.model)
+        job.advance(FIRST_WORK)
+    follow(job, partial(_curve, view, original, job))
+
+
+def _curve(view: View, original: Reading, job: Job[LengthsDone]) -> None:
+    found = job.latest
+    if found is None:
+        st.info(escape_markdown(job.problem), icon=":material/info:")
+        return
+    task, table = view.own.task, found.frame()
+    if not found.is_final:
+        words = f"{len(found.rows)} of {found.total} lengths"
+        progress(job, "how_long_bar", len(found.rows) / found.total, words, f"{words} are counted.")
+    heading(_sentence(task, table) if found.is_final else "")
+    call = Call(viz.accuracy_by_length, (original,), {"unit": task.rule.unit, "table": table})
+    shown(view, call, "how_long")
+    st.caption(
+        f"{found.rows[0]['samples']} fresh inputs of each length, asked just now of the model as it is, without changes; "
+        "the band is the 95 % interval of whole answers, the shaded lengths are those that its training showed it."
+    )
+    footer(view, "how_long", [call], lambda: table)
+
+
+def _sentence(task: Task, table: pd.DataFrame) -> str:
+    """How far it goes beyond its training, where that went well."""
+    shortest, longest, least = task.config.min_len, task.config.max_len, percent(HIGH, 0)
+    if not has_mastered_its_training(table):
+        return f"Trained on {shortest} to {longest} {task.rule.unit}, it does not get {least} right at each of these lengths"
+    far = how_far(table)
+    if far is None:
+        return f"Trained on {shortest} to {longest} {task.rule.unit}, it already fails at {longest + 1}"
+    return f"Trained on at most {longest} {task.rule.unit}, it gets {least} or more right at every length up to {far}"
+
+
 KEY = "published_attention"
+
 N_SOURCE, N_TARGET = 12, 9
+
 OVERCOUNT = "base, over-counted"
+
 CONTEXT = 1024
 
 
@@ -137,3 +196,38 @@ def _overcount() -> None:
         f"{config.d_model}). A length is no width: weights must not know how long a text is."
     )
     show_parts(wrong)
+
+
+def training_panel(view: View) -> None:
+    """The tiles of its figures, and the recipe that led to them."""
+    card = card_of_model(view.model)
+    if isinstance(about := card.get("about"), str):
+        st.text(about)
+    if of := credit(card.get("preset")):
+        st.caption(of)
+    figures, recipe = card.get("figures") or card.get("reported"), card.get("train")
+    if not isinstance(figures, dict) or not isinstance(recipe, dict):
+        st.caption(
+            "Nothing had been scored yet at this step." if recipe else "This model carries no record of its training."
+        )
+        return
+    tiles = st.columns(4)
+    measure, value, meaning = view.kind.score(view.subject, figures)
+    tiles[0].metric(measure + figures.get("at", ""), value, help=meaning, border=True)
+    seed = figures.get("seed", card["seed"])
+    tiles[1].metric("On unseen inputs", f"{figures['samples']:,}", help=f"From seed {seed}.", border=True)
+    tiles[2].metric("Training steps", f"{card['step']:,}", help=f"{recipe['batch_size']} inputs each.", border=True)
+    tiles[3].metric("Training time", f"{card['seconds']:.1f} s", help=f"On a {card['device'].upper()}.", border=True)
+    if isinstance(edges := figures.get("edge_cases"), dict):
+        st.caption(edge_cases(edges))
+    st.caption(
+        f"Seed {card['seed']}, AdamW, learning rate up to {recipe['peak_lr']:g}, "
+        f"warm-up over {recipe['warmup']:.0%} of the steps, then {recipe['decay']} decay."
+    )
+
+
+def edge_cases(edges: dict[str, Any]) -> str:
+    """How well a model does on the inputs at the edge of its task, which chance hardly ever draws."""
+    share, n = edges["exact_match"], edges["samples"]
+    right = f"all {n:,}" if share == 1.0 else f"{round(share * n):,} of {n:,} ({percent(share)})"
+    return f"On the edge cases of its task, which chance hardly ever draws, it gets {right} wholly right."
