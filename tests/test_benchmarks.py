@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import benchmarks
-from benchmarks import figures, gpu, measure
+from benchmarks import figures, gpu, lecture, measure
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted(found.name for found in pkgutil.walk_packages(benchmarks.__path__, "benchmarks."))
@@ -58,8 +58,7 @@ def test_a_benchmark_runs_and_has_what_the_table_of_figures_reads(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     module: Any = importlib.import_module(f"benchmarks.{name}")
-    settled = SimpleNamespace(settings="as it is")
-    monkeypatch.setattr("benchmarks.measure.tune_process", lambda threads: settled)  # its settings outlast a test
+    monkeypatch.setattr("benchmarks.measure.prepare_process", lambda threads: None)  # its settings outlast a test
     monkeypatch.setattr("benchmarks.measure.WARM_UP", 0)
     monkeypatch.setattr("benchmarks.measure.SLEEP", 0.0)
     monkeypatch.setattr("benchmarks.measure.KEPT", tmp_path)
@@ -166,3 +165,12 @@ def test_what_others_take_is_what_is_neither_idle_nor_waiting(tmp_path: Path, mo
     later = "cpu  30 0 20 160 15 0 0 0 0 0\n"  # 30 of 100 busy
     monkeypatch.setattr(measure.time, "sleep", lambda _: stat.write_text(later))
     assert measure.taken_by_others() == pytest.approx(0.3)
+
+
+def test_the_visitors_of_a_lecture_change_what_they_look_at_and_are_timed() -> None:
+    rows, notes = lecture.measured("reverse", visitors=2, every=0.4, seconds=4.0, after=0, apart=True)
+
+    total = next(row for row in rows if row["change"] == "all")
+    assert total["n"] == sum(row["n"] for row in rows if row["change"] != "all") >= 4
+    assert 0 < total["p50 s"] <= total["p95 s"]
+    assert "2 visitors" in notes[0] and "no input shared" in notes[0]

@@ -77,14 +77,15 @@ class Visitor:
     ) -> None:
         self._connection.__exit__(None, None, None)
 
-    def open(self, page: str = "", query: str = "") -> Screen:
-        """Go to a page with a link, as typing an address does."""
+    def open(self, page: str = "", query: str = "", *, is_history: bool = False) -> Screen:
+        """Go to a page with a link, as typing an address does, or as Back and Forward do."""
         self.states, self.page, self.query = {}, page, query
-        return self.run()
+        return self.run(is_history=is_history)
 
-    def run(self, *states: WidgetState) -> Screen:
+    def run(self, *states: WidgetState, is_history: bool = False) -> Screen:
         """Run the script with what the widgets say, and read what comes."""
         message = BackMsg()
+        message.rerun_script.is_history_navigation = is_history
         message.rerun_script.query_string, message.rerun_script.page_name = self.query, self.page
         message.rerun_script.widget_states.widgets.extend([*self.states.values(), *states])
         message.rerun_script.context_info.is_embedded = self.is_embedded
