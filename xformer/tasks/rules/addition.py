@@ -18,8 +18,7 @@ from torch import Tensor
 
 from xformer.errors import InputError
 from xformer.tasks.framing import Purpose, sequences
-from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
-from xformer.tasks.rules.typed import shown
+from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, shown
 
 PLUS = 11
 """The token of "+"; a digit d is the token 1 + d."""

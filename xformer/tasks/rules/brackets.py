@@ -16,8 +16,7 @@ from torch import Tensor
 
 from xformer.errors import InputError
 from xformer.tasks.framing import Purpose, sequences
-from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
-from xformer.tasks.rules.typed import read_characters
+from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, read_characters
 
 OPEN, CLOSE = 1, 2
 _BRACKETS = ("(", ")")

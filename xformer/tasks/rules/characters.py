@@ -22,8 +22,7 @@ from xformer.errors import InputError
 from xformer.tasks import texts
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.framing import Purpose, Specials, Stream
-from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
-from xformer.tasks.rules.typed import shown
+from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, shown
 
 HELD_OUT = 0.1
 """The share of a text, at its end, that training never reads."""

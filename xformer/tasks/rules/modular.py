@@ -17,8 +17,7 @@ from torch import Tensor
 
 from xformer.errors import InputError
 from xformer.tasks.framing import Purpose, each_once
-from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences
-from xformer.tasks.rules.typed import read_numbers
+from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, read_numbers
 
 
 @cache

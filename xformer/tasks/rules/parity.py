@@ -12,8 +12,7 @@ from __future__ import annotations
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, diagonal
-from xformer.tasks.rules.typed import read_characters
+from xformer.tasks.rules.rule import Answers, Lengths, Rule, Sequences, diagonal, read_characters
 
 _BITS = ("0", "1")
 

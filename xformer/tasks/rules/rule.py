@@ -9,6 +9,7 @@ Every task is one small frozen class; this one holds what most of them share. Of
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,7 +22,6 @@ from xformer.config import TaskConfig
 from xformer.errors import InputError
 from xformer.task_limits import TASK_LIMITS
 from xformer.tasks.framing import Purpose, Specials, Stream, frame, sequences
-from xformer.tasks.rules.typed import read_numbers
 
 Sequences = Int[Tensor, "batch pos"]
 Lengths = Int[Tensor, " batch"]
@@ -258,3 +258,39 @@ class Rule:
 def diagonal(n: int, device: torch.device) -> Bool[Tensor, "answer pos"]:
     """Answer token i needs source token i."""
     return torch.eye(n, dtype=torch.bool, device=device)
+
+
+def read_numbers(text: str, low: int, high: int, example: str) -> list[int]:
+    """The numbers in a text such as "3 7 12 9" (commas, semicolons and brackets are fine too).
+
+    Raises `InputError` with one plain sentence for anything else, or for a number outside `low` … `high`.
+    """
+    words = [word for word in re.split(r"[\s,;\[\]()]+", text) if word]
+    if not words:
+        raise InputError(f"Type some numbers from {low} to {high}, for example {example}.")
+    for word in words:
+        if not re.fullmatch(r"[0-9]{1,9}", word) or not low <= int(word) <= high:
+            raise InputError(
+                f"This model reads numbers from {low} to {high}, and “{shown(word)}” is not one; try {example}."
+            )
+    return [int(word) for word in words]
+
+
+def read_characters(text: str, characters: Sequence[str], what: str, example: str) -> list[int]:
+    """Where each character of a text stands in `characters`; spaces and commas between them count for nothing.
+
+    Raises `InputError` with one plain sentence for any other character, or when there is none.
+    """
+    found = [character for character in text if not (character.isspace() or character == ",")]
+    if not found:
+        raise InputError(f"Type some {what}, for example {example}.")
+    for character in found:
+        if character not in characters:
+            raise InputError(f"This model reads {what}, and “{shown(character)}” is not one; try {example}.")
+    return [characters.index(character) for character in found]
+
+
+def shown(word: str) -> str:
+    """What was typed, short and printable enough to stand in a sentence."""
+    start = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in word[:20])
+    return start if len(word) <= 20 else start + "…"
