@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from pages.runs.state import MAX_DRAWN, runs_state
+from pages.runs.table import MAX_DRAWN, runs_state
 from pages.shared.layout import chart_spec, is_dark
 from pages.shared.link_widgets import seed
 from xformer.training.entry import Entry

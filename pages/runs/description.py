@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from pages.runs.state import runs_state
+from pages.runs.table import runs_state
 from pages.shared import run_commands, run_store
 from xformer.training.entry import Entry
 from xformer.training.latest_metrics import has_no_answer

@@ -5,13 +5,19 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.runs.curves import curves_panel
-from pages.runs.filters import ALWAYS, filters, follow_the_link
-from pages.runs.messages import messages
 from pages.runs.notes import notes
 from pages.runs.selected_run import TRAIN, selected_run
-from pages.runs.state import MAX_DRAWN, runs_state
-from pages.runs.sweeps import fold
-from pages.runs.table import settings_that_differ, table
+from pages.runs.table import (
+    ALWAYS,
+    MAX_DRAWN,
+    filters,
+    fold,
+    follow_the_link,
+    messages,
+    runs_state,
+    settings_that_differ,
+    table,
+)
 from pages.shared import frame, run_store
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.upload import upload

@@ -9,8 +9,7 @@ import streamlit as st
 from pages.runs.curves import labels
 from pages.runs.description import description
 from pages.runs.downloads import downloads
-from pages.runs.state import runs_state
-from pages.runs.sweeps import sweep_panel
+from pages.runs.table import runs_state, sweep_panel
 from pages.shared import run_commands, run_store, run_weights, screens
 from pages.shared.model_choice import choose_model
 from xformer.training.entry import DAMAGED, ELSEWHERE, RESUMABLE, Entry

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-from pages.runs.filters import ALWAYS, Filtered, show_all
-from pages.runs.state import runs_state
-from pages.runs.sweeps import below_their_sweeps, names_below
-from pages.shared import run_store
+from pages.shared import run_commands, run_store
+from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import is_dark
-from xformer.training.entry import DAMAGED, Entry
+from pages.shared.link_widgets import not_here, seed
+from pages.shared.typed import typed
+from xformer.errors import InputError, XformerError
+from xformer.training.entry import DAMAGED, MOVES, Entry
+from xformer.training.limits import n_models
 from xformer.training.overview import differing, overview
 from xformer.viz import theme
 from xformer.viz.training_curves import dot, run_colour
@@ -136,3 +139,228 @@ def settings_that_differ(entries: Sequence[Entry]) -> pd.DataFrame:
 @st.cache_data(max_entries=32, show_spinner=False)
 def _differing(known: tuple, _entries: list[Entry]) -> pd.DataFrame:
     return differing(_entries)
+
+
+ALWAYS = ("created", "name", "state", "step", "steps", "exact match", "loss", "seconds")
+"""The columns that every table of runs has."""
+
+MAX_FIND = 80
+
+UP, DOWN = ":material/arrow_upward:", ":material/arrow_downward:"
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """The runs that match, and how they are to be sorted."""
+
+    entries: list[Entry]
+    by: str
+    descending: bool
+    link: dict[str, str]
+    """What the link has to say to get the same."""
+
+
+def follow_the_link(entries: Sequence[Entry], latest: Mapping[str, Any]) -> None:
+    """The first choice of a session: what the link asks for, or the latest runs that there is something to see of."""
+    state = runs_state()
+    if state.has_begun:
+        return
+    st.session_state.setdefault("runs_text", st.query_params.get("find", "")[:MAX_FIND])
+    asked = st.query_params.get("runs")
+    if asked is None:
+        found = [entry.id for entry in entries if entry.id in latest and not entry.sweep_of][:4]
+        found = found or [entry.id for entry in entries if entry.sweep is not None][:1]
+    else:
+        wanted, known = [run for run in asked.split(",") if run], {entry.id for entry in entries}
+        found = [run for run in wanted if run in known]
+        if len(found) < len(wanted):
+            st.warning(
+                "The link asks for runs that are not here; they may have been deleted.", icon=":material/link_off:"
+            )
+    state.choose(*found[:MAX_DRAWN], select=found[0] if found else None)
+
+
+def filters(entries: Sequence[Entry], columns: Sequence[str]) -> Filtered:
+    """Ask for what is to be shown, and in which order."""
+    states = [state for state in (*MOVES, DAMAGED) if any(entry.state == state for entry in entries)]
+    tags = sorted({tag for entry in entries for tag in entry.tags})
+    _begin_with_the_link(states, tags, columns)
+    find_at, state_at, tag_at, sort_at, order_at = st.columns([2.6, 2.4, 2, 2.3, 1.7], vertical_alignment="bottom")
+    always: dict[str, Any] = {"persist_state": "session"}
+    text = find_at.text_input(
+        "Find", key="runs_text", placeholder="name, tag, task …", icon=":material/search:", **always
+    )
+    of_state = state_at.multiselect("State", states, key="runs_states", placeholder="any state", **always)
+    of_tags = tag_at.multiselect("Tag", tags, key="runs_tags", placeholder="any tag", disabled=not tags, **always)
+    by = sort_at.selectbox("Sort by", columns, key="runs_sort", **always)
+    order = order_at.segmented_control(
+        "Order", [UP, DOWN], key="runs_order", required=True, label_visibility="collapsed",
+        help="The smallest first, or the largest.", **always,
+    )  # fmt: skip
+    try:
+        words = typed(text or "", MAX_FIND).lower().split()
+    except InputError as error:
+        st.warning(escape_markdown(str(error)), icon=":material/search_off:")
+        words = []
+    found = [
+        entry
+        for entry in entries
+        if (not of_state or entry.state in of_state)
+        and (not of_tags or set(of_tags) <= set(entry.tags))
+        and all(word in _searched(entry) for word in words)
+    ]
+    link = {"sort": by, "order": "down" if order == DOWN else "up"}
+    asked = {"state": ",".join(of_state), "tag": ",".join(of_tags), "find": (text or "")[:MAX_FIND]}
+    return Filtered(found, by, order == DOWN, link | {name: words for name, words in asked.items() if words})
+
+
+def show_all() -> None:
+    """Forget what was asked for. A callback."""
+    st.session_state["runs_text"] = ""
+    st.session_state["runs_states"] = st.session_state["runs_tags"] = []
+
+
+def _begin_with_the_link(states: Sequence[str], tags: Sequence[str], columns: Sequence[str]) -> None:
+    for key, name, there in (("runs_states", "state", states), ("runs_tags", "tag", tags)):
+        if key not in st.session_state:
+            asked = [word for word in st.query_params.get(name, "").split(",") if word]
+            st.session_state[key] = asked
+            if set(asked) - set(there):
+                not_here(name, there)
+        st.session_state[key] = [word for word in st.session_state[key] if word in there]
+    if "runs_sort" not in st.session_state:
+        st.session_state["runs_order"] = UP if st.query_params.get("order") == "up" else DOWN
+    seed("sort", columns, ALWAYS[0], key="runs_sort", called="column to sort by")
+
+
+def _searched(entry: Entry) -> str:
+    task = entry.task.get("name", "")
+    return f"{entry.name} {' '.join(entry.tags)} {entry.title} {entry.preset} {entry.id} {task} {entry.state}".lower()
+
+
+ASKED = ("find", "state", "tag")
+
+BELOW = "↳ "
+
+
+def fold(shown: Filtered) -> Filtered:
+    """Without the models of sweeps of which nothing is ticked; whoever asks for some runs gets all that match."""
+    if not shown.link.keys().isdisjoint(ASKED):
+        return shown
+    there, chosen = {entry.id for entry in shown.entries}, set(runs_state().chosen)
+    opened = chosen | {entry.sweep_of for entry in shown.entries if entry.id in chosen}
+    kept = [one for one in shown.entries if one.sweep_of not in there or one.sweep_of in opened]
+    return replace(shown, entries=kept)
+
+
+def below_their_sweeps(order: Sequence[str], entries: Sequence[Entry]) -> list[str]:
+    """The order of the rows with the models of each sweep right below it, among themselves as they were."""
+    parent = {one.id: one.sweep_of for one in entries}
+    members: dict[str, list[str]] = {run: [] for run in order if not parent[run]}
+    rows = []
+    for run in order:
+        members.get(parent[run], rows).append(run)
+    return [run for top in rows for run in (top, *members.get(top, ()))]
+
+
+def names_below(entries: Sequence[Entry]) -> dict[str, str]:
+    """What a model is called in a row below its sweep."""
+    sweeps = {one.id: one.name for one in entries}
+    return {
+        one.id: BELOW + one.name.removeprefix(f"{sweeps[one.sweep_of]} · ") for one in entries if one.sweep_of in sweeps
+    }
+
+
+def sweep_panel(entry: Entry, entries: Sequence[Entry]) -> None:
+    """What there is to do with a sweep in place of weights: choose the runs that its models have become."""
+    models = [one for one in entries if one.sweep_of == entry.id]
+    st.caption(
+        f"A sweep of {n_models(entry)} models; {len(models)} of them are runs of their own, below it in the table."
+    )
+    if models:
+        best = sorted(models, key=lambda one: -one.figures.get("exact_match", -1.0))[:MAX_DRAWN]
+        words = "Choose its models" if len(models) <= MAX_DRAWN else f"Choose the {MAX_DRAWN} best of its models"
+        runs = [one.id for one in best]
+        st.button(words, width="stretch", on_click=_choose, args=(entry.id, runs), key=f"runs_models_{entry.id}")
+
+
+def _choose(sweep: str, runs: list[str]) -> None:
+    runs_state().choose(*runs, sweep, select=runs[0])
+
+
+MAX_DRAWN = 12
+"""As many runs as there are colours."""
+
+
+@dataclass
+class RunsState:
+    """A visit's own; filters and sort order are kept by their widgets."""
+
+    has_begun: bool = False
+    """Whether runs were chosen once, by the link or by their age."""
+    chosen: list[str] = field(default_factory=list)
+    to_select: str | None = None
+    """Which of them is to be the selected one from the next drawing on."""
+    generation: int = 0
+    """How often runs were chosen from outside of the table, which then has to be another one."""
+    rows: list[str] = field(default_factory=list)
+    """The runs of the table's rows as they stand on the screen."""
+    colours: dict[str, int] = field(default_factory=dict)
+    """The place of each chosen run among the colours."""
+    problem: str = ""
+    deleted: tuple[str, str] | None = None
+    """The id and the name of the run that was deleted last and can be taken back."""
+
+    def choose(self, *runs: str, select: str | None = None) -> None:
+        """Have the table choose these runs; the last of them is selected, unless another one is named."""
+        self.has_begun, self.chosen = True, list(dict.fromkeys(runs))
+        self.to_select = select or (runs[-1] if runs else None)
+        self.generation += 1
+
+    def attempt(self, what: Callable[[], object]) -> bool:
+        """Do something to the runs in a callback; False where it is refused, and the screen then says why."""
+        try:
+            what()
+        except XformerError as error:
+            self.problem = str(error)
+            return False
+        return True
+
+    def colour_slots(self) -> dict[str, int]:
+        """The place of each chosen run among the colours: it keeps its own while others come and go."""
+        drawn = self.chosen[:MAX_DRAWN]
+        kept = {run: slot for run, slot in self.colours.items() if run in drawn}
+        free = (slot for slot in range(MAX_DRAWN) if slot not in kept.values())
+        self.colours = {run: kept[run] if run in kept else next(free) for run in drawn}
+        return self.colours
+
+
+def runs_state() -> RunsState:
+    """The state of this visit."""
+    return st.session_state.setdefault("runs_state", RunsState())
+
+
+def messages() -> None:
+    """What the last press of a button led to: a sentence where it could not be, and the way back from a deletion."""
+    state = runs_state()
+    with st.container(key="runs_bar"):  # always there: were it to appear, all below would be built anew in the browser
+        if state.problem:
+            st.warning(escape_markdown(state.problem), icon=":material/warning:")
+            state.problem = ""
+        if state.deleted:
+            run, name = state.deleted
+            with st.container(horizontal=True, vertical_alignment="center", gap="small", border=True):
+                st.markdown(f":material/delete: Deleted “{escape_markdown(name)}”. It can be taken back for an hour.")
+                st.button("Undo", icon=":material/undo:", on_click=_undo, args=(run,), key="runs_undo")
+                st.button("Dismiss", on_click=_forget, type="tertiary", key="runs_dismiss")
+
+
+def _undo(run: str) -> None:
+    state = runs_state()
+    if state.attempt(lambda: run_commands.undelete(run)):
+        state.choose(*state.chosen, run)
+    _forget()
+
+
+def _forget() -> None:
+    runs_state().deleted = None
