@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.runs.curves import curves_panel
-from pages.runs.notes import notes
-from pages.runs.selected_run import TRAIN, selected_run
+from pages.runs.chosen import TRAIN, curves_panel, notes, selected_run
 from pages.runs.table import (
     ALWAYS,
     MAX_DRAWN,

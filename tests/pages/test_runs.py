@@ -10,7 +10,7 @@ import pytest
 from streamlit.dataframe_util import convert_arrow_bytes_to_pandas_df
 from streamlit.testing.v1 import AppTest
 
-from pages.runs.notes import _notes
+from pages.runs.chosen import _notes
 from pages.shared.escape_markdown import escape_markdown
 from tests.pages.conftest import Open
 from tests.training.tiny import tiny_preset
@@ -42,7 +42,9 @@ def add(
 
 def with_weights(store: RunStore, name: str) -> str:
     run = store.add(tiny_preset(), name=name, owner="here", state="finished")
-    store.put_rows(run, [progress.row() for progress in iter_train(tiny_preset(), out=store.folder_of(run), device="cpu")])
+    store.put_rows(
+        run, [progress.row() for progress in iter_train(tiny_preset(), out=store.folder_of(run), device="cpu")]
+    )
     store.change(run, step=12)
     return run
 
