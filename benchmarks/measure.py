@@ -23,7 +23,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from xformer.training.process_tuning import ProcessTuning, tune_process
+from xformer.training.device import prepare_process
 
 WARM_UP = 3
 STAT, SLEEP = Path("/proc/stat"), 0.5
@@ -35,7 +35,7 @@ def options(about: str | None, *, rounds: int, **more: dict[str, Any]) -> argpar
     """The command line that all benchmarks share, and what one adds to it."""
     parser = argparse.ArgumentParser(description=(about or "").split("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=rounds, help="how often each variant has its turn")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch")
     parser.add_argument("--json", action="store_true", help="print a JSON object for each table instead")
     parser.add_argument("--keep", action="store_true", help=f"write them to {KEPT} too, for benchmarks.figures")
     for name, settings in more.items():
@@ -47,7 +47,7 @@ def options(about: str | None, *, rounds: int, **more: dict[str, Any]) -> argpar
 class Machine:
     """Where a figure comes from, and how much of the machine was ours while it was taken."""
 
-    settings: ProcessTuning
+    threads: int
     others: float
     wall: float
     busy: float
@@ -56,7 +56,8 @@ class Machine:
     def start(cls, threads: int) -> Machine:
         """Settle the process, and start the two clocks."""
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what it starts is compiled once, as on anybody's machine
-        return cls(tune_process(threads), taken_by_others(), time.perf_counter(), time.process_time())
+        prepare_process(threads)
+        return cls(threads, taken_by_others(), time.perf_counter(), time.process_time())
 
     def facts(self) -> dict[str, Any]:
         """The machine in words and numbers, up to now."""
@@ -66,7 +67,7 @@ class Machine:
             "cores": os.cpu_count(),
             "python": platform.python_version(),
             "torch": torch.__version__,
-            "settings": str(self.settings),
+            "settings": f"{self.threads} thread{'' if self.threads == 1 else 's'}",
             "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
             "cores_we_got": round(share, 2),
             "taken_by_others": round(self.others, 2),

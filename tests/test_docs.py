@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 import xformer
-from benchmarks import doc_pages, gallery
+from benchmarks import api_page, doc_pages, gallery
 from xformer.names import layer_title
 
 ROOT = Path(__file__).parents[1]
@@ -54,7 +55,7 @@ def test_the_first_sentence_ends_where_it_ends() -> None:
 
 
 def test_the_pages_that_are_written_from_the_code_are_as_it_is() -> None:
-    assert (DOCS / "api.md").read_text("utf-8") == doc_pages.api(), "make pages"
+    assert (DOCS / "api.md").read_text("utf-8") == api_page.page(), "make pages"
     text = (DOCS / "glossary.md").read_text("utf-8")
     assert text == doc_pages.glossary(text), "make pages"
     assert "**query**" in text
@@ -128,3 +129,37 @@ def test_every_page_is_in_the_navigation_and_no_link_leads_nowhere() -> None:
     for file in [*DOCS.glob("*.md"), ROOT / "README.md"]:
         for link in re.findall(r"\]\((?!http|#)([^)#\s]+)", file.read_text("utf-8")):
             assert (file.parent / link).exists(), f"{file.name}: {link}"
+
+
+def test_the_api_shows_signatures_arguments_and_examples() -> None:
+    def call(
+        a: int, *, b: float = 0.5, c: str = "a long default that takes the line past its width", **more: int
+    ) -> None:
+        """Does it, e.g. `a` times. Then more.
+
+        Args:
+            a: A number, such as
+                3.
+            b: Another.
+
+        Returns:
+            Nothing
+            at all.
+
+        Example:
+            >>> call(1)
+        """
+
+    assert api_page.signature("x.call", call) == (
+        "x.call(\n    a: int,\n    *,\n    b: float = 0.5,\n"
+        "    c: str = 'a long default that takes the line past its width',\n    **more: int,\n) -> None"
+    )
+    text = api_page.markdown(inspect.getdoc(call) or "")
+    assert "**Args**\n\n- `a`: A number, such as 3.\n- `b`: Another.\n" in text
+    assert "**Returns** Nothing at all.\n\n```python\n>>> call(1)\n```" in text
+    assert api_page.first_sentence(inspect.getdoc(call) or "") == "Does it, e.g. `a` times."
+    names = {
+        f"### {package.__name__}.{name}\n" for package in (xformer.viz, xformer.analysis) for name in package.__all__
+    }
+    text = (DOCS / "api.md").read_text("utf-8")
+    assert [name for name in names if name not in text] == ["### xformer.analysis.principles\n"], "make pages"
