@@ -7,18 +7,78 @@ settings(preset, "own")             what the form says; raises ConfigError
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import cycle
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 import streamlit as st
 
-from pages.train.fields import AUTO, EVERYTHING, KINDS, TASK, Field
-from xformer.config import TaskConfig
+from pages.shared import run_commands, run_store
+from pages.shared.escape_markdown import escape_markdown
+from pages.shared.file_box import file_box
+from xformer.alphabet import PYTHON, SHAKESPEARE
+from xformer.config import Config, ModelConfig, TaskConfig, TrainConfig
+from xformer.errors import XformerError
 from xformer.presets import PRESETS, Preset
 from xformer.task_limits import TASK_LIMITS
-from xformer.tasks import Task
+from xformer.tasks import Task, texts
+from xformer.training.own_text import with_text
+
+AUTO = "auto"
+"""What stands for None."""
+
+KINDS: dict[str, type[Config]] = {"task": TaskConfig, "model": ModelConfig, "train": TrainConfig}
+
+
+@dataclass(frozen=True)
+class Field:
+    """One setting: `of` is "task", "model" or "train", `options` those of a choice; without any it is a number or a switch."""
+
+    of: str
+    name: str
+    label: str
+    help: str
+    options: tuple[Any, ...]
+
+
+def _fields(of: str, names: Iterable[str]) -> tuple[Field, ...]:
+    found = {name: KINDS[of].model_fields[name] for name in names}
+    return tuple(
+        Field(of, name, one.title or name, one.description or "", _fields_options(one.annotation))
+        for name, one in found.items()
+    )
+
+
+def _fields_options(kind: Any) -> tuple[Any, ...]:
+    """The values to choose from; none of a number, a switch or a text."""
+    first, *others = get_args(kind) or (None,)
+    if NoneType in others:
+        return (AUTO, True, False)
+    return get_args(first) if Ellipsis in others else get_args(kind)
+
+
+def _others(of: str, *left_out: str) -> tuple[Field, ...]:
+    """All fields but some, so that a new setting is in the form by itself."""
+    return _fields(of, [name for name in KINDS[of].model_fields if name not in left_out])
+
+
+_MODEL = ("n_layers", "n_heads", "d_model", "d_ff", "positions", "norm")
+
+_FROM_THE_TASK = ("architecture", "vocab_size", "pad_token", "start_token", "end_token", "image", "patch")
+
+_TRAIN = ("steps", "batch_size", "peak_lr", "warmup", "seed", "target")
+
+TASK = _others("task", "patch", "text", "alphabet")
+
+MODEL, MODEL_MORE = _fields("model", _MODEL), _others("model", *_MODEL, *_FROM_THE_TASK)
+
+TRAIN, TRAIN_MORE = _fields("train", _TRAIN), _others("train", *_TRAIN, "lr_changes")
+
+EVERYTHING = (*TASK, *MODEL, *MODEL_MORE, *TRAIN, *TRAIN_MORE)
+
+TRAINING = (*TRAIN, *TRAIN_MORE)
 
 
 def put(preset: Preset, form: str, fields: Sequence[Field] = EVERYTHING) -> None:
@@ -148,3 +208,66 @@ def _word(option: Any) -> str:
 
 def _tenth(value: float) -> float:
     return 0.1 if value == 0 else float(f"{abs(value) / 10:.0e}")
+
+
+PROBLEM, GIVEN = "text_problem", "text_given"
+
+
+def text_choice(preset: Preset, then: Callable[[Preset], None]) -> None:
+    """Draw the choice; where another text is chosen, `then` is called with the preset made for it, as a callback.
+
+    A text that a visitor gave is one of the options for this visitor only; who has its name (a link, settings) may use it too.
+    """
+    given: list[str] = st.session_state.setdefault(GIVEN, [])
+    options = list(dict.fromkeys((PYTHON, SHAKESPEARE, *given, preset.task.text)))
+    st.session_state["text"] = preset.task.text
+
+    def follow(name: str) -> None:
+        try:
+            then(with_text(preset, name))
+        except XformerError as error:
+            st.session_state[PROBLEM] = str(error)
+
+    def chosen() -> None:
+        follow(st.session_state["text"])
+
+    def take(content: bytes, _: str) -> str:
+        name = run_commands.keep_text(content)
+        if name not in given:
+            given.append(name)
+        follow(name)
+        if PROBLEM in st.session_state:  # one message: it can be learned, or why not
+            return ""
+        text = texts.read(name)
+        return f"{len(text):,} characters, {len(set(text)):,} of them different."
+
+    def download() -> None:
+        try:
+            run_commands.download_shakespeare()
+        except (XformerError, OSError) as error:
+            st.session_state[PROBLEM] = str(error)
+        else:
+            follow(SHAKESPEARE)
+
+    st.selectbox(
+        "Text",
+        options,
+        format_func=lambda name: texts.title(name) + ("" if texts.is_here(name) else " (not here yet)"),
+        key="text",
+        on_change=chosen,
+        help="The last 10 % of it are held out: training never reads them.",
+    )
+    if not run_store.is_open():
+        st.caption(
+            ":material/group: A text that you give is yours alone until you train on it: then everyone on this server sees "
+            "the run, and passages of the text with it."
+        )
+    most = texts.MOST_BYTES // 1024**2
+    kinds = ["txt", "md", "csv", "py", "json", "html", "xml"]
+    file_box(f"A text of your own: UTF-8, up to {most} MB", kinds, most, take, key="text_file")
+    if not texts.is_here(SHAKESPEARE):
+        st.button(
+            "Download tiny Shakespeare (1.1 MB)", icon=":material/download:", on_click=download, key="text_download"
+        )
+    if wrong := st.session_state.pop(PROBLEM, ""):
+        st.error(escape_markdown(wrong), icon=":material/error:")

@@ -9,12 +9,12 @@ import streamlit as st
 
 from pages.shared import run_commands, run_store
 from pages.shared.escape_markdown import escape_markdown
-from pages.train import fields
+from pages.train import form as fields
 from pages.train import form as form_of
 from pages.train.estimate import expected, known_runs
+from pages.train.form import text_choice
 from pages.train.many import Plan, Settings, name_of, takes, with_few_snapshots
 from pages.train.state import start_once, train_state
-from pages.train.text_choice import text_choice
 from xformer.counting import n_parameters, parameters_by_part
 from xformer.errors import ConfigError, XformerError
 from xformer.presets import PRESETS, Preset

@@ -7,8 +7,7 @@ import streamlit as st
 from pages.shared import run_commands, run_store, screens
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.model_choice import choose_model
-from pages.train.fields import TRAIN, TRAINING
-from pages.train.form import ask, is_filled, put
+from pages.train.form import TRAIN, TRAINING, ask, is_filled, put
 from pages.train.form import settings as form_settings
 from pages.train.state import start_once, train_state
 from xformer import load

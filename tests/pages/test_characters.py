@@ -171,7 +171,7 @@ def text_choice_page() -> None:
     """A page with nothing but the choice of a text; what was made of it stands in the session."""
     import streamlit as st
 
-    from pages.train.text_choice import text_choice
+    from pages.train.form import text_choice
     from xformer.presets import preset
 
     def then(made: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pages.train.fields import EVERYTHING, KINDS
+from pages.train.form import EVERYTHING, KINDS
 from xformer.presets import preset
 
 
