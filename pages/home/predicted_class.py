@@ -13,7 +13,7 @@ from pages.shared.view import View
 from xformer import analysis, viz
 from xformer.analysis.images import wrong_ones
 from xformer.reading import Reading
-from xformer.tasks.digit_images import digit_images
+from xformer.tasks.images import digit_images
 from xformer.tasks.rules.digits import Digits
 from xformer.viz.images import picture
 from xformer.words import percent
