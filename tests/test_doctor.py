@@ -33,10 +33,10 @@ def test_in_a_process_of_its_own(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     first, *rest = done.stdout.splitlines()
-    assert first == "Nothing is wrong in what was looked at."
+    assert first == "Nothing is wrong in what was checked."
     assert "  pattern = softmax(scores) over the keys (1 place)" in rest
     assert "  what stands in padded cells changes nothing (1 pair of runs)" in rest
-    left, out = rest.index("Out of sight of any run:"), rest[rest.index("Out of sight of any run:") :]
+    left, out = rest.index("Out of reach of any run:"), rest[rest.index("Out of reach of any run:") :]
     assert "  token by token from a cache scores as the whole run does" in rest[:left]  # an encoder has none
     assert not any("unrecorded or on" in line for line in out)  # that was looked at
 
@@ -60,7 +60,7 @@ def test_a_trace_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     assert main(["doctor", trace_with("no-clipping", tmp_path / "y.safetensors")]) == 0
     shown = capsys.readouterr().out
     assert "too few to tell" in shown
-    assert "unrecorded or on other inputs" in shown[shown.index("Out of sight") :]
+    assert "unrecorded or on other inputs" in shown[shown.index("Out of reach") :]
     assert main(["doctor", str(tmp_path / "y.safetensors"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
 

@@ -1,4 +1,4 @@
-"""`python -m xformer doctor`: what is wrong with a checkpoint or a recorded trace."""
+"""`python -m xformer doctor`: what is wrong with a checkpoint, an external model or a recorded trace."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from xformer.cli.say import complain, say, say_json, say_table
 from xformer.errors import InputError, XformerError
 
 if TYPE_CHECKING:
-    from xformer.diagnosis.report import Report
+    from collections.abc import Sequence
+
+    from xformer.diagnosis.case import Finding
+
+Lists = tuple[tuple[str, "Sequence[str]"], ...]
+"""The headings of a report, each with its lines."""
 
 
 def run(options: Namespace) -> int:
-    """0: nothing is wrong, 1: something is, 2: it cannot be examined."""
+    """Print the findings; 0: nothing is wrong, 1: something is wrong, 2: it cannot be examined."""
     try:
-        report, left_open = _examined(options.path)
+        findings, remark, lists = _examined(options.path)
     except (XformerError, OSError) as error:
         complain(error)
         return 2
@@ -25,44 +30,70 @@ def run(options: Namespace) -> int:
         complain(f"The activations in {options.path} do not fit each other or their configuration.")
         return 2
     if options.json:
-        say_json([asdict(finding) for finding in report.findings])
+        say_json([asdict(finding) for finding in findings])
     else:
-        _say(report, left_open)
-    return int(any(finding.severity != "note" for finding in report.findings))
+        _say(findings, remark, lists)
+    return int(any(finding.severity != "note" for finding in findings))
 
 
-def _examined(path: str) -> tuple[Report, str]:
-    """What was found, and a remark on what could not be."""
+def _examined(path: str) -> tuple[Sequence[Finding], str, Lists]:
+    """Return the findings, a remark, and the lists of what was checked and what was not."""
     if path.endswith(".npz"):
         raise InputError("NumPy archives are not read; write the trace with --out trace.safetensors.")
-    if not Path(path).exists():
-        raise InputError(f"There is nothing at {path[:200]!r}; give a checkpoint folder, or a file that trace wrote.")
+    where = Path(path)
+    if not where.exists():
+        raise InputError(f"There is nothing at {path[:200]!r}; give a model's folder, or a file that trace wrote.")
+    from xformer.adapters.load import is_foreign  # only now: the path may be wrong
     from xformer.checkpoints import load
     from xformer.diagnosis.diagnose import diagnose, too_few_rows
-    from xformer.diagnosis.model import check_up  # only now: what was typed may be wrong
+    from xformer.diagnosis.model import check_up
     from xformer.trace_file import is_trace, load_trace
 
-    if Path(path).is_file() and is_trace(path):
+    if is_foreign(where):
+        return _external(path)
+    remark = ""
+    if where.is_file() and is_trace(path):
         recorded = load_trace(path)
-        few = " (Its tokens are too few to tell where queries, keys and values come from.)"
-        return diagnose(recorded), few if too_few_rows(recorded) else ""
-    checkpoint = load(path)
-    return check_up(checkpoint.model, checkpoint.task), ""
+        report = diagnose(recorded)
+        if too_few_rows(recorded):
+            remark = "(Its tokens are too few to tell where queries, keys and values come from.)"
+    else:
+        checkpoint = load(path)
+        report = check_up(checkpoint.model, checkpoint.task)
+    lists = (
+        ("Checked", report.checked),
+        ("Not checked here (this model has none of it, or the run shows too little)", report.left_open),
+        ("Out of reach of any run", report.out_of_sight),
+    )
+    return report.findings, remark, lists
 
 
-def _say(report: Report, left_open: str) -> None:
+def _external(path: str) -> tuple[Sequence[Finding], str, Lists]:
+    """The same of a model of the Transformers library, from a run of an example input."""
+    from xformer.adapters.load import opened_from
+    from xformer.diagnosis.external import check_reading
+    from xformer.reading import read
+
+    model = opened_from(Path(path))
+    report = check_reading(read(model, model.input.default))
+    lines = [f"{check} ({n} {'place' if n == 1 else 'places'})" for check, n in report.looked.items()]
+    rest = "the equations of each layer: they are known of models of xformer; xformer.viz draws what this one computes"
+    return report.findings, str(getattr(model, "verification", "")), (("Checked", lines), ("Not checked", [rest]))
+
+
+def _say(findings: Sequence[Finding], remark: str, lists: Lists) -> None:
     from xformer.diagnosis.diagnose import findings_frame
 
-    if not report.findings:
-        say(f"Nothing is wrong in what was looked at.{left_open}")
+    if findings:
+        say_table(
+            ("severity", "kind", "where", "finding", "numbers"),
+            findings_frame(findings).itertuples(index=False),
+            apart=True,
+            whole=2,
+        )
     else:
-        rows = findings_frame(report.findings).itertuples(index=False)
-        say_table(("severity", "kind", "where", "finding", "numbers"), rows, apart=True, whole=2)
-    for heading, lines in (
-        ("Checked", report.checked),
-        ("Not looked at here (this model has none of it, or the run shows too little)", report.left_open),
-        ("Out of sight of any run", report.out_of_sight),
-    ):
+        say(f"Nothing is wrong in what was checked. {remark}".rstrip())
+    for heading, lines in lists:
         if lines:
             say()
             say(f"{heading}:")

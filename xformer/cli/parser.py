@@ -63,7 +63,7 @@ def parser() -> Parser:
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")
 
     trace = commands.add_parser("trace", help="record every activation of one run")
-    trace.add_argument("dir", help="a checkpoint folder or a .safetensors file")
+    trace.add_argument("dir", help="a checkpoint folder, a .safetensors file, or an external model (written as .npz)")
     trace.add_argument("--input", required=True, help='what the model reads, e.g. "3 7 12 9"')
     trace.add_argument("--out", required=True, help="the file to write: .safetensors, or .npz for NumPy")
 
@@ -78,7 +78,8 @@ def parser() -> Parser:
 
     doctor = commands.add_parser("doctor", help="say what is wrong with a model, or with the run in a trace")
     doctor.add_argument(
-        "path", help="a checkpoint folder, a .safetensors file, or a trace that the command trace wrote"
+        "path",
+        help="a checkpoint folder, a .safetensors file, an external model, or a trace that the command trace wrote",
     )
     doctor.add_argument("--json", action="store_true", help="print the findings as a JSON list")
 

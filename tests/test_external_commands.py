@@ -1,0 +1,90 @@
+"""The commands trace and doctor on external models: folders as the Transformers library saves them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.adapters.families import FAMILIES
+from tests.adapters.test_language_models import folder_of, tokenizer
+from xformer.__main__ import main
+
+pytestmark = pytest.mark.xdist_group("transformers")
+TEXT = {"Llama": "the cat sat on the", "GPT-2": "the cat sat on the", "BERT": "the cat [MASK] on"}
+
+
+@pytest.mark.parametrize("family", TEXT)
+def test_trace_writes_what_the_stock_model_computes(
+    family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = folder_of(family, tmp_path / "tiny"), tmp_path / "trace.npz"
+    assert main(["trace", str(folder), "--input", TEXT[family], "--out", str(out)]) == 0
+    arrays = np.load(out, allow_pickle=False)
+    with torch.no_grad():
+        stock = FAMILIES[family].make()(input_ids=torch.from_numpy(arrays["tokens"]), output_attentions=True)
+    np.testing.assert_allclose(arrays["logits"], stock.logits, rtol=0, atol=1e-5)
+    for layer, pattern in enumerate(stock.attentions):
+        [name] = [name for name in arrays if name.endswith(f".{layer}.attn.pattern")]
+        np.testing.assert_allclose(arrays[name], pattern, rtol=0, atol=1e-5)
+    read, predicted, written = capsys.readouterr().out.splitlines()
+    assert read.split()[:3] == ["input", "the", "cat"]
+    ids, words = arrays["tokens"][0].tolist(), tokenizer()
+    at = ids.index(words.mask_token_id) if family == "BERT" else -1
+    token = int(stock.logits[0, at].argmax())
+    assert predicted.split() == ["predicted", words.convert_ids_to_tokens(token) or f"#{token}"]
+    assert written.endswith(f"written to {out}")
+
+
+def test_a_trace_of_an_external_model_is_no_safetensors_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = folder_of("Llama", tmp_path / "tiny"), tmp_path / "trace.safetensors"
+    capsys.readouterr()  # the library's progress bar
+    assert main(["trace", str(folder), "--input", "the cat", "--out", str(out)]) == 1
+    assert capsys.readouterr().err == (
+        "xformer: A trace of an external model is written as .npz; for example --out trace.npz.\n"
+    )
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("family", TEXT)
+def test_doctor_finds_nothing_in_a_whole_model(family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", str(folder_of(family, tmp_path / "tiny"))]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Nothing is wrong in what was checked.")
+    assert "Verified against the original model" in said
+    assert "  every activation is a finite number (" in said
+    assert "  each query's attention weights are from 0 to 1 and sum to at most 1 (2 places)" in said
+    assert ("  no query attends to later positions (2 places)" in said) == (family != "BERT")
+    assert "xformer.viz" in said
+
+
+def test_doctor_finds_weights_that_give_no_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = folder_of("GPT-2", tmp_path / "tiny")
+    tensors = load_file(folder / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("h.1.mlp.c_fc.bias"))
+    tensors[name][:] = 3e38
+    tensors[name.replace("c_fc.bias", "c_proj.bias")][:] = 3e38
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    assert main(["doctor", str(folder), "--json"]) == 1
+    assert '"not-finite"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["trace", "doctor"])
+def test_a_damaged_folder_is_refused_without_its_path(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = folder_of("Llama", tmp_path / "ti\x1b[2Jny")
+    (folder / "model.safetensors").write_bytes(b"\x00" * 100)
+    capsys.readouterr()  # the library's progress bar
+    more = ["--input", "the cat", "--out", str(tmp_path / "x.npz")] if command == "trace" else []
+    assert main([command, str(folder), *more]) == (1 if command == "trace" else 2)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert "\x1b" not in said.err
+    assert str(tmp_path) not in said.err
