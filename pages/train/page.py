@@ -7,8 +7,7 @@ import streamlit as st
 from pages.shared import frame, run_store
 from pages.train.run_view import run_view
 from pages.train.setup import setup
-from pages.train.shown_run import shown_run
-from pages.train.state import NEW, share, show_complaint
+from pages.train.state import NEW, share, show_complaint, shown_run
 from pages.train.sweep_view import sweep_view
 
 

@@ -7,7 +7,7 @@ import streamlit as st
 from pages.shared import run_store
 from pages.shared.escape_markdown import escape_markdown
 from pages.train.develop import GOES_ON
-from pages.train.metrics import rows_so_far
+from pages.train.state import rows_so_far
 from pages.train.status import far_along, looking_back, state_words
 from pages.train.tiles import tiles
 from xformer.errors import RunStoreError

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
+import pandas as pd
 import streamlit as st
 
 from pages.components.training_player import put_at
-from pages.shared import link
+from pages.shared import link, run_store
 from pages.shared.escape_markdown import escape_markdown
-from xformer.errors import XformerError
+from pages.shared.link_widgets import not_here
+from xformer.errors import RunStoreError, XformerError
+from xformer.training.entry import Entry
 from xformer.training.stored_sweep import Known
 
 NEW = "new"
@@ -116,3 +120,75 @@ def show_complaint() -> None:
         if train_state().problem:
             st.warning(escape_markdown(train_state().problem), icon=":material/report:")
             train_state().problem = ""
+
+
+def shown_run(who: str) -> Entry | None:
+    """The run to show, or None where one is to be set up."""
+    state = train_state()
+    if (run := link.asked("run")) is not None:
+        _follow_the_link(run)
+    if state.run is None:
+        mine = [entry for entry in _entries() if entry.owner == who]
+        state.run = mine[0].id if mine and who else None
+    if state.run in (None, NEW):
+        return None
+    try:
+        entry = run_store.entry(state.run)
+    except RunStoreError as error:
+        st.warning(escape_markdown(str(error)))
+        entry = None
+    if entry is None or entry.deleted is not None:
+        if entry is not None:
+            st.warning("This run was deleted; the Runs screen can bring it back for an hour.")
+        state.run = NEW
+        return None
+    return entry
+
+
+def _entries() -> list[Entry]:
+    try:
+        return run_store.entries()
+    except RunStoreError as error:
+        st.warning(escape_markdown(str(error)))
+        return []
+
+
+def _follow_the_link(asked: str) -> None:
+    state = train_state()
+    if asked == NEW:
+        state.run = NEW
+        return
+    try:
+        if not re.fullmatch(r"[0-9a-f]{8}", asked, re.ASCII):
+            raise RunStoreError
+        run_store.entry(asked)
+    except RunStoreError:
+        not_here("run")
+        return
+    state.run = asked
+    step = link.asked("step")
+    if step is None:
+        return
+    if re.fullmatch(r"\d{1,9}", step, re.ASCII):
+        go_to(asked, int(step))
+    else:
+        not_here("step")
+
+
+def rows_so_far(entry: Entry) -> list[dict[str, Any]]:
+    """The metrics of a run; what this visitor has seen already is not read again, unless the run went back behind it."""
+    state = train_state()
+    run, rows = state.rows
+    if run != entry.id or (rows and rows[-1].get("step", 0) > entry.step):
+        rows = []
+    rows.extend(run_store.store().rows(entry.id, rows[-1]["step"] if rows else -1))
+    state.rows = (entry.id, rows)
+    return rows
+
+
+def thinned_curve(frame: pd.DataFrame, column: str, most: int = 200) -> list[tuple[int, float]]:
+    """A column against the steps, in about so many points, the last one among them."""
+    clean = frame[["step", column]].dropna()
+    stride = max(1, -(-len(clean) // most))
+    chosen = clean.iloc[sorted({*range(0, len(clean), stride), len(clean) - 1})] if len(clean) else clean
+    return [(int(step), round(float(value), 4)) for step, value in chosen.itertuples(index=False, name=None)]
