@@ -207,13 +207,17 @@ def test_a_causal_model_whose_mask_was_lost_is_refused(monkeypatch: pytest.Monke
         open_transformers(FAMILIES["GPT-2"].make())
 
 
-def test_where_our_attention_gets_no_mask_the_next_rung_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_our_attention_gets_no_mask_the_next_rung_is_taken() -> None:
     from transformers import AttentionMaskInterface
 
     model = FAMILIES["GPT-2"].make()
     open_transformers(copy.deepcopy(model))  # registered by now
-    monkeypatch.setitem(AttentionMaskInterface._global_mapping, "xformer", lambda *args, **kwargs: None)
-    opened, verification = open_transformers(model)
+    ours = AttentionMaskInterface()["xformer"]
+    AttentionMaskInterface.register("xformer", lambda *args, **kwargs: None)
+    try:
+        opened, verification = open_transformers(model)
+    finally:
+        AttentionMaskInterface.register("xformer", ours)
     assert verification.rung == 2
     assert "decoder.0.attn.q" not in run(opened, example_inputs(model, 1))
 

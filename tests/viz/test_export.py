@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import altair as alt
@@ -143,3 +145,15 @@ def test_charts_and_figures_are_written_to_a_page_each(capsys: pytest.CaptureFix
 def test_a_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     show(TABLE)
     assert "4.5" in capsys.readouterr().out
+
+
+def test_a_notebook_displays_a_picture(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    displayed: list[Any] = []
+    monkeypatch.setattr("IPython.display.display", displayed.append)
+    for kernel in (None, object()):  # IPython in a terminal, and in a notebook
+        shell = SimpleNamespace(kernel=kernel)
+        monkeypatch.setattr(builtins, "get_ipython", lambda shell=shell: shell, raising=False)
+        show(TABLE)
+    assert len(displayed) == 1
+    assert displayed[0] is TABLE
+    assert "x" in capsys.readouterr().out

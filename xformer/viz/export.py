@@ -7,6 +7,7 @@ Charts of Altair can all be had so, alone or below each other. Plotly's pictures
 
 from __future__ import annotations
 
+import builtins
 import json
 import re
 import sys
@@ -186,5 +187,5 @@ def _saver(picture: Any) -> Any:
 
 
 def _in_notebook() -> bool:
-    shell = sys.modules.get("IPython")
-    return shell is not None and getattr(shell.get_ipython(), "kernel", None) is not None
+    get_ipython = getattr(builtins, "get_ipython", None)  # IPython puts it there while it runs a cell
+    return get_ipython is not None and getattr(get_ipython(), "kernel", None) is not None

@@ -9,8 +9,8 @@ It runs wherever anywidget does: Jupyter, VS Code, Colab, marimo.
 
 from __future__ import annotations
 
+import os
 import secrets
-import sys
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -111,7 +111,7 @@ class AttentionView(anywidget.AnyWidget):
         bundle = self._repr_mimebundle_()
         if bundle is not None:
             display(bundle[0], metadata=bundle[1], raw=True)
-        if "google.colab" not in sys.modules:
+        if "COLAB_RELEASE_TAG" not in os.environ:
             frame = "width:100%;height:720px;border:0;color-scheme:light dark"
             page = f'<iframe title="Attention" style="{frame}" srcdoc="{escape(self.html())}"></iframe>'
             display(HTML(f'<div class="{self._page_class}">{page}</div>'))
