@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from pages.shared import run_commands, run_store
 from pages.shared.serving import access, limits
-from pages.train.estimate import expected_at_once
+from pages.train.setup import expected_at_once
 from tests.pages.conftest import Open, plain
 from tests.pages.test_runs import RUNS, add, with_weights
 from tests.training.tiny import tiny_preset

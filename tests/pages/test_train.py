@@ -22,10 +22,8 @@ from streamlit.testing.v1 import AppTest
 from pages.shared.byte_cache import shared
 from pages.train import progress, run_view, state
 from pages.train.develop import MOST_FRAMES
-from pages.train.estimate import expected, expected_at_once, shipped_training
-from pages.train.own_settings import watchable
 from pages.train.run_view import FIRST_SECONDS
-from pages.train.setup import FIRST, OWN, group_key, grouped
+from pages.train.setup import FIRST, OWN, expected, expected_at_once, group_key, grouped, shipped_training, watchable
 from tests.pages.code_and_picture import files_offered, left_by, without_names
 from tests.pages.conftest import ROOT, Open, plain
 from tests.training.tiny import ARCHITECTURES, tiny_preset
@@ -75,7 +73,7 @@ def test_a_visitor_without_runs_can_start_every_preset(open_page: Open, monkeypa
     def timed(*_: object) -> float:
         raise AssertionError("opening the screen times steps, which is work that nobody asked for")
 
-    monkeypatch.setattr("pages.train.estimate._seconds_a_step", timed)
+    monkeypatch.setattr("pages.train.setup._seconds_a_step", timed)
     app = open_page(PAGE)
     assert not app.exception
     started = {key for key in buttons(app) if key.startswith("start_") and not key.startswith("start_sweep_")}
@@ -136,7 +134,7 @@ def test_one_press_starts_one_run_and_shows_it(open_page: Open, runs: Path) -> N
 
 def test_a_press_that_comes_twice_starts_one_run(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def presses() -> None:
-        from pages.train.own_settings import start
+        from pages.train.setup import start
         from xformer.presets import PRESETS
 
         for ticket in (7, 7, 7, 8):
@@ -184,7 +182,7 @@ def test_the_form_gives_back_every_preset_that_is_put_into_it(monkeypatch: pytes
         import streamlit as st
 
         from pages.train import form as train_form
-        from pages.train.own_settings import watchable
+        from pages.train.setup import watchable
         from xformer.presets import PRESETS
 
         for preset in map(watchable, PRESETS.values()):
@@ -506,7 +504,7 @@ def test_settings_that_take_too_much_memory_cannot_be_started(open_page: Open, m
     def timed(*_: object) -> float:
         raise AssertionError("steps of such a model are not tried in the server either")
 
-    monkeypatch.setattr("pages.train.estimate._seconds_a_step", timed)
+    monkeypatch.setattr("pages.train.setup._seconds_a_step", timed)
     monkeypatch.setenv("XFORMER_MAX_RUN_MEMORY", "100")
     app = open_page(PAGE)
     app.session_state[OWN] = True
