@@ -5,8 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.shared import run_commands, run_store
-from pages.train.controls import button, run_row
 from pages.train.state import start_once, train_state
+from pages.train.status import button, run_row
 from xformer.training.entry import RESUMABLE, Entry
 
 

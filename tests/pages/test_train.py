@@ -20,7 +20,7 @@ from streamlit.runtime.scriptrunner import StopException
 from streamlit.testing.v1 import AppTest
 
 from pages.shared.byte_cache import shared
-from pages.train import progress, run_view, state
+from pages.train import run_view, state, status
 from pages.train.develop import MOST_FRAMES
 from pages.train.run_view import FIRST_SECONDS
 from pages.train.setup import FIRST, OWN, expected, expected_at_once, group_key, grouped, shipped_training, watchable
@@ -113,10 +113,10 @@ def test_the_look_at_the_figures_has_the_page_drawn_where_more_is_new(
         raise AgainError
 
     run = finished(runs)
-    monkeypatch.setattr(progress.run_store, "entry", RunStore(runs).entry)
-    monkeypatch.setattr(progress.st, "rerun", again)
+    monkeypatch.setattr(status.run_store, "entry", RunStore(runs).entry)
+    monkeypatch.setattr(status.st, "rerun", again)
     with pytest.raises(AgainError) if asks else nullcontext():
-        progress._progress(run, RunStore(runs).entry(run).settings(), "here", None, drawn, has_picture)
+        status._progress(run, RunStore(runs).entry(run).settings(), "here", None, drawn, has_picture)
 
 
 def test_one_press_starts_one_run_and_shows_it(open_page: Open, runs: Path) -> None:
