@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.compare.attention import patterns_panel
 from pages.compare.cards import ask_players, players_in_link
 from pages.compare.comparison import (
     Comparison,
@@ -16,12 +15,8 @@ from pages.compare.comparison import (
     why_not_together,
 )
 from pages.compare.input import ask_input, input_in_link
-from pages.compare.lengths import lengths_panel
-from pages.compare.lens import lens_panel
-from pages.compare.many import many_panel
 from pages.compare.pairs import pairs_panel
-from pages.compare.patching import patching_panel
-from pages.compare.rows import rows_panel
+from pages.compare.panels import lengths_panel, lens_panel, many_panel, patching_panel, patterns_panel, rows_panel
 from pages.compare.steering import steering_panel
 from pages.compare.steps import ask_pair, ask_step, compare_notes, places_of, steps_panel, take_step_of_link
 from pages.compare.texts import compares_texts, texts_panel, why_no_text

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from pages.compare.attention import patterns_panel
-from pages.compare.lens import lens_panel
-from pages.compare.rows import rows_panel
+from pages.compare.panels import lens_panel, patterns_panel, rows_panel
 from pages.compare.text_player import TextPlayer
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link_widgets import choose

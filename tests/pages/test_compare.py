@@ -82,7 +82,7 @@ def codes(app: AppTest) -> list[str]:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine too, an answer is there at once; what is seen of a long wait has tests of its own."""
     monkeypatch.setattr("pages.compare.comparison.AT_ONCE", 60.0)
-    monkeypatch.setattr("pages.compare.patching.AT_ONCE", 60.0)
+    monkeypatch.setattr("pages.compare.panels.AT_ONCE", 60.0)
 
 
 @pytest.mark.parametrize(("kind", "panel"), SEEN)
