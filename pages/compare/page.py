@@ -15,7 +15,7 @@ from pages.compare.comparison import (
     why_not_together,
 )
 from pages.compare.input import ask_input, input_in_link
-from pages.compare.pairs import pairs_panel
+from pages.compare.minimal_pairs import pairs_panel
 from pages.compare.panels import lengths_panel, lens_panel, many_panel, patching_panel, patterns_panel, rows_panel
 from pages.compare.steering import steering_panel
 from pages.compare.steps import ask_pair, ask_step, compare_notes, places_of, steps_panel, take_step_of_link

@@ -6,8 +6,7 @@ from functools import partial
 
 import streamlit as st
 
-from pages.compare.one_model import one_model
-from pages.compare.pair_map import PairView
+from pages.compare.minimal_pairs import PairView, one_model
 from pages.components.prediction_strip import Lane, prediction_strip
 from pages.shared import resources
 from pages.shared.byte_cache import shared

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pages.compare.pair_notes import map_notes
+from pages.compare.minimal_pairs import map_notes
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import Open, plain
 from xformer.analysis import patching_map
@@ -23,7 +23,7 @@ SIX = "3 7 12 9 4 11"
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine too, the exact map is there at once."""
-    monkeypatch.setattr("pages.compare.pair_map.AT_ONCE", 60.0)
+    monkeypatch.setattr("pages.compare.minimal_pairs.AT_ONCE", 60.0)
 
 
 def said(app: AppTest) -> str:
@@ -135,9 +135,9 @@ def test_a_model_without_neurons_says_so(open_page: Open) -> None:
 
 
 def test_measuring_shows_how_far_it_is_and_can_be_stopped(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pages.compare.pair_map.AT_ONCE", 0.0)
+    monkeypatch.setattr("pages.compare.minimal_pairs.AT_ONCE", 0.0)
     monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 12)
-    monkeypatch.setattr("pages.compare.pair_map.BUDGET", 0.0)  # a few cells per run of the page
+    monkeypatch.setattr("pages.compare.minimal_pairs.BUDGET", 0.0)  # a few cells per run of the page
     link = {**LINK, "input": "7 7 7 9", "other": "7 7 8 9"}  # none that another test has measured
     app = open_page(PAGE, **link)
     assert not app.exception
@@ -155,7 +155,7 @@ def test_measuring_shows_how_far_it_is_and_can_be_stopped(open_page: Open, monke
 
 
 def test_what_would_take_long_waits_to_be_asked_for(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pages.compare.pair_map.AT_ONCE", 0.0)
+    monkeypatch.setattr("pages.compare.minimal_pairs.AT_ONCE", 0.0)
     monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 12)
     monkeypatch.setattr("pages.shared.estimates.LONG", 0.0)
     app = open_page(PAGE, **{**LINK, "input": "7 7 7 9", "other": "7 7 6 9"})
