@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import altair
 import pytest
@@ -14,6 +15,8 @@ import torch
 
 import xformer
 from benchmarks import api_page, doc_pages, gallery
+from tests.adapters.families import FAMILIES
+from tests.adapters.test_language_models import tokenizer
 from xformer.names import layer_title
 
 ROOT = Path(__file__).parents[1]
@@ -163,3 +166,25 @@ def test_the_api_shows_signatures_arguments_and_examples() -> None:
     }
     text = (DOCS / "api.md").read_text("utf-8")
     assert [name for name in names if name not in text] == ["### xformer.analysis.principles\n"], "make pages"
+
+
+def test_each_call_of_coming_from_other_libraries_runs() -> None:
+    text = (DOCS / "coming-from.md").read_text("utf-8")
+    ours = re.findall(r"^\*\*xformer\*\*\n\n```python\n(.*?)```", text, re.DOTALL | re.MULTILINE)
+    theirs = re.findall(r"^\*\*(BertViz|TransformerLens|nnsight|captum)\*\*$", text, re.MULTILINE)
+    assert len(ours) == len(theirs) == text.count("```python") / 2 == 10
+    names: dict[str, Any] = {"model": FAMILIES["GPT-2"].make(), "tokenizer": tokenizer()}
+    for block in ours:
+        exec(compile(block, "coming-from.md", "exec"), names)
+    torch.testing.assert_close(
+        names["reading"]["decoder.0.attn.z"].transpose(1, 2), names["reading"]["blocks.0.attn.hook_z"]
+    )
+    assert names["gradient"].shape == names["hidden"].shape
+
+
+def test_the_table_of_names_is_that_of_the_code() -> None:
+    rows = (DOCS / "coming-from.md").read_text("utf-8").split("|---|---|\n")[1].split("\n\n")[0].splitlines()
+    listed = {name.rpartition(".")[2] for row in rows for name in re.findall(r"`([\w.]+)`", row.split("|")[1])}
+    reading = xformer.read(FAMILIES["GPT-2"].make(), torch.tensor([[5, 6, 7]]))
+    rotary = {"hook_rot_q", "hook_rot_k"}
+    assert {name.rpartition(".")[2] for name in reading.names("transformer_lens")} == listed - rotary
