@@ -13,13 +13,10 @@ from pages.components.training_player import resting
 from pages.shared.call import Call
 from pages.shared.frame import picture
 from pages.shared.layout import what_to_notice
-from pages.train.charts import HEIGHT, TALL, code_and_files, head_panel, metric_chart
-from pages.train.film import Film
-from pages.train.notes import notes
-from pages.train.player import files, moments
 from pages.train.run_actions import run_actions
 from pages.train.state import film_key
 from pages.train.text import sample_panel
+from pages.train.timeline import HEIGHT, TALL, Film, code_and_files, files, head_panel, metric_chart, moments, notes
 from xformer import viz
 from xformer.presets import Preset
 from xformer.tasks import Task

@@ -11,11 +11,10 @@ from pages.shared import run_store
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.frame import picture
 from pages.train.beside_player import Shown, below_player, curves
-from pages.train.develop import GOES_ON, film_of, nothing_yet
-from pages.train.player import play
 from pages.train.probe import ask_probe
 from pages.train.state import NEW, film_key, rows_so_far, share, show_complaint, show_run, thinned_curve, train_state
 from pages.train.status import controls, progress
+from pages.train.timeline import GOES_ON, film_of, nothing_yet, play
 from xformer.errors import ConfigError, RunStoreError
 from xformer.tasks import Task
 from xformer.training.entry import DAMAGED, Entry

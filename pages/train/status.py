@@ -11,8 +11,8 @@ import streamlit as st
 
 from pages.shared import run_commands, run_store
 from pages.shared.escape_markdown import escape_markdown
-from pages.train.develop import GOES_ON
 from pages.train.state import NEW, complain, rows_so_far, show_run
+from pages.train.timeline import GOES_ON
 from xformer.errors import RunStoreError, XformerError
 from xformer.presets import Preset
 from xformer.tasks.rules import RULES

@@ -9,9 +9,9 @@ import streamlit as st
 
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
-from pages.train.develop import GOES_ON
 from pages.train.live_chart import live_chart
 from pages.train.sweep_members import choose_member
+from pages.train.timeline import GOES_ON
 from xformer import viz
 from xformer.errors import RunStoreError
 from xformer.tasks import Task

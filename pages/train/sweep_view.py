@@ -8,7 +8,6 @@ from pages.shared import run_store
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.frame import picture
 from pages.shared.layout import what_to_notice
-from pages.train.develop import GOES_ON
 from pages.train.state import share, show_complaint, train_state
 from pages.train.sweep_controls import sweep_controls
 from pages.train.sweep_files import sweep_files
@@ -16,6 +15,7 @@ from pages.train.sweep_members import chosen_member, members_table
 from pages.train.sweep_notes import sweep_notes
 from pages.train.sweep_pictures import fan, maps, outcome
 from pages.train.sweep_words import far_along, sweep_words
+from pages.train.timeline import GOES_ON
 from xformer.errors import XformerError
 from xformer.training.entry import Entry
 from xformer.training.stored_sweep import StoredSweep

@@ -21,9 +21,9 @@ from streamlit.testing.v1 import AppTest
 
 from pages.shared.byte_cache import shared
 from pages.train import run_view, state, status
-from pages.train.develop import MOST_FRAMES
 from pages.train.run_view import FIRST_SECONDS
 from pages.train.setup import FIRST, OWN, expected, expected_at_once, group_key, grouped, shipped_training, watchable
+from pages.train.timeline import MOST_FRAMES
 from tests.pages.code_and_picture import files_offered, left_by, without_names
 from tests.pages.conftest import ROOT, Open, plain
 from tests.training.tiny import ARCHITECTURES, tiny_preset
@@ -464,8 +464,8 @@ def test_a_film_that_is_too_large_is_refused_in_a_sentence(
 ) -> None:
     """Else an imported model with very many heads takes the memory of the server on this screen alone."""
     looked: list[object] = []
-    monkeypatch.setattr("pages.train.develop.frame_of", lambda *_: looked.append(1))
-    monkeypatch.setattr("pages.train.develop.MOST_CELLS", most)
+    monkeypatch.setattr("pages.train.timeline.frame_of", lambda *_: looked.append(1))
+    monkeypatch.setattr("pages.train.timeline.MOST_CELLS", most)
     monkeypatch.setenv("XFORMER_MAX_MEMORY", memory)
     app = open_page(PAGE, run=finished(runs))
     assert not app.exception
