@@ -10,8 +10,8 @@ from pages.shared.picture import picture
 from pages.shared.view import View
 from xformer import viz
 from xformer.analysis.reactions import agreement_by_chance, atom_mapping
+from xformer.formatting import percent
 from xformer.reading import Reading
-from xformer.words import percent
 
 CLEARLY = 0.2
 """How far above chance a share of agreeing elements has to be before it is said to mean anything."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pages.components.attention_view import Selection
 from pages.shared.layout import what_to_notice
 from pages.shared.view import View
+from xformer.formatting import percent
 from xformer.reading import Reading
 from xformer.tasks import Task
 from xformer.viz.packing import AnyLayer
-from xformer.words import percent
 
 CLEAR = 0.4
 TELLS_NOTHING = 0.9

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pandas as pd
 
 from xformer.analysis.attention_patterns import TASK
-from xformer.words import at_most, percent
+from xformer.formatting import at_most, percent
 
 CLEAR = 0.4
 """A head with less of its attention there does not look like anything."""

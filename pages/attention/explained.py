@@ -21,8 +21,8 @@ from xformer.analysis.score_decomposition import (
     table_of,
     without_source,
 )
+from xformer.formatting import percent
 from xformer.reading import Reading
-from xformer.words import percent
 
 
 @dataclass(frozen=True, eq=False)

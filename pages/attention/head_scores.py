@@ -17,9 +17,9 @@ from pages.shared.view import View
 from xformer import analysis
 from xformer.adapters import Input
 from xformer.analysis.attention_patterns import TASK
+from xformer.formatting import percent
 from xformer.names import head_title, layer_title
 from xformer.reading import Reading
-from xformer.words import percent
 
 SCOPES = {"answer": "from the answer back to the source", "source": "within the source"}
 _HELP = {

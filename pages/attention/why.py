@@ -16,8 +16,8 @@ from pages.shared.link import asked
 from pages.shared.picture import footer, shown
 from pages.shared.view import View
 from xformer import viz
+from xformer.formatting import percent
 from xformer.reading import Reading
-from xformer.words import percent
 
 LISTED = 5
 """So many sources are offered to be followed."""

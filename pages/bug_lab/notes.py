@@ -13,9 +13,9 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.view import View
 from xformer.bugs import Bug
 from xformer.bugs.lesson import Lesson
+from xformer.formatting import percent
 from xformer.reading import Reading
 from xformer.site import Site
-from xformer.words import percent
 
 
 def look_for(bug: Bug) -> str:

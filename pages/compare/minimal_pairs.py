@@ -45,8 +45,8 @@ from xformer.analysis.minimal_pairs import (
     why_no_pair,
 )
 from xformer.errors import InputError, XformerError
+from xformer.formatting import percent
 from xformer.reading import Reading
-from xformer.words import percent
 
 
 def pairs_panel(looked: LookedAt, beside: DeltaGenerator) -> None:

@@ -28,10 +28,10 @@ from xformer.analysis.scoring import (
     how_far,
 )
 from xformer.errors import InputError
+from xformer.formatting import percent
 from xformer.names import layer_title
 from xformer.reading import Reading
 from xformer.site import Site
-from xformer.words import percent
 
 
 class Compared(Protocol):

@@ -20,7 +20,7 @@ from xformer.analysis.number_waves import (
     number_spectrum,
     number_vectors,
 )
-from xformer.words import percent, percent_at_most
+from xformer.formatting import percent, percent_at_most
 
 N_STRONGEST = 4
 """Among so many frequencies one can choose."""

@@ -17,9 +17,9 @@ from pages.shared.token_search import MOST_LISTED, ask_token
 from pages.shared.view import View
 from xformer import analysis, viz
 from xformer.analysis.embeddings import cosines_with, principal_axes, random_cosine, token_labels, vocabulary_vectors
+from xformer.formatting import percent
 from xformer.reading import Reading
 from xformer.viz.embeddings import MOST_POINTS_DRAWN
-from xformer.words import percent
 
 AXES = {"2": "2-D", "3": "3-D"}
 R = TypeVar("R")

@@ -18,8 +18,8 @@ from xformer.analysis.embeddings import (
     vocabulary_vectors,
 )
 from xformer.analysis.number_waves import number_vectors
+from xformer.formatting import percent, percent_at_most
 from xformer.reading import Reading
-from xformer.words import percent, percent_at_most
 
 CLEAR_STANDARD_ERRORS = 4.0
 """What is further from chance is said not to be chance."""

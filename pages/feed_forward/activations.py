@@ -13,9 +13,9 @@ from pages.shared.picture import of_each_run
 from pages.shared.position_window import ask_window, shown_of
 from pages.shared.view import View
 from xformer import viz
+from xformer.formatting import percent
 from xformer.viz.feed_forward import MOST_NEURONS_DRAWN, clear_limit, ranking_of
 from xformer.viz.theme import signed_limit
-from xformer.words import percent
 
 STAGES = {"post": "after", "pre": "before"}
 GATED = {"post": "their product", "pre": "the gate", "up": "what it gates"}

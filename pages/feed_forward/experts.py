@@ -11,8 +11,8 @@ from pages.shared.notebook import heading
 from pages.shared.picture import of_each_run, table
 from pages.shared.view import View
 from xformer import analysis, viz
+from xformer.formatting import percent
 from xformer.names import layer_title
-from xformer.words import percent
 
 
 def experts_panel(view: View) -> None:

@@ -14,7 +14,7 @@ from pages.shared.notebook import heading
 from pages.shared.picture import picture
 from pages.shared.view import View
 from xformer import analysis, viz
-from xformer.words import percent
+from xformer.formatting import percent
 
 MEASURES = {
     "written": "Activity is |activation| × the norm of the vector that a neuron writes.",

@@ -15,7 +15,7 @@ from pages.shared.picture import picture
 from pages.shared.position_window import ask_window, shown_of
 from pages.shared.view import View
 from xformer import viz
-from xformer.words import percent
+from xformer.formatting import percent
 
 MOST_POSITIONS_BESIDE = 12
 """Up to so many positions, the neuron's bars have room beside the sampled inputs; more stand above them."""

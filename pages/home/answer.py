@@ -20,13 +20,13 @@ from pages.shared.picture import footer, shown
 from pages.shared.view import View
 from xformer import analysis, viz
 from xformer.analysis.images import wrong_ones
+from xformer.formatting import percent
 from xformer.interventions import changed_source
 from xformer.reading import Reading
 from xformer.tasks import texts
 from xformer.tasks.images import digit_images
 from xformer.tasks.rules.digits import Digits
 from xformer.viz.images import picture
-from xformer.words import percent
 
 Predictions = tuple[tuple[int, float], ...]
 """Tokens, each with its probability."""

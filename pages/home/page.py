@@ -12,6 +12,7 @@ from pages.home.continuation import continuation_panel
 from pages.home.filled import filled_panel
 from pages.home.more import how_long_panel, published_panel, show_parts, training_panel
 from pages.home.predicted_class import class_panel, mistakes_panel
+from pages.home.scene import scene_panel
 from pages.shared import frame, screens
 from pages.shared.call import Call
 from pages.shared.link_widgets import choose
@@ -21,9 +22,9 @@ from pages.shared.prediction import prediction_panel
 from pages.shared.session import View, open_page
 from xformer import viz
 from xformer.counting import n_parameters, parameters_by_part
+from xformer.formatting import percent
 from xformer.training.by_length import lengths_of
 from xformer.viz.diagram_figure import described
-from xformer.words import percent
 
 LEARNED = 0.5
 """From so many answers wholly right on, what a model does is said without an “at least”."""
@@ -32,6 +33,8 @@ LEARNED = 0.5
 def page() -> None:
     view = open_page("See a transformer think", "Where does my input go?")
     st.markdown(f"**{view.input.does}**{_has_it_learned(view)}")
+    with frame.picture():
+        panel(scene_panel, view)
     answer = st.container()
     left_out = {"wrong"} if not view.shape.image else set()
     left_out |= {"training", "numbers"} if view.task is None else set()
@@ -39,8 +42,7 @@ def page() -> None:
     more = {name: words for name, words in MORE.items() if name not in left_out}
     shown = choose("more", more, "inside", "More about this model", label_visibility="collapsed")
     view.share()
-    with frame.picture():
-        panel(SHOW[shown], view)
+    panel(SHOW[shown], view)
     with answer:  # last, as a large model takes its time
         panel(ANSWERS.get(view.input.kind, _says(view)), view)
 

@@ -12,11 +12,11 @@ from pages.shared.picture import footer, shown
 from pages.shared.view import View
 from xformer import analysis, viz
 from xformer.analysis.images import wrong_ones
+from xformer.formatting import percent
 from xformer.reading import Reading
 from xformer.tasks.images import digit_images
 from xformer.tasks.rules.digits import Digits
 from xformer.viz.images import picture
-from xformer.words import percent
 
 MOST_MISTAKES = 12
 """So many are shown."""

@@ -12,7 +12,7 @@ from pages.shared.view import View
 from xformer import viz
 from xformer.analysis.embeddings import Nearness, places_side_by_side
 from xformer.analysis.images import place_cosines
-from xformer.words import percent
+from xformer.formatting import percent
 
 
 def places_panel(view: View) -> None:

@@ -14,12 +14,12 @@ from pages.shared.picture import footer, picture, shown, table
 from pages.shared.prediction import prediction_lanes, prediction_sentence
 from pages.shared.view import View
 from xformer import analysis, viz
+from xformer.formatting import at_most
 from xformer.interventions import join
 from xformer.names import head_title
 from xformer.reading import Reading
 from xformer.viz.attention_patterns import MOST_CELLS
 from xformer.viz.positions import MOST_HEADS_DRAWN
-from xformer.words import at_most
 
 OFF = "positions:off"
 FURTHEST = "most"

@@ -13,7 +13,7 @@ import pandas as pd
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import run_title, what_to_notice
 from xformer.analysis.logit_lens import decided
-from xformer.words import percent
+from xformer.formatting import percent
 
 SURE = 0.5
 """A probability from which on an output counts as decided …"""

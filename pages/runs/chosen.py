@@ -15,13 +15,13 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import chart_spec, is_dark, what_to_notice
 from pages.shared.link_widgets import seed
 from pages.shared.model_choice import choose_model
+from xformer.formatting import percent
 from xformer.training.entry import DAMAGED, ELSEWHERE, RESUMABLE, Entry
 from xformer.training.latest_metrics import exact_match, has_no_answer
 from xformer.training.metric_files import event_files, flat, folder_name, metrics_csv
 from xformer.training.overview import REPORTING
 from xformer.training.transfer import to_file
 from xformer.viz.training_curves import curves, curves_chart, run_colour
-from xformer.words import percent
 
 METRICS = {
     "held_out_exact_match": "exact match",

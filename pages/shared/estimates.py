@@ -12,7 +12,7 @@ import pandas as pd
 
 from pages.shared.background_job import Job, progress
 from xformer.analysis.ablation import agreement
-from xformer.words import duration
+from xformer.formatting import duration
 
 LONG = 10.0
 """Seconds: what takes longer is measured only when the visitor asks for it."""

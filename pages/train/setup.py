@@ -22,6 +22,7 @@ from pages.train.form import text_choice
 from pages.train.state import start_once, train_state
 from xformer.counting import n_parameters, parameters_by_part
 from xformer.errors import ConfigError, RunStoreError, XformerError
+from xformer.formatting import duration
 from xformer.presets import PRESETS, Preset
 from xformer.room import megabytes
 from xformer.sources import credit
@@ -36,7 +37,6 @@ from xformer.training.resource_needs import disk_needed, memory_needed
 from xformer.training.sweep_members import words
 from xformer.training.sweep_values import SWEPT, USUAL, read_values
 from xformer.training.transfer import TAG
-from xformer.words import duration
 
 FIRST = ("reverse-small", "reverse-mirror", "reverse-seq2seq", "induction", "digits")
 """What a newcomer sees: quick, and each with another picture to watch for. The very first has the large button."""

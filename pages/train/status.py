@@ -14,6 +14,7 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.train.state import NEW, complain, rows_so_far, show_run
 from pages.train.timeline import GOES_ON
 from xformer.errors import RunStoreError, XformerError
+from xformer.formatting import duration, percent
 from xformer.presets import Preset
 from xformer.tasks.rules import RULES
 from xformer.training import queue
@@ -21,7 +22,6 @@ from xformer.training.cells import SCORING
 from xformer.training.entry import ELSEWHERE, Entry
 from xformer.training.schedule import learning_rate
 from xformer.training.snapshots import snapshot_steps
-from xformer.words import duration, percent
 
 BADGES: dict[str, tuple[str, Literal["orange", "green", "gray", "blue", "red"], str]] = {
     "queued": ("waiting", "orange", ":material/hourglass_top:"),

@@ -37,6 +37,7 @@ from xformer.analysis.training_runs import (
 )
 from xformer.config import ModelConfig
 from xformer.errors import InputError, XformerError
+from xformer.formatting import percent
 from xformer.memory import check_fits
 from xformer.presets import Preset
 from xformer.reading import Reading
@@ -65,7 +66,6 @@ from xformer.viz.training_curves import (
     with_marks,
 )
 from xformer.widgets.page import film_page
-from xformer.words import percent
 
 
 @dataclass

@@ -12,9 +12,9 @@ import torch
 
 from tests.pages.conftest import ROOT, Open, forget
 from xformer import Checkpoint, Transformer, load, save
+from xformer.formatting import percent
 from xformer.tasks.images import digit_images
 from xformer.tasks.rules import RULES
-from xformer.words import percent
 
 PAGE = "pages/attention/page.py"
 CLEARLY = [

@@ -13,8 +13,8 @@ from pages.shared.input_kinds import image as image_input
 from tests.pages.code_and_picture import left_by
 from tests.pages.conftest import ROOT, Open
 from xformer.analysis.images import predict_test_images, wrong_ones
+from xformer.formatting import percent
 from xformer.tasks.images import digit_images
-from xformer.words import percent
 
 MODEL = "digits"
 PAGES = {name: f"pages/{name}/page.py" for name in ("embeddings", "positions", "attention", "feed_forward", "residual")}

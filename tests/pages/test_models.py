@@ -9,10 +9,10 @@ from streamlit.testing.v1 import AppTest
 
 from tests.pages.conftest import Open
 from tests.pages.test_runs import add, with_weights
+from xformer.formatting import percent
 from xformer.training.run_store import RunStore
 from xformer.training.snapshots import snapshot_file
 from xformer.training.transfer import to_file
-from xformer.words import percent
 
 ATTENTION = "pages/attention/page.py"
 

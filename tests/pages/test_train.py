@@ -27,6 +27,7 @@ from pages.train.timeline import MOST_FRAMES
 from tests.pages.code_and_picture import files_offered, left_by, without_names
 from tests.pages.conftest import ROOT, Open, plain
 from tests.training.tiny import ARCHITECTURES, tiny_preset
+from xformer.formatting import duration, percent
 from xformer.presets import PRESETS
 from xformer.training import jobs, liveness, process_state
 from xformer.training.entry import ELSEWHERE
@@ -34,7 +35,6 @@ from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
 from xformer.training.snapshots import snapshot_steps
 from xformer.training.transfer import TAG
-from xformer.words import duration, percent
 
 PAGE = "pages/train/page.py"
 UNANSWERED = "Its process ended before it had answered. Resume goes on from the last state it kept."

@@ -14,6 +14,7 @@ import torch
 from tests.training.tiny import ARCHITECTURES, run_of, tiny_model, tiny_preset, tiny_task, trained, weights_of
 from xformer.checkpoints import load
 from xformer.errors import ConfigError, TrainingError
+from xformer.formatting import percent
 from xformer.layers.layout import Layout
 from xformer.model import Transformer
 from xformer.tasks import Batch, Task, score
@@ -25,7 +26,6 @@ from xformer.training.loop import iter_train, train
 from xformer.training.progress import Progress
 from xformer.training.schedule import learning_rate
 from xformer.training.snapshots import STATE, snapshot_steps
-from xformer.words import percent
 
 TIMES = ("seconds", "tokens_per_second")
 

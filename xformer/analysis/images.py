@@ -16,12 +16,12 @@ from xformer.analysis.attention_patterns import rollout_matrices
 from xformer.analysis.embeddings import pca
 from xformer.analysis.positions import added_positions
 from xformer.errors import EditError, InputError, UnavailableError
+from xformer.formatting import percent
 from xformer.layers.embedding import PatchEmbedding
 from xformer.memory import rows_that_fit
 from xformer.model import Transformer
 from xformer.reading import Reading
 from xformer.tasks.images import digit_images
-from xformer.words import percent
 
 
 @torch.no_grad()

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from xformer.errors import InputError, XformerError
+from xformer.formatting import percent
 from xformer.places import FILE, STATE
 from xformer.training.cells import is_number
 from xformer.training.entry import DAMAGED
 from xformer.training.file_metadata import read_metadata
-from xformer.words import percent
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 from xformer.config import TaskName
 from xformer.errors import InputError
+from xformer.formatting import percent
 from xformer.task_limits import TASK_LIMITS
-from xformer.words import percent
 
 MOST_SAMPLES = 10_000_000
 

@@ -15,7 +15,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from xformer.diagnosis.case import Case, Finding, Layer, cells, error
-from xformer.words import percent, percent_at_most
+from xformer.formatting import percent, percent_at_most
 
 LEAK = 1e-8
 """Weight above this has leaked through a mask."""
@@ -59,6 +59,31 @@ def _leak(case: Case, layer: Layer, weight: Tensor, offset: Tensor, numbers: dic
     else:
         kind, why = "causal-ignored", "no causal mask is in force"
     return error(kind, layer.path, f"{share} goes to later tokens in a causal layer; {why}.", numbers)
+
+
+def check_window(case: Case) -> Iterator[Finding]:
+    """window-off-by-one · window-ignored: weight on keys that the registered mask forbids."""
+    config = case.trace.config
+    for layer in case.layers:
+        pattern = case[f"{layer.path}.pattern"]
+        n_query, n_key = pattern.shape[-2:]
+        allowed = config.mask_component.allowed(config, n_query, n_key, pattern.device)
+        if layer.is_cross or allowed is None or cells(layer, pattern) is None:
+            continue
+        weight = pattern.masked_fill(~layer.queries[:, None, :, None], 0.0)
+        lost = _total(weight, ~allowed)
+        if lost <= LEAK:
+            continue
+        distance = (torch.arange(n_key)[None, :] - torch.arange(n_query)[:, None]).abs().to(pattern.device)
+        is_next = lost - _total(weight, ~allowed & (distance == config.window)) <= LEAK
+        share = lost / max(1.0, float(layer.queries.sum()) * pattern.shape[1])
+        yield error(
+            "window-off-by-one" if is_next else "window-ignored",
+            layer.path,
+            f"{percent(share, 1)} of the attention goes to keys outside the window of {config.window}; "
+            + ("all of it to the first one outside." if is_next else "no window is in force."),
+            {"weight_outside": share},
+        )
 
 
 def check_padding(case: Case) -> Iterator[Finding]:

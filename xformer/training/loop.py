@@ -20,6 +20,7 @@ from torch import Tensor
 from xformer.checkpoints import Checkpoint, save
 from xformer.config import TrainConfig
 from xformer.errors import CheckpointError, NoRoomError, TrainingError
+from xformer.formatting import percent
 from xformer.greedy import reads_ahead
 from xformer.model import Transformer
 from xformer.presets import Preset
@@ -49,7 +50,6 @@ from xformer.training.snapshots import (
     write_snapshot,
     write_state,
 )
-from xformer.words import percent
 
 
 def train(

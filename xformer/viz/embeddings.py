@@ -19,11 +19,11 @@ from xformer.analysis.embeddings import cosines as cosines_table
 from xformer.analysis.embeddings import neighbours
 from xformer.analysis.embeddings import projection as projection_table
 from xformer.analysis.embeddings import vectors as vectors_table
+from xformer.formatting import percent
 from xformer.installed import needed
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.charts import label_layers, layered, place_labels
-from xformer.words import percent
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -25,10 +25,10 @@ from xformer.analysis.images import over_image as overlay_table
 from xformer.analysis.images import patch_filters as filters_table
 from xformer.analysis.images import patch_grid
 from xformer.analysis.images import patch_places as places_table
+from xformer.formatting import percent
 from xformer.reading import Reading
 from xformer.viz import theme
 from xformer.viz.charts import layered
-from xformer.words import percent
 
 Chart = alt.LayerChart | alt.FacetChart
 """What `alt.layer` returns, as its types have it."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from pages.shared.escape_markdown import escape_markdown
+from xformer.formatting import percent
 from xformer.reading import Reading
-from xformer.words import percent
 
 
 def class_sentence(original: Reading, changed: Reading | None, what: str) -> str:

@@ -18,10 +18,10 @@ from pages.shared.link import carry
 from xformer.adapters import ModelAdapter, own_task_model
 from xformer.analysis.images import predict_test_images, wrong_ones
 from xformer.errors import InputError
+from xformer.formatting import percent
 from xformer.reading import Reading
 from xformer.tasks.images import N_TEST, digit_images
 from xformer.tasks.rules.digits import Digits
-from xformer.words import percent
 
 PAD = "digit_pad"
 _ANY = "any digit"

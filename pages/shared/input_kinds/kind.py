@@ -19,8 +19,8 @@ from pages.shared.typed import typed
 from xformer.adapters import Input, ModelAdapter
 from xformer.analysis.residual import WHOLE
 from xformer.errors import InputError
+from xformer.formatting import percent
 from xformer.reading import Reading
-from xformer.words import percent
 
 MOST_TYPED = 20_000
 """Characters of an input: more than any model here reads, and what a window of a text is taken from."""

@@ -13,8 +13,8 @@ from pages.shared.input_kinds.kind import InputKind, begin
 from xformer.adapters import ModelAdapter
 from xformer.adapters.inputs import SAMPLES, keep_upload, picture
 from xformer.errors import InputError
+from xformer.formatting import percent
 from xformer.reading import Reading
-from xformer.words import percent
 
 TYPES = ["png", "jpg", "jpeg", "webp", "gif", "bmp"]
 MAX_MEGABYTES = 16

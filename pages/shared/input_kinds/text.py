@@ -12,8 +12,8 @@ from pages.shared.input_kinds.kind import InputKind
 from pages.shared.input_kinds.lanes import first_asked, moved
 from xformer.adapters import ModelAdapter
 from xformer.adapters.huggingface_opening import CLASSES
+from xformer.formatting import percent
 from xformer.reading import Reading
-from xformer.words import percent
 
 
 class _Text(InputKind):

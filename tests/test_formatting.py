@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from xformer.words import at_most, percent, percent_at_most
+from xformer.formatting import at_most, percent, percent_at_most
 
 
 @pytest.mark.parametrize(
