@@ -24,7 +24,7 @@ from xformer.files import write_atomically
 from xformer.guarded_file import guarded
 from xformer.installed import shipped
 from xformer.model import Transformer
-from xformer.places import CARD, FILE
+from xformer.paths import CARD, FILE
 from xformer.safe_header import MAX_HEADER, parse_header, strict_json
 from xformer.task_limits import TASK_LIMITS
 from xformer.tasks import Task

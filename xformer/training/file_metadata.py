@@ -10,7 +10,7 @@ from typing import Any
 
 from xformer.errors import CheckpointError
 from xformer.guarded_file import guarded
-from xformer.places import FILE, STATE
+from xformer.paths import FILE, STATE
 from xformer.safe_header import MAX_HEADER, parse_header, strict_json
 
 MAX_STATE_HEADER = 100_000_000

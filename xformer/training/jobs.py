@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from xformer.errors import ConfigError, RunStoreError, XformerError
-from xformer.places import snapshot_file
+from xformer.paths import snapshot_file
 from xformer.presets import Preset
 from xformer.training import dispatch, queue
 from xformer.training.entry import DAMAGED, ELSEWHERE, MOVES, RESUMABLE, Entry

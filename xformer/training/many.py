@@ -22,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from xformer.checkpoints import Checkpoint, load
 from xformer.config import ModelConfig, TaskConfig
 from xformer.errors import ConfigError, NoRoomError, TrainingError
-from xformer.places import is_finished
+from xformer.paths import is_finished
 from xformer.presets import Preset
 from xformer.presets import preset as preset_named
 from xformer.tasks import Batch, Task

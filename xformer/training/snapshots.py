@@ -20,7 +20,7 @@ from xformer.checkpoints import Checkpoint, save
 from xformer.config import Config, TrainConfig
 from xformer.errors import CheckpointError, ConfigError, TrainingError
 from xformer.files import write_atomically
-from xformer.places import STATE, snapshot_file, snapshot_steps
+from xformer.paths import STATE, snapshot_file, snapshot_steps
 from xformer.safe_header import parse_header, strict_json
 from xformer.training.file_metadata import MAX_STATE_HEADER
 

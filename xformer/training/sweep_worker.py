@@ -10,7 +10,7 @@ import torch
 
 from xformer.checkpoints import load
 from xformer.errors import NoRoomError
-from xformer.places import STATE, is_finished
+from xformer.paths import STATE, is_finished
 from xformer.room import Room
 from xformer.tasks import Task
 from xformer.training.entry import Entry

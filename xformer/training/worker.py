@@ -11,29 +11,21 @@ import json
 import os
 import signal
 import sys
-import time
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-from xformer.quick_imports import quick_imports
-
-if __name__ == "__main__":
-    with quick_imports():
-        import_module("xformer.training.sweep_worker")
 
 import torch
 
 from xformer.checkpoints import load
 from xformer.errors import ConfigError, NoRoomError, RunStoreError, TrainingError
-from xformer.places import STATE, is_finished
+from xformer.paths import STATE, is_finished
 from xformer.room import Room
 from xformer.tasks import Task
 from xformer.training import liveness
 from xformer.training.cells import SCORING
 from xformer.training.command_loop import CommandLoop
-from xformer.training.device import choose_device
+from xformer.training.device import choose_device, prepare_process
 from xformer.training.dispatch import reconcile
 from xformer.training.entry import Entry
 from xformer.training.failure import GOES_ON, GpuGoneError, failure
@@ -41,37 +33,30 @@ from xformer.training.final_score import put_figures_on_card
 from xformer.training.jobs import START
 from xformer.training.limits import check_memory
 from xformer.training.loop import Run, Stopped
-from xformer.training.process_tuning import lower_priority_later, tune_process
 from xformer.training.run_statements import change_peak, entry_of, insert_rows, move, set_columns
 from xformer.training.run_store import RunStore
 from xformer.training.scoring import Scoring
 from xformer.training.snapshots import forget_after, forget_unfinished
-from xformer.training.spare import FLAG, serve
 from xformer.training.sweep_loop import SweepLoop
 from xformer.training.sweep_worker import train_sweep
 
-SERVER_SECONDS = 2.0
-"""In which a server notices that a device is free."""
 SAMPLES = 2_000
 """Unseen examples that a finished run is scored on."""
 
 
-def main(arguments: list[str] | None = None, spare: int | None = None) -> int:
-    """Train one run to its end, or to wherever it is told to stop. `spare` is the process that has forked this one."""
+def main(arguments: list[str] | None = None) -> int:
+    """Train one run to its end, or until it is told to stop."""
     parser = argparse.ArgumentParser(prog="python -m xformer.training.worker")
     parser.add_argument("run")
     parser.add_argument("--folder", required=True)
     parser.add_argument("--token", required=True, help="says that this process was given the run")
     parser.add_argument("--lock", type=int, required=True, help="the open lock file; held until this process ends")
     options = parser.parse_args(arguments)
-    tune_process()
+    prepare_process()
     store = RunStore(options.folder)
     open_all_along = store.database.connect()  # else each of its writes would copy the log back into the file
     try:
         work(store, options.run, options.token, options.lock)
-        if os.getppid() == spare:  # its server is there, and starts the next one sooner than this process could
-            os.close(options.lock)
-            time.sleep(SERVER_SECONDS)
         reconcile(store)  # this run has left its device; the lock goes with the process
     except RunStoreError as error:
         with suppress(OSError):  # the disk that has no room for the run store may have none for this
@@ -88,12 +73,11 @@ def work(store: RunStore, run: str, token: str, lock: int | None = None) -> None
         entry = entry_of(db, run)
     if entry.worker != token:
         return
-    if entry.device == "cpu":
-        lower_priority_later()
     command_loop = CommandLoop(store, entry) if entry.sweep is None else SweepLoop(store, entry)
     signal.signal(signal.SIGTERM, lambda _number, _frame: command_loop.interrupt())
     try:
         if isinstance(command_loop, SweepLoop):
+            lower_priority(entry)
             state, message = train_sweep(store, entry, command_loop, _device(store, entry), SAMPLES)
         else:
             state, message = _train(store, entry, command_loop)
@@ -158,6 +142,7 @@ def _train(store: RunStore, entry: Entry, command_loop: CommandLoop) -> tuple[st
     try:
         for progress in run.reports(between=command_loop.between):
             command_loop.report(progress.row())
+            lower_priority(entry)  # only now: the visitor who pressed Start waits for the first report
     except Stopped:
         message = ""
         try:
@@ -171,6 +156,19 @@ def _train(store: RunStore, entry: Entry, command_loop: CommandLoop) -> tuple[st
         raise
     command_loop.flush()
     return _finish(store, entry, folder, command_loop)
+
+
+def lower_priority(entry: Entry) -> None:
+    """Give this process the lowest priority that the system offers, so that pages stay responsive while it trains.
+
+    A run on a GPU keeps its priority, as it needs little of the processor.
+    """
+    if entry.device != "cpu":
+        return
+    try:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    except (AttributeError, OSError):  # not Linux, or not allowed in this container
+        os.nice(19)  # which cannot go beyond 19, however often it is asked
 
 
 def _device(store: RunStore, entry: Entry) -> torch.device:
@@ -204,4 +202,4 @@ def _finish(store: RunStore, entry: Entry, folder: Path, command_loop: CommandLo
 
 
 if __name__ == "__main__":
-    sys.exit(serve(main) if sys.argv[1:] == [FLAG] else main())
+    sys.exit(main())
