@@ -59,7 +59,7 @@ class Outcome:
 
     family: str
     model: str = ""
-    rung: int = 0
+    backend: str = ""
     """0: not read."""
     difference: float = 0.0
     is_changed: bool = False
@@ -140,8 +140,8 @@ def outcome_of(family: str) -> Outcome:
     from transformers import CONFIG_MAPPING
 
     few = _outcome(family, 2)
-    many = few if few.rung or not few.ran else _outcome(family, MANY_LAYERS)
-    found, n_layers = (many, MANY_LAYERS) if many.rung and not few.rung else (few, 2)
+    many = few if few.backend or not few.ran else _outcome(family, MANY_LAYERS)
+    found, n_layers = (many, MANY_LAYERS) if many.backend and not few.backend else (few, 2)
     return replace(found, classes=classes_of(tiny(CONFIG_MAPPING[family], n_layers))) if found.ran else found
 
 
@@ -203,7 +203,7 @@ def _outcome(family: str, n_layers: int) -> Outcome:
     moved = float((plain - changed).abs().max()) > 1e-6 * float(plain.abs().max())
     layers = {(site.stack, site.layer) for site in layout.attention}
     has_stream = len(layout.norms) == len(layers)
-    return Outcome(family, name, verification.rung, verification.difference, moved, has_stream, ran=True)
+    return Outcome(family, name, verification.backend, verification.difference, moved, has_stream, ran=True)
 
 
 def outcomes(families: list[str]) -> Iterator[Outcome]:
@@ -235,8 +235,8 @@ def _told(family: str, pipe: Any) -> None:
 def document(found: list[Outcome], version: str) -> str:
     """The table, as Markdown."""
     ran = [one for one in found if one.ran]
-    rungs = Counter(one.rung for one in ran)
-    read = rungs.total() - rungs[0]
+    backends = Counter(one.backend for one in ran)
+    read = backends.total() - backends[""]
     changed = sum(one.is_changed for one in ran)
     stream = sum(one.has_stream for one in ran)
     classes = [reason for one in ran for reason in one.classes.values()]
@@ -247,18 +247,19 @@ def document(found: list[Outcome], version: str) -> str:
         "against the stock model, and all heads of the first attention set to zero.",
         "",
         f"Of {len(found)} model types {len(ran)} ran at these sizes. **{read} of them are read** with the stock model's "
-        f"logits: {rungs[1]} at rung 1 (our attention in the place of theirs), {rungs[2]} at rung 2 (watched at the softmax), "
-        f"{rungs[3]} at rung 3 (only looked at, as it is returned). "
+        f"logits: {backends['attention_function']} by `attention_function` (ours in place of the model's), "
+        f"{backends['softmax']} by `softmax` (the model's own, watched at its softmax), "
+        f"{backends['returned_weights']} by `returned_weights` (read only). "
         f"That moves the logits of {changed}; what attention and neurons add to the stream was found in {stream}. "
         f"Of their {len(classes)} classes that are no causal language models, {classes.count('')} open as what they are.",
         "",
-        "| type | model | rung | off by | changed | stream | other classes |",
+        "| type | model | backend | off by | changed | stream | other classes |",
         "|---|---|---|---|---|---|---|",
     ]
     for one in sorted(ran, key=lambda one: one.family):
-        if one.rung:
+        if one.backend:
             marks = ["yes" if value else "no" for value in (one.is_changed, one.has_stream)]
-            read_as = f"{one.rung} | {one.difference:.0e} | {' | '.join(marks)}"
+            read_as = f"{one.backend} | {one.difference:.0e} | {' | '.join(marks)}"
         else:
             read_as = f"– | | {one.why.replace('|', '/')} | "
         lines.append(f"| {one.family} | {one.model} | {read_as} | {named(one.classes)} |")
@@ -288,7 +289,7 @@ def main() -> None:
     found = []
     for one in outcomes(families):
         found.append(one)
-        what = f"rung {one.rung}, off by {one.difference:.0e}" if one.rung else one.why
+        what = f"{one.backend}, off by {one.difference:.0e}" if one.backend else one.why
         print(
             f"{len(found):4d}/{len(families)}  {one.family:28s} {what}; {named(one.classes) or 'no other class'}",
             flush=True,

@@ -27,7 +27,7 @@ class Family:
     sizes: dict[str, Any]
     back: Callable[[Any], nn.Module]
     """The module whose matrix maps the heads of the first attention to be silenced back to the stream."""
-    rung: int = 1
+    backend: str = "attention_function"
     silenced: str = "decoder.0.attn"
 
     def make(self) -> Any:
@@ -128,23 +128,23 @@ FAMILIES = {
     "DeBERTa": Family(
         "DebertaV2ForMaskedLM", "DebertaV2Config",
         {**SIZES, "max_position_embeddings": 64, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
-        lambda model: model.deberta.encoder.layer[0].attention.output.dense, rung=2, silenced="encoder.0.attn",
+        lambda model: model.deberta.encoder.layer[0].attention.output.dense, backend="softmax", silenced="encoder.0.attn",
     ),
     "BLOOM": Family(
         "BloomForCausalLM", "BloomConfig", {"vocab_size": 97, "hidden_size": 24, "n_layer": 2, "n_head": 6, **SPECIAL},
-        lambda model: model.transformer.h[0].self_attention.dense, rung=2,
+        lambda model: model.transformer.h[0].self_attention.dense, backend="softmax",
     ),
     "GPT-J": Family(
         "GPTJForCausalLM", "GPTJConfig",
         {"vocab_size": 97, "n_embd": 24, "n_layer": 2, "n_head": 6, "n_positions": 64, "rotary_dim": 4, "bos_token_id": 1,
          "eos_token_id": 2},
-        lambda model: model.transformer.h[0].attn.out_proj, rung=2,
+        lambda model: model.transformer.h[0].attn.out_proj, backend="softmax",
     ),
     "Falcon": Family(
         "FalconForCausalLM", "FalconConfig",
         {"vocab_size": 97, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 6, "bos_token_id": 1,
          "eos_token_id": 2},
-        lambda model: model.transformer.h[0].self_attention.dense, rung=2,
+        lambda model: model.transformer.h[0].self_attention.dense, backend="softmax",
     ),
 }  # fmt: skip
 

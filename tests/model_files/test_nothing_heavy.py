@@ -15,7 +15,7 @@ import xformer, xformer.model_files, xformer.__main__, xformer.cli
 for package in (xformer.model_files, xformer.cli):
     for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)
-    assert len([name for name in sys.modules if name.startswith(package.__name__)]) > 10
+    assert len([name for name in sys.modules if name.startswith(package.__name__)]) > 5
 print(*sorted({"transformers", "tokenizers", "gguf", "huggingface_hub", "accelerate"} & set(sys.modules)))
 from xformer.model_files import catalogue, fetch
 print(list(catalogue({"XFORMER_MODELS": ""}).entries))

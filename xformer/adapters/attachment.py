@@ -1,6 +1,6 @@
 """Attach to somebody's model for the length of a call, and leave it as it was found.
 
-    with attached(module, layout, rung, run):      our attention and hooks that serve one run, in eval mode
+    with attached(module, layout, backend, run):   our attention and hooks that serve one run, in eval mode
         module(...)
     with left_as_found(module):                    eval mode alone
 
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
-from xformer.adapters.capture_backends import register
+from xformer.adapters.capture_backends import Backend, register
 from xformer.adapters.layout import Layout, Side, dense, routing, sparse
 from xformer.adapters.probe import ActiveRun, active_run, running
 
@@ -140,17 +140,21 @@ def left_as_found(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def attached(module: nn.Module, layout: Layout, rung: int, run: ActiveRun) -> Iterator[None]:
-    """Our attention function (rung 1) and hooks that serve `run` alone, on a model, while the call lasts."""
+def attached(module: nn.Module, layout: Layout, backend: Backend, run: ActiveRun) -> Iterator[None]:
+    """Our attention function and hooks that serve `run` alone, on a model, while the call lasts."""
 
     def run_of() -> ActiveRun | None:
         return run if active_run() is run else None
 
     with left_as_found(module), running(run):
         with _LOCK:
-            if rung == 1:
+            if backend == "attention_function":
                 set_function(module)
-            handles = set_taps(module, layout, run_of, by_softmax=rung == 2) if rung != 3 else []
+            handles = (
+                set_taps(module, layout, run_of, by_softmax=backend == "softmax")
+                if backend != "returned_weights"
+                else []
+            )
         try:
             yield
         finally:

@@ -1,4 +1,4 @@
-"""The attention that models of Transformers call instead of theirs (rung 1): registered once, it reads and changes them all.
+"""The attention that models of Transformers call instead of theirs: registered once, it reads and changes them all.
 
 Transformers hands over q and k after rotation, k and v before the repetition of grouped heads, and whatever else a family adds
 to its scores. The mask function has to be registered beside it: without one a model silently runs without a causal mask.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,9 @@ from xformer.errors import EditError, InputError
 from xformer.site import Kind, Site, Stack
 from xformer.tape import SILENT, AnyTape, Tape
 
+Backend = Literal["attention_function", "softmax", "returned_weights"]
+BACKENDS: tuple[Backend, ...] = ("attention_function", "softmax", "returned_weights")
+"""The ways to capture attention, in the order in which they are tried."""
 NAME = "xformer"
 """What our attention is called among Transformers' implementations."""
 

@@ -285,7 +285,9 @@ class HuggingFaceModel:
 
     def _is_large(self, example: Example) -> bool:
         """Whether keeping all of a run would take so much that it is worked out again instead."""
-        return self.opened.rung == 1 and recorded_bytes(self.shape, *lengths(example)) > LARGE_BYTES
+        return (
+            self.opened.backend == "attention_function" and recorded_bytes(self.shape, *lengths(example)) > LARGE_BYTES
+        )
 
     def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
         """Nobody knows what is needed."""

@@ -1,13 +1,13 @@
-"""Open a model that somebody else built: find its parts in one watched run, and hold a recorded run against the model itself.
+"""Open an external model: find its parts in one probed run, and verify a recorded run against the model itself.
 
-The ways to capture attention ("rungs"), the best one first:
+Attention is captured by one of three backends, tried in this order:
 
-    1   our attention function in the place of the model's own     reads and changes every step
-    2   the model's own attention, watched at its softmax          changes the pattern and what follows; q, k and v only where
-                                                                   a function of PyTorch does the attention
-    3   the weights that the model returns                         changes nothing
+    attention_function   our function replaces the model's      reads and edits every step
+    softmax              the model's own, watched at softmax    edits the pattern and what follows; q, k and v only of
+                                                                `F.scaled_dot_product_attention` and `nn.MultiheadAttention`
+    returned_weights     the weights that the model returns     read only
 
-A way counts only where the recorded output is the model's own. The model itself is left as it was found (`attachment`).
+A backend counts only if the recorded output equals the model's own. The model itself is left as it was found (`attachment`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from xformer.adapters.attachment import attached, left_as_found, noting_draws, set_function
-from xformer.adapters.capture_backends import SoftmaxMode, asking, returned_layout, returned_patterns
+from xformer.adapters.capture_backends import BACKENDS, Backend, SoftmaxMode, asking, returned_layout, returned_patterns
 from xformer.adapters.find_layout import OutputHead, find_layout, find_output_head
 from xformer.adapters.layout import Layout
 from xformer.adapters.on_demand import Calls, DeferredAttention, EarlyStopTape, OnDemand, Reduce, StopForward
@@ -35,17 +35,15 @@ from xformer.site import Site, after
 from xformer.tape import Tape, graph_of
 from xformer.trace import first_nan
 
-Rung = Literal[1, 2, 3]
-RUNGS: tuple[Rung, ...] = (1, 2, 3)
 Inputs = dict[str, Any]
 """What the model is called with, by the names of its arguments."""
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6, torch.bfloat16: 0.1, torch.float16: 0.02}
 """How far outputs may be from the model's own, as a share of the largest: rounding in another order, layer upon layer. In
 float64 the eager attention of Transformers takes its softmax in float32."""
 _CAPTURED = {
-    1: "every step of its attention can be read and changed",
-    2: "its attention is read and changed at its softmax",
-    3: "its attention can only be looked at, as the model returns it",
+    "attention_function": "every step of its attention can be read and changed",
+    "softmax": "its attention is read and changed at its softmax",
+    "returned_weights": "its attention can only be looked at, as the model returns it",
 }
 
 
@@ -53,7 +51,7 @@ _CAPTURED = {
 class Verification:
     """What was checked when a model was opened."""
 
-    rung: Rung
+    backend: Backend
     difference: float
     """The largest difference between a recorded run's output and the model's own."""
     notes: tuple[str, ...] = ()
@@ -61,7 +59,7 @@ class Verification:
 
     def __str__(self) -> str:
         within = f" (largest difference {self.difference:.0e})" if self.difference else ""
-        return " ".join([f"Verified against the original model{within}: {_CAPTURED[self.rung]}.", *self.notes])
+        return " ".join([f"Verified against the original model{within}: {_CAPTURED[self.backend]}.", *self.notes])
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +68,7 @@ class OpenedModel:
 
     module: nn.Module
     layout: Layout
-    rung: Rung
+    backend: Backend
     call: Callable[[nn.Module, Inputs], Any]
     """How the module is called."""
     output_of: Callable[[Any], Tensor]
@@ -99,7 +97,7 @@ class OpenedModel:
         keep: Sequence[str] = ("*",),
     ) -> dict[str, Tensor]:
         """One run under `edits`; the activations that `keep` asks for. Raises `EditError` where a name is never met."""
-        if self.rung == 3 and edits:
+        if self.backend == "returned_weights" and edits:
             raise EditError(READ_ONLY)
         tape = Tape(edits, keep, fused=True)
         with graph_of(edits):
@@ -121,9 +119,9 @@ class OpenedModel:
         keep: Sequence[str] = ("*",),
         reduce: Reduce | None = None,
     ) -> OnDemand:
-        """The same for a large model read by rung 1: everything can be asked for, and `keep` says what of it is kept.
+        """Run a large model captured by `attention_function` and keep only what `keep` names; the rest is recomputed on demand.
 
-        Patterns are never kept, but what `reduce` makes of each.
+        Patterns are never kept, only what `reduce` makes of each.
         """
         tape, later, calls = Tape(edits, keep, fused=True), {}, Calls()
         with torch.no_grad():
@@ -157,11 +155,11 @@ class OpenedModel:
         catches: Catches | None = None,
     ) -> None:
         run = ActiveRun(tape, self.layout.paths, n_batch, later=later, reduce=reduce, catches=catches)
-        watching = SoftmaxMode(run) if self.rung == 2 else nullcontext()
-        asked = asking(self.module, inputs) if self.rung == 3 else inputs
-        with attached(self.module, self.layout, self.rung, run), watching:
+        watching = SoftmaxMode(run) if self.backend == "softmax" else nullcontext()
+        asked = asking(self.module, inputs) if self.backend == "returned_weights" else inputs
+        with attached(self.module, self.layout, self.backend, run), watching:
             output = self.call(self.module, asked)
-        if self.rung == 3:
+        if self.backend == "returned_weights":
             patterns = returned_patterns(output, self.layout.attention[0].stack)
             run.n_attentions = len(patterns)
             for site, pattern in patterns.items():
@@ -222,11 +220,11 @@ def open_module(
     with left_as_found(module), torch.no_grad(), running(None):
         stock = [output_of(call(module, inputs)) for inputs in examples]
     why: list[str] = []
-    for rung in RUNGS:
-        if rung == 1 and not _takes_a_function(module):
+    for backend in BACKENDS:
+        if backend == "attention_function" and not _takes_a_function(module):
             continue
         try:
-            opened = _opened(module, call, output_of, examples[0], ids_of, rung, n_target, decoder, output)
+            opened = _opened(module, call, output_of, examples[0], ids_of, backend, n_target, decoder, output)
             return opened, _verify(opened, examples, stock)
         except InputError as error:
             why.append(str(error))
@@ -239,26 +237,28 @@ def _opened(
     output_of: Callable[[Any], Tensor],
     inputs: Inputs,
     ids_of: Callable[[Inputs], tuple[Tensor, ...]],
-    rung: Rung,
+    backend: Backend,
     n_target: int | None,
     decoder: str | None,
     output: str,
 ) -> OpenedModel:
-    if rung == 3:
+    if backend == "returned_weights":
         with left_as_found(module), torch.no_grad(), running(None):
             returned = call(module, asking(module, inputs))
-        return OpenedModel(module, returned_layout(returned), rung, call, output_of, None, output)
+        return OpenedModel(module, returned_layout(returned), backend, call, output_of, None, output)
 
     def watched(run: ActiveRun) -> Any:
-        watching = SoftmaxMode(run, everywhere=True) if rung == 2 else nullcontext()
-        with attached(module, Layout((), ()), rung, run), watching:
+        watching = SoftmaxMode(run, everywhere=True) if backend == "softmax" else nullcontext()
+        with attached(module, Layout((), ()), backend, run), watching:
             return call(module, inputs)
 
     ids = ids_of(inputs)
     seen = probe(module, watched, n_batch=ids[0].shape[0] if ids else 1)
     if not seen.attentions:
         raise InputError(
-            "It calls no attention that can be seen." if rung == 2 else "It does not call a registered attention."
+            "It calls no attention that can be seen."
+            if backend == "softmax"
+            else "It does not call a registered attention."
         )
     layout = find_layout(seen, ids, n_target, decoder)
     softcap = getattr(getattr(module, "config", None), "final_logit_softcapping", None)
@@ -267,7 +267,7 @@ def _opened(
     if output != "vectors" and last is not None:
         with suppress(InputError):
             head = find_output_head(seen, last, output_of(seen.output), softcap)
-    return OpenedModel(module, layout, rung, call, output_of, head, output)
+    return OpenedModel(module, layout, backend, call, output_of, head, output)
 
 
 def _verify(opened: OpenedModel, examples: Sequence[Inputs], stock: list[Tensor]) -> Verification:
@@ -287,7 +287,7 @@ def _verify(opened: OpenedModel, examples: Sequence[Inputs], stock: list[Tensor]
         if not difference <= tolerance * max(1.0, largest):
             raise InputError(f"A recorded run differs from the model itself by {difference:.2g}.")
         worst = max(worst, difference)
-    return Verification(opened.rung, worst, tuple(dict.fromkeys(notes)))
+    return Verification(opened.backend, worst, tuple(dict.fromkeys(notes)))
 
 
 def _takes_a_function(module: nn.Module) -> bool:
@@ -320,9 +320,9 @@ def heads_read(
 
     Raises `UnavailableError` where its queries cannot be read.
     """
-    if opened.rung != 1:
+    if opened.backend != "attention_function":
         raise UnavailableError(
-            f"The queries and keys of this model cannot be read: its attention is read from outside, at rung {opened.rung}."
+            f"The queries and keys of this model cannot be read: its attention is captured by the backend {opened.backend!r}."
         )
     name, number = opened.layout.owner_calls[opened.layout.paths.index(path)]
     args, kwargs = (calls or {}).get((name, number)) or _call_of(opened, inputs, name, number)
@@ -331,7 +331,7 @@ def heads_read(
     tape = EarlyStopTape((), (f"{path}.{side}",))
     try:
         run = ActiveRun(tape, (path,), n_batch=len(x))
-        with attached(opened.module, opened.layout, 1, run), torch.set_grad_enabled(x.requires_grad):
+        with attached(opened.module, opened.layout, "attention_function", run), torch.set_grad_enabled(x.requires_grad):
             stream = side == "q" or kwargs.get("key_value_states") is None
             x = x.to(dtype)
             module(*_with(args, x, as_stream=stream), **_with_names(kwargs, x, as_stream=stream, has_args=bool(args)))
@@ -353,7 +353,7 @@ def _call_of(opened: OpenedModel, inputs: Inputs, name: str, number: int) -> tup
 
     run.catches = catch
     try:
-        with attached(opened.module, opened.layout, opened.rung, run):
+        with attached(opened.module, opened.layout, opened.backend, run):
             opened.call(opened.module, inputs)
     except StopForward:
         return caught[0]
@@ -464,7 +464,7 @@ def shape_of(
         can_drop_positions=any("pos_" in name for name in run),
         rotates=any(name.endswith("pos_angles") for name in run),
         experts={site.path: run[name].shape[-1] for site in sites if (name := f"{site.path}.experts") in run},
-        is_read_only=opened.rung == 3,
+        is_read_only=opened.backend == "returned_weights",
     )
 
 
