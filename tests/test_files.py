@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import stat
 from collections.abc import Callable
@@ -11,8 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
+import torch
 
-from xformer.files import write_atomically
+from xformer.errors import CheckpointError
+from xformer.files import MAX_HEADER, MAX_TENSORS, TensorEntry, parse_header, strict_json, write_atomically
 
 NO_SPACE = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -138,3 +142,142 @@ def test_failures_leak_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyP
             with pytest.raises(OSError, match="No space left"):
                 write_atomically(tmp_path / "file", b"new")
     assert n_open() == before
+
+
+def file_of(entries: Any, n_bytes: int = 0) -> bytes:
+    header = (entries if isinstance(entries, str) else json.dumps(entries)).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(n_bytes)
+
+
+def tensor(begin: int, end: int, shape: Any = None, dtype: str = "F32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": [(end - begin) // 4] if shape is None else shape, "data_offsets": [begin, end]}
+
+
+def refused(content: bytes) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        parse_header(content)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool],
+)
+def test_what_safetensors_writes_is_read(dtype: torch.dtype) -> None:
+    tensors = {
+        "b": torch.zeros(2, 3, dtype=dtype),
+        "a": torch.zeros(5, dtype=dtype),
+        "none": torch.zeros(0, 7, dtype=dtype),
+    }
+    content = safetensors.torch.save(tensors, {"made by": "a test"})
+    header = parse_header(content)
+    assert header.metadata == {"made by": "a test"}
+    assert {name: entry.shape for name, entry in header.tensors.items()} == {"a": [5], "b": [2, 3], "none": [0, 7]}
+    for name, entry in header.tensors.items():
+        assert entry.end - entry.begin == tensors[name].numel() * tensors[name].element_size()
+    assert header.data_start + max(entry.end for entry in header.tensors.values()) == len(content)
+
+
+def test_offsets_and_shapes_are_taken_over() -> None:
+    header = parse_header(file_of({"x": tensor(8, 20, [3]), "y": tensor(0, 8, [2, 1])}, 20))
+    assert header.tensors == {"x": TensorEntry("F32", [3], 8, 20), "y": TensorEntry("F32", [2, 1], 0, 8)}
+    assert header.metadata == {}
+    assert parse_header(file_of({})).tensors == {}
+    assert parse_header(file_of({"x": tensor(0, 4, [])}, 4)).tensors["x"].shape == []
+
+
+@pytest.mark.parametrize(
+    ("entries", "n_bytes", "words"),
+    [
+        pytest.param({"x": tensor(0, 8), "y": tensor(4, 12)}, 12, "overlaps another", id="overlap"),
+        pytest.param({"x": tensor(0, 8), "y": tensor(0, 8)}, 8, "overlaps another", id="the same bytes twice"),
+        pytest.param({"x": tensor(0, 4), "y": tensor(8, 12)}, 12, "leaves a gap", id="gap"),
+        pytest.param({"x": tensor(4, 8)}, 8, "leaves a gap", id="gap at the start"),
+        pytest.param({"x": tensor(0, 4)}, 8, "take 4 bytes, but 8 follow", id="bytes left over"),
+        pytest.param({"x": tensor(0, 8)}, 4, "take 8 bytes, but 4 follow", id="bytes missing"),
+        pytest.param({}, 1, "take 0 bytes, but 1 follow", id="bytes of nobody"),
+        pytest.param({"x": tensor(8, 0, [2])}, 8, "does not match its number of bytes", id="reversed"),
+        pytest.param({"x": tensor(8, 0, [-2])}, 8, "impossible shape", id="reversed, and negative to match"),
+        pytest.param({"x": tensor(-4, 0, [1])}, 4, "two data_offsets", id="negative offset"),
+        pytest.param({"x": tensor(0, 4, [2])}, 4, "does not match its number of bytes", id="shape too large"),
+        pytest.param({"x": tensor(0, 4, [1], "F64")}, 4, "does not match its number of bytes", id="dtype too wide"),
+        pytest.param({"x": tensor(0, 4, [2**40, 2**40])}, 4, "does not match", id="shape that overflows"),
+        pytest.param({"x": tensor(0, 0, [2**32, 2**32])}, 0, "does not match", id="shape that overflows to 0"),
+        pytest.param({"x": tensor(0, 4, [2**48])}, 4, "impossible shape", id="shape beyond all memory"),
+        pytest.param({"x": tensor(0, 4, [1] * 9)}, 4, "impossible shape", id="nine dimensions"),
+        pytest.param({"x": tensor(0, 4, [1.0])}, 4, "impossible shape", id="a fraction as shape"),
+        pytest.param({"x": tensor(0, 4, [True])}, 4, "impossible shape", id="a boolean as shape"),
+        pytest.param({"x": tensor(0, 4, "1")}, 4, "impossible shape", id="text as shape"),
+        pytest.param({"x": tensor(0, 4, {})}, 4, "impossible shape", id="an object as shape"),
+        pytest.param({"x": tensor(0, 4) | {"data_offsets": [0]}}, 4, "two data_offsets", id="one offset"),
+        pytest.param({"x": tensor(0, 4) | {"data_offsets": [0, 4, 8]}}, 4, "two data_offsets", id="three offsets"),
+        pytest.param({"x": tensor(0, 4) | {"data_offsets": "04"}}, 4, "two data_offsets", id="text as offsets"),
+        pytest.param({"x": tensor(0, 4, dtype="F31")}, 4, "unknown dtype 'F31'", id="unknown dtype"),
+        pytest.param({"x": tensor(0, 4) | {"dtype": 32}}, 4, "unknown dtype 32", id="a number as dtype"),
+        pytest.param({"x": tensor(0, 4) | {"dtype": ["F32"]}}, 4, "unknown dtype", id="a list as dtype"),
+        pytest.param({"x": tensor(0, 4) | {"extra": 1}}, 4, "and nothing else", id="an extra key"),
+        pytest.param({"x": {"dtype": "F32", "shape": [1]}}, 4, "must have a dtype, a shape", id="a missing key"),
+        pytest.param({"x": None}, 4, "must have a dtype", id="null as entry"),
+        pytest.param({"x": []}, 4, "must have a dtype", id="a list as entry"),
+        pytest.param({"__metadata__": {"n": 1}}, 0, "must map names to text", id="a number as metadata"),
+        pytest.param({"__metadata__": []}, 0, "must map names to text", id="a list as metadata"),
+        pytest.param({"__metadata__": None}, 0, "must map names to text", id="null as metadata"),
+        pytest.param([], 0, "must be a JSON object", id="a list as header"),
+        pytest.param("null", 0, "must be a JSON object", id="null as header"),
+        pytest.param('{"x": 1, "x": 1}', 0, "names a key twice", id="a key twice"),
+        pytest.param('{"x": {"shape": [], "shape": []}}', 0, "names a key twice", id="a key twice inside"),
+        pytest.param('{"x": NaN}', 0, "holds NaN, which is not JSON", id="NaN"),
+        pytest.param('{"x": -Infinity}', 0, "holds -Infinity, which is not JSON", id="infinity"),
+        pytest.param('{"x": 1e999}', 0, "holds 1e999, which is too large", id="too large"),
+        pytest.param('{"x": ' + "9" * 5000 + "}", 0, "not valid JSON", id="more digits than are converted"),
+        pytest.param("{", 0, "not valid JSON", id="cut JSON"),
+        pytest.param("", 0, "not valid JSON", id="empty JSON"),
+        pytest.param("[" * 100_000, 0, "not valid JSON", id="nested too deep"),
+        pytest.param('{"a":' * 100_000, 0, "not valid JSON", id="objects nested too deep"),
+    ],
+)
+def test_a_claim_that_does_not_hold_is_refused(entries: Any, n_bytes: int, words: str) -> None:
+    message = refused(file_of(entries, n_bytes))
+    assert words in message
+    assert "\n" not in message
+    assert len(message) < 300
+
+
+def test_a_file_too_short_for_its_header() -> None:
+    for n in range(8):
+        assert refused(bytes(n)) == f"The file is no safetensors file: it has only {n} bytes."
+    assert refused((100).to_bytes(8, "little") + b"{}") == (
+        "The file is cut short: its header claims 100 bytes, 2 follow."
+    )
+    for length in (MAX_HEADER + 1, 2**63, 2**64 - 1):
+        assert f"claims {length:,} bytes; at most 1,000,000" in refused(length.to_bytes(8, "little") + b"{}")
+
+
+def test_a_header_that_is_no_text() -> None:
+    for raw in (b"\xff\xfe\x00", b"\x80abc", b'{"x": "\xed\xa0\x80"}'):
+        assert "not UTF-8" in refused(len(raw).to_bytes(8, "little") + raw)
+
+
+def test_too_many_tensors() -> None:
+    entries = {str(n): {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]} for n in range(MAX_TENSORS + 1)}
+    assert refused(file_of(entries)) == "The file holds 10,001 tensors; at most 10,000 are read."
+    entries.pop("0")
+    assert len(parse_header(file_of(entries)).tensors) == MAX_TENSORS
+
+
+def test_a_larger_header_may_be_asked_for() -> None:
+    content = file_of({"__metadata__": {"long": "x" * MAX_HEADER}})
+    refused(content)
+    assert len(parse_header(content, 2 * MAX_HEADER).metadata["long"]) == MAX_HEADER
+
+
+def test_a_long_name_is_cut_in_the_sentence() -> None:
+    assert len(refused(file_of({"n" * 100_000: None}))) < 300
+    assert len(refused(file_of({"x": tensor(0, 4, dtype="D" * 100_000)}, 4))) < 300
+    refused(file_of({"\ud800": None})).encode()  # half a character can be shown too
+
+
+def test_strict_json_names_what_it_reads() -> None:
+    assert strict_json('{"a": [1, 2.5, null, true]}', "card") == {"a": [1, 2.5, None, True]}
+    with pytest.raises(CheckpointError, match="The file's card is not valid JSON"):
+        strict_json("nonsense", "card")

@@ -19,9 +19,7 @@ from torch import Tensor
 
 from xformer.config import ModelConfig
 from xformer.errors import CheckpointError, ConfigError, InputError
-from xformer.files import write_atomically
-from xformer.guarded_file import guarded
-from xformer.safe_header import MAX_HEADER, Header, parse_header, strict_json
+from xformer.files import MAX_HEADER, Header, guarded, parse_header, strict_json, write_atomically
 from xformer.trace import Trace
 
 FORMAT = "1"

@@ -14,7 +14,7 @@ from xformer.cli.say import fit, say
 from xformer.cli.train_many import settings_of, train_them
 from xformer.counting import n_parameters
 from xformer.errors import ConfigError, InputError
-from xformer.guarded_file import guarded
+from xformer.files import guarded
 from xformer.presets import Preset, preset
 from xformer.task_limits import TASK_LIMITS
 
@@ -62,10 +62,10 @@ def _train(chosen: Preset, options: Namespace) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Column
 
+    from xformer.training.device import prepare_process
     from xformer.training.loop import iter_train
-    from xformer.training.process_tuning import tune_process
 
-    tune_process()
+    prepare_process()
     say(f"{chosen.title}: {n_parameters(chosen.model):,} parameters, {chosen.train.steps:,} steps")
     cropped = Column(no_wrap=True, overflow="crop", ratio=1)  # an ellipsis is no ASCII
     columns = (

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from xformer.errors import CheckpointError, ModelFileError
-from xformer.guarded_file import guarded
-from xformer.safe_header import MAX_TENSORS, Header, parse_header
+from xformer.files import MAX_TENSORS, Header, guarded, parse_header
 
 MOST_BYTES = 2**44
 MOST_KEYS = 4_096

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from xformer.safe_header import MAX_HEADER
+from xformer.files import MAX_HEADER
 
 ROWS = 500
 """The most rows: more than a screen has pixels for."""

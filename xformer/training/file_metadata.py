@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from xformer.errors import CheckpointError
-from xformer.guarded_file import guarded
+from xformer.files import MAX_HEADER, guarded, parse_header, strict_json
 from xformer.paths import FILE, STATE
-from xformer.safe_header import MAX_HEADER, parse_header, strict_json
 
 MAX_STATE_HEADER = 100_000_000
 """What safetensors itself reads: the metrics of a long run take more than a stranger's header may."""

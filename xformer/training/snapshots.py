@@ -19,9 +19,8 @@ from torch import Tensor
 from xformer.checkpoints import Checkpoint, save
 from xformer.config import Config, TrainConfig
 from xformer.errors import CheckpointError, ConfigError, TrainingError
-from xformer.files import write_atomically
+from xformer.files import parse_header, strict_json, write_atomically
 from xformer.paths import STATE, snapshot_file, snapshot_steps
-from xformer.safe_header import parse_header, strict_json
 from xformer.training.file_metadata import MAX_STATE_HEADER
 
 MOST_ODD = 5
