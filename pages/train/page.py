@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.shared import frame, run_store
-from pages.train.run_view import run_view
+from pages.train.run import run_view
 from pages.train.setup import setup
 from pages.train.state import NEW, share, show_complaint, shown_run
 from pages.train.sweep_view import sweep_view

@@ -20,8 +20,9 @@ from streamlit.runtime.scriptrunner import StopException
 from streamlit.testing.v1 import AppTest
 
 from pages.shared.byte_cache import shared
-from pages.train import run_view, state, status
-from pages.train.run_view import FIRST_SECONDS
+from pages.train import run as run_view
+from pages.train import state, status
+from pages.train.run import FIRST_SECONDS
 from pages.train.setup import FIRST, OWN, expected, expected_at_once, group_key, grouped, shipped_training, watchable
 from pages.train.timeline import MOST_FRAMES
 from tests.pages.code_and_picture import files_offered, left_by, without_names
