@@ -5,8 +5,11 @@ A new task is a file in `xformer/tasks/rules/` and its line below, under the sam
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal, get_args
+
+from xformer.errors import ConfigError
 
 Architecture = Literal["encoder", "decoder", "encoder-decoder"]
 
@@ -43,3 +46,38 @@ TASK_LIMITS: dict[str, TaskLimits] = {
     "characters": TaskLimits(_WRITES, symbols=(2, 4_096), lengths=(2, 4_096), is_text=True),
 }
 """By the name of the task; the reasons stand with each in `xformer.tasks.rules`."""
+
+PYTHON, SHAKESPEARE = "python", "shakespeare"
+
+MOST_DIFFERENT = 4_096
+
+_KEPT = re.compile(r"[0-9a-f]{16}", re.ASCII)
+
+
+def check_text_name(name: str) -> None:
+    """Raise `ConfigError` for what is not the name of a text. It is never a path, so no settings make a file be read."""
+    if name not in (PYTHON, SHAKESPEARE) and not _KEPT.fullmatch(name):
+        raise ConfigError(
+            f"text must be 'python', 'shakespeare' or the 16 digits of a text that was given, got {name[:40]!r}; for example "
+            "text='python'."
+        )
+
+
+def check_alphabet(alphabet: str) -> None:
+    """Raise `ConfigError` for what cannot be an alphabet: a character twice, or one that nobody can see or type."""
+    if not 2 <= len(alphabet) <= MOST_DIFFERENT:
+        raise ConfigError(
+            f"alphabet must hold from 2 to {MOST_DIFFERENT:,} characters, got {len(alphabet)}; for example 'abc '."
+        )
+    if len(set(alphabet)) != len(alphabet):
+        raise ConfigError("alphabet must hold each character once, got one twice; for example 'abc '.")
+    if not all(map(is_sayable, alphabet)):
+        raise ConfigError(
+            "alphabet must hold characters that can be written, got a control character; for example 'abc '."
+        )
+
+
+def is_sayable(character: str) -> bool:
+    """Whether a character can be shown: a line end or a tab, or neither a control character nor half of a pair."""
+    number = ord(character)
+    return character in "\n\t" or not (number < 32 or 127 <= number < 160 or 0xD800 <= number <= 0xDFFF)

@@ -18,11 +18,10 @@ import streamlit as st
 from pages.shared import run_commands, run_store
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.file_box import file_box
-from xformer.alphabet import PYTHON, SHAKESPEARE
 from xformer.config import Config, ModelConfig, TaskConfig, TrainConfig
 from xformer.errors import XformerError
 from xformer.presets import PRESETS, Preset
-from xformer.task_limits import TASK_LIMITS
+from xformer.task_limits import PYTHON, SHAKESPEARE, TASK_LIMITS
 from xformer.tasks import Task, texts
 from xformer.training.own_text import with_text
 

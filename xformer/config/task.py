@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import model_validator
 
-from xformer.alphabet import check_alphabet, check_text_name
 from xformer.config.base import Config, setting
 from xformer.errors import ConfigError
-from xformer.task_limits import TASK_LIMITS, Architecture
+from xformer.task_limits import TASK_LIMITS, Architecture, check_alphabet, check_text_name
 
 if TYPE_CHECKING:
     TaskName = str
