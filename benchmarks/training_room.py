@@ -173,9 +173,9 @@ def plain_loop() -> float:
     code = (
         "import itertools, tempfile, time\n"
         "from benchmarks.training_room import long_run\n"
-        "from xformer.training.process_tuning import tune_process\n"
-        "from xformer.training.loop import train\n"
-        "tune_process()\n"
+        "from xformer.training.device import prepare_process\n"
+        "from xformer.training.loop import iter_train\n"
+        "prepare_process()\n"
         "with tempfile.TemporaryDirectory() as folder:\n"
         "    reports = iter_train(long_run(), out=folder, device='cpu')\n"
         "    first = next(itertools.islice(reports, 5, None)).step\n"

@@ -19,7 +19,7 @@ MIRROR = str(ROOT / "checkpoints/reverse-mirror")
 def test_train_eval_trace_and_runs_hang_together(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xformer.training.process_tuning.tune_process", lambda: None)  # its settings outlast a test
+    monkeypatch.setattr("xformer.training.device.prepare_process", lambda: None)  # its settings outlast a test
 
     def run(*arguments: str) -> str:
         """In this process: another one, as in test_doctor.py, would spend seconds on importing torch."""
@@ -54,7 +54,7 @@ def test_train_eval_trace_and_runs_hang_together(
 def test_many_models_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xformer.training.process_tuning.tune_process", lambda: None)
+    monkeypatch.setattr("xformer.training.device.prepare_process", lambda: None)
     options = [
         "--out",
         str(tmp_path),
@@ -136,7 +136,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("xformer.training.process_tuning.tune_process", lambda: None)  # its settings outlast a test
+    monkeypatch.setattr("xformer.training.device.prepare_process", lambda: None)  # its settings outlast a test
     assert main([argument.replace("{tmp}", str(tmp_path)) for argument in arguments]) == 1
     said = capsys.readouterr().err
     assert words in said

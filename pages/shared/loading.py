@@ -11,15 +11,13 @@ import threading
 import streamlit as st
 
 from pages.shared.streamlit_compat import freeze_objects
-from xformer.training.spare import spare
 
 _loaded = threading.Event()
 _lock = threading.Lock()
 
 
 def begin() -> None:
-    """Start loading in a thread, and the process that the first training run will take."""
-    spare.keep()
+    """Start loading in a thread."""
     threading.Thread(target=load, name="loading", daemon=True).start()
 
 

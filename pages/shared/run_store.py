@@ -27,7 +27,6 @@ from xformer.training.entry import Entry
 from xformer.training.limits import Limits
 from xformer.training.run_statements import no_such_run
 from xformer.training.run_store import RunStore
-from xformer.training.spare import spare
 
 HERE = "here"
 """Who everybody is in open mode."""
@@ -112,7 +111,6 @@ def start_reconciler() -> None:
 def _reconcile_for_ever() -> None:
     emptied = time.monotonic()
     while True:
-        spare.keep()
         shared.sweep()  # what a visitor's model took is given back, also when nobody comes after
         try:
             if store().database.file.exists():

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tests.faults import disk_faults, kill_faults, process_faults, server_faults, spare_faults, sweep_faults
+from tests.faults import disk_faults, kill_faults, process_faults, server_faults, sweep_faults
 from tests.faults.trial import Trial
 from tests.faults.zygote import Zygote
 
@@ -35,7 +35,6 @@ KINDS = [
         for way in server_faults.WAYS
     ),
     Kind("server: killed and started again in the middle of a run", server_faults.restarts, 10, 1),
-    Kind("spare: it or its worker killed, at any moment", spare_faults.spares, 30, 2),
     Kind("sweep: its process or the server killed, at any moment", sweep_faults.sweeps, 30, 2),
     Kind("stop: obeyed in five seconds, nothing left running", process_faults.stops, 20, 1),
     Kind("buttons: pressed by four at once", process_faults.tabs, 20, 1),

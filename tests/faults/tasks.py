@@ -25,7 +25,7 @@ LAST_STATE = "last-state.safetensors"
 def train(lock: int, *, address: str, folder: str, run: str, token: str, log: str) -> int:
     """Be the worker of a run. The last state, which a finished run has no use for, is kept beside the store to be compared."""
     dispatch._spawn = spawn_by(address)
-    worker.lower_priority_later = lambda: "as it was"  # the machine may be busy
+    worker.lower_priority = lambda entry: None  # the machine may be busy
     remove_state = loop.remove_state
 
     def keep_and_remove(out: Path) -> None:

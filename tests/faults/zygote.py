@@ -129,10 +129,10 @@ def serve(address: str) -> None:
     """Fork whatever is asked for, as long as the process that started this one is there."""
     from tests.faults.ground import SHORT
     from tests.faults.tasks import TASKS
+    from xformer.training.device import prepare_process
     from xformer.training.loop import iter_train
-    from xformer.training.process_tuning import tune_process
 
-    tune_process()
+    prepare_process()
     list(iter_train(SHORT))  # once here, so that what torch imports on first use is there in every process
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them, so they leave no zombies
     forked: list[int] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +11,8 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pages.shared import loading, run_store
+from pages.shared import loading
+from tests.pages.conftest import ROOT
 
 DEADLINE = 60.0
 
@@ -19,7 +22,6 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """A process in which nothing is loaded yet; the list records what is done."""
     done: list[str] = []
     monkeypatch.setattr(loading, "_loaded", threading.Event())
-    monkeypatch.setattr(loading.spare, "keep", lambda: done.append("spare"))
     monkeypatch.setattr(loading, "freeze_objects", lambda: done.append("frozen"))
     yield done
     for thread in threading.enumerate():
@@ -52,7 +54,7 @@ def test_an_early_visitor_is_told_what_is_loaded(fresh: list[str], monkeypatch: 
     app = AppTest.from_function(page, default_timeout=DEADLINE).run()
     assert seen == ["This server has just been started, and is loading PyTorch."]
     assert [text.value for text in app.text] == ["drawn"]
-    assert fresh == ["spare", "imports", "frozen"]  # once, though two threads asked
+    assert fresh == ["imports", "frozen"]  # once, though two threads asked
     app.run()
     assert len(seen) == 1
 
@@ -61,7 +63,7 @@ def test_without_a_server_the_first_visit_loads(fresh: list[str], monkeypatch: p
     monkeypatch.setattr(loading, "_import", lambda: fresh.append("imports"))
     app = AppTest.from_function(page, default_timeout=DEADLINE).run()
     assert [text.value for text in app.text] == ["drawn"]
-    assert fresh == ["imports", "frozen"]  # and starts no process for runs
+    assert fresh == ["imports", "frozen"]
 
 
 def test_a_missing_library_is_shown_to_every_visitor(fresh: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,15 +77,16 @@ def test_a_missing_library_is_shown_to_every_visitor(fresh: list[str], monkeypat
         app = AppTest.from_function(page, default_timeout=DEADLINE).run()
         assert len(app.exception) == 1  # its message is in the log
         assert not app.text
-    assert sorted(fresh) == ["no torch", "spare"]
+    assert fresh == ["no torch"]
 
 
-def test_a_server_looks_after_its_spare(monkeypatch: pytest.MonkeyPatch) -> None:
-    class EndOfTestError(Exception): ...
-
-    def keep() -> None:
-        raise EndOfTestError
-
-    monkeypatch.setattr(run_store.spare, "keep", keep)
-    with pytest.raises(EndOfTestError):
-        run_store._reconcile_for_ever()
+def test_a_server_answers_before_the_large_libraries_are_imported() -> None:
+    code = """
+import sys
+from pages.shared import loading
+loading.begin = lambda: None
+import app
+print(app.app is not None, *sorted({"torch", "altair", "transformers"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["True"], done.stderr

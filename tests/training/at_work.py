@@ -51,7 +51,7 @@ def happenings(
         patch.setattr(command_loop, "WRITE_SECONDS", 0.0)
         patch.setattr(command_loop, "ROOM_SECONDS", 0.0)
         patch.setattr(command_loop, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
-        patch.setattr(worker, "lower_priority_later", lambda: "as it was")
+        patch.setattr(worker, "lower_priority", lambda entry: None)
         patch.setattr(worker.signal, "signal", lambda *_: None)
         patch.setattr(worker, "SAMPLES", 20)
         yield

@@ -20,12 +20,11 @@ from tests.training.at_work import PRESET, claim, train
 from tests.training.test_command_loop import assert_same_run
 from tests.training.tiny import tiny_preset
 from xformer.errors import ConfigError, RunStoreError
-from xformer.training import dispatch, failure, jobs, liveness, process_state, queue, spare, worker
+from xformer.training import dispatch, failure, jobs, liveness, process_state, queue, worker
 from xformer.training.entry import Entry
 from xformer.training.limits import Limits
 from xformer.training.run_statements import put_command, set_columns
 from xformer.training.run_store import RunStore
-from xformer.training.spare import Spare
 
 FORK = multiprocessing.get_context("fork")
 DEADLINE = 120.0
@@ -354,7 +353,7 @@ def test_a_process_that_could_write_nowhere_else_leaves_its_reason_in_the_lock(
     with monkeypatch.context() as patch:
         patch.setattr(worker, "_train", full)
         patch.setattr(failure.traceback, "print_exception", full)  # the log is on the same disk
-        patch.setattr(worker, "lower_priority_later", lambda: None)
+        patch.setattr(worker, "lower_priority", lambda entry: None)
         patch.setattr(worker.signal, "signal", lambda *_: None)
         patch.setattr(worker, "leave", failing_book)
         with pytest.raises(RunStoreError, match="disk is full"):
@@ -646,21 +645,3 @@ def test_a_run_whose_worker_gets_a_signal_right_after_start_is_finished(
     os.kill(pid, number)
     entry = wait_until(store, run, lambda entry: not entry.is_active and entry.state != "queued")
     assert (entry.state, entry.step, entry.message, entry.turn) == ("finished", 20, process_state.RESTARTED, 2)
-
-
-def test_a_run_whose_spare_is_halted_with_it_in_its_hands_is_finished(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XFORMER_FIRST_REPORT_SECONDS", "1")
-    halted = Spare([sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"])
-    monkeypatch.setattr(dispatch, "spare", halted)
-    monkeypatch.setattr(spare, "free_bytes", lambda: spare.PLENTY)
-    halted.keep()
-    try:
-        run = jobs.submit(store, PRESET)
-        assert halted.process is not None
-        assert liveness.holder(store.folder_of(run) / process_state.LOCK) == halted.process.pid
-        entry = wait_until(store, run, lambda entry: not entry.is_active and entry.state != "queued")
-        assert (entry.state, entry.step, entry.message) == ("finished", 20, process_state.RESTARTED)
-    finally:
-        halted.close()

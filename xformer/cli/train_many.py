@@ -40,12 +40,12 @@ def train_them(chosen: Preset, settings: dict[str, Sequence[Any]], options: Name
     from rich.console import Console
     from rich.progress import Progress
 
+    from xformer.training.device import prepare_process
     from xformer.training.final_score import put_figures_on_card
     from xformer.training.many import iter_train_many, sweep
-    from xformer.training.process_tuning import tune_process
 
     found = members(sweep(chosen, **settings), settings)
-    tune_process()
+    prepare_process()
     reports = iter_train_many(
         [one.preset for one in found], out=options.out, device=options.device, resume=options.resume
     )

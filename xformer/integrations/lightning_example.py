@@ -6,12 +6,12 @@ import lightning
 
 from xformer.integrations.lightning import AttentionSnapshots, LitTransformer
 from xformer.presets import preset
-from xformer.training.process_tuning import tune_process
+from xformer.training.device import prepare_process
 
 
 def main(steps: int = 700, folder: str | None = None) -> LitTransformer:
     """Train `reverse-small` with Lightning's loop and keep what the app shows."""
-    tune_process()
+    prepare_process()
     chosen = preset("reverse-small")
     module = LitTransformer(chosen)
     trainer = lightning.Trainer(

@@ -22,7 +22,6 @@ from xformer.training import liveness, queue
 from xformer.training.process_state import LOCK, RESTARTED, mark_dead
 from xformer.training.run_statements import all_entries, move, where
 from xformer.training.run_store import RunStore
-from xformer.training.spare import spare
 
 LOG = "worker.log"
 UNDELETE_SECONDS = 3600.0
@@ -89,12 +88,10 @@ def _unusable(folder: Path) -> str:
 
 def _spawn(folder: Path, store: RunStore, run: str, token: str, lock: int) -> None:
     """Start the worker of a run, detached: it outlives whoever started it, and inherits the lock."""
-    arguments = [run, "--folder", str(store.folder.resolve()), "--token", token]
+    arguments = [run, "--folder", str(store.folder.resolve()), "--token", token, "--lock", str(lock)]
     with open(folder / LOG, "ab") as log:
-        if spare.take(arguments, lock, log.fileno()):
-            return
         process = subprocess.Popen(
-            [sys.executable, "-m", "xformer.training.worker", *arguments, "--lock", str(lock)],
+            [sys.executable, "-m", "xformer.training.worker", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
