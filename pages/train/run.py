@@ -50,8 +50,7 @@ from pages.train.timeline import (
 )
 from xformer import load, viz
 from xformer.checkpoints import FILE, to_bytes
-from xformer.continuation import continue_text
-from xformer.decoding import Sampling
+from xformer.decoding import Sampling, continue_text
 from xformer.errors import ConfigError, InputError, RunStoreError, XformerError
 from xformer.presets import Preset
 from xformer.tasks import Task

@@ -17,8 +17,7 @@ from tests.training.tiny import tiny_model
 from xformer.analysis.comparison import search
 from xformer.analysis.generation import roll_out
 from xformer.config import TaskConfig
-from xformer.continuation import MOST_TOKENS, continue_text
-from xformer.decoding import Sampling
+from xformer.decoding import MOST_TOKENS, Sampling, continue_text
 from xformer.errors import ConfigError, InputError
 from xformer.model import Transformer
 from xformer.presets import preset

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from xformer.adapters.adapter import Input, ModelAdapter, OpenText
 from xformer.adapters.weights import Projection, Readout
-from xformer.continuation import continue_text
-from xformer.decoding import Step, decode
+from xformer.decoding import Step, continue_text, decode
 from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError
 from xformer.layers.embedding import PatchEmbedding, TokenEmbedding

@@ -16,10 +16,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from xformer.adapters import TaskModel, own_task_model
-from xformer.decoding import GREEDY, Sampling
+from xformer.decoding import GREEDY, Sampling, prefixes, reads_ahead
 from xformer.edits import AblateHead, AblateNeuron, AnyEdit, Scale, SetCausal, SetEdges, ZeroPositions, set_causal
 from xformer.errors import InputError
-from xformer.greedy import prefixes, reads_ahead
 from xformer.interventions import Intervention, all_edits, changed_source, parse
 from xformer.memory import rows_that_fit
 from xformer.model import Transformer

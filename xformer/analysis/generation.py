@@ -26,8 +26,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from xformer.analysis.comparison import Contender, check_names, joint_labels, looks_back_only, to_joint, while_it_grows
-from xformer.continuation import continue_text
-from xformer.decoding import Step, decode
+from xformer.decoding import Step, continue_text, decode
 from xformer.edits import AnyEdit, SetEdges, steer
 from xformer.errors import InputError, UnavailableError
 from xformer.reading import Reading

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from xformer.counting import n_parameters
-from xformer.greedy import Question, is_right, questions
+from xformer.decoding import Question, is_right, questions
 from xformer.model import Transformer
 from xformer.tasks import Score, Task, score
 from xformer.tasks.batch import IGNORED, Batch

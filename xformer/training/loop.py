@@ -19,9 +19,9 @@ from torch import Tensor
 
 from xformer.checkpoints import Checkpoint, save
 from xformer.config import TrainConfig
+from xformer.decoding import reads_ahead
 from xformer.errors import CheckpointError, NoRoomError, TrainingError
 from xformer.formatting import percent
-from xformer.greedy import reads_ahead
 from xformer.model import Transformer
 from xformer.presets import Preset
 from xformer.presets import preset as preset_named
