@@ -7,11 +7,8 @@ from collections.abc import Callable
 import streamlit as st
 
 from pages.components.model_diagram import model_diagram
-from pages.home.answer import answer_panel
-from pages.home.continuation import continuation_panel
-from pages.home.filled import filled_panel
+from pages.home.answer import answer_panel, class_panel, continuation_panel, filled_panel, mistakes_panel
 from pages.home.more import how_long_panel, published_panel, show_parts, training_panel
-from pages.home.predicted_class import class_panel, mistakes_panel
 from pages.home.scene import scene_panel
 from pages.shared import frame, screens
 from pages.shared.call import Call
