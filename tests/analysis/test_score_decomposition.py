@@ -241,13 +241,13 @@ def test_against_another_key_it_is_the_difference_of_two_scores() -> None:
     assert float(found.advantage.sum()) == pytest.approx((row[1] - row[2]).item(), abs=1e-4)
 
 
-CELLS = [((0, 1, 3), "may not look at"), ((0, 9, 0), "queries 0 to"), ((5, 1, 0), "heads 0 to")]
+REFUSED_CELLS = [((0, 1, 3), "may not look at"), ((0, 9, 0), "queries 0 to"), ((5, 1, 0), "heads 0 to")]
 
 
 CELLS = {"induction": "3 7 12 5 9 3 7 12", "reverse": "3 7 12 9 1 4", "characters": "The list of"}
 
 
-@pytest.mark.parametrize(("cell", "sentence"), CELLS)
+@pytest.mark.parametrize(("cell", "sentence"), REFUSED_CELLS)
 def test_a_cell_that_is_not_there_is_refused(cell: tuple[int, int, int], sentence: str) -> None:
     reading = xformer.read("checkpoints/induction", "3 7 12 5")
     with pytest.raises(InputError, match=sentence):
