@@ -32,15 +32,18 @@ from xformer.adapters.on_demand import OnDemand
 from xformer.checkpoints import Checkpoint, load
 from xformer.edits import AnyEdit, set_causal
 from xformer.errors import ActivationError, EditError, InputError, UnavailableError
-from xformer.head_overview import head_overview
 from xformer.interventions import all_edits, changed_source, parse
+from xformer.memory import check_analysis
 from xformer.model import Transformer
+from xformer.notebook_html import head_overview
 from xformer.site import Site
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 from xformer.trace import Trace
 from xformer.transformer_lens import is_lens_name, lens_axes, lens_names, own_edit, own_name, own_names
 
+MOST_CELLS = 4_000_000
+"""The probabilities that are computed at a time."""
 MOST_WRITTEN = 100
 """Of more tokens, or predictions, a notebook shows so many."""
 Readable = str | Path | Checkpoint | Transformer | nn.Module | ModelAdapter
@@ -257,28 +260,46 @@ class Reading(Mapping[str, Tensor]):
 
     @cached_property
     def probabilities(self) -> Float[Tensor, "asked vocab"]:
-        """What the model believes at each output that is asked for, given the tokens that really stand before it.
+        """The predicted distribution at each output that is asked for, given the tokens that stand before it.
 
-        Where a broken model's logits are no numbers, nothing is likely: 0.
+        Probabilities of NaN, which a broken model predicts, are 0. Raises `InputError` where the table would be too large.
         """
         if not self.has_logits:
             return torch.zeros(0, 1)
-        return self._logits_asked.softmax(dim=-1).nan_to_num(0.0)
+        check_analysis("probabilities", "use predicted and probability", n=len(self.asked), vocab=self.logits.shape[-1])
+        return _probabilities(self._logits_asked)
 
     @cached_property
     def predicted(self) -> tuple[int, ...]:
         """The likeliest token at each output that is asked for."""
-        return tuple(self.probabilities.argmax(dim=-1).tolist())
+        return self._best[1]
 
     @cached_property
     def probability(self) -> tuple[float, ...]:
-        """What the model gives the likeliest token."""
-        return tuple(self.probabilities.amax(dim=-1).tolist())
+        """The probability of the likeliest token."""
+        return self._best[0]
 
     @cached_property
     def probability_of_answer(self) -> tuple[float, ...]:
-        """What the model gives the token that stands there."""
-        return tuple(self.probabilities.gather(1, self._answer[:, None])[:, 0].tolist())
+        """The probability of the answer."""
+        return self._best[2]
+
+    @cached_property
+    def _best(self) -> tuple[tuple[float, ...], tuple[int, ...], tuple[float, ...]]:
+        """The largest probability, its token, and the probability of the answer at each output that is asked for.
+
+        Some outputs are computed at a time: all probabilities over a large vocabulary take gigabytes.
+        """
+        if not self.has_logits:
+            return (), (), ()
+        asked, best, tokens, answers = list(self.asked), [], [], []
+        step = max(1, MOST_CELLS // self.logits.shape[-1])
+        for start in range(0, len(asked), step):
+            p = _probabilities(self.logits[0, asked[start : start + step]])  # [asked, vocab]
+            best += p.amax(dim=-1).tolist()
+            tokens += p.argmax(dim=-1).tolist()
+            answers += p.gather(1, self._answer[start : start + step, None])[:, 0].tolist()
+        return tuple(best), tuple(tokens), tuple(answers)
 
     @cached_property
     def loss(self) -> float:
@@ -342,6 +363,10 @@ class Reading(Mapping[str, Tensor]):
             line = f"border-bottom:3px solid hsl({130 if ok else 20} 55% 45% / {p:.2f})"
             label = escape(self.subject.labels[token])
             yield f'<td style="{cell};{line}">{label}{"" if ok else " ✗"}<br><small>{p:.2f}</small></td>'
+
+
+def _probabilities(logits: Float[Tensor, "asked vocab"]) -> Float[Tensor, "asked vocab"]:
+    return logits.softmax(dim=-1).nan_to_num_(0.0)
 
 
 def _and_more(n: int) -> str:
