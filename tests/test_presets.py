@@ -12,8 +12,7 @@ from benchmarks.peers import PlainEncoder
 from xformer.counting import n_parameters
 from xformer.errors import ConfigError
 from xformer.model import Transformer
-from xformer.presets import PRESETS, PUBLISHED, RENAMED, preset
-from xformer.sources import SOURCES, credit
+from xformer.presets import PRESETS, PUBLISHED, RENAMED, SOURCES, credit, preset
 from xformer.task_limits import TASK_LIMITS
 from xformer.tasks import Task
 from xformer.training.loop import iter_train

@@ -29,9 +29,8 @@ from xformer.analysis.attention_patterns import SCORES, pattern_scores
 from xformer.analysis.scoring import HIGH, LengthsDone, asking_lengths, has_mastered_its_training, how_far
 from xformer.counting import Part, count_with_projections_to, n_parameters, parameters_by_part
 from xformer.formatting import percent
-from xformer.presets import PUBLISHED
+from xformer.presets import PUBLISHED, credit
 from xformer.reading import Reading, from_trace
-from xformer.sources import credit
 from xformer.tasks import Task
 from xformer.trace import Trace
 from xformer.viz.packing import AnyLayer, pack, pattern_layers
