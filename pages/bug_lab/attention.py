@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from pages.bug_lab.fit import moved
-from pages.bug_lab.state import state
+from pages.bug_lab.choice import moved, state
 from pages.components.attention_view import Selection, attention_choice, attention_view, choose_attention
 from pages.shared.call import Call
 from pages.shared.picture import footer

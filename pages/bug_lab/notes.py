@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from pages.bug_lab.fit import WORSE, moved, shows_something
-from pages.bug_lab.runs import Written, n_padding
+from pages.bug_lab.choice import WORSE, Written, moved, n_padding, shows_something
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.view import View
 from xformer.bugs import Bug

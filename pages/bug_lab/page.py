@@ -9,10 +9,17 @@ import streamlit as st
 
 from pages.bug_lab.attention import attention_panel
 from pages.bug_lab.card import bug_card, crashes_panel
-from pages.bug_lab.choice import ask_bug, no_such_bug_here
-from pages.bug_lab.fit import ask_fitting
+from pages.bug_lab.choice import (
+    Written,
+    ask_bug,
+    ask_fitting,
+    no_such_bug_here,
+    readings,
+    shows_padding,
+    verdict,
+    written,
+)
 from pages.bug_lab.notes import bug_notes, effect, look_for, seen_in
-from pages.bug_lab.runs import Written, readings, shows_padding, verdict, written
 from pages.bug_lab.training import is_training, lesson_of, tick, training_panel
 from pages.bug_lab.verdict import verdict_panel
 from pages.components.prediction_strip import Lane, prediction_strip

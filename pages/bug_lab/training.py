@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from pages.bug_lab.state import state
+from pages.bug_lab.choice import state
 from pages.shared.background_job import TICK, Job
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown

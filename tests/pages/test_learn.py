@@ -175,7 +175,7 @@ def test_every_bug_opens_and_is_named(open_page: Open) -> None:
 
 
 def view_of(model: str) -> Any:
-    from pages.bug_lab.fit import _view_of
+    from pages.bug_lab.choice import _view_of
     from pages.shared import models
     from pages.shared.view import View
 
@@ -185,8 +185,7 @@ def view_of(model: str) -> Any:
 @pytest.mark.parametrize("bug", BUGS)
 @pytest.mark.parametrize("model", ["reverse-small", "digits"])
 def test_every_bug_shows_something_on_the_model_that_is_chosen_for_it(model: str, bug: str) -> None:
-    from pages.bug_lab.fit import FITTING, fitting, shows_something
-    from pages.bug_lab.runs import readings
+    from pages.bug_lab.choice import FITTING, fitting, readings, shows_something
 
     view, why = fitting(view_of(model), BUGS[bug])
     assert bool(why) == (view.model != model)
@@ -197,8 +196,8 @@ def test_every_bug_shows_something_on_the_model_that_is_chosen_for_it(model: str
 
 
 def test_what_is_the_same_with_the_bug_is_not_called_a_change() -> None:
+    from pages.bug_lab.choice import readings
     from pages.bug_lab.notes import rows
-    from pages.bug_lab.runs import readings
 
     both = readings(view_of("reverse-small"), BUGS["init-too-large"])
     assert re.search(r"largest weight of a row is [\d.]+ on average with the bug and [\d.]+ without", rows(both))
@@ -206,23 +205,23 @@ def test_what_is_the_same_with_the_bug_is_not_called_a_change() -> None:
 
 
 def test_of_a_long_answer_only_the_first_tokens_are_written_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pages.bug_lab import runs
+    from pages.bug_lab import choice
 
     view, bug = view_of("reverse-decoder"), BUGS["causal-ignored"]
-    whole = runs.written(view, bug)
-    runs.shared.forget(lambda key: True)
-    monkeypatch.setattr(runs, "MOST_WRITTEN", 2)
+    whole = choice.written(view, bug)
+    choice.shared.forget(lambda key: True)
+    monkeypatch.setattr(choice, "MOST_WRITTEN", 2)
     told: list[tuple[int, int]] = []
-    first = runs.written(view, bug, lambda done, of: told.append((done, of)))
+    first = choice.written(view, bug, lambda done, of: told.append((done, of)))
     assert first == [whole[0][:2], whole[1][:2]]
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert len(whole[0]) > 2
-    runs.shared.forget(lambda key: True)
+    choice.shared.forget(lambda key: True)
 
 
 def test_a_high_loss_is_said_only_of_a_high_loss() -> None:
+    from pages.bug_lab.choice import readings
     from pages.bug_lab.notes import effect
-    from pages.bug_lab.runs import readings
 
     view, bug = view_of("reverse-small"), BUGS["init-too-large"]
     right, wrong = readings(view, bug)
