@@ -17,7 +17,7 @@ import xformer
 from benchmarks import api_page, doc_pages, gallery
 from tests.adapters.families import FAMILIES
 from tests.adapters.test_language_models import tokenizer
-from xformer.names import layer_title
+from xformer.site import layer_title
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -10,7 +10,7 @@
     token:3.7                       the input's symbol at position 3 becomes 7
 
 Several are joined by commas. In these texts layers, heads, positions and neurons count from 0, as in a trace; the labels that a
-person reads are those of `xformer.names`, where layers and heads count from 1.
+person reads are those of `xformer.site`, where layers and heads count from 1.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from xformer import edits
 from xformer.edits import AnyEdit
 from xformer.errors import EditError
 from xformer.model_shape import READ_ONLY, ModelShape
-from xformer.names import head_title, layer_title
-from xformer.site import PATH
+from xformer.site import PATH, head_title, layer_title
 
 MOST = 200
 """How many interventions one run may have."""

@@ -83,3 +83,17 @@ _AFTER = {"attn": "resid_mid", "self_attn": "resid_mid", "cross_attn": "resid_cr
 def after(site: Site) -> str:
     """What the stream is called after a layer has added to it."""
     return f"{site.stack}.{site.layer}.{_AFTER[site.kind]}"
+
+
+_KINDS = {"self_attn": " · self", "cross_attn": " · cross"}
+
+
+def layer_title(path: str, *, is_pair: bool = False) -> str:
+    """A layer in words: "layer 2", and in an encoder-decoder "encoder 1", "decoder 1 · cross"."""
+    site = Site.parse(path)
+    return f"{site.stack} {site.layer + 1}{_KINDS.get(site.kind, '')}" if is_pair else f"layer {site.layer + 1}"
+
+
+def head_title(path: str, head: int, *, is_pair: bool = False) -> str:
+    """A head, counted from 0 in its layer, in words: "layer 2 · head 3"."""
+    return f"{layer_title(path, is_pair=is_pair)} · head {head + 1}"

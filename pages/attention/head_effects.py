@@ -24,8 +24,8 @@ from xformer import viz
 from xformer.analysis import minimal_pairs
 from xformer.analysis.ablation import SilencedHeads, silenced_heads
 from xformer.analysis.attention_patterns import SCORES, TASK
-from xformer.names import head_title
 from xformer.reading import Reading
+from xformer.site import head_title
 
 MEASURES = {"no": "not shown", "loss": "to the loss", "lead": "to one output’s lead"}
 AT_ONCE = 1.2

@@ -18,8 +18,8 @@ from xformer import analysis
 from xformer.adapters import Input
 from xformer.analysis.attention_patterns import TASK
 from xformer.formatting import percent
-from xformer.names import head_title, layer_title
 from xformer.reading import Reading
+from xformer.site import head_title, layer_title
 
 SCOPES = {"answer": "from the answer back to the source", "source": "within the source"}
 _HELP = {

@@ -9,8 +9,8 @@ import streamlit as st
 
 from pages.components.attention_view import Selection, choose_attention
 from pages.shared.link import asked
-from xformer.names import head_title
 from xformer.reading import Reading
+from xformer.site import head_title
 
 _KEY = "why_trail"
 _STEP = r"\d{1,3}\.\d{1,3}\.\d{1,5}-\d{1,5}"

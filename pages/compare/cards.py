@@ -32,7 +32,7 @@ from xformer.decoding import Sampling
 from xformer.errors import InputError, XformerError
 from xformer.interventions import parse
 from xformer.model_shape import ModelShape
-from xformer.names import layer_title
+from xformer.site import layer_title
 from xformer.viz.theme import PLAYER_HUES
 
 

@@ -29,9 +29,8 @@ from xformer.analysis.scoring import (
 )
 from xformer.errors import InputError
 from xformer.formatting import percent
-from xformer.names import layer_title
 from xformer.reading import Reading
-from xformer.site import Site
+from xformer.site import Site, layer_title
 
 
 class Compared(Protocol):

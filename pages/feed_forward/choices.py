@@ -11,8 +11,7 @@ from pages.shared.link import chose
 from pages.shared.link_widgets import choose, seed
 from pages.shared.view import View
 from xformer.analysis.feed_forward import activity
-from xformer.names import layer_title
-from xformer.site import Site
+from xformer.site import Site, layer_title
 
 PICTURES = {"map": "All neurons", "token": "One token", "neuron": "One neuron", "firing": "How many fire"}
 MOST_LAYERS_BESIDE = 8

@@ -12,7 +12,7 @@ from pages.shared.picture import of_each_run, table
 from pages.shared.view import View
 from xformer import analysis, viz
 from xformer.formatting import percent
-from xformer.names import layer_title
+from xformer.site import layer_title
 
 
 def experts_panel(view: View) -> None:

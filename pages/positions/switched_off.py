@@ -16,8 +16,8 @@ from pages.shared.view import View
 from xformer import analysis, viz
 from xformer.formatting import at_most
 from xformer.interventions import join
-from xformer.names import head_title
 from xformer.reading import Reading
+from xformer.site import head_title
 from xformer.viz.attention_patterns import MOST_CELLS
 from xformer.viz.positions import MOST_HEADS_DRAWN
 

@@ -39,8 +39,8 @@ from xformer.analysis.differences import (
 )
 from xformer.analysis.generation import roll_out
 from xformer.errors import EditError, InputError
-from xformer.names import layer_title
 from xformer.reading import Reading
+from xformer.site import layer_title
 
 
 def step_of(contender: Contender, step: int = 2) -> Reading:

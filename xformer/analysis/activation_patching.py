@@ -34,8 +34,8 @@ from xformer.analysis.ablation import Where, logits_with, order_to_measure, rows
 from xformer.analysis.minimal_pairs import LEAST, MinimalPair, Token, stacks_of
 from xformer.edits import AnyEdit, patch_from
 from xformer.errors import InputError, UnavailableError
-from xformer.names import layer_title
 from xformer.reading import Reading
+from xformer.site import layer_title
 
 KIN = 0.1
 """From this kinship on two models share a basis. Of models trained apart it stayed within ±0.005 in every trial."""

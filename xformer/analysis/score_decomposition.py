@@ -26,10 +26,9 @@ from xformer.adapters.weights import FrozenNorm
 from xformer.analysis.residual import check_told_apart, entering, projection_of, tolerance
 from xformer.errors import InputError, UnavailableError
 from xformer.memory import BYTES_PER_FLOAT, free_bytes
-from xformer.names import layer_title
 from xformer.reading import Reading, rerun
 from xformer.room import megabytes
-from xformer.site import Site, after
+from xformer.site import Site, after, layer_title
 
 BIASES = "biases"
 

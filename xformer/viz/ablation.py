@@ -12,8 +12,8 @@ from xformer.analysis.ablation import Head
 from xformer.analysis.ablation import head_effects as effects_table
 from xformer.analysis.attention_patterns import SCORES, TASK, head_scores
 from xformer.errors import InputError
-from xformer.names import head_title
 from xformer.reading import Reading
+from xformer.site import head_title
 from xformer.viz import theme
 from xformer.viz.charts import label_layers, layered, place_labels
 from xformer.viz.generation import Drawing
@@ -68,7 +68,7 @@ def head_effects(
     base = alt.Chart(frame).encode(
         alt.X("score:Q", title=f"{'task' if score == TASK else score} score: share of its attention"),
         alt.Y("effect:Q", title=["added by silencing it", f"to the {goal}"]),
-        tooltip=[alt.Tooltip("name:N"), alt.Tooltip("score:Q", title=score, format=".3f"),
+        tooltip=["name:N", alt.Tooltip("score:Q", title=score, format=".3f"),
                  alt.Tooltip("estimated:Q", format="+.4f"), alt.Tooltip("measured:Q", format="+.4f")],
     )  # fmt: skip
     hue = theme.pick(theme.PART_HUES["attention"], dark)

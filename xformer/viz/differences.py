@@ -18,9 +18,8 @@ from xformer.analysis.differences import beliefs_apart as beliefs_table
 from xformer.analysis.differences import decision_lens as lens_table
 from xformer.analysis.differences import decision_rows as rows_table
 from xformer.analysis.differences import pattern_difference as difference_table
-from xformer.names import layer_title
 from xformer.reading import Reading
-from xformer.site import Site
+from xformer.site import Site, layer_title
 from xformer.viz import theme
 from xformer.viz.charts import layered
 from xformer.viz.generation import Drawing, short_names
@@ -60,7 +59,7 @@ def pattern_difference(
     )
     hover = [
         alt.Tooltip("row:N", title="query"),
-        alt.Tooltip("key:N"),
+        "key:N",
         alt.Tooltip("one:Q", title="first", format=".6f"),
         alt.Tooltip("other:Q", title="second", format=".6f"),
         alt.Tooltip("difference:Q", title="second − first", format="+.6f"),
@@ -96,7 +95,7 @@ def decision_rows(
     )
     if data["key"].nunique() != frame["key"].nunique():
         raise ValueError("These layers look at different tokens; draw self-attention and cross-attention one by one.")
-    hover = [alt.Tooltip("row:N"), alt.Tooltip("key:N"), alt.Tooltip("weight:Q", format=".6f")]
+    hover = ["row:N", "key:N", alt.Tooltip("weight:Q", format=".6f")]
     return _heatmap(
         data, "weight", ("key: what the deciding position looks at", "layer · head"), hover, False, title, dark
     )
@@ -134,7 +133,7 @@ def decision_lens(
         alt.X("player:N", sort=list(names.values()), title="player", axis=axis),
         y,
         tooltip=[
-            alt.Tooltip("player:N"),
+            "player:N",
             alt.Tooltip("point:N", title="after"),
             alt.Tooltip("token:N", title="likeliest token"),
             alt.Tooltip("probability:Q", format=".6f"),
@@ -150,8 +149,8 @@ def decision_lens(
                 legend=alt.Legend(title="probability", orient="bottom", gradientLength=140, format=".1f"),
             )
         ),
-        base.mark_text(fontSize=15, fontWeight="bold", dy=-6).encode(color=written(), text=alt.Text("says:N")),
-        base.mark_text(fontSize=11, dy=11).encode(color=written(), text=alt.Text("share:N")),
+        base.mark_text(fontSize=15, fontWeight="bold", dy=-6).encode(color=written(), text="says:N"),
+        base.mark_text(fontSize=11, dy=11).encode(color=written(), text="share:N"),
     ]
     if divergence is not None:
         here = alt.Chart(pd.DataFrame({"point": [divergence[1]], "note": ["from here on they differ"]}))
@@ -164,13 +163,7 @@ def decision_lens(
 
 
 def _heatmap(
-    data: pd.DataFrame,
-    field: str,
-    titles: tuple[str, str],
-    hover: list[Any],
-    is_signed: bool,
-    title: str,
-    dark: bool,
+    data: pd.DataFrame, field: str, titles: tuple[str, str], hover: list[Any], is_signed: bool, title: str, dark: bool
 ) -> Drawing:
     """Cells of the columns `row` and `key` on a fixed scale; those that are not `allowed` are grey."""
     rows, keys = (list(dict.fromkeys(data[name])) for name in ("row", "key"))
@@ -219,12 +212,7 @@ def beliefs_apart(readings: Sequence[Reading], *, at: int | None = None, dark: b
     places = [f"{position} {token}" for position, token in zip(table["position"], table["token"], strict=True)]
     table = table.assign(place=places, chosen=table["position"] == at)
     names = [reading.subject.name for reading in readings]
-    x = alt.X(
-        "place:N",
-        sort=places,
-        title=None,
-        axis=alt.Axis(labelAngle=-60, labelLimit=110, labelOverlap=True),
-    )
+    x = alt.X("place:N", sort=places, title=None, axis=alt.Axis(labelAngle=-60, labelLimit=110, labelOverlap=True))
     tooltip = [
         alt.Tooltip("place:N", title="position"),
         alt.Tooltip("kl:Q", title="KL (nats)", format=".4g"),
@@ -240,4 +228,4 @@ def beliefs_apart(readings: Sequence[Reading], *, at: int | None = None, dark: b
         alt.value(theme.pick(theme.PRIMARY, dark)),
     )
     y = alt.Y("kl:Q", title="KL (nats)")
-    return alt.Chart(table).mark_bar().encode(x=x, y=y, color=colour, tooltip=tooltip).properties(height=220)
+    return alt.Chart(table, height=220).mark_bar().encode(x=x, y=y, color=colour, tooltip=tooltip)

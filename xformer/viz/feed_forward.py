@@ -22,8 +22,8 @@ from xformer.analysis.feed_forward import expert_weights as weights_table
 from xformer.analysis.feed_forward import firing as firing_table
 from xformer.analysis.feed_forward import neuron as neuron_table
 from xformer.analysis.feed_forward import promotion as promotion_table
-from xformer.names import layer_title
 from xformer.reading import Reading
+from xformer.site import layer_title
 from xformer.viz import theme
 from xformer.viz.charts import InlineRows, layered
 from xformer.viz.embeddings import rows_height
@@ -183,19 +183,17 @@ def firing(
             alt.Color("state:N", scale=colours, legend=alt.Legend(title=None, orient="top", labelLimit=320)),
             alt.Order("order:Q"),
             tooltip=[
-                alt.Tooltip("where:N"),
-                alt.Tooltip("state:N"),
+                "where:N",
+                "state:N",
                 alt.Tooltip("share:Q", format=".3%"),
-                alt.Tooltip("dead:Q"),
+                "dead:Q",
                 alt.Tooltip("of:Q", title="neurons"),
             ],
         )
     )
     said = data[data["order"] == 2].assign(text=lambda d: [f"{dead} dead" for dead in d["dead"]])
     names = (
-        alt.Chart(said)
-        .mark_text(align="left", dx=6, fontSize=12, color=ink)
-        .encode(alt.XDatum(1.0), y, text=alt.Text("text:N"))
+        alt.Chart(said).mark_text(align="left", dx=6, fontSize=12, color=ink).encode(alt.XDatum(1.0), y, text="text:N")
     )
     return layered(
         bars,
@@ -226,11 +224,7 @@ def promotion(
     best = data.loc[data.groupby("neuron", sort=False)["adds"].idxmax()]
     stops = theme.diverging(dark)
     inks = [theme.ink(stops[round((value / limit + 1) / 2 * (len(stops) - 1))]) for value in best["adds"]]
-    hover = [
-        alt.Tooltip("neuron:N"),
-        alt.Tooltip("token:N"),
-        alt.Tooltip("adds:Q", title="adds to the logit", format="+.5f"),
-    ]
+    hover = ["neuron:N", "token:N", alt.Tooltip("adds:Q", title="adds to the logit", format="+.5f")]
     x = alt.X(
         "token:N", sort=labels, title="token whose logit it changes", axis=alt.Axis(labelAngle=-90, labelOverlap=False)
     )
@@ -243,7 +237,7 @@ def promotion(
     cells = alt.Chart(data).mark_rect().encode(x, y, colour, tooltip=hover)
     top = alt.Chart(best.assign(ink=inks)).mark_text(fontSize=12, fontWeight="bold")
     return layered(
-        cells, top.encode(x, y, color=written(), text=alt.Text("token:N"), tooltip=hover), height=28 * len(names) + 110
+        cells, top.encode(x, y, color=written(), text="token:N", tooltip=hover), height=28 * len(names) + 110
     )
 
 
@@ -275,7 +269,7 @@ def neuron(
             scale=alt.Scale(domain=list(runs), range=hues[: len(runs)]),
             legend=alt.Legend(title=None, orient="top") if two else None,
         ),
-        tooltip=[alt.Tooltip("place:N"), alt.Tooltip("run:N"), alt.Tooltip("activation:Q", format=".5f")],
+        tooltip=["place:N", "run:N", alt.Tooltip("activation:Q", format=".5f")],
     )  # fmt: skip
     return (chart.encode(xOffset=alt.XOffset("run:N", sort=list(runs))) if two else chart).properties(height=300)
 
@@ -297,11 +291,7 @@ def expert_weights(
     base = alt.Chart(table).encode(
         alt.X("place:N", sort=list(places.values()), title="position · token read there", axis=flat_axis(len(places))),
         alt.Y("expert:O", title="expert", axis=alt.Axis(labelOverlap=True)),
-        tooltip=[
-            alt.Tooltip("place:N", title="position"),
-            alt.Tooltip("expert:O"),
-            alt.Tooltip("weight:Q", format=".4f"),
-        ],
+        tooltip=[alt.Tooltip("place:N", title="position"), "expert:O", alt.Tooltip("weight:Q", format=".4f")],
     )
     taken = base.transform_filter("datum.weight != 0")
     return layered(

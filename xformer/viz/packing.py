@@ -22,9 +22,8 @@ from jaxtyping import Bool, Float, UInt8
 from xformer.adapters.on_demand import LEVELS, MASKED, NAN, OnDemand, Reduced, Thumbnail
 from xformer.analysis.attention_patterns import token_names
 from xformer.blocks import block_max, factor
-from xformer.names import layer_title
 from xformer.reading import Reading
-from xformer.site import Site
+from xformer.site import Site, layer_title
 from xformer.viz.theme import DIVERGING, HEAD_HUES, SEQUENTIAL
 
 

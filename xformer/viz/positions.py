@@ -19,8 +19,8 @@ from xformer.analysis.positions import are_turned
 from xformer.analysis.positions import position_curves as curves_table
 from xformer.analysis.positions import position_offsets as offsets_table
 from xformer.analysis.positions import position_values as values_table
-from xformer.names import head_title
 from xformer.reading import Reading
+from xformer.site import head_title
 from xformer.viz import theme
 from xformer.viz.charts import layered
 from xformer.viz.embeddings import vector_heatmap
@@ -73,7 +73,7 @@ def position_curves(
         lines.insert(
             0,
             shade.mark_rect(color=theme.pick(theme.MASKED, dark), opacity=0.5).encode(
-                x=_whole("from", "position"), x2=alt.X2("to:Q")
+                x=_whole("from", "position"), x2="to:Q"
             ),
         )
     return layered(*lines, height=height)
@@ -101,15 +101,15 @@ def position_offsets(
     hue = theme.pick(theme.PART_HUES["positions"], dark)
     base = alt.Chart(table).encode(x=_whole(*offset))
     tooltip = [
-        alt.Tooltip("offset:Q"),
+        "offset:Q",
         *(alt.Tooltip(f"{name}:Q", format=".7g") for name in ("mean", "low", "high")),
         alt.Tooltip("pairs:Q", title="pairs of positions"),
     ]
     title = "turned q · k" if are_turned(reading, kind, stack) else "P[i] · P[j]"
     return layered(
-        base.mark_area(color=hue, opacity=0.25).encode(y=alt.Y("low:Q", title=title), y2=alt.Y2("high:Q")),
-        base.mark_line(color=hue, strokeWidth=2.5).encode(y=alt.Y("mean:Q")),
-        base.mark_circle(color=hue, size=40, opacity=1).encode(y=alt.Y("mean:Q"), tooltip=tooltip),
+        base.mark_area(color=hue, opacity=0.25).encode(y=alt.Y("low:Q", title=title), y2="high:Q"),
+        base.mark_line(color=hue, strokeWidth=2.5).encode(y="mean:Q"),
+        base.mark_circle(color=hue, size=40, opacity=1).encode(y="mean:Q", tooltip=tooltip),
         height=height,
     )
 
@@ -124,7 +124,7 @@ def attention_moved(reading: Reading, *, before: Reading, dark: bool = False) ->
     heads = sorted({head for _, head in cells})
     hues = theme.head_hues(max(heads) + 1, dark)
     return (
-        alt.Chart(table)
+        alt.Chart(table, height=60 + max(60, 26 * len(table)))
         .mark_bar()
         .encode(
             x=alt.X("moved:Q", title="share that moved", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(tickCount=5)),
@@ -132,7 +132,6 @@ def attention_moved(reading: Reading, *, before: Reading, dark: bool = False) ->
             color=alt.Color("head:N", scale=alt.Scale(domain=heads, range=[hues[head] for head in heads]), legend=None),
             tooltip=[alt.Tooltip("name:N", title="head"), alt.Tooltip("moved:Q", format=".7f")],
         )
-        .properties(height=60 + max(60, 26 * len(table)))
     )
 
 
@@ -153,11 +152,9 @@ def _lines(
     base = alt.Chart(table).encode(x=_whole(*x), y=alt.Y(f"{y[0]}:Q", title=y[1]), color=colour, tooltip=tooltip)
     return [
         base.mark_line(strokeWidth=2.5, interpolate="linear")
-        .encode(opacity=alt.OpacityValue(**alt.condition(picked, alt.value(1.0), alt.value(0.08))))
+        .encode(opacity=alt.condition(picked, alt.value(1.0), alt.value(0.08)))
         .add_params(picked),
-        base.mark_circle(size=36).encode(
-            opacity=alt.OpacityValue(**alt.condition(picked, alt.value(0.9), alt.value(0.04)))
-        ),
+        base.mark_circle(size=36).encode(opacity=alt.condition(picked, alt.value(0.9), alt.value(0.04))),
     ]
 
 

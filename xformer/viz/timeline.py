@@ -22,9 +22,8 @@ from jaxtyping import Bool, Float, UInt8
 from xformer.adapters import own_task_model
 from xformer.blocks import block_max, factor
 from xformer.errors import InputError
-from xformer.names import layer_title
 from xformer.reading import Reading
-from xformer.site import Site
+from xformer.site import Site, layer_title
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.viz import theme
