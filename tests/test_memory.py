@@ -18,6 +18,7 @@ from xformer.errors import InputError
 from xformer.memory import check_analysis, check_fits, free_bytes, needed_bytes, peak_bytes, rows_that_fit, trace_bytes
 from xformer.model import Transformer
 from xformer.presets import preset
+from xformer.reading import from_trace
 from xformer.tasks import Task
 from xformer.trace import record
 
@@ -91,8 +92,12 @@ m = xformer.Transformer(c).eval()
 r, small = (xformer.read(m, torch.arange(n) % {vocab}) for n in ({n}, 9))
 from xformer.analysis.logit_lens import lens_logits
 from xformer.analysis.feed_forward import direct_logit_effect
+from xformer.reading import from_trace
 analyses = dict(attention=lambda r: analysis.attention(r, layer=0, head=0), cosines=analysis.cosines,
-                rollout=analysis.rollout, lens_logits=lens_logits, direct_logit_effect=lambda r: direct_logit_effect(r, 0))
+                rollout=analysis.rollout, lens_logits=lens_logits, direct_logit_effect=lambda r: direct_logit_effect(r, 0),
+                probabilities=lambda r: answered(r).probabilities)
+def answered(r):
+    return from_trace(m, r.trace, [token % 5 for token in range(len(r.ids()))])
 analyses["{name}"](small)  # what it imports is there then
 """
 
@@ -110,6 +115,8 @@ analyses["{name}"](small)  # what it imports is there then
         ("lens_logits", {"n": 500, "vocab": 9_000}),
         ("direct_logit_effect", {"n": 9, "vocab": 9_000, "neurons": 1_000}),
         ("direct_logit_effect", {"n": 9, "vocab": 9_000, "neurons": 2_500}),
+        ("probabilities", {"n": 500, "vocab": 20_000}),
+        ("probabilities", {"n": 1_500, "vocab": 20_000}),
     ],
 )
 def test_what_an_analysis_takes_is_told_before_it(name: str, sizes: dict[str, int]) -> None:
@@ -128,11 +135,12 @@ def test_an_analysis_that_takes_too_much_is_refused_in_one_sentence(monkeypatch:
     model = build(architecture="decoder", n_heads=2, max_len=64)
     reading = xformer.read(model, torch.arange(40) % 5)
     lens_logits(reading)
-    monkeypatch.setattr(memory, "ANALYSIS_BYTES", 5_000)
+    monkeypatch.setattr(memory, "ANALYSIS_BYTES", 3_000)
     for refused in (
         lambda: xformer.analysis.attention(reading, layer=0, head=0),
         lambda: xformer.analysis.cosines(reading),
         lambda: lens_logits(reading),
+        lambda: from_trace(model, reading.trace, [1] * 40).probabilities,
     ):
         with pytest.raises(InputError, match="are allowed; "):
             refused()
@@ -149,3 +157,20 @@ def test_a_large_table_of_a_head_says_what_a_small_one_says(monkeypatch: pytest.
     assert str(again["query"].dtype) == "category"
     assert again.to_csv() == table.to_csv()
     assert same.to_dict() == chart.to_dict()
+
+
+def test_predictions_over_a_large_vocabulary_take_little_memory() -> None:
+    before = RUN.format(name="probabilities", n=1_500, vocab=20_000, neurons=8)
+    before += "r = answered(r)"
+    assert peak_of("(r.predicted, r.probability, r.probability_of_answer)", before) < 70e6  # all of them take 240 MB
+
+
+def test_predictions_in_parts_are_those_of_the_whole_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(architecture="decoder", max_len=64)
+    monkeypatch.setattr("xformer.reading.MOST_CELLS", 3 * model.config.vocab_size)
+    reading = from_trace(model, record(model, torch.arange(41)[None] % 5), [at % 3 for at in range(41)])
+    assert len(reading.asked) == 41
+    p = reading.logits[0, list(reading.asked)].softmax(dim=-1)  # [asked, vocab]
+    assert reading.predicted == tuple(p.argmax(dim=-1).tolist())
+    assert reading.probability == tuple(p.amax(dim=-1).tolist())
+    assert reading.probability_of_answer == tuple(p[at, token].item() for at, token in enumerate(reading.answer))

@@ -98,6 +98,7 @@ _NEEDED: dict[str, Callable[[dict[str, int]], int]] = {
     "rollout": lambda of: 10 * BYTES_PER_FLOAT * of["n"] ** 2,
     "lens_logits": lambda of: BYTES_PER_FLOAT * of["points"] * of["batch"] * of["n"] * of["vocab"],
     "direct_logit_effect": lambda of: BYTES_PER_FLOAT * of["neurons"] * of["vocab"],
+    "probabilities": lambda of: 2 * BYTES_PER_FLOAT * of["n"] * of["vocab"],  # with the logits that are asked for
 }
 
 

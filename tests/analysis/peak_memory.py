@@ -21,7 +21,7 @@ result = {expression}
 peak = [line for line in open("/proc/self/status") if line.startswith("VmHWM:")][0]
 print("PEAK", int(peak.split()[1]) * 1024 - start)
 """
-MODULES = "geometry, nearness, number_waves, embeddings"
+MODULES = "number_waves, embeddings"
 
 
 def peak_of(expression: str, before: str = "", modules: str = MODULES) -> int:

@@ -264,7 +264,7 @@ def renormalised(pattern: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*
     others = pattern.clone()
     others[..., 0] = 0
     total = others.sum(dim=-1, keepdim=True)
-    return others / torch.where(total > 0, total, 1.0)
+    return others.div_(torch.where(total > 0, total, 1.0))
 
 
 def _others(positions: Sequence[int] | None, n: int) -> list[int]:
