@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import streamlit as st
 
-from pages.bug_lab.attention import attention_panel
-from pages.bug_lab.card import bug_card, crashes_panel
 from pages.bug_lab.choice import (
     Written,
     ask_bug,
@@ -19,9 +17,17 @@ from pages.bug_lab.choice import (
     verdict,
     written,
 )
-from pages.bug_lab.notes import bug_notes, effect, look_for, seen_in
+from pages.bug_lab.panels import (
+    attention_panel,
+    bug_card,
+    bug_notes,
+    crashes_panel,
+    effect,
+    look_for,
+    seen_in,
+    verdict_panel,
+)
 from pages.bug_lab.training import is_training, lesson_of, tick, training_panel
-from pages.bug_lab.verdict import verdict_panel
 from pages.components.prediction_strip import Lane, prediction_strip
 from pages.shared import frame
 from pages.shared.escape_markdown import escape_markdown

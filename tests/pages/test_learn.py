@@ -197,7 +197,7 @@ def test_every_bug_shows_something_on_the_model_that_is_chosen_for_it(model: str
 
 def test_what_is_the_same_with_the_bug_is_not_called_a_change() -> None:
     from pages.bug_lab.choice import readings
-    from pages.bug_lab.notes import rows
+    from pages.bug_lab.panels import rows
 
     both = readings(view_of("reverse-small"), BUGS["init-too-large"])
     assert re.search(r"largest weight of a row is [\d.]+ on average with the bug and [\d.]+ without", rows(both))
@@ -221,7 +221,7 @@ def test_of_a_long_answer_only_the_first_tokens_are_written_alone(monkeypatch: p
 
 def test_a_high_loss_is_said_only_of_a_high_loss() -> None:
     from pages.bug_lab.choice import readings
-    from pages.bug_lab.notes import effect
+    from pages.bug_lab.panels import effect
 
     view, bug = view_of("reverse-small"), BUGS["init-too-large"]
     right, wrong = readings(view, bug)

@@ -1,20 +1,132 @@
-"""What to notice about a bug: what it does to the answer, the loss and the rows of the patterns, in this run's numbers."""
+"""What the bug is: the mistake in a sentence, the wrong equation beside the right one, and where it is met."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
+import streamlit as st
 import torch
 
-from pages.bug_lab.choice import WORSE, Written, moved, n_padding, shows_something
+from pages.bug_lab.choice import WORSE, Written, moved, n_padding, shows_something, state
+from pages.components.attention_view import Selection, attention_choice, attention_view, choose_attention
+from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
+from pages.shared.layout import is_dark
+from pages.shared.picture import footer
 from pages.shared.view import View
-from xformer.bugs import Bug
+from xformer import viz
+from xformer.bugs import BUGS, CRASHES, Bug
 from xformer.bugs.lesson import Lesson
+from xformer.diagnosis.case import Finding
+from xformer.diagnosis.diagnose import findings_frame
 from xformer.formatting import percent
 from xformer.reading import Reading
 from xformer.site import Site
+from xformer.viz.packing import pack, pattern_layers
+from xformer.viz.theme import RIGHT, WRONG
+
+_STYLE = """<style>
+.st-key-bug_wrong, .st-key-bug_right {
+  padding: 0.2rem 1rem; border-radius: 0.6rem; border: 1px solid; border-left-width: 6px; }
+.st-key-bug_wrong { border-color: %s; }
+.st-key-bug_right { border-color: %s; }
+.st-key-bug_wrong [data-testid=stText], .st-key-bug_right [data-testid=stText] { font-size: 1.15rem; white-space: pre-wrap; }
+</style>"""
+
+
+def bug_card(bug: Bug) -> None:
+    """The mistake, its equation and the right one."""
+    st.html(_STYLE % (WRONG.colour[is_dark()], RIGHT.colour[is_dark()]))
+    st.text(bug.mistake)
+    left, right = st.columns(2, gap="small")
+    for place, key, name, equation in (
+        (left, "bug_wrong", f"{WRONG.mark} with the bug", bug.equation_wrong),
+        (right, "bug_right", f"{RIGHT.mark} as it should be", bug.equation_right),
+    ):
+        with place, st.container(key=key, horizontal=True, vertical_alignment="center", gap="small", height="stretch"):
+            st.caption(name, width="content")
+            st.text(equation, width="content")
+
+
+def crashes_panel() -> None:
+    """The mistakes that nobody has to look for, since Python finds them."""
+    with st.expander("Mistakes that fail at once"):
+        st.caption("These stop a program with an error, so there is nothing to see in a pattern.")
+        st.dataframe(
+            [{"mistake": crash.mistake, "what Python says": crash.error, "meant": crash.meant} for crash in CRASHES],
+            hide_index=True,
+            row_height=48,
+            column_config={"mistake": st.column_config.TextColumn(width="large")},
+            key="bug_crashes",
+        )
+
+
+ICONS = {"error": ":material/error:", "warning": ":material/warning:", "note": ":material/info:"}
+
+
+def verdict_panel(bug: Bug, right: list[Finding], wrong: list[Finding]) -> None:
+    """The finding that names the bug first, then the others; and what the same checks find without the bug."""
+    with st.container(border=True, key="bug_verdict"):
+        if not wrong:
+            st.markdown(":material/troubleshoot: **The diagnosis finds nothing**")
+            st.caption(
+                "This bug is in the training loop: the model is sound at every step, so no check of a run can find it."
+                if bug.shows == "in training"
+                else "On this model the bug leaves no trace that the checks can tell from a right model’s."
+            )
+            return
+        named = any(finding.kind == bug.name for finding in wrong)
+        how = "named from its trace and its weights" if named else "found in the trace, though not by this name"
+        st.markdown(f":material/troubleshoot: **The diagnosis**, {how}")
+        for finding in sorted(wrong, key=lambda finding: finding.kind != bug.name):
+            title = BUGS[finding.kind].title if finding.kind in BUGS else finding.kind.replace("-", " ")
+            st.markdown(f"{ICONS[finding.severity]} **{escape_markdown(title)}**: {escape_markdown(finding.sentence)}")
+            st.caption(escape_markdown(_where(finding)))
+        st.caption(
+            "The checks know nothing of the switch above: they got the model and one run of a batch of the task’s inputs. "
+            + (
+                "Of the model without the bug they find nothing."
+                if not right
+                else f"Without the bug they find {len(right)}."
+            )
+        )
+
+
+def _where(finding: Finding) -> str:
+    places = ", ".join(finding.where[:4]) + (f" and {len(finding.where) - 4} more" if len(finding.where) > 4 else "")
+    numbers = str(findings_frame([finding])["numbers"].iloc[0])
+    return f"at {places}" + (f"; measured there: {numbers}" if numbers else "")
+
+
+KEY = "bug_attention"
+
+
+def attention_panel(view: View, bug: Bug, both: Sequence[Reading]) -> None:
+    """Draw both, beginning with the head that moved most."""
+    layers, other = (pattern_layers(reading) for reading in both)
+    about = (view.model, bug.name)
+    if state().attention_of != about:
+        state().attention_of = about
+        choose_attention(KEY, _moved_most(both))
+    chosen = attention_choice(KEY, layers)
+    same = [item.pattern.shape for item in layers] == [item.pattern.shape for item in other]
+    if same:
+        chosen = attention_view(pack(layers, other, selected=(chosen.layer, chosen.head)), key=KEY)
+    else:
+        st.caption("With the bug a pattern has other axes than without it, so the broken one stands alone here.")
+        chosen = attention_choice(KEY, other)
+        chosen = attention_view(pack(other, selected=(chosen.layer, chosen.head)), key=KEY)
+    calls = [Call(viz.attention, (run,), {"layer": chosen.layer, "head": chosen.head}) for run in both]
+    footer(view, "bug-attention", calls, remark=["from xformer.bugs.read import read_both"])
+
+
+def _moved_most(both: Sequence[Reading]) -> Selection:
+    far = moved(both)
+    if not far:
+        return Selection()
+    path, head = max(far, key=far.__getitem__)
+    return Selection([site.path for site in both[0].sites].index(path), head)
 
 
 def look_for(bug: Bug) -> str:
