@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from xformer.config import ModelConfig
+from xformer.disk_quota import megabytes
 from xformer.errors import InputError
-from xformer.room import megabytes
 
 BYTES_PER_FLOAT = 4
 LAYER_BYTES = 256 * 1024**2

@@ -9,11 +9,11 @@ import streamlit as st
 
 from pages.shared import foreign_models, models
 from pages.shared.escape_markdown import escape_markdown
+from xformer.disk_quota import megabytes
 from xformer.errors import ModelFileError
 from xformer.model_files.fetching import FETCHES, offered, start_fetch
 from xformer.model_files.models_here import PACKAGES, PREFIX, Entry, catalogue
 from xformer.model_files.store import Job
-from xformer.room import megabytes
 
 OFTEN = 0.4
 """Seconds between two looks at what runs."""

@@ -20,8 +20,8 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.serving import access
 from pages.shared.serving.access import is_forwarded, is_local_only
 from pages.shared.streamlit_compat import is_script_thread
+from xformer.disk_quota import runs_folder
 from xformer.errors import ConfigError, XformerError
-from xformer.room import runs_folder
 from xformer.training import dispatch, process_state
 from xformer.training.entry import Entry
 from xformer.training.limits import Limits

@@ -21,10 +21,10 @@ from pages.train import form as form_of
 from pages.train.form import text_choice
 from pages.train.state import start_once, train_state
 from xformer.counting import n_parameters, parameters_by_part
+from xformer.disk_quota import megabytes
 from xformer.errors import ConfigError, RunStoreError, XformerError
 from xformer.formatting import duration
 from xformer.presets import PRESETS, Preset, credit
-from xformer.room import megabytes
 from xformer.task_limits import TASK_LIMITS
 from xformer.tasks import Task
 from xformer.training import queue

@@ -13,9 +13,9 @@ import pytest
 from tests.training.test_queue import entry
 from tests.training.tiny import tiny_preset
 from xformer.counting import n_parameters
+from xformer.disk_quota import SPARE, disk_used
 from xformer.errors import ConfigError, NoRoomError, RunStoreError
 from xformer.presets import PRESETS, Preset
-from xformer.room import SPARE, disk_used
 from xformer.training import limits
 from xformer.training.limits import Limits, promised
 from xformer.training.loop import iter_train

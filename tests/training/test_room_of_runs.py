@@ -10,8 +10,8 @@ import pytest
 from tests.training.at_work import PRESET, add, resume_here, train
 from tests.training.test_command_loop import assert_same_run, undisturbed
 from tests.training.tiny import tiny_preset
+from xformer.disk_quota import Room, disk_used
 from xformer.errors import NoRoomError
-from xformer.room import Room, disk_used
 from xformer.training import snapshots
 from xformer.training.resource_needs import weights_on_disk
 from xformer.training.run_store import RunStore
@@ -26,7 +26,7 @@ def most(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Sets how many bytes there may be besides those there are, for runs that begin or go on from now on."""
     texts = store.folder.parent / "texts"
     monkeypatch.setenv("XFORMER_DATA", str(texts))
-    monkeypatch.setattr("xformer.room.LOOK_SHARE", 1e9)  # each look counts anew
+    monkeypatch.setattr("xformer.disk_quota.LOOK_SHARE", 1e9)  # each look counts anew
 
     def allow(more: int | None) -> None:
         if more is None:

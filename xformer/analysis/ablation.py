@@ -26,11 +26,11 @@ from xformer.adapters.any_module import AnyModule
 from xformer.adapters.gradients import Measure, gradients
 from xformer.adapters.on_demand import lengths, recorded_bytes
 from xformer.analysis import minimal_pairs
+from xformer.disk_quota import megabytes
 from xformer.edits import ReplaceParts
 from xformer.errors import EditError, UnavailableError
 from xformer.memory import BYTES_PER_FLOAT, LAYER_BYTES, free_bytes
 from xformer.reading import Reading
-from xformer.room import megabytes
 from xformer.trace import repeat_first
 
 Head = tuple[int, int]

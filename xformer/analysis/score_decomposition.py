@@ -24,10 +24,10 @@ from torch import Tensor, nn
 from xformer import edits
 from xformer.adapters.weights import FrozenNorm
 from xformer.analysis.residual import check_told_apart, entering, projection_of, tolerance
+from xformer.disk_quota import megabytes
 from xformer.errors import InputError, UnavailableError
 from xformer.memory import BYTES_PER_FLOAT, free_bytes
 from xformer.reading import Reading, rerun
-from xformer.room import megabytes
 from xformer.site import Site, after, layer_title
 
 BIASES = "biases"

@@ -8,11 +8,11 @@ from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
 
+from xformer.disk_quota import runs_folder
 from xformer.errors import MissingLibraryError
 from xformer.installed import APP, IS_INSTALLED
 from xformer.model_files import check_memory, inspect
 from xformer.model_files.models_here import FIRST
-from xformer.room import runs_folder
 
 
 def run(options: Namespace) -> None:

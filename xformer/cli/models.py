@@ -6,10 +6,10 @@ import sys
 from argparse import Namespace
 
 from xformer.cli.say import fit, say, say_table
+from xformer.disk_quota import megabytes
 from xformer.errors import InputError
 from xformer.model_files import PACKAGES, catalogue, fetch
 from xformer.model_files.models_here import models_folder
-from xformer.room import megabytes
 
 COLUMNS = ("model", "kind", "parameters", "on disk", "memory", "path, or why it cannot be opened")
 

@@ -7,7 +7,7 @@ import sys
 from typing import NoReturn
 
 from xformer.cli.say import fit
-from xformer.room import runs_folder
+from xformer.disk_quota import runs_folder
 
 ORDERS = ("delete", "stop", "pause", "resume")
 

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from xformer.checkpoints import Checkpoint, save
 from xformer.config import TrainConfig
+from xformer.disk_quota import Room, runs_folder
 from xformer.errors import ConfigError, NoRoomError
 from xformer.model import Transformer
 from xformer.presets import Preset
-from xformer.room import Room, runs_folder
 from xformer.tasks import Task, score
 from xformer.trace import record
 from xformer.training import liveness

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from xformer.disk_quota import megabytes
 from xformer.errors import ModelFileError, NotEnoughMemoryError
 from xformer.memory import free_bytes
 from xformer.model_files.headers import INDEX, SINGLE, read_gguf_header, read_object, weights_in
-from xformer.room import megabytes
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 OTHERS = (".h5", ".msgpack", ".onnx", ".tflite", ".ot")

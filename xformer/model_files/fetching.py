@@ -20,13 +20,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from xformer.disk_quota import disk_used, free_on_disk, megabytes
 from xformer.errors import ModelFileError
 from xformer.memory import free_bytes
 from xformer.model_files.contents import check_free, inspect
 from xformer.model_files.headers import SINGLE
 from xformer.model_files.models_here import PACKAGES, PREFIX, Package, catalogue, models_folder, visitors_may_fetch
 from xformer.model_files.store import Job, LoadProgress, SharedJobs, Step
-from xformer.room import disk_used, free_on_disk, megabytes
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -19,9 +19,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from xformer.disk_quota import Room, allowed, disk_used, megabytes, texts_folder
 from xformer.errors import InputError, NoRoomError
 from xformer.files import write_atomically
-from xformer.room import Room, allowed, disk_used, megabytes, texts_folder
 from xformer.task_limits import MOST_DIFFERENT, PYTHON, SHAKESPEARE, is_sayable
 
 MOST_BYTES = 8 * 1024**2

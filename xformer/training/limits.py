@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Self
 
 from xformer.counting import n_parameters
+from xformer.disk_quota import DEFAULT_MOST, Room, disk_used, megabytes
 from xformer.errors import ConfigError, RunStoreError
 from xformer.memory import free_bytes, machine_bytes
 from xformer.presets import Preset
-from xformer.room import DEFAULT_MOST, Room, disk_used, megabytes
 from xformer.training.entry import Entry
 from xformer.training.resource_needs import disk_needed, memory_needed, metrics_needed
 

@@ -20,12 +20,12 @@ from torch import Tensor
 from xformer.checkpoints import Checkpoint, save
 from xformer.config import TrainConfig
 from xformer.decoding import reads_ahead
+from xformer.disk_quota import Room
 from xformer.errors import CheckpointError, NoRoomError, TrainingError
 from xformer.formatting import percent
 from xformer.model import Transformer
 from xformer.presets import Preset
 from xformer.presets import preset as preset_named
-from xformer.room import Room
 from xformer.tasks import Batch, Score, Task, score
 from xformer.tasks.batch import cross_entropy
 from xformer.tasks.framing import generator

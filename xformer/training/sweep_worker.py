@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 
 from xformer.checkpoints import load
+from xformer.disk_quota import Room
 from xformer.errors import NoRoomError
 from xformer.paths import STATE, is_finished
-from xformer.room import Room
 from xformer.tasks import Task
 from xformer.training.entry import Entry
 from xformer.training.final_score import put_figures_on_card

@@ -17,8 +17,8 @@ from typing import Any
 
 from xformer.checkpoints import FILE, Checkpoint, from_bytes, load, save, to_bytes
 from xformer.counting import n_parameters
+from xformer.disk_quota import Room
 from xformer.errors import CheckpointError, RunStoreError
-from xformer.room import Room
 from xformer.training.card import ImportedCard, one_line, read_card
 from xformer.training.curve import fitting
 from xformer.training.entry import Entry

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from xformer.checkpoints import load
+from xformer.disk_quota import Room
 from xformer.errors import ConfigError, NoRoomError, RunStoreError, TrainingError
 from xformer.paths import STATE, is_finished
-from xformer.room import Room
 from xformer.tasks import Task
 from xformer.training import liveness
 from xformer.training.cells import SCORING

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from xformer import room
+from xformer import disk_quota
+from xformer.disk_quota import SPARE, Room, disk_used, megabytes, runs_folder, texts_folder
 from xformer.errors import InputError, NoRoomError, RunStoreError
-from xformer.room import SPARE, Room, disk_used, megabytes, runs_folder, texts_folder
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -79,8 +79,8 @@ def test_who_writes_often_does_not_count_the_files_each_time(runs: Path, monkeyp
         now[0] += 1.0  # it takes a second
         return 100 * len(counted)
 
-    monkeypatch.setattr(room, "disk_used", count)
-    monkeypatch.setattr(room.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(disk_quota, "disk_used", count)
+    monkeypatch.setattr(disk_quota.time, "monotonic", lambda: now[0])
     kept = Room(runs)
     assert kept.taken() == 100
     kept.wrote(5)
