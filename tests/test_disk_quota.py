@@ -10,7 +10,7 @@ import pytest
 
 from xformer import disk_quota
 from xformer.disk_quota import SPARE, Room, disk_used, megabytes, runs_folder, texts_folder
-from xformer.errors import InputError, NoRoomError, RunStoreError
+from xformer.errors import InputError, QuotaExceededError, RunStoreError
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -43,22 +43,22 @@ def test_all_files_are_counted_and_each_once(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused(runs: Path) -> None:
     Room(runs, 20).check(2, "This")
     with pytest.raises(
-        NoRoomError,
+        QuotaExceededError,
         match=r"^This takes 0\.1 MB\. Runs and texts .* take 0\.1 MB already, and 0\.1 MB are allowed; delete",
     ):
         Room(runs, 20).check(3, "This")
-    with pytest.raises(NoRoomError, match=r"already \(0\.1 MB of it runs that wait or are trained\), and"):
+    with pytest.raises(QuotaExceededError, match=r"already \(0\.1 MB of it runs that wait or are trained\), and"):
         Room(runs, 20).check(1, "This", promised=2)
 
 
 def test_who_catches_a_refusal() -> None:
-    assert issubclass(NoRoomError, RunStoreError)
-    assert issubclass(NoRoomError, InputError)
+    assert issubclass(QuotaExceededError, RunStoreError)
+    assert issubclass(QuotaExceededError, InputError)
 
 
 def test_the_limit_is_that_of_the_environment(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XFORMER_MAX_DISK", "19")
-    with pytest.raises(NoRoomError):
+    with pytest.raises(QuotaExceededError):
         Room(runs).check(2, "This")
     monkeypatch.setenv("XFORMER_MAX_DISK", "much")
     Room(runs).check(2, "This")
@@ -67,7 +67,7 @@ def test_the_limit_is_that_of_the_environment(runs: Path, monkeypatch: pytest.Mo
 def test_the_disk_itself_has_to_have_room(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 0, SPARE + 5_000_000))
     Room(runs / "not" / "there" / "yet").check(5_000_000, "This")
-    with pytest.raises(NoRoomError, match=r"^This takes 6\.0 MB, and 5\.0 MB are free on the disk\.$"):
+    with pytest.raises(QuotaExceededError, match=r"^This takes 6\.0 MB, and 5\.0 MB are free on the disk\.$"):
         Room(runs).check(6_000_000, "This")
 
 

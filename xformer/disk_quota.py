@@ -2,7 +2,7 @@
 
 room = Room(runs)                     # the folder of runs, and the texts; XFORMER_MAX_DISK bytes in all
 room.taken()                          # bytes
-room.check(n, "This text")            # raises NoRoomError, in one sentence
+room.check(n, "This text")            # raises QuotaExceededError, in one sentence
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from xformer.errors import NoRoomError
+from xformer.errors import QuotaExceededError
 from xformer.installed import KEPT
 
 DEFAULT_MOST = 4 * 1024**3
@@ -68,19 +68,19 @@ class Room:
         self._written += n
 
     def check(self, n: int, what: str, *, promised: int = 0) -> None:
-        """Raise `NoRoomError` where `n` bytes more are more than is allowed, or than is free on the disk.
+        """Raise `QuotaExceededError` where `n` bytes more are more than is allowed, or than is free on the disk.
 
         `promised` bytes are not there yet, and belong to others.
         """
         taken = self.taken() + promised
         if taken + n > self.most:
             soon = f" ({megabytes(promised)} of it runs that wait or are trained)" if promised else ""
-            raise NoRoomError(
+            raise QuotaExceededError(
                 f"{what} takes {megabytes(n)}. Runs and texts on this server take {megabytes(taken)} already{soon}, and "
                 f"{megabytes(self.most)} are allowed; delete some runs (their room is free after an hour)."
             )
         if n + SPARE > (free := free_on_disk(self.runs)):
-            raise NoRoomError(
+            raise QuotaExceededError(
                 f"{what} takes {megabytes(n)}, and {megabytes(max(0, free - SPARE))} are free on the disk."
             )
 

@@ -12,7 +12,7 @@
     ├── MissingLibraryError  a library is not installed that only a part of this one needs
     ├── TrainingError     a run cannot go on
     ├── RunStoreError     the run store cannot be used, or a run is not in the state for what is asked of it
-    └── NoRoomError       what is to be written does not fit into what may be kept here, or on the disk
+    └── QuotaExceededError       what is to be written does not fit into what may be kept here, or on the disk
 
 Each message is one plain sentence that can be shown to a visitor as it is.
 """
@@ -74,5 +74,5 @@ class RunStoreError(XformerError):
     """The run store cannot be used, or what was asked of a run is not possible in its state."""
 
 
-class NoRoomError(RunStoreError, InputError):
+class QuotaExceededError(RunStoreError, InputError):
     """What is to be written does not fit into what may be kept here, or on the disk; nothing of it was written."""

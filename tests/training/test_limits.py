@@ -14,7 +14,7 @@ from tests.training.test_queue import entry
 from tests.training.tiny import tiny_preset
 from xformer.counting import n_parameters
 from xformer.disk_quota import SPARE, disk_used
-from xformer.errors import ConfigError, NoRoomError, RunStoreError
+from xformer.errors import ConfigError, QuotaExceededError, RunStoreError
 from xformer.presets import PRESETS, Preset
 from xformer.training import limits
 from xformer.training.limits import Limits, promised
@@ -82,7 +82,7 @@ def test_what_others_have_yet_to_write_is_taken_already(tmp_path: Path) -> None:
     one = disk_needed(preset)
     assert promised(waiting, tmp_path) == 3 * one
     Limits(disk=4 * one + 1000).check(preset, "ada", waiting, tmp_path)
-    with pytest.raises(NoRoomError, match="of it runs that wait or are trained"):
+    with pytest.raises(QuotaExceededError, match="of it runs that wait or are trained"):
         Limits(disk=4 * one - 1000).check(preset, "ada", waiting, tmp_path)
     (tmp_path / waiting[0].id).mkdir()
     (tmp_path / waiting[0].id / "snapshot").write_bytes(bytes(1000))  # what is there is counted as a file, once

@@ -11,7 +11,7 @@ from tests.training.at_work import PRESET, add, resume_here, train
 from tests.training.test_command_loop import assert_same_run, undisturbed
 from tests.training.tiny import tiny_preset
 from xformer.disk_quota import Room, disk_used
-from xformer.errors import NoRoomError
+from xformer.errors import QuotaExceededError
 from xformer.training import snapshots
 from xformer.training.resource_needs import weights_on_disk
 from xformer.training.run_store import RunStore
@@ -154,6 +154,6 @@ def test_a_run_without_a_room_is_not_bounded(tmp_path: Path, monkeypatch: pytest
     from xformer.training.loop import iter_train as train_here
 
     monkeypatch.setenv("XFORMER_MAX_DISK", "10")
-    with pytest.raises(NoRoomError):
+    with pytest.raises(QuotaExceededError):
         Room(tmp_path).check(11, "This")
     assert list(train_here(tiny_preset(), out=tmp_path))[-1].done

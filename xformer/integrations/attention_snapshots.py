@@ -17,7 +17,7 @@ from torch import Tensor
 from xformer.checkpoints import Checkpoint, save
 from xformer.config import TrainConfig
 from xformer.disk_quota import Room, runs_folder
-from xformer.errors import ConfigError, NoRoomError
+from xformer.errors import ConfigError, QuotaExceededError
 from xformer.model import Transformer
 from xformer.presets import Preset
 from xformer.tasks import Task, score
@@ -179,7 +179,7 @@ class AttentionSnapshots(lightning.Callback):
         try:
             room = sum(parameter.nbytes for parameter in model.parameters())
             self.room.check(room, f"A snapshot of step {self.step:,}")
-        except NoRoomError as error:
+        except QuotaExceededError as error:
             self.store.change(self.run, message=str(error))
             return
         write_snapshot(self.store.folder_of(self.run), self.step, Checkpoint(model, self.task))

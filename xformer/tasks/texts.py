@@ -20,7 +20,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from xformer.disk_quota import Room, allowed, disk_used, megabytes, texts_folder
-from xformer.errors import InputError, NoRoomError
+from xformer.errors import InputError, QuotaExceededError
 from xformer.files import write_atomically
 from xformer.task_limits import MOST_DIFFERENT, PYTHON, SHAKESPEARE, is_sayable
 
@@ -97,7 +97,7 @@ def _write(name: str, text: bytes) -> None:
     """Raises `InputError` where there is no room for it, or the disk refuses."""
     kept, most = disk_used(folder()), allowed() // SHARE
     if kept + len(text) > most:
-        raise NoRoomError(
+        raise QuotaExceededError(
             f"This text takes {megabytes(len(text))}. Texts that are kept on this server take {megabytes(kept)} already, and "
             f"{megabytes(most)} are allowed; whoever serves this can allow more (XFORMER_MAX_DISK)."
         )

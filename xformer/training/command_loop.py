@@ -11,7 +11,7 @@ import os
 import time
 from typing import Any
 
-from xformer.errors import NoRoomError, RunStoreError
+from xformer.errors import QuotaExceededError, RunStoreError
 from xformer.training import queue
 from xformer.training.entry import Entry
 from xformer.training.loop import Run, Stopped
@@ -153,7 +153,7 @@ class CommandLoop:
             self.paused_since = time.monotonic()
             try:
                 run.check_room_for_snapshot()
-            except NoRoomError as error:
+            except QuotaExceededError as error:
                 self.full = f"No step was made. {error}"
                 set_columns(db, entry.id, message=self.full)
             else:
@@ -169,7 +169,7 @@ class CommandLoop:
         try:
             run.keep_snapshot()
             self._save_state()
-        except NoRoomError as error:  # it waits all the same: what it has done stands in memory
+        except QuotaExceededError as error:  # it waits all the same: what it has done stands in memory
             self.full = str(error)
             self.store.change(self.entry.id, message=self.full)
         self.flush()

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import torch
 
-from xformer.errors import ConfigError, NoRoomError, XformerError
+from xformer.errors import ConfigError, QuotaExceededError, XformerError
 from xformer.training.entry import Entry
 from xformer.training.run_store import RunStore
 
@@ -23,7 +23,7 @@ class GpuGoneError(Exception):
 
 def failure(store: RunStore, entry: Entry, error: Exception) -> tuple[str, str]:
     """The state that the run is in after that error, and its message."""
-    if isinstance(error, NoRoomError):
+    if isinstance(error, QuotaExceededError):
         return "failed", f"{error}{GOES_ON}"
     if isinstance(error, XformerError):
         return "failed", str(error)

@@ -84,7 +84,7 @@ class Limits:
             )
 
     def check_disk(self, settings: Preset, entries: Sequence[Entry], folder: Path, *, n_models: int = 1) -> None:
-        """Raise `NoRoomError` when the files of the run, and those that others have yet to write, do not fit."""
+        """Raise `QuotaExceededError` when the files of the run, and those that others have yet to write, do not fit."""
         needed = n_models * disk_needed(settings)
         Room(folder, self.disk).check(needed, "This run", promised=promised(entries, folder))
 

@@ -21,7 +21,7 @@ from xformer.checkpoints import Checkpoint, save
 from xformer.config import TrainConfig
 from xformer.decoding import reads_ahead
 from xformer.disk_quota import Room
-from xformer.errors import CheckpointError, NoRoomError, TrainingError
+from xformer.errors import CheckpointError, QuotaExceededError, TrainingError
 from xformer.formatting import percent
 from xformer.model import Transformer
 from xformer.presets import Preset
@@ -164,7 +164,7 @@ class Run:
                 clock = time.perf_counter()
                 self.train_step()
                 self.seconds += time.perf_counter() - clock
-        except (GeneratorExit, KeyboardInterrupt, Stopped, NoRoomError):
+        except (GeneratorExit, KeyboardInterrupt, Stopped, QuotaExceededError):
             finished = bool(self.rows) and self.rows[-1]["done"]
             if not (self.updating or finished):
                 self.save_state()
@@ -339,7 +339,7 @@ class Run:
         return Checkpoint(self.model, self.task, card)
 
     def keep_snapshot(self) -> None:
-        """Write the weights of this step, unless snapshots are off. Raises `NoRoomError`."""
+        """Write the weights of this step, unless snapshots are off. Raises `QuotaExceededError`."""
         if self.out is None or not self.config.snapshot_every:
             return
         if not snapshot_file(self.out, self.step).exists():
@@ -354,12 +354,12 @@ class Run:
             raise TrainingError(f"The run stops at step {self.step}. {error}") from None
 
     def check_room_for_snapshot(self) -> None:
-        """Raise `NoRoomError` when a snapshot of the next step would not fit."""
+        """Raise `QuotaExceededError` when a snapshot of the next step would not fit."""
         if self.room is not None and self.out is not None and self.config.snapshot_every:
             self.room.check(weights_on_disk(self.preset), "A snapshot of the next step")
 
     def take_room(self, n: int, what: str) -> None:
-        """Reserve `n` bytes of the disk. Raises `NoRoomError` when they do not fit."""
+        """Reserve `n` bytes of the disk. Raises `QuotaExceededError` when they do not fit."""
         if self.room is not None:
             self.room.check(n, what)
             self.room.wrote(n)
@@ -376,7 +376,7 @@ class Run:
         return all(bool(p.isfinite().all()) for p in self.model.parameters())
 
     def save_state(self) -> None:
-        """Replace the state in the folder by that of this step. Raises `NoRoomError` the first time."""
+        """Replace the state in the folder by that of this step. Raises `QuotaExceededError` the first time."""
         if self.out is None:
             return
         if not (self.out / STATE).exists():

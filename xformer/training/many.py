@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from xformer.checkpoints import Checkpoint, load
 from xformer.config import ModelConfig, TaskConfig
-from xformer.errors import ConfigError, NoRoomError, TrainingError
+from xformer.errors import ConfigError, QuotaExceededError, TrainingError
 from xformer.paths import is_finished
 from xformer.presets import Preset
 from xformer.presets import preset as preset_named
@@ -208,7 +208,7 @@ def reports(runs: Mapping[int, Run], between: Callable[[], None] = lambda: None)
                 except TrainingError as error:
                     del active[number]
                     yield ReportOfOne(number, None, str(error))
-    except (GeneratorExit, KeyboardInterrupt, Stopped, NoRoomError):
+    except (GeneratorExit, KeyboardInterrupt, Stopped, QuotaExceededError):
         for run in active.values():
             if not run.updating:
                 run.save_state()

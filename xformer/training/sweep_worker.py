@@ -10,7 +10,7 @@ import torch
 
 from xformer.checkpoints import load
 from xformer.disk_quota import Room
-from xformer.errors import NoRoomError
+from xformer.errors import QuotaExceededError
 from xformer.paths import STATE, is_finished
 from xformer.tasks import Task
 from xformer.training.entry import Entry
@@ -90,7 +90,7 @@ class _Leaving:
                 continue
             try:
                 run.keep_snapshot()
-            except NoRoomError as error:
+            except QuotaExceededError as error:
                 message = f"No snapshots of this step were kept. {error}"
             become_run(self.store, self.entry, members[number], "stopped", step=run.step, seconds=run.seconds)
         return message

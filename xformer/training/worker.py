@@ -19,7 +19,7 @@ import torch
 
 from xformer.checkpoints import load
 from xformer.disk_quota import Room
-from xformer.errors import ConfigError, NoRoomError, RunStoreError, TrainingError
+from xformer.errors import ConfigError, QuotaExceededError, RunStoreError, TrainingError
 from xformer.paths import STATE, is_finished
 from xformer.tasks import Task
 from xformer.training import liveness
@@ -147,11 +147,11 @@ def _train(store: RunStore, entry: Entry, command_loop: CommandLoop) -> tuple[st
         message = ""
         try:
             run.keep_snapshot()
-        except NoRoomError as error:
+        except QuotaExceededError as error:
             message = f"No snapshot of this step was kept. {error}"
         command_loop.flush()
         return command_loop.reason, message
-    except (TrainingError, NoRoomError):
+    except (TrainingError, QuotaExceededError):
         command_loop.flush()  # the figures show how it came to this
         raise
     command_loop.flush()
