@@ -14,7 +14,7 @@ import torch
 import xformer
 from xformer.__main__ import main
 from xformer.bugs import BUGS
-from xformer.trace_file import save_trace
+from xformer.trace import save_trace
 
 ROOT = Path(__file__).parents[1]
 MIRROR, PAIR = ROOT / "checkpoints/reverse-mirror", ROOT / "checkpoints/reverse-seq2seq"

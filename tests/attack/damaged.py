@@ -18,7 +18,7 @@ from tests.training.tiny import tiny_preset
 from xformer import load, record
 from xformer.checkpoints import from_bytes
 from xformer.errors import XformerError
-from xformer.trace_file import load_trace, save_trace
+from xformer.trace import load_trace, save_trace
 from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
 from xformer.training.transfer import from_file, to_file

@@ -47,7 +47,7 @@ def _examined(path: str) -> tuple[Sequence[Finding], str, Lists]:
     from xformer.checkpoints import load
     from xformer.diagnosis.diagnose import diagnose, too_few_rows
     from xformer.diagnosis.model import check_up
-    from xformer.trace_file import is_trace, load_trace
+    from xformer.trace import is_trace, load_trace
 
     if is_foreign(where):
         return _external(path)

@@ -19,7 +19,7 @@ def run(options: Namespace) -> None:
     out = _checked_out(options.out, options.dir)
     from xformer.adapters.load import is_foreign  # only now: the options may be wrong
     from xformer.reading import read
-    from xformer.trace_file import save_trace
+    from xformer.trace import save_trace
 
     if out.suffix != ".npz" and is_foreign(Path(options.dir)):
         raise InputError("A trace of an external model is written as .npz; for example --out trace.npz.")
