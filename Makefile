@@ -17,9 +17,9 @@ models: .venv/app
 families: .venv/app
 	$(BIN)/python -m benchmarks.families
 
-# Two workers keep two processors busy, the third has the browser, which mostly waits.
+# Three workers for two processors: a test in a browser mostly waits. A file goes to one worker, which starts its own server.
 test: .venv/test
-	$(BIN)/python -m pytest -n 3 $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile $(PYTEST_FLAGS)
 
 # Everything that can happen to a training run, tried a few thousand times: half an hour, and a table of what was survived.
 faults: .venv/test

@@ -1,73 +1,64 @@
-"""How the tests are started: what all processes share, and who gets which tests."""
+"""What all tests share: run-time checks of shapes, double precision, and sizes that cannot be mistaken for one another."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
 
+import jaxtyping
 import pytest
+import torch
 
-from tests.workers import by_group, is_for, waiting_first
-from xformer.quick_imports import quick_imports
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # else the processes that tests start would compete for the cores
+os.environ.setdefault("STREAMLIT_RUNNER_POST_SCRIPT_GC", "false")  # 200 ms after each run of a screen
+torch.set_num_threads(1)  # the tensors are tiny, and the workers of pytest-xdist compete for the cores
 
-GRAMMAR = "rfc3987_syntax"
+# Every annotated signature of these modules is checked, values and shapes, in the tests outside UNCHECKED. (Not xformer.config:
+# its errors for mistyped fields are its own.) The hook must be there before the first import of the library.
+jaxtyping.install_import_hook(["xformer.layers", "xformer.model", "xformer.trace", "xformer.edits"], "beartype.beartype")
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # else the processes that are started would fight over the cores
-sys.dont_write_bytecode = False  # else each worker, and each process that a test starts, compiles everything anew
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-
-# Until the first test begins, no garbage is looked for, and Altair does without what JupyterLab brings, which takes it longest.
-_starting = ExitStack()
-_starting.enter_context(quick_imports(GRAMMAR))
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Whoever runs tests imports torch; one who only hands them out to workers need not wait for it."""
-    if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
-        config.pluginmanager.import_plugin("tests.checked_library")
+UNCHECKED = ("diagnosis", "integrations", "pages", "tasks", "training", "test_decoding.py")
+"""Folders and files whose tests call the layers very often; the layers' own tests check the same calls."""
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    return by_group(config, log)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    waiting_first(items)
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    if collection_path.name.startswith("test_") and collection_path.suffix == ".py":
-        return None if is_for(getattr(config, "workerinput", None), collection_path) else True
-    return None
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop() -> None:
-    """What is imported by now stays: Streamlit has garbage looked for after every run of a script, in all that there is."""
-    _starting.close()
-
-
-def pytest_unconfigure() -> None:
-    """Also where there was nothing to run: a file that is not there."""
-    _starting.close()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _no_power_cut() -> Iterator[None]:
-    """Nobody waits for the disk: that files are flushed, and in which order, is tested with an `fsync` of the test's own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda descriptor: None)
-        yield
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("cuda") is not None and not torch.cuda.is_available():
+        pytest.skip("NOT RUN: it needs a GPU, and this machine has none that torch can use")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _settings_of_the_server() -> None:
-    """Read `.streamlit/config.toml` now: Streamlit reads it once, from wherever the first test that asks has gone."""
-    from streamlit import config
+    """Read `.streamlit/config.toml` now: Streamlit reads it once, from the folder of the first test that asks."""
+    import streamlit as st
 
-    config.get_config_options()
-    assert config.get_option("server.address") == "127.0.0.1"
+    assert st.get_option("server.address") == "127.0.0.1"
+
+
+@pytest.fixture
+def float64() -> Iterator[None]:
+    """Double precision, so that a wrong term cannot hide behind rounding."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+@pytest.fixture
+def dims() -> dict[str, int]:
+    """Different primes, so that no axis can stand in for another."""
+    return {"batch": 2, "n_heads": 3, "d_head": 5, "d_value": 7, "pos": 11, "d_model": 13, "d_ff": 17, "source": 19}
+
+
+@pytest.fixture(autouse=True)
+def _checked(request: pytest.FixtureRequest) -> Iterator[None]:
+    jaxtyping.config.update("jaxtyping_disable", not set(UNCHECKED).isdisjoint(request.path.parts))
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Without the run-time checks: what a caller outside the tests meets when the input is wrong."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -107,7 +107,6 @@ for module in pkgutil.walk_packages(xformer.__path__, "xformer."):
 def test_importing_everything_loads_no_screen_and_touches_no_device_and_changes_nothing() -> None:
     code = f"""
 import sys
-sys.modules["rfc3987_syntax"] = None  # what only JupyterLab brings, and Altair would wait for
 import numpy as np
 import torch
 

@@ -5,41 +5,32 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import streamlit as st
-from streamlit.components.v2 import manifest_scanner
-from streamlit.testing.v1 import AppTest, app_test, local_script_runner
+from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
 from pages.shared import foreign_models, run_store
 from pages.shared.byte_cache import shared
 from pages.shared.escape_markdown import WORD_JOINER
 from pages.shared.serving import access
-from tests import altair_classes
 
 ROOT = Path(__file__).parents[2]
 Open = Callable[..., AppTest]
-altair_classes.make_once()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _once_for_all() -> Iterator[None]:
-    """What each `AppTest` would do again, or leave behind.
+    """No process outlives a test, and no visitor is without a cookie.
 
-    What every installed package says of itself takes longer to read than most screens take to run; each would compile every
-    screen anew, and each run build a server that is none, attribute by attribute. And a reconciler would outlive its test, and
-    start for good what later tests, or the runs of this machine, have in their queue.
+    A reconciler would outlive its test, and start what later tests, or the runs of this machine, have in their queue.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(manifest_scanner, "scan_component_manifests", cache(manifest_scanner.scan_component_manifests))
-        patch.setattr(app_test, "MagicMock", cache(app_test.MagicMock))
-        patch.setattr(local_script_runner, "ScriptCache", cache(local_script_runner.ScriptCache))
         patch.setattr(run_store, "start_reconciler", lambda: None)
-        patch.setattr(access, "visitor_id", lambda: "0" * 32)  # no server has answered with a page
+        patch.setattr(access, "visitor_id", lambda: "0" * 32)  # no server has set one
         patch.setattr(foreign_models, "rehearse", lambda path: None)  # a process each; test_hostile_folders.py has it
         yield
 
