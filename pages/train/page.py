@@ -8,7 +8,7 @@ from pages.shared import frame, run_store
 from pages.train.run import run_view
 from pages.train.setup import setup
 from pages.train.state import NEW, share, show_complaint, shown_run
-from pages.train.sweep_view import sweep_view
+from pages.train.sweep import sweep_view
 
 
 def page() -> None:

@@ -11,10 +11,8 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pages.train import sweep_pictures
-from pages.train.sweep_notes import sweep_notes
-from pages.train.sweep_pictures import STEPS
-from pages.train.sweep_words import at_most
+from pages.train import sweep as sweep_pictures
+from pages.train.sweep import STEPS, at_most, sweep_notes
 from tests.pages.conftest import Open
 from tests.pages.test_train import PAGE, buttons, said, words
 from tests.training.test_sweeps import members, train
@@ -23,11 +21,11 @@ from xformer import viz
 from xformer.errors import ConfigError
 from xformer.presets import PRESETS
 from xformer.training import dispatch, jobs
+from xformer.training.many import check_alike, sweep
 from xformer.training.ready_sweeps import READY
 from xformer.training.run_store import RunStore
 from xformer.training.stored_sweep import StoredSweep
 from xformer.training.sweep_values import SWEPT, USUAL, read_values
-from xformer.training.many import check_alike, sweep
 
 PRESET = tiny_preset(steps=20, log_every=5, snapshot_every=10)
 
