@@ -26,7 +26,7 @@ from xformer.presets import preset
 from xformer.tasks import Task, texts
 from xformer.training.loop import Run
 from xformer.training.own_text import with_text
-from xformer.training.schedule import learning_rate
+from xformer.training.recipe import learning_rate
 
 
 class Bare(nn.Module):

@@ -26,7 +26,7 @@ from xformer.presets import preset
 from xformer.tasks import Batch, Task
 from xformer.tasks.batch import cross_entropy
 from xformer.tasks.framing import frame, generator, sequences, to_batch
-from xformer.training.optimiser import adamw, clip, update
+from xformer.training.recipe import adamw, clip, update
 
 M = TypeVar("M", bound=nn.Module)
 Step = Callable[[], object]

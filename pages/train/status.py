@@ -20,7 +20,7 @@ from xformer.tasks.rules import RULES
 from xformer.training import queue
 from xformer.training.cells import SCORING
 from xformer.training.entry import ELSEWHERE, Entry
-from xformer.training.schedule import learning_rate
+from xformer.training.recipe import learning_rate
 from xformer.training.snapshots import snapshot_steps
 
 BADGES: dict[str, tuple[str, Literal["orange", "green", "gray", "blue", "red"], str]] = {

@@ -24,7 +24,7 @@ from xformer.trace import record
 from xformer.training import loop
 from xformer.training.loop import iter_train, train
 from xformer.training.progress import Progress
-from xformer.training.schedule import learning_rate
+from xformer.training.recipe import learning_rate
 from xformer.training.snapshots import STATE, snapshot_steps
 
 TIMES = ("seconds", "tokens_per_second")

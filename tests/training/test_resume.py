@@ -19,7 +19,7 @@ from xformer.presets import Preset
 from xformer.tasks import Task
 from xformer.training import loop
 from xformer.training.loop import Run, iter_train
-from xformer.training.optimiser import training_state
+from xformer.training.recipe import training_state
 from xformer.training.snapshots import STATE, snapshot_steps, write_snapshot
 
 # Reports at 5, 10, 12; snapshots at 0, 4, 8, 12.

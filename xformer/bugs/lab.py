@@ -19,7 +19,7 @@ from xformer.presets import Preset
 from xformer.tasks import Batch, Score, Task, score
 from xformer.training.device import choose_device
 from xformer.training.loop import Run
-from xformer.training.optimiser import adamw
+from xformer.training.recipe import adamw
 
 
 class LabRun(Run):

@@ -25,7 +25,7 @@ from xformer.tasks import Batch, Task, score
 from xformer.tasks.batch import cross_entropy
 from xformer.tasks.framing import Purpose, generator
 from xformer.tasks.task import CHUNK
-from xformer.training.schedule import learning_rate
+from xformer.training.recipe import learning_rate
 
 __all__ = ["AttentionSnapshots", "LitTransformer"]
 

@@ -35,11 +35,18 @@ from xformer.training.curve import fitting
 from xformer.training.device import choose_device
 from xformer.training.evaluate import score_batches
 from xformer.training.limits import check_memory
-from xformer.training.optimiser import adamw, clip, restore_training_state, training_state, update
 from xformer.training.progress import Progress
-from xformer.training.random_positions import with_random_positions
+from xformer.training.recipe import (
+    adamw,
+    clip,
+    learning_rate,
+    restore_training_state,
+    training_state,
+    update,
+    with_peak,
+    with_random_positions,
+)
 from xformer.training.resource_needs import weights_on_disk
-from xformer.training.schedule import learning_rate, with_peak
 from xformer.training.snapshots import (
     STATE,
     State,

@@ -30,9 +30,8 @@ from xformer.tasks.batch import IGNORED, cross_entropy
 from xformer.training.device import choose_device
 from xformer.training.limits import check_memory
 from xformer.training.loop import Run, Stopped
-from xformer.training.optimiser import update
 from xformer.training.progress import Progress
-from xformer.training.schedule import learning_rate
+from xformer.training.recipe import learning_rate, update
 
 ALIKE = ("batch_size",)
 """Training settings that models trained together must share; all others may differ."""

@@ -12,7 +12,6 @@ from xformer.config import TrainConfig
 from xformer.errors import ConfigError, RunStoreError
 from xformer.training.cells import NUMBERED
 from xformer.training.entry import MOVES, Entry, entry_from
-from xformer.training.schedule import with_peak
 
 
 def where(run: str) -> tuple[str, str | int]:
@@ -62,7 +61,9 @@ def put_command(db: sqlite3.Connection, run: str, kind: str, value: float | None
 
 
 def change_peak(db: sqlite3.Connection, run: str, after: int, peak: float) -> bool:
-    """Have another peak of the learning rate hold after a step; where it is none, the run's message says so."""
+    """Set another peak of the learning rate from a step on. For a peak that is not valid, the run's message says so."""
+    from xformer.training.recipe import with_peak  # only now: its module needs torch, and a list of runs does not
+
     try:
         train = with_peak(TrainConfig.from_json(entry_of(db, run).train), after, peak)
     except ConfigError as error:

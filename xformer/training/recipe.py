@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from xformer.config import TrainConfig
+from xformer.layers.layout import Layout
+from xformer.tasks import Batch
 
 if TYPE_CHECKING:
     from torch.optim import AdamW
@@ -79,3 +83,62 @@ def restore_training_state(model: nn.Module, optimiser: AdamW, tensors: dict[str
         index: {key: tensors[f"adamw.{name}.{key}"] for key in keys} for index, name in enumerate(order) if has_moments
     }
     optimiser.load_state_dict(optimiser.state_dict() | {"state": moments})
+
+
+def learning_rate(config: TrainConfig, step: int) -> float:
+    """The rate of the `step`-th update, counted from 1."""
+    peak = peak_at(config, step)
+    warmup = round(config.warmup * config.steps)
+    if step <= warmup:
+        return peak * step / warmup
+    if config.decay == "none":
+        return peak
+    t = min(1.0, (step - 1 - warmup) / max(1, config.steps - warmup))
+    if config.decay == "linear":
+        return peak + (config.final_lr - peak) * t
+    return config.final_lr + (peak - config.final_lr) * (1 + math.cos(math.pi * t)) / 2
+
+
+def peak_at(config: TrainConfig, step: int) -> float:
+    """The peak that holds at a step: the latest one that was chosen by then."""
+    return next((peak for at, peak in reversed(config.lr_changes) if at <= step), config.peak_lr)
+
+
+def with_peak(config: TrainConfig, after: int, peak: float) -> TrainConfig:
+    """The recipe with another peak from the step after `after` on. Raises `ConfigError` for a peak that is none."""
+    earlier = tuple(change for change in config.lr_changes if change[0] <= after)
+    return config.replace(lr_changes=(*earlier, (after + 1, float(peak))))
+
+
+def with_random_positions(batch: Batch, max_len: int, draw: torch.Generator) -> Batch:
+    """The batch with other position numbers, below `max_len`; an encoder-decoder's two sides draw their own."""
+    target = batch.target_layout
+    return replace(
+        batch,
+        layout=spread(batch.layout, max_len, draw),
+        target_layout=None if target is None else spread(target, max_len, draw),
+    )
+
+
+def spread(layout: Layout, max_len: int, draw: torch.Generator) -> Layout:
+    """The same sequences at other numbers: the i-th token of a sequence gets the i-th of its numbers."""
+    positions, mirrored = layout.positions, layout.mirrored
+    whole = torch.ones_like(positions) if layout.segments is None else layout.segments  # [batch, pos]
+    for segment in range(1, int(whole.max()) + 1):
+        inside = whole == segment  # [batch, pos]
+        numbers = _numbers(inside.sum(dim=-1), max_len, draw)  # [batch, max_len]
+        positions, mirrored = (
+            torch.where(inside, numbers.gather(-1, index), now)
+            for index, now in ((layout.positions, positions), (layout.mirrored, mirrored))
+        )
+    return replace(layout, positions=positions, mirrored=mirrored)
+
+
+def _numbers(lengths: Int[Tensor, " batch"], max_len: int, draw: torch.Generator) -> Int[Tensor, "batch number"]:
+    """For each length so many different numbers in growing order, the first of their row; the rest of it is filler."""
+    every = torch.arange(max_len, device=lengths.device)  # [number]
+    chance = torch.rand(len(lengths), max_len + 1, generator=draw, device=lengths.device)
+    end = lengths + (chance[:, -1] * (max_len + 1 - lengths)).long()  # all numbers are below it
+    order = chance[:, :-1].masked_fill(every >= end[:, None], 2.0).argsort(dim=-1)
+    is_chosen = order.argsort(dim=-1) < lengths[:, None]
+    return torch.where(is_chosen, every, max_len - 1).sort(dim=-1).values
