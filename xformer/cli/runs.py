@@ -10,10 +10,10 @@ from xformer.cli.folders import Found, found_in
 from xformer.cli.say import complain, say, say_json, say_table
 from xformer.errors import InputError, RunStoreError
 from xformer.formatting import percent
+from xformer.training.card import card_of
 from xformer.training.entry import Entry
 from xformer.training.latest_metrics import exact_match, latest_rows
 from xformer.training.process_state import with_process_state
-from xformer.training.run_card import card_of
 from xformer.training.run_store import RunStore
 
 COLUMNS = ("run", "name", "preset", "seed", "step", "state", "exact match", "seconds")

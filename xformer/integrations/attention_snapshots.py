@@ -23,7 +23,7 @@ from xformer.presets import Preset
 from xformer.tasks import Task, score
 from xformer.trace import record
 from xformer.training import liveness
-from xformer.training.curve import fitting
+from xformer.training.card import fitting
 from xformer.training.entry import ELSEWHERE
 from xformer.training.final_score import put_figures_on_card
 from xformer.training.process_state import LOCK

@@ -6,6 +6,8 @@ a screen; what is wrong in it is left out, and `ImportedCard.left_out` says so i
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
@@ -13,7 +15,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, Validati
 from xformer.config import TrainConfig
 from xformer.config.base import limits
 from xformer.errors import CheckpointError, ConfigError
+from xformer.files import MAX_HEADER, guarded, parse_header, strict_json
+from xformer.paths import FILE, STATE
 from xformer.training.cells import Damage, or_else
+from xformer.training.entry import Entry
 
 MAX_STEPS = 10_000_000
 MAX_ROWS = 2_000
@@ -193,3 +198,64 @@ def checked_rows(curve: Any, last: int) -> list[dict[str, Any]]:
             raise CheckpointError(rules["step"])
         rows.append(row.model_dump(exclude_none=True))
     return rows
+
+
+def card_of(entry: Entry, rows: list[dict[str, Any]], step: int) -> dict[str, Any]:
+    """What the run store knows of a run up to a step, as the card of a file; the curve thinned until it fits."""
+    rows = [row for row in rows if row["step"] <= step]
+    latest = rows[-1] if rows else {}
+    return {
+        "name": entry.name,
+        "preset": entry.preset,
+        "title": entry.title,
+        "about": entry.about,
+        "seed": entry.train.get("seed"),
+        "step": step,
+        "train": entry.train,
+        "device": (entry.device or "cpu").partition(":")[0],
+        "seconds": round(entry.seconds if step == entry.step else latest.get("seconds", 0.0), 2),
+        "curve": fitting(rows),
+        **({"figures": entry.figures} if entry.figures and step == entry.step else {}),
+    }
+
+
+ROWS = 500
+"""The most rows: more than a screen has pixels for."""
+
+SHARE = 0.7
+"""How much of a header a curve may take."""
+
+
+def fitting(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each so-manieth row, counted from the last, which is always among them."""
+    every = max(1, -(-len(rows) // ROWS))
+    # A card is text within the text of a header, in which each quotation mark takes a character more.
+    while len(rows) > every and len(json.dumps(json.dumps(rows[::-every]))) > SHARE * MAX_HEADER:
+        every *= 2
+    return rows[::-every][::-1]
+
+
+MAX_STATE_HEADER = 100_000_000
+"""What safetensors itself reads: the metrics of a long run take more than a stranger's header may."""
+
+MAX_BYTES = 2**40
+
+
+def read_metadata(folder: Path) -> dict[str, Any]:
+    """The card of the model in a folder, or the values of the state that it was interrupted in.
+
+    Raises `CheckpointError` with one plain sentence where the file is not whole.
+    """
+    if (folder / STATE).exists():
+        return _said(folder / STATE, "state", MAX_STATE_HEADER)
+    return _said(folder / FILE, "card", MAX_HEADER)
+
+
+def _said(path: Path, key: str, most: int) -> dict[str, Any]:
+    with guarded(path, MAX_BYTES, CheckpointError) as (file, size):
+        length = file.read(8)
+        start = length + file.read(min(most, int.from_bytes(length, "little")))
+    value = strict_json(parse_header(start, most, size=size).metadata.get(key, "{}"), key)
+    if not isinstance(value, dict):
+        raise CheckpointError(f"The file's {key} must be a JSON object.")
+    return value

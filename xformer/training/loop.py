@@ -31,7 +31,7 @@ from xformer.tasks.batch import cross_entropy
 from xformer.tasks.framing import generator
 from xformer.tasks.task import CHUNK
 from xformer.trace import record
-from xformer.training.curve import fitting
+from xformer.training.card import fitting
 from xformer.training.device import choose_device
 from xformer.training.evaluate import score_batches
 from xformer.training.limits import check_memory

@@ -21,7 +21,7 @@ from xformer.config import Config, TrainConfig
 from xformer.errors import CheckpointError, ConfigError, TrainingError
 from xformer.files import parse_header, strict_json, write_atomically
 from xformer.paths import STATE, snapshot_file, snapshot_steps
-from xformer.training.file_metadata import MAX_STATE_HEADER
+from xformer.training.card import MAX_STATE_HEADER
 
 MOST_ODD = 5
 """Snapshots at steps that are no multiple of `snapshot_every`."""

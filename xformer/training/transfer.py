@@ -19,11 +19,9 @@ from xformer.checkpoints import FILE, Checkpoint, from_bytes, load, save, to_byt
 from xformer.counting import n_parameters
 from xformer.disk_quota import Room
 from xformer.errors import CheckpointError, RunStoreError
-from xformer.training.card import ImportedCard, one_line, read_card
-from xformer.training.curve import fitting
+from xformer.training.card import ImportedCard, card_of, fitting, one_line, read_card
 from xformer.training.entry import Entry
 from xformer.training.limits import Limits, promised
-from xformer.training.run_card import card_of
 from xformer.training.run_statements import insert_rows, insert_run
 from xformer.training.run_store import RunStore
 from xformer.training.snapshots import snapshot_file, snapshot_steps, write_snapshot
