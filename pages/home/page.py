@@ -20,7 +20,7 @@ from pages.shared.session import View, open_page
 from xformer import viz
 from xformer.counting import n_parameters, parameters_by_part
 from xformer.formatting import percent
-from xformer.training.by_length import lengths_of
+from xformer.training.evaluate import lengths_of
 from xformer.viz.diagram_figure import described
 
 LEARNED = 0.5

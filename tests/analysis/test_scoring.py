@@ -36,8 +36,7 @@ from xformer.analysis.scoring import (
 from xformer.edits import AnyEdit
 from xformer.errors import InputError, UnavailableError
 from xformer.tasks import Task
-from xformer.training.by_length import lengths_of
-from xformer.training.evaluate import evaluate
+from xformer.training.evaluate import evaluate, lengths_of
 
 
 def final(*contenders: Contender, samples: int = 23, seed: int = 3) -> Agreement:

@@ -16,7 +16,7 @@ from xformer.layers.layout import Layout
 from xformer.model import Transformer
 from xformer.presets import preset
 from xformer.tasks import Task
-from xformer.training.by_length import scores_by_length
+from xformer.training.evaluate import scores_by_length
 from xformer.training.loop import Run
 from xformer.training.recipe import (
     adamw,

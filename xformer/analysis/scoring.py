@@ -34,7 +34,7 @@ from xformer.analysis.comparison import (
 )
 from xformer.errors import InputError, UnavailableError
 from xformer.reading import Reading
-from xformer.training.by_length import lengths_of, of_length, scores_by_length
+from xformer.training.evaluate import lengths_of, of_length, scores_by_length
 
 CHUNK = 500
 """Inputs between two reports: those of `evaluate`, batch by batch, so that the figures are the same."""

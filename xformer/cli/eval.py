@@ -21,7 +21,7 @@ def run(options: Namespace) -> None:
     check_seed(options.seed)
     lengths = None if options.lengths is None else lengths_in(options.lengths)
     from xformer.checkpoints import load  # only now: what was typed may be wrong
-    from xformer.training.final_score import measure, put_figures_on_card
+    from xformer.training.evaluate import measure, put_figures_on_card
 
     checkpoint = load(options.dir)
     if checkpoint.task is None:
@@ -45,7 +45,7 @@ def run(options: Namespace) -> None:
 
 def _by_length(checkpoint: Checkpoint, lengths: range, options: Namespace) -> None:
     """A line a length; those that the model was trained on are named."""
-    from xformer.training.by_length import scores_by_length
+    from xformer.training.evaluate import scores_by_length
 
     task = checkpoint.task
     assert task is not None

@@ -91,7 +91,7 @@ def _train(chosen: Preset, options: Namespace) -> None:
 
 
 def _score(chosen: Preset, options: Namespace) -> None:
-    from xformer.training.final_score import put_figures_on_card
+    from xformer.training.evaluate import put_figures_on_card
 
     figures = put_figures_on_card(options.out, options.score, edge_cases=True)
     say(f"{_how_good(figures, chosen)} on {figures['samples']:,} unseen inputs")

@@ -41,7 +41,7 @@ def train_them(chosen: Preset, settings: dict[str, Sequence[Any]], options: Name
     from rich.progress import Progress
 
     from xformer.training.device import prepare_process
-    from xformer.training.final_score import put_figures_on_card
+    from xformer.training.evaluate import put_figures_on_card
     from xformer.training.many import iter_train_many, sweep
 
     found = members(sweep(chosen, **settings), settings)

@@ -25,7 +25,7 @@ from xformer.trace import record
 from xformer.training import liveness
 from xformer.training.card import fitting
 from xformer.training.entry import ELSEWHERE
-from xformer.training.final_score import put_figures_on_card
+from xformer.training.evaluate import put_figures_on_card
 from xformer.training.process_state import LOCK
 from xformer.training.progress import Progress
 from xformer.training.run_statements import entry_of, insert_rows, move, set_columns

@@ -7,12 +7,19 @@ nothing of the answer, so that a model which reads ahead is found out.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import torch
 
+from xformer.checkpoints import Checkpoint, load, save
+from xformer.config import ModelConfig
 from xformer.counting import n_parameters
 from xformer.decoding import Question, is_right, questions
+from xformer.errors import ConfigError, InputError
 from xformer.model import Transformer
 from xformer.tasks import Score, Task, score
 from xformer.tasks.batch import IGNORED, Batch
@@ -140,3 +147,74 @@ def _batches(task: Task, samples: int, seed: int, device: torch.device) -> Itera
         return
     for step, done in enumerate(range(0, samples, BATCH)):
         yield task.sample(min(BATCH, samples - done), seed=seed, step=step, purpose="test", device=device)
+
+
+@cache
+def of_length(task: Task, length: int) -> Task:
+    """The same task with inputs of one length alone. Raises `ConfigError` where it has none of that length."""
+    return Task(task.config.replace(min_len=length, max_len=length))
+
+
+@cache
+def lengths_of(config: ModelConfig, task: Task) -> tuple[int, ...]:
+    """Every length that the task has and a model of this shape reads, as its `min_len` and `max_len` count. Of a task whose
+    inputs all have one length, none."""
+    if task.config.min_len == task.config.max_len:
+        return ()
+    return tuple(length for length in range(1, config.max_len + 1) if _fits(config, task, length))
+
+
+def scores_by_length(
+    model: Transformer, task: Task, lengths: Sequence[int], *, samples: int, seed: int
+) -> Iterator[tuple[int, Score]]:
+    """Each length with the score of so many unseen inputs. Raises `InputError` for a length that cannot be read or asked."""
+    for length in lengths:
+        if not _fits(model.config, task, length):
+            known = lengths_of(model.config, task)
+            some = f"lengths from {known[0]} to {known[-1]}" if known else f"only the length {task.config.max_len}"
+            raise InputError(f"Inputs of this model and task have {some}, got {length}.")
+        yield length, evaluate(model, of_length(task, length), samples=samples, seed=seed)
+
+
+def _fits(config: ModelConfig, task: Task, length: int) -> bool:
+    try:
+        of = of_length(task, length)
+        of.check_fits(config)
+    except ConfigError:
+        return False
+    return True
+
+
+def measure(
+    checkpoint: Checkpoint, samples: int, seed: int, watch: Watch | None = None, *, edge_cases: bool = False
+) -> dict[str, Any]:
+    """How good it is on `samples` unseen examples, and if asked on the edge cases of its task, where it has any.
+
+    The figures say of how many examples they are: fewer where `watch` has ended it (see `evaluate`).
+
+    Raises `InputError` where the checkpoint names no task.
+    """
+    if checkpoint.task is None:
+        raise InputError("The checkpoint names no task, so there is nothing to score it on.")
+    model, task = checkpoint.model, checkpoint.task
+    figures = asdict(evaluate(model, task, samples=samples, seed=seed, watch=watch)) | {"seed": seed}
+    edges = evaluate_edge_cases(model, task) if edge_cases else None
+    return figures if edges is None else figures | {"edge_cases": asdict(edges)}
+
+
+def put_figures_on_card(
+    folder: str | Path, samples: int, watch: Watch | None = None, *, edge_cases: bool = False
+) -> dict[str, Any]:
+    """Measure the checkpoint in `folder` from a seed that is not its own, add the figures to its card, and return them.
+
+    Raises `InputError` where its card does not say from which seed it was trained.
+    """
+    checkpoint = load(folder)
+    seed = checkpoint.card.get("seed")
+    if type(seed) is not int:
+        raise InputError(
+            f"The card of {folder} does not say which seed it was trained from, so none is known to be another."
+        )
+    figures = measure(checkpoint, samples, (seed + 1) % 2**63, watch, edge_cases=edge_cases)
+    save(replace(checkpoint, card=checkpoint.card | {"figures": figures}), folder)
+    return figures

@@ -14,7 +14,7 @@ from xformer.errors import QuotaExceededError
 from xformer.paths import STATE, is_finished
 from xformer.tasks import Task
 from xformer.training.entry import Entry
-from xformer.training.final_score import put_figures_on_card
+from xformer.training.evaluate import put_figures_on_card
 from xformer.training.limits import check_memory
 from xformer.training.loop import Run, Stopped
 from xformer.training.many import reports

@@ -28,8 +28,8 @@ from xformer.training.command_loop import CommandLoop
 from xformer.training.device import choose_device, prepare_process
 from xformer.training.dispatch import reconcile
 from xformer.training.entry import Entry
+from xformer.training.evaluate import put_figures_on_card
 from xformer.training.failure import GOES_ON, GpuGoneError, failure
-from xformer.training.final_score import put_figures_on_card
 from xformer.training.jobs import START
 from xformer.training.limits import check_memory
 from xformer.training.loop import Run, Stopped
