@@ -25,8 +25,7 @@ from xformer.errors import ConfigError, XformerError
 from xformer.training import dispatch, process_state
 from xformer.training.entry import Entry
 from xformer.training.limits import Limits
-from xformer.training.run_statements import no_such_run
-from xformer.training.run_store import RunStore
+from xformer.training.run_store import RunStore, no_such_run
 
 HERE = "here"
 """Who everybody is in open mode."""

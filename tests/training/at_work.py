@@ -15,8 +15,7 @@ from tests.training.tiny import tiny_preset
 from xformer.presets import Preset
 from xformer.training import command_loop, dispatch, jobs, liveness, loop, process_state, worker
 from xformer.training.entry import Entry
-from xformer.training.run_statements import entry_of, move
-from xformer.training.run_store import RunStore
+from xformer.training.run_store import RunStore, entry_of, move
 
 PRESET = tiny_preset(steps=20, log_every=5, snapshot_every=10, model={"dropout": 0.2}, weight_decay=0.1)
 Happening = Callable[[], Any]

@@ -16,10 +16,9 @@ from xformer.checkpoints import FILE
 from xformer.errors import RunStoreError
 from xformer.tasks import Task
 from xformer.training import command_loop, jobs, worker
-from xformer.training.database import Database
 from xformer.training.entry import Entry
 from xformer.training.loop import Run
-from xformer.training.run_store import RunStore
+from xformer.training.run_store import Database, RunStore
 from xformer.training.snapshots import read_state, snapshot_steps
 
 TIMES = ("seconds", "tokens_per_second")

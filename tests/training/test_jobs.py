@@ -23,8 +23,7 @@ from xformer.errors import ConfigError, RunStoreError
 from xformer.training import dispatch, failure, jobs, liveness, process_state, queue, worker
 from xformer.training.entry import Entry
 from xformer.training.limits import Limits
-from xformer.training.run_statements import put_command, set_columns
-from xformer.training.run_store import RunStore
+from xformer.training.run_store import RunStore, put_command, set_columns
 
 FORK = multiprocessing.get_context("fork")
 DEADLINE = 120.0

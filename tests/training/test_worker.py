@@ -22,8 +22,7 @@ from xformer.checkpoints import FILE, load
 from xformer.errors import RunStoreError
 from xformer.training import command_loop, dispatch, jobs, loop, worker
 from xformer.training.entry import Entry
-from xformer.training.run_statements import entry_of, move
-from xformer.training.run_store import RunStore
+from xformer.training.run_store import RunStore, entry_of, move
 from xformer.training.snapshots import STATE, read_state, snapshot_file, snapshot_steps
 
 

@@ -16,8 +16,7 @@ from xformer.training import queue
 from xformer.training.entry import Entry
 from xformer.training.loop import Run, Stopped
 from xformer.training.recipe import learning_rate
-from xformer.training.run_statements import change_peak, entry_of, insert_rows, move, set_columns
-from xformer.training.run_store import RunStore
+from xformer.training.run_store import RunStore, change_peak, entry_of, insert_rows, move, set_columns
 
 LOOK_SECONDS = 0.1
 WRITE_SECONDS = 0.25

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from xformer.training import liveness
 from xformer.training.entry import Entry
-from xformer.training.run_statements import entry_of, move
-from xformer.training.run_store import RunStore
+from xformer.training.run_store import RunStore, entry_of, move
 
 LOCK = "worker.lock"
 STOP_SECONDS = 3.0

@@ -12,8 +12,7 @@ from xformer.errors import RunStoreError
 from xformer.training.cells import SCORING
 from xformer.training.command_loop import CommandLoop
 from xformer.training.entry import Entry
-from xformer.training.run_statements import entry_of, set_columns
-from xformer.training.run_store import RunStore
+from xformer.training.run_store import RunStore, entry_of, set_columns
 from xformer.training.sweep_loop import SweepLoop
 
 MOST_SECONDS = 30.0

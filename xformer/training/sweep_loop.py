@@ -15,8 +15,7 @@ from xformer.errors import RunStoreError
 from xformer.training import command_loop
 from xformer.training.entry import Entry
 from xformer.training.loop import Run, Stopped
-from xformer.training.run_statements import entry_of, insert_rows, set_columns
-from xformer.training.run_store import RunStore
+from xformer.training.run_store import RunStore, entry_of, insert_rows, set_columns
 
 
 class SweepLoop:

@@ -19,8 +19,7 @@ from xformer.training.limits import check_memory
 from xformer.training.loop import Run, Stopped
 from xformer.training.many import reports
 from xformer.training.member_runs import become_run, become_runs_again, take_back
-from xformer.training.run_statements import insert_rows
-from xformer.training.run_store import RunStore
+from xformer.training.run_store import RunStore, insert_rows
 from xformer.training.scoring import Scoring
 from xformer.training.snapshots import forget_after, forget_unfinished
 from xformer.training.sweep_loop import SweepLoop

@@ -22,8 +22,7 @@ from xformer.errors import CheckpointError, RunStoreError
 from xformer.training.card import ImportedCard, card_of, fitting, one_line, read_card
 from xformer.training.entry import Entry
 from xformer.training.limits import Limits, promised
-from xformer.training.run_statements import insert_rows, insert_run
-from xformer.training.run_store import RunStore
+from xformer.training.run_store import RunStore, insert_rows, insert_run
 from xformer.training.snapshots import snapshot_file, snapshot_steps, write_snapshot
 
 TAG = "imported"

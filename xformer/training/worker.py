@@ -33,8 +33,7 @@ from xformer.training.failure import GOES_ON, GpuGoneError, failure
 from xformer.training.jobs import START
 from xformer.training.limits import check_memory
 from xformer.training.loop import Run, Stopped
-from xformer.training.run_statements import change_peak, entry_of, insert_rows, move, set_columns
-from xformer.training.run_store import RunStore
+from xformer.training.run_store import RunStore, change_peak, entry_of, insert_rows, move, set_columns
 from xformer.training.scoring import Scoring
 from xformer.training.snapshots import forget_after, forget_unfinished
 from xformer.training.sweep_loop import SweepLoop
