@@ -2,7 +2,7 @@
 
     Site.parse("decoder.0.cross_attn")  =  Site(stack="decoder", layer=0, kind="cross_attn")
 
-Layers count from 0 here and in paths; wherever a person reads them, from 1 (see `xformer.names`).
+Layers count from 0 here and in paths; titles for people count from 1.
 """
 
 from __future__ import annotations
