@@ -18,8 +18,7 @@ from xformer.formatting import duration, percent
 from xformer.presets import Preset
 from xformer.tasks.rules import RULES
 from xformer.training import queue
-from xformer.training.cells import SCORING
-from xformer.training.entry import ELSEWHERE, Entry
+from xformer.training.entry import ELSEWHERE, SCORING, Entry
 from xformer.training.recipe import learning_rate
 from xformer.training.snapshots import snapshot_steps
 

@@ -12,8 +12,7 @@ from xformer.errors import InputError, XformerError
 from xformer.formatting import percent
 from xformer.paths import FILE, STATE
 from xformer.training.card import read_metadata
-from xformer.training.cells import is_number
-from xformer.training.entry import DAMAGED
+from xformer.training.entry import DAMAGED, is_number
 
 
 @dataclass(frozen=True)

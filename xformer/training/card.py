@@ -17,8 +17,7 @@ from xformer.config.base import limits
 from xformer.errors import CheckpointError, ConfigError
 from xformer.files import MAX_HEADER, guarded, parse_header, strict_json
 from xformer.paths import FILE, STATE
-from xformer.training.cells import Damage, or_else
-from xformer.training.entry import Entry
+from xformer.training.entry import Damage, Entry, or_else
 
 MAX_STEPS = 10_000_000
 MAX_ROWS = 2_000

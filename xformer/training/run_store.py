@@ -23,8 +23,7 @@ from xformer import notebook_html
 from xformer.config import TrainConfig
 from xformer.errors import ConfigError, RunStoreError
 from xformer.presets import Preset
-from xformer.training.cells import NUMBERED
-from xformer.training.entry import MOVES, Entry, entry_from
+from xformer.training.entry import MOVES, NUMBERED, Entry, entry_from
 from xformer.training.metrics_row import metrics_row
 
 FILE = "runs.sqlite"

@@ -9,9 +9,8 @@ import json
 import time
 
 from xformer.errors import RunStoreError
-from xformer.training.cells import SCORING
 from xformer.training.command_loop import CommandLoop
-from xformer.training.entry import Entry
+from xformer.training.entry import SCORING, Entry
 from xformer.training.run_store import RunStore, entry_of, set_columns
 from xformer.training.sweep_loop import SweepLoop
 

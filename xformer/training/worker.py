@@ -23,11 +23,10 @@ from xformer.errors import ConfigError, QuotaExceededError, RunStoreError, Train
 from xformer.paths import STATE, is_finished
 from xformer.tasks import Task
 from xformer.training import liveness
-from xformer.training.cells import SCORING
 from xformer.training.command_loop import CommandLoop
 from xformer.training.device import choose_device, prepare_process
 from xformer.training.dispatch import reconcile
-from xformer.training.entry import Entry
+from xformer.training.entry import SCORING, Entry
 from xformer.training.evaluate import put_figures_on_card
 from xformer.training.failure import GOES_ON, GpuGoneError, failure
 from xformer.training.jobs import START
