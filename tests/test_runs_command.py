@@ -9,7 +9,7 @@ import pytest
 
 from tests.training.tiny import tiny_preset
 from xformer.__main__ import main
-from xformer.training import dispatch, process_state, queue
+from xformer.training import dispatch, liveness, queue
 from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
 
@@ -55,7 +55,7 @@ def test_a_run_whose_process_is_gone_is_not_called_running(tmp_path: Path, capsy
     run = store.add(tiny_preset(), name="mine", state="running")
     store.change(run, worker="somebody")
     store.folder_of(run).mkdir(exist_ok=True)
-    (store.folder_of(run) / process_state.LOCK).touch()  # and nobody holds it
+    (store.folder_of(run) / liveness.LOCK).touch()  # and nobody holds it
     assert (store.entry(run).state, json.loads(said(capsys, "show", run, "--folder", str(tmp_path)))["state"]) == (
         "running",
         "interrupted",

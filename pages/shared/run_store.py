@@ -22,7 +22,7 @@ from pages.shared.serving.access import is_forwarded, is_local_only
 from pages.shared.streamlit_compat import is_script_thread
 from xformer.disk_quota import runs_folder
 from xformer.errors import ConfigError, XformerError
-from xformer.training import dispatch, process_state
+from xformer.training import dispatch, liveness
 from xformer.training.entry import Entry
 from xformer.training.limits import Limits
 from xformer.training.run_store import RunStore, no_such_run
@@ -85,9 +85,7 @@ def entries(*, deleted: bool = False) -> list[Entry]:
 
     Raises `RunStoreError` where the run store cannot be read.
     """
-    return [
-        process_state.with_process_state(store(), entry) for entry in store().entries(deleted=deleted) if may_see(entry)
-    ]
+    return [liveness.with_process_state(store(), entry) for entry in store().entries(deleted=deleted) if may_see(entry)]
 
 
 def entry(run: str) -> Entry:
@@ -98,7 +96,7 @@ def entry(run: str) -> Entry:
     found = store().entry(run)
     if not may_see(found):
         raise no_such_run(run)
-    return process_state.with_process_state(store(), found)
+    return liveness.with_process_state(store(), found)
 
 
 def start_reconciler() -> None:

@@ -19,7 +19,7 @@ from tests.faults.zygote import NONE, Fault, Zygote, end, spawn_by
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE, load
 from xformer.presets import Preset
-from xformer.training import dispatch, jobs, process_state
+from xformer.training import dispatch, jobs, liveness
 from xformer.training.entry import Entry
 from xformer.training.run_store import RunStore
 from xformer.training.snapshots import STATE, read_state, snapshot_steps
@@ -67,7 +67,7 @@ class Ground:
 
     def pid(self, run: str) -> int:
         """The process of a run, by its lock: known from the moment it is started."""
-        return int((self.store.folder_of(run) / process_state.LOCK).read_text())
+        return int((self.store.folder_of(run) / liveness.LOCK).read_text())
 
     def kill(self, run: str) -> None:
         """kill -9"""
@@ -91,7 +91,7 @@ class Ground:
         entry = self.wait(run, "an end", lambda entry: not entry.is_active and entry.state != "queued")
         assert entry.state in ("stopped", "interrupted", "failed", "finished", "damaged"), entry.state
         is_told = entry.state in ("interrupted", "failed", "damaged")
-        if is_told or entry.message != process_state.RESTARTED:  # which a run that went on after it may still say
+        if is_told or entry.message != liveness.RESTARTED:  # which a run that went on after it may still say
             assert bool(entry.message) == is_told, (entry.state, entry.message)
         assert "Traceback" not in entry.message, entry.message
         assert "\n" not in entry.message, entry.message
@@ -130,7 +130,7 @@ class Ground:
             elif path.name == "card.json":
                 json.loads(path.read_text())
             else:
-                assert path.name in (process_state.LOCK, dispatch.LOG), path
+                assert path.name in (liveness.LOCK, dispatch.LOG), path
 
     def outcome(self, run: str) -> dict[str, Any]:
         """All that a finished run leaves, but for times."""

@@ -16,7 +16,7 @@ from tests.faults.presses import press
 from tests.faults.trial import Trial
 from tests.faults.zygote import Fault, Zygote, end
 from xformer.training import liveness
-from xformer.training.process_state import LOCK
+from xformer.training.liveness import LOCK
 
 WAYS = {"the process ends": KILL, "no space": errno.ENOSPC, "an input/output error": errno.EIO}
 

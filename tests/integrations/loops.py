@@ -11,7 +11,7 @@ from xformer.integrations.lightning import AttentionSnapshots, LitTransformer
 from xformer.model import Transformer
 from xformer.presets import Preset
 from xformer.tasks import Task
-from xformer.training import dispatch, liveness, process_state
+from xformer.training import dispatch, liveness
 from xformer.training.run_store import RunStore
 from xformer.training.snapshots import snapshot_steps
 
@@ -64,5 +64,5 @@ class Watcher(lightning.Callback):
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         dispatch.reconcile(self.store)
         [entry] = self.store.entries()
-        held = liveness.is_held(self.store.folder_of(entry.id) / process_state.LOCK)
+        held = liveness.is_held(self.store.folder_of(entry.id) / liveness.LOCK)
         self.seen.append((entry.state, held, snapshot_steps(self.store.folder_of(entry.id))[-1]))

@@ -14,7 +14,7 @@ from tests.training.tiny import ARCHITECTURES, tiny_preset
 from xformer.checkpoints import load
 from xformer.errors import ConfigError, RunStoreError
 from xformer.model import Transformer
-from xformer.training import jobs, liveness, process_state
+from xformer.training import jobs, liveness
 from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
 from xformer.training.snapshots import snapshot_file, snapshot_steps
@@ -74,7 +74,7 @@ def test_any_module_leaves_a_run_that_can_be_watched(their: ModuleType, tmp_path
     ):
         assert torch.equal(mine, kept)
         assert torch.equal(mine, latest)
-    assert not liveness.is_held(folder / process_state.LOCK)
+    assert not liveness.is_held(folder / liveness.LOCK)
     assert module.inner["net"].training
 
 

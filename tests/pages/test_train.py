@@ -30,7 +30,7 @@ from tests.pages.conftest import ROOT, Open, plain
 from tests.training.tiny import ARCHITECTURES, tiny_preset
 from xformer.formatting import duration, percent
 from xformer.presets import PRESETS
-from xformer.training import jobs, liveness, process_state
+from xformer.training import jobs, liveness
 from xformer.training.entry import ELSEWHERE
 from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
@@ -277,7 +277,7 @@ def test_in_its_first_seconds_a_run_shows_its_figures_and_its_film_alone(
     open_page: Open, runs: Path, monkeypatch: pytest.MonkeyPatch, state: str, seconds: float, n_charts: int
 ) -> None:
     run = finished(runs, state=state, worker="w", device="cpu", pid=1)
-    lock = liveness.take(RunStore(runs).folder_of(run) / process_state.LOCK)
+    lock = liveness.take(RunStore(runs).folder_of(run) / liveness.LOCK)
     assert lock is not None
     created = RunStore(runs).entry(run).created
     monkeypatch.setattr(run_view, "time", SimpleNamespace(time=lambda: created + seconds))
@@ -363,7 +363,7 @@ def test_a_typed_probe_is_followed_and_a_wrong_one_says_so(open_page: Open, runs
     ("state", "message", "phrase", "there"),
     [
         ("queued", "", "Waiting for its turn", {"run_stop"}),
-        ("finished", process_state.RESTARTED, f". {process_state.RESTARTED}", set()),
+        ("finished", liveness.RESTARTED, f". {liveness.RESTARTED}", set()),
         (
             "paused",
             "",
@@ -396,7 +396,7 @@ def test_each_state_is_told_and_offers_what_can_be_done(
 def test_a_run_that_is_scored_says_how_far_and_lets_one_end_it(open_page: Open, runs: Path) -> None:
     how = {"live": json.dumps({"scoring": [500, 2000, 10.0]}), "worker": "x", "pid": 1}
     run = finished(runs, state="running", **how)
-    lock = liveness.take(RunStore(runs).folder_of(run) / process_state.LOCK)  # as its process would
+    lock = liveness.take(RunStore(runs).folder_of(run) / liveness.LOCK)  # as its process would
     assert lock is not None
     app = open_page(PAGE, run=run)
     assert not app.exception
@@ -487,7 +487,7 @@ def test_films_are_kept_within_the_memory_that_visitors_share(open_page: Open, r
 def test_a_worker_that_was_killed_is_not_shown_as_training(open_page: Open, runs: Path) -> None:
     """Nobody has written it into the run store yet; on a full disk nobody can."""
     run = finished(runs, state="running", worker="w", device="cpu", pid=1)
-    lock = liveness.take(RunStore(runs).folder_of(run) / process_state.LOCK)
+    lock = liveness.take(RunStore(runs).folder_of(run) / liveness.LOCK)
     assert lock is not None
     liveness.sign(lock, 2**22 + 1, "The disk is full; what was kept before is whole.")
     app = open_page(PAGE, run=run)

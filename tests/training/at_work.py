@@ -13,7 +13,7 @@ import pytest
 
 from tests.training.tiny import tiny_preset
 from xformer.presets import Preset
-from xformer.training import command_loop, dispatch, jobs, liveness, loop, process_state, worker
+from xformer.training import command_loop, dispatch, jobs, liveness, loop, worker
 from xformer.training.entry import Entry
 from xformer.training.run_store import RunStore, entry_of, move
 
@@ -60,7 +60,7 @@ def happenings(
 def train(store: RunStore, run: str, monkeypatch: pytest.MonkeyPatch, **what: Any) -> Entry:
     """Have a queued run trained here, and return what the run store says then."""
     # Held as its process would hold it: else the keeper of an app that another test has opened takes the run for dead.
-    lock = liveness.take(store.folder_of(run) / process_state.LOCK)
+    lock = liveness.take(store.folder_of(run) / liveness.LOCK)
     try:
         with happenings(monkeypatch, **what):
             worker.work(store, run, claim(store, run))

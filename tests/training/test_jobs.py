@@ -20,7 +20,7 @@ from tests.training.at_work import PRESET, claim, train
 from tests.training.test_command_loop import assert_same_run
 from tests.training.tiny import tiny_preset
 from xformer.errors import ConfigError, RunStoreError
-from xformer.training import dispatch, failure, jobs, liveness, process_state, queue, worker
+from xformer.training import dispatch, failure, jobs, liveness, queue, worker
 from xformer.training.entry import Entry
 from xformer.training.limits import Limits
 from xformer.training.run_store import RunStore, put_command, set_columns
@@ -158,7 +158,7 @@ def test_a_start_that_is_written_down_counts_even_if_the_worker_cannot_be_starte
         with pytest.raises(RunStoreError, match="Resource temporarily unavailable"):
             dispatch.reconcile(store)
     assert (store.entry(run).state, store.entry(run).worker) == ("queued", None)
-    assert not liveness.is_held(store.folder_of(run) / process_state.LOCK)
+    assert not liveness.is_held(store.folder_of(run) / liveness.LOCK)
     dispatch.reconcile(store)
     assert office.started == [run]
 
@@ -181,17 +181,17 @@ def test_a_worker_that_is_gone_is_noticed(store: RunStore, office: Office) -> No
 def test_a_worker_that_dies_before_its_first_report_is_replaced_once(store: RunStore, office: Office) -> None:
     run, other = jobs.submit(store, PRESET, owner="ada"), jobs.submit(store, PRESET, owner="bob")
     office.die(run)
-    seen = process_state.with_process_state(store, store.entry(run))
-    assert (seen.state, seen.worker, seen.message) == ("queued", None, process_state.STOPPED_EARLY)
+    seen = liveness.with_process_state(store, store.entry(run))
+    assert (seen.state, seen.worker, seen.message) == ("queued", None, liveness.STOPPED_EARLY)
     dispatch.reconcile(store)
     entry = store.entry(run)
     assert office.started == [run, run]  # its turn had only begun, so it goes before the other one
-    assert (entry.state, entry.is_active, entry.message) == ("running", True, process_state.RESTARTED)
+    assert (entry.state, entry.is_active, entry.message) == ("running", True, liveness.RESTARTED)
     office.die(run)
     dispatch.reconcile(store)
     entry = store.entry(run)
     assert (entry.state, entry.worker) == ("failed", None)
-    assert entry.message.startswith(f"{process_state.STOPPED_TWICE} That one {process_state.ENDED}")
+    assert entry.message.startswith(f"{liveness.STOPPED_TWICE} That one {liveness.ENDED}")
     assert office.started == [run, run, other]
     jobs.resume(store, run)  # and all begins anew
     office.leave(other, "finished")
@@ -199,7 +199,7 @@ def test_a_worker_that_dies_before_its_first_report_is_replaced_once(store: RunS
     assert (store.entry(run).state, store.entry(run).message) == ("running", "")
     office.die(run)
     dispatch.reconcile(store)
-    assert (store.entry(run).state, store.entry(run).message) == ("running", process_state.RESTARTED)
+    assert (store.entry(run).state, store.entry(run).message) == ("running", liveness.RESTARTED)
 
 
 def test_a_worker_that_leaves_by_itself_has_reported(store: RunStore, office: Office) -> None:
@@ -211,7 +211,7 @@ def test_a_worker_that_leaves_by_itself_has_reported(store: RunStore, office: Of
     assert (store.entry(run).state, store.entry(run).message) == ("running", "")
     office.die(run)
     dispatch.reconcile(store)
-    assert store.entry(run).message == process_state.RESTARTED
+    assert store.entry(run).message == liveness.RESTARTED
 
 
 def test_a_worker_that_is_gone_after_a_stop_has_stopped(store: RunStore, office: Office) -> None:
@@ -318,20 +318,20 @@ def test_a_process_that_is_gone_is_told_at_once_also_where_the_book_cannot_be_wr
 ) -> None:
     run, process = hanging()
     store.change(run, unreported_starts=0)
-    assert process_state.with_process_state(store, store.entry(run)) == store.entry(run)
+    assert liveness.with_process_state(store, store.entry(run)) == store.entry(run)
     os.kill(process.pid, signal.SIGSTOP)
     os.waitpid(process.pid, os.WUNTRACED)
-    halted = process_state.with_process_state(store, store.entry(run))
-    assert (halted.state, halted.is_active, halted.message) == ("running", True, process_state.HALTED)
+    halted = liveness.with_process_state(store, store.entry(run))
+    assert (halted.state, halted.is_active, halted.message) == ("running", True, liveness.HALTED)
     process.kill()
     process.wait()
     assert store.entry(run).is_active  # nobody has tended it yet
-    seen = process_state.with_process_state(store, store.entry(run))
+    seen = liveness.with_process_state(store, store.entry(run))
     assert (seen.state, seen.worker, seen.pid) == ("interrupted", None, None)
     assert seen.message == f"{GONE} Resume goes on from the last state it kept."
     with store.database.writing() as db:
         put_command(db, run, "stop")
-    seen = process_state.with_process_state(store, store.entry(run))
+    seen = liveness.with_process_state(store, store.entry(run))
     assert (seen.state, seen.message.split(".")[0]) == ("stopped", "Its process ended before it had answered")
     monkeypatch.setattr(dispatch, "_start_next", lambda *_: None)
     dispatch.reconcile(store)
@@ -343,7 +343,7 @@ def test_a_process_that_could_write_nowhere_else_leaves_its_reason_in_the_lock(
 ) -> None:
     """A full disk is not called “killed, out of memory”."""
     run, process = hanging()
-    lock = os.open(store.folder_of(run) / process_state.LOCK, os.O_RDWR)
+    lock = os.open(store.folder_of(run) / liveness.LOCK, os.O_RDWR)
     entry = store.entry(run)
 
     def full(*_: Any, **__: Any) -> None:
@@ -362,7 +362,7 @@ def test_a_process_that_could_write_nowhere_else_leaves_its_reason_in_the_lock(
     process.wait()
     monkeypatch.setattr(dispatch, "_start_next", lambda *_: None)
     words = "The disk is full; what was kept before is whole. Resume goes on from the last state it kept."
-    assert process_state.with_process_state(store, store.entry(run)).message == words
+    assert liveness.with_process_state(store, store.entry(run)).message == words
     dispatch.reconcile(store)
     assert (store.entry(run).state, store.entry(run).message) == ("interrupted", words)
 
@@ -399,7 +399,7 @@ def test_a_worker_that_hangs_is_killed_some_seconds_after_a_stop(
     jobs.stop(store, run)
     dispatch.reconcile(store)
     assert process.poll() is None  # it may still obey
-    later(monkeypatch, process_state.STOP_SECONDS, wall=-3600)  # a clock that was set back changes nothing
+    later(monkeypatch, liveness.STOP_SECONDS, wall=-3600)  # a clock that was set back changes nothing
     dispatch.reconcile(store)
     assert process.wait(DEADLINE) == -signal.SIGKILL
     entry = store.entry(run)
@@ -422,10 +422,10 @@ def test_a_worker_without_a_sign_of_life_is_replaced_once(
     run, first = hanging()
     entry = wait_until(store, run, lambda entry: entry.unreported_starts == 2)
     assert first.wait(DEADLINE) == -signal.SIGKILL
-    assert (entry.state, entry.message) == ("running", process_state.RESTARTED)
+    assert (entry.state, entry.message) == ("running", liveness.RESTARTED)
     entry = wait_until(store, run, lambda entry: not entry.is_active)
     assert entry.state == "failed"
-    assert entry.message.startswith(f"{process_state.STOPPED_TWICE} That one showed no sign of life for 0.1 s")
+    assert entry.message.startswith(f"{liveness.STOPPED_TWICE} That one showed no sign of life for 0.1 s")
 
 
 def test_a_worker_is_silent_only_before_its_first_report(
@@ -447,18 +447,18 @@ def test_a_worker_is_silent_only_before_its_first_report(
 )
 def test_the_deadline_of_the_first_report(monkeypatch: pytest.MonkeyPatch, asked: str, seconds: float) -> None:
     monkeypatch.setenv("XFORMER_FIRST_REPORT_SECONDS", asked)
-    assert process_state.first_report_seconds() == seconds
+    assert liveness.first_report_seconds() == seconds
 
 
 def test_nobody_is_killed_who_has_the_run_since(store: RunStore, hanging: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between looking at the runs and killing, the run got another worker."""
     run, process = hanging()
     jobs.stop(store, run)
-    later(monkeypatch, process_state.STOP_SECONDS)
+    later(monkeypatch, liveness.STOP_SECONDS)
     stale = store.entry(run)
     with store.database.writing() as db:
         set_columns(db, run, worker="another")
-    process_state.mark_dead(store, stale)
+    liveness.mark_dead(store, stale)
     assert process.poll() is None
     assert store.entry(run).worker == "another"
 
@@ -466,7 +466,7 @@ def test_nobody_is_killed_who_has_the_run_since(store: RunStore, hanging: Any, m
 def test_a_stop_takes_at_most_five_seconds() -> None:
     from pages.shared.run_store import RECONCILE_SECONDS
 
-    assert RECONCILE_SECONDS + process_state.STOP_SECONDS + process_state.KILL_SECONDS < 5
+    assert RECONCILE_SECONDS + liveness.STOP_SECONDS + liveness.KILL_SECONDS < 5
 
 
 @contextmanager
@@ -611,7 +611,7 @@ def test_a_process_that_is_killed_and_one_that_goes_on(store: RunStore, monkeypa
     """Detached, with the lock, seen dead at once, no zombie; resumed it ends in the same bits."""
     settings = tiny_preset(steps=3_000, log_every=500, snapshot_every=30)
     run = jobs.submit(store, settings)
-    lock = store.folder_of(run) / process_state.LOCK
+    lock = store.folder_of(run) / liveness.LOCK
     pid = liveness.holder(lock)
     assert pid is not None
     assert liveness.is_held(lock)
@@ -639,8 +639,8 @@ def test_a_run_whose_worker_gets_a_signal_right_after_start_is_finished(
 ) -> None:
     monkeypatch.setenv("XFORMER_FIRST_REPORT_SECONDS", "1")
     run = jobs.submit(store, PRESET)
-    pid = liveness.holder(store.folder_of(run) / process_state.LOCK)
+    pid = liveness.holder(store.folder_of(run) / liveness.LOCK)
     assert pid is not None
     os.kill(pid, number)
     entry = wait_until(store, run, lambda entry: not entry.is_active and entry.state != "queued")
-    assert (entry.state, entry.step, entry.message, entry.turn) == ("finished", 20, process_state.RESTARTED, 2)
+    assert (entry.state, entry.step, entry.message, entry.turn) == ("finished", 20, liveness.RESTARTED, 2)

@@ -13,7 +13,7 @@ from xformer.formatting import percent
 from xformer.training.card import card_of
 from xformer.training.entry import Entry
 from xformer.training.latest_metrics import exact_match, latest_rows
-from xformer.training.process_state import with_process_state
+from xformer.training.liveness import with_process_state
 from xformer.training.run_store import RunStore
 
 COLUMNS = ("run", "name", "preset", "seed", "step", "state", "exact match", "seconds")

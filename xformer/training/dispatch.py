@@ -19,7 +19,7 @@ from pathlib import Path
 
 from xformer.errors import RunStoreError
 from xformer.training import liveness, queue
-from xformer.training.process_state import LOCK, RESTARTED, mark_dead
+from xformer.training.liveness import LOCK, RESTARTED, mark_dead
 from xformer.training.run_store import RunStore, all_entries, move, where
 
 LOG = "worker.log"
