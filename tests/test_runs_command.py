@@ -9,7 +9,7 @@ import pytest
 
 from tests.training.tiny import tiny_preset
 from xformer.__main__ import main
-from xformer.training import dispatch, liveness, queue
+from xformer.training import dispatch, liveness
 from xformer.training.loop import iter_train
 from xformer.training.run_store import RunStore
 
@@ -100,12 +100,12 @@ def test_resume_queues_a_run_and_has_it_started(
 ) -> None:
     started = []
     monkeypatch.setattr(dispatch, "_spawn", lambda folder, store, run, *_: started.append(run))
-    monkeypatch.setattr(queue, "devices", lambda: ["cpu"])
+    monkeypatch.setattr(dispatch, "devices", lambda: ["cpu"])
     store = RunStore(tmp_path)
     run = store.add(tiny_preset(), state="stopped")
     assert tell(tmp_path, capsys, "resume", run)[0] == 0
     assert started == [run]
-    monkeypatch.setattr(queue, "devices", list)  # all taken
+    monkeypatch.setattr(dispatch, "devices", list)  # all taken
     other = store.add(tiny_preset(), name="second", state="stopped")
     assert tell(tmp_path, capsys, "resume", other) == (0, f"{other} (second) goes on, when its turn comes.\n")
     finished = store.add(tiny_preset(), state="finished")

@@ -27,7 +27,7 @@ from xformer.formatting import duration
 from xformer.presets import PRESETS, Preset, credit
 from xformer.task_limits import TASK_LIMITS
 from xformer.tasks import Task
-from xformer.training import queue
+from xformer.training import dispatch
 from xformer.training.entry import ELSEWHERE, Entry
 from xformer.training.loop import Run, Stopped
 from xformer.training.own_text import with_text
@@ -52,7 +52,7 @@ def setup(who: str) -> None:
     if not run_store.is_open():
         st.caption(":material/group: Everyone on this server can watch what you train, and look at its weights.")
     plan = ask_plan()
-    entries, gpu = known_runs(), len(queue.devices()) > 1
+    entries, gpu = known_runs(), len(dispatch.devices()) > 1
     if plan.way != ONE:
         ready_sweeps(who, ticket)
     with st.container(border=True, gap="small", key="presets_first"):
@@ -207,7 +207,7 @@ def own(who: str, ticket: int, plan: Plan) -> None:
             form_of.ask(fields.TRAIN_MORE, FORM)
     with summary:
         name = st.text_input("Name", key="own_name", placeholder="as the settings say", persist_state="session")
-        choices = ["auto", *queue.devices()]
+        choices = ["auto", *dispatch.devices()]
         device = st.selectbox(
             "Device",
             choices,
@@ -254,11 +254,11 @@ def _summary(settings: Preset, device: str, plan: Plan) -> None:
             {"part": [p.name for p in parts], "how": [p.formula for p in parts], "numbers": [p.count for p in parts]}
         )
         st.dataframe(table, hide_index=True)
-    gpu = device.startswith("cuda") or (device == "auto" and len(queue.devices()) > 1)
+    gpu = device.startswith("cuda") or (device == "auto" and len(dispatch.devices()) > 1)
     alone = "" if plan.n == 1 else " for one of them alone"
     st.caption(f"**Time{alone}:** {expected(settings, entries, gpu).sentence()}.")
     st.caption(takes(settings, plan))
-    waiting = len(queue.in_turn(entries)) + sum(entry.is_active for entry in entries)
+    waiting = len(dispatch.in_turn(entries)) + sum(entry.is_active for entry in entries)
     if waiting:
         st.caption(f"**Queue:** {waiting} {'run is' if waiting == 1 else 'runs are'} waiting or in training already.")
 

@@ -17,7 +17,7 @@ from xformer.errors import RunStoreError, XformerError
 from xformer.formatting import duration, percent
 from xformer.presets import Preset
 from xformer.tasks.rules import RULES
-from xformer.training import queue
+from xformer.training import dispatch
 from xformer.training.entry import ELSEWHERE, SCORING, Entry
 from xformer.training.recipe import learning_rate
 from xformer.training.snapshots import snapshot_steps
@@ -83,7 +83,7 @@ def _where(entry: Entry, settings: Preset) -> str:
     steps = settings.train.steps
     far = f"step {entry.step:,} of {steps:,}"
     if entry.state == "queued":
-        place = queue.place(entry.id, run_store.store().entries(), queue.devices())
+        place = dispatch.place(entry.id, run_store.store().entries(), dispatch.devices())
         ahead = "it is next" if place == 0 else f"{place} {'run comes' if place == 1 else 'runs come'} before it"
         return f"Waiting for its turn: {ahead}."
     if entry.state == "running" and entry.pid is None:

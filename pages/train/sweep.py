@@ -26,7 +26,7 @@ from xformer import viz
 from xformer.errors import RunStoreError, XformerError
 from xformer.formatting import duration
 from xformer.tasks import Task
-from xformer.training import queue
+from xformer.training import dispatch
 from xformer.training.entry import RESUMABLE, Entry
 from xformer.training.stored_sweep import StoredSweep
 from xformer.training.sweep_maps import probe
@@ -394,7 +394,7 @@ def _where(sweep: StoredSweep, entry: Entry, outcomes: pd.DataFrame) -> str:
     steps = max(member.preset.train.steps for member in sweep.members)
     far = f"step {entry.step:,} of {steps:,}"
     if entry.state == "queued":
-        place = queue.place(entry.id, run_store.store().entries(), queue.devices())
+        place = dispatch.place(entry.id, run_store.store().entries(), dispatch.devices())
         ahead = "it is next" if place == 0 else f"{place} {'run comes' if place == 1 else 'runs come'} before it"
         return f"{n} models are waiting for their turn: {ahead}."
     going = n - len(sweep.runs)

@@ -29,7 +29,7 @@ Be = Callable[[str], None]
 def be(monkeypatch: pytest.MonkeyPatch) -> Be:
     """`be(MINE)`: that visitor asks, at a server for several people where no process is started."""
     monkeypatch.setenv("XFORMER_OPEN", "0")
-    monkeypatch.setattr("xformer.training.queue.next_for", lambda *_: [])
+    monkeypatch.setattr("xformer.training.dispatch.next_for", lambda *_: [])
 
     def be(who: str) -> None:
         monkeypatch.setattr(run_store, "who", lambda: who)
@@ -165,7 +165,7 @@ def test_a_run_belongs_to_the_number_that_the_browser_sent(
 ) -> None:
     monkeypatch.setenv("XFORMER_OPEN", "0")
     monkeypatch.setattr(access, "visitor_id", lambda: "c" * 32)
-    monkeypatch.setattr("xformer.training.queue.next_for", lambda *_: [])
+    monkeypatch.setattr("xformer.training.dispatch.next_for", lambda *_: [])
     app = press(open_page(TRAIN), "start_reverse-small")
     assert warned(app) == ""
     assert [entry.owner for entry in RunStore(runs).entries()] == ["c" * 32]

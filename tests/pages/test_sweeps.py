@@ -32,7 +32,7 @@ PRESET = tiny_preset(steps=20, log_every=5, snapshot_every=10)
 
 @pytest.fixture(autouse=True)
 def _no_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xformer.training.queue.next_for", lambda *_: [])
+    monkeypatch.setattr("xformer.training.dispatch.next_for", lambda *_: [])
     monkeypatch.setattr(dispatch, "reconcile", lambda _: None)
 
 

@@ -43,7 +43,7 @@ UNANSWERED = "Its process ended before it had answered. Resume goes on from the 
 
 @pytest.fixture(autouse=True)
 def _no_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xformer.training.queue.next_for", lambda *_: [])
+    monkeypatch.setattr("xformer.training.dispatch.next_for", lambda *_: [])
 
 
 def finished(runs: Path, architecture: str = "encoder", state: str = "finished", **how: Any) -> str:

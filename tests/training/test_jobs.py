@@ -20,7 +20,7 @@ from tests.training.at_work import PRESET, claim, train
 from tests.training.test_command_loop import assert_same_run
 from tests.training.tiny import tiny_preset
 from xformer.errors import ConfigError, RunStoreError
-from xformer.training import dispatch, failure, jobs, liveness, queue, worker
+from xformer.training import dispatch, failure, jobs, liveness, worker
 from xformer.training.entry import Entry
 from xformer.training.limits import Limits
 from xformer.training.run_store import RunStore, put_command, set_columns
@@ -60,7 +60,7 @@ class Office:
 def office(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Office]:
     office = Office(store)
     monkeypatch.setattr(dispatch, "_spawn", office.spawn)
-    monkeypatch.setattr(queue, "devices", lambda: ["cpu"])
+    monkeypatch.setattr(dispatch, "devices", lambda: ["cpu"])
     yield office
     for run in list(office.locks):
         office.die(run)
@@ -87,7 +87,7 @@ def test_the_first_run_starts_at_once_and_the_next_one_waits(store: RunStore, of
 
 
 def test_two_devices(store: RunStore, office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "devices", lambda: ["cuda:0", "cpu"])
+    monkeypatch.setattr(dispatch, "devices", lambda: ["cuda:0", "cpu"])
     runs = [jobs.submit(store, PRESET, device=device) for device in ("auto", "cuda:0", "cpu", "cuda")]
     assert states(store, *runs) == ["running", "queued", "running", "queued"]
     office.leave(runs[0], "failed")
@@ -506,7 +506,7 @@ def started(store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
             lines.write(f"{run}\n")
 
     monkeypatch.setattr(dispatch, "_spawn", spawn)
-    monkeypatch.setattr(queue, "devices", lambda: ["cpu"])
+    monkeypatch.setattr(dispatch, "devices", lambda: ["cpu"])
     return file
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.training.test_queue import entry
+from tests.training.test_dispatch import entry
 from tests.training.tiny import tiny_preset
 from xformer.counting import n_parameters
 from xformer.disk_quota import SPARE, disk_used

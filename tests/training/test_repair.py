@@ -10,7 +10,7 @@ import pytest
 
 from tests.training.test_run_store import edit
 from tests.training.tiny import tiny_preset
-from xformer.training import dispatch, jobs, queue
+from xformer.training import dispatch, jobs
 from xformer.training.entry import DAMAGED
 from xformer.training.latest_metrics import exact_match, latest_rows
 from xformer.training.metrics_row import metrics_row
@@ -42,7 +42,7 @@ def test_one_garbled_cell_costs_nobody_anything(store: RunStore, sound: str, col
     assert (hurt.id, whole.id, whole.state) == (run, sound, "finished")
     assert list(overview([hurt, whole], latest_rows(store)).index) == [run, sound]
     told_apart = differing([hurt, whole])
-    queue.in_turn(store.entries())
+    dispatch.in_turn(store.entries())
     dispatch.reconcile(store)
     if column in ("model", "task", "train", "state"):
         assert hurt.state == DAMAGED
@@ -129,7 +129,7 @@ def test_a_folder_that_cannot_be_trained_in_keeps_no_other_run_waiting(
 ) -> None:
     started = []
     monkeypatch.setattr(dispatch, "_spawn", lambda folder, store, run, *_: started.append(run))
-    monkeypatch.setattr(queue, "devices", lambda: ["cpu"])
+    monkeypatch.setattr(dispatch, "devices", lambda: ["cpu"])
     hurt, other = store.add(tiny_preset()), store.add(tiny_preset())
     if name:
         (store.folder_of(hurt) / name).mkdir(parents=True)
@@ -146,7 +146,7 @@ def test_a_dead_run_whose_lock_cannot_be_looked_at_keeps_no_other_run_waiting(
 ) -> None:
     started = []
     monkeypatch.setattr(dispatch, "_spawn", lambda folder, store, run, *_: started.append(run))
-    monkeypatch.setattr(queue, "devices", lambda: ["cpu"])
+    monkeypatch.setattr(dispatch, "devices", lambda: ["cpu"])
     hurt, other = store.add(tiny_preset(), state="running"), store.add(tiny_preset())
     edit(store, hurt, worker="w", device="cuda:0")
     (store.folder_of(hurt) / "worker.lock").mkdir(parents=True)

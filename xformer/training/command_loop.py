@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from xformer.errors import QuotaExceededError, RunStoreError
-from xformer.training import queue
+from xformer.training import dispatch
 from xformer.training.entry import Entry
 from xformer.training.loop import Run, Stopped
 from xformer.training.recipe import learning_rate
@@ -202,7 +202,7 @@ class CommandLoop:
         """Whether somebody waits for the device, or nobody has come back for long, and no command is under way."""
         self.looked_around = time.monotonic()
         entries = self.store.entries()
-        device = self.entry.device or queue.CPU
+        device = self.entry.device or dispatch.CPU
         others = [entry for entry in entries if entry.id != self.entry.id]
-        wanted = queue.next_for(device, others, queue.devices())
+        wanted = dispatch.next_for(device, others, dispatch.devices())
         return bool(wanted) or time.monotonic() - self.paused_since > IDLE_SECONDS

@@ -13,12 +13,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from xformer.errors import RunStoreError
-from xformer.training import liveness, queue
+from xformer.training import liveness
+from xformer.training.entry import Entry
 from xformer.training.liveness import LOCK, RESTARTED, mark_dead
 from xformer.training.run_store import RunStore, all_entries, move, where
 
@@ -36,18 +38,18 @@ def reconcile(store: RunStore) -> None:
                 mark_dead(store, entry)
     if not any(entry.state == "queued" for entry in store.entries()):
         return
-    available = queue.devices()
+    available = devices()
     for device in available:
         _start_next(store, device, available)
 
 
 def _start_next(store: RunStore, device: str, available: Sequence[str]) -> None:
     """Give a free device to the next run."""
-    if not queue.next_for(device, store.entries(), available):
+    if not next_for(device, store.entries(), available):
         return
     with store.database.writing() as db:
         entries = all_entries(db)
-        for entry in queue.next_for(device, entries, available):
+        for entry in next_for(device, entries, available):
             if why := _unusable(store.folder_of(entry.id)):
                 move(db, entry, "stopped", message=f"Its folder cannot be used: {why}.")
                 continue
@@ -121,3 +123,61 @@ def empty_bin(store: RunStore, older_than: float = UNDELETE_SECONDS) -> None:
                     "DELETE FROM metrics WHERE run = ? AND NOT EXISTS (SELECT 1 FROM runs WHERE id = ?)",
                     (member, member),
                 )
+
+
+CPU = "cpu"
+
+
+def devices() -> list[str]:
+    """The devices of this machine that each train one run at a time: every GPU, and the processor."""
+    import torch  # only now: an order to a run need not wait for it
+
+    return [*(f"cuda:{index}" for index in range(torch.cuda.device_count())), CPU]
+
+
+def suits(entry: Entry, device: str, available: Sequence[str]) -> bool:
+    """Whether a run may be trained on a device: the one it asked for, or with "auto" the GPUs where there are some.
+
+    A run that asks for a GPU which is gone may have the processor: its worker says so.
+    """
+    gpus = [name for name in available if name != CPU]
+    if entry.wanted == "auto":
+        return device in (gpus or [CPU])
+    if entry.wanted == "cuda":
+        return device in (gpus or [CPU])
+    return device == entry.wanted if entry.wanted in available else device == CPU
+
+
+def in_turn(entries: Sequence[Entry]) -> list[Entry]:
+    """The waiting runs among all entries, in the order in which they will be trained."""
+    last_turn: dict[str, int] = {}
+    being_trained = Counter(entry.owner for entry in entries if entry.is_active)
+    for entry in entries:
+        last_turn[entry.owner] = max(last_turn.get(entry.owner, 0), entry.turn)
+    in_queue = (entry for entry in entries if entry.state == "queued" and entry.deleted is None)
+    waiting = sorted(in_queue, key=lambda entry: entry.number)
+    nth: Counter[str] = Counter()
+    ranked = []
+    for entry in waiting:
+        rank = being_trained[entry.owner] + nth[entry.owner]
+        nth[entry.owner] += 1
+        ranked.append(((entry.unreported_starts == 0, rank, last_turn[entry.owner], entry.number), entry))
+    return [entry for _, entry in sorted(ranked, key=lambda pair: pair[0])]
+
+
+def next_for(device: str, entries: Sequence[Entry], available: Sequence[str]) -> list[Entry]:
+    """The waiting runs that may have a device, the next one first; none while it is taken."""
+    if any(entry.is_active and entry.device == device for entry in entries):
+        return []
+    return [entry for entry in in_turn(entries) if suits(entry, device, available)]
+
+
+def place(run: str, entries: Sequence[Entry], available: Sequence[str]) -> int:
+    """How many waiting runs come before this one on the device it will get; 0 is the next."""
+    waiting = in_turn(entries)
+    mine = next((entry for entry in waiting if entry.id == run), None)
+    if mine is None:
+        return 0
+    ahead = waiting[: waiting.index(mine)]
+    return sum(any(suits(entry, device, available) and suits(mine, device, available) for device in available)
+               for entry in ahead)  # fmt: skip

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from xformer.errors import ConfigError, RunStoreError, XformerError
 from xformer.paths import snapshot_file
 from xformer.presets import Preset
-from xformer.training import dispatch, queue
+from xformer.training import dispatch
 from xformer.training.entry import DAMAGED, ELSEWHERE, MOVES, RESUMABLE, Entry
 from xformer.training.limits import Limits
 from xformer.training.liveness import mark_dead, with_process_state
@@ -52,7 +52,7 @@ def submit(
     from xformer.training.many import sweep as all_of
 
     Task(settings.task).check_fits(settings.model)
-    known = ["auto", "cuda", *queue.devices()]
+    known = ["auto", "cuda", *dispatch.devices()]
     if device not in known:
         raise RunStoreError(f"The device must be one of {', '.join(known)}, got {device!r:.40}.")
     run = new_id()

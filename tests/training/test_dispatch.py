@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from xformer.training import queue
+from xformer.training import dispatch
 from xformer.training.entry import Entry
 
 ONE, TWO = ["cpu"], ["cuda:0", "cpu"]
@@ -39,7 +39,7 @@ class Room:
 
     def start(self) -> None:
         for device in self.available:
-            for chosen in queue.next_for(device, self.entries, self.available)[:1]:
+            for chosen in dispatch.next_for(device, self.entries, self.available)[:1]:
                 turn = 1 + max(other.turn for other in self.entries)
                 self._put(chosen.but(state="running", device=device, worker="w", turn=turn))
                 self.order.append(chosen.owner)
@@ -59,7 +59,7 @@ class Room:
 
 
 def test_who_asked_first_comes_first() -> None:
-    assert [e.number for e in queue.in_turn([entry(2), entry(1), entry(3)])] == [1, 2, 3]
+    assert [e.number for e in dispatch.in_turn([entry(2), entry(1), entry(3)])] == [1, 2, 3]
 
 
 def test_three_people_with_long_lists_take_turns() -> None:
@@ -111,7 +111,7 @@ def test_deleting_what_is_finished_is_no_way_to_the_front() -> None:
 
 
 def test_a_run_that_was_thrown_away_is_not_started() -> None:
-    assert queue.in_turn([entry(1, deleted=1.0)]) == []
+    assert dispatch.in_turn([entry(1, deleted=1.0)]) == []
 
 
 def test_who_has_a_device_waits_behind_who_has_none() -> None:
@@ -119,16 +119,16 @@ def test_who_has_a_device_waits_behind_who_has_none() -> None:
     room.ask("ada", 3, wanted="cpu")
     room.start()
     room.ask("bob", wanted="cpu")
-    assert [e.owner for e in queue.in_turn(room.entries)] == ["bob", "ada", "ada"]
+    assert [e.owner for e in dispatch.in_turn(room.entries)] == ["bob", "ada", "ada"]
 
 
 def test_a_device_trains_one_run_at_a_time() -> None:
     running = entry(1, state="running", worker="w", device="cpu")
-    assert queue.next_for("cpu", [running, entry(2)], ONE) == []
+    assert dispatch.next_for("cpu", [running, entry(2)], ONE) == []
     paused = running.but(state="paused")
-    assert queue.next_for("cpu", [paused, entry(2)], ONE) == []
+    assert dispatch.next_for("cpu", [paused, entry(2)], ONE) == []
     left = paused.but(worker=None)  # its process has made room
-    assert [e.number for e in queue.next_for("cpu", [left, entry(2)], ONE)] == [2]
+    assert [e.number for e in dispatch.next_for("cpu", [left, entry(2)], ONE)] == [2]
 
 
 def test_two_devices_are_given_out_side_by_side() -> None:
@@ -157,7 +157,7 @@ def test_two_devices_are_given_out_side_by_side() -> None:
     ],
 )
 def test_which_devices_a_run_may_have(wanted: str, available: list[str], devices: list[str]) -> None:
-    assert [device for device in available if queue.suits(entry(1, wanted=wanted), device, available)] == devices
+    assert [device for device in available if dispatch.suits(entry(1, wanted=wanted), device, available)] == devices
 
 
 def test_the_place_counts_only_who_waits_for_the_same_device() -> None:
@@ -168,10 +168,10 @@ def test_the_place_counts_only_who_waits_for_the_same_device() -> None:
         entry(4, "ada"),
         entry(5, "dee", wanted="cpu"),
     ]
-    assert [queue.place(f"run{number}", entries, TWO) for number in range(1, 6)] == [0, 0, 1, 2, 1]
-    assert [queue.place(f"run{number}", entries, ONE) for number in range(1, 6)] == [0, 1, 2, 4, 3]
-    assert queue.place("unknown", entries, TWO) == 0
+    assert [dispatch.place(f"run{number}", entries, TWO) for number in range(1, 6)] == [0, 0, 1, 2, 1]
+    assert [dispatch.place(f"run{number}", entries, ONE) for number in range(1, 6)] == [0, 1, 2, 4, 3]
+    assert dispatch.place("unknown", entries, TWO) == 0
 
 
 def test_the_processor_is_always_there() -> None:
-    assert queue.devices()[-1] == "cpu"
+    assert dispatch.devices()[-1] == "cpu"
