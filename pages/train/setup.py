@@ -29,10 +29,10 @@ from xformer.task_limits import TASK_LIMITS
 from xformer.tasks import Task
 from xformer.training import dispatch
 from xformer.training.entry import ELSEWHERE, Entry
+from xformer.training.limits import disk_needed, memory_needed
 from xformer.training.loop import Run, Stopped
 from xformer.training.own_text import with_text
 from xformer.training.ready_sweeps import READY
-from xformer.training.resource_needs import disk_needed, memory_needed
 from xformer.training.sweep_members import words
 from xformer.training.sweep_values import SWEPT, USUAL, read_values
 from xformer.training.transfer import TAG

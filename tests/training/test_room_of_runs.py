@@ -13,7 +13,7 @@ from tests.training.tiny import tiny_preset
 from xformer.disk_quota import Room, disk_used
 from xformer.errors import QuotaExceededError
 from xformer.training import snapshots
-from xformer.training.resource_needs import weights_on_disk
+from xformer.training.limits import weights_on_disk
 from xformer.training.run_store import RunStore
 from xformer.training.snapshots import read_state, snapshot_steps
 

@@ -34,7 +34,7 @@ from xformer.trace import record
 from xformer.training.card import fitting
 from xformer.training.device import choose_device
 from xformer.training.evaluate import score_batches
-from xformer.training.limits import check_memory
+from xformer.training.limits import check_memory, weights_on_disk
 from xformer.training.progress import Progress
 from xformer.training.recipe import (
     adamw,
@@ -46,7 +46,6 @@ from xformer.training.recipe import (
     with_peak,
     with_random_positions,
 )
-from xformer.training.resource_needs import weights_on_disk
 from xformer.training.snapshots import (
     STATE,
     State,
