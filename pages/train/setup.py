@@ -32,9 +32,7 @@ from xformer.training.entry import ELSEWHERE, Entry
 from xformer.training.limits import disk_needed, memory_needed
 from xformer.training.loop import Run, Stopped
 from xformer.training.own_text import with_text
-from xformer.training.ready_sweeps import READY
-from xformer.training.sweep_members import words
-from xformer.training.sweep_values import SWEPT, USUAL, read_values
+from xformer.training.sweeps import READY, SWEPT, USUAL, read_values, words
 from xformer.training.transfer import TAG
 
 FIRST = ("reverse-small", "reverse-mirror", "reverse-seq2seq", "induction", "digits")

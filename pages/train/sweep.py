@@ -30,7 +30,7 @@ from xformer.training import dispatch
 from xformer.training.entry import RESUMABLE, Entry
 from xformer.training.stored_sweep import StoredSweep
 from xformer.training.sweep_maps import probe
-from xformer.training.sweep_members import Member, goal, words
+from xformer.training.sweeps import Member, goal, words
 from xformer.viz.training_runs import setting_words
 
 TICK = 0.8

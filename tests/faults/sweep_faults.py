@@ -17,7 +17,7 @@ from tests.faults.zygote import Zygote, end
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import load
 from xformer.training.snapshots import STATE, snapshot_steps
-from xformer.training.sweep_members import members_of
+from xformer.training.sweeps import members_of
 
 SWEPT = tiny_preset(steps=120, log_every=5, snapshot_every=8, weight_decay=0.1)
 SEEDS = {"seed": [0, 1, 2]}

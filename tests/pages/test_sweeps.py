@@ -22,10 +22,9 @@ from xformer.errors import ConfigError
 from xformer.presets import PRESETS
 from xformer.training import dispatch, jobs
 from xformer.training.many import check_alike, sweep
-from xformer.training.ready_sweeps import READY
 from xformer.training.run_store import RunStore
 from xformer.training.stored_sweep import StoredSweep
-from xformer.training.sweep_values import SWEPT, USUAL, read_values
+from xformer.training.sweeps import READY, SWEPT, USUAL, read_values
 
 PRESET = tiny_preset(steps=20, log_every=5, snapshot_every=10)
 

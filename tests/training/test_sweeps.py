@@ -24,7 +24,7 @@ from xformer.training.run_store import RunStore
 from xformer.training.snapshots import STATE, snapshot_steps
 from xformer.training.stored_sweep import Known, StoredSweep
 from xformer.training.sweep_maps import map_steps, read_maps
-from xformer.training.sweep_members import members_of, spec
+from xformer.training.sweeps import members_of, spec
 
 PRESET = tiny_preset(steps=20, log_every=5, snapshot_every=10)
 

@@ -13,8 +13,7 @@ from xformer.cli.say import fit, say
 from xformer.errors import InputError
 from xformer.presets import Preset
 from xformer.training.limits import Limits
-from xformer.training.sweep_members import members, spec
-from xformer.training.sweep_values import SWEPT, read_values
+from xformer.training.sweeps import SWEPT, members, read_values, spec
 
 
 def settings_of(options: Namespace) -> dict[str, Sequence[Any]]:

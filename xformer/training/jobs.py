@@ -18,7 +18,7 @@ from xformer.training.entry import DAMAGED, ELSEWHERE, MOVES, RESUMABLE, Entry
 from xformer.training.limits import Limits
 from xformer.training.liveness import mark_dead, with_process_state
 from xformer.training.run_store import RunStore, change_peak, entry_of, move, new_id, put_command
-from xformer.training.sweep_members import spec
+from xformer.training.sweeps import spec
 
 if TYPE_CHECKING:
     from xformer.checkpoints import Checkpoint

@@ -13,7 +13,7 @@ from typing import Any
 
 from xformer.training.entry import Entry
 from xformer.training.run_store import RunStore
-from xformer.training.sweep_members import Member
+from xformer.training.sweeps import Member
 
 TAKEN_BACK = ("stopped", "interrupted")
 """The states of models that go on with their sweep."""

@@ -20,7 +20,7 @@ from xformer.training.latest_metrics import exact_match, has_no_answer
 from xformer.training.metrics_row import metrics_row
 from xformer.training.run_store import RunStore
 from xformer.training.sweep_maps import Maps, map_steps, read_maps
-from xformer.training.sweep_members import goal, members_of
+from xformer.training.sweeps import goal, members_of
 
 METRICS = ("loss", "held_out_loss", "held_out_exact_match", "held_out_token_accuracy", "gradient_norm", "learning_rate")
 Known = dict[str, list[dict[str, Any]]]

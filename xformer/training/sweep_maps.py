@@ -22,7 +22,7 @@ from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.trace import record
 from xformer.training.loop import Run
-from xformer.training.sweep_members import Member
+from xformer.training.sweeps import Member
 
 Maps = UInt8[np.ndarray, "member query key"]
 FRAMES = 30

@@ -24,7 +24,7 @@ from xformer.training.scoring import Scoring
 from xformer.training.snapshots import forget_after, forget_unfinished
 from xformer.training.sweep_loop import SweepLoop
 from xformer.training.sweep_maps import MapMaker
-from xformer.training.sweep_members import Member, members_of
+from xformer.training.sweeps import Member, members_of
 
 
 def train_sweep(store: RunStore, entry: Entry, loop: SweepLoop, device: torch.device, samples: int) -> tuple[str, str]:

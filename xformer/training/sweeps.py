@@ -10,20 +10,22 @@ moment on that it is finished, or stopped. Until then its files are in the folde
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from xformer.config import TaskConfig, TrainConfig
 from xformer.errors import ConfigError
+from xformer.presets import Preset, preset
 from xformer.training.run_store import new_id
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from xformer.presets import Preset
     from xformer.training.entry import Entry
     from xformer.training.run_store import RunStore
+
 
 WORDS = {"peak_lr": "learning rate", "train_share": "share of pairs"}
 """What settings are called in a few words, where their titles are long."""
@@ -109,3 +111,100 @@ def goal(entry: Entry) -> float:
 
 SOLVED = 0.99
 """The goal of a run that does not stop at one."""
+
+SWEPT = (
+    "seed", "peak_lr", "weight_decay", "warmup", "steps", "clip_norm", "beta1", "beta2", "adam_eps", "final_lr", "train_share",
+)  # fmt: skip
+"""Settings that models which are trained together can differ in, the most asked for first."""
+
+USUAL = {
+    "seed": "0-3", "peak_lr": "0.0003, 0.001, 0.003, 0.01, 0.03", "weight_decay": "0, 0.1, 1", "warmup": "0, 0.05, 0.2",
+    "steps": "300, 600", "clip_norm": "0.3, 1, 3", "beta1": "0.8, 0.9, 0.95", "beta2": "0.9, 0.98, 0.999",
+    "adam_eps": "1e-8, 1e-6, 1e-4", "final_lr": "0, 0.0003", "train_share": "0.3, 0.5, 0.7, 0.9",
+}  # fmt: skip
+"""What is worth a try of each."""
+
+MOST_VALUES = 1_000
+
+_RANGE = re.compile(r"(\d{1,18})\s*(?:-|–|\.\.)\s*(\d{1,18})", re.ASCII)
+
+
+def read_values(name: str, text: str) -> list[int] | list[float]:
+    """The values of a setting that a text names, each once. Raises `ConfigError` with one sentence where it names none."""
+    field = TrainConfig.model_fields.get(name) or TaskConfig.model_fields[name]
+    is_whole, values = field.annotation is int, []
+    for part in filter(None, re.split(r"[,;\s]+", _RANGE.sub(r"\1-\2", text.strip()))):
+        found = _RANGE.fullmatch(part) if is_whole else None
+        try:
+            values += range(int(found[1]), int(found[2]) + 1)[: MOST_VALUES + 1] if found else [_number(part, is_whole)]
+        except ValueError:
+            values = []
+            break
+    if len(values) > MOST_VALUES:
+        raise ConfigError(
+            f"A setting has at most {MOST_VALUES:,} values, got more in {text.strip()!r:.60}; for example {USUAL[name]}."
+        )
+    if not values:
+        kinds = "whole numbers" if is_whole else "numbers"
+        raise ConfigError(
+            f"The values of {words(name)} are {kinds} with commas between them, got {text.strip()!r:.60}; "
+            f"for example {USUAL[name]}."
+        )
+    return list(dict.fromkeys(values))
+
+
+def _number(text: str, is_whole: bool) -> int | float:
+    value = int(text) if is_whole else float(text)
+    if not math.isfinite(value):
+        raise ValueError
+    return value
+
+
+@dataclass(frozen=True)
+class ReadySweep:
+    """A preset, and what is swept."""
+
+    name: str
+    title: str
+    about: str
+    preset: Preset
+    settings: Mapping[str, Sequence[Any]]
+
+
+def _seeds() -> ReadySweep:
+    base = preset("reverse-small")
+    return ReadySweep(
+        "seeds",
+        "Sixteen seeds of the reverser",
+        "The same model and recipe, other dice: when does each find the anti-diagonal, and do all of them?",
+        replace(base, train=base.train.replace(target=1.0)),
+        {"seed": range(16)},
+    )
+
+
+def _rates() -> ReadySweep:
+    base = preset("reverse-small")
+    return ReadySweep(
+        "rates",
+        "Learning rate × seed",
+        "Five learning rates, four seeds of each: where does the reverser learn in time, and where is it luck?",
+        replace(base, train=base.train.replace(target=1.0, steps=500)),
+        {"peak_lr": (0.0003, 0.001, 0.003, 0.01, 0.03), "seed": range(4)},
+    )
+
+
+def _generalise() -> ReadySweep:
+    base = preset("modular")
+    p = 43
+    model = base.model.replace(vocab_size=p + 3, start_token=p + 2, end_token=p + 1)
+    train = base.train.replace(steps=1_500, batch_size=256, held_out=512, decay="none", target=0.9)
+    return ReadySweep(
+        "generalise",
+        "Weight decay × share of pairs",
+        f"Addition modulo {p}, scored on pairs that training never showed: when is the rule found, not only the pairs?",
+        replace(base, title=f"Addition modulo {p}", model=model, task=base.task.replace(symbols=p), train=train),
+        {"weight_decay": (0.0, 0.3, 1.0), "train_share": (0.6, 0.7, 0.8, 0.9)},
+    )
+
+
+READY = {one.name: one for one in (_seeds(), _rates(), _generalise())}
