@@ -246,7 +246,7 @@ class Reading(Mapping[str, Tensor]):
     @property
     def answer_name(self) -> str:
         """What stands at an output for comparison: the right answer, or where there is none what else is known."""
-        return "right answer" if self.has_right_answer else self.subject.input.instead_of_an_answer
+        return "right answer" if self.has_right_answer else self.subject.input.reference_label
 
     def explained(self, position: int) -> int:
         """The token at an output that a picture is about: what should, or really does, stand there; else the likeliest."""

@@ -29,7 +29,7 @@ LEARNED = 0.5
 
 def page() -> None:
     view = open_page("See a transformer think", "Where does my input go?")
-    st.markdown(f"**{view.input.does}**{_has_it_learned(view)}")
+    st.markdown(f"**{view.input.instruction}**{_has_it_learned(view)}")
     with frame.picture():
         panel(scene_panel, view)
     answer = st.container()

@@ -79,7 +79,7 @@ def test_a_masked_model_says_what_is_missing() -> None:
     reading = xformer.read(FAMILIES["BERT"].make(), "the [MASK] sat on the [MASK]", tokenizer=tokenizer())
     assert reading.asked == (1, 5)
     assert reading.predicted == reading.answer == tuple(reading.logits[0, [1, 5]].argmax(-1).tolist())
-    assert reading.answer_name == "said unchanged"
+    assert reading.answer_name == "unchanged prediction"
     whole = xformer.read(FAMILIES["BERT"].make(), "the cat sat", tokenizer=tokenizer())
     assert whole.answers == ("the", "cat", "sat")
 

@@ -37,10 +37,10 @@ class Bytes(Input):
     kind: ClassVar[str] = "text"
     one: ClassVar[str] = "byte"
     many: ClassVar[str] = "bytes"
-    instead_of_an_answer: ClassVar[str] = "really comes next"
+    reference_label: ClassVar[str] = "really comes next"
     goes_on: ClassVar[bool] = True
     name = "bytes"
-    does = "Type the beginning of a text; it goes on with it, byte by byte."
+    instruction = "Type the beginning of a text; it goes on with it, byte by byte."
     typed = "Any text."
     default = "When Mary and John"
     replacements = range(256)
@@ -66,7 +66,7 @@ class Numbers(Bytes):
     one: ClassVar[str] = "token"
     many: ClassVar[str] = "tokens"
     name = "numbers"
-    does = "Type the numbers of tokens; it says which comes next."
+    instruction = "Type the numbers of tokens; it says which comes next."
     default = "12 7 3 12 7"
 
     def examples(self) -> dict[str, str]:

@@ -107,7 +107,7 @@ class Input:
     one: ClassVar[str] = "token"
     """What stands at a position, in a word."""
     many: ClassVar[str] = "tokens"
-    instead_of_an_answer: ClassVar[str] = "nothing"
+    reference_label: ClassVar[str] = "nothing"
     """What stands in an answer's place where nobody knows what is right, in a few words."""
     goes_on: ClassVar[bool] = False
     """Whether there is no end to what the model says: it goes on with what it reads."""
@@ -120,7 +120,7 @@ class Input:
 
     name: str
     """Inputs of one name are written alike, so that one may stand when another model is chosen."""
-    does: str
+    instruction: str
     """What a person does and what the model then does, in one sentence: “Type numbers; it …”."""
     typed: str
     """What can be typed, in a few words."""
@@ -175,5 +175,5 @@ class OpenText(Input):
     """A text of which nobody knows how it goes on."""
 
     kind: ClassVar[str] = "text"
-    instead_of_an_answer: ClassVar[str] = "really comes next"
+    reference_label: ClassVar[str] = "really comes next"
     goes_on: ClassVar[bool] = True

@@ -48,7 +48,7 @@ class TokenizedText(OpenText):
     ) -> None:
         self.tokenizer, self.n_tokens, self.max_len, self.purposes = tokenizer, n_tokens, max_len, purposes
         self.name = f"{type(self).__name__} {n_tokens}"
-        self.does = "Type the beginning of a text; it goes on with it, token by token."
+        self.instruction = "Type the beginning of a text; it goes on with it, token by token."
         self.typed = f"A text of up to {max_len:,} tokens. ↵ stands for a new line."
         self.default, self.replacements = default, range(n_tokens)
 
@@ -118,12 +118,12 @@ def purposes(name: str) -> tuple[tuple[str, str], ...]:
 class PlainText(TokenizedText):
     """A text that is read as a whole: classified, searched for an answer, or turned into vectors."""
 
-    instead_of_an_answer: ClassVar[str] = "said unchanged"
+    reference_label: ClassVar[str] = "unchanged prediction"
     goes_on: ClassVar[bool] = False
 
     def __init__(self, tokenizer: Any, *sizes: Any) -> None:
         super().__init__(tokenizer, *sizes)
-        self.does = "Type a text; it says what it makes of it."
+        self.instruction = "Type a text; it says what it makes of it."
 
 
 class TwoTexts(PlainText):
@@ -131,7 +131,7 @@ class TwoTexts(PlainText):
 
     def __init__(self, tokenizer: Any, n_tokens: int, max_len: int, default: str, *others: Any) -> None:
         super().__init__(tokenizer, n_tokens, max_len, default, *others)
-        self.does = (
+        self.instruction = (
             f"Type two texts with {BETWEEN} between them, a question and a text with its answer or two sentences."
         )
         self.typed = f"Two texts with {BETWEEN} between them, up to {max_len:,} tokens."
@@ -155,23 +155,23 @@ class TwoTexts(PlainText):
 class TextWithGaps(TokenizedText):
     """A text with masks in it, or without: of a model that sees both sides."""
 
-    instead_of_an_answer: ClassVar[str] = "said unchanged"
+    reference_label: ClassVar[str] = "unchanged prediction"
     goes_on: ClassVar[bool] = False
 
     def __init__(self, tokenizer: Any, *sizes: Any) -> None:
         super().__init__(tokenizer, *sizes)
-        self.does = f"Type a text with {tokenizer.mask_token} where a word is missing; it says which."
+        self.instruction = f"Type a text with {tokenizer.mask_token} where a word is missing; it says which."
 
 
 class TextPair(TokenizedText):
     """A source, and after >> a target, which the model writes itself where none is given."""
 
-    instead_of_an_answer: ClassVar[str] = "said unchanged"
+    reference_label: ClassVar[str] = "unchanged prediction"
     goes_on: ClassVar[bool] = False
 
     def __init__(self, tokenizer: Any, *sizes: Any) -> None:
         super().__init__(tokenizer, *sizes)
-        self.does = f"Type a text; it writes what belongs to it, or reads what you type after {BETWEEN}."
+        self.instruction = f"Type a text; it writes what belongs to it, or reads what you type after {BETWEEN}."
 
     def read(self, text: str) -> tuple[int, ...]:
         """The source alone: the target is the model's own."""
@@ -182,7 +182,7 @@ class ArgumentsOnly(Input):
     """Sounds, and whatever else cannot be typed: read by the model's own arguments."""
 
     name = "arguments"
-    does = "It reads what cannot be typed; give its arguments by name in Python."
+    instruction = "It reads what cannot be typed; give its arguments by name in Python."
     typed = "Nothing can be typed."
     default = ""
     missing = "Nothing can be typed for this model."
@@ -212,10 +212,10 @@ class PatchedImage(Input):
     kind: ClassVar[str] = "picture"
     one: ClassVar[str] = "patch"
     many: ClassVar[str] = "patches"
-    instead_of_an_answer: ClassVar[str] = "said unchanged"
+    reference_label: ClassVar[str] = "unchanged prediction"
     sampled: ClassVar[str] = "image"
     name = "picture"
-    does = "Choose a picture or upload one; it says what the picture shows."
+    instruction = "Choose a picture or upload one; it says what the picture shows."
     typed = "The name of a picture."
     default = "flower"
     missing = "Pictures are chosen or uploaded, not drawn at random."
@@ -225,7 +225,7 @@ class PatchedImage(Input):
         vision = getattr(config, "vision_config", config)
         side, patch = getattr(vision, "image_size", 224), getattr(vision, "patch_size", 16)
         if not shape.vocab_size:
-            self.does = "Choose a picture or upload one; the model gives a vector for each of its patches."
+            self.instruction = "Choose a picture or upload one; the model gives a vector for each of its patches."
         self.processor, self.n_channels = processor, getattr(vision, "num_channels", 3)
         self.side: tuple[int, int] = tuple(side) if isinstance(side, list | tuple) else (side, side)  # type: ignore[assignment]
         self.patch: tuple[int, int] = tuple(patch) if isinstance(patch, list | tuple) else (patch, patch)  # type: ignore[assignment]

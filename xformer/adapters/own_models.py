@@ -130,7 +130,7 @@ class NumbersInput(Input):
     """The numbers of tokens, typed with spaces."""
 
     name = "numbers"
-    does = "Type the numbers of tokens; nobody knows what it should say to them."
+    instruction = "Type the numbers of tokens; nobody knows what it should say to them."
     typed = "Numbers with spaces between them."
     default = "0"
 
@@ -291,7 +291,8 @@ class TaskInput(Input):
     def __init__(self, task: Task, max_len: int) -> None:
         rule = task.rule
         self.task, self.max_len, self.name = task, max_len, task.config.name
-        self.does, self.typed, self.default, self.missing = rule.does, rule.typed, rule.default, rule.missing
+        self.instruction, self.typed = rule.instruction, rule.typed
+        self.default, self.missing = rule.default, rule.missing
         self.replacements = range(1, 1 + task.vocabulary.symbols)
 
     def examples(self) -> dict[str, str]:
@@ -346,7 +347,7 @@ class ImageInput(TaskInput):
     kind: ClassVar[str] = "image"
     one: ClassVar[str] = "patch"
     many: ClassVar[str] = "patches"
-    instead_of_an_answer: ClassVar[str] = "said unchanged"
+    reference_label: ClassVar[str] = "unchanged prediction"
     answers_itself: ClassVar[bool] = True
     sampled: ClassVar[str] = "test image"
 

@@ -72,14 +72,14 @@ def norms(
                 legend=alt.Legend(title="length ‖x‖", gradientLength=120, format=".3~g"),
             ),
             tooltip=[
-                alt.Tooltip("point:N"),
+                "point:N",
                 alt.Tooltip("place:N", title="position · reads"),
                 alt.Tooltip("length:Q", format=".5f"),
             ],
         )
     ]
     if n <= ROOMY:
-        layers.append(base.mark_text(fontSize=11).encode(color=written(), text=alt.Text("shown:N")))
+        layers.append(base.mark_text(fontSize=11).encode(color=written(), text="shown:N"))
     return layered(*layers, height=row_height(len(points)) * len(points) + around(title), title=title)
 
 
@@ -132,7 +132,7 @@ def attribution(
     x = alt.X(
         "contribution:Q", title=f"adds to {target}", scale=alt.Scale(domain=[low - room, high + room], nice=False)
     )
-    hover = [alt.Tooltip("part:N"), alt.Tooltip("run:N"), alt.Tooltip("contribution:Q", format="+.6f")]
+    hover = ["part:N", "run:N", alt.Tooltip("contribution:Q", format="+.6f")]
     base = alt.Chart(data).encode(x, y, tooltip=hover)
     if two:
         base = base.encode(yOffset=alt.YOffset("run:N", sort=list(frames)))
@@ -158,7 +158,7 @@ def attribution(
 
 def _asked(reading: Reading, position: int) -> str:
     """Which token a position is about, in a word."""
-    if reading.example.labels[0, position] == IGNORED or reading.answer_name == "said unchanged":
+    if reading.example.labels[0, position] == IGNORED or reading.answer_name == "unchanged prediction":
         return "predicted"
     return "right" if reading.has_right_answer else "next"
 

@@ -39,7 +39,7 @@ class Addition(Rule):
 
     name = "addition"
     verb = "adds"
-    does = "Type a sum; it works it out, the last digit first."
+    instruction = "Type a sum; it works it out, the last digit first."
     score_name = "own column"
     score_says = "is on the two digits of the column that it has to add"
     look_for = (

@@ -29,7 +29,7 @@ class Brackets(Rule):
 
     name = "brackets"
     verb = "counts"
-    does = "Type brackets; it says how deep each one is, and ✗ once they can no longer be closed."
+    instruction = "Type brackets; it says how deep each one is, and ✗ once they can no longer be closed."
     score_name = "even look back"
     score_says = "is spread evenly over all that came before"
     look_for = (

@@ -45,7 +45,7 @@ class Characters(Rule):
 
     name = "characters"
     verb = "goes on with"
-    does = "Type the beginning of a text; it goes on with it, character by character."
+    instruction = "Type the beginning of a text; it goes on with it, character by character."
     score_name = "character before"
     score_says = "is on the character just before"
     look_for = (

@@ -13,7 +13,7 @@ class Copy(Rule):
 
     name = "copy"
     verb = "copies"
-    does = "Type numbers; it says them again."
+    instruction = "Type numbers; it says them again."
     score_name = "diagonal"
     score_says = "is on the token itself"
     look_for = "Look for a **diagonal**: the output at position i has to say the token at i, so somewhere it has to look there."

@@ -21,7 +21,7 @@ class CopyTwice(Rule):
 
     name = "copy-twice"
     verb = "says twice"
-    does = "Type numbers, each only once; it says them twice."
+    instruction = "Type numbers, each only once; it says them twice."
     score_name = "two diagonals"
     score_says = "is on the token that it has to say"
     look_for = (

@@ -35,7 +35,7 @@ class Digits(Rule):
 
     name = "digits"
     verb = "reads"
-    does = "Draw a digit or choose an image of one; it says which digit it is."
+    instruction = "Draw a digit or choose an image of one; it says which digit it is."
     score_name = "ink"
     score_says = "goes from the class token to patches with ink"
     look_for = (

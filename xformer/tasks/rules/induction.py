@@ -23,7 +23,7 @@ class Induction(Rule):
 
     name = "induction"
     verb = "repeats"
-    does = "Type numbers, each only once; it repeats them."
+    instruction = "Type numbers, each only once; it repeats them."
     score_name = "induction"
     score_says = "is on what followed the earlier occurrence of the token just said"
     look_for = (

@@ -36,7 +36,7 @@ class Modular(Rule):
 
     name = "modular"
     verb = "adds"
-    does = "Type two numbers; it adds them, going back to 0 where it has run out of numbers."
+    instruction = "Type two numbers; it adds them, going back to 0 where it has run out of numbers."
     score_name = "the two numbers"
     score_says = "is on the two numbers"
     look_for = (

@@ -22,7 +22,7 @@ class Parity(Rule):
 
     name = "parity"
     verb = "keeps the parity of"
-    does = "Type zeros and ones; after each it says whether the ones so far are even (0) or odd (1)."
+    instruction = "Type zeros and ones; after each it says whether the ones so far are even (0) or odd (1)."
     score_name = "its own bit"
     score_says = "is on the bit that is next"
     look_for = (

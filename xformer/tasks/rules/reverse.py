@@ -14,7 +14,7 @@ class Reverse(Rule):
 
     name = "reverse"
     verb = "reverses"
-    does = "Type numbers; it says them backwards."
+    instruction = "Type numbers; it says them backwards."
     score_name = "anti-diagonal"
     score_says = "is on the mirrored token"
     look_for = (

@@ -31,7 +31,7 @@ Answers = tuple[Sequences, Lengths]
 
 @dataclass(frozen=True)
 class Rule:
-    """A task with its sizes. A subclass says at least `name`, `answer`, `target_pattern`, `verb` and `does`."""
+    """A task with its sizes. A subclass says at least `name`, `answer`, `target_pattern`, `verb` and `instruction`."""
 
     config: TaskConfig
 
@@ -39,7 +39,7 @@ class Rule:
     """What a configuration calls it; its limits stand in `xformer.task_limits` under the same name."""
     verb: ClassVar[str]
     """What the model does, as in “see how the model …”."""
-    does: ClassVar[str]
+    instruction: ClassVar[str]
     """What a person does and what a model that has learned the task then does, in one sentence: “Type numbers; it …”."""
     score_name: ClassVar[str]
     """What the head score is called."""

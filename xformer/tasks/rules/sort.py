@@ -19,7 +19,7 @@ class Sort(Rule):
 
     name = "sort"
     verb = "sorts"
-    does = "Type numbers; it puts them in order."
+    instruction = "Type numbers; it puts them in order."
     score_name = "right value"
     score_says = "is on tokens with the value that it has to say"
     look_for = (
