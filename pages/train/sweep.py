@@ -28,8 +28,7 @@ from xformer.formatting import duration
 from xformer.tasks import Task
 from xformer.training import dispatch
 from xformer.training.entry import RESUMABLE, Entry
-from xformer.training.stored_sweep import StoredSweep
-from xformer.training.sweep_maps import probe
+from xformer.training.stored_sweep import StoredSweep, probe
 from xformer.training.sweeps import Member, goal, words
 from xformer.viz.training_runs import setting_words
 

@@ -22,8 +22,7 @@ from xformer.training.limits import Limits
 from xformer.training.loop import Run
 from xformer.training.run_store import RunStore
 from xformer.training.snapshots import STATE, snapshot_steps
-from xformer.training.stored_sweep import Known, StoredSweep
-from xformer.training.sweep_maps import map_steps, read_maps
+from xformer.training.stored_sweep import Known, StoredSweep, map_steps, read_maps
 from xformer.training.sweeps import members_of, spec
 
 PRESET = tiny_preset(steps=20, log_every=5, snapshot_every=10)

@@ -22,8 +22,8 @@ from xformer.training.member_runs import become_run, become_runs_again, take_bac
 from xformer.training.run_store import RunStore, insert_rows
 from xformer.training.scoring import Scoring
 from xformer.training.snapshots import forget_after, forget_unfinished
+from xformer.training.stored_sweep import MapMaker
 from xformer.training.sweep_loop import SweepLoop
-from xformer.training.sweep_maps import MapMaker
 from xformer.training.sweeps import Member, members_of
 
 
