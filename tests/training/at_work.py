@@ -13,7 +13,7 @@ import pytest
 
 from tests.training.tiny import tiny_preset
 from xformer.presets import Preset
-from xformer.training import command_loop, dispatch, jobs, liveness, loop, worker
+from xformer.training import commands, dispatch, jobs, liveness, loop, worker
 from xformer.training.entry import Entry
 from xformer.training.run_store import RunStore, entry_of, move
 
@@ -46,10 +46,10 @@ def happenings(
 
     with monkeypatch.context() as patch:
         patch.setattr(loop.Run, "train_step", step)
-        patch.setattr(command_loop, "LOOK_SECONDS", 0.0)
-        patch.setattr(command_loop, "WRITE_SECONDS", 0.0)
-        patch.setattr(command_loop, "ROOM_SECONDS", 0.0)
-        patch.setattr(command_loop, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+        patch.setattr(commands, "LOOK_SECONDS", 0.0)
+        patch.setattr(commands, "WRITE_SECONDS", 0.0)
+        patch.setattr(commands, "ROOM_SECONDS", 0.0)
+        patch.setattr(commands, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
         patch.setattr(worker, "lower_priority", lambda entry: None)
         patch.setattr(worker.signal, "signal", lambda *_: None)
         patch.setattr(worker, "SAMPLES", 20)

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from tests.training.at_work import PRESET, claim, train
-from tests.training.test_command_loop import assert_same_run
+from tests.training.test_commands import assert_same_run
 from tests.training.tiny import tiny_preset
 from xformer.errors import ConfigError, RunStoreError
-from xformer.training import dispatch, failure, jobs, liveness, worker
+from xformer.training import commands, dispatch, jobs, liveness, worker
 from xformer.training.entry import Entry
 from xformer.training.limits import Limits
 from xformer.training.run_store import RunStore, put_command, set_columns
@@ -351,7 +351,7 @@ def test_a_process_that_could_write_nowhere_else_leaves_its_reason_in_the_lock(
 
     with monkeypatch.context() as patch:
         patch.setattr(worker, "_train", full)
-        patch.setattr(failure.traceback, "print_exception", full)  # the log is on the same disk
+        patch.setattr(commands.traceback, "print_exception", full)  # the log is on the same disk
         patch.setattr(worker, "lower_priority", lambda entry: None)
         patch.setattr(worker.signal, "signal", lambda *_: None)
         patch.setattr(worker, "leave", failing_book)

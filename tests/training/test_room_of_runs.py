@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.training.at_work import PRESET, add, resume_here, train
-from tests.training.test_command_loop import assert_same_run, undisturbed
+from tests.training.test_commands import assert_same_run, undisturbed
 from tests.training.tiny import tiny_preset
 from xformer.disk_quota import Room, disk_used
 from xformer.errors import QuotaExceededError

@@ -16,7 +16,7 @@ from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE, load
 from xformer.errors import ConfigError, RunStoreError
 from xformer.tasks import texts
-from xformer.training import dispatch, jobs, many, sweep_loop, worker
+from xformer.training import commands, dispatch, jobs, many, worker
 from xformer.training.entry import Entry
 from xformer.training.limits import Limits
 from xformer.training.loop import Run
@@ -297,7 +297,7 @@ def test_a_sweep_that_was_given_to_another_process_is_left_alone(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = submit(store)
-    loop = sweep_loop.SweepLoop(store, store.entry(run))
+    loop = commands.SweepLoop(store, store.entry(run))
     claim(store, run)
     with pytest.raises(RunStoreError, match="given to another process"):
         loop.flush()

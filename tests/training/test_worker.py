@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from tests.training.at_work import PRESET, add, claim, happenings, resume_here, train
-from tests.training.test_command_loop import assert_same_run, undisturbed
+from tests.training.test_commands import assert_same_run, undisturbed
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE, load
 from xformer.errors import RunStoreError
-from xformer.training import command_loop, dispatch, jobs, loop, worker
+from xformer.training import commands, dispatch, jobs, loop, worker
 from xformer.training.entry import Entry
 from xformer.training.run_store import RunStore, entry_of, move
 from xformer.training.snapshots import STATE, read_state, snapshot_file, snapshot_steps
@@ -95,9 +95,9 @@ def test_a_worker_lowers_its_priority_after_the_first_report(store: RunStore, mo
     with happenings(monkeypatch), monkeypatch.context() as patch:
         patch.setattr(worker, "lower_priority", lambda entry: rows.append(reported[-1]))
         reported: list[int] = []
-        report = command_loop.CommandLoop.report
+        report = commands.CommandLoop.report
         patch.setattr(
-            command_loop.CommandLoop, "report", lambda self, row: (reported.append(row["step"]), report(self, row))
+            commands.CommandLoop, "report", lambda self, row: (reported.append(row["step"]), report(self, row))
         )
         worker.work(store, run, claim(store, run))
     assert rows[0] == reported[0] == 5
@@ -148,7 +148,7 @@ def test_a_huge_learning_rate_is_a_sentence_and_its_figures_are_kept(
 ) -> None:
     run = add(store, tiny_preset(steps=200, lr_changes=((8, 1e9),), log_every=1, snapshot_every=1, clip_norm=0.0))
     with happenings(monkeypatch), monkeypatch.context() as patch:
-        patch.setattr(command_loop, "WRITE_SECONDS", 1e9)  # all of it happens before the next writing is due
+        patch.setattr(commands, "WRITE_SECONDS", 1e9)  # all of it happens before the next writing is due
         worker.work(store, run, claim(store, run))
     entry = store.entry(run)
     assert entry.state == "failed"

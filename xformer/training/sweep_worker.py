@@ -13,6 +13,7 @@ from xformer.disk_quota import Room
 from xformer.errors import QuotaExceededError
 from xformer.paths import STATE, is_finished
 from xformer.tasks import Task
+from xformer.training.commands import Scoring, SweepLoop
 from xformer.training.entry import Entry
 from xformer.training.evaluate import put_figures_on_card
 from xformer.training.limits import check_memory
@@ -20,10 +21,8 @@ from xformer.training.loop import Run, Stopped
 from xformer.training.many import reports
 from xformer.training.member_runs import become_run, become_runs_again, take_back
 from xformer.training.run_store import RunStore, insert_rows
-from xformer.training.scoring import Scoring
 from xformer.training.snapshots import forget_after, forget_unfinished
 from xformer.training.stored_sweep import MapMaker
-from xformer.training.sweep_loop import SweepLoop
 from xformer.training.sweeps import Member, members_of
 
 

@@ -23,19 +23,16 @@ from xformer.errors import ConfigError, QuotaExceededError, RunStoreError, Train
 from xformer.paths import STATE, is_finished
 from xformer.tasks import Task
 from xformer.training import liveness
-from xformer.training.command_loop import CommandLoop
+from xformer.training.commands import GOES_ON, CommandLoop, GpuGoneError, Scoring, SweepLoop, failure
 from xformer.training.device import choose_device, prepare_process
 from xformer.training.dispatch import reconcile
 from xformer.training.entry import SCORING, Entry
 from xformer.training.evaluate import put_figures_on_card
-from xformer.training.failure import GOES_ON, GpuGoneError, failure
 from xformer.training.jobs import START
 from xformer.training.limits import check_memory
 from xformer.training.loop import Run, Stopped
 from xformer.training.run_store import RunStore, change_peak, entry_of, insert_rows, move, set_columns
-from xformer.training.scoring import Scoring
 from xformer.training.snapshots import forget_after, forget_unfinished
-from xformer.training.sweep_loop import SweepLoop
 from xformer.training.sweep_worker import train_sweep
 
 SAMPLES = 2_000

@@ -12,10 +12,10 @@ import torch
 
 from tests.training.at_work import add, claim, happenings, resume_here, train
 from tests.training.tiny import tiny_preset
-from xformer.checkpoints import FILE
+from xformer.checkpoints import FILE, load
 from xformer.errors import RunStoreError
 from xformer.tasks import Task
-from xformer.training import command_loop, jobs, worker
+from xformer.training import commands, evaluate, jobs, worker
 from xformer.training.entry import Entry
 from xformer.training.loop import Run
 from xformer.training.run_store import Database, RunStore
@@ -66,11 +66,11 @@ def test_pause_and_resume(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_first_report_without_a_mistake_is_written_at_once(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command_loop, "WRITE_SECONDS", 1e9)
+    monkeypatch.setattr(commands, "WRITE_SECONDS", 1e9)
     claim(store, name := add(store))
     entry = store.entry(name)
     run = Run(entry.settings(), Task(entry.settings().task), torch.device("cpu"), None)
-    loop, written = command_loop.CommandLoop(store, entry), []
+    loop, written = commands.CommandLoop(store, entry), []
     loop.drives(run)
     for exact in (0.5, 1.0, 1.0):
         run.train_step()
@@ -86,7 +86,7 @@ def test_a_state_is_never_in_the_book_without_its_step(
 ) -> None:
     """However rarely the step is written down otherwise: whoever reads “paused at step 8” can rely on both words."""
     run, committed, driven, handlers = add(store), [], [], []
-    drives, writing = command_loop.CommandLoop.drives, Database.writing
+    drives, writing = commands.CommandLoop.drives, Database.writing
 
     @contextmanager
     def spy(database: Database) -> Iterator[Any]:
@@ -97,7 +97,7 @@ def test_a_state_is_never_in_the_book_without_its_step(
             committed.append((entry.state, entry.step, driven[0].step))
 
     def begin() -> None:
-        monkeypatch.setattr(command_loop, "WRITE_SECONDS", 1e9)
+        monkeypatch.setattr(commands, "WRITE_SECONDS", 1e9)
         monkeypatch.setattr(Database, "writing", spy)
 
     def finish() -> None:
@@ -105,9 +105,7 @@ def test_a_state_is_never_in_the_book_without_its_step(
             raise OSError("no room")
         handlers[0](15, None) if end == "ask" else store.send(run, end)
 
-    monkeypatch.setattr(
-        command_loop.CommandLoop, "drives", lambda self, run: (driven.append(run), drives(self, run))[1]
-    )
+    monkeypatch.setattr(commands.CommandLoop, "drives", lambda self, run: (driven.append(run), drives(self, run))[1])
     at = {2: begin, 7: lambda: store.send(run, "pause"), **({9: finish} if end == "kill" else {})}
     pauses = [lambda: store.send(run, "resume")] if end == "kill" else [finish]
     with happenings(monkeypatch, at=at, pauses=pauses), monkeypatch.context() as patch:
@@ -284,7 +282,7 @@ def test_a_new_learning_rate_told_to_a_run_while_it_leaves_is_not_lost(
         leave(*args, **position)
 
     monkeypatch.setattr(worker, "leave", tell_and_leave)
-    monkeypatch.setattr(command_loop, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(commands, "IDLE_SECONDS", 0.0)
     entry = train(store, run, monkeypatch, at={6: lambda: store.send(run, "pause")})
     assert (entry.state, entry.train["lr_changes"]) == ("paused", [[8, 0.02]])
     monkeypatch.setattr(worker, "leave", leave)
@@ -307,7 +305,7 @@ def test_a_paused_run_makes_room_when_somebody_waits(store: RunStore, monkeypatc
 
 
 def test_it_makes_no_room_for_who_waits_for_another_device(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_loop.queue, "devices", lambda: ["cuda:0", "cpu"])
+    monkeypatch.setattr(commands.queue, "devices", lambda: ["cuda:0", "cpu"])
     run, seen = add(store, device="cpu"), []
     add(store, owner="bob", device="cuda:0")
     pauses = [lambda: seen.append(store.entry(run).is_active), lambda: store.send(run, "resume")]
@@ -316,7 +314,7 @@ def test_it_makes_no_room_for_who_waits_for_another_device(store: RunStore, monk
 
 
 def test_nobody_comes_back(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_loop, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(commands, "IDLE_SECONDS", 0.0)
     run = add(store)
     entry = train(store, run, monkeypatch, at={6: lambda: store.send(run, "pause")})
     assert (entry.state, entry.worker) == ("paused", None)
@@ -345,7 +343,7 @@ def test_what_is_told_to_a_run_while_it_leaves(
         leave(*args, **position)
 
     monkeypatch.setattr(worker, "leave", tell_and_leave)
-    monkeypatch.setattr(command_loop, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(commands, "IDLE_SECONDS", 0.0)
     entry = train(store, run, monkeypatch, at={6: lambda: store.send(run, "pause")})
     assert (entry.state, entry.step, entry.worker) == (state, 7, None)
     monkeypatch.setattr(worker, "leave", leave)
@@ -371,8 +369,8 @@ def test_the_system_asks_it_to_end(store: RunStore, monkeypatch: pytest.MonkeyPa
 def test_the_state_is_written_now_and_then_even_without_snapshots(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command_loop, "SAVE_SECONDS", 0.0)
-    monkeypatch.setattr(command_loop, "SAVE_SHARE", 1e9)
+    monkeypatch.setattr(commands, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(commands, "SAVE_SHARE", 1e9)
     run = add(store, tiny_preset(steps=20, snapshot_every=0))
 
     def die() -> None:
@@ -392,12 +390,10 @@ def test_weights_that_are_no_numbers_do_not_replace_the_last_good_state(
 ) -> None:
     """A pause between the step that ruins the weights and the one that notices."""
     run = add(store, tiny_preset(steps=20, snapshot_every=snapshot_every))
-    monkeypatch.setattr(command_loop, "SAVE_SECONDS", 0.0)
-    monkeypatch.setattr(command_loop, "SAVE_SHARE", 1e9)
-    drives, driven = command_loop.CommandLoop.drives, []
-    monkeypatch.setattr(
-        command_loop.CommandLoop, "drives", lambda self, run: (driven.append(run), drives(self, run))[1]
-    )
+    monkeypatch.setattr(commands, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(commands, "SAVE_SHARE", 1e9)
+    drives, driven = commands.CommandLoop.drives, []
+    monkeypatch.setattr(commands.CommandLoop, "drives", lambda self, run: (driven.append(run), drives(self, run))[1])
 
     def ruin() -> None:
         with torch.no_grad():
@@ -431,3 +427,51 @@ def test_a_book_that_is_gone_ends_the_worker(store: RunStore, monkeypatch: pytes
     with pytest.raises(RunStoreError, match="There is no run"):
         train(store, run, monkeypatch, at={6: remove})
     assert snapshot_steps(store.folder_of(run)) == [0]
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "rows_at_once", lambda *_: 5)
+    monkeypatch.setattr(commands, "WRITE_SECONDS", 0.0)
+
+
+def scored(store: RunStore, monkeypatch: pytest.MonkeyPatch, during: Any = lambda run: None) -> tuple[str, list[Any]]:
+    """Train a run here; what the run store says after each part of its scoring, and `during` happens after the first."""
+    run, seen, score = add(store), [], evaluate.score_batches
+
+    def part(*args: Any) -> Any:
+        seen.append(store.entry(run))
+        if len(seen) == 2:
+            during(run)
+        return score(*args)
+
+    monkeypatch.setattr(evaluate, "score_batches", part)
+    with happenings(monkeypatch):
+        worker.work(store, run, claim(store, run))
+    return run, [(entry.state, entry.step, *entry.live["scoring"][:2]) for entry in seen]
+
+
+def test_the_book_says_how_far_it_is(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, seen = scored(store, monkeypatch)
+    assert seen == [("running", 20, done, 20) for done in (0, 5, 10, 15)]
+    entry = store.entry(run)
+    assert (entry.state, entry.figures["samples"], entry.message) == ("finished", 20, "")
+    assert "scoring" not in entry.live
+
+
+def test_a_stop_ends_the_scoring_and_not_the_run(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, seen = scored(store, monkeypatch, lambda run: jobs.stop(store, run))
+    assert len(seen) == 2
+    entry = store.entry(run)
+    assert (entry.state, entry.figures["samples"], entry.message) == ("finished", 10, "Its scoring was ended early.")
+    assert load(store.folder_of(run)).card["figures"] == entry.figures
+    with store.database.reading() as db:
+        assert db.execute("SELECT count(*) FROM commands").fetchone()[0] == 0
+
+
+def test_a_score_that_takes_long_is_taken_over_fewer_examples(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "MOST_SECONDS", 0.0)
+    run, _ = scored(store, monkeypatch)
+    entry = store.entry(run)
+    assert (entry.state, entry.figures["samples"]) == ("finished", 5)
+    assert entry.message == "Its scoring was ended after 0 s."

@@ -6,14 +6,20 @@ minute it writes down the state to go on from, however rare the snapshots are: s
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from xformer.errors import QuotaExceededError, RunStoreError
+import torch
+
+from xformer.errors import ConfigError, QuotaExceededError, RunStoreError, XformerError
 from xformer.training import dispatch
-from xformer.training.entry import Entry
+from xformer.training.entry import SCORING, Entry
 from xformer.training.loop import Run, Stopped
 from xformer.training.recipe import learning_rate
 from xformer.training.run_store import RunStore, change_peak, entry_of, insert_rows, move, set_columns
@@ -206,3 +212,183 @@ class CommandLoop:
         others = [entry for entry in entries if entry.id != self.entry.id]
         wanted = dispatch.next_for(device, others, dispatch.devices())
         return bool(wanted) or time.monotonic() - self.paused_since > IDLE_SECONDS
+
+
+class SweepLoop:
+    """Stands between the models of a sweep and the run store; what a `CommandLoop` is to one run."""
+
+    def __init__(self, store: RunStore, entry: Entry) -> None:
+        self.store, self.entry = store, entry
+        self.runs: dict[str, Run] = {}
+        """The models, by their ids; those that have left the stack too."""
+        self.left: set[str] = set()
+        self.reason = "stopped"
+        self.interrupted = False
+        self.at_each_step: Callable[[], object] = lambda: None
+        self.unwritten: list[tuple[str, dict[str, Any]]] = []
+        self.looked = self.written = 0.0
+        self.save_at = 0.0
+        self.written_step = 0
+
+    def drives(self, runs: dict[str, Run]) -> None:
+        """From now on these are the models that are meant."""
+        self.runs, self.written = runs, time.monotonic()
+        self.written_step, self.save_at = self._steps(), self.written + SAVE_SECONDS
+        self.store.change(self.entry.id, pid=os.getpid())
+
+    def interrupt(self) -> None:
+        """The system asks the process to end: stop before the next step."""
+        self.interrupted = True
+
+    def report(self, member: str, row: dict[str, Any]) -> None:
+        """A row of metrics of a model, to be written with the next writing."""
+        self.unwritten.append((member, row))
+
+    def between(self) -> None:
+        """Called before every step. Raises `Stopped` when all are to end here."""
+        self.at_each_step()
+        now = time.monotonic()
+        if now - self.written >= WRITE_SECONDS:
+            self.flush()
+        if self.interrupted or (now - self.looked >= LOOK_SECONDS and self._is_told_to_stop()):
+            self.reason = "interrupted" if self.interrupted else "stopped"
+            raise Stopped
+        if now >= self.save_at:
+            self.save()
+
+    def save(self) -> None:
+        """Write down where the models stand that go on."""
+        began = time.monotonic()
+        for member, run in self.runs.items():
+            if member not in self.left and run.has_finite_weights():
+                run.save_state()
+        now = time.monotonic()
+        self.save_at = now + max(SAVE_SECONDS, (now - began) / SAVE_SHARE)
+
+    def position(self) -> dict[str, Any]:
+        """How far they are, as columns of the run store: the step of the foremost, and the seconds of all together."""
+        if not self.runs:
+            return {}
+        return {
+            "step": max(run.step for run in self.runs.values()),
+            "seconds": sum(run.seconds for run in self.runs.values()),
+        }
+
+    def flush(self) -> None:
+        """Write down metrics and where they stand. Raises `RunStoreError` when it is this process's sweep no longer."""
+        now = time.monotonic()
+        with self.store.database.writing() as db:
+            if entry_of(db, self.entry.id).worker != self.entry.worker:
+                raise RunStoreError(f"The run “{self.entry.name}” has been given to another process.")
+            for member, row in self.unwritten:
+                insert_rows(db, member, [row])
+            rate = (self._steps() - self.written_step) / max(1e-9, now - self.written)
+            live = {"steps_per_second": max(0.0, rate)}
+            set_columns(db, self.entry.id, **self.position(), live=json.dumps(live), unreported_starts=0)
+        self.unwritten = []
+        self.written, self.written_step = now, self._steps()
+
+    def _steps(self) -> int:
+        """The steps of all models together."""
+        return sum(run.step for run in self.runs.values())
+
+    def _is_told_to_stop(self) -> bool:
+        """Whether somebody has; from then on it takes as long as it takes to keep all models."""
+        self.looked = time.monotonic()
+        with self.store.database.reading() as db:
+            query = "SELECT 1 FROM commands WHERE run = ? AND kind = 'stop' LIMIT 1"
+            if db.execute(query, (self.entry.id,)).fetchone() is None:
+                return False
+        with self.store.database.writing() as db:
+            db.execute("DELETE FROM commands WHERE run = ?", (self.entry.id,))
+        return True
+
+
+MOST_SECONDS = 30.0
+"""A score that takes longer is taken over fewer examples."""
+
+
+class Scoring:
+    """Stands between `evaluate` and the run store; see `Watch`."""
+
+    def __init__(self, store: RunStore, entry: Entry, command_loop: CommandLoop | SweepLoop) -> None:
+        self.store, self.entry, self.command_loop = store, entry, command_loop
+        self.began, self.written = time.monotonic(), 0.0
+        self.ended = ""
+        """Why it was ended early, as a sentence; nothing where it was not."""
+
+    def __call__(self, done: int, samples: int) -> bool:
+        now = time.monotonic()
+        if now - self.written >= WRITE_SECONDS:
+            self.written = now
+            is_told = self._write_down(done, samples, now - self.began)
+            if is_told or self.command_loop.interrupted:
+                self.ended = "Its scoring was ended early."
+        if done < samples and now - self.began >= MOST_SECONDS:
+            self.ended = f"Its scoring was ended after {MOST_SECONDS:.0f} s."
+        return not self.ended
+
+    def _write_down(self, done: int, samples: int, seconds: float) -> bool:
+        """Say how far it is; whether it was told to stop. Raises `RunStoreError` when it is this process's run no longer."""
+        run = self.entry.id
+        with self.store.database.writing() as db:
+            entry = entry_of(db, run)
+            if entry.worker != self.entry.worker:
+                raise RunStoreError(f"The run “{entry.name}” has been given to another process.")
+            set_columns(db, run, live=json.dumps(entry.live | {SCORING: [done, samples, seconds]}))
+            found = db.execute("SELECT 1 FROM commands WHERE run = ? AND kind = 'stop'", (run,)).fetchone()
+        return found is not None
+
+
+NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
+"""How torch says on a processor that there is none left; it also speaks of the format of memory, and of pinned memory."""
+
+GOES_ON = " Resume goes on from there."
+
+
+class GpuGoneError(Exception):
+    """The GPU that the run was given is not there."""
+
+
+def failure(store: RunStore, entry: Entry, error: Exception) -> tuple[str, str]:
+    """The state that the run is in after that error, and its message."""
+    if isinstance(error, QuotaExceededError):
+        return "failed", f"{error}{GOES_ON}"
+    if isinstance(error, XformerError):
+        return "failed", str(error)
+    if isinstance(error, MemoryError):
+        return "failed", _too_big(store, entry)
+    with suppress(OSError):  # a full disk takes no log either
+        traceback.print_exception(error)
+    if isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError | GpuGoneError) and entry.device != "cpu":
+        return _without_gpu(store, entry, error)
+    if isinstance(error, OSError):
+        what = f"A file could not be written ({error.strerror or error})"
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return "failed", f"{'The disk is full' if is_full else what}; what was kept before is whole.{GOES_ON}"
+    if isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
+    ):
+        return "failed", _too_big(store, entry)
+    return "failed", f"It failed for a reason of its own ({type(error).__name__})."
+
+
+def _without_gpu(store: RunStore, entry: Entry, error: Exception) -> tuple[str, str]:
+    """A run that lost its GPU waits for the processor."""
+    store.change(entry.id, wanted="cpu")
+    why = "ran out of memory" if isinstance(error, torch.OutOfMemoryError) else "was lost"
+    return (
+        "queued",
+        f"The GPU ({entry.device}) {why}, so this run goes on on the processor from the last state it kept.",
+    )
+
+
+def _too_big(store: RunStore, entry: Entry) -> str:
+    try:
+        batch = entry.settings().train.batch_size
+    except ConfigError:
+        batch = 1
+    return (
+        f"It ran out of memory at step {store.entry(entry.id).step}; try a smaller batch "
+        f"(it was {batch}, try {max(1, batch // 4)}) or a smaller model."
+    )
