@@ -26,11 +26,22 @@ EXACT: dict[str, Any] = {"rtol": 0, "atol": 1e-13}
 """Float64 sums of a few dozen numbers of size 1, in another order."""
 
 
+COMPONENTS: dict[str, Any] = {
+    "n_heads": 4,
+    "n_kv_heads": 2,
+    "norm_kind": "rms",
+    "activation": "swiglu",
+    "mask": "sliding_window",
+    "window": 3,
+}
+
+
 def model_for(bug: str, **options: Any) -> xformer.Transformer:
     """A model with prime sizes that can have the bug."""
     for architecture in ARCHITECTURES:
-        for more in ({}, {"norm": "pre"}, {"d_value": 10}):
-            model = build(**({"architecture": architecture, "positions": "learned"} | more | options))
+        for more in ({}, {"norm": "pre"}, {"d_value": 10}, COMPONENTS):
+            changes: dict[str, Any] = {"architecture": architecture, "positions": "learned"} | more | options
+            model = build(**changes)
             if BUGS[bug].applies_to(model.config):
                 return model
     raise AssertionError(bug)
@@ -223,7 +234,13 @@ def test_residual_bugs(norm: str) -> None:
         trace = xformer.record(BUGS[bug].broken(model), *inputs(model))
         at = "encoder.1"
         residual = model.get_submodule("encoder.blocks.1.attn_residual")
-        return (*(trace[f"{at}.{name}"] for name in ("resid_pre", "attn.in", "attn.out", "resid_mid")), residual)
+        return (
+            trace[f"{at}.resid_pre"],
+            trace[f"{at}.attn.in"],
+            trace[f"{at}.attn.out"],
+            trace[f"{at}.resid_mid"],
+            residual,
+        )
 
     x, _, out, after, residual = sublayer("no-residual")
     torch.testing.assert_close(after, residual.norm(out) if norm == "post" else out, **EXACT)

@@ -24,7 +24,7 @@ from tests.diagnosis.confusion import (
     trained_with,
 )
 from tests.layers.reference import FITTING
-from xformer import edits
+from xformer import components, edits
 from xformer.bugs import BUGS, Bug
 from xformer.diagnosis.case import Case, tokens_that_count
 from xformer.diagnosis.diagnose import Finding, diagnose, findings_frame, too_few_rows
@@ -49,7 +49,7 @@ def shows(bug: str, model: xformer.Transformer, task: Task | None) -> bool:
 
 def kind_of(model: xformer.ModelConfig) -> tuple[object, ...]:
     """What the checks go by; the seeds and sizes of one kind are alike to them."""
-    return model.architecture, model.norm, model.positions, model.d_ff > 0, model.image > 0
+    return model.architecture, model.norm, model.norm_kind, model.mask, model.positions, model.d_ff > 0, model.image > 0
 
 
 @cache
@@ -288,8 +288,9 @@ def test_the_fit_of_a_norm_finds_its_gain_and_shift() -> None:
         torch.randn(7, generator=draw),
     )
     after = torch.nn.functional.layer_norm(x, (7,), gain, shift, 1e-5)
-    assert misfit_of_norm(x, after, 1e-5) < 1e-6
-    assert misfit_of_norm(torch.randn(2, 5, 7, generator=draw), after, 1e-5) > 0.5
+    norm = components.NORMS["layer"]
+    assert misfit_of_norm(x, after, norm, 1e-5) < 1e-6
+    assert misfit_of_norm(torch.randn(2, 5, 7, generator=draw), after, norm, 1e-5) > 0.5
 
 
 @pytest.mark.parametrize("name", ["reverse", "addition"])

@@ -7,6 +7,7 @@ as the code that has these bugs does: `decode(broken, prompt, edits=[WHOLE_RUNS]
 
 from xformer import edits
 from xformer.bugs.bug import Bug
+from xformer.bugs.components import COMPONENT_BUGS
 from xformer.bugs.crashes import CRASHES, Crash
 from xformer.bugs.ends import END_BUGS
 from xformer.bugs.masking import MASK_BUGS
@@ -18,7 +19,16 @@ from xformer.bugs.weights import WEIGHT_BUGS
 
 BUGS: dict[str, Bug] = {
     bug.name: bug
-    for bugs in (SOFTMAX_BUGS, MASK_BUGS, ROLE_BUGS, RESIDUAL_BUGS, END_BUGS, WEIGHT_BUGS, TRAINING_BUGS)
+    for bugs in (
+        SOFTMAX_BUGS,
+        MASK_BUGS,
+        ROLE_BUGS,
+        RESIDUAL_BUGS,
+        COMPONENT_BUGS,
+        END_BUGS,
+        WEIGHT_BUGS,
+        TRAINING_BUGS,
+    )
     for bug in bugs
 }
 

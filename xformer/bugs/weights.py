@@ -68,7 +68,7 @@ def with_dead_neurons(model: Transformer) -> Transformer:
 
 
 def _relus(config: ModelConfig) -> bool:
-    return config.d_ff > 0 and config.ffn_bias and config.activation == "relu"
+    return config.d_ff > 0 and config.ffn_bias and config.ffn_component.closes
 
 
 WEIGHT_BUGS = (

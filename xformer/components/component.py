@@ -112,6 +112,8 @@ class FeedForward(Component):
     effect: ClassVar[str]
     """What the nonlinearity does, for the diagram: "keeps what is positive"."""
     is_gated: ClassVar[bool] = False
+    closes: ClassVar[bool] = False
+    """Whether a neuron can be 0 for every input, with no gradient to bring it back."""
     n_saved: ClassVar[int]
     """How many activations [batch, pos, d_ff] the backward pass needs."""
 

@@ -23,6 +23,7 @@ class ReLU(FeedForward):
     source = "Vaswani et al. 2017, §3.3"
     function_name = "relu"
     effect = "keeps what is positive"
+    closes = True
     n_saved = 1  # its own output tells where it was positive
 
     def function(self) -> Callable[[Tensor], Tensor]:

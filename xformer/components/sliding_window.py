@@ -22,7 +22,9 @@ class SlidingWindow(Mask):
 
     name = "sliding_window"
     title = "Sliding window"
-    explanation = "Each query looks only at keys fewer than `window` positions away. Each layer reaches one window further."
+    explanation = (
+        "Each query looks only at keys fewer than `window` positions away. Each layer reaches one window further."
+    )
     source = "Beltagy et al. 2020, §3.1; Jiang et al. 2023, §2"
 
     def check(self, sizes: Sizes) -> None:

@@ -17,13 +17,16 @@ SAME_NUMBERS = 1e-5
 
 
 def projections(case: Case) -> Iterator[Measurement]:
-    """q, k and v, turned back where positions have turned them."""
+    """q, k and v, turned back where positions have turned them; heads of one group share k and v."""
     config = case.trace.config
-    widths = [config.n_heads * width for width in (config.d_head, config.d_head, config.d_value)]
+    kv, widths = config.kv_component, config.kv_component.widths(config)
     for layer, _ in case.attention("in", "q", "k", "v"):
         for index, (name, stream) in enumerate(case.rows_into(layer)):
-            made, slack = case[f"{layer.path}.{name}"], 1.0
+            made, slack = case.projected(layer.path, name), 1.0
             if stream is None:
+                continue
+            if name != "q" and not torch.equal(kv.expand(made, config.n_heads), case[f"{layer.path}.{name}"]):
+                yield Measurement(layer.path, float("inf"), f"Heads of one group have different {name}.")
                 continue
             if name != "v" and case.has(layer.path, "pos_angles"):
                 made, slack = unturned(case, layer, made), 4.0  # a pair shares its rounding, and turns twice
@@ -84,7 +87,8 @@ def _allowed_scores(made: Tensor, q: Tensor, k: Tensor, bias: Tensor | None, all
 
 
 def masks(case: Case) -> Iterator[Measurement]:
-    """True exactly where causality, padding and a mask that was drawn let a token look."""
+    """True exactly where causality, the registered mask, padding and a drawn mask let a token look."""
+    config = case.trace.config
     for layer, (mask,) in case.attention("mask"):
         n_query, n_key = layer.queries.shape[1], layer.keys.shape[1]
         if mask.shape[-2:] != (n_query, n_key):
@@ -92,9 +96,12 @@ def masks(case: Case) -> Iterator[Measurement]:
             continue
         expected = layer.keys[:, None, None, :].expand(-1, 1, n_query, -1)  # [batch, 1, query, key]
         if layer.causal:
-            offset = 0 if case.trace.config.see_self else -1
+            offset = 0 if config.see_self else -1
             triangle = torch.ones(n_query, n_key, dtype=torch.bool, device=mask.device).tril(offset)
             expected = expected & triangle
+        window = config.mask_component.allowed(config, n_query, n_key, mask.device)
+        if window is not None and not layer.is_cross:
+            expected = expected & window
         drawn = case.trace.mask
         if drawn is not None and layer.path.startswith(case.stacks[-1].stack) and not layer.is_cross:
             expected = expected & (drawn[None, None] if drawn.dim() == 2 else drawn[:, None])

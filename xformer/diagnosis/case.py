@@ -170,6 +170,11 @@ class Case:
         names = ("encoder.final_norm", f"encoder.{self.trace.config.n_layers - 1}.resid_post")
         return next((self[name] for name in names if name in self), None)
 
+    def projected(self, path: str, name: str) -> Tensor:
+        """q, k or v as it was projected: of keys and values that heads share, those of the first head of each group."""
+        made, config = self[f"{path}.{name}"], self.trace.config
+        return made if name == "q" else made[:, :: made.shape[1] // config.kv_component.n_kv_heads(config)]
+
     def rows_into(self, layer: Layer) -> Iterator[tuple[str, Tensor | None]]:
         """For each of q, k, v, the stream it should be made from."""
         x = self[f"{layer.path}.in"] if self.has(layer.path, "in") else None
@@ -180,8 +185,8 @@ class Case:
     def is_fresh(self) -> bool:
         """Whether the weights are as drawn: told by the caller, or read off the first normalisation.
 
-        A fresh LayerNorm has γ = 1 and β = 0, so every row that it puts out has mean 0 and mean square 1; the first step
-        of training moves both.
+        A fresh norm has γ = 1 and β = 0, so every row that it puts out has mean square 1, and mean 0 where the norm subtracts
+        the mean; the first step of training moves both.
         """
         if self.fresh is not None:
             return self.fresh
@@ -190,7 +195,8 @@ class Case:
             return False
         rows = self[f"{self.blocks[0]}.{name}"].double()  # [batch, pos, d_model]
         mean, square = rows.mean(dim=-1), rows.square().mean(dim=-1)
-        return bool(mean.abs().max() < 1e-5) and bool((square - 1).abs().max() < 1e-2)
+        is_centred = not self.trace.config.norm_component.is_centred or bool(mean.abs().max() < 1e-5)
+        return is_centred and bool((square - 1).abs().max() < 1e-2)
 
 
 def tokens_that_count(tokens: Int[Tensor, "batch pos"], pad: int) -> Bool[Tensor, "batch pos"]:

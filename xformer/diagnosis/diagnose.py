@@ -22,13 +22,13 @@ from torch import Tensor
 from xformer.diagnosis.case import Case, Finding, tokens_that_count
 from xformer.diagnosis.ends import check_finite, check_logits, check_order, check_positions
 from xformer.diagnosis.identities import check_identities
-from xformer.diagnosis.masks import check_future, check_padding
+from xformer.diagnosis.masks import check_future, check_padding, check_window
 from xformer.diagnosis.projections import check_clones, check_projections
 from xformer.diagnosis.report import Report
 from xformer.diagnosis.scores import check_scores
 from xformer.diagnosis.softmax import check_softmax
-from xformer.diagnosis.stream import check_additions, check_residual
-from xformer.diagnosis.weights import check_heads, check_init, check_neurons, check_start
+from xformer.diagnosis.stream import check_additions, check_norms, check_residual
+from xformer.diagnosis.weights import check_gate, check_heads, check_init, check_neurons, check_start
 from xformer.errors import InputError
 from xformer.model import Transformer
 from xformer.trace import Trace
@@ -40,8 +40,11 @@ CHECKS = (
     check_projections,
     check_scores,
     check_future,
+    check_window,
     check_padding,
     check_residual,
+    check_norms,
+    check_gate,
     check_positions,
     check_logits,
     check_neurons,

@@ -28,12 +28,19 @@ SAME_WEIGHTS = 1e-5
 
 
 def check_projections(case: Case) -> Iterator[Finding]:
-    """split-by-view · cross-queries-from-memory · cross-roles-swapped · forgotten-return · wrong-stream."""
-    for layer, (stream, *heads) in case.attention("in", "q", "k", "v"):
+    """split-by-view · kv-heads-tiled · cross-queries-from-memory · cross-roles-swapped · forgotten-return · wrong-stream."""
+    for layer, (stream, *_) in case.attention("in", "q", "k", "v"):
         if layer.is_cross:
             yield from _cross(case, layer)
         else:
-            made = dict(zip("qkv", heads, strict=True))
+            made = {name: case.projected(layer.path, name) for name in "qkv"}
+            if _is_tiled(case, layer):
+                yield error(
+                    "kv-heads-tiled",
+                    layer.path,
+                    "Keys and values are tiled over the heads (0 1 0 1), and each should be repeated in place (0 0 1 1).",
+                )
+                continue
             if case.has(layer.path, "pos_angles"):
                 angles = case[f"{layer.path}.pos_angles"].double()
                 made |= {name: case.trace.config.position_kind.turn(made[name].double(), -angles) for name in "qk"}
@@ -49,6 +56,17 @@ def check_projections(case: Case) -> Iterator[Finding]:
                 )
 
 
+def _is_tiled(case: Case, layer: Layer) -> bool:
+    """Whether keys and values that groups of heads share were repeated as a whole: head h has those of head h mod n."""
+    config = case.trace.config
+    n = config.kv_component.n_kv_heads(config)
+    if not 1 < n < config.n_heads:
+        return False
+    both = [case[f"{layer.path}.{name}"] for name in "kv"]
+    tiled = all(torch.equal(heads, heads[:, :n].repeat(1, config.n_heads // n, 1, 1)) for heads in both)
+    return tiled and not all(torch.equal(heads[:, 0], heads[:, 1]) for heads in both)
+
+
 def _is_cut_by_view(stream: Tensor, heads: Tensor) -> bool:
     """Whether [batch, head, pos, width], read on as [batch, pos, head·width], is affine in the stream."""
     share = share_outside(stream, heads.flatten(1).unflatten(1, (heads.shape[2], -1)))
@@ -60,7 +78,7 @@ def _cross(case: Case, layer: Layer) -> Iterator[Finding]:
     target, memory = case[f"{layer.path}.in"], case.memory
     if memory is None:
         return
-    made = {name: _source(case, heads_joined(case[f"{layer.path}.{name}"]), target, memory) for name in "qkv"}
+    made = {name: _source(case, heads_joined(case.projected(layer.path, name)), target, memory) for name in "qkv"}
     known = {name: stream for name, stream in made.items() if stream is not None}
     right = {"q": "target", "k": "memory", "v": "memory"}
     if all(stream == right[name] for name, stream in known.items()):
@@ -75,7 +93,7 @@ def _cross(case: Case, layer: Layer) -> Iterator[Finding]:
     )
     if "neither" in known.values():
         lost = [name for name, stream in known.items() if stream == "neither"]
-        if not all(_is_cut(case[f"{layer.path}.{name}"], target, memory) for name in lost):
+        if not all(_is_cut(case.projected(layer.path, name), target, memory) for name in lost):
             return  # made from no row of either stream, for no reason that has a name: `identities` says so
         kind, what = "split-by-view", "The heads are cut out across positions, as by a view without the transpose"
     from_where = ", ".join(

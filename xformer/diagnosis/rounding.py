@@ -12,11 +12,10 @@ import math
 from functools import reduce
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-OTHER_ROUNDINGS = 8
-"""Roundings besides those of the sum: a product, a quotient, an exponential, storing the result."""
+from xformer.components import Norm
+from xformer.components.component import OTHER_ROUNDINGS
 
 
 def unit(value: Tensor) -> float:
@@ -57,24 +56,29 @@ def of_sum(made: Tensor, *parts: Tensor) -> float:
     return excess(made, expected, 2 * unit(made) * size)
 
 
-def standardised(x: Tensor, eps: float) -> tuple[Float[Tensor, "*batch d"], Float[Tensor, "*batch 1"]]:
-    """(x − mean) / √(var + ε) in double precision, and what rounding can make of it: the mean may be far larger than the
-    spread, so the bound grows with the square of their ratio."""
-    x = x.double()
-    mean = x.mean(dim=-1, keepdim=True)
-    spread = ((x - mean).square().mean(dim=-1, keepdim=True) + eps).sqrt()
-    ratio = (x.square().mean(dim=-1, keepdim=True).sqrt() / spread).clamp(min=1.0)
-    return (x - mean) / spread, (x.shape[-1] + OTHER_ROUNDINGS) * ratio.square()
+def of_norm(made: Tensor, x: Tensor, norm: Norm, eps: float, gain: Tensor | None, shift: Tensor | None) -> float | None:
+    """The excess of `made` over γ · n(x) + β.
 
+    Where γ and β are not known, the straight line that fits each dimension best takes their place, through the origin for a
+    norm without β: least squares leaves no more than the right line would.
 
-def of_norm(made: Tensor, x: Tensor, eps: float, gain: Tensor | None, shift: Tensor | None) -> float | None:
-    """The excess of `made` over γ · n(x) + β. Where γ and β are not known, over the straight line that fits each dimension
-    best: least squares leaves no more than the right line would. None where there are too few rows for a line."""
+    Args:
+        made: What the norm put out [..., d_model].
+        x: What it read, of the same shape.
+        norm: The registered norm.
+        eps: Its ε.
+        gain: γ [d_model], or None where it is not known.
+        shift: β [d_model], or None where it is not known or the norm has none.
+
+    Returns:
+        The excess; None where there are too few rows for a line.
+    """
     if made.shape != x.shape:
         return float("inf")
-    normal, size = standardised(x, eps)
-    if gain is not None and shift is not None:
-        gain, shift = gain.double(), shift.double()
+    normal, size = norm.standardised(x, eps)
+    if gain is not None and (shift is not None or not norm.has_shift):
+        gain = gain.double()
+        shift = torch.zeros_like(gain) if shift is None else shift.double()
         return excess(
             made,
             gain * normal + shift,
@@ -83,10 +87,11 @@ def of_norm(made: Tensor, x: Tensor, eps: float, gain: Tensor | None, shift: Ten
     y, rows, sizes = made.double().flatten(0, -2), normal.flatten(0, -2), size.flatten(0, -2)  # [row, d_model]
     if len(rows) < 3:
         return None
-    across, up = rows - rows.mean(dim=0), y - y.mean(dim=0)
+    middle = (rows.mean(dim=0), y.mean(dim=0)) if norm.has_shift else (0.0, 0.0)
+    across, up = rows - middle[0], y - middle[1]
     slope = (across * up).sum(dim=0) / across.square().sum(dim=0).clamp(min=1e-300)  # [d_model]: γ
     left = (up - slope * across).norm(dim=0)
-    start = y.mean(dim=0) - slope * rows.mean(dim=0)  # β
+    start = middle[1] - slope * middle[0]  # β
     bound = unit(made) * (
         sizes * slope.abs() * (1 + rows.abs()) + OTHER_ROUNDINGS * start.abs() + OTHER_ROUNDINGS * y.abs()
     )

@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
+from xformer.components import NORMS, Norm
 from xformer.diagnosis.case import Case, Finding, Sublayer, centred, error, relative
+from xformer.diagnosis.rounding import of_norm
 
 FIT_LIMIT = 1e-3
 NO_ADDITION = 1e-6
@@ -26,15 +28,15 @@ LEAST_SPREAD = 1e-4
 
 
 def check_residual(case: Case) -> Iterator[Finding]:
-    """no-residual · lost-output · residual-after-norm · no-norm · stream-unexplained."""
-    norm, eps = case.trace.config.norm, case.trace.config.norm_eps
+    """no-residual · lost-output · residual-after-norm · no-norm · other-norm · stream-unexplained."""
+    norm, eps, component = case.trace.config.norm, case.trace.config.norm_eps, case.trace.config.norm_component
     for sublayer in case.sublayers:
         if sublayer.before.shape[0] * sublayer.before.shape[1] < 3:
             continue
 
         def fits(made: Tensor, sublayer: Sublayer = sublayer) -> bool:
             if norm == "post":
-                return misfit_of_norm(made, sublayer.after, eps) <= FIT_LIMIT
+                return misfit_of_norm(made, sublayer.after, component, eps) <= FIT_LIMIT
             return relative(sublayer.after - made, sublayer.after) <= FIT_LIMIT
 
         if fits(sublayer.before + sublayer.out):
@@ -52,10 +54,39 @@ def check_residual(case: Case) -> Iterator[Finding]:
         elif norm == "post" and relative(sublayer.after - sublayer.before - sublayer.out, sublayer.after) <= FIT_LIMIT:
             kind = "no-norm"
             what = 'is the bare sum, though the configuration says norm="post".'
+        elif norm == "post" and (other := other_norm(case, sublayer.before + sublayer.out, sublayer.after)):
+            kind, what = (
+                "other-norm",
+                f"is what {other.title} makes of the sum, and the configuration says {component.title}.",
+            )
         else:
             kind = "stream-unexplained"
             what = "is not what the configuration makes of the stream before and the sublayer's result."
         yield error(kind, sublayer.path, f"The stream after it {what}", numbers)
+
+
+def check_norms(case: Case) -> Iterator[Finding]:
+    """other-norm, where a sublayer reads (pre-norm) and at the end; `check_residual` covers post-norm."""
+    config = case.trace.config
+    places = [(one.path, one.before, one.inside) for one in case.sublayers] if config.norm == "pre" else []
+    for at in case.stacks:
+        name, last = f"{at.prefix}final_norm", f"{at.stack}.{config.n_layers - 1}.resid_post"
+        if config.final_norm and name in case and last in case:
+            places.append((name, case[last], case[name]))
+    for path, x, made in places:
+        if other := other_norm(case, x, made):
+            sentence = f"The norm is {other.title}, and the configuration says {config.norm_component.title}."
+            yield error("other-norm", path, sentence)
+
+
+def other_norm(case: Case, x: Tensor, made: Tensor) -> Norm | None:
+    """The registered norm that made `made` [..., d_model] from `x` where the configured one did not."""
+    own, eps = case.trace.config.norm_component, case.trace.config.norm_eps
+    excess = of_norm(made, x, own, eps, None, None)
+    if excess is None or excess <= 1:
+        return None
+    fits = {one: of_norm(made, x, one, eps, None, None) for one in NORMS.values() if one is not own}
+    return next((one for one, excess in fits.items() if excess is not None and excess <= 1), None)
 
 
 def check_additions(case: Case) -> Iterator[Finding]:
@@ -103,15 +134,20 @@ def _spreads(x: Tensor, tokens: Tensor, valid: Tensor) -> Tensor:
     return shares[((tokens != first) & valid).any(dim=1)]
 
 
-def misfit_of_norm(made: Tensor, after: Tensor, eps: float) -> float:
+def misfit_of_norm(made: Tensor, after: Tensor, norm: Norm, eps: float) -> float:
     """How badly `after` is a straight line, dimension by dimension, over the normalised `made`: 0 exactly, about 1 not at all.
-    0 also where all rows of `after` are alike, so that anything would fit."""
+    0 also where all rows of `after` are alike, so that anything would fit.
+
+    Args:
+        made: What the norm should have read [..., d_model].
+        after: What it put out, of the same shape.
+        norm: The registered norm.
+        eps: Its ε.
+    """
     y = centred(after)  # [row, d_model]
     if y is None:
         return 0.0
-    made = made.double().flatten(0, -2)
-    less_mean = made - made.mean(dim=-1, keepdim=True)
-    normal = less_mean / torch.sqrt(less_mean.square().mean(dim=-1, keepdim=True) + eps)
+    normal, _ = norm.standardised(made.flatten(0, -2), eps)
     x = normal - normal.mean(dim=0)  # [row, d_model]
     slope = (x * y).sum(dim=0) / x.square().sum(dim=0).clamp(min=1e-30)  # [d_model]: γ
     return relative(y - slope * x, y)

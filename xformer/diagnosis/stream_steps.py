@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from xformer.config import MAX_INK
@@ -87,18 +86,18 @@ def between_layers(case: Case) -> Iterator[Measurement]:
 
 def inputs(case: Case) -> Iterator[Measurement]:
     """What a sublayer reads: the stream itself, or with pre-norm the stream normalised."""
-    config = case.trace.config
+    config, norm = case.trace.config, case.trace.config.norm_component
     for sublayer in case.sublayers:
         if config.norm != "pre":
             yield Measurement(sublayer.path, of_sum(sublayer.inside, sublayer.before))
             continue
         gain, shift = case.norm_weights(f"{sublayer.path}_residual.norm")
-        yield Measurement(sublayer.path, of_norm(sublayer.inside, sublayer.before, config.norm_eps, gain, shift))
+        yield Measurement(sublayer.path, of_norm(sublayer.inside, sublayer.before, norm, config.norm_eps, gain, shift))
 
 
 def sums(case: Case) -> Iterator[Measurement]:
     """What a sublayer leaves: the sum, with post-norm normalised."""
-    config = case.trace.config
+    config, norm = case.trace.config, case.trace.config.norm_component
     for sublayer in case.sublayers:
         if config.norm != "post":
             yield Measurement(sublayer.path, of_sum(sublayer.after, sublayer.before, sublayer.out))
@@ -109,21 +108,30 @@ def sums(case: Case) -> Iterator[Measurement]:
         gain, shift = case.norm_weights(f"{sublayer.path}_residual.norm")
         yield Measurement(
             sublayer.path,
-            of_norm(sublayer.after, sublayer.before.double() + sublayer.out.double(), config.norm_eps, gain, shift),
+            of_norm(
+                sublayer.after, sublayer.before.double() + sublayer.out.double(), norm, config.norm_eps, gain, shift
+            ),
         )
 
 
 def hidden(case: Case) -> Iterator[Measurement]:
-    """pre = in W₁ + b₁."""
+    """pre = in W₁ + b₁; with a gate pre = in W_gate + b_gate and up = in W₁ + b₁."""
+    is_gated = case.trace.config.ffn_component.is_gated
     for path, (x, pre) in case.feed_forward("in", "pre"):
-        yield Measurement(path, affine(case, path, x, pre, "weight_in", "bias_in"))
+        names = ("weight_gate", "bias_gate") if is_gated else ("weight_in", "bias_in")
+        yield Measurement(path, affine(case, path, x, pre, *names))
+    if is_gated:
+        for path, (x, up) in case.feed_forward("in", "up"):
+            yield Measurement(path, affine(case, path, x, up, "weight_in", "bias_in"))
 
 
 def activations(case: Case) -> Iterator[Measurement]:
-    """post = ReLU(pre), exactly; or GELU(pre), whose error function is good to a few units of rounding of pre."""
-    act = {"relu": F.relu, "gelu": F.gelu}[case.trace.config.activation]
-    for path, (pre, post) in case.feed_forward("pre", "post"):
-        yield Measurement(path, excess(post, act(pre.double()), OTHER_ROUNDINGS * unit(post) * pre.double().abs()))
+    """post = act(pre), with a gate times up; each is good to a few units of rounding of its factors."""
+    component = case.trace.config.ffn_component
+    for path, (pre, post, *gated) in case.feed_forward("pre", "post", *(["up"] if component.is_gated else [])):
+        up = gated[0].double() if gated else None
+        size = pre.double().abs() * (1.0 if up is None else up.abs())
+        yield Measurement(path, excess(post, component.post(pre.double(), up), OTHER_ROUNDINGS * unit(post) * size))
 
 
 def second(case: Case) -> Iterator[Measurement]:
@@ -134,7 +142,7 @@ def second(case: Case) -> Iterator[Measurement]:
 
 def final_norms(case: Case) -> Iterator[Measurement]:
     """A final norm where one is configured. Without it, what comes next is affine in the bare stream, which it is not else."""
-    config = case.trace.config
+    config, norm = case.trace.config, case.trace.config.norm_component
     for at in case.stacks:
         name, last = f"{at.prefix}final_norm", f"{at.stack}.{config.n_layers - 1}.resid_post"
         if name in case and last in case:
@@ -142,7 +150,7 @@ def final_norms(case: Case) -> Iterator[Measurement]:
                 yield Measurement(name, float("inf"), "The configuration has no final norm, and here is one.")
                 continue
             gain, shift = case.norm_weights(f"{at.stack}.norm")
-            yield Measurement(name, of_norm(case[name], case[last], config.norm_eps, gain, shift))
+            yield Measurement(name, of_norm(case[name], case[last], norm, config.norm_eps, gain, shift))
         elif last in case and config.final_norm:
             after = _after(case, at.stack)
             share = None if after is None else share_outside(case[last], after, case.spans)

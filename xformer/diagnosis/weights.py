@@ -20,12 +20,14 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from xformer.diagnosis.case import Case, Finding, centred, error
+from xformer.diagnosis.case import Case, Finding, centred, error, relative
 from xformer.diagnosis.projections import heads_joined
 
 LARGEST_RATIO, SMALLEST_RATIO = 3.0, 0.1
 SAME_HEAD = 1e-5
 UNIFORM_LIMIT = 1e-3
+SAME_FACTOR = 1e-3
+"""Of right factors rounding leaves far less unexplained."""
 
 
 def check_init(case: Case) -> Iterator[Finding]:
@@ -78,13 +80,15 @@ def check_start(case: Case) -> Iterator[Finding]:
 
 def weight_ratios(case: Case) -> Iterator[tuple[str, float]]:
     """r for each matrix, by the name of what it makes: "encoder.0.attn.q", …"""
-    for layer, (_, *heads, z, out) in case.attention("in", "q", "k", "v", "z", "out"):
-        for (name, stream), made in zip(case.rows_into(layer), heads, strict=True):
+    for layer, (*_, z, out) in case.attention("in", "q", "k", "v", "z", "out"):
+        for name, stream in case.rows_into(layer):
             if stream is not None:
-                yield from _ratio(f"{layer.path}.{name}", stream, heads_joined(made))
+                yield from _ratio(f"{layer.path}.{name}", stream, heads_joined(case.projected(layer.path, name)))
         yield from _ratio(f"{layer.path}.out", heads_joined(z), out)
     for path, (x, pre, post, out) in case.feed_forward("in", "pre", "post", "out"):
         yield from _ratio(f"{path}.pre", x, pre)
+        if case.has(path, "up"):
+            yield from _ratio(f"{path}.up", x, case[f"{path}.up"])
         yield from _ratio(f"{path}.out", post, out)
 
 
@@ -138,6 +142,23 @@ def _identical(case: Case, path: str) -> Iterator[Finding]:
                 break
 
 
+def check_gate(case: Case) -> Iterator[Finding]:
+    """gate-and-up-swapped: the nonlinearity was applied to the other factor of a gated feed-forward layer."""
+    component = case.trace.config.ffn_component
+    if not component.is_gated:
+        return
+    for path, (pre, up, post) in case.feed_forward("pre", "up", "post"):
+        right, swapped = component.post(pre.double(), up.double()), component.post(up.double(), pre.double())
+        if relative(post - right, post) > SAME_FACTOR >= relative(post - swapped, post):
+            yield error(
+                "gate-and-up-swapped",
+                path,
+                f"The neurons are pre · {component.function_name}(up), and should be {component.function_name}(pre) · up: gate "
+                "and up projection are swapped.",
+                {"misfit": relative(post - right, post)},
+            )
+
+
 def check_neurons(case: Case) -> Iterator[Finding]:
     """dead-neurons: a feed-forward layer of ReLUs none of which opens for any token.
 
@@ -145,7 +166,7 @@ def check_neurons(case: Case) -> Iterator[Finding]:
     2^(−d_ff); so layers of fewer than 32 neurons are not judged.
     """
     config = case.trace.config
-    if config.activation != "relu" or config.d_ff < 32:
+    if not config.ffn_component.closes or config.d_ff < 32:
         return
     for path, (pre, post) in case.feed_forward("pre", "post"):
         closed = (post <= 0).flatten(0, -2).all(dim=0)  # [d_ff]

@@ -79,7 +79,7 @@ class Attention(nn.Module):
             q, k = self.positions.turn(q, angles), self.positions.turn(k, angles)
         if cache is not None:
             k, v = cache.extend(k, v)
-        k, v = self.kv.expand(k, self.n_heads), self.kv.expand(v, self.n_heads)
+        k, v = self.share(k), self.share(v)
         if self.has_kernel and not tape.recording and not dropout.applies("attention"):
             z = self.kernel(q, k, v, mask, position_bias)
         else:
@@ -127,6 +127,10 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "batch head pos width"]:
         """Each head's own share of the features; `n_heads` is that of the queries where it is not given."""
         return x.unflatten(-1, (n_heads or self.n_heads, -1)).transpose(1, 2)
+
+    def share(self, x: Float[Tensor, "batch kv_head pos width"]) -> Float[Tensor, "batch head pos width"]:
+        """Keys or values for each query head; heads of one group get the same."""
+        return self.kv.expand(x, self.n_heads)
 
     def score(self, q: Tensor, k: Tensor, v: Tensor) -> Scores:
         """Q Kᵀ / √d_head; it is Q that is divided, since there is less of it."""

@@ -46,14 +46,14 @@ class FeedForward(nn.Module):
         dropout: Dropout = NO_DROPOUT,
     ) -> Float[Tensor, "batch pos d_model"]:
         """The result to be added to the stream; a trace keeps `in`, `pre`, `post`, `out`, with a gate also `gate` and `up`."""
-        x = tape("in", x)
-        if self.component.is_gated:
-            pre = tape("pre", F.linear(x, self.weight_gate, self.bias_gate))  # [batch, pos, d_ff]
-            gate = tape("gate", self.activation(pre))  # [batch, pos, d_ff]
-            up = tape("up", F.linear(x, self.weight_in, self.bias_in))  # [batch, pos, d_ff]
-            post = tape("post", gate * up)  # [batch, pos, d_ff]
-        else:
-            pre = tape("pre", F.linear(x, self.weight_in, self.bias_in))  # [batch, pos, d_ff]
-            post = tape("post", self.activation(pre))  # [batch, pos, d_ff]
+        post = tape("post", self.hidden(tape("in", x), tape))  # [batch, pos, d_ff]
         post = dropout("ffn", post)
         return tape("out", F.linear(post, self.weight_out, self.bias_out))
+
+    def hidden(self, x: Float[Tensor, "batch pos d_model"], tape: AnyTape) -> Float[Tensor, "batch pos d_ff"]:
+        """The neurons: act(x W₁ + b₁), or with a gate act(x W_gate + b) ∘ (x W₁ + b₁)."""
+        if not self.component.is_gated:
+            return self.activation(tape("pre", F.linear(x, self.weight_in, self.bias_in)))
+        pre = tape("pre", F.linear(x, self.weight_gate, self.bias_gate))  # [batch, pos, d_ff]
+        gate = tape("gate", self.activation(pre))  # [batch, pos, d_ff]
+        return gate * tape("up", F.linear(x, self.weight_in, self.bias_in))

@@ -1,0 +1,106 @@
+"""Bugs of the registered components: of RMSNorm, of a gate, of shared keys and values, of a sliding window."""
+
+from __future__ import annotations
+
+import copy
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from xformer.bugs.bug import Bug
+from xformer.bugs.replace_modules import replace_modules
+from xformer.config import ModelConfig
+from xformer.layers.attention import Attention
+from xformer.layers.feed_forward import FeedForward
+from xformer.layers.norm import Norm
+from xformer.model import Transformer
+from xformer.tape import AnyTape
+
+
+class Centred(Norm):
+    """The mean is subtracted before the division, as LayerNorm does."""
+
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        return super().forward(x - x.mean(dim=-1, keepdim=True))
+
+
+class OtherHalfGates(FeedForward):
+    """(x W_gate) ∘ SiLU(x W₁)."""
+
+    def hidden(self, x: Float[Tensor, "batch pos d_model"], tape: AnyTape) -> Float[Tensor, "batch pos d_ff"]:
+        pre = tape("pre", F.linear(x, self.weight_gate, self.bias_gate))
+        up = tape("up", F.linear(x, self.weight_in, self.bias_in))
+        return pre * tape("gate", self.activation(up))
+
+
+class TiledGroups(Attention):
+    """Head h gets the keys and values of group h mod n_kv_heads."""
+
+    def share(self, x: Float[Tensor, "batch kv_head pos width"]) -> Float[Tensor, "batch head pos width"]:
+        return x.repeat(1, self.n_heads // x.shape[1], 1, 1)
+
+
+def with_wider_window(model: Transformer) -> Transformer:
+    """A copy whose sliding window is one key wider on each side."""
+    changed = copy.deepcopy(model)
+    for stack in (changed.encoder, changed.decoder):
+        if stack is not None:
+            stack.config = stack.config.replace(window=stack.config.window + 1)
+    return changed
+
+
+def _has_rms_norm(config: ModelConfig) -> bool:
+    return config.norm_kind == "rms" and (config.norm != "none" or bool(config.final_norm))
+
+
+COMPONENT_BUGS = (
+    Bug(
+        "other-norm",
+        "LayerNorm for RMSNorm",
+        "The model was trained with RMSNorm and is run with a norm that also subtracts the mean.",
+        "nn.LayerNorm(d, bias=False) in a port of Llama: the weights fit, and nothing complains",
+        "n(x) = γ · (x − mean(x)) / √(var(x) + ε)",
+        "n(x) = γ · x / √(mean(x²) + ε)",
+        "Rows of a norm’s output that sum to 0 before the scale; close to right, and a little worse everywhere.",
+        'norm_kind="rms"',
+        lambda model: replace_modules(model, Norm, Centred),
+        _has_rms_norm,
+    ),
+    Bug(
+        "gate-and-up-swapped",
+        "Gate and up projection swapped",
+        "The nonlinearity is applied to the wrong half of the fused gate and up projection.",
+        "up, gate = x.chunk(2): which half comes first differs between code bases",
+        "(x W_gate ∘ SiLU(x W₁)) W₂",
+        "(SiLU(x W_gate) ∘ x W₁) W₂",
+        "With loaded weights the predictions are lost; trained from the start it learns all the same.",
+        "a gated feed-forward layer",
+        lambda model: replace_modules(model, FeedForward, OtherHalfGates),
+        lambda config: config.d_ff > 0 and config.ffn_component.is_gated,
+    ),
+    Bug(
+        "kv-heads-tiled",
+        "Key/value heads tiled",
+        "The shared keys and values are repeated as a whole (0 1 0 1) where each should be repeated in place (0 0 1 1).",
+        "k.repeat(1, n, 1, 1) in the place of k.repeat_interleave(n, dim=1)",
+        "head h uses group h mod n_kv_heads",
+        "head h uses group ⌊h · n_kv_heads / n_heads⌋",
+        "Most heads compare their queries with another group’s keys: patterns that no longer mean anything.",
+        "at least two key/value heads, each shared by several heads",
+        lambda model: replace_modules(model, Attention, TiledGroups),
+        lambda config: 1 < config.kv_component.n_kv_heads(config) < config.n_heads,
+    ),
+    Bug(
+        "window-off-by-one",
+        "A window one key too wide",
+        "The sliding window allows the key that is exactly `window` positions away.",
+        "key >= query - window where key > query - window is meant",
+        "allowed: |query − key| ≤ window",
+        "allowed: |query − key| < window",
+        "One more lit diagonal at the far edge of the band.",
+        'mask="sliding_window"',
+        with_wider_window,
+        lambda config: config.mask == "sliding_window",
+    ),
+)
