@@ -64,7 +64,7 @@ def patching(
         x,
         y,
         tooltip=[
-            alt.Tooltip("part:N"),
+            "part:N",
             alt.Tooltip("restored:Q", title="share restored", format="+.6f"),
             alt.Tooltip("difference:Q", title="logit difference", format="+.6f"),
             alt.Tooltip("says:N", title="now says"),
@@ -82,12 +82,8 @@ def patching(
     return layered(
         rules,
         base.mark_bar().encode(alt.Color("hue:N", scale=None)),
-        base.transform_filter("datum.restored >= 0")
-        .mark_text(align="left", dx=5, **number)
-        .encode(text=alt.Text("text:N")),
-        base.transform_filter("datum.restored < 0")
-        .mark_text(align="right", dx=-5, **number)
-        .encode(text=alt.Text("text:N")),
+        base.transform_filter("datum.restored >= 0").mark_text(align="left", dx=5, **number).encode(text="text:N"),
+        base.transform_filter("datum.restored < 0").mark_text(align="right", dx=-5, **number).encode(text="text:N"),
         height=24 * len(data) + 144,
         title=f"Out of {source}, into {into}",
     )
@@ -188,7 +184,7 @@ def patching_map(
         frame.mark_rect(filled=False, stroke=theme.pick(theme.TEXT, dark), strokeWidth=2.5),
     ]
     if n <= TIGHT:
-        layers.append(base.mark_text(fontSize=11).encode(color=written(), text=alt.Text("share:N")))
+        layers.append(base.mark_text(fontSize=11).encode(color=written(), text="share:N"))
     return layered(*layers, height=high * len(rows) + around(""))
 
 

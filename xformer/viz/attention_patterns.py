@@ -147,20 +147,14 @@ def _heatmap(
     axis = alt.Axis(labelOverlap=True, labelLimit=limit)
     return (
         alt.Chart(frame, title=title)
-        .transform_calculate(
-            shade="isValid(datum.weight) ? datum.weight : 0"
-        )  # Vega gives what is no number the colour of a zero
+        # Vega draws NaN in the colour of 0, so masked cells get their own condition.
+        .transform_calculate(shade="isValid(datum.weight) ? datum.weight : 0")
         .mark_rect()
         .encode(
             x=alt.X("key:N", sort=keys, title=x, axis=axis),
             y=alt.Y("query:N", sort=queries, title=y, axis=axis),
-            color=alt.ColorValue(**alt.condition("datum.allowed", colour, alt.value(MASKED[dark]))),
-            tooltip=[
-                alt.Tooltip("query:N"),
-                alt.Tooltip("key:N"),
-                alt.Tooltip("allowed:N"),
-                alt.Tooltip("weight:Q", title=what, format=".6f"),
-            ],
+            color=alt.condition("datum.allowed", colour, alt.value(MASKED[dark])),
+            tooltip=["query:N", "key:N", "allowed:N", alt.Tooltip("weight:Q", title=what, format=".6f")],
         )
         .properties(**size)
     )
@@ -185,20 +179,14 @@ def rollout(reading: Reading, *, stack: str | None = None, dark: bool = False) -
     size = int(np.clip(26 * len(order), 150, 320))
     scale = alt.Scale(**vega_scale(sequential(dark), 0, 1))
     return (
-        alt.Chart(InlineRows(frame.to_dict("records")))  # a table of Altair's has 5,000 rows at most
+        alt.Chart(InlineRows(frame.to_dict("records")), width=size, height=size)
         .mark_rect()
         .encode(
             x=alt.X("key:N", sort=order, title="input token", axis=alt.Axis(labelOverlap=True)),
             y=alt.Y("query:N", sort=order, title="position", axis=alt.Axis(labelOverlap=True)),
             color=alt.Color("share:Q", scale=scale, title="share"),
-            tooltip=[
-                alt.Tooltip("layer:O"),
-                alt.Tooltip("query:N"),
-                alt.Tooltip("key:N"),
-                alt.Tooltip("share:Q", format=".6f"),
-            ],
+            tooltip=["layer:O", "query:N", "key:N", alt.Tooltip("share:Q", format=".6f")],
         )
-        .properties(width=size, height=size)
         .facet(facet=alt.Facet("layer:O", title="after layer"), columns=max(1, ROW_WIDTH // (size + 20)))
     )
 
@@ -331,7 +319,7 @@ def _chart(
     )
     grey = alt.condition("datum.seen", colour, alt.value(GREY[dark]))
     layers = [
-        alt.Chart(cells).mark_rect(strokeWidth=0).encode(**box, color=alt.ColorValue(**grey)),
+        alt.Chart(cells).mark_rect(strokeWidth=0).encode(**box, color=grey),
         alt.Chart(pd.DataFrame(frames)).mark_rect(fillOpacity=0, stroke=ink, strokeOpacity=0.3).encode(**box),
     ]
     if bars:
@@ -340,7 +328,7 @@ def _chart(
         layers.append(alt.Chart(pd.DataFrame(crossed)).mark_rule(color=ink).encode(**box))
     for align in ("right", "center"):
         mark = alt.Chart(words[words["align"] == align]).mark_text(align=align, fontSize=12)
-        layers.append(mark.encode(x=x, y=y, text=alt.Text("text:N"), color=alt.Color("hue:N", scale=None)))
+        layers.append(mark.encode(x=x, y=y, text="text:N", color=alt.Color("hue:N", scale=None)))
     # Each part has colours of its own: one legend, that of the weights.
     return layered(*layers).resolve_scale(color="independent").properties(width=width, height=height)
 
@@ -405,8 +393,8 @@ def _one(
         .encode(
             x=x,
             y=y,
-            order=alt.Order("x:Q"),
-            detail=alt.Detail("arc:N"),
+            order="x:Q",
+            detail="arc:N",
             color=alt.Color("head:N", scale=hues, title=None, legend=alt.Legend(orient="top")),
             opacity=alt.Opacity("opacity:Q", scale=None, legend=None),
             strokeWidth=alt.StrokeWidth("width:Q", scale=None, legend=None),
@@ -434,7 +422,7 @@ def _arcs_words(names: Sequence[str], side: str, height: float, x: alt.X, y: alt
     rows.append({"x": at, "y": -14 / height, "text": "query" if side == "left" else "key"})
     align, shift = ("right", -8) if side == "left" else ("left", 8)
     mark = alt.Chart(pd.DataFrame(rows)).mark_text(align=align, dx=shift, color=pick(TEXT, dark), clip=False)
-    return mark.encode(x=x, y=y, text=alt.Text("text:N"))
+    return mark.encode(x=x, y=y, text="text:N")
 
 
 def _curves(shares: dict[int, Float[np.ndarray, "query key"]], pitch: float) -> pd.DataFrame:

@@ -237,14 +237,14 @@ def _layer(key: tuple[Any, ...], rows: list[dict[str, Any]], x: alt.X, y: alt.Y)
         return box.encode(alt.X2("x2:Q"), alt.Y2("y2:Q"), fill, edge, thick)
     if kind == 1:
         line = base.mark_line(strokeJoin="round", clip=False, **_dashed(look[0]))
-        return line.encode(edge, thick, order=alt.Order("at:Q"), detail=alt.Detail("line:N"))
+        return line.encode(edge, thick, order="at:Q", detail="line:N")
     size = alt.Size("size:Q", scale=None)
     if kind == 2:
         return base.mark_circle(opacity=1, strokeWidth=2).encode(fill, edge, size)
     align, bold, upwards = look
     weight: Any = "bold" if bold else "normal"
     text = base.mark_text(align=align, baseline="middle", fontWeight=weight, angle=270 if upwards else 0, clip=False)
-    return text.encode(fill, size, text=alt.Text("text:N"))
+    return text.encode(fill, size, text="text:N")
 
 
 def _dashed(dash: str) -> dict[str, Any]:

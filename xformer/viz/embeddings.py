@@ -65,20 +65,19 @@ def vector_heatmap(
         row=[f"{p} · {t}" if t else str(p) for p, t in zip(table["position"], table["token"], strict=True)]
     )
     return (
-        alt.Chart(labelled)
+        alt.Chart(labelled, height=rows_height(n_rows, height))
         .mark_rect()
         .encode(
             x=alt.X("dimension:O", title=columns, axis=_sparse()),
             y=alt.Y("row:N", title=rows, sort=list(dict.fromkeys(labelled["row"])), axis=_sparse()),
             color=_signed("value:Q", limit, dark, "value", legend),
             tooltip=[
-                alt.Tooltip("position:O"),
-                *([alt.Tooltip("token:N")] if any(labelled["token"]) else []),
-                alt.Tooltip("dimension:O"),
+                "position:O",
+                *(["token:N"] if any(labelled["token"]) else []),
+                "dimension:O",
                 alt.Tooltip("value:Q", format=".7g"),
             ],
         )
-        .properties(height=rows_height(n_rows, height))
     )
 
 
@@ -118,7 +117,7 @@ def cosines(
     )
     order = list(dict.fromkeys(labelled["one"]))
     return (
-        alt.Chart(labelled)
+        alt.Chart(labelled, height=rows_height(len(order), around=100))
         .mark_rect()
         .encode(
             x=alt.X("other:N", title="position · token", sort=order, axis=_sparse(-90)),
@@ -130,7 +129,6 @@ def cosines(
                 alt.Tooltip("cosine:Q", format=".7f"),
             ],
         )
-        .properties(height=rows_height(len(order), around=100))
     )
 
 
@@ -180,7 +178,7 @@ def _in_the_plane(
     x = alt.X("PC1:Q", title=f"PC1 ({shares[0]} of the variance)", scale=alt.Scale(padding=22))
     y = alt.Y("PC2:Q", title=f"PC2 ({shares[1]} of the variance)", scale=alt.Scale(padding=16))
     tooltip = [
-        alt.Tooltip("token:N"),
+        "token:N",
         alt.Tooltip("positions:N", title="in the input at"),
         alt.Tooltip("PC1:Q", format=".7g"),
         alt.Tooltip("PC2:Q", format=".7g"),

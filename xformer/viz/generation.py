@@ -89,8 +89,8 @@ def likeliest_tokens(
         alt.Y("place:N", sort=order, title=f"token ({theme.RIGHT.mark} right)", axis=alt.Axis(labelFontSize=14)),
         alt.YOffset("player:N", sort=players),
         tooltip=[
-            alt.Tooltip("player:N"),
-            alt.Tooltip("token:N"),
+            "player:N",
+            "token:N",
             alt.Tooltip("verdict:N", title="which is"),
             alt.Tooltip("probability:Q", title="model's probability", format=".6f"),
             alt.Tooltip("drawn:Q", title="chance to be drawn", format=".6f"),
@@ -98,9 +98,7 @@ def likeliest_tokens(
         ],
     )
     bars = base.mark_bar().encode(player_hues(players, dark))
-    text = base.mark_text(align="left", dx=4, fontSize=12, color=theme.pick(theme.TEXT, dark)).encode(
-        text=alt.Text("shown:N")
-    )
+    text = base.mark_text(align="left", dx=4, fontSize=12, color=theme.pick(theme.TEXT, dark)).encode(text="shown:N")
     return layered(
         bars, text, height=(10 + 17 * len(players)) * len(order) + 70 + _LINE * (len(players) + 1) // 2, title=title
     )
@@ -133,8 +131,8 @@ def predictions_by_step(
         alt.Y(f"{what}:Q", title=STEPS[what], scale=alt.Scale(domain=[0, top])),
     )
     hover = [
-        alt.Tooltip("step:O"),
-        alt.Tooltip("player:N"),
+        "step:O",
+        "player:N",
         alt.Tooltip("token:N", title="says"),
         alt.Tooltip("verdict:N", title="which is"),
         alt.Tooltip("probability:Q", title="with probability", format=".6f"),
@@ -184,7 +182,7 @@ def divergence_by_step(
         alt.Color("pair:N", scale=alt.Scale(domain=pairs, range=hues), **look),
     )
     hover = [
-        alt.Tooltip("step:O"),
+        "step:O",
         alt.Tooltip("pair:N", title="first | second"),
         *(alt.Tooltip(f"{name}:Q", title=said, format=".6~g") for name, said in PAIRS.items()),
         alt.Tooltip("tokens:N", title="say"),
@@ -259,7 +257,7 @@ def _backdrop(frame: pd.DataFrame, places: dict[int, str], divergence: int | Non
         )
         layers += [
             here.mark_rule(color=ink, strokeDash=[5, 3], strokeWidth=1.5),
-            text.encode(y=alt.value(-4), text=alt.Text("note:N")),
+            text.encode(y=alt.value(-4), text="note:N"),
         ]
     return layers
 

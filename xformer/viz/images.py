@@ -126,7 +126,7 @@ def overlay_chart(
         .encode(
             x=x, x2="x2", y=y, y2="y2",
             color=alt.Color("value:Q", scale=scale, title=what, legend=legend),
-            tooltip=[alt.Tooltip("panel:N"), alt.Tooltip("where:N", title="patch"),
+            tooltip=["panel:N", alt.Tooltip("where:N", title="patch"),
                      alt.Tooltip("value:Q", title=what, format=".6f")],
         )
     )  # fmt: skip
@@ -135,12 +135,7 @@ def overlay_chart(
         layers.append(
             alt.Chart(dots)
             .mark_square(color=ink, opacity=1, stroke=halo, strokeWidth=0.8)
-            .encode(
-                x=x,
-                y=y,
-                size=size,
-                tooltip=[alt.Tooltip("panel:N"), alt.Tooltip("where:N", title="patch"), alt.Tooltip("ink:Q")],
-            )
+            .encode(x=x, y=y, size=size, tooltip=["panel:N", alt.Tooltip("where:N", title="patch"), "ink:Q"])
         )
     chosen = tiles.loc[tiles["where"] == query]
     if query and len(chosen):
@@ -151,14 +146,14 @@ def overlay_chart(
     text: dict[str, Any] = {"align": "left", "baseline": "middle", "color": ink}
     layers.append(
         alt.Chart(titles).mark_text(fontSize=12, fontWeight="bold", **text).encode(
-            x=alt.X("left:Q"), y=alt.Y("title_y:Q"), text=alt.Text("panel:N")
+            x="left:Q", y="title_y:Q", text="panel:N"
         )
     )  # fmt: skip
     special = tiles.loc[tiles["kind"] != "patch"]
     if len(special):
         layers.append(
             alt.Chart(_special_words(special)).mark_text(fontSize=11, **text).encode(
-                x=alt.X("x_name:Q"), y=alt.Y("class_y:Q"), text=alt.Text("said:N")
+                x="x_name:Q", y="class_y:Q", text="said:N"
             )
         )  # fmt: skip
     return layered(*layers, width=width * unit, height=height * unit, autosize=_OWN_SIZE)
@@ -291,12 +286,7 @@ def _in_rows(table: pd.DataFrame, across: int, unit: float, dark: bool) -> Chart
     size = table["pixel x"].max() + 1 + APART
     x, y = number % across * size + table["pixel x"], number // across * size + table["pixel y"]
     frame = table.assign(x=x, x2=x + 1, y=y, y2=y + 1, itself=False)
-    tooltip = [
-        alt.Tooltip("filter:N"),
-        alt.Tooltip("pixel y:Q"),
-        alt.Tooltip("pixel x:Q"),
-        alt.Tooltip("weight:Q", format=".6f"),
-    ]
+    tooltip = ["filter:N", "pixel y:Q", "pixel x:Q", alt.Tooltip("weight:Q", format=".6f")]
     return tile_map(frame, "weight", theme.signed_limit(table["weight"].to_numpy()), tooltip, dark, unit)
 
 
@@ -327,17 +317,13 @@ def classes(reading: Reading, *, before: Reading | None = None, dark: bool = Fal
     base = alt.Chart(table.assign(strong=strong)).encode(
         x=alt.X("digit:N", sort=None, title="digit", axis=alt.Axis(labelAngle=0, labelFontSize=15)),
         y=alt.Y("probability:Q", scale=alt.Scale(domain=[0, 1]), title="probability", axis=alt.Axis(format=".0%")),
-        tooltip=[
-            alt.Tooltip("run:N"),
-            alt.Tooltip("digit:N", title="class"),
-            alt.Tooltip("probability:Q", format=".6f"),
-        ],
+        tooltip=["run:N", alt.Tooltip("digit:N", title="class"), alt.Tooltip("probability:Q", format=".6f")],
     )
     last = base.transform_filter(alt.datum.run == list(runs)[-1])
     right = theme.pick(theme.RIGHT.colour, dark)
     layers = [
         last.mark_bar(color=theme.pick(theme.PRIMARY, dark)).encode(
-            opacity=alt.OpacityValue(**alt.condition(alt.datum.strong, alt.value(1.0), alt.value(0.55)))
+            opacity=alt.condition(alt.datum.strong, alt.value(1.0), alt.value(0.55))
         ),
         last.transform_filter(alt.datum.right).mark_text(
             text=f"{theme.RIGHT.mark} right", dy=-9, fontSize=12, color=right

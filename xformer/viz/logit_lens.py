@@ -110,17 +110,17 @@ def lens(
                 fontWeight="bold",
                 dy=-6 if two_lines else 0,
                 limit=limit,
-            ).encode(color=ink, text=alt.Text("says:N"))
+            ).encode(color=ink, text="says:N")
         )
     if two_lines:
-        layers.append(base.mark_text(fontSize=11, dy=10).encode(color=ink, text=alt.Text("share:N")))
+        layers.append(base.mark_text(fontSize=11, dy=10).encode(color=ink, text="share:N"))
     if has_answers and n <= 1.5 * TIGHT:
         answers = data.drop_duplicates("position").assign(point=answer)
         look = {"fontWeight": "bold", "limit": limit, "color": theme.pick(theme.TEXT, dark)}
         layers.append(
             alt.Chart(answers)
             .mark_text(fontSize=_answer_size(answers["answer"].tolist(), limit, n), **look)
-            .encode(x, y, text=alt.Text("answer:N"), tooltip=[alt.Tooltip("place:N"), alt.Tooltip("answer:N")])
+            .encode(x, y, text="answer:N", tooltip=["place:N", "answer:N"])
         )
     return layered(*layers, height=high * len(rows) + around(title), title=title)
 

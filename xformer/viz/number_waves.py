@@ -34,18 +34,16 @@ def spectrum(
             axis=alt.Axis(labelAngle=0, values=[k for k in table["frequency"].tolist() if (k - 1) % every == 0]),
         ),
         tooltip=[
-            alt.Tooltip("frequency:O"),
+            "frequency:O",
             alt.Tooltip("period:Q", title="numbers for one turn", format=".4~g"),
             alt.Tooltip("share:Q", format=".4%"),
             alt.Tooltip("chance:Q", title="most by chance", format=".4%"),
         ],
     )
     y = alt.Y("share:Q", title="share of the variance", axis=alt.Axis(format="%"))
-    line = alt.Chart(table.head(1)).encode(y=alt.Y("chance:Q"))
+    line = alt.Chart(table.head(1)).encode(y="chance:Q")
     layers = [
-        base.mark_bar().encode(
-            y=y, color=alt.ColorValue(**alt.condition("datum['above chance']", alt.value(loud), alt.value(quiet)))
-        ),
+        base.mark_bar().encode(y=y, color=alt.condition("datum['above chance']", alt.value(loud), alt.value(quiet))),
         line.mark_rule(strokeDash=[5, 4], color=ink),
         line.mark_text(align="right", baseline="bottom", dy=-3, color=ink, fontSize=12).encode(
             x=alt.value("width"), text=alt.value("most by chance")
@@ -73,7 +71,7 @@ def circle(
         x=alt.X(f"{x}:Q", title=f"cosine of frequency {frequency}", scale=scale),
         y=alt.Y(f"{y}:Q", title=f"sine of frequency {frequency}", scale=scale),
         tooltip=[
-            alt.Tooltip("number:N"),
+            "number:N",
             alt.Tooltip("radius:Q", title="distance from the middle", format=".4g"),
             alt.Tooltip("phase:Q", title="phase (turns)", format=".3f"),
         ],

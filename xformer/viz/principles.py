@@ -107,16 +107,14 @@ def _by_key(row: pd.DataFrame, key: int, dark: bool) -> tuple[pd.DataFrame, alt.
     row = row.assign(label=labels, chosen=row["key"] == key)
     base = alt.Chart(row).encode(
         x=_key_axis(row),
-        color=alt.ColorValue(
-            **alt.condition("datum.allowed", alt.value(PART_HUES["attention"][dark]), alt.value(MASKED[dark]))
-        ),
-        opacity=alt.OpacityValue(**alt.condition("datum.chosen", alt.value(1.0), alt.value(0.5))),
+        color=alt.condition("datum.allowed", alt.value(PART_HUES["attention"][dark]), alt.value(MASKED[dark])),
+        opacity=alt.condition("datum.chosen", alt.value(1.0), alt.value(0.5)),
         tooltip=[
             alt.Tooltip("label:N", title="key"),
             alt.Tooltip("score:Q", format=".6f"),
             alt.Tooltip("exp:Q", title="exp(score − largest)", format=".6f"),
             alt.Tooltip("weight:Q", format=".6f"),
-            alt.Tooltip("allowed:N"),
+            "allowed:N",
         ],
     )
     return row, base
@@ -133,11 +131,7 @@ def _strips(frame: pd.DataFrame, order: list[str], axis: str, dark: bool) -> Any
     base = alt.Chart(frame).encode(
         x=alt.X("dimension:O", title=axis, axis=alt.Axis(labelAngle=0, labelOverlap=True)),
         y=alt.Y("vector:N", sort=order, title=None),
-        tooltip=[
-            alt.Tooltip("vector:N"),
-            alt.Tooltip("dimension:O"),
-            alt.Tooltip("value:Q", format=".6f"),
-        ],
+        tooltip=["vector:N", "dimension:O", alt.Tooltip("value:Q", format=".6f")],
     )
     scale = alt.Scale(**vega_scale(diverging(dark), -limit, limit))
     cells = base.mark_rect().encode(color=alt.Color("value:Q", scale=scale, legend=None))
@@ -147,8 +141,7 @@ def _strips(frame: pd.DataFrame, order: list[str], axis: str, dark: bool) -> Any
         light, deep = ("#131722", "#ffffff") if not dark else ("#eef1f7", "#10141c")
         layers.append(
             base.mark_text(fontSize=11).encode(
-                text=alt.Text("value:Q", format=".2f"),
-                color=alt.ColorValue(**alt.condition(strong, alt.value(deep), alt.value(light))),
+                text=alt.Text("value:Q", format=".2f"), color=alt.condition(strong, alt.value(deep), alt.value(light))
             )
         )
     return layered(*layers, height=ROW * len(order) + AXIS)
@@ -176,10 +169,10 @@ def attention_costs(
                 scale=alt.Scale(domain=parts, range=theme.head_hues(len(parts), dark)),
                 legend=alt.Legend(orient="top", columns=4, labelLimit=140),
             ),
-            order=alt.Order("rank:Q"),
+            order="rank:Q",
             tooltip=[
-                alt.Tooltip("heads:N"),
-                alt.Tooltip("part:N"),
+                "heads:N",
+                "part:N",
                 alt.Tooltip("count:Q", format=",", title="from the shapes"),
                 alt.Tooltip("measured:Q", format=",", title="whole layer, measured"),
             ],
@@ -190,7 +183,7 @@ def attention_costs(
     words = (
         alt.Chart(sums)
         .mark_text(align="left", dx=6, color=theme.pick(theme.TEXT, dark))
-        .encode(alt.Y("heads:N", sort=order, title=None), alt.X("measured:Q"), text=alt.Text("shown:N"))
+        .encode(alt.Y("heads:N", sort=order, title=None), alt.X("measured:Q"), text="shown:N")
     )
     room = alt.Chart(pd.DataFrame({"measured": [1.18 * max(frame["measured"])]}))
     return layered(bars, words, room.mark_point(opacity=0).encode(alt.X("measured:Q")), height=200)
@@ -226,11 +219,7 @@ def product_variances(*, d: int | None = None, seed: int = 0, dark: bool = False
         scale=alt.Scale(domain=list(names.values()), range=[theme.head_hue(1, dark), theme.head_hue(0, dark)]),
         legend=alt.Legend(orient="top", symbolType="circle", symbolSize=90),
     )
-    tooltip = [
-        alt.Tooltip("d:Q"),
-        alt.Tooltip("what:N", title="of"),
-        alt.Tooltip("value:Q", format=".5f", title="variance"),
-    ]
+    tooltip = ["d:Q", alt.Tooltip("what:N", title="of"), alt.Tooltip("value:Q", format=".5f", title="variance")]
     layers: list[alt.Chart] = [
         alt.Chart(theory).mark_line(strokeDash=[5, 4], strokeWidth=1.5).encode(_width(), y, color=colour),
         alt.Chart(measured).mark_circle(size=70, opacity=1).encode(_width(), y, color=colour, tooltip=tooltip),
@@ -243,10 +232,7 @@ def softmax_saturation(
 ) -> alt.LayerChart | alt.FacetChart:
     """`analysis.softmax_saturation` with the scale and without: the "largest" weight, or the largest "gradient"."""
     frame = saturation_table(seed=seed)
-    title, top = {
-        "largest": ("largest weight of a row", 1.0),
-        "gradient": ("largest p (1 − p)", 0.25),
-    }[what]
+    title, top = {"largest": ("largest weight of a row", 1.0), "gradient": ("largest p (1 − p)", 0.25)}[what]
     base = alt.Chart(frame).encode(
         _width(),
         alt.Y(f"{what}:Q", title=title, scale=alt.Scale(domain=[0, top])),
@@ -256,7 +242,7 @@ def softmax_saturation(
             scale=alt.Scale(domain=[RAW, SCALED], range=[theme.head_hue(1, dark), theme.head_hue(0, dark)]),
             legend=alt.Legend(orient="top", symbolStrokeWidth=4),
         ),
-        tooltip=[alt.Tooltip("d:Q"), alt.Tooltip("scale:N"), alt.Tooltip(f"{what}:Q", format=".5f")],
+        tooltip=["d:Q", "scale:N", alt.Tooltip(f"{what}:Q", format=".5f")],
     )
     return layered(
         *_here(d, dark), base.mark_line(strokeWidth=2.5), base.mark_circle(size=50, opacity=1), height=HEIGHT
@@ -268,7 +254,7 @@ def softmax_row(*, d: int, scaled: bool = True, seed: int = 0, dark: bool = Fals
     base = alt.Chart(row_table(d=d, scaled=scaled, seed=seed)).encode(
         alt.X("key:O", title="key", axis=alt.Axis(labelAngle=0)),
         alt.Y("weight:Q", title="weight", scale=alt.Scale(domain=[0, 1])),
-        tooltip=[alt.Tooltip("key:O"), alt.Tooltip("score:Q", format=".4f"), alt.Tooltip("weight:Q", format=".6f")],
+        tooltip=["key:O", alt.Tooltip("score:Q", format=".4f"), alt.Tooltip("weight:Q", format=".6f")],
     )
     text = (
         base.transform_filter("datum.weight >= 0.05")
@@ -352,7 +338,7 @@ def matrix(
     base = alt.Chart(data).encode(
         alt.X("column:N", sort=across, title=None, axis=above),
         alt.Y("row:N", sort=down, title=None, axis=alt.Axis(**axis, labels=named, labelLimit=84)),
-        tooltip=[alt.Tooltip("row:N"), alt.Tooltip("column:N"), alt.Tooltip("exact:N", title="value")],
+        tooltip=["row:N", "column:N", alt.Tooltip("exact:N", title="value")],
     )
     colour = alt.Color("value:Q", scale=alt.Scale(**theme.vega_scale(stops, low, limit)), legend=None)
     followed = base.transform_filter(alt.FieldEqualPredicate(field="row", equal="" if row is None else down[row]))
@@ -360,7 +346,7 @@ def matrix(
         base.transform_filter("!datum.hidden").mark_rect().encode(color=colour),
         base.transform_filter("datum.hidden").mark_rect(color=theme.pick(theme.MASKED, dark)),
         followed.mark_rect(fillOpacity=0, stroke=theme.head_hue(1, dark), strokeWidth=2.5),
-        base.mark_text(fontSize=10.5 if many else 12).encode(text=alt.Text("shown:N"), color=written()),
+        base.mark_text(fontSize=10.5 if many else 12).encode(text="shown:N", color=written()),
     ]
     return layered(*layers, height=ROW_HEIGHT * len(down) + AROUND + extent)
 

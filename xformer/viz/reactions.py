@@ -34,17 +34,17 @@ def atom_mapping(reading: Reading, *, layer: int, head: int, dark: bool = False)
         alt.Tooltip("product_token", title="atom of the product"),
         alt.Tooltip("reactant_token", title="atom of the reactants"),
         alt.Tooltip("weight:Q", format=".4f"),
-        alt.Tooltip("elements:N"),
+        "elements:N",
     ]
     across = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[-1, width], nice=False))
     colours = alt.Scale(domain=["the same", "differ"], range=[RIGHT.colour[dark], WRONG.colour[dark]])
     dashes = alt.Scale(domain=["the same", "differ"], range=[[1, 0], [4, 3]])
     rules = alt.Chart(lines).mark_rule().encode(
-        x=across, x2=alt.X2("x2:Q"), y=alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-0.1, 1.1])), y2=alt.Y2("y2:Q"),
+        x=across, x2="x2:Q", y=alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-0.1, 1.1])), y2="y2:Q",
         color=alt.Color("elements:N", scale=colours, title="elements"), strokeDash=alt.StrokeDash("elements:N", scale=dashes),
         strokeWidth=alt.StrokeWidth("weight:Q", scale=alt.Scale(domain=[0, 1], range=[0.5, 4]), legend=None), tooltip=hover,
     )  # fmt: skip
     text = alt.Chart(words).mark_text(fontSize=13, color=TEXT[dark], fontWeight=600).encode(
-        x=across, y=alt.Y("y:Q"), text=alt.Text("token:N"), tooltip=[alt.Tooltip("token:N"), alt.Tooltip("position:Q")]
+        x=across, y="y:Q", text="token:N", tooltip=["token:N", "position:Q"]
     )  # fmt: skip
     return layered(rules, text, width=max(320, STEP * width), height=170)

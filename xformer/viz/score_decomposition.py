@@ -50,7 +50,7 @@ def why(
         alt.Tooltip("advantage:Q", title="adds to the advantage, nats", format=".4f"),
     ]
     bars = (
-        alt.Chart(ranked, title="Largest contributions of pairs")
+        alt.Chart(ranked, title="Largest contributions of pairs", width=140, height=24 * len(ranked))
         .mark_bar()
         .encode(
             x=alt.X("advantage:Q", title="nats of advantage"),
@@ -58,11 +58,10 @@ def why(
             color=colour,
             tooltip=hover,
         )
-        .properties(width=140, height=24 * len(ranked))
     )
     rows, columns = orders
     matrix = (
-        alt.Chart(cells, title="At the query × at the key")
+        alt.Chart(cells, title="At the query × at the key", width=CELL * len(columns), height=CELL * len(rows))
         .mark_rect()
         .encode(
             x=alt.X(
@@ -75,7 +74,6 @@ def why(
             color=colour,
             tooltip=hover,
         )
-        .properties(width=CELL * len(columns), height=CELL * len(rows))
     )
     return alt.hconcat(bars, matrix, spacing=24)
 

@@ -53,7 +53,7 @@ def accuracy(
     name = _TITLES[by, measure]
     base = alt.Chart(data).encode(x, player_hues(players, dark))
     hover = [
-        alt.Tooltip("player:N"),
+        "player:N",
         alt.Tooltip(f"{by}:Q", title=title),
         alt.Tooltip("share:Q", title=name, format=".6f"),
         alt.Tooltip("low:Q", title="95 % from", format=".6f"),
@@ -99,7 +99,7 @@ def confusion(counted: Agreement, player: str, *, title: str = "", dark: bool = 
             axis=alt.Axis(labelOverlap=crowded),
         ),
         tooltip=[
-            alt.Tooltip("player:N"),
+            "player:N",
             alt.Tooltip("right:N", title="right token"),
             alt.Tooltip("predicted:N", title="said token"),
             alt.Tooltip("count:Q", title="times"),
@@ -147,7 +147,7 @@ def accuracy_by_length(
         legend=alt.Legend(orient="top"),
     )  # fmt: skip
     tooltip = [
-        alt.Tooltip("length:Q"),
+        "length:Q",
         alt.Tooltip("what:N", title="of"),
         alt.Tooltip("share:Q", title="right", format=".1%"),
         alt.Tooltip("samples:Q", title="inputs"),
@@ -198,8 +198,8 @@ def lengths_compared(
     scale, title = alt.Scale(domain=[0, 1]), "whole answers right"
     y = alt.Y("exact_match:Q", title=title, scale=scale, axis=alt.Axis(format="%"))
     hover = [
-        alt.Tooltip("player:N"),
-        alt.Tooltip("length:Q"),
+        "player:N",
+        "length:Q",
         alt.Tooltip("exact_match:Q", title=title, format=".1%"),
         alt.Tooltip("token_accuracy:Q", title="single tokens right", format=".1%"),
         alt.Tooltip("samples:Q", title="inputs"),

@@ -76,7 +76,7 @@ def _heat_map(table: pd.DataFrame, texts: Sequence[str], dark: bool) -> alt.Laye
     cells = base.mark_rect().encode(
         alt.Color("cosine:Q", scale=alt.Scale(**theme.vega_scale(stops, -1.0, 1.0)), legend=legend)
     )
-    numbers = base.mark_text(fontSize=12 if len(texts) <= 5 else 10).encode(text=alt.Text("shown:N"), color=written())
+    numbers = base.mark_text(fontSize=12 if len(texts) <= 5 else 10).encode(text="shown:N", color=written())
     layers = [cells, numbers] if is_numbered else [cells]
     return layered(*layers, height=max(4, min(_ROW, 600 // len(texts))) * len(texts) + _AROUND)
 
@@ -95,7 +95,7 @@ def _lines(table: pd.DataFrame, layer: int, dark: bool) -> alt.LayerChart | alt.
         scale=alt.Scale(domain=order, range=theme.head_hues(len(order), dark)),
         legend=alt.Legend(orient="top", columns=3),
     )
-    tooltip = [alt.Tooltip("pair:N", title="texts"), alt.Tooltip("layer:O"), alt.Tooltip("cosine:Q", format=".6f")]
+    tooltip = [alt.Tooltip("pair:N", title="texts"), "layer:O", alt.Tooltip("cosine:Q", format=".6f")]
     base = alt.Chart(data).encode(x, y, colour, tooltip=tooltip)
     marked = base.transform_filter(alt.datum.is_shown).mark_point(filled=True, size=110, opacity=1)
     return layered(base.mark_line(point=True), marked, height=240)

@@ -159,7 +159,7 @@ def curve_chart(
         .transform_filter("isValid(datum.value)" + (" && datum.value > 0" if log else ""))
         .transform_calculate(name=f"{words} : ''")
         .mark_line(strokeWidth=2.5 if len(columns) <= 4 else 1.5, opacity=1.0 if len(columns) <= 4 else 0.75)
-        .encode(alt.Y("value:Q", title=curves.axis, scale=scale, axis=axis), color=colour, detail=alt.Detail("curve:N"))
+        .encode(alt.Y("value:Q", title=curves.axis, scale=scale, axis=axis), color=colour, detail="curve:N")
     )
     ink = theme.pick(theme.TEXT, dark)
     layers: list[Any] = [lines]
@@ -173,7 +173,7 @@ def curve_chart(
     points = base.transform_filter("datum.mark == ''")
     layers.append(
         points.mark_rule(color=ink, strokeWidth=1)
-        .encode(opacity=alt.OpacityValue(**alt.condition(near, alt.value(0.35), alt.value(0.0))), tooltip=hover)
+        .encode(opacity=alt.condition(near, alt.value(0.35), alt.value(0.0)), tooltip=hover)
         .add_params(near)
         .properties(name="hovered")  # else the view is named after the data
     )
@@ -316,9 +316,9 @@ def curves_chart(
     front = alt.selection_point(fields=["run"], name="front", on="click", clear="dblclick")
     names = [name for name in colours if name in set(frame["run"])]
     colour = alt.Color("run:N", scale=alt.Scale(domain=names, range=[colours[name] for name in names]), legend=None)
-    lit = alt.OpacityValue(**alt.condition(front, alt.value(1.0), alt.value(0.12)))
+    lit = alt.condition(front, alt.value(1.0), alt.value(0.12))
     exact = [
-        alt.Tooltip("run:N"),
+        "run:N",
         alt.Tooltip("step:Q", format=","),
         alt.Tooltip("seconds:Q", format=".2f"),
         alt.Tooltip("value:Q", title=f"{title}, smoothed" if is_smooth else title, format=".6g"),
@@ -327,14 +327,14 @@ def curves_chart(
     base = alt.Chart(frame).encode(across, colour)
     layers: list[alt.Chart] = []
     if is_smooth:
-        faint = alt.OpacityValue(**alt.condition(front, alt.value(0.38), alt.value(0.06)))
+        faint = alt.condition(front, alt.value(0.38), alt.value(0.06))
         layers.append(base.mark_line(strokeWidth=1, clip=True).encode(alt.Y("raw:Q", scale=scale), opacity=faint))
     layers.append(base.mark_line(strokeWidth=2.5, clip=True).encode(y, opacity=lit))
     # A wide line that nobody sees is easier to point at than points.
     near = alt.selection_point(name="near", on="pointerover", nearest=True, fields=["run", x], empty=False)
     layers.append(
         base.mark_point(size=70, filled=True, clip=True)
-        .encode(y, opacity=alt.OpacityValue(**alt.condition(near, alt.value(1.0), alt.value(0.0))), tooltip=exact)
+        .encode(y, opacity=alt.condition(near, alt.value(1.0), alt.value(0.0)), tooltip=exact)
         .add_params(near, front)
     )
     layers.append(_names(frame, x, last_x, y, domain, log, height - BELOW, names, lit))
@@ -371,7 +371,7 @@ def _names(
         .encode(
             x=f"{x}:Q",
             y=y,
-            text=alt.Text("shown:N"),
+            text="shown:N",
             opacity=lit,
             tooltip=alt.Tooltip("run:N"),
             color=alt.Color("run:N", legend=None),

@@ -70,11 +70,7 @@ def training_fan(
     hover = [alt.Tooltip("step:Q", format=","), alt.Tooltip("members:Q", title="members")]
     hover += [alt.Tooltip(f"{name}:Q", title=said, format=shown) for name, said in names.items()]
     base = alt.Chart(fan).encode(x)
-    one = [
-        alt.Tooltip("member:N"),
-        alt.Tooltip("step:Q", format=","),
-        alt.Tooltip("value:Q", title=title, format=shown),
-    ]
+    one = ["member:N", alt.Tooltip("step:Q", format=","), alt.Tooltip("value:Q", title=title, format=shown)]
     near = alt.selection_point(
         nearest=True, on="pointermove", clear="pointerout", fields=["step"], empty=False, name="near"
     )
@@ -86,9 +82,7 @@ def training_fan(
         .mark_line(strokeWidth=1, opacity=0.45, color=theme.pick(theme.TEXT, dark))
         .encode(x, y("value"), alt.Detail("member:N"), tooltip=one),
         base.mark_line(strokeWidth=3, color=hue).encode(y("median")),
-        base.mark_rule(color=theme.pick(theme.TEXT, dark))
-        .encode(opacity=alt.OpacityValue(**rule), tooltip=hover)
-        .add_params(near),
+        base.mark_rule(color=theme.pick(theme.TEXT, dark)).encode(opacity=rule, tooltip=hover).add_params(near),
         height=height,
     )
 
@@ -149,12 +143,12 @@ def sweep_outcome(
     )
     tooltip = [alt.Tooltip("column:N", title=x_title or x)]
     tooltip += [alt.Tooltip("row:N", title=y_title or y)] if y else []
-    tooltip += [alt.Tooltip("solved:Q"), alt.Tooltip("decided:Q", title="finished"), alt.Tooltip("members:Q")]
+    tooltip += ["solved:Q", alt.Tooltip("decided:Q", title="finished"), "members:Q"]
     tooltip += [alt.Tooltip("steps_to_solve:Q", title="steps to solve", format=",.0f")]
     cells = base.mark_rect(stroke=theme.pick(theme.BACKGROUND, dark), strokeWidth=1, cursor="pointer")
-    layers: list[Any] = [cells.encode(color=alt.ColorValue(**grey), tooltip=tooltip).add_params(click)]
+    layers: list[Any] = [cells.encode(color=grey, tooltip=tooltip).add_params(click)]
     if len(columns) <= 16:
-        layers.append(base.mark_text(fontSize=12).encode(color=written(), text=alt.Text("words:N")))
+        layers.append(base.mark_text(fontSize=12).encode(color=written(), text="words:N"))
     if chosen is not None:
         at = {
             "column": setting_words(outcomes[x].iloc[chosen]),
@@ -248,9 +242,9 @@ def map_grid(
         .encode(
             x=alt.X("left:Q", scale=across, axis=None),
             y=alt.Y("top:Q", scale=down, axis=None),
-            x2=alt.X2("right:Q"),
-            y2=alt.Y2("bottom:Q"),
-            color=alt.ColorValue(**grey),
+            x2="right:Q",
+            y2="bottom:Q",
+            color=grey,
         )
     )
     click = alt.selection_point(name="member", fields=["member"], on="click", clear=False)
@@ -266,14 +260,12 @@ def map_grid(
             y,
             alt.X2("x2:Q"),
             alt.Y2("y2:Q"),
-            stroke=alt.StrokeValue(**stroke),
-            strokeWidth=alt.StrokeWidthValue(**thick),
+            stroke=stroke,
+            strokeWidth=thick,
             tooltip=[alt.Tooltip("name:N", title="member"), alt.Tooltip("won:N", title="solved")],
         )
         .add_params(click),
-        base.mark_text(align="left", baseline="bottom", dy=-3, fontSize=12).encode(
-            x, y, text=alt.Text("name:N"), color=alt.ColorValue(**stroke)
-        ),
+        base.mark_text(align="left", baseline="bottom", dy=-3, fontSize=12).encode(x, y, text="name:N", color=stroke),
     ]
     return layered(*layers, width=width, height=height).resolve_scale(color="independent")
 
