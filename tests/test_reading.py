@@ -21,7 +21,7 @@ import xformer
 from xformer import edits
 from xformer.adapters import BareModel, ModelAdapter, TaskModel
 from xformer.errors import EditError, InputError
-from xformer.notebook_html import head_overview
+from xformer.head_overview import head_overview
 from xformer.reading import read
 from xformer.tasks.batch import IGNORED
 

@@ -32,10 +32,10 @@ from xformer.adapters.on_demand import OnDemand
 from xformer.checkpoints import Checkpoint, load
 from xformer.edits import AnyEdit, set_causal
 from xformer.errors import ActivationError, EditError, InputError, UnavailableError
+from xformer.head_overview import head_overview
 from xformer.interventions import all_edits, changed_source, parse
 from xformer.memory import check_analysis
 from xformer.model import Transformer
-from xformer.notebook_html import head_overview
 from xformer.site import Site
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
