@@ -11,9 +11,8 @@ import pytest
 from tests.training.test_run_store import edit
 from tests.training.tiny import tiny_preset
 from xformer.training import dispatch, jobs
-from xformer.training.entry import DAMAGED
+from xformer.training.entry import DAMAGED, metrics_row
 from xformer.training.latest_metrics import exact_match, latest_rows
-from xformer.training.metrics_row import metrics_row
 from xformer.training.overview import differing, overview
 from xformer.training.run_store import RunStore
 

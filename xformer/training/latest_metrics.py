@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from xformer.task_limits import TASK_LIMITS
-from xformer.training.entry import Entry
-from xformer.training.metrics_row import metrics_row
+from xformer.training.entry import Entry, metrics_row
 from xformer.training.run_store import RunStore
 
 Row = Mapping[str, Any]

@@ -23,8 +23,7 @@ from xformer import notebook_html
 from xformer.config import TrainConfig
 from xformer.errors import ConfigError, RunStoreError
 from xformer.presets import Preset
-from xformer.training.entry import MOVES, NUMBERED, Entry, entry_from
-from xformer.training.metrics_row import metrics_row
+from xformer.training.entry import MOVES, NUMBERED, Entry, entry_from, metrics_row
 
 FILE = "runs.sqlite"
 COMMANDS = ("pause", "resume", "step", "stop", "rate")

@@ -24,10 +24,9 @@ from xformer.files import write_atomically
 from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.trace import record
-from xformer.training.entry import Entry
+from xformer.training.entry import Entry, metrics_row
 from xformer.training.latest_metrics import exact_match, has_no_answer
 from xformer.training.loop import Run
-from xformer.training.metrics_row import metrics_row
 from xformer.training.run_store import RunStore
 from xformer.training.sweeps import Member, goal, members_of
 
