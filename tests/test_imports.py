@@ -16,6 +16,19 @@ import xformer
 
 PACKAGE = Path(xformer.__file__).parent
 ENTRANCES = {"__init__", "__main__"}
+OPTIONAL = (
+    "altair",
+    "vl_convert",
+    "tensorboardX",
+    "scipy",
+    "plotly",
+    "sklearn",
+    "streamlit",
+    "transformers",
+    "gguf",
+    "anywidget",
+)
+"""Libraries that reading a model does not need: those of the extras, and the notebook's."""
 
 
 def module_of(file: Path) -> str:
@@ -147,9 +160,39 @@ def test_what_needs_no_torch_does_not_wait_for_it() -> None:
     code = """
 import sys
 import xformer
-import xformer.config, xformer.presets, xformer.training.run_store, xformer.training.latest_metrics, xformer.training.jobs
+import xformer.config, xformer.presets, xformer.training.run_store, xformer.training.run_store, xformer.training.jobs
 print(*sorted({"torch", "numpy", "pandas", "safetensors"} & set(sys.modules)))
 print(xformer.ModelConfig is xformer.config.ModelConfig, "torch" in sys.modules)
 print(xformer.load.__module__, "torch" in sys.modules)
 """
     assert run_python(code).splitlines() == ["", "True False", "xformer.checkpoints True"]
+
+
+def test_reading_a_model_needs_no_optional_library(tmp_path: Path) -> None:
+    code = f"""
+import importlib.abc, sys
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {OPTIONAL}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+import xformer
+from xformer.training.metric_files import event_files
+
+reading = xformer.read("checkpoints/reverse", "3 7 12 9")
+xformer.save_html(reading, {str(tmp_path / "view.html")!r})
+print(tuple(reading.logits.shape), len(xformer.analysis.head_scores(reading)))
+for fails in (lambda: xformer.viz.lens(reading), lambda: event_files({{"a": [{{"step": 1}}]}}, {{"a": 0.0}})):
+    try:
+        fails()
+    except xformer.errors.MissingLibraryError as error:
+        print(error)
+"""
+    assert run_python(code).splitlines() == [
+        "(1, 4, 20) 16",
+        "A chart needs altair: pip install xformer[viz]",
+        "A TensorBoard file needs tensorboardX: pip install xformer[tensorboard]",
+    ]
+    assert "createElement" in (tmp_path / "view.html").read_text()

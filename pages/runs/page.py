@@ -21,7 +21,7 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.upload import upload
 from xformer.errors import RunStoreError
 from xformer.training.entry import Entry
-from xformer.training.latest_metrics import latest_rows
+from xformer.training.run_store import latest_rows
 
 POLL = 2.0
 """Seconds between two looks at the run store while anything is waiting or trained."""

@@ -8,9 +8,8 @@ import pandas as pd
 import pytest
 
 from tests.training.tiny import tiny_preset
-from xformer.training.latest_metrics import latest_rows
 from xformer.training.overview import differing, overview, settings_of
-from xformer.training.run_store import RunStore
+from xformer.training.run_store import RunStore, latest_rows
 
 
 def test_only_settings_that_differ_have_a_column(tmp_path: Path) -> None:

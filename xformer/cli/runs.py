@@ -12,9 +12,8 @@ from xformer.errors import InputError, RunStoreError
 from xformer.formatting import percent
 from xformer.training.card import card_of
 from xformer.training.entry import Entry
-from xformer.training.latest_metrics import exact_match, latest_rows
 from xformer.training.liveness import with_process_state
-from xformer.training.run_store import RunStore
+from xformer.training.run_store import RunStore, exact_match, latest_rows
 
 COLUMNS = ("run", "name", "preset", "seed", "step", "state", "exact match", "seconds")
 MOST_NAMED = 20

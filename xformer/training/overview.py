@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from xformer.training.entry import Entry
-from xformer.training.latest_metrics import Row, exact_match
+from xformer.training.run_store import Row, exact_match
 
 COLUMNS = ("name", "state", "step", "steps", "exact match", "loss", "seconds", "device", "tags", "created")
 TASK_NAMES = {"name": "task", "min_len": "shortest", "max_len": "longest", "end_token": "end token"}

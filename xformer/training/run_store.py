@@ -23,6 +23,7 @@ from xformer import notebook_html
 from xformer.config import TrainConfig
 from xformer.errors import ConfigError, RunStoreError
 from xformer.presets import Preset
+from xformer.task_limits import TASK_LIMITS
 from xformer.training.entry import MOVES, NUMBERED, Entry, entry_from, metrics_row
 
 FILE = "runs.sqlite"
@@ -441,3 +442,32 @@ def insert_rows(db: sqlite3.Connection, run: str, rows: Iterable[dict[str, Any]]
 def marks(values: Iterable[Any]) -> str:
     """A question mark for each value of a statement."""
     return ", ".join("?" for _ in values)
+
+
+Row = Mapping[str, Any]
+
+
+def latest_rows(store: RunStore) -> dict[str, dict[str, Any]]:
+    """The last metrics that can be read of each run that has any."""
+    query = (
+        "SELECT id, step_of AS step, (SELECT row FROM metrics WHERE run = id AND step = step_of) AS row FROM "
+        "(SELECT id, (SELECT max(step) FROM metrics WHERE run = id) AS step_of FROM runs)"
+    )
+    with store.database.reading() as db:
+        found = {line["id"]: (line["step"], line["row"]) for line in db.execute(query) if line["row"] is not None}
+    latest = {run: metrics_row(*last) or next(reversed(store.rows(run)), {}) for run, last in found.items()}
+    return {run: row for run, row in latest.items() if row}
+
+
+def exact_match(entry: Entry, row: Row) -> float | None:
+    """The share of unseen sequences that a run gets right: as scored at its end, else as last reported. None of a text."""
+    if has_no_answer(entry):
+        return None
+    value = entry.figures.get("exact_match", row.get("held_out_exact_match"))
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def has_no_answer(entry: Entry) -> bool:
+    """Whether a run learns to go on with a text, where nothing is right or wrong."""
+    limits = TASK_LIMITS.get(entry.task.get("name", ""))
+    return limits is not None and limits.is_text

@@ -25,9 +25,8 @@ from xformer.tasks import Task
 from xformer.tasks.task import Example
 from xformer.trace import record
 from xformer.training.entry import Entry, metrics_row
-from xformer.training.latest_metrics import exact_match, has_no_answer
 from xformer.training.loop import Run
-from xformer.training.run_store import RunStore
+from xformer.training.run_store import RunStore, exact_match, has_no_answer
 from xformer.training.sweeps import Member, goal, members_of
 
 METRICS = ("loss", "held_out_loss", "held_out_exact_match", "held_out_token_accuracy", "gradient_norm", "learning_rate")
