@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = ROOT / ".venv-floors"
-NEEDED = ("pytest", "pytest-xdist", "beartype")
+NEEDED = ("pytest", "pytest-xdist", "beartype", "scipy")
 """The packages of the extra "test" that the tests below import."""
 PART = (
     "tests/layers/test_attention.py",  # jaxtyping
@@ -27,13 +27,14 @@ PART = (
     "tests/viz/test_training_curves.py",  # altair
     "tests/viz/test_export.py",  # vl-convert
     "tests/widgets/test_attention_view.py",  # anywidget
-    "tests/training/test_metric_files.py",  # tensorboardX
+    "tests/training/test_tables.py",  # tensorboardX
     "tests/pages/test_navigation.py",  # streamlit
     "tests/pages/test_run_commands.py",
     "tests/serving",
     "tests/adapters",  # transformers
 )
 
+EXTRAS = ("viz", "tensorboard", "app", "models")
 WITHOUT = ("--ignore=tests/serving/test_frames.py",)  # drives a browser
 
 
@@ -44,10 +45,11 @@ def lowest(requirement: str) -> str:
 
 
 def ranges() -> list[str]:
-    """What the library, the app and external models need, as pyproject.toml says it."""
+    """What the library, charts, the app and external models need, as pyproject.toml says it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
-    return [*project["dependencies"], *extras["app"], *extras["models"]]
+    lines = [*project["dependencies"], *(line for name in EXTRAS for line in extras[name])]
+    return [line for line in lines if not line.startswith("xformer[")]
 
 
 def floors() -> list[str]:
@@ -68,7 +70,20 @@ def main() -> int:
         subprocess.run([*pip, *wanted.splitlines()], check=True)
         done.write_text(wanted)
     print(wanted.replace("\n", " "), flush=True)
-    command = [str(python), "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", *PART, *WITHOUT]
+    command = [
+        str(python),
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "2",
+        "--dist",
+        "loadfile",
+        "-p",
+        "no:cacheprovider",
+        *PART,
+        *WITHOUT,
+    ]
     return subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}).returncode
 
 

@@ -179,7 +179,7 @@ class Absent(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Absent())
 import xformer
-from xformer.training.metric_files import event_files
+from xformer.training.tables import event_files
 
 reading = xformer.read("checkpoints/reverse", "3 7 12 9")
 xformer.save_html(reading, {str(tmp_path / "view.html")!r})

@@ -17,9 +17,8 @@ from pages.shared.link_widgets import seed
 from pages.shared.model_choice import choose_model
 from xformer.formatting import percent
 from xformer.training.entry import DAMAGED, ELSEWHERE, RESUMABLE, Entry
-from xformer.training.metric_files import event_files, flat, folder_name, metrics_csv
-from xformer.training.overview import REPORTING
 from xformer.training.run_store import exact_match, has_no_answer
+from xformer.training.tables import REPORTING, event_files, flat, folder_name, metrics_csv
 from xformer.training.transfer import to_file
 from xformer.viz.training_curves import curves, curves_chart, run_colour
 

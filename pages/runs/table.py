@@ -18,7 +18,7 @@ from pages.shared.typed import typed
 from xformer.errors import InputError, XformerError
 from xformer.training.entry import DAMAGED, MOVES, Entry
 from xformer.training.limits import n_models
-from xformer.training.overview import differing, overview
+from xformer.training.tables import differing, overview
 from xformer.viz import theme
 from xformer.viz.training_curves import dot, run_colour
 

@@ -17,7 +17,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from pages.shared.figure_files import Figures, figure_files
 from pages.shared.script import script
-from xformer.training.spreadsheet import to_csv
+from xformer.training.tables import to_csv
 
 Table = pd.DataFrame | Callable[[], pd.DataFrame]
 """The numbers of a picture, or what makes them once they are asked for."""

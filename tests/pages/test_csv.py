@@ -14,8 +14,7 @@ from pages.shared.call import Call
 from pages.shared.notebook import HEAD, heads_from_1
 from tests.pages.conftest import ROOT
 from xformer import analysis, viz
-from xformer.training.metric_files import metrics_csv
-from xformer.training.spreadsheet import to_csv
+from xformer.training.tables import metrics_csv, to_csv
 from xformer.viz import theme
 from xformer.viz.export import svg
 from xformer.viz.theme import pick

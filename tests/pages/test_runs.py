@@ -16,8 +16,8 @@ from tests.pages.conftest import Open
 from tests.training.tiny import tiny_preset
 from xformer.presets import PRESETS
 from xformer.training.loop import iter_train
-from xformer.training.overview import differing
 from xformer.training.run_store import RunStore
+from xformer.training.tables import differing
 from xformer.training.transfer import to_file
 
 RUNS = "pages/runs/page.py"

@@ -12,8 +12,8 @@ from tests.training.test_run_store import edit
 from tests.training.tiny import tiny_preset
 from xformer.training import dispatch, jobs
 from xformer.training.entry import DAMAGED, metrics_row
-from xformer.training.overview import differing, overview
 from xformer.training.run_store import RunStore, exact_match, latest_rows
+from xformer.training.tables import differing, overview
 
 GARBLED = ["banana", b"\xff\x00", -1, 1.5, 10**18, math.inf, "{", "[1]", "\x1b[2J"]
 
