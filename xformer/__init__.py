@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from xformer.tasks import Task as Task
     from xformer.trace import Trace as Trace
     from xformer.trace import record as record
+    from xformer.training.evaluate import Progress as Progress
     from xformer.training.loop import iter_train as iter_train
     from xformer.training.loop import train as train
     from xformer.training.many import iter_train_many as iter_train_many
     from xformer.training.many import sweep as sweep
     from xformer.training.many import train_many as train_many
-    from xformer.training.progress import Progress as Progress
     from xformer.widgets.attention_view import AttentionView as AttentionView
     from xformer.widgets.attention_view import attention_view as attention_view
     from xformer.widgets.page import save_html as save_html

@@ -22,8 +22,8 @@ from xformer.tasks.batch import cross_entropy
 from xformer.tasks.framing import generator
 from xformer.trace import record
 from xformer.training import loop
+from xformer.training.evaluate import Progress
 from xformer.training.loop import iter_train, train
-from xformer.training.progress import Progress
 from xformer.training.recipe import learning_rate
 from xformer.training.snapshots import STATE, snapshot_steps
 

@@ -16,7 +16,7 @@ from xformer.config import ModelConfig, TaskConfig, TrainConfig
 from xformer.errors import XformerError
 from xformer.presets import Preset
 from xformer.reading import adapter_of
-from xformer.training.progress import Progress
+from xformer.training.evaluate import Progress
 
 HELD_OUT = 64
 """Unseen inputs on which both are scored."""

@@ -25,9 +25,8 @@ from xformer.trace import record
 from xformer.training import liveness
 from xformer.training.card import fitting
 from xformer.training.entry import ELSEWHERE
-from xformer.training.evaluate import put_figures_on_card
+from xformer.training.evaluate import Progress, put_figures_on_card
 from xformer.training.liveness import LOCK
-from xformer.training.progress import Progress
 from xformer.training.run_store import RunStore, entry_of, insert_rows, move, set_columns
 from xformer.training.snapshots import write_snapshot
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -218,3 +218,32 @@ def put_figures_on_card(
     figures = measure(checkpoint, samples, (seed + 1) % 2**63, watch, edge_cases=edge_cases)
     save(replace(checkpoint, card=checkpoint.card | {"figures": figures}), folder)
     return figures
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One report: the figures since the last report, and a score on held-out examples."""
+
+    step: int
+    steps: int
+    loss: float
+    """Mean training loss since the last report, in nats."""
+    held_out: Score
+    learning_rate: float
+    gradient_norm: float
+    """Of the last step, before clipping."""
+    seconds: float
+    """Time spent in training steps so far, including the parts before a resume."""
+    tokens_per_second: float
+    scores: dict[str, list[float]] = field(default_factory=dict)
+    """The task score of each head, 0 to 1, by the path of its layer; see `Task.head_scores`."""
+    note: str = ""
+    """A sentence when a run stalls or reaches its target."""
+    done: bool = False
+
+    def row(self) -> dict[str, Any]:
+        """Return the report as one flat row of a table."""
+        row = asdict(self)
+        held_out = row.pop("held_out")
+        best = max((score for heads in self.scores.values() for score in heads), default=0.0)
+        return row | {f"held_out_{name}": value for name, value in held_out.items()} | {"best_head_score": best}

@@ -33,9 +33,8 @@ from xformer.tasks.task import CHUNK
 from xformer.trace import record
 from xformer.training.card import fitting
 from xformer.training.device import choose_device
-from xformer.training.evaluate import score_batches
+from xformer.training.evaluate import Progress, score_batches
 from xformer.training.limits import check_memory, weights_on_disk
-from xformer.training.progress import Progress
 from xformer.training.recipe import (
     adamw,
     clip,

@@ -28,9 +28,9 @@ from xformer.presets import preset as preset_named
 from xformer.tasks import Batch, Task
 from xformer.tasks.batch import IGNORED, cross_entropy
 from xformer.training.device import choose_device
+from xformer.training.evaluate import Progress
 from xformer.training.limits import check_memory
 from xformer.training.loop import Run, Stopped
-from xformer.training.progress import Progress
 from xformer.training.recipe import learning_rate, update
 
 ALIKE = ("batch_size",)
