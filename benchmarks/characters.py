@@ -24,8 +24,8 @@ from xformer.config import ModelConfig, TrainConfig
 from xformer.counting import n_parameters
 from xformer.presets import preset
 from xformer.tasks import Task, texts
+from xformer.training.jobs import with_text
 from xformer.training.loop import Run
-from xformer.training.own_text import with_text
 from xformer.training.recipe import learning_rate
 
 

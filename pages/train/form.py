@@ -23,7 +23,7 @@ from xformer.errors import XformerError
 from xformer.presets import PRESETS, Preset
 from xformer.task_limits import PYTHON, SHAKESPEARE, TASK_LIMITS
 from xformer.tasks import Task, texts
-from xformer.training.own_text import with_text
+from xformer.training.jobs import with_text
 
 AUTO = "auto"
 """What stands for None."""

@@ -29,9 +29,9 @@ from xformer.task_limits import TASK_LIMITS
 from xformer.tasks import Task
 from xformer.training import dispatch
 from xformer.training.entry import ELSEWHERE, Entry
+from xformer.training.jobs import with_text
 from xformer.training.limits import disk_needed, memory_needed
 from xformer.training.loop import Run, Stopped
-from xformer.training.own_text import with_text
 from xformer.training.sweeps import READY, SWEPT, USUAL, read_values, words
 from xformer.training.transfer import TAG
 

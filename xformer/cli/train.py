@@ -46,7 +46,7 @@ def _check_out(out: str) -> None:
 def _with_text(chosen: Preset, path: str) -> Preset:
     """The preset on the text in a file, which is looked at before it is read, and kept only where it can be learned."""
     from xformer.tasks import texts  # only now: what was typed may be wrong, and this waits for torch
-    from xformer.training.own_text import with_text
+    from xformer.training.jobs import with_text
 
     if not TASK_LIMITS[chosen.task.name].is_text:
         raise ConfigError(

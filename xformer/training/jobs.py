@@ -8,11 +8,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from xformer.errors import ConfigError, RunStoreError, XformerError
 from xformer.paths import snapshot_file
 from xformer.presets import Preset
+from xformer.task_limits import TASK_LIMITS
 from xformer.training import dispatch
 from xformer.training.entry import DAMAGED, ELSEWHERE, MOVES, RESUMABLE, Entry
 from xformer.training.limits import Limits
@@ -22,6 +24,7 @@ from xformer.training.sweeps import spec
 
 if TYPE_CHECKING:
     from xformer.checkpoints import Checkpoint
+
 
 START = "start.safetensors"
 """The weights that a forked run begins with."""
@@ -151,3 +154,33 @@ def change_rate(store: RunStore, run: str, peak: float) -> None:
             raise RunStoreError(f"The run “{entry.name}” is {entry.state}: it takes no more steps.")
         else:
             change_peak(db, run, entry.step, peak)
+
+
+def with_text(preset: Preset, name: str) -> Preset:
+    """Return a preset of characters with the same model and recipe for another text (see `xformer.tasks.texts`).
+
+    The alphabet follows from the text, and the sizes of the model's vocabulary from the alphabet.
+
+    Raises:
+        ConfigError: The preset is one of another task.
+        InputError: There is no text of that name.
+    """
+    from xformer.tasks import Task, texts
+
+    if not TASK_LIMITS[preset.task.name].is_text:
+        raise ConfigError(
+            f"Only the task characters reads a text, got the preset {preset.name!r}; for example 'characters'."
+        )
+    if name == preset.task.text:
+        return preset
+    alphabet = texts.alphabet_of(texts.read(name))
+    task = Task(preset.task.replace(text=name, alphabet=alphabet, symbols=len(alphabet)))
+    special = task.vocabulary.special
+    model = preset.model.replace(
+        vocab_size=len(task.vocabulary),
+        pad_token=special.pad,
+        end_token=special.end,
+        start_token=special.start,
+    )
+    title = f"{preset.title.split(' of ')[0]} of {texts.title(name)}"
+    return replace(preset, title=title, model=model, task=task.config)
