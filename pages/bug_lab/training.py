@@ -13,9 +13,8 @@ from pages.shared.background_job import TICK, Job
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link_widgets import seed
-from pages.shared.model_card import card_of_model
+from pages.shared.models import card_of_model, shown_path
 from pages.shared.picture import footer, shown
-from pages.shared.shown_path import shown_path
 from pages.shared.view import View
 from xformer import viz
 from xformer.bugs import Bug

@@ -1,7 +1,9 @@
-"""What is compared: the players, their input, and all that follows from them, each computed once and shared by all visitors.
+"""The variants that are compared, their common input, and the predictions that follow from both.
 
-comparison = Comparison(choices, source, forced=False)
-comparison.rollouts(); comparison.readings(3)
+Example:
+    comparison = Comparison((Variant("reverse"), Variant("reverse", "causal")), (3, 7, 12), forced=False)
+    comparison.rollouts()
+    comparison.readings(3)
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ from pages.shared.background_job import Job, Report, follow, progress
 from pages.shared.byte_cache import shared
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.model_choice import choose_model
+from pages.shared.models import shown_path
 from pages.shared.resources import MASKS, mask_words
 from pages.shared.session import LookedAt, follow_the_link, looked_at
-from pages.shared.shown_path import shown_path
+from xformer import analysis
 from xformer.adapters import TaskModel, own_task_model
 from xformer.adapters.own_models import TaskInput
-from xformer.analysis import Contender, roll_out
 from xformer.analysis.generation import Rollout, first_divergence, rolling_out
 from xformer.decoding import GREEDY, Sampling
 from xformer.errors import InputError, XformerError
@@ -35,19 +37,24 @@ from xformer.tasks import Task
 from xformer.viz.generation import pack_rollouts
 
 LETTERS = ("A", "B", "C", "D")
-"""What players are called for short; there are at most as many."""
-
+"""The short names of the variants; at most this many are compared."""
 LINK_LENGTH = 4000
-"""Characters of one player in a link."""
-
-_NUMBERS = {"temperature": float, "top_k": int, "top_p": float, "seed": int}
-
+"""Maximum characters of one variant in a link."""
 LARGEST_NUMBER = 2**31 - 1
+EARLIER_STEP = 200
+"""A run is compared with its snapshot nearest to this step."""
+AT_ONCE = 1.2
+"""Seconds of work before the page shows a progress bar."""
+_NUMBERS = {"temperature": float, "top_k": int, "top_p": float, "seed": int}
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Everything that a visitor can choose for one player."""
+class Variant:
+    """A model with its mask, changes and sampling.
+
+    A link writes it as the model, then everything that differs from the defaults, joined by `~`:
+    `reverse-small~causal~silence:encoder.1.attn.0,positions:off~temperature-0.8~seed-3`.
+    """
 
     model: str
     mask: str = MASKS[0]
@@ -57,19 +64,19 @@ class Choice:
 
     @property
     def text(self) -> str:
-        """The player as a link writes it; `read_choice` reads it again."""
+        """The variant as a link writes it; `read_variant` is the inverse."""
         words = [self.model, *([self.mask] if self.mask != MASKS[0] else []), *filter(None, [",".join(self.changes)])]
-        numbers, usual = self.numbers, Choice(self.model).numbers
+        numbers, usual = self.numbers, Variant(self.model).numbers
         return "~".join([*words, *(f"{name}-{numbers[name]:g}" for name in _NUMBERS if numbers[name] != usual[name])])
 
     @property
     def numbers(self) -> dict[str, float]:
-        """The settings of sampling, as a link names them."""
+        """The sampling settings and the seed by name."""
         return {**vars(self.sampling), "seed": self.seed}
 
     @property
     def subject(self) -> TaskModel:
-        return own_task_model(models.subject(self.model))  # `read_choice` refuses any other model
+        return own_task_model(models.subject(self.model))  # `read_variant` refuses any other model
 
     @property
     def shape(self) -> ModelShape:
@@ -78,9 +85,9 @@ class Choice:
     def interventions(self) -> tuple[Intervention, ...]:
         return parse(",".join(self.changes), self.shape)
 
-    def contender(self, name: str) -> Contender:
-        """What the library compares."""
-        return Contender.load(
+    def loaded(self, name: str) -> analysis.Contender:
+        """The variant as the library compares it, under a display name."""
+        return analysis.Contender.load(
             shown_path(self.model),
             name,
             causal=None if self.mask == MASKS[0] else self.mask == "causal",
@@ -91,14 +98,14 @@ class Choice:
         )
 
     def label(self, change: Intervention) -> str:
-        """What a person reads of a change: a replaced token as it is written."""
+        """A change in words; a replaced token is written as the task writes it."""
         if change.replaced is None:
             return change.label
         position, token = change.replaced
         return f"position {position} reads {self.subject.labels[token]}"
 
     def settings(self) -> list[str]:
-        """What is changed, in a few words each; empty for the model as it was trained, choosing its likeliest token."""
+        """What differs from the model as trained with greedy decoding, in a few words each."""
         words, found = mask_words(self.mask), self.interventions()
         words += [self.label(found[0])] if len(found) == 1 else [f"{len(found)} changes"] if found else []
         if self.sampling.temperature:
@@ -108,8 +115,8 @@ class Choice:
             words.append(f"seed {self.seed}")
         return words
 
-    def with_number(self, name: str, number: float) -> Choice:
-        """With another seed, or another setting of sampling. Raises `InputError` for one that cannot be."""
+    def with_number(self, name: str, number: float) -> Variant:
+        """A copy with another seed or sampling setting. Raises `InputError` for a value out of range."""
         if name != "seed":
             return replace(self, sampling=replace(self.sampling, **{name: number}))
         if number < 0:
@@ -117,38 +124,38 @@ class Choice:
         return replace(self, seed=int(number))
 
 
-def read_choice(text: str) -> Choice:
-    """The player that a link writes. Raises `InputError` with one sentence where it is none."""
+def read_variant(text: str) -> Variant:
+    """Parse a variant from a link. Raises `InputError` with one sentence where it is invalid."""
     if len(text) > LINK_LENGTH:
-        raise InputError(f"A player takes at most {LINK_LENGTH:,} characters, got {len(text):,}.")
-    asked, *words = text.split("~")
-    model = models.resolved(asked)
+        raise InputError(f"A model takes at most {LINK_LENGTH:,} characters in a link, got {len(text):,}.")
+    name, *words = text.split("~")
+    model = models.resolved(name)
     if model is None:
-        raise InputError(models.why_not(asked) or f"There is no model “{asked[:60]}” here.")
-    if why := why_not_playable(model):
-        raise InputError(why)
-    choice = Choice(model)
+        raise InputError(models.why_not(name) or f"There is no model “{name[:60]}” here.")
+    if reason := incomparable_reason(model):
+        raise InputError(reason)
+    variant = Variant(model)
     for word in words:
         name, _, value = word.partition("-")
         if word in MASKS[1:]:
-            choice = replace(choice, mask=word)
+            variant = replace(variant, mask=word)
         elif name in _NUMBERS:
-            choice = choice.with_number(name, _number(name, value))
+            variant = variant.with_number(name, _number(name, value))
         else:
-            choice = replace(choice, changes=(*choice.changes, *filter(None, word.split(","))))
-    n_tokens = choice.shape.vocab_size
-    if choice.sampling.top_k > n_tokens:
+            variant = replace(variant, changes=(*variant.changes, *filter(None, word.split(","))))
+    n_tokens = variant.shape.vocab_size
+    if variant.sampling.top_k > n_tokens:
         raise InputError(f"top_k must be at most {n_tokens}, the number of tokens; for example top_k-5.")
     try:
-        return replace(choice, changes=tuple(intervention.text for intervention in choice.interventions()))
+        return replace(variant, changes=tuple(intervention.text for intervention in variant.interventions()))
     except XformerError as error:
         raise InputError(str(error)) from None
 
 
-def why_not_playable(model: str) -> str | None:
+def incomparable_reason(model: str) -> str | None:
     """Why a model cannot be compared here, as one sentence; None where it can."""
-    if why := models.usable(model):
-        return why
+    if reason := models.usable(model):
+        return reason
     subject = models.subject(model)
     if not isinstance(subject, TaskModel):
         return f"The model {models.title_of(model)} was not trained here, and this screen compares those that were."
@@ -168,8 +175,18 @@ def _number(name: str, value: str) -> float:
 
 
 @dataclass(frozen=True)
+class PictureContext:
+    """What a picture needs to know of a comparison."""
+
+    model: str = "compare"
+    """Prefix of the names of downloaded files."""
+    unit: str = "position"
+    """The word for one step of the comparison."""
+
+
+@dataclass(frozen=True)
 class Progress:
-    """How far the players of a comparison have come."""
+    """Decoded steps of a comparison, of a total."""
 
     done: int
     total: int
@@ -178,74 +195,73 @@ class Progress:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two to four players before one input."""
+    """Two to four variants on one input; every result is computed once and shared by all visitors."""
 
-    choices: tuple[Choice, ...]
+    variants: tuple[Variant, ...]
     source: tuple[int, ...]
     forced: bool
-    """Whether every player goes on with the right answer instead of its own words."""
-    model = "compare"
-    """What the files of its pictures are named after."""
+    """Whether decoding is teacher-forced: each step is given the right answer so far."""
+    model = PictureContext.model
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        return names_of(self.choices)
+        return names_of(self.variants)
 
     @property
     def letters(self) -> tuple[str, ...]:
-        return LETTERS[: len(self.choices)]
+        return LETTERS[: len(self.variants)]
 
     @property
     def input(self) -> TaskInput:
-        """What is typed and sampled: what the first player reads."""
-        return self.choices[0].subject.input
+        """The input of the first variant's task, which all variants share."""
+        return self.variants[0].subject.input
 
     @cached_property
     def about(self) -> str:
-        """All that decides what is seen, as one text."""
-        how = "forced" if self.forced else "free"
-        return "|".join([*(choice.text for choice in self.choices), str(self.source), how, str(self.names)])
+        """Everything that determines the predictions, as one key."""
+        return "|".join([self.about_variants, str(self.source), "forced" if self.forced else "free", str(self.names)])
 
     @property
-    def players(self) -> str:
-        """Who is compared, whatever the input."""
-        return "|".join(choice.text for choice in self.choices)
+    def about_variants(self) -> str:
+        """The variants as one key, whatever the input."""
+        return "|".join(variant.text for variant in self.variants)
 
     @property
     def pairs(self) -> list[str]:
-        """The players that can be compared two by two: "AB", "AC", …"""
+        """The pairs of variants: "AB", "AC", …"""
         return ["".join(pair) for pair in combinations(self.letters, 2)]
 
     @property
     def has_decoder(self) -> bool:
-        """Whether some player writes one token after the other, so that forcing it makes a difference."""
-        return any(choice.shape.architecture != "encoder" for choice in self.choices)
+        """Whether a variant decodes token by token, so that teacher forcing makes a difference."""
+        return any(variant.shape.architecture != "encoder" for variant in self.variants)
 
     @property
     def unit(self) -> str:
-        """What a step is called: encoders answer all positions at once."""
+        """The word for a step: an encoder predicts all positions at once."""
         return "step" if self.has_decoder else "position"
 
     @property
     def has_right_answer(self) -> bool:
-        """Whether anybody knows what is right here: not how a text goes on."""
+        """Whether the task defines a right answer to this input; the continuation of a text has none."""
         return self.input.task.has_right_answer(self.source)
 
-    def contenders(self) -> list[Contender]:
-        return [choice.contender(name) for choice, name in zip(self.choices, self.names, strict=True)]
+    def loaded(self) -> list[analysis.Contender]:
+        """The variants as the library compares them."""
+        return [variant.loaded(name) for variant, name in zip(self.variants, self.names, strict=True)]
 
     def rollouts(self) -> list[Rollout]:
-        """Raises `XformerError` where a player cannot read the input, or a change does not fit."""
+        """The predictions of each variant. Raises `XformerError` where a variant cannot read the input."""
         return [
-            shared.get(key, partial(roll_out, contender, self.source, forced=self.forced))
-            for key, contender in self._keyed()
+            shared.get(key, partial(analysis.roll_out, variant, self.source, forced=self.forced))
+            for key, variant in self._keyed()
         ]
 
     def rolling_out(self) -> Iterator[Progress]:
-        """Take a step at a time, so that a page can say how far it is; afterwards `rollouts` is quick."""
-        waiting = [(key, contender) for key, contender in self._keyed() if shared.peek(key) is None]
-        for index, (key, contender) in enumerate(waiting):
-            work = rolling_out(contender, self.source, forced=self.forced)
+        """Decode step by step, for a progress bar; `rollouts` is quick afterwards."""
+        waiting = [(key, variant) for key, variant in self._keyed() if shared.peek(key) is None]
+        for index, (key, variant) in enumerate(waiting):
+            work = rolling_out(variant, self.source, forced=self.forced)
             while True:
                 try:
                     done, total = next(work)
@@ -256,45 +272,49 @@ class Comparison:
         yield Progress(1, 1, is_final=True)
 
     def divergence(self) -> int | None:
-        """The step at which they part first."""
+        """The first step at which two variants predict different tokens."""
         return first_divergence(self.rollouts())
 
-    def readings(self, step: int) -> list[Reading]:
-        """What every player that takes a step read when it decided it."""
-        return [
-            shared.get((*key, step), partial(rollout.__getitem__, step))
-            for (key, _), rollout in zip(self._keyed(), self.rollouts(), strict=True)
+    def readings(self, step: int) -> dict[str, Reading]:
+        """By letter, the reading from which each variant predicted a step; variants that ended before are left out."""
+        return {
+            letter: shared.get((*key, step), partial(rollout.__getitem__, step))
+            for letter, (key, _), rollout in zip(self.letters, self._keyed(), self.rollouts(), strict=True)
             if step < len(rollout)
-        ]
+        }
 
     def data(self) -> dict[str, Any]:
-        """What the ruler draws."""
+        """The data of the step ruler."""
         return shared.get(("ruler", self.about), lambda: pack_rollouts(self.rollouts()))
 
-    def _keyed(self) -> list[tuple[tuple[Any, ...], Contender]]:
-        """Each player with what its answer is kept by."""
-        texts = [choice.text for choice in self.choices]
+    def _keyed(self) -> list[tuple[tuple[Any, ...], analysis.Contender]]:
+        """Each loaded variant with the cache key of its rollout."""
         return [
-            (("rollout", text, contender.name, self.source, self.forced), contender)
-            for text, contender in zip(texts, self.contenders(), strict=True)
+            (("rollout", variant.text, loaded.name, self.source, self.forced), loaded)
+            for variant, loaded in zip(self.variants, self.loaded(), strict=True)
         ]
 
 
-def names_of(choices: Sequence[Choice]) -> tuple[str, ...]:
-    """What players are called: a letter, and that in which they differ."""
-    runs = {(models.run_and_step(choice.model) or (choice.model,))[0] for choice in choices}
-    same_model, same_run = len({choice.model for choice in choices}) == 1, len(runs) == 1
+def names_of(variants: Sequence[Variant]) -> tuple[str, ...]:
+    """Display names: a letter and the settings in which the variants differ."""
+    runs = {(models.run_and_step(variant.model) or (variant.model,))[0] for variant in variants}
+    is_same_model, is_same_run = len({variant.model for variant in variants}) == 1, len(runs) == 1
     names = []
-    for letter, choice in zip(LETTERS, choices, strict=False):
-        title = models.title_of(choice.model)
-        words = [] if same_model else [title.rsplit(", ", 1)[-1] if same_run else title]
-        names.append(f"{letter} · {', '.join([*words, *choice.settings()]) or 'as trained'}")
+    for letter, variant in zip(LETTERS, variants, strict=False):
+        title = models.title_of(variant.model)
+        words = [] if is_same_model else [title.rsplit(", ", 1)[-1] if is_same_run else title]
+        names.append(f"{letter} · {', '.join([*words, *variant.settings()]) or 'as trained'}")
     return tuple(names)
 
 
-def why_not_together(choices: Sequence[Choice]) -> str | None:
-    """Why players cannot get the same input, as one sentence; None where they can."""
-    first, *_ = tasks = [choice.subject.task for choice in choices]
+def letter_of(reading: Reading) -> str:
+    """The letter of the variant of a reading, for a sentence."""
+    return reading.subject.name.partition(" · ")[0]
+
+
+def incompatibility_reason(variants: Sequence[Variant]) -> str | None:
+    """Why the variants cannot read the same input, as one sentence; None where they can."""
+    first, *_ = tasks = [variant.subject.task for variant in variants]
     for letter, task in zip(LETTERS, tasks, strict=False):
         if symbols_of(task) != symbols_of(first):
             return (
@@ -304,18 +324,18 @@ def why_not_together(choices: Sequence[Choice]) -> str | None:
     return None
 
 
-def check_input(choices: Sequence[Choice], source: tuple[int, ...]) -> None:
-    """Raise `InputError` when a player cannot read an input."""
-    for letter, choice in zip(LETTERS, choices, strict=False):
-        read = changed_source(choice.interventions(), source)
+def check_input(variants: Sequence[Variant], source: tuple[int, ...]) -> None:
+    """Raise `InputError` where a variant cannot read an input."""
+    for letter, variant in zip(LETTERS, variants, strict=False):
         try:
-            choice.subject.frame(read)
+            variant.subject.frame(changed_source(variant.interventions(), source))
         except InputError as error:
-            raise InputError(str(error) if len(set(choices)) == 1 else f"{letter} cannot read this. {error}") from None
+            is_alone = len(set(variants)) == 1
+            raise InputError(str(error) if is_alone else f"{letter} cannot read this. {error}") from None
 
 
 def symbols_of(task: Task) -> tuple[str, ...]:
-    """What inputs of a task are written in."""
+    """The symbols that inputs of a task are written in."""
     return task.vocabulary.labels[1 : 1 + task.vocabulary.symbols]
 
 
@@ -324,12 +344,11 @@ def _described(task: Task) -> str:
     return f"{len(symbols)} tokens of the task {task.config.name} ({symbols[0]} to {symbols[-1]})"
 
 
-EARLIER_STEP = 200
-"""Of a run its step nearest to this is a contrast to a later one."""
-
-
 def look() -> LookedAt:
-    """What is looked at; on a first visit what the link asks for, else the first player's model, else the usual one."""
+    """The model, input, mask and edits of the other screens.
+
+    On a first visit they are those of the link, else of its first variant, else the defaults.
+    """
     follow_the_link({"mask": MASKS})
     visit = st.session_state
     known = [*models.shipped(), *models.foreign_titles(), *run_weights.trained()]
@@ -340,137 +359,128 @@ def look() -> LookedAt:
     assert found is not None
     model = models.resolved(found.model) or found.model
     if not found.input:
-        visit["input"] = _usual_input(model)
+        visit["input"] = _default_input(model)
     return LookedAt(model, str(visit["input"]), found.mask, found.edits)
 
 
 def in_link(looked: LookedAt) -> dict[str, str]:
-    """What is looked at, as every screen writes it into the link."""
+    """The model, input, mask and edits as every screen writes them into the link."""
     text = looked.input
     if not models.usable(looked.model):
         of = models.subject(looked.model).input
         try:
             text = of.text(of.read(text))
         except InputError:
-            text = _usual_input(looked.model)
+            text = _default_input(looked.model)
     return replace(looked, input=text).link
 
 
-def first_choice(looked: LookedAt) -> Choice | None:
-    """The player that is what is looked at; None where it cannot play."""
-    if why_not_playable(looked.model) is not None:
+def first_variant(looked: LookedAt) -> Variant | None:
+    """The model of the other screens as a variant; None where it cannot be compared."""
+    if incomparable_reason(looked.model) is not None:
         return None
     words = [looked.model, *([looked.mask] if looked.mask != MASKS[0] else []), *filter(None, [looked.edits])]
-    for n in (len(words), 1):  # a change that does not fit the model is left out, as on its own screen
+    for n in (len(words), 1):  # edits that do not fit the model are left out, as on its own screen
         try:
-            return read_choice("~".join(words[:n]))
+            return read_variant("~".join(words[:n]))
         except InputError:
             continue
     return None
 
 
-def beside(choice: Choice) -> Choice:
-    """A contrast to a player: the same without its changes; of a run an earlier step; else under another mask."""
-    own = Choice(choice.model)
-    if choice != own:
+def contrast_to(variant: Variant) -> Variant:
+    """A variant to compare with: without its changes, else at an earlier step of its run, else with another mask."""
+    own = Variant(variant.model)
+    if variant != own:
         return own
-    if (of_run := models.run_and_step(choice.model)) is not None:
+    if (of_run := models.run_and_step(variant.model)) is not None:
         earlier = [step for step in run_weights.steps_of(of_run[0]) if step < (of_run[1] or 0)]
         if earlier:
-            return Choice(f"{of_run[0]}@{min(earlier, key=lambda step: abs(step - EARLIER_STEP))}")
+            return Variant(f"{of_run[0]}@{min(earlier, key=lambda step: abs(step - EARLIER_STEP))}")
     return replace(own, mask="full" if own.shape.is_causal else "causal")
 
 
-def usual_choices() -> list[Choice]:
-    """Who plays where nothing that is looked at can: the first model that can, and a contrast to it."""
+def default_variants() -> list[Variant]:
+    """The first model that can be compared, and a contrast to it."""
     every = [models.resolved(name) or name for name in (*models.shipped(), *run_weights.trained())]
-    own = Choice(next(name for name in every if why_not_playable(name) is None))
-    return [own, beside(own)]
+    own = Variant(next(name for name in every if incomparable_reason(name) is None))
+    return [own, contrast_to(own)]
 
 
-def _look_at_first(player: str) -> bool:
-    """Have the model of a player in the link be what is looked at; False where there is none."""
+def _look_at_first(text: str) -> bool:
+    """Have all screens show the model of a variant in the link; False where it is invalid."""
     try:
-        choice = read_choice(player)
+        variant = read_variant(text)
     except InputError:
         return False
-    st.session_state["mask"], st.session_state["edits"] = choice.mask, ",".join(choice.changes)
-    return choose_model(choice.model)
+    st.session_state["mask"], st.session_state["edits"] = variant.mask, ",".join(variant.changes)
+    return choose_model(variant.model)
 
 
-def _usual_input(model: str) -> str:
+def _default_input(model: str) -> str:
     return "" if models.usable(model) else models.subject(model).input.default
 
 
 @dataclass
 class State:
-    """Private to the visit; what a link restores is in the link."""
+    """The Compare screen's state that is private to a visit; the link restores everything else."""
 
-    choices: list[Choice] = field(default_factory=list)
+    variants: list[Variant] = field(default_factory=list)
     is_chosen: bool = False
-    """Whether somebody has chosen a player here."""
+    """Whether the visitor has chosen a variant on this screen."""
     looked_at: LookedAt | None = None
-    """What the other screens showed when the first player was last taken from them."""
+    """The state of the other screens when the first variant was last taken from them."""
     refused: str = ""
-    """Why the model that was just chosen cannot play."""
+    """Why the model that was just chosen cannot be compared."""
     shared_input: str | None = None
-    """The input of the other screens that this one has taken over last."""
+    """The input of the other screens that this one took over last."""
     good_input: str = ""
-    """The last input that all could read."""
+    """The last input that all variants could read."""
     found_input: str | None = None
-    """What a search has found, to be typed into the box."""
+    """The input that a search has found and that the text field is to show."""
     task: str = ""
     linked_step: tuple[str, int] | None = None
     """The comparison for which a link asked for a step, and the step."""
     jobs: dict[str, Job[Any]] = field(default_factory=dict)
-    """What is worked on a little at a time, by what it is."""
+    """Background jobs by kind."""
 
-    def put(self, index: int, choice: Choice) -> None:
-        """Another player takes a place."""
-        self.choices[index] = choice
+    def put(self, index: int, variant: Variant) -> None:
+        """Replace a variant."""
+        self.variants[index] = variant
         self.is_chosen = True
 
-    def job(self, what: str, about: str) -> Job[Any] | None:
-        """The work of that kind, unless it is about something that is not looked at any more."""
-        job = self.jobs.get(what)
+    def job(self, kind: str, about: str) -> Job[Any] | None:
+        """The job of a kind, where it is about this."""
+        job = self.jobs.get(kind)
         return job if job is not None and job.about == about else None
 
-    def begin(self, what: str, about: str, work: Iterator[Report]) -> Job[Any]:
-        """Begin a work, in place of any other of its kind."""
-        self.jobs[what] = Job(work, about)
-        return self.jobs[what]
+    def begin(self, kind: str, about: str, work: Iterator[Report]) -> Job[Any]:
+        """Begin a job in place of any other of its kind."""
+        self.jobs[kind] = Job(work, about)
+        return self.jobs[kind]
 
-    def work_on(self, what: str, about: str, work: Callable[[], Iterator[Report]], at_once: float) -> Job[Any]:
-        """Go on with a work; one that begins now may take `at_once` seconds before anybody has to be told."""
-        if (job := self.job(what, about)) is None:
-            job = self.begin(what, about, work())
-            job.advance(at_once)
-        else:
-            job.advance()
+    def begin_once(self, kind: str, about: str, work: Callable[[], Iterator[Report]]) -> Job[Any]:
+        """Continue a job; a new one works for `AT_ONCE` seconds before the page is drawn."""
+        if (job := self.job(kind, about)) is None:
+            job = self.begin(kind, about, work())
+            job.advance(AT_ONCE)
         return job
 
 
 def state() -> State:
-    """That of this visit."""
+    """The state of this visit."""
     return st.session_state.setdefault("compare", State())
 
 
 def show(key: str, value: Any) -> None:
-    """Have a widget show what is kept elsewhere."""
+    """Have a widget show a value that is kept elsewhere."""
     if st.session_state.get(key) != value:
         st.session_state[key] = value
 
 
-AT_ONCE = 1.5
-"""Seconds that a page may take before it says how far it is."""
-
-
 def wait_for_rollouts(comparison: Comparison) -> bool:
-    """Whether all players have said what they say; until then how far they are, and why where they cannot."""
-    job = state().job("rollouts", comparison.about)
-    if job is None:
-        job = state().begin("rollouts", comparison.about, comparison.rolling_out())
-        job.advance(AT_ONCE)
+    """Whether all predictions are there; until then draw a progress bar, or the reason why there are none."""
+    job = state().begin_once("rollouts", comparison.about, comparison.rolling_out)
     if job.problem:
         st.error(escape_markdown(job.problem), icon=":material/error:")
         return False
@@ -482,5 +492,4 @@ def wait_for_rollouts(comparison: Comparison) -> bool:
 
 def _bar(job: Job[Progress]) -> None:
     share = 0.0 if job.latest is None else job.latest.done / job.latest.total
-    stopped = "Stopped before all players had an answer."
-    progress(job, "compare_wait", share, f"The players read and answer: {share:.0%}", stopped)
+    progress(job, "compare_wait", share, f"The models predict: {share:.0%}", "Stopped before all models had predicted.")

@@ -10,7 +10,7 @@ from functools import partial
 import streamlit as st
 
 from pages.shared.background_job import Job, follow, progress
-from pages.shared.shown_path import shown_path
+from pages.shared.models import shown_path
 from pages.shared.view import View
 from xformer.adapters import TaskModel
 from xformer.analysis.feed_forward import Survey, fitting, surveying

@@ -13,7 +13,7 @@ from pages.home.scene import scene_panel
 from pages.shared import frame, screens
 from pages.shared.call import Call
 from pages.shared.link_widgets import choose
-from pages.shared.model_card import card_of_model
+from pages.shared.models import card_of_model
 from pages.shared.picture import footer, panel
 from pages.shared.prediction import prediction_panel
 from pages.shared.session import View, open_page

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pages.positions.switched_off import with_and_without
 from pages.shared.layout import what_to_notice
-from pages.shared.model_card import card_of_model
+from pages.shared.models import card_of_model
 from pages.shared.view import View
 from xformer.analysis.attention_patterns import looks_back_only
 from xformer.analysis.positions import wavelengths

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 from pages.shared import foreign_models, run_store
 from pages.shared.byte_cache import kept
@@ -17,7 +18,9 @@ from pages.shared.run_weights import steps_of
 from xformer import Checkpoint, load
 from xformer.adapters import ModelAdapter, TaskModel
 from xformer.errors import RunStoreError, UnavailableError, XformerError
+from xformer.training.card import believed
 from xformer.training.snapshots import snapshot_file
+from xformer.training.transfer import card_of
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "checkpoints"
@@ -136,3 +139,37 @@ def usable(name: str) -> str | None:
     except XformerError as error:
         return f"The model {title_of(name)} cannot be opened. {error}"
     return None
+
+
+def card_of_model(name: str) -> dict[str, Any]:
+    """How a model was trained; of a run's step what the store has on it by now: it may be renamed, or scored, at any time."""
+    asked = run_and_step(name)
+    if asked is None:
+        return believed(checkpoint(name).card)
+    try:
+        entry = run_store.entry(asked[0])
+        step = entry.step if asked[1] is None else asked[1]
+        rows = [row for row in run_store.store().rows(entry.id) if row["step"] <= step]
+    except RunStoreError:
+        return {}
+    found = card_of(entry, rows, step) | {"about": f"Step {step:,} of the run “{entry.name}”. {entry.about}".rstrip()}
+    if rows and "figures" not in found:  # as it was last reported up to that step
+        last = rows[-1]
+        at = {} if last["step"] == step else {"at": f" at step {last['step']:,}"}
+        found["reported"] = {name: last.get(f"held_out_{name}") for name in ("loss", "exact_match", "samples")} | at
+    return believed(found)
+
+
+RUNS = Path("runs")
+"""What a visitor reads of the folder of runs, which is nobody's business on a server."""
+
+
+def shown_path(name: str) -> str:
+    """The same as the code at a picture writes it: from the project's folder, or from `RUNS` where runs are kept elsewhere."""
+    if foreign_models.is_foreign(name):
+        return foreign_models.shown_path(name)
+    path = path_of(name)
+    if path.is_relative_to(ROOT):
+        return str(path.relative_to(ROOT))
+    folder = run_store.store().folder
+    return str(RUNS / path.relative_to(folder)) if path.is_relative_to(folder) else str(path)

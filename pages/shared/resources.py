@@ -7,23 +7,20 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from pages.shared.byte_cache import budget, shared
-from pages.shared.models import shipped, subject, usable
+from pages.shared.models import shown_path, subject
 from pages.shared.patience import Step
-from pages.shared.shown_path import shown_path
+from pages.shared.streamlit_compat import is_script_thread
 from xformer import decoding, edits
 from xformer.adapters import ModelAdapter
 from xformer.decoding import Sampling
 from xformer.edits import AnyEdit
-from xformer.errors import InputError
 from xformer.memory import check_recording
 from xformer.reading import Reading, Recipe, framed, read
 from xformer.tasks.task import Example
@@ -43,15 +40,6 @@ SHOWN_EVERY = 0.3
 def mask_words(mask: str) -> list[str]:
     """What is said of a mask beside other changes: nothing of the model's own."""
     return [] if mask == MASKS[0] else [f"{mask} mask"]
-
-
-def run_each_model_once() -> None:
-    """The first run of a model is slower than all later ones."""
-    for name in shipped():
-        if usable(name) is None:
-            of = subject(name).input
-            with suppress(InputError):  # it may be too large for what this server allows
-                decoded(name, of.read(of.default if of.missing else of.random(0)))
 
 
 def check_memory(name: str, source: tuple[int, ...]) -> None:
@@ -90,7 +78,7 @@ def _computed(key: RunKey) -> Reading:
     """Return the reading of a key from the cache. A script run keeps the readings that it used last until it ends; before its
     first one it waits while the other script runs keep too many."""
     at, make, peak_bytes = ("run", *key), partial(_run, *key), partial(_peak_bytes, *key)
-    if get_script_run_ctx(suppress_warning=True) is None:
+    if not is_script_thread():
         return shared.get(at, make, peak_bytes)
     run: _ScriptRun = _thread.__dict__.setdefault("run", _ScriptRun())  # the thread ends with the script run
     if not run.readings and shared.peek(at) is None:

@@ -9,7 +9,7 @@ import ast
 import re
 from collections.abc import Sequence
 
-from pages.shared.shown_path import RUNS
+from pages.shared.models import RUNS
 
 SHOW = "from xformer.viz.export import show"
 
