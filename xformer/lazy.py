@@ -12,7 +12,6 @@ lazy_loader uses it (https://scientific-python.org/specs/spec-0001), with the im
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -35,11 +34,9 @@ def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], 
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(names)}.")
         module, there = homes[name]
-        value = import_module(f"{package}.{there}") if module == package else getattr(import_module(module), there)
-        setattr(sys.modules[package], name, value)
-        return value
+        return import_module(f"{package}.{there}") if module == package else getattr(import_module(module), there)
 
-    return get, lambda: sorted({*vars(sys.modules[package]), *names}), names
+    return get, lambda: sorted({*vars(import_module(package)), *names}), names
 
 
 def _imports(file: str) -> list[ast.ImportFrom]:

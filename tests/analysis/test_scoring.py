@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from scipy import stats
 
 import xformer
 from tests.analysis.duel import SHIPPED, contender_of, random_contender, shipped
@@ -64,6 +65,13 @@ def test_wilson_by_hand(hits: int, trials: int, low: float, high: float) -> None
 def test_wilsons_ends_are_where_the_score_test_just_rejects(hits: int, trials: int) -> None:
     for p in wilson(hits, trials):
         assert abs(hits / trials - p) == pytest.approx(1.959963984540054 * (p * (1 - p) / trials) ** 0.5, rel=1e-9)
+
+
+@pytest.mark.parametrize("trials", [1, 2, 7, 60, 2_000, 100_000])
+def test_wilson_is_scipys(trials: int) -> None:
+    for hits in {0, 1, trials // 3, trials // 2, trials - 1, trials}:
+        reference = stats.binomtest(hits, trials).proportion_ci(method="wilson")
+        assert wilson(hits, trials) == pytest.approx((reference.low, reference.high), abs=1e-14)
 
 
 def test_wilson_refuses_what_cannot_be() -> None:
