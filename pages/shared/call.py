@@ -13,6 +13,7 @@ from pages.shared.layout import is_dark
 from pages.shared.notebook import heads_from_1
 from pages.shared.view import ORIGINAL
 from xformer import analysis
+from xformer.reading import Reading, Recipe
 
 Draw = Callable[..., Any]
 """A function of `xformer.viz`: readings and plain values in, a figure out."""
@@ -137,3 +138,24 @@ def _is_usual(draw: Draw, name: str, value: Any) -> bool:
 
 def _for_a_file(table: pd.DataFrame) -> pd.DataFrame:
     return heads_from_1(table) if "head" in table else table
+
+
+def code(calls: Sequence[Call]) -> list[str]:
+    """The lines that read what is needed and make the pictures."""
+    readings = {id(reading): reading for call in calls for reading in call.all_readings()}
+    names = dict(zip(readings, _names(list(readings.values())), strict=True))
+    lines = ["import xformer"]
+    lines += [f"{names[number]} = {reading.recipe}" for number, reading in readings.items()]
+    written = [call.written(names) for call in calls]
+    return [*lines, written[0] if len(written) == 1 else f"[{', '.join(written)}]"]
+
+
+def _names(readings: list[Source]) -> list[str]:
+    """What the code calls them: a model's own run beside a changed one is the original."""
+    if len(readings) == 1:
+        return ["r" if isinstance(readings[0], Reading) else type(readings[0]).__name__.lower()]
+    recipes = [reading.recipe for reading in readings]
+    own = [isinstance(one, Recipe) and not one.changes and one.causal is None for one in recipes]
+    if len(readings) == 2 and sum(own) == 1:
+        return ["original" if is_own else "changed" for is_own in own]
+    return [f"r{index}" for index in range(1, len(readings) + 1)]

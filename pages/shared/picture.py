@@ -17,8 +17,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.shared.byte_cache import shared
-from pages.shared.call import Call, Draw, Shown, Source, tables
-from pages.shared.call_code import code
+from pages.shared.call import Call, Draw, Shown, Source, code, tables
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.figure_files import Figures
 from pages.shared.layout import chart_spec, is_dark, run_title
