@@ -8,8 +8,7 @@ import streamlit as st
 
 from pages.attention.edges import edge_button, switch
 from pages.components.attention_view import Selection
-from pages.shared.changes import switched_on
-from pages.shared.view import View
+from pages.shared.view import View, switched_on
 from xformer.analysis.embeddings import token_labels
 from xformer.model_shape import READ_ONLY
 from xformer.viz.packing import AnyLayer

@@ -7,8 +7,8 @@ from typing import Literal
 import streamlit as st
 
 from pages.components.attention_view import Selection
-from pages.shared.changes import switched_on, toggle_intervention
 from pages.shared.escape_markdown import escape_markdown
+from pages.shared.view import switched_on, toggle_intervention
 from xformer.viz.packing import AnyLayer
 
 

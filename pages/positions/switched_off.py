@@ -7,12 +7,11 @@ import streamlit as st
 
 from pages.shared import resources
 from pages.shared.call import Call
-from pages.shared.changes import toggle_intervention
 from pages.shared.link_widgets import choose
 from pages.shared.notebook import heading
 from pages.shared.picture import footer, picture, shown, table
 from pages.shared.prediction import prediction_lanes, prediction_sentence
-from pages.shared.view import View
+from pages.shared.view import View, toggle_intervention
 from xformer import analysis, viz
 from xformer.formatting import at_most
 from xformer.interventions import join

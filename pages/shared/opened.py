@@ -9,10 +9,8 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.shared import link, models, notebook
-from pages.shared.changes import interventions_on, show_chips
-from pages.shared.mask_choice import ask_mask
 from pages.shared.picture import panel
-from pages.shared.view import View
+from pages.shared.view import View, ask_mask, interventions_on, show_chips
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,10 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.input_kinds import kind_of
 from pages.shared.link import asked
 from pages.shared.link_widgets import not_here
-from pages.shared.mask_choice import ask_mask
 from pages.shared.model_choice import ask_model, choose_model
 from pages.shared.open_model import wait_until_open
 from pages.shared.opened import Opened, said_in_sidebar
-from pages.shared.view import View
+from pages.shared.view import View, ask_mask
 from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.errors import InputError
 
