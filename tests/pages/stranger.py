@@ -16,7 +16,6 @@ from torch import Tensor
 
 from pages.shared import models
 from xformer.adapters import BareModel, Input, ModelAdapter
-from xformer.adapters.weights import UnavailableWeights
 from xformer.config import ModelConfig
 from xformer.decoding import GREEDY, Sampling, Step
 from xformer.edits import AnyEdit
@@ -79,6 +78,33 @@ class Numbers(Bytes):
 
     def text(self, source: Sequence[int]) -> str:
         return " ".join(map(str, source))
+
+
+class UnavailableWeights:
+    """Weights that cannot be read."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def token_embedding(self, stack: str | None = None) -> Tensor:
+        raise UnavailableError(f"The token embeddings of {self.name} are unavailable.")
+
+    def unembedding(self) -> Any:
+        raise UnavailableError(f"The unembedding of {self.name} is unavailable.")
+
+    def projection(self, path: str) -> Any:
+        raise UnavailableError(f"The output projection of {path} of {self.name} is unavailable.")
+
+    def n_parameters(self) -> int:
+        raise UnavailableError(f"The parameters of {self.name} cannot be counted.")
+
+    def norm_after(self, path: str) -> None:
+        return None
+
+    norm_before = norm_after
+
+    def last_norm(self, stack: str) -> None:
+        return None
 
 
 class Stranger:

@@ -1,4 +1,4 @@
-"""What a model has to answer so that it can be read and drawn, whoever made it."""
+"""The interface of every model that can be read and drawn, and of the inputs it accepts."""
 
 from __future__ import annotations
 
@@ -18,161 +18,178 @@ from xformer.trace import Trace
 
 @runtime_checkable
 class ModelAdapter(Protocol):
-    """A model that is only read: any number of threads may ask the same one at once."""
+    """A read-only model. Any number of threads may use one adapter at once."""
 
     @property
     def name(self) -> str:
-        """What a person calls it."""
+        """The name shown to people."""
         ...
 
     @property
     def input(self) -> Input:
-        """What it reads, as a person types it."""
+        """The kind of input, as it is typed."""
         ...
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The text of each token of its vocabulary."""
+        """The text of each token of the vocabulary."""
         ...
 
     @property
     def shape(self) -> ModelShape:
-        """Its sizes, and where its layers sit."""
+        """Sizes, and the sites of the layers."""
         ...
 
     @property
     def weights(self) -> Weights:
-        """What can be asked of its weights."""
+        """The weights, as far as they can be located."""
         ...
 
     def frame(self, typed: str | Sequence[int]) -> Example:
-        """An input as it is typed, or as tokens, laid out for the model with the answer that somebody knows.
+        """Lay an input out for the model.
 
-        Raises `InputError` with one plain sentence when the model cannot read it.
+        Args:
+            typed: The input as text, or as token ids.
+
+        Returns:
+            The input with its right answer, where one is known.
+
+        Raises:
+            InputError: The model cannot read it.
         """
         ...
 
     def has_right_answer(self, example: Example) -> bool:
-        """Whether what the model says to it can be right or wrong."""
+        """Whether a prediction for this example can be right or wrong."""
         ...
 
     def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
-        """What stands at each position of a stream, as a person reads it."""
+        """The label of each position of a stream."""
         ...
 
     def record(self, example: Example, *, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",)) -> Trace:
-        """Run it once and keep what it computed. Raises `EditError` when an edit or a glob of `keep` fits nothing."""
+        """Run the model once and keep its activations.
+
+        Raises:
+            EditError: An edit or a glob of `keep` matches no activation.
+        """
         ...
 
     def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
-        """The logits that a place of the stream would have if it were the last: its last norm, then the output layer."""
+        """Logits of a residual stream state: the final norm, then the unembedding."""
         ...
 
     def heads_read(
         self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
     ) -> Float[Tensor, "part head pos d_head"]:
-        """The queries or keys that an attention layer makes of streams, everything else as in a run of `example`.
+        """The queries or keys that an attention layer computes from the streams `x`, otherwise as in a run of `example`.
 
-        Streams that need a gradient get one.
+        Differentiable with respect to `x`.
 
-        Raises `UnavailableError` where they are out of reach.
+        Raises:
+            UnavailableError: They cannot be computed for this model.
         """
         ...
 
     def steps(
         self, example: Example, n: int | None = None, *, edits: Sequence[AnyEdit] = (), **how: Any
     ) -> Iterator[Step]:
-        """What it says by itself, token by token: `n` tokens where it goes on with its input, else until its answer ends.
+        """Generate token by token.
 
-        `how` are a `sampling` and a `generator`, as `xformer.decode` takes them.
+        Args:
+            example: The prompt.
+            n: The number of tokens for models without an end token; else generation stops at the end token.
+            edits: Applied in every step.
+            **how: `sampling` and `generator`, as for `xformer.decode`.
 
-        Raises `UnavailableError` where it says nothing by itself.
+        Raises:
+            UnavailableError: The model does not generate.
         """
         ...
 
     def recording_bytes(self, example: Example) -> int:
-        """Return about how many bytes it takes to record a run, from shapes alone."""
+        """Estimate the memory of a recorded run in bytes, from shapes alone."""
         ...
 
     def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
-        """How much each head does of what is needed here, 0 to 1, by the path of its layer; nothing where nobody knows."""
+        """The task score of each head in [0, 1], by the path of its layer; empty for models without a task."""
         ...
 
 
 class Input:
-    """One kind of input. A subclass says at least how it is read and written, and what it is called."""
+    """One kind of input. A subclass defines at least `read`, `text` and the names."""
 
     kind: ClassVar[str] = "symbols"
-    """Which file of the screens asks for it: "symbols", "text", "image"."""
+    """The kind of widget that asks for it: "symbols", "text", "image"."""
     one: ClassVar[str] = "token"
-    """What stands at a position, in a word."""
+    """The unit at a position, singular."""
     many: ClassVar[str] = "tokens"
     reference_label: ClassVar[str] = "nothing"
-    """What stands in an answer's place where nobody knows what is right, in a few words."""
+    """The label of the reference token where no right answer is known."""
     goes_on: ClassVar[bool] = False
-    """Whether there is no end to what the model says: it goes on with what it reads."""
+    """Whether generation has no end token."""
     continues: ClassVar[int] = 32
-    """How many tokens are shown of what it goes on with."""
+    """The default number of generated tokens."""
     answers_itself: ClassVar[bool] = False
-    """Whether what the unchanged model says takes the place of an answer that nobody knows."""
+    """Whether the prediction of the unchanged model serves as the reference."""
     sampled: ClassVar[str] = "sampled input"
-    """What one of many is called that a model is tried on."""
+    """The noun for one sampled input."""
 
     name: str
-    """Inputs of one name are written alike, so that one may stand when another model is chosen."""
+    """Inputs with the same name are interchangeable between models."""
     instruction: str
-    """What a person does and what the model then does, in one sentence: “Type numbers; it …”."""
+    """One sentence: what the visitor types and what the model returns."""
     typed: str
-    """What can be typed, in a few words."""
+    """The accepted text, in a few words."""
     default: str
-    """What stands in the box at first."""
+    """The initial text."""
     missing: str = ""
-    """Why nothing can be drawn at random, as one sentence; "" where it can."""
+    """The reason why no input can be sampled, as one sentence; empty otherwise."""
     replacements: range = range(0)
-    """The tokens that one of the source can be replaced by."""
+    """The tokens that may replace one of the source."""
 
     def examples(self) -> dict[str, str]:
-        """Inputs with a purpose, in the words of “See how the model …”."""
+        """Example inputs by their purpose, which continues “See how the model …”."""
         return {}
 
     def read(self, text: str) -> tuple[int, ...]:
-        """The source that was typed. Raises `InputError` with one plain sentence for anything else."""
+        """The source tokens of a typed text. Raises `InputError` for text that cannot be read."""
         raise NotImplementedError
 
     def text(self, source: Sequence[int]) -> str:
-        """What `read` reads as this source."""
+        """The inverse of `read`."""
         raise NotImplementedError
 
     def plain(self, tokens: Sequence[int]) -> str:
-        """Tokens as the text that they are, to be read and not typed."""
+        """The tokens as readable text."""
         return self.text(tokens)
 
     def random(self, seed: int) -> str:
-        """An input drawn from a seed, as it is typed."""
+        """A sampled input, as text."""
         return self.default
 
     def fitted(self, source: tuple[int, ...]) -> tuple[int, ...]:
-        """As much of a source as the model reads of one that is too long; all of it where no part can stand for it."""
+        """A source shortened to what the model reads, where a part of it makes sense."""
         return source
 
     def shortest(self) -> tuple[int, ...]:
-        """A source that fits where nothing else does."""
+        """A short valid source."""
         return self.read(self.default)
 
     def remark(self, source: Sequence[int]) -> str:
-        """What makes a source unlike those that the model knows, as one sentence; "" when nothing does."""
+        """One sentence on how a source differs from the training data; empty if it does not."""
         return ""
 
     def scored(self, example: Example, look: str) -> tuple[Sequence[int] | None, Sequence[int] | None]:
-        """The positions whose attention tells what a head does, and those of another stream that it is held against.
+        """The query positions over which a head's attention is scored, and the positions of another stream to compare with.
 
-        `look` is "answer", from the answer back to the source where they stand in one stream, or "source". None: all.
+        `look` is "answer" (from the answer back to the source of the same stream) or "source". None means all positions.
         """
         return None, None
 
 
 class OpenText(Input):
-    """A text of which nobody knows how it goes on."""
+    """Text without a known continuation."""
 
     kind: ClassVar[str] = "text"
     reference_label: ClassVar[str] = "really comes next"

@@ -1,10 +1,10 @@
-"""How fast a measure of the logits changes with each activation of a run: one forward pass, one backward pass for all of them.
+"""Gradients of a measure of the logits at each activation of a run: one forward and one backward pass.
 
-    found = gradients(subject, example, lambda logits: logits[0, -1, 7], ["*.z"])
+    found = gradients(adapter, example, lambda logits: logits[0, -1, 7], ["*.z"])
     found["decoder.0.attn.z"]           ∂ measure / ∂ z, shaped like z
-    found.activations                   what the activations were; found.measure what it came to
+    found.activations, found.measure    the activations and the value of the measure
 
-The model is only read: its parameters keep their flags and get no gradient, so any number of threads may ask at once.
+Parameters get no gradient and keep their flags, so threads may share the model.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from xformer.errors import EditError, InputError
 from xformer.tasks.task import Example
 
 Measure = Callable[[Tensor], Tensor]
-"""From the logits [batch, pos, vocab] to one number."""
+"""Maps the logits [batch, pos, vocab] to one number."""
 
 
 @dataclass(frozen=True, eq=False)
 class Gradients(Mapping[str, Tensor]):
-    """The gradients by the names of the activations, in the order of the run."""
+    """Gradients by the names of their activations, in the order of the run."""
 
     measure: float
     activations: dict[str, Tensor] = field(repr=False)
@@ -45,10 +45,13 @@ class Gradients(Mapping[str, Tensor]):
 def gradients(
     subject: ModelAdapter, example: Example, measure: Measure, names: Sequence[str], edits: Sequence[AnyEdit] = ()
 ) -> Gradients:
-    """The gradient of `measure` at each activation that a glob of `names` fits, in a run under `edits`.
+    """The gradient of `measure` at each activation that matches a glob of `names`, in a run under `edits`.
 
-    What the measure does not depend on has the gradient 0. Raises `EditError` where a glob fits nothing that has one,
-    `InputError` where the measure is no single number that follows from the logits.
+    Activations that the measure does not depend on have gradient 0.
+
+    Raises:
+        EditError: A glob matches no differentiable activation.
+        InputError: The measure is not a single number that depends on the logits.
     """
     seen: dict[str, Tensor] = {}
     logits = subject.record(example, edits=[*edits, *(Watch(name, seen) for name in names)], keep=("logits",)).logits

@@ -1,4 +1,4 @@
-"""One of our transformers without a task: its tokens are numbers, and nobody knows what is right."""
+"""Adapters of our own transformers, with and without a task, their inputs and their weights."""
 
 from __future__ import annotations
 
@@ -30,36 +30,33 @@ from xformer.trace import Trace, record
 
 @dataclass(frozen=True, eq=False)
 class BareModel:
-    """A `Transformer` as it is. Numbers are typed with spaces: "3 7 12"; of an encoder-decoder "3 7 12 > 1 12 7"."""
+    """A `Transformer` without a task. Its input is typed as token ids: "3 7 12"; for an encoder-decoder "3 7 12 > 1 12 7"."""
 
     model: Transformer
     name: str = "model"
 
     @property
     def input(self) -> Input:
-        """The numbers of its tokens."""
+        """Token ids."""
         return NumbersInput()
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The text of each token: its number."""
+        """The id of each token."""
         return _numbered(self.model.config.vocab_size)
 
     @property
     def shape(self) -> ModelShape:
-        """Its sizes, and where its layers sit."""
+        """Sizes, and the sites of the layers."""
         return ModelShape.of(self.model.config)
 
     @property
     def weights(self) -> OwnWeights:
-        """All of them."""
+        """All weights."""
         return OwnWeights(self.model)
 
     def frame(self, typed: Any) -> Example:
-        """Tokens as the model takes them, with no answer; several inputs as a batch.
-
-        Raises `InputError` when they are not its tokens.
-        """
+        """Lay tokens out for the model; several inputs become a batch. Raises `InputError` for invalid tokens."""
         if (rows := batch_rows(typed)) is not None:
             return Example.batch([self.frame(one) for one in rows], self.model.config.pad_token or 0)
         is_pair = self.model.config.architecture == "encoder-decoder"
@@ -78,15 +75,15 @@ class BareModel:
         return Example(tuple(tokens.tolist()), (), stream, written, stream, labels)
 
     def has_right_answer(self, example: Example) -> bool:
-        """Nobody knows what is right."""
+        """False: there is no task."""
         return False
 
     def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
-        """The numbers of the tokens."""
+        """The ids of the tokens."""
         return tuple(self.labels[token] for token in tokens.tolist())
 
     def record(self, example: Example, *, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",)) -> Trace:
-        """Run it once; see `xformer.record`."""
+        """Record a run; see `xformer.record`."""
         return record(
             self.model, example.stream, example.target, edits=edits, keep=keep, valid=example.valid,
             target_valid=example.target_valid,
@@ -94,28 +91,28 @@ class BareModel:
 
     @torch.no_grad()
     def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
-        """Last norm (where there is one), then the output layer of the stack that predicts."""
+        """The final norm, where there is one, then the unembedding."""
         return self.model.unembed(stream)
 
     def heads_read(
         self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
     ) -> Float[Tensor, "part head pos d_head"]:
-        """Queries or keys of a layer for other streams, positions as in the run."""
+        """Queries or keys of a layer for other streams, with the positions of the run."""
         return self.weights.heads_read(trace, path, x, side)
 
     def steps(
         self, example: Example, n: int | None = None, *, edits: Sequence[AnyEdit] = (), **how: Any
     ) -> Iterator[Step]:
-        """What it says until its end token, or `n` tokens; see `xformer.decode`."""
+        """Generate until the end token, or `n` tokens; see `xformer.decode`."""
         return decode(self.model, example.tokens, max_steps=n, edits=edits, **how)
 
     def recording_bytes(self, example: Example) -> int:
-        """Return about how many bytes it takes to record a run; see `xformer.memory`."""
+        """Estimate the memory of a recorded run in bytes; see `xformer.memory`."""
         n_target = None if example.target is None else example.target.shape[1]
         return peak_bytes(self.model.config, example.stream.shape[1], n_target, batch=len(example.stream))
 
     def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
-        """Nobody knows what is needed."""
+        """Empty: there is no task."""
         return {}
 
     def _numbers(self, typed: str | Sequence[int]) -> Int[Tensor, " pos"]:
@@ -127,10 +124,10 @@ class BareModel:
 
 
 class NumbersInput(Input):
-    """The numbers of tokens, typed with spaces."""
+    """Token ids, separated by spaces."""
 
     name = "numbers"
-    instruction = "Type the numbers of tokens; nobody knows what it should say to them."
+    instruction = "Type the numbers of tokens; the model has no task."
     typed = "Numbers with spaces between them."
     default = "0"
 
@@ -153,18 +150,18 @@ def _numbered(n: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class OwnWeights:
-    """Nothing is copied."""
+    """Views of the weights of our own transformers."""
 
     model: Transformer
 
     @torch.no_grad()
     def token_embedding(self, stack: str | None = None) -> Float[Tensor, "vocab d_model"]:
-        """Scaled where the model scales it. Raises `InputError` for a model of images."""
+        """Includes the model's scale. Raises `InputError` for a model of images."""
         embedding = self._embedding(stack)
         return embedding(torch.arange(len(embedding.token), device=embedding.token.device)[None])[0]
 
     def unembedding(self) -> Readout:
-        """The norm is that of the stack that predicts."""
+        """Includes the final norm of the stack that predicts."""
         model = self.model
         stack = model.encoder if model.decoder is None else model.decoder
         return Readout(
@@ -177,12 +174,12 @@ class OwnWeights:
         return Projection(sublayer.weight_out.T, sublayer.bias_out)
 
     def norm_after(self, path: str) -> nn.Module | None:
-        """Of post-norm alone."""
+        """Only in post-norm models."""
         _, residual = self._parts(path)
         return residual.norm if isinstance(residual, PostNorm) else None
 
     def norm_before(self, path: str) -> nn.Module | None:
-        """Of pre-norm alone."""
+        """Only in pre-norm models."""
         _, residual = self._parts(path)
         return residual.norm if isinstance(residual, PreNorm) else None
 
@@ -192,7 +189,7 @@ class OwnWeights:
     def heads_read(
         self, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
     ) -> Float[Tensor, "part head pos d_head"]:
-        """x W_Q + b_Q, or x W_K + b_K, turned where positions turn them, as the run did."""
+        """x W_Q + b_Q, or x W_K + b_K, rotated by the positions of the run where the model rotates."""
         with torch.set_grad_enabled(x.requires_grad):
             return self._heads_read(trace, path, x, side)
 
@@ -207,7 +204,7 @@ class OwnWeights:
         return attention.positions.turn(read, trace[angles].to(x.dtype)) if angles in trace else read
 
     def n_parameters(self) -> int:
-        """What is shared counts once."""
+        """Shared parameters count once."""
         return sum(weight.numel() for weight in self.model.parameters())
 
     def _parts(self, path: str) -> tuple[Any, Any]:
@@ -216,7 +213,7 @@ class OwnWeights:
         return getattr(block, site.kind), getattr(block, f"{site.kind}_residual")
 
     def _embedding(self, stack: str | None) -> TokenEmbedding:
-        """The embedding that a stack reads its tokens with: an encoder-decoder may have one for each side."""
+        """The embedding of a stack; an encoder-decoder may have two."""
         if stack != "decoder" and self.model.source_embedding is not None:
             return self.model.source_embedding
         if isinstance(self.model.embedding, PatchEmbedding):
@@ -228,7 +225,7 @@ class OwnWeights:
 
 @dataclass(frozen=True, eq=False, init=False)
 class TaskModel(BareModel):
-    """A `Transformer` and its `Task`. Raises `ConfigError` where they do not fit each other."""
+    """A `Transformer` and its `Task`. Raises `ConfigError` if they do not fit."""
 
     task: Task = field(kw_only=True)
 
@@ -243,7 +240,7 @@ class TaskModel(BareModel):
 
     @property
     def input(self) -> TaskInput:
-        """What the task's inputs are."""
+        """The task's input."""
         return self._input
 
     @property
@@ -252,9 +249,9 @@ class TaskModel(BareModel):
         return self.task.vocabulary.labels
 
     def frame(self, typed: Any) -> Example:
-        """A source as it is typed, "3 7 12 9", or as tokens, with its right answer; several as a batch.
+        """Lay out a source, "3 7 12 9" or tokens, with its right answer; several become a batch.
 
-        Raises `InputError` for anything else.
+        Raises `InputError` if the task cannot read it.
         """
         if (rows := batch_rows(typed)) is not None:
             return Example.batch([self.frame(one) for one in rows], self.model.config.pad_token or 0)
@@ -264,29 +261,29 @@ class TaskModel(BareModel):
         return self.task.example(source, max_len=self.model.config.max_len)
 
     def has_right_answer(self, example: Example) -> bool:
-        """A text may go on in many ways, and nobody knows what a drawn image shows; all else is right or wrong."""
+        """False for text and for drawn images."""
         return self.task.has_right_answer(example.source)
 
     def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
-        """The tokens as they are written, or the patches of an image."""
+        """The tokens as text, or the patches of an image."""
         return tuple(self.task.position_names(tokens.tolist()))
 
     def steps(
         self, example: Example, n: int | None = None, *, edits: Sequence[AnyEdit] = (), **how: Any
     ) -> Iterator[Step]:
-        """Its answer; or where it goes on with a text the `n` characters after it, an encoder-decoder's from what it reads."""
+        """Generate the answer; for open-ended text `n` characters."""
         if not self.input.goes_on or n is None:
             return super().steps(example, n, edits=edits, **how)
         prompt = example.stream if example.target is None else example.tokens
         return continue_text(self.model, prompt, n, edits=edits, **how)
 
     def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
-        """What the task needs; see `Task.head_scores`."""
+        """See `Task.head_scores`."""
         return self.task.head_scores(trace, example)
 
 
 class TaskInput(Input):
-    """Symbols: numbers, digits, brackets, whatever a rule is about."""
+    """Symbols of a rule: numbers, digits, brackets."""
 
     def __init__(self, task: Task, max_len: int) -> None:
         rule = task.rule
@@ -314,7 +311,7 @@ class TaskInput(Input):
         return self.task.rule.remark(source)
 
     def scored(self, example: Example, look: str) -> tuple[Sequence[int], Sequence[int] | None]:
-        """The tokens of the source without special ones."""
+        """The source without special tokens."""
         n = len(example.source)
         if self.task.config.architecture == "decoder" and look == "answer":
             return self.task.answer_queries(n), range(n)  # the output that says the answer's i-th token is at n + i
@@ -322,27 +319,27 @@ class TaskInput(Input):
 
 
 class TextInput(OpenText, TaskInput):
-    """The characters of a text: there is no right answer, and no end."""
+    """Characters of a text."""
 
     one: ClassVar[str] = "character"
     many: ClassVar[str] = "characters"
 
     def plain(self, tokens: Sequence[int]) -> str:
-        """What is no character is left out."""
+        """Tokens outside the alphabet are dropped."""
         alphabet = self.task.config.alphabet
         return "".join(alphabet[token - 1] for token in tokens if 1 <= token <= len(alphabet))
 
     def fitted(self, source: tuple[int, ...]) -> tuple[int, ...]:
-        """The end of a text, as long as the model reads it; an encoder-decoder is given half of it on each side."""
+        """The end of a long text; an encoder-decoder reads half of it on each side."""
         return source[-self.max_len * (2 if self.task.config.architecture == "encoder-decoder" else 1) :]
 
     def scored(self, example: Example, look: str) -> tuple[Sequence[int], None]:
-        """All of it is read, and all of it is asked for."""
+        """All positions."""
         return range(min(example.stream.shape[1], example.labels.shape[1])), None
 
 
 class ImageInput(TaskInput):
-    """The pixels of an image, read in patches."""
+    """An image, read in patches."""
 
     kind: ClassVar[str] = "image"
     one: ClassVar[str] = "patch"
@@ -352,19 +349,19 @@ class ImageInput(TaskInput):
     sampled: ClassVar[str] = "test image"
 
     def scored(self, example: Example, look: str) -> tuple[Sequence[int], None]:
-        """The patches: the class token is left out."""
+        """All patches; the class token is left out."""
         return range(1, 1 + self.task.n_patches), None
 
 
 def input_of(task: Task, max_len: int) -> TaskInput:
-    """What a model of a task reads, as far as it reads it."""
+    """The input of a task's model."""
     rule = task.rule
     kind = ImageInput if rule.is_image else TextInput if rule.is_open_ended else TaskInput
     return kind(task, max_len)
 
 
 def own_model(subject: ModelAdapter) -> Transformer:
-    """Our `Transformer` that a subject runs. Raises `UnavailableError` where it runs another kind of model."""
+    """Our `Transformer` behind an adapter. Raises `UnavailableError` for other kinds of models."""
     model = getattr(subject, "model", None)
     if not isinstance(model, Transformer):
         raise UnavailableError(
@@ -374,7 +371,7 @@ def own_model(subject: ModelAdapter) -> Transformer:
 
 
 def own_task_model(subject: ModelAdapter) -> TaskModel:
-    """The subject where it is a model of ours with its task. Raises `UnavailableError` where it is not."""
+    """The adapter itself if it is a `TaskModel`. Raises `UnavailableError` otherwise."""
     if not isinstance(subject, TaskModel):
         raise UnavailableError(
             f"This needs a model that was trained here for a task, like 'checkpoints/reverse', and {subject.name!r} is none."

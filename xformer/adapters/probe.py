@@ -1,6 +1,6 @@
-"""One watched run of a model whose inside is unknown: every call of every part, in order, with what went in and came out.
+"""One run of a model: the tape it records to (`ActiveRun`), and a probe of every module call for finding the layout.
 
-The layout is found in it by what the numbers say, not by what a family happens to call its parts.
+Threads may share a model. What a run records or edits belongs to the call, so hooks look it up in a context variable.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ class Call:
     module: nn.Module
     path: str
     number: int
-    """How often the module had been called before."""
+    """How many calls of this module came before."""
     begin: int
     parents: tuple[int, ...]
-    """The indices of the calls around it, the outermost first."""
+    """The indices of the enclosing calls, outermost first."""
     taken: Tensor | None
-    """The first tensor of floating-point numbers that went in, or the first tensor at all."""
+    """The first floating-point input, or else the first tensor."""
     inputs: tuple[Tensor, ...] = ()
     end: int = -1
     given: Tensor | None = None
-    """The first tensor that came out."""
+    """The first output tensor."""
     outputs: tuple[Tensor, ...] = ()
 
     @property
     def is_changed_later(self) -> bool:
-        """Whether a later part wrote over what came out."""
+        """Whether a later module modified the output in place."""
         return self.given is not None and not torch.equal(self.given, self.outputs[0])
 
     @property
@@ -52,19 +52,19 @@ class Call:
 
     @property
     def has_weights(self) -> bool:
-        """Whether it has weights of its own."""
+        """Whether the module has parameters of its own."""
         return next(self.module.parameters(recurse=False), None) is not None
 
     @property
     def is_matrix(self) -> bool:
-        """Whether it maps its input by one matrix."""
+        """Whether the module multiplies by one matrix."""
         weight = getattr(self.module, "weight", None)
         is_table = isinstance(self.module, nn.Embedding)
         return self.is_leaf and isinstance(weight, Tensor) and weight.dim() == 2 and not is_table
 
     @property
     def is_norm(self) -> bool:
-        """Whether it is a norm: by its name, or as all its weights are a number for each feature."""
+        """Whether the module is a norm, by its name or because all its parameters are vectors."""
         weights = list(self.module.parameters(recurse=False))
         by_weights = bool(weights) and all(weight.dim() == 1 for weight in weights)
         return self.is_leaf and ("norm" in type(self.module).__name__.lower() or by_weights)
@@ -72,21 +72,21 @@ class Call:
 
 @dataclass
 class Attention:
-    """One attention in the course of the run."""
+    """One attention of the run."""
 
     begin: int
     parents: tuple[int, ...]
     n_query: int
     n_key: int
     sees_later: bool
-    """Whether its mask lets any query look at a later key."""
+    """Whether the mask lets any query attend to a later key."""
     end: int = -1
     z: Tensor | None = None
 
 
 @dataclass
 class Probe:
-    """What was seen, in order."""
+    """The calls and attentions of a run, in order."""
 
     calls: list[Call] = field(default_factory=list)
     attentions: list[Attention] = field(default_factory=list)
@@ -97,7 +97,7 @@ class Probe:
 
     @property
     def is_causal(self) -> bool:
-        """Whether no self-attention lets a query look at a later key: a property of the masks, whatever the input."""
+        """Whether no self-attention mask allows a later key, independent of the input."""
         own = [one for one in self.attentions if one.n_query == one.n_key > 1]
         return bool(own) and not any(one.sees_later for one in own)
 
@@ -133,7 +133,7 @@ class Probe:
 
 @torch.no_grad()
 def probe(model: nn.Module, run_model: Callable[[ActiveRun], Any], n_batch: int = 1) -> Probe:
-    """Run a model once and watch. `run_model` calls it within the run that it is given."""
+    """Run a model once and record every module call. `run_model` calls the model within the given run."""
     seen = Probe()
     run = ActiveRun(SILENT, n_batch=n_batch, observer=seen)
     hooks = []
@@ -149,7 +149,7 @@ def probe(model: nn.Module, run_model: Callable[[ActiveRun], Any], n_batch: int 
 
 
 def _entering(seen: Probe, path: str, run: ActiveRun) -> Callable[..., None]:
-    """Notes calls of this run alone: another thread may use the model meanwhile."""
+    """Records the calls of this run only; other threads may use the model meanwhile."""
 
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
         if active_run() is run:
@@ -181,7 +181,7 @@ Catches = Callable[[str, int, tuple[Any, ...], dict[str, Any]], None]
 
 
 class Observer(Protocol):
-    """Whoever wants to know of each attention of a run while a model's layout is still unknown."""
+    """Receives each attention of a run while the layout is being found."""
 
     def attention_begins(self, n_query: int, n_key: int, *, sees_later: bool) -> None: ...
 
@@ -190,34 +190,34 @@ class Observer(Protocol):
 
 @dataclass
 class ActiveRun:
-    """One forward pass of one foreign model."""
+    """One forward pass of one external model."""
 
     tape: AnyTape
     attention_paths: tuple[str, ...] = ()
-    """The path of each attention in the order of the calls; empty while they are being found."""
+    """The path of each attention in call order; empty while the layout is being found."""
     n_batch: int = 1
     observer: Observer | None = None
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)
     kept: dict[str, Tensor] = field(default_factory=dict)
-    """What one hook leaves for a later one of the same run: the stream that a block began with."""
+    """Values that one hook leaves for a later one, such as the stream at the start of a block."""
     limits: dict[tuple[int, bool], tuple[Tensor | None, Limits]] = field(default_factory=dict)
-    """What the masks of this run mean: most layers share one."""
+    """The meaning of each mask; most layers share one."""
     inside: int = 0
-    """How many attention modules the run is in; counts only where attention is found by its softmax."""
+    """The nesting depth of attention modules; counted by the `softmax` backend only."""
     n_attentions: int = 0
     catches: Catches | None = None
-    """Is told of each call of a module that holds an attention: which module, which of its calls, what it is called with."""
+    """Called with module name, call number and arguments of each call of an attention module."""
     later: dict[str, DeferredAttention] | None = None
-    """What each attention was given, by its path, where that is kept in the place of what it makes of it."""
+    """The inputs of each attention by its path, if patterns are recomputed on demand."""
     reduce: Reduce | None = None
 
     def next_attention(self) -> str | None:
-        """The path of the attention that begins now; None for one that was not there when the model was opened."""
+        """The path of the attention that begins now; None if the layout does not contain it."""
         index, self.n_attentions = self.n_attentions, self.n_attentions + 1
         return self.attention_paths[index] if index < len(self.attention_paths) else None
 
     def limits_of(self, terms: Terms, n_query: int, n_key: int, device: torch.device) -> Limits:
-        """What a mask means, worked out once a run. The mask is held, so that no other can take its place in memory."""
+        """The meaning of a mask, computed once per run. The run holds the mask, so its address stays unique."""
         mask = terms.added if terms.allowed is None else terms.allowed
         at = (0 if mask is None else mask.data_ptr(), terms.is_causal)
         known = self.limits.get(at)
@@ -227,7 +227,7 @@ class ActiveRun:
         return known[1]
 
     def call_number(self, module: str, side: str) -> int:
-        """How often this was asked before in this run: a layer that is shared is called once for every depth."""
+        """The number of earlier calls of a module in this run; shared layers are called once per depth."""
         self.calls[module, side] += 1
         return self.calls[module, side] - 1
 
@@ -236,13 +236,13 @@ _RUN: ContextVar[ActiveRun | None] = ContextVar("xformer_run", default=None)
 
 
 def active_run() -> ActiveRun | None:
-    """The run of this thread, None where nobody records."""
+    """The run of this thread, or None."""
     return _RUN.get()
 
 
 @contextmanager
 def running(run: ActiveRun | None) -> Iterator[ActiveRun | None]:
-    """Everything that a model does inside belongs to `run`; None: to nobody, as if there were no run around it."""
+    """Make `run` the active run of this thread; None suspends the enclosing run."""
     token = _RUN.set(run)
     try:
         yield run

@@ -1,10 +1,10 @@
-"""What is asked of a model's weights, whoever made it: where tokens become vectors, how layers reach the stream, what reads it.
+"""The weights that analysis uses: token embeddings, projections to the residual stream, and the unembedding.
 
-    subject.weights.token_embedding()            the vector of each token
-    subject.weights.projection("decoder.3.attn")   what maps the heads (or the neurons) of a layer back to the stream
-    subject.weights.unembedding()                what the logits are read with
+    adapter.weights.token_embedding()              the vector of each token
+    adapter.weights.projection("decoder.3.attn")   from a layer's heads (or neurons) to the stream
+    adapter.weights.unembedding()                  from the stream to the logits
 
-What a model does not have, or where nobody found it, raises `UnavailableError` with one plain sentence.
+Weights that a model does not have, or that were not located, raise `UnavailableError`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from xformer.errors import UnavailableError
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """factor · norm(x W + b): how what a layer computes inside, its heads side by side or its neurons, reaches the stream."""
+    """factor · norm(x W + b): from a layer's concatenated heads, or its neurons, to the stream."""
 
     weight: Float[Tensor, "inside d_model"]
     bias: Float[Tensor, " d_model"] | None = None
@@ -32,7 +32,7 @@ class Projection:
 
 @dataclass(frozen=True, eq=False)
 class Readout:
-    """logits = cap · tanh(W norm(x) / cap) + b, without the cap and the norm where there are none."""
+    """logits = cap · tanh(W norm(x) / cap) + b. The cap and the norm are optional."""
 
     matrix: Float[Tensor, "vocab d_model"]
     bias: Float[Tensor, " vocab"] | None = None
@@ -41,72 +41,50 @@ class Readout:
 
 
 class Weights(Protocol):
-    """The weights of one model. Only read."""
+    """The weights of one model, read-only."""
 
     def token_embedding(self, stack: str | None = None) -> Float[Tensor, "vocab width"]:
-        """The vector of each token, as a stack receives it."""
+        """The embedding of each token, for one stack."""
         ...
 
     def unembedding(self) -> Readout:
-        """What reads the logits off the last state of the stream."""
+        """The map from the final stream state to the logits."""
         ...
 
     def projection(self, path: str) -> Projection:
-        """What maps the inside of a layer to the stream."""
+        """The map from the inside of a layer to the stream."""
         ...
 
     def norm_after(self, path: str) -> nn.Module | None:
-        """The norm that stands on the stream after a layer's output was added, where there is one."""
+        """The norm on the stream after a layer's output is added (post-norm), or None."""
         ...
 
     def norm_before(self, path: str) -> nn.Module | None:
-        """The norm between the stream and what a layer reads of it, where there is one."""
+        """The norm between the stream and a layer's input (pre-norm), or None."""
         ...
 
     def last_norm(self, stack: str) -> nn.Module | None:
-        """The norm after a stack's last block, where there is one."""
+        """The norm after a stack's last block, or None."""
         ...
 
     def n_parameters(self) -> int:
-        """How many numbers the model has learned."""
+        """The number of parameters; shared ones count once."""
         ...
-
-
-@dataclass(frozen=True)
-class UnavailableWeights:
-    """Weights that nobody can reach."""
-
-    name: str
-
-    def token_embedding(self, stack: str | None = None) -> Tensor:
-        raise UnavailableError(f"The vectors of the tokens of {self.name} are out of reach.")
-
-    def unembedding(self) -> Readout:
-        raise UnavailableError(f"The matrix that {self.name} reads its logits with is out of reach.")
-
-    def projection(self, path: str) -> Projection:
-        raise UnavailableError(f"What {path} of {self.name} writes to the stream is out of reach, part by part.")
-
-    def norm_after(self, path: str) -> nn.Module | None:
-        return None
-
-    def n_parameters(self) -> int:
-        raise UnavailableError(f"Nobody can count what {self.name} has learned.")
-
-    def norm_before(self, path: str) -> nn.Module | None:
-        return None
-
-    def last_norm(self, stack: str) -> nn.Module | None:
-        return None
 
 
 @torch.no_grad()
 def before_norm(
     norm: nn.Module, x: Float[Tensor, " d_model"], g: Float[Tensor, " d_model"]
 ) -> tuple[Float[Tensor, " d_model"], Float[Tensor, ""]]:
-    """The readout g′ of a norm's input x that equals the readout g of its output, up to a constant: g · norm(x) = g′ · x + c.
+    """Pull a readout of a norm's output back to its input: g · norm(x) = g′ · x + c.
 
-    σ is frozen at its value at x; see `FrozenNorm`. Raises `UnavailableError` for a norm of another form.
+    σ is frozen at its value at x; see `FrozenNorm`.
+
+    Returns:
+        g′ [d_model] and the constant c.
+
+    Raises:
+        UnavailableError: The norm has another form.
     """
     frozen = FrozenNorm.at(norm, x[None])
     pulled = frozen.scale[0] * g
@@ -114,12 +92,18 @@ def before_norm(
 
 
 _FAR = 1e4
-"""Beside numbers of this size the ε of a norm is nothing."""
+"""The ε of a norm is negligible beside numbers of this size."""
 
 
 @dataclass(frozen=True, eq=False)
 class FrozenNorm:
-    """A norm at the divisors that it has for x [pos, d_model]."""
+    """A norm as a linear map: its divisors σ are frozen at their values for x [pos, d_model].
+
+        norm(x) = γ (x − μ(x)) / σ(x) + β          LayerNorm; RMSNorm has no μ and no β
+        frozen(s) = γ (s − μ(s)) / σ(x)            so that Σ frozen(s) + β = norm(Σ s) for parts s with Σ s = x
+
+    γ, β, μ and σ are measured from outputs of the norm, so any implementation of these forms works.
+    """
 
     scale: Float[Tensor, "pos d_model"]
     """γ / σ at each position."""
@@ -130,7 +114,7 @@ class FrozenNorm:
     @classmethod
     @torch.no_grad()
     def at(cls, norm: nn.Module, x: Float[Tensor, "pos d_model"]) -> FrozenNorm:
-        """Raises `UnavailableError` for a norm of another form."""
+        """Measure a norm at x. Raises `UnavailableError` for a norm of another form."""
         twin = copy.deepcopy(norm).double()
         x = x.double()
 
@@ -153,5 +137,5 @@ class FrozenNorm:
         return cls(gamma * per_sigma, shift, centred)
 
     def __call__(self, parts: Float[Tensor, "part pos d_model"]) -> Float[Tensor, "part pos d_model"]:
-        """What it makes of parts of x, its shift left out."""
+        """The image of each part, without the shift β."""
         return (parts - parts.mean(dim=-1, keepdim=True) if self.is_centred else parts) * self.scale.to(parts.dtype)
