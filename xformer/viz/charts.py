@@ -1,4 +1,4 @@
-"""Charts one over the other, with the table that they share written down once."""
+"""What several charts share: layers over one table, labels that do not overlap, and sheets drawn in CSS pixels."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from xformer.viz import theme
 
 
 def layered(*charts: Any, **properties: Any) -> alt.LayerChart | alt.FacetChart:
-    """`altair.layer`, at a third of the time where all the charts show one table.
+    """`altair.layer`, three times as fast where all charts show one table: Altair would serialise it once for each layer.
 
-    Altair would first write the table as text, once for every layer, only to tell the layers apart; and a layered chart is
-    copied whole by `properties()`, so they are given here.
+    Args:
+        charts: The layers, from the back to the front.
+        properties: Properties of the layered chart, such as height and title.
     """
     data = charts[0].data
     if data is alt.Undefined or any(chart.data is not data for chart in charts):
@@ -30,22 +31,22 @@ def layered(*charts: Any, **properties: Any) -> alt.LayerChart | alt.FacetChart:
 
 
 def inline(frame: pd.DataFrame) -> dict[str, Any]:
-    """A table as the data of a chart. Streamlit sends it as Arrow, in which Vega finds no lists."""
+    """The rows of a table as inline data. Streamlit sends a table itself as Arrow, in which Vega finds no lists."""
     return {"values": json.loads(str(frame.round(4).to_json(orient="records")))}
 
 
 class InlineRows(alt.Data):
-    """`altair.Data(values=rows)` of what is JSON already."""
+    """`altair.Data(values=rows)` without validation of each row, which takes seconds for many thousand."""
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
         super().__init__(values=rows)
 
     def to_dict(self, *_: Any, **__: Any) -> dict[str, Any]:
-        """As Altair's, without a look at the rows."""
+        """The data as Vega-Lite has it."""
         return {"values": self._kwds["values"]}
 
     def copy(self, *_: Any, **__: Any) -> InlineRows:
-        """Nobody changes them."""
+        """The same object: the rows never change."""
         return self
 
     def __deepcopy__(self, _: Any) -> InlineRows:
@@ -53,7 +54,7 @@ class InlineRows(alt.Data):
 
 
 SIDES = ("above", "right", "below", "left")
-"""In the order in which they are tried; "" where none is free."""
+"""The sides of a point, in the order in which they are tried."""
 
 _LETTER, _LINE = 0.62, 1.1  # of the font's size: how wide a letter is, and how high a line
 
@@ -68,10 +69,19 @@ def place_labels(
     size: float = 12.0,
     gap: float = 7.0,
 ) -> list[str]:
-    """The side of `SIDES` for the label of each point, or "".
+    """Choose a side of each point for its label, so that no labels overlap.
 
-    The points fill `width` × `height` pixels; `size` is the font's, `gap` a point's radius. The labels of points that are
-    `first` are always drawn, and go before the others.
+    Args:
+        points: The points, in any unit; they fill `width` × `height` pixels.
+        texts: The labels.
+        first: Which labels are always drawn, and placed before the others.
+        width: Pixels of the plot.
+        height: Pixels of the plot.
+        size: The font size.
+        gap: The radius of a point.
+
+    Returns:
+        One of `SIDES` for each point; "" where no side is free.
     """
     low, span = points.min(axis=0), np.ptp(points, axis=0)
     at = (points - low) / np.where(span > 0, span, 1.0) * [width, -height]  # [point, 2] in pixels, y downwards
@@ -94,7 +104,7 @@ def place_labels(
 def label_layers(
     base: alt.Chart, text: str, *, size: float = 12.0, gap: float = 7.0, column: str = "side", **look: Any
 ) -> list[alt.Chart]:
-    """A layer of text for each side, of a chart whose table has the sides in `column`."""
+    """One layer of text for each side; the table of `base` has the sides in `column`."""
     beside = {
         "above": {"dy": -gap, "baseline": "bottom"},
         "right": {"dx": gap, "align": "left", "baseline": "middle"},
@@ -127,20 +137,20 @@ def _collides(box: Float[np.ndarray, "4"], others: Float[np.ndarray, "other 4"])
 
 
 SECONDARY = 0.66
-"""How much of the ink is in words that matter less; the browser mixes the same."""
+"""The share of the text colour in secondary text, as in the browser."""
 
 WIDE, CHIP = 760, 28
-"""CSS pixels: the width of a figure where its picture asks for no more, and the height of a token's box."""
+"""CSS pixels: the least width of a sheet, and the height of a token's box."""
 
 
 def mix(one: str, other: str, share: float) -> str:
-    """`share` of the second colour in the first, as CSS mixes them in sRGB."""
+    """Mix two colours in sRGB, as CSS does, with `share` of the second."""
     pairs = ((int(one[i : i + 2], 16), int(other[i : i + 2], 16)) for i in (1, 3, 5))
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
 
 
 class Sheet:
-    """What lies on it, by level and kind: a higher level covers a lower one; in a level words cover lines, and lines boxes."""
+    """A drawing in CSS pixels. Higher levels cover lower ones; within a level, text covers lines and lines cover boxes."""
 
     def __init__(self, dark: bool = False) -> None:
         self.ground, self.ink = theme.pick(theme.BACKGROUND, dark), theme.pick(theme.TEXT, dark)
@@ -153,14 +163,14 @@ class Sheet:
         self, x: float, y: float, wide: float, tall: float, fill: str = "none", *, edge: str = "none", thick: float = 1.0,
         dash: str = "", corner: float = 0, level: int = 0, opacity: float = 1.0,
     ) -> None:  # fmt: skip
-        """A rectangle from its upper left corner."""
+        """Draw a rectangle from its upper left corner."""
         row = {"x": x, "y": y, "x2": x + wide, "y2": y + tall, "fill": fill, "edge": edge, "thick": thick}
         self._put(row, level, 0, corner, dash, opacity)
 
     def line(
         self, points: Sequence[tuple[float, float]], ink: str, thick: float = 1.0, *, dash: str = "", level: int = 0
     ) -> None:
-        """A line through points; in its pieces where it has gaps."""
+        """Draw a line through points."""
         self._n_lines += 1
         for at, (x, y) in enumerate(points):
             self._put({"x": x, "y": y, "edge": ink, "thick": thick, "line": self._n_lines, "at": at}, level, 1, dash)
@@ -172,14 +182,16 @@ class Sheet:
         self, x: float, y: float, text: str, ink: str, size: float = 12, *, bold: bool = False, align: str = "left",
         upwards: bool = False, level: int = 0,
     ) -> None:  # fmt: skip
-        """A line of text, in the middle of whose height y lies."""
+        """Draw a line of text that is centred vertically on y."""
         self._put({"x": x, "y": y, "text": text, "fill": ink, "size": size}, level, 3, align, bold, upwards)
 
     def chip(
         self, x: float, y: float, cell: float, token: str, kind: str, *, hue: str = "", share: float | None = None
     ) -> None:
-        """A token in its box in a column `cell` wide, as the players show it: read, answer, said, plain, right or wrong; a bar
-        says how likely it was."""
+        """Draw a token in its box, in a column `cell` wide, as the widgets do; the bar at its foot is its probability.
+
+        `kind` is "read", "answer", "said", "plain", "right" or "wrong".
+        """
         look: dict[str, Any] = {"edge": mix(self.ground, self.ink, 0.2)}
         if kind in ("said", "plain"):
             look["fill"] = theme.pick(theme.SECONDARY_BACKGROUND, self.dark)
@@ -190,32 +202,15 @@ class Sheet:
         wide, n = cell - 4, len(token)
         self.box(x + 2, y, wide, CHIP, corner=6, level=1, **look)
         size = max(6.0, min(15.0 if cell >= 44 else 12.5, 1.7 * wide / max(1, n)))
-        ink = self.muted if kind == "read" else self.ink
-        self.words(
-            x + cell / 2,
-            y + CHIP / 2 + 1,
-            token,
-            ink,
-            size,
-            bold=kind in ("answer", "said", "wrong"),
-            align="center",
-            level=2,
-        )
-        if kind in ("right", "wrong"):
-            self.words(
-                x + cell - 4,
-                y + 6,
-                theme.RIGHT.mark if kind == "right" else theme.WRONG.mark,
-                self.ink,
-                9,
-                align="right",
-                level=2,
-            )
+        ink, bold = self.muted if kind == "read" else self.ink, kind in ("answer", "said", "wrong")
+        self.words(x + cell / 2, y + CHIP / 2 + 1, token, ink, size, bold=bold, align="center", level=2)
+        if mark := {"right": theme.RIGHT.mark, "wrong": theme.WRONG.mark}.get(kind):
+            self.words(x + cell - 4, y + 6, mark, self.ink, 9, align="right", level=2)
         if share is not None:
             self.box(x + 3, y + CHIP - 4, (wide - 2) * share, 4, hue or self.ink, level=2)
 
     def chart(self, width: float, height: float) -> alt.LayerChart | alt.FacetChart:
-        """All of it."""
+        """The whole sheet as a chart."""
         x = alt.X("x:Q", scale=alt.Scale(domain=[0, width], nice=False), axis=None)
         y = alt.Y("y:Q", scale=alt.Scale(domain=[height, 0], nice=False), axis=None)
         drawn = [_layer(key, rows, x, y) for key, rows in sorted(self._marks.items(), key=lambda one: one[0][:2])]
@@ -226,7 +221,7 @@ class Sheet:
 
 
 def _layer(key: tuple[Any, ...], rows: list[dict[str, Any]], x: alt.X, y: alt.Y) -> alt.Chart:
-    """One kind of marks in one look."""
+    """The layer of one kind of marks with one look."""
     _, kind, *look = key
     base = alt.Chart(inline(pd.DataFrame(rows))).encode(x, y)
     fill, edge = (alt.Fill("fill:N", scale=None), alt.Stroke("edge:N", scale=None))

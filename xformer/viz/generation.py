@@ -1,11 +1,7 @@
-"""Draw rollouts side by side: the likeliest tokens at a step, and how sure, right and far apart the players are at every step.
+"""Draw what several models generate, step by step: tokens, probabilities, entropy and divergence.
 
-    viz.likeliest_tokens(rollouts, 3)
-    viz.predictions_by_step(rollouts, "entropy")
-    viz.divergence_by_step(rollouts, "kl")
-
-Players keep their order and their hue in every chart. Where players agree their lines lie on one another, so the first is
-drawn widest and the last thinnest: all of them stay visible.
+Models keep their order and hue in every chart. The line of the first is widest and that of the last thinnest, so that lines
+that coincide stay visible.
 """
 
 from __future__ import annotations
@@ -20,9 +16,7 @@ import pandas as pd
 from xformer.analysis.comparison import joint_labels
 from xformer.analysis.generation import Rollout, first_divergence
 from xformer.analysis.generation import divergence_by_step as divergence_table
-from xformer.analysis.generation import divergence_by_step as generation_divergence_by_step
 from xformer.analysis.generation import likeliest_tokens as tokens_table
-from xformer.analysis.generation import predictions_by_step as generation_predictions_by_step
 from xformer.analysis.generation import predictions_by_step as predictions_table
 from xformer.errors import InputError
 from xformer.viz import theme
@@ -32,11 +26,11 @@ from xformer.viz.theme import HEAD_HUES, PLAYER_HUES
 
 SAYS = "◀ says"
 LEAST = 0.001
-"""A token that nobody finds likelier than this has no bars, unless it is right or said."""
+"""Tokens of lower probability in all models have no bars, unless they are right or predicted."""
 WIDTHS = (9.0, 5.5, 3.0, 1.5)
 _SIZES = (260, 160, 90, 45)
 _LINE = 30
-"""Pixels of a line of a legend, which has two entries per line."""
+"""Pixels of a line of a legend, which has two entries."""
 _DASHES: tuple[list[int], ...] = ([1, 0], [8, 3], [3, 3], [8, 3, 2, 3], [2, 2], [12, 4])
 STEPS: dict[str, str] = {
     "probability": "probability of what it says",
@@ -331,16 +325,8 @@ def _behind(sheet: Sheet, bottom: float, data: dict[str, Any], steps: int, step:
     if (parting := data["divergence"]) is not None:
         x, is_late = NAMES + parting * cell, parting > steps / 2 and parting * cell > 120
         sheet.line([(x, 4), (x, bottom)], sheet.ink, 2, dash="5 3", level=3)
-        sheet.words(
-            x - 6 if is_late else x + 6,
-            8,
-            "they part here",
-            sheet.ink,
-            12.5,
-            bold=True,
-            align="right" if is_late else "left",
-            level=3,
-        )
+        shift, align = (-6, "right") if is_late else (6, "left")
+        sheet.words(x + shift, 8, "they part here", sheet.ink, 12.5, bold=True, align=align, level=3)
 
 
 NAMES, LANE, TRACK, PAD = 176, 32, 62, 8
@@ -358,9 +344,8 @@ def named(sheet: Sheet, y: float, name: str, hue: str = "", tall: float = LANE) 
     lines = [name] if cut < 0 else [name[:cut], name[cut + 1 :]]
     for number, text in enumerate(lines):
         short = text if len(text) <= most + 2 else f"{text[: most + 1]}…"
-        sheet.words(
-            left, y + tall / 2 + 14 * (number - (len(lines) - 1) / 2), short, sheet.ink, 13 if len(lines) == 1 else 12
-        )
+        middle = y + tall / 2 + 14 * (number - (len(lines) - 1) / 2)
+        sheet.words(left, middle, short, sheet.ink, 13 if len(lines) == 1 else 12)
 
 
 def curves(sheet: Sheet, y: float, data: dict[str, Any], hues: Sequence[str], steps: int, cell: float) -> float:
@@ -376,15 +361,8 @@ def curves(sheet: Sheet, y: float, data: dict[str, Any], hues: Sequence[str], st
         named(sheet, y, name, tall=TRACK if name.startswith("e") else TRACK - 22)
         top = max(0.1, *(value for values, *_ in lines for value in values if value is not None), 0.1)
         low, high = y + TRACK - PAD, y + PAD
-        for value, place in ((top, high), (0, low)):
-            sheet.words(
-                NAMES - 6,
-                place,
-                "0" if not value else f"{top:.0f}" if top >= 10 else f"{top:.2g}",
-                sheet.muted,
-                11,
-                align="right",
-            )
+        for value, place in ((f"{top:.0f}" if top >= 10 else f"{top:.2g}", high), ("0", low)):
+            sheet.words(NAMES - 6, place, value, sheet.muted, 11, align="right")
             sheet.line([(NAMES, place), (NAMES + steps * cell, place)], sheet.rule)
         for values, hue, thick, dash in lines:
             piece: list[tuple[float, float]] = []
@@ -411,7 +389,7 @@ def pack_rollouts(rollouts: Sequence[Rollout], k: int = 8) -> dict[str, Any]:
 
     Tokens are indices of `labels`; numbers are rounded to 6 decimals; an infinite KL is null.
     """
-    steps, pairs = generation_predictions_by_step(rollouts), generation_divergence_by_step(rollouts)
+    steps, pairs = predictions_table(rollouts), divergence_table(rollouts)
     labels = joint_labels([rollout.contender for rollout in rollouts])
     place = {label: index for index, label in enumerate(labels)}
     players = []

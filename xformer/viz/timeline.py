@@ -428,15 +428,8 @@ def time_line(sheet: Sheet, y: float, header: dict[str, Any], at: int, best: Seq
     each = next((unit for unit in UNITS if wide * unit / steps > 64), steps)
     for step in range(0, steps + 1, each):
         x = place(step, 0)[0]
-        is_last = x > WIDE - 24  # it stays inside
-        sheet.words(
-            WIDE - 1 if is_last else x,
-            y + HIGH - 7,
-            f"{step:,}",
-            sheet.muted,
-            10.5,
-            align="right" if is_last else "center",
-        )
+        x, align = (WIDE - 1, "right") if x > WIDE - 24 else (x, "center")  # the last number stays inside
+        sheet.words(x, y + HIGH - 7, f"{step:,}", sheet.muted, 10.5, align=align)
     edge = -100.0
     for step, words in sorted(header["marks"]):
         x, long = place(step, 0)[0], 6.9 * len(words)
