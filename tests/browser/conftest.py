@@ -198,3 +198,17 @@ def drawn(place: Locator) -> bytes:
         place.page.wait_for_timeout(100)
         pictures.append(place.screenshot())
     return pictures[-1]
+
+
+def click_in_scene(scene: Locator, words: str) -> None:
+    """Click the part of the scene whose tip has these words, looking from the bottom up."""
+    canvas, tip = scene.locator("canvas"), scene.locator(".tip")
+    box = canvas.bounding_box()
+    assert box is not None
+    for down in range(int(box["height"]) - 8, 0, -24):
+        for along in range(8, int(box["width"]), 40):
+            canvas.hover(position={"x": along, "y": down})
+            if words in (tip.text_content() or ""):
+                canvas.click(position={"x": along, "y": down})
+                return
+    raise AssertionError(f"no part of the scene is called {words!r}")

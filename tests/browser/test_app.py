@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import Visit, click, quiet, see, until
+from tests.browser.conftest import Visit, click, click_in_scene, quiet, see, until
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 Visiting = Callable[..., Visit]
@@ -115,7 +115,27 @@ def test_home_leads_to_attention_with_the_same_input(app: str, visit: Visiting) 
 
 
 SCREENS = ("embeddings", "positions", "attention", "feed_forward", "residual")
-PICTURES = {"": "diagram", "attention": "attention"}
+
+
+def test_the_scene_runs_what_is_typed_into_it_and_its_heads_lead_to_attention(app: str, visit: Visiting) -> None:
+    visitor = visit(app, "/?model=reverse&input=4+9+2+11")
+    page = visitor.page
+    scene = page.locator(".st-key-scene")
+    expect(scene.locator(".play")).to_be_visible()
+    scene.locator(".time").evaluate("node => { node.value = 1000; node.dispatchEvent(new Event('input')); }")
+    expect(scene.locator(".says")).to_have_text("4 of 4 answers right")
+    scene.locator(".back").click()
+    expect(scene.locator(".says")).to_have_text("The last vectors become probabilities")
+    scene.locator(".typed-text").fill("9 8 7")
+    scene.locator(".typed-text").press("Enter")
+    page.wait_for_function("() => new URL(location).searchParams.get('input') === '9 8 7'")
+    expect(page.locator(".st-key-input input")).to_have_value("9 8 7")
+    click_in_scene(scene, "head 1. Click")
+    page.wait_for_url(re.compile(r"/attention\?.*head=\d\.1"))
+    assert visitor.problems == []
+
+
+PICTURES = {"": "scene", "attention": "attention"}
 """Where a picture of ours, drawn by the browser, is."""
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import FrameLocator, Page, expect
 
-from tests.browser.conftest import Visit
+from tests.browser.conftest import Visit, click_in_scene
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 LONG = "+".join(str(1 + i % 19) for i in range(30))
@@ -129,7 +129,7 @@ def test_the_copied_iframe_shows_the_picture_alone_in_a_page_of_somebody_else(
     expect(also).to_be_visible()  # a frame that is high enough has it
     slide.evaluate("document.querySelector('iframe').height = 720")
     slide.evaluate(show, f"{app}/?embed=true&model=reverse")
-    frame.locator(".st-key-diagram").get_by_text("Self-attention").first.click()
+    click_in_scene(frame.locator(".st-key-scene"), "head 1. Click")
     expect(frame.locator(".av .head .name")).to_be_visible()
     expect(frame.get_by_test_id("stSidebar").filter(visible=True)).to_have_count(0)
     assert slide.url == f"{slides}/slide.html"

@@ -1,38 +1,35 @@
 // The scene: one run of a model from its tokens to its answers, as an animation that can be played, paused and stepped through.
 //
-//   const scene = mount(element, { open(target) {…}, type(text) {…} });
-//   scene.show(bytes);          // what `scene_data` packed
+//   const scene = new Scene(element);
+//   scene.send = (event) => …;        // { open: { screen, head } } after a click, { input: text } after typing
+//   scene.update(bytes);              // what `scene_data` packed
 //
-// Every number that is drawn is one of the run. `Clock` knows which part of the run is on, `layOut` where things stand, and `paint`
-// draws them for a moment of the clock; nothing else has state.
+// Every number that is drawn is one of the run. `Clock` has the time, `layOut` the places, and `paint` draws a moment.
+
+import { element, headerOf, luminance, palette, parse } from "../shared.js";
 
 const SECONDS = { tokens: 0.6, embed: 0.9, position: 0.9, attention: 1.1, feed: 0.7, answer: 0.9 };
 const FASTEST = 0.16; // seconds a part of a deep model takes at least
 const WHOLE = 16; // seconds that a run of a deep model takes at most
-const NARROW = 640;
+const NARROW = 640; // px
 
-export function read(bytes) {
-  const data = bytes instanceof Uint8Array ? bytes : new Uint8Array(bytes);
-  const length = new DataView(data.buffer, data.byteOffset).getUint32(4, true);
-  const header = JSON.parse(new TextDecoder().decode(data.subarray(8, 8 + length)));
-  const body = data.slice(8 + length); // a copy, so that numbers are aligned
-  const values = (at, n) => new Float32Array(body.buffer, at, n);
+function read(bytes) {
+  const [header, packed] = headerOf(bytes);
+  const body = packed.slice(); // a copy, so that numbers are aligned
   for (const stack of header.stacks) {
     for (const column of [...stack.columns, ...stack.layers.map((layer) => layer.after).filter(Boolean)]) {
-      column.values = values(column.at, stack.tokens.length * column.dimensions.length);
+      column.values = new Float32Array(body.buffer, column.at, stack.tokens.length * column.dimensions.length);
     }
-    for (const layer of stack.layers) {
-      for (const part of layer.attention) {
-        const [rows, keys] = part.shape;
-        part.weights = body.subarray(part.at, part.at + part.drawn * rows * keys);
-      }
+    for (const part of stack.layers.flatMap((layer) => layer.attention)) {
+      const [rows, keys] = part.shape;
+      part.weights = body.subarray(part.at, part.at + part.drawn * rows * keys);
     }
   }
   return header;
 }
 
 // The parts of a run in their order, each with the seconds that it takes.
-export function partsOf(scene) {
+function partsOf(scene) {
   const parts = [];
   scene.stacks.forEach((stack, s) => {
     parts.push({ kind: "tokens", s, says: stack.name === "decoder" && s > 0 ? "The decoder reads what was written so far" : "The input is cut into tokens" });
@@ -70,6 +67,9 @@ class Clock {
   done(part) {
     return Math.min(1, Math.max(0, (this.now - part.from) / part.takes));
   }
+  get isOver() {
+    return this.now >= this.end - 1e-6;
+  }
   get part() {
     return this.parts.find((part) => this.now < part.from + part.takes - 1e-6) ?? this.parts.at(-1);
   }
@@ -85,19 +85,20 @@ class Clock {
 function layOut(scene, width) {
   const isNarrow = width < NARROW;
   const rows = Math.max(...scene.stacks.map((stack) => stack.tokens.length), 1);
-  const row = Math.max(13, Math.min(34, 250 / rows));
+  const row = Math.max(13, Math.min(38, 270 / rows));
   const top = 26;
   const place = { width, row, top, bottom: top + rows * row, rows, stacks: [], isNarrow };
   const longest = Math.max(...scene.stacks.flatMap((stack) => stack.tokens.map((token) => token.length)), 2);
-  const chip = Math.min(isNarrow ? 58 : 92, 18 + longest * 7.4);
-  const answers = scene.answers.length ? (isNarrow ? 74 : 150) : 10;
+  const chip = Math.min(isNarrow ? 60 : 92, Math.max(46, 18 + longest * 7.4));
+  const answers = scene.answers.length ? (isNarrow ? (scene.continues ? 106 : 74) : 150) : 10;
   const layers = scene.stacks.reduce((sum, stack) => sum + stack.layers.length, 0);
   const isDeep = layers > 8;
   const strip = isNarrow ? 22 : isDeep ? 56 : 72;
-  const stripsOf = (stack) => (isNarrow ? stack.columns.slice(-1) : stack.columns);
+  const areFew = isNarrow || (scene.stacks.length > 1 && width < 1200); // only what enters the first layer
+  const stripsOf = (stack) => (isNarrow && isDeep ? [] : areFew ? stack.columns.slice(-1) : stack.columns);
   let fixed = answers + 8;
   for (const stack of scene.stacks) fixed += chip + 10 + stripsOf(stack).length * (strip + 14);
-  const each = Math.max(7, (width - fixed) / Math.max(1, layers));
+  const each = Math.max(4, (width - fixed) / Math.max(1, layers));
   const inner = isDeep || isNarrow ? 0 : Math.min(64, each * 0.36); // room for the vectors between two layers
   let x = 2;
   scene.stacks.forEach((stack, s) => {
@@ -117,27 +118,22 @@ function layOut(scene, width) {
   place.answers = x + 8;
   // The heads of a layer stand below its part of the stream, in as few columns as have room.
   const heads = Math.max(...scene.stacks.flatMap((stack) => stack.layers.map((layer) => sum(layer.attention, (part) => part.drawn))), 1);
-  const room = each - inner - 4;
+  const room = each - 6;
   let columns = 1;
-  while (columns < heads && Math.floor(room / (columns + 1)) >= Math.min(46, 150 / Math.ceil(heads / (columns + 1)))) columns += 1;
+  const sizeIn = (n) => Math.min(56, room / n - 3, 170 / Math.ceil(heads / n) - 3);
+  while (columns < heads && sizeIn(columns + 1) >= sizeIn(columns)) columns += 1;
   const lines = Math.ceil(heads / columns);
-  place.thumb = Math.max(4, Math.min(46, room / columns - 2, 170 / lines - 2));
+  place.thumb = Math.max(3, sizeIn(columns));
   place.thumbColumns = columns;
   place.headsTop = place.bottom + 24;
-  place.height = place.headsTop + lines * (place.thumb + 2) + 6;
+  place.height = place.headsTop + lines * (place.thumb + 3) + 4;
+  place.every = Math.ceil((isDeep ? 26 : 50) / each); // every so many layers has its number
+  place.isDeep = isDeep;
   return place;
 }
 
 const sum = (list, of) => list.reduce((total, one) => total + of(one), 0);
 const ease = (p) => 1 - (1 - p) ** 3;
-
-function mix(stops, share) {
-  const at = Math.min(0.999999, Math.max(0, share)) * (stops.length - 1);
-  const [low, high] = [stops[Math.floor(at)], stops[Math.floor(at) + 1]];
-  const part = at - Math.floor(at);
-  const channel = (text, c) => parseInt(text.slice(1 + 2 * c, 3 + 2 * c), 16);
-  return `rgb(${[0, 1, 2].map((c) => Math.round(channel(low, c) * (1 - part) + channel(high, c) * part)).join(" ")})`;
-}
 
 // Draw the run as far as the clock is, and return the regions that can be pointed at.
 function paint(context, scene, place, clock, look, pointed) {
@@ -168,7 +164,7 @@ function paint(context, scene, place, clock, look, pointed) {
     context.globalAlpha = alpha;
     for (let d = 0; d < n; d += 1) {
       const value = column.values[r * n + d];
-      context.fillStyle = mix(look.diverging, 0.5 + (0.5 * value) / (column.largest || 1));
+      context.fillStyle = look.signed(value / (column.largest || 1));
       context.fillRect(x + d * size, middle(r) - high / 2, Math.max(1, size - (size > 3 ? 0.6 : 0)), high);
     }
     context.globalAlpha = 1;
@@ -227,11 +223,11 @@ function paint(context, scene, place, clock, look, pointed) {
       layer.attention.forEach((part, a) => {
         const done = doneOf("attention", s, l, a);
         arcs(context, scene, place, part, s, spot, done, look, pointed, a / layer.attention.length);
-        if (part.added && done > 0) dots(context, part.added, spot.x + spot.width * 0.62, middle, row, done, look.attention);
+        if (part.added && done > 0) dots(context, place, part.added, spot.x + spot.width * 0.62, done, look.attention);
         const [rows, keys] = part.shape;
         for (let head = 0; head < part.drawn; head += 1, n += 1) {
-          const x = spot.x + 2 + (n % place.thumbColumns) * (place.thumb + 2);
-          const y = place.headsTop + Math.floor(n / place.thumbColumns) * (place.thumb + 2);
+          const x = spot.x + 2 + (n % place.thumbColumns) * (place.thumb + 3);
+          const y = place.headsTop + Math.floor(n / place.thumbColumns) * (place.thumb + 3);
           const lit = ease(Math.min(1, Math.max(0, done * 1.6 - (0.6 * head) / part.drawn)));
           context.globalAlpha = 0.1 + 0.9 * lit;
           context.imageSmoothingEnabled = false;
@@ -246,7 +242,7 @@ function paint(context, scene, place, clock, look, pointed) {
           context.globalAlpha = 1;
           const name = part.drawn < part.heads ? `mean of ${part.heads} heads` : `head ${head + 1}`;
           regions.push({
-            x, y, width: place.thumb + 2, height: place.thumb + 2, part, head, rows, keys,
+            x, y, width: place.thumb + 3, height: place.thumb + 3, part, head, rows, keys,
             target: { screen: "attention", head: `${part.site + 1}.${head + 1}` },
             says: `Layer ${l + 1} · ${part.kind === "cross_attn" ? "cross-attention · " : ""}${name}. Click to enlarge it.`,
           });
@@ -254,18 +250,17 @@ function paint(context, scene, place, clock, look, pointed) {
       });
       if (layer.fed && fed > 0) {
         const x = spot.x + spot.width * 0.86;
-        dots(context, layer.fed, x, middle, row, fed, look.feed, true);
+        dots(context, place, layer.fed, x, fed, look.feed, true);
         regions.push({ x: x - 8, y: top, width: 16, height: place.bottom - top, target: { screen: "feed_forward" }, says: `Layer ${l + 1} · feed-forward. Click to see its neurons.` });
       }
       if (layer.after && spot.stripWidth > 12 && fed > 0) {
         stack.tokens.forEach((token, r) => cells(layer.after, spot.stripAt, spot.stripWidth, r, fed, { target: { screen: "residual" }, token, layer: l + 1 }));
       }
-      const every = Math.ceil(26 / Math.max(1, place.stacks[s].layers[1] ? place.stacks[s].layers[1].x - spot.x : spot.width));
-      if (l % every === 0) text(spot.width > 60 ? `layer ${l + 1}` : `${l + 1}`, spot.x + spot.width / 2, 11, { align: "center", colour: look.faint });
+      if (l % place.every === 0) title(place.isDeep ? `${l + 1}` : `layer ${l + 1}`, spot.x, spot.width, 1);
     });
     if (last) {
-      const label = scene.stacks.length > 1 ? `heads of the ${stack.name}` : "heads";
-      text(`${label}: who looks at whom`, at.layers[0].x + 2, place.bottom + 12, { colour: look.faint, most: last.x + last.width - at.layers[0].x });
+      const words = scene.stacks.length > 1 ? `${stack.name} heads` : "heads: who looks at whom";
+      text(words, at.layers[0].x + 2, place.bottom + 12, { colour: look.faint });
     }
   });
 
@@ -278,8 +273,8 @@ function paint(context, scene, place, clock, look, pointed) {
       const high = Math.min(row - 3, 22);
       lines.forEach(([token, p], index) => {
         const y = answer.isList ? Math.max(top + high / 2, middle(Math.max(0, (answer.row ?? 0) - lines.length + 1)) + 0) + index * (high + 3) : middle(answer.row ?? 0);
-        const colour = answer.is_right === null ? look.answer : answer.is_right ? look.right : look.wrong;
-        context.globalAlpha = (answer.isFaint ? 0.35 : 1) * said;
+        const colour = answer.is_right === null ? look.attention : answer.is_right ? look.right : look.wrong;
+        context.globalAlpha = said;
         context.fillStyle = look.chip;
         context.fillRect(place.answers, y - high / 2, wide, high);
         context.fillStyle = colour;
@@ -287,8 +282,9 @@ function paint(context, scene, place, clock, look, pointed) {
         context.fillRect(place.answers, y - high / 2, wide * p * ease(said), high);
         const mark = answer.is_right === null || index ? "" : answer.is_right ? " ✓" : " ✗";
         const share = `${p >= 0.9995 ? "100" : (100 * p).toFixed(p < 0.1 ? 1 : 0)}%`;
-        text(`${token}${mark}`, place.answers + 5, y + 0.5, { alpha: (answer.isFaint ? 0.6 : 1) * said, most: wide - 46 });
-        text(share, place.answers + wide - 4, y + 0.5, { align: "right", alpha: (answer.isFaint ? 0.6 : 1) * said });
+        const hasShare = wide > 90 || answer.isList;
+        text(`${token}${mark}`, place.answers + 5, y + 0.5, { alpha: said, most: wide - (hasShare ? 44 : 8) });
+        if (hasShare) text(share, place.answers + wide - 4, y + 0.5, { align: "right", alpha: said });
         regions.push({ x: place.answers, y: y - high / 2, width: wide, height: high, target: { screen: "residual" }, says: sentenceOf(answer, token, share) });
       });
     }
@@ -337,7 +333,7 @@ function arcs(context, scene, place, part, s, spot, done, look, pointed, shift) 
   const others = pointed?.part && !isOne;
   const [from, to] = [spot.x + 2 + spot.width * 0.1 * shift, spot.x + spot.width * 0.62];
   const middle = (r) => place.top + (r + 0.5) * place.row;
-  const after = done < 1 ? 1 : isOne ? 1 : others ? 0.12 : 0.55;
+  const after = done < 1 || isOne ? 1 : others ? 0.12 : place.isDeep ? 0.4 : 0.6;
   context.strokeStyle = isOne ? look.hues[pointed.head % look.hues.length] : look.attention;
   for (let query = 0; query < rows; query += 1) {
     for (let key = 0; key < keys; key += 1) {
@@ -358,10 +354,12 @@ function arcs(context, scene, place, part, s, spot, done, look, pointed, shift) 
 }
 
 // What a part adds to each vector: a dot as large as its share of the vector's length.
-function dots(context, shares, x, middle, row, done, colour, isSquare = false) {
+function dots(context, place, shares, x, done, colour, isSquare = false) {
+  const { row, top, isDeep } = place;
+  const middle = (r) => top + (r + 0.5) * row;
   context.fillStyle = colour;
   shares.forEach((share, r) => {
-    const size = Math.min(row * 0.36, 7, 2 + 3.2 * Math.sqrt(share)) * Math.min(1, done * 1.4);
+    const size = Math.min(row * 0.36, isDeep ? 5 : 8, (isDeep ? 0.8 : 2) + (isDeep ? 2 : 3.4) * Math.sqrt(share)) * Math.min(1, done * 1.4);
     context.globalAlpha = 0.9;
     context.beginPath();
     if (isSquare) context.roundRect(x - size, middle(r) - size, 2 * size, 2 * size, 2);
@@ -372,7 +370,7 @@ function dots(context, shares, x, middle, row, done, colour, isSquare = false) {
 }
 
 // The small picture of each head, made once.
-function pictures(sequential) {
+function pictures(colour) {
   const made = new Map();
   return (part, head) => {
     const known = made.get(part)?.[head];
@@ -383,7 +381,7 @@ function pictures(sequential) {
     const context = picture.getContext("2d");
     for (let query = 0; query < rows; query += 1) {
       for (let key = 0; key < keys; key += 1) {
-        context.fillStyle = mix(sequential, part.weights[(head * rows + query) * keys + key] / 255);
+        context.fillStyle = colour(part.weights[(head * rows + query) * keys + key] / 255);
         context.fillRect(key, query, 1, 1);
       }
     }
@@ -393,175 +391,187 @@ function pictures(sequential) {
   };
 }
 
-function lookOf(element, scene) {
-  const style = getComputedStyle(element);
-  const colour = (name, otherwise) => style.getPropertyValue(name).trim() || otherwise;
-  const background = colour("--st-background-color", "#ffffff");
-  const isDark = luminance(background) < 0.4 ? 1 : 0;
-  const { sequential, diverging, heads, parts } = scene.colours;
+function lookOf(root, scene) {
+  const style = getComputedStyle(root);
+  const variable = (name, otherwise) => style.getPropertyValue(name).trim() || otherwise;
+  const isDark = luminance(parse(variable("--st-background-color", "#ffffff"))) < 0.3 ? 1 : 0;
+  const { sequential, diverging, heads, parts, right, wrong } = scene.colours;
+  const scale = (stops) => {
+    const { rgb } = palette(stops[isDark]);
+    return (share) => `rgb(${rgb[Math.round(253 * Math.min(1, Math.max(0, share)))].join(" ")})`;
+  };
+  const signed = scale(diverging);
   return {
-    text: colour("--st-text-color", "#131722"),
+    text: variable("--st-text-color", "#131722"),
     faint: isDark ? "#a5afc2" : "#5a6376",
     stream: isDark ? "#4a5468" : "#c3cbd9",
-    chip: colour("--st-secondary-background-color", "#f1f3f8"),
-    font: colour("--st-font", "system-ui, sans-serif"),
+    chip: variable("--st-secondary-background-color", "#f1f3f8"),
+    font: variable("--st-font", "system-ui, sans-serif"),
     attention: parts.attention[isDark],
     feed: parts.feed_forward[isDark],
-    answer: parts.attention[isDark],
-    right: scene.colours.right[isDark],
-    wrong: scene.colours.wrong[isDark],
+    right: right[isDark],
+    wrong: wrong[isDark],
     hues: heads.map((pair) => pair[isDark]),
-    diverging: [...diverging[isDark]],
-    picture: pictures(sequential[isDark]),
+    signed: (value) => signed(0.5 + 0.5 * value),
+    picture: pictures(scale(sequential)),
   };
 }
 
-function luminance(colour) {
-  const channels = colour.startsWith("#")
-    ? [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16))
-    : (colour.match(/\d+(\.\d+)?/g) ?? [255, 255, 255]).slice(0, 3).map(Number);
-  return (0.2126 * channels[0] + 0.7152 * channels[1] + 0.0722 * channels[2]) / 255;
-}
-
-export function mount(element, events = {}) {
-  element.innerHTML = `
-    <div class="scene">
-      <form class="typed"><input class="typed-text" autocomplete="off" spellcheck="false" aria-label="Input of the model"><button type="submit">Run</button></form>
-      <div class="stage"><canvas role="img" tabindex="0"></canvas><div class="tip" role="status" hidden></div></div>
-      <div class="controls">
-        <button class="back" type="button" aria-label="One step back">⏮</button>
-        <button class="play" type="button">▶ Play</button>
-        <button class="next" type="button" aria-label="One step on">⏭</button>
-        <input class="time" type="range" min="0" max="1000" value="0" aria-label="How far the run is">
-        <span class="says" aria-live="polite"></span>
-      </div>
+const FRAME = `
+    <form class="typed">
+      <input class="typed-text" autocomplete="off" spellcheck="false" aria-label="Input of the model"><button type="submit">Run</button>
+    </form>
+    <div class="stage"><canvas role="img" tabindex="0"></canvas><div class="tip" hidden></div></div>
+    <div class="controls">
+      <button class="back" type="button" aria-label="One step back">‹</button>
+      <button class="play" type="button">Play</button>
+      <button class="next" type="button" aria-label="One step on">›</button>
+      <input class="time" type="range" min="0" max="1000" value="0" aria-label="How far the run is">
+      <span class="says" role="status"></span>
     </div>`;
-  const find = (name) => element.querySelector(name);
-  const canvas = find("canvas");
-  const context = canvas.getContext("2d");
-  const quiet = matchMedia("(prefers-reduced-motion: reduce)");
-  const state = { scene: null, clock: new Clock([]), place: null, look: null, regions: [], pointed: null, frame: 0, last: 0 };
 
-  function draw() {
-    if (!state.scene || !state.place) return;
-    const { scene, place, clock } = state;
-    context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
-    state.regions = paint(context, scene, place, clock, state.look, state.pointed);
-    find(".time").value = clock.end ? Math.round((1000 * clock.now) / clock.end) : 0;
-    const isOver = clock.now >= clock.end - 1e-6;
-    find(".play").textContent = clock.isPlaying ? "⏸ Pause" : isOver ? "↻ Again" : "▶ Play";
-    const says = isOver ? summary(scene) : (clock.part?.says ?? "");
-    if (find(".says").textContent !== says) find(".says").textContent = says;
+export class Scene {
+  constructor(parent) {
+    this.root = element("div", "scene");
+    this.root.innerHTML = FRAME; // no text of a visitor is in it
+    parent.append(this.root);
+    this.find = (name) => this.root.querySelector(name);
+    this.canvas = this.find("canvas");
+    this.context = this.canvas.getContext("2d");
+    this.clock = new Clock([]);
+    this.regions = [];
+    this.pointed = null;
+    this.isQuiet = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    this.send = () => {};
+    this.find(".play").onclick = () => (this.clock.isPlaying ? this.pause() : this.play());
+    this.find(".back").onclick = () => this.step(-1);
+    this.find(".next").onclick = () => this.step(1);
+    this.find(".time").oninput = (event) => {
+      this.clock.isPlaying = false;
+      this.clock.now = (this.clock.end * event.target.value) / 1000;
+      this.draw();
+    };
+    this.find(".typed").onsubmit = (event) => {
+      event.preventDefault();
+      this.send({ input: this.find(".typed-text").value });
+    };
+    this.canvas.onkeydown = (event) => {
+      const does = { ArrowRight: () => this.step(1), ArrowLeft: () => this.step(-1), " ": () => this.find(".play").click() }[event.key];
+      if (!does) return;
+      event.preventDefault();
+      does();
+    };
+    this.canvas.onpointermove = (event) => this.point(event);
+    this.canvas.onpointerleave = () => this.point(null);
+    this.canvas.onclick = (event) => {
+      const { target } = this.regionAt(event) ?? {};
+      if (target) this.send({ open: target });
+    };
+    this.observer = new ResizeObserver(() => this.fit());
+    this.observer.observe(this.root);
   }
-  function fit() {
-    if (!state.scene) return;
-    const width = Math.max(280, element.clientWidth);
-    state.place = layOut(state.scene, width);
-    canvas.style.height = `${state.place.height}px`;
-    canvas.width = Math.round(width * devicePixelRatio);
-    canvas.height = Math.round(state.place.height * devicePixelRatio);
-    state.look = lookOf(element, state.scene);
-    draw();
-  }
-  function tick(time) {
-    const { clock } = state;
-    clock.now = Math.min(clock.end, clock.now + Math.min(0.1, (time - state.last) / 1000));
-    state.last = time;
-    if (clock.now >= clock.end) clock.isPlaying = false;
-    draw();
-    state.frame = clock.isPlaying ? requestAnimationFrame(tick) : 0;
-  }
-  function play() {
-    const { clock } = state;
-    if (clock.now >= clock.end - 1e-6) clock.now = 0;
-    clock.isPlaying = true;
-    state.last = performance.now();
-    cancelAnimationFrame(state.frame);
-    state.frame = requestAnimationFrame(tick);
-  }
-  function pause() {
-    state.clock.isPlaying = false;
-    draw();
-  }
-  function step(by) {
-    state.clock.step(by);
-    draw();
-  }
-  find(".play").onclick = () => (state.clock.isPlaying ? pause() : play());
-  find(".back").onclick = () => step(-1);
-  find(".next").onclick = () => step(1);
-  find(".time").oninput = (event) => {
-    state.clock.isPlaying = false;
-    state.clock.now = (state.clock.end * event.target.value) / 1000;
-    draw();
-  };
-  find(".typed").onsubmit = (event) => {
-    event.preventDefault();
-    events.type?.(find(".typed-text").value);
-  };
-  canvas.onkeydown = (event) => {
-    const does = { ArrowRight: () => step(1), ArrowLeft: () => step(-1), " ": () => find(".play").click() }[event.key];
-    if (!does) return;
-    event.preventDefault();
-    does();
-  };
 
-  const tip = find(".tip");
-  function regionAt(event) {
-    const box = canvas.getBoundingClientRect();
-    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
-    return [state.regions.findLast((one) => x >= one.x && x < one.x + one.width && y >= one.y && y < one.y + one.height), x, y];
-  }
-  canvas.onpointermove = (event) => {
-    const [region, x, y] = regionAt(event);
-    const pointed = region?.part ? { part: region.part, head: region.head } : null;
-    if (pointed?.part !== state.pointed?.part || pointed?.head !== state.pointed?.head) {
-      state.pointed = pointed;
-      if (!state.clock.isPlaying) draw();
+  // Show a run. The same bytes again change nothing: the animation goes on.
+  update(bytes) {
+    if (this.bytes?.length === bytes.length && this.bytes.every((byte, at) => byte === bytes[at])) {
+      this.fit(); // the theme may be another one
+      return;
     }
-    canvas.style.cursor = region?.target ? "pointer" : "default";
+    this.bytes = bytes.slice();
+    this.scene = read(bytes);
+    const { typed } = this.scene;
+    this.find(".typed").hidden = typed === null;
+    if (this.root.getRootNode().activeElement !== this.find(".typed-text")) this.find(".typed-text").value = typed ?? "";
+    this.clock = new Clock(partsOf(this.scene));
+    this.clock.now = this.clock.end;
+    this.canvas.setAttribute("aria-label", `The run of the model, from its tokens to its answers. ${summary(this.scene)}.`);
+    this.fit();
+    if (!this.isQuiet) this.play();
+  }
+
+  destroy() {
+    cancelAnimationFrame(this.frame);
+    this.observer.disconnect();
+    this.root.remove();
+  }
+
+  fit() {
+    if (!this.scene) return;
+    const width = Math.max(280, this.root.clientWidth);
+    this.place = layOut(this.scene, width);
+    this.canvas.style.height = `${this.place.height}px`;
+    this.canvas.width = Math.round(width * devicePixelRatio);
+    this.canvas.height = Math.round(this.place.height * devicePixelRatio);
+    this.look = lookOf(this.root, this.scene);
+    this.draw();
+  }
+
+  draw() {
+    if (!this.place) return;
+    const { clock, context } = this;
+    context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
+    this.regions = paint(context, this.scene, this.place, clock, this.look, this.pointed);
+    this.find(".time").value = clock.end ? Math.round((1000 * clock.now) / clock.end) : 0;
+    this.find(".play").textContent = clock.isPlaying ? "⏸ Pause" : clock.isOver ? "↻ Again" : "▶ Play";
+    const says = clock.isOver ? summary(this.scene) : clock.part.says;
+    if (this.find(".says").textContent !== says) this.find(".says").textContent = says;
+  }
+
+  play() {
+    const { clock } = this;
+    if (clock.isOver) clock.now = 0;
+    clock.isPlaying = true;
+    let last = performance.now();
+    const tick = (time) => {
+      if (clock !== this.clock || !clock.isPlaying) return;
+      clock.now = Math.min(clock.end, clock.now + Math.min(0.1, Math.max(0, time - last) / 1000));
+      last = time;
+      clock.isPlaying = !clock.isOver;
+      this.draw();
+      this.frame = requestAnimationFrame(tick);
+    };
+    cancelAnimationFrame(this.frame);
+    this.frame = requestAnimationFrame(tick);
+  }
+
+  pause() {
+    this.clock.isPlaying = false;
+    this.draw();
+  }
+
+  step(by) {
+    this.clock.step(by);
+    this.draw();
+  }
+
+  regionAt(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    const found = this.regions.findLast((one) => x >= one.x && x < one.x + one.width && y >= one.y && y < one.y + one.height);
+    return found && { ...found, at: [x, y] };
+  }
+
+  point(event) {
+    const region = event && this.regionAt(event);
+    const pointed = region?.part ? { part: region.part, head: region.head } : null;
+    if (pointed?.part !== this.pointed?.part || pointed?.head !== this.pointed?.head) {
+      this.pointed = pointed;
+      if (!this.clock.isPlaying) this.draw();
+    }
+    this.canvas.style.cursor = region?.target ? "pointer" : "default";
+    const tip = this.find(".tip");
     tip.hidden = !region;
     if (!region) return;
-    tip.textContent = region.column ? valueAt(region, x) : region.says;
-    tip.style.left = `${Math.min(x + 12, state.place.width - 230)}px`;
-    tip.style.top = `${y + 16}px`;
-  };
-  canvas.onpointerleave = () => {
-    tip.hidden = true;
-    state.pointed = null;
-    if (!state.clock.isPlaying) draw();
-  };
-  canvas.onclick = (event) => {
-    const [region] = regionAt(event);
-    if (region?.target) events.open?.(region.target);
-  };
-  const observer = new ResizeObserver(fit);
-  observer.observe(element);
-
-  return {
-    show(bytes, { text = "", isTyped = true } = {}) {
-      const scene = read(bytes);
-      find(".typed").hidden = !isTyped;
-      if (document.activeElement !== find(".typed-text")) find(".typed-text").value = text;
-      state.scene = scene;
-      state.clock = new Clock(partsOf(scene));
-      canvas.setAttribute("aria-label", `The run of the model, step by step. ${summary(scene)}`);
-      state.clock.now = state.clock.end;
-      fit();
-      if (!quiet.matches) play();
-    },
-    fit,
-    remove() {
-      cancelAnimationFrame(state.frame);
-      observer.disconnect();
-    },
-  };
+    tip.textContent = region.column ? valueAt(region) : region.says;
+    tip.style.left = `${Math.max(0, Math.min(region.at[0] + 12, this.place.width - 230))}px`;
+    tip.style.top = `${region.at[1] + 16}px`;
+  }
 }
 
-function valueAt(region, x) {
+function valueAt(region) {
   const { column, r, token } = region;
   const n = column.dimensions.length;
-  const d = Math.min(n - 1, Math.max(0, Math.floor(((x - region.x) / region.width) * n)));
+  const d = Math.min(n - 1, Math.max(0, Math.floor(((region.at[0] - region.x) / region.width) * n)));
   const where = region.layer ? `after layer ${region.layer}` : { token: "token vector", position: "position vector", sum: "sum" }[column.name];
   return `${token} · ${where} · dimension ${column.dimensions[d]} of ${column.width}: ${column.values[r * n + d].toFixed(3)}`;
 }

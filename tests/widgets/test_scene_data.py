@@ -1,0 +1,127 @@
+"""The data of the scene: every number in it is one of the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import xformer
+from pages.components.scene import Opened, opened
+from xformer.reading import Reading
+from xformer.widgets import scene_data as module
+from xformer.widgets.scene_data import MOST_TOKENS, scene_data, scene_header
+
+
+def body(data: bytes) -> bytes:
+    return data[8 + int.from_bytes(data[4:8], "little") :]
+
+
+def values(data: bytes, column: dict[str, Any], n_rows: int) -> torch.Tensor:
+    n = n_rows * len(column["dimensions"])
+    return torch.from_numpy(np.frombuffer(body(data), "<f4", n, column["at"]).copy()).view(n_rows, -1)
+
+
+def weights(data: bytes, part: dict[str, Any]) -> torch.Tensor:
+    shape = (part["drawn"], *part["shape"])
+    found = np.frombuffer(body(data), np.uint8, int(np.prod(shape)), part["at"]).reshape(shape)
+    return torch.from_numpy(found.astype(np.float32)) / 255
+
+
+@pytest.fixture(scope="module")
+def reading() -> Reading:
+    return xformer.read("checkpoints/reverse", "3 7 12 9 1")
+
+
+def test_vectors_and_patterns_are_those_of_the_run(reading: Reading) -> None:
+    data = scene_data(reading)
+    [stack] = scene_header(data)["stacks"]
+
+    assert stack["tokens"] == ["3", "7", "12", "9", "1"]
+    token, position, entering = (values(data, column, 5) for column in stack["columns"])
+    torch.testing.assert_close(token + position, entering)
+    torch.testing.assert_close(entering, reading["encoder.0.resid_pre"][0])
+    torch.testing.assert_close(position, reading["pos_embed"])
+    for number, layer in enumerate(stack["layers"]):
+        [part] = layer["attention"]
+        pattern = reading[f"encoder.{number}.attn.pattern"][0]
+        torch.testing.assert_close(weights(data, part), pattern, atol=0.5 / 255 + 1e-6, rtol=0)
+        torch.testing.assert_close(values(data, layer["after"], 5), reading[f"encoder.{number}.resid_post"][0])
+        before = reading[f"encoder.{number}.resid_pre"][0].norm(dim=-1)
+        share = reading[f"encoder.{number}.ffn.out"][0].norm(dim=-1) / before
+        torch.testing.assert_close(torch.tensor(layer["fed"]), share, atol=1e-4, rtol=0)
+
+
+def test_of_a_wide_vector_some_dimensions_are_shown_as_they_are() -> None:
+    reading = xformer.read("checkpoints/reverse-seq2seq", "3 7 1")
+    data = scene_data(reading)
+    encoder, decoder = scene_header(data)["stacks"]
+
+    column = encoder["columns"][-1]
+    assert column["width"] == 32
+    assert len(column["dimensions"]) == 16
+    entering = reading["encoder.0.resid_pre"][0][:, column["dimensions"]]
+    torch.testing.assert_close(values(data, column, len(encoder["tokens"])), entering)
+    assert [part["kind"] for part in decoder["layers"][0]["attention"]] == ["self_attn", "cross_attn"]
+    assert decoder["tokens"][0] == "start"
+
+
+def test_answers_are_the_likeliest_tokens_and_right_or_wrong(reading: Reading) -> None:
+    answers = scene_header(scene_data(reading))["answers"]
+    assert [answer["said"][0][0] for answer in answers] == ["1", "9", "12", "7", "3"]
+    assert all(answer["is_right"] for answer in answers)
+    assert answers[0]["said"][0][1] == pytest.approx(reading.probability[0], abs=1e-4)
+
+    causal = xformer.read("checkpoints/reverse", "3 7 12 9 1", edits=[xformer.edits.set_causal(True)])
+    judged = [answer["is_right"] for answer in scene_header(scene_data(causal))["answers"]]
+    assert judged == list(causal.right)
+    assert not all(judged)
+
+
+def test_of_a_long_text_the_last_tokens_are_shown_and_the_next_one_is_open() -> None:
+    reading = xformer.read("checkpoints/characters", "To be, or not to be, that is the question")
+    header = scene_header(scene_data(reading))
+    [stack] = header["stacks"]
+
+    assert stack["n"] == len(reading.tokens) > MOST_TOKENS == len(stack["tokens"])
+    assert stack["first"] == stack["n"] - MOST_TOKENS
+    assert header["continues"]
+    assert header["answers"][-1]["is_right"] is None
+    assert header["answers"][-1]["row"] == MOST_TOKENS - 1
+
+
+def test_of_too_many_heads_the_mean_of_a_layer_is_shown(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_HEADS", 15)
+    data = scene_data(reading)
+    [part] = scene_header(data)["stacks"][0]["layers"][2]["attention"]
+    assert (part["heads"], part["drawn"]) == (4, 1)
+    mean = reading["encoder.2.attn.pattern"][0].mean(dim=0, keepdim=True)
+    torch.testing.assert_close(weights(data, part), mean, atol=0.5 / 255 + 1e-6, rtol=0)
+
+
+def test_other_bytes_are_no_scene() -> None:
+    with pytest.raises(ValueError, match="begins with"):
+        scene_header(b"XAV1abcd")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        None,
+        3,
+        "attention",
+        {},
+        {"open": "attention"},
+        {"open": {"screen": "../x"}},
+        {"open": {"screen": ["attention"]}},
+    ],
+)
+def test_a_browser_can_only_open_a_screen_of_the_scene(sent: object) -> None:
+    assert opened(sent) is None
+
+
+def test_a_head_is_written_as_in_a_link() -> None:
+    assert opened({"open": {"screen": "attention", "head": "3.2"}}) == Opened("attention", "3.2")
+    assert opened({"open": {"screen": "attention", "head": "3.2&model=x"}}) == Opened("attention")

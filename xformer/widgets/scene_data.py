@@ -1,0 +1,229 @@
+"""The data of the scene: one run of a model, from its tokens to its answers, as the numbers that the browser animates.
+
+    data = scene_data(xformer.read("checkpoints/reverse", "3 7 12 9"))
+
+The scene shows at most `MOST_TOKENS` tokens and `MOST_VALUES` numbers of each vector; every one of them is a value of the run.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from xformer.reading import Reading
+from xformer.site import Site
+from xformer.viz.packing import visible
+from xformer.viz.theme import DIVERGING, HEAD_HUES, PART_HUES, RIGHT, SEQUENTIAL, WRONG
+
+MOST_TOKENS = 20
+MOST_VALUES = 16
+MOST_HEADS = 1024
+"""A model with more heads shows the mean of each layer."""
+MOST_ANSWERS = 5
+MAGIC = b"XSC1"
+COLOURS = {
+    "sequential": SEQUENTIAL,
+    "diverging": DIVERGING,
+    "heads": HEAD_HUES,
+    "parts": {name: PART_HUES[name] for name in ("attention", "feed_forward")},
+    "right": RIGHT.colour,
+    "wrong": WRONG.colour,
+}
+
+
+class _Arrays:
+    """Arrays that lie one behind the other; `add` returns where one begins, in bytes."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.size = 0
+
+    def add(self, array: np.ndarray) -> int:
+        data, at = array.tobytes(), self.size
+        padded = data + bytes(-len(data) % 4)
+        self.parts.append(padded)
+        self.size += len(padded)
+        return at
+
+
+def scene_data(reading: Reading, typed: str | None = None) -> bytes:
+    """Pack what the scene shows of the first input of a reading.
+
+    Args:
+        reading: The run.
+        typed: The input as a person types it, for a box in which it can be changed; None shows no box.
+
+    Returns:
+        `XSC1`, the length of the header (4 bytes, little endian), the header as JSON, and the arrays that it refers to by their
+        offset behind the header: vectors as float32, attention patterns as uint8 (255 is a weight of 1).
+    """
+    arrays = _Arrays()
+    stacks = [_stack(reading, name, arrays) for name in _stacks(reading)]
+    header = {
+        "stacks": stacks,
+        "answers": _answers(reading, stacks[-1]),
+        "continues": reading.open_output is not None,
+        "typed": typed,
+        "colours": COLOURS,
+    }
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 4)
+    return MAGIC + struct.pack("<I", len(text)) + text + b"".join(arrays.parts)
+
+
+def scene_header(data: bytes) -> dict[str, Any]:
+    """The header of packed data. Raises ValueError when the bytes do not come from `scene_data`."""
+    if data[:4] != MAGIC:
+        raise ValueError(f"The data of a scene begins with {MAGIC!r}, got {data[:4]!r}.")
+    (length,) = struct.unpack_from("<I", data, 4)
+    return json.loads(data[8 : 8 + length])
+
+
+def _stacks(reading: Reading) -> list[str]:
+    return list(dict.fromkeys(site.stack for site in reading.attention))
+
+
+def _stack(reading: Reading, name: str, arrays: _Arrays) -> dict[str, Any]:
+    """One stack: its tokens, the vectors that enter it, and its layers in the order of the run."""
+    tokens = reading.tokens_of(name)
+    shown = _window(reading, len(tokens))
+    prefix = f"{name}." if reading.is_pair else ""
+    sites = [site for site in reading.attention if site.stack == name]
+    n_layers = len({site.layer for site in sites})
+    layers = [
+        _layer(reading, name, layer, [site for site in sites if site.layer == layer], shown, arrays)
+        for layer in range(n_layers)
+    ]
+    entering = _rows(reading, f"{name}.0.resid_pre", shown)
+    positions = _rows(reading, f"{prefix}pos_embed", shown)
+    columns: list[dict[str, Any]] = []
+    if positions is not None and entering is not None:
+        # What enters the first layer is the sum of both; the embedding may have been scaled or normalised on its way there.
+        columns.append(_column("token", entering - positions, arrays))
+        columns.append(_column("position", positions, arrays))
+        columns.append(_column("sum", entering, arrays))
+    elif (first := entering if entering is not None else _rows(reading, f"{prefix}embed", shown)) is not None:
+        columns.append(_column("token", first, arrays))
+    return {
+        "name": name,
+        "tokens": [visible(token) for token in tokens[shown.start : shown.stop]],
+        "first": shown.start,
+        "n": len(tokens),
+        "columns": columns,
+        "layers": layers,
+    }
+
+
+def _window(reading: Reading, n: int) -> range:
+    """The tokens that are shown: all, else the last ones of a text that goes on and the first ones of any other input."""
+    if n <= MOST_TOKENS:
+        return range(n)
+    return range(n - MOST_TOKENS, n) if reading.open_output is not None else range(MOST_TOKENS)
+
+
+def _layer(
+    reading: Reading, stack: str, layer: int, sites: Sequence[Site], shown: range, arrays: _Arrays
+) -> dict[str, Any]:
+    block = f"{stack}.{layer}"
+    before, after = _rows(reading, f"{block}.resid_pre", shown), _rows(reading, f"{block}.resid_post", shown)
+    found: dict[str, Any] = {
+        "attention": [
+            {
+                "site": list(reading.attention).index(site),
+                "kind": site.kind,
+                "added": _share(_rows(reading, f"{site.path}.out", shown), before),
+                **_patterns(reading, site, shown, arrays),
+            }
+            for site in sites
+        ],
+        "fed": _share(_rows(reading, f"{block}.ffn.out", shown), before),
+    }
+    if after is not None:
+        found["after"] = _column("", after, arrays)
+    return found
+
+
+def _patterns(reading: Reading, site: Site, shown: range, arrays: _Arrays) -> dict[str, Any]:
+    """The attention weights of each head between the shown tokens, as bytes."""
+    pattern = reading[f"{site.path}.pattern"][0].detach().float().cpu()  # [head, query, key]
+    keys = _window(reading, pattern.shape[-1])
+    pattern = pattern[:, shown.start : shown.stop, keys.start : keys.stop].nan_to_num(0.0).clamp(0, 1)
+    n_heads = len(pattern)
+    if sum(len(reading[f"{one.path}.pattern"][0]) for one in reading.attention) > MOST_HEADS:
+        pattern = pattern.mean(dim=0, keepdim=True)
+    return {
+        "heads": n_heads,
+        "drawn": len(pattern),
+        "shape": list(pattern.shape[1:]),
+        "at": arrays.add((pattern * 255).round().to(torch.uint8).numpy()),
+    }
+
+
+def _rows(reading: Reading, name: str, shown: range) -> Float[Tensor, "row d_model"] | None:
+    """The vectors of an activation at the shown tokens; None where the run does not have it."""
+    value = reading.get(name)
+    if value is None:
+        return None
+    value = value[0] if value.dim() == 3 else value
+    return value[shown.start : shown.stop].detach().float().cpu() if len(value) >= shown.stop else None
+
+
+def _column(name: str, vectors: Float[Tensor, "row d_model"], arrays: _Arrays) -> dict[str, Any]:
+    """Some numbers of each vector, evenly spaced over its dimensions, and the largest of them."""
+    width = vectors.shape[1]
+    n = min(width, MOST_VALUES)
+    dimensions = [index * width // n for index in range(n)]
+    values = vectors[:, dimensions].nan_to_num(0.0)
+    return {
+        "name": name,
+        "dimensions": dimensions,
+        "width": width,
+        "largest": float(values.abs().max()) if values.numel() else 0.0,
+        "at": arrays.add(values.contiguous().numpy().astype("<f4")),
+    }
+
+
+def _share(
+    added: Float[Tensor, "row d_model"] | None, before: Float[Tensor, "row d_model"] | None
+) -> list[float] | None:
+    """The length of what a part adds to each vector, as a share of the length of the vector before the layer."""
+    if added is None or before is None or len(added) != len(before):
+        return None
+    share = added.norm(dim=-1) / before.norm(dim=-1).clamp_min(1e-9)
+    return [round(value, 4) for value in share.nan_to_num(0.0).clamp(0, 1e3).tolist()]
+
+
+def _answers(reading: Reading, stack: dict[str, Any]) -> list[dict[str, Any]]:
+    """The likeliest tokens at each output that is shown, each with its probability, and the right answer where there is one."""
+    if not reading.has_logits:
+        return []
+    outputs = [*reading.asked] + ([] if reading.open_output is None else [reading.open_output])
+    rows = range(stack["first"], stack["first"] + len(stack["tokens"]))
+    is_each = reading.logits.shape[1] == stack["n"]  # one output a token; else one for the whole input
+    labels, found = reading.subject.labels, list[dict[str, Any]]()
+    for output in outputs:
+        if is_each and output not in rows:
+            continue
+        believed = reading.logits[0, output].detach().float().softmax(dim=-1).nan_to_num(0.0)  # [vocab]
+        top = believed.topk(min(MOST_ANSWERS, len(believed)))
+        answer = int(reading.example.labels[0, output])
+        is_known = output in reading.asked
+        found.append(
+            {
+                "row": output - stack["first"] if is_each else None,
+                "said": [
+                    [visible(labels[token]), round(p, 4)]
+                    for token, p in zip(top.indices.tolist(), top.values.tolist(), strict=True)
+                ],
+                "answer": visible(labels[answer]) if is_known else None,
+                "is_right": (int(top.indices[0]) == answer) if is_known and reading.has_right_answer else None,
+            }
+        )
+    return found
