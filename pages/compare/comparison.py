@@ -20,10 +20,9 @@ from pages.shared import models, run_weights
 from pages.shared.background_job import Job, Report, follow, progress
 from pages.shared.byte_cache import shared
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.model_choice import choose_model
 from pages.shared.models import shown_path
 from pages.shared.resources import MASKS, mask_words
-from pages.shared.session import LookedAt, follow_the_link, looked_at
+from pages.shared.session import LookedAt, choose_model, follow_the_link, looked_at
 from xformer import analysis
 from xformer.adapters import TaskModel, own_task_model
 from xformer.adapters.own_models import TaskInput
@@ -210,6 +209,10 @@ class Comparison:
     @property
     def letters(self) -> tuple[str, ...]:
         return LETTERS[: len(self.variants)]
+
+    @property
+    def letter_by_name(self) -> dict[str, str]:
+        return dict(zip(self.names, self.letters, strict=True))
 
     @property
     def input(self) -> TaskInput:

@@ -24,10 +24,8 @@ from pages.shared.input_kinds.kind import MOST_TYPED
 from pages.shared.layout import caption, what_to_notice
 from pages.shared.link import asked, carry
 from pages.shared.link_widgets import choose, not_here
-from pages.shared.model_choice import ask_model
-from pages.shared.open_model import wait_until_open
 from pages.shared.picture import footer, shown, table
-from pages.shared.session import LookedAt
+from pages.shared.session import LookedAt, ask_model, wait_until_open
 from pages.shared.token_search import ask_token
 from pages.shared.typed import typed
 from xformer import analysis, viz

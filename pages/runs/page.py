@@ -18,7 +18,7 @@ from pages.runs.table import (
 )
 from pages.shared import frame, run_store
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.upload import upload
+from pages.shared.session import upload
 from xformer.errors import RunStoreError
 from xformer.training.entry import Entry
 from xformer.training.run_store import latest_rows

