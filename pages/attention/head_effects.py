@@ -16,20 +16,23 @@ from pages.shared.background_job import Job, follow
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link import chose
-from pages.shared.link_widgets import choose, seed
 from pages.shared.notebook import heads_from_1
 from pages.shared.picture import footer, shown
 from pages.shared.view import View
+from pages.shared.widgets import choose, seed
 from xformer import viz
 from xformer.analysis import minimal_pairs
 from xformer.analysis.ablation import SilencedHeads, silenced_heads
 from xformer.analysis.attention_patterns import SCORES, TASK
 from xformer.reading import Reading
 from xformer.site import head_title
+from xformer.viz.ablation import score_title
 
 MEASURES = {"no": "not shown", "loss": "to the loss", "lead": "to one output’s lead"}
 AT_ONCE = 1.2
 """Seconds of measuring before the page shows how far it is."""
+OLD_SCORES = {"the task’s": TASK, "anti-diagonal": "anti_diagonal"}
+"""What older links call a score."""
 BUDGET = 0.6
 """Seconds of it in one run of the page."""
 
@@ -91,8 +94,11 @@ def effects_part(
     """
     found = job.latest
     assert found is not None
-    kinds = {name: name for name in (TASK, "induction", *SCORES[:-1]) if bool(scores[name].notna().any())}
-    kind = choose("score", kinds, next(iter(kinds)), "Held against the score", widget=st.selectbox, width=200)
+    names = (TASK, "induction", *SCORES[:-1])
+    kinds = {name: score_title(name) for name in names if bool(scores[name].notna().any())}
+    kind = choose(
+        "score", kinds, next(iter(kinds)), "Held against the score", widget=st.selectbox, width=200, old=OLD_SCORES
+    )
     alike = scores.loc[scores[kind].astype(float).idxmax()]
     found.silence(([site.path for site in run.attention].index(str(alike["layer"])), int(alike["head"])))
     goal = minimal_pairs.title(run, found.measure)

@@ -11,9 +11,9 @@ import streamlit as st
 from pages.attention.head_effects import ask_effects, effects_of, effects_part
 from pages.components.attention_view import Selection, choose_attention
 from pages.shared.call import Call
-from pages.shared.link_widgets import choose
 from pages.shared.picture import footer, table
 from pages.shared.view import View
+from pages.shared.widgets import choose
 from xformer import analysis
 from xformer.adapters import Input
 from xformer.analysis.attention_patterns import TASK
@@ -24,7 +24,7 @@ from xformer.site import head_title, layer_title
 SCOPES = {"answer": "from the answer back to the source", "source": "within the source"}
 _HELP = {
     "diagonal": "Weight on the token itself: key = query.",
-    "anti-diagonal": "Weight on the mirrored token: key = length − 1 − query.",
+    "anti_diagonal": "Weight on the mirrored token: key = length − 1 − query.",
     "previous": "Weight on the token before, over the queries that have one.",
     "next": "Weight on the token after, over the queries that have one.",
     "first": "Weight on the first token.",
@@ -36,6 +36,8 @@ _ENTROPY = "How spread out a row is: −Σ p log₂ p. 0 bits is a single key; l
 
 SINKS = {"in": "counts like any other", "out": "is left out"}
 _TWICE = "Types arbitrary tokens and says them again: heads that look at what followed last time stand out."
+_TITLES = {TASK: "the task’s", "anti_diagonal": "anti-diagonal"}
+"""Column titles that are not the column's name."""
 CLEAR = 0.4
 """A head with less of its attention there is no sign of induction."""
 
@@ -114,7 +116,9 @@ def scores_panel(view: View, run: Reading, chosen: Selection, attention: str) ->
             f"{rule.score_name.capitalize()}: how much of its attention {rule.score_says}. The task needs this."
         )
     share = {
-        name: st.column_config.ProgressColumn(name, width=95, min_value=0.0, max_value=1.0, format="%.3f", help=text)
+        name: st.column_config.ProgressColumn(
+            _TITLES.get(name, name), width=95, min_value=0.0, max_value=1.0, format="%.3f", help=text
+        )
         for name, text in helps.items()
     }
     entropy = st.column_config.NumberColumn("entropy (bits)", width=95, format="%.2f", help=_ENTROPY)

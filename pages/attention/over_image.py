@@ -7,9 +7,9 @@ from typing import Any
 import streamlit as st
 
 from pages.components.attention_view import Selection
-from pages.shared.link_widgets import choose
 from pages.shared.picture import of_each_run, table
 from pages.shared.view import View
+from pages.shared.widgets import choose
 from xformer import analysis, viz
 
 LAID = {"heads": "attention of every head", "rollout": "rollout"}

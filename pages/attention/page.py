@@ -21,6 +21,7 @@ from pages.attention.standalone import standalone
 from pages.attention.why import why_panel
 from pages.attention.zoom import call_of, zoom
 from pages.components.attention_view import (
+    OLD_SCALES,
     SCALES,
     SHOWN,
     Look,
@@ -30,11 +31,11 @@ from pages.components.attention_view import (
 from pages.shared import frame
 from pages.shared.call import Call
 from pages.shared.link import asked
-from pages.shared.link_widgets import choose, not_here
 from pages.shared.picture import footer, panel
 from pages.shared.prediction import prediction_panel
 from pages.shared.session import open_sidebar
 from pages.shared.view import View
+from pages.shared.widgets import choose, not_here
 from xformer import viz
 from xformer.analysis.reactions import is_reaction
 from xformer.viz.packing import AnyLayer, pattern_layers
@@ -88,7 +89,7 @@ def _attention(view: View) -> None:
     view.share(
         head=_head_text(chosen), **_look_texts(chosen.looks), **{name: text for name, text in more.items() if text}
     )
-    attention_notes(view, other or layers, run, best, all_seen=chosen.looks.scale != "rest")
+    attention_notes(view, other or layers, run, best, all_seen=chosen.looks.scale != "without_first_token")
 
 
 def _footer(view: View, chosen: Selection) -> None:
@@ -114,6 +115,7 @@ def _look_texts(look: Look) -> dict[str, str]:
 def _look_of(asks: dict[str, str | None]) -> Look:
     """What a link asks for; what is not here is said."""
     scale, shown, arcs = (asks[name] or "" for name in ("scale", "view", "arcs"))
+    scale = OLD_SCALES.get(scale, scale)
     if scale not in ("", *SCALES):
         not_here("scale")
     if shown not in ("", *SHOWN):

@@ -16,11 +16,11 @@ from pages.shared.background_job import Job
 from pages.shared.byte_cache import kept, shared
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link import asked, carry
-from pages.shared.link_widgets import not_here, seed
 from pages.shared.models import shown_path
 from pages.shared.patience import Step
 from pages.shared.session import choose_model
 from pages.shared.view import View
+from pages.shared.widgets import not_here, seed
 from xformer.adapters import own_model
 from xformer.bugs import BUGS, WHOLE_RUNS, Bug
 from xformer.bugs.ends import END_BUGS

@@ -32,10 +32,10 @@ from pages.components.prediction_strip import Lane, prediction_strip
 from pages.shared import frame
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import what_to_notice
-from pages.shared.link_widgets import choose
 from pages.shared.patience import patience
 from pages.shared.session import open_page
 from pages.shared.view import View
+from pages.shared.widgets import choose
 from xformer.bugs import Bug
 from xformer.errors import XformerError
 from xformer.reading import Reading

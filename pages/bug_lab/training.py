@@ -12,10 +12,10 @@ from pages.bug_lab.choice import state
 from pages.shared.background_job import TICK, Job
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.link_widgets import seed
 from pages.shared.models import card_of_model, shown_path
 from pages.shared.picture import footer, shown
 from pages.shared.view import View
+from pages.shared.widgets import seed
 from xformer import viz
 from xformer.bugs import Bug
 from xformer.bugs.lesson import Lesson, lab_preset, lesson

@@ -23,11 +23,9 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.input_kinds.kind import MOST_TYPED
 from pages.shared.layout import caption, what_to_notice
 from pages.shared.link import asked, carry
-from pages.shared.link_widgets import choose, not_here
 from pages.shared.picture import footer, shown, table
 from pages.shared.session import LookedAt, ask_model, wait_until_open
-from pages.shared.token_search import ask_token
-from pages.shared.typed import typed
+from pages.shared.widgets import ask_token, choose, not_here, typed
 from xformer import analysis, viz
 from xformer.adapters import ModelAdapter, TaskModel
 from xformer.analysis.activation_patching import Cell, Measured, PartKind, cells, measuring

@@ -20,11 +20,10 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.input_kinds.kind import MOST_TYPED
 from pages.shared.layout import caption
 from pages.shared.link import carry
-from pages.shared.link_widgets import choose
 from pages.shared.patience import patience
 from pages.shared.picture import footer, panel, picture, table
 from pages.shared.session import LookedAt
-from pages.shared.typed import typed
+from pages.shared.widgets import choose, typed
 from xformer import analysis, viz
 from xformer.adapters import ModelAdapter
 from xformer.adapters.huggingface_opening import CLASSES

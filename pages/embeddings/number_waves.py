@@ -6,11 +6,11 @@ import streamlit as st
 
 from pages.embeddings.vocabulary import once_a_model
 from pages.shared.byte_cache import shared
-from pages.shared.link_widgets import choose
 from pages.shared.notebook import heading
 from pages.shared.patience import patience
 from pages.shared.picture import picture
 from pages.shared.view import View
+from pages.shared.widgets import choose
 from xformer import viz
 from xformer.analysis.number_waves import (
     FEWEST_NUMBERS,

@@ -10,10 +10,10 @@ from pages.embeddings.patch_filters import filters_panel, patch_notes, where_pat
 from pages.embeddings.vectors import ask_part, vectors_panel
 from pages.embeddings.vocabulary import vocabulary_panel
 from pages.shared import frame
-from pages.shared.link_widgets import ask_side, choose
 from pages.shared.picture import panel
 from pages.shared.session import open_sidebar
 from pages.shared.view import View
+from pages.shared.widgets import ask_side, choose
 from xformer.analysis.embeddings import input_vectors
 from xformer.errors import UnavailableError
 

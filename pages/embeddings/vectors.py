@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pages.shared.link_widgets import choose
 from pages.shared.notebook import heading
 from pages.shared.picture import picture
 from pages.shared.row_window import ask_window, every_nth, window_words
 from pages.shared.view import View
+from pages.shared.widgets import choose
 from xformer import viz
 from xformer.analysis.embeddings import input_vectors, mean_cosines
 from xformer.reading import Reading

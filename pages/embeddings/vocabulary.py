@@ -10,11 +10,10 @@ import streamlit as st
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.link_widgets import choose
 from pages.shared.notebook import heading
 from pages.shared.picture import footer, shown
-from pages.shared.token_search import MOST_LISTED, ask_token
 from pages.shared.view import View
+from pages.shared.widgets import MOST_LISTED, ask_token, choose
 from xformer import analysis, viz
 from xformer.analysis.embeddings import cosines_with, principal_axes, random_cosine, token_labels, vocabulary_vectors
 from xformer.formatting import percent

@@ -7,11 +7,11 @@ import torch
 
 from pages.feed_forward.choices import Choice
 from pages.shared.layout import what_to_notice
-from pages.shared.link_widgets import choose
 from pages.shared.notebook import heading
 from pages.shared.picture import of_each_run
 from pages.shared.position_window import ask_window, shown_of
 from pages.shared.view import View
+from pages.shared.widgets import choose
 from xformer import viz
 from xformer.formatting import percent
 from xformer.viz.feed_forward import MOST_NEURONS_DRAWN, clear_limit, ranking_of

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import streamlit as st
 
 from pages.shared.link import chose
-from pages.shared.link_widgets import choose, seed
 from pages.shared.view import View, toggle_intervention
+from pages.shared.widgets import choose, seed
 from xformer.analysis.feed_forward import activity
 from xformer.site import Site, layer_title
 

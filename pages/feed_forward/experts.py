@@ -6,10 +6,10 @@ from collections import Counter
 
 import streamlit as st
 
-from pages.shared.link_widgets import choose
 from pages.shared.notebook import heading
 from pages.shared.picture import of_each_run, table
 from pages.shared.view import View
+from pages.shared.widgets import choose
 from xformer import analysis, viz
 from xformer.formatting import percent
 from xformer.site import layer_title

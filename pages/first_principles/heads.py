@@ -8,8 +8,8 @@ import torch
 
 from pages.first_principles.show import PLACE, Picture, show_matrices
 from pages.shared import frame
-from pages.shared.link_widgets import choose, seed
 from pages.shared.picture import footer, picture
+from pages.shared.widgets import choose, seed
 from xformer import viz
 from xformer.analysis.principles import Mixed, Sentence, attention_costs
 

@@ -8,8 +8,8 @@ from pages.first_principles.sentence import ask_row
 from pages.first_principles.show import PLACE, Picture, show_matrices
 from pages.shared import frame
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.link_widgets import choose
 from pages.shared.picture import footer
+from pages.shared.widgets import choose
 from xformer.analysis.principles import AFTER, BEFORE, NO_MASK, ZERO, Mixed, Sentence
 
 TITLE = "Mask"

@@ -9,9 +9,8 @@ from pages.first_principles.show import PLACE, Picture, show_matrices
 from pages.shared import models, resources, screens
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link import asked, carry
-from pages.shared.link_widgets import seed
 from pages.shared.picture import footer
-from pages.shared.typed import typed
+from pages.shared.widgets import seed, typed
 from xformer import Checkpoint
 from xformer.analysis.principles import head_of
 from xformer.errors import InputError

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from pages.shared.link import asked
-from pages.shared.link_widgets import not_here
+from pages.shared.widgets import not_here
 from xformer.analysis.principles import Sentence, word_vectors
 
 LARGEST = 4.0

@@ -15,7 +15,7 @@ from pages.first_principles.sentence import ask_sentence, link_of
 from pages.shared import frame
 from pages.shared.layout import what_to_notice
 from pages.shared.link import share
-from pages.shared.link_widgets import seed
+from pages.shared.widgets import seed
 
 STEPS = {
     "average": (principle_average.TITLE, principle_average.average_panel),

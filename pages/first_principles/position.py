@@ -8,8 +8,8 @@ from torch import Tensor
 
 from pages.first_principles.show import PLACE, Picture, show_matrices
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.link_widgets import choose, seed
 from pages.shared.picture import footer
+from pages.shared.widgets import choose, seed
 from xformer.analysis.principles import Sentence, order_error
 
 TITLE = "Position"

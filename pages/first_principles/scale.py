@@ -10,8 +10,8 @@ import streamlit as st
 from pages.first_principles.sentence import draw_again
 from pages.first_principles.show import PLACE
 from pages.shared.call import Call
-from pages.shared.link_widgets import seed
 from pages.shared.picture import footer, shown, table
+from pages.shared.widgets import seed
 from xformer import analysis, viz
 from xformer.analysis.principles import N_KEYS, N_PAIRS, N_QUERIES, RAW, SCALED, WIDTHS, Sentence
 

@@ -9,8 +9,7 @@ import streamlit as st
 from pages.first_principles.own_vector import ask_own
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link import asked, carry
-from pages.shared.link_widgets import seed
-from pages.shared.typed import typed
+from pages.shared.widgets import seed, typed
 from xformer.analysis.principles import Sentence
 from xformer.errors import InputError
 

@@ -19,11 +19,11 @@ from pages.shared.background_job import Job, follow, progress
 from pages.shared.byte_cache import kept
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.link_widgets import choose
 from pages.shared.models import card_of_model
 from pages.shared.notebook import heading
 from pages.shared.picture import footer, shown
 from pages.shared.view import View
+from pages.shared.widgets import choose
 from xformer import ModelConfig, Transformer, record, viz
 from xformer.analysis.attention_patterns import SCORES, pattern_scores
 from xformer.analysis.scoring import HIGH, LengthsDone, asking_lengths, has_mastered_its_training, how_far

@@ -12,11 +12,11 @@ from pages.home.more import how_long_panel, published_panel, show_parts, trainin
 from pages.home.scene import scene_panel
 from pages.shared import frame, screens
 from pages.shared.call import Call
-from pages.shared.link_widgets import choose
 from pages.shared.models import card_of_model
 from pages.shared.picture import footer, panel
 from pages.shared.prediction import prediction_panel
 from pages.shared.session import View, open_page
+from pages.shared.widgets import choose
 from xformer import viz
 from xformer.counting import n_parameters, parameters_by_part
 from xformer.formatting import percent

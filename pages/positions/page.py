@@ -11,10 +11,10 @@ from pages.positions.own_kind import offsets_panel, own_positions_panel
 from pages.positions.patch_places import places_panel
 from pages.positions.switched_off import positions_off_panel, positions_switch
 from pages.shared import frame
-from pages.shared.link_widgets import ask_side, choose
 from pages.shared.picture import panel
 from pages.shared.session import open_sidebar
 from pages.shared.view import View
+from pages.shared.widgets import ask_side, choose
 
 ATTENTION, OWN, OFFSETS, PLACES, ALL_KINDS = "attention", "own", "offsets", "places", "kinds"
 

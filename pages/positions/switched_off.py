@@ -7,11 +7,11 @@ import streamlit as st
 
 from pages.shared import resources
 from pages.shared.call import Call
-from pages.shared.link_widgets import choose
 from pages.shared.notebook import heading
 from pages.shared.picture import footer, picture, shown, table
 from pages.shared.prediction import prediction_lanes, prediction_sentence
 from pages.shared.view import View, toggle_intervention
+from pages.shared.widgets import choose
 from xformer import analysis, viz
 from xformer.formatting import at_most
 from xformer.interventions import join

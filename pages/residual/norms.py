@@ -5,11 +5,11 @@ from __future__ import annotations
 import pandas as pd
 
 from pages.shared.layout import caption, what_to_notice
-from pages.shared.link_widgets import choose
 from pages.shared.notebook import heading
 from pages.shared.picture import of_each_run, table
 from pages.shared.position_window import ask_window, shown_of
 from pages.shared.view import View
+from pages.shared.widgets import choose
 from xformer import analysis, viz
 from xformer.viz.residual import MOST_POINTS
 

@@ -9,11 +9,11 @@ from pages.residual.lens import lens_panel
 from pages.residual.norms import norms_panel
 from pages.residual.text_similarity import similarity_panel
 from pages.shared import frame
-from pages.shared.link_widgets import choose
 from pages.shared.picture import panel
 from pages.shared.prediction import prediction_panel
 from pages.shared.session import open_sidebar
 from pages.shared.view import View
+from pages.shared.widgets import choose
 from xformer.adapters.inputs import TokenizedText
 
 PICTURES = {"lens": "When it is decided", "parts": "Who adds what", "norms": "How long the stream is"}

@@ -14,11 +14,10 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.input_kinds.kind import MOST_TYPED
 from pages.shared.layout import caption, what_to_notice
 from pages.shared.link import asked, carry, chose
-from pages.shared.link_widgets import choose, seed
 from pages.shared.notebook import heading
 from pages.shared.picture import footer, shown, table
-from pages.shared.typed import typed
 from pages.shared.view import View
+from pages.shared.widgets import choose, seed, typed
 from xformer import analysis, viz
 from xformer.adapters import ModelAdapter
 from xformer.analysis.text_similarity import Pooling, default_pooling, is_causal, projects, stream_names

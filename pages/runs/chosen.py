@@ -13,8 +13,8 @@ from pages.runs.table import MAX_DRAWN, runs_state, sweep_panel
 from pages.shared import run_commands, run_store, run_weights, screens
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import chart_spec, is_dark, what_to_notice
-from pages.shared.link_widgets import seed
 from pages.shared.session import choose_model
+from pages.shared.widgets import seed
 from xformer.formatting import percent
 from xformer.training.entry import DAMAGED, ELSEWHERE, RESUMABLE, Entry
 from xformer.training.run_store import exact_match, has_no_answer

@@ -13,8 +13,7 @@ import streamlit as st
 from pages.shared import run_commands, run_store
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import is_dark
-from pages.shared.link_widgets import not_here, seed
-from pages.shared.typed import typed
+from pages.shared.widgets import not_here, seed, typed
 from xformer.errors import InputError, XformerError
 from xformer.training.entry import DAMAGED, MOVES, Entry
 from xformer.training.limits import n_models

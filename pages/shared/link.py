@@ -2,7 +2,7 @@
 
 A screen says what it shows, and begins with what the link asks for:
 
-    panel = choose("panel", PANELS, "scores", "Panel")   # pages.shared.link_widgets: followed, and put back by itself
+    panel = choose("panel", PANELS, "scores", "Panel")   # pages.shared.widgets: followed, and put back by itself
     scale = asked("scale")                               # "own", once, if the link says so; None else
     view.share(scale=scale)                              # or share({...}) on a screen without a view
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from pages.shared.link import chose
-from pages.shared.link_widgets import seed
+from pages.shared.widgets import seed
 
 MOST = 24
 """So many columns can still be read; a chart of more would not fit a screen either."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.shared.link import chose
-from pages.shared.link_widgets import seed
+from pages.shared.widgets import seed
 
 
 def ask_window(n: int, most: int, key: str) -> range:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pages.shared import run_store
 from pages.shared.serving import limits
-from pages.shared.typed import typed
+from pages.shared.widgets import typed
 from xformer.errors import RunStoreError
 from xformer.presets import Preset
 from xformer.tasks import texts

@@ -16,12 +16,11 @@ from streamlit.delta_generator import DeltaGenerator
 
 from pages.shared import foreign_models, link, models, notebook, resources, run_commands, run_store, run_weights
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.file_box import file_box
 from pages.shared.input_kinds import kind_of
 from pages.shared.link import asked, carry
-from pages.shared.link_widgets import not_here
 from pages.shared.picture import panel
 from pages.shared.view import View, ask_mask, interventions_on, show_chips
+from pages.shared.widgets import file_box, not_here
 from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.disk_quota import megabytes
 from xformer.errors import InputError, ModelFileError

@@ -17,7 +17,7 @@ import streamlit as st
 
 from pages.shared import run_commands, run_store
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.file_box import file_box
+from pages.shared.widgets import file_box
 from xformer.config import Config, ModelConfig, TaskConfig, TrainConfig
 from xformer.errors import XformerError
 from xformer.presets import PRESETS, Preset

@@ -18,7 +18,7 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.frame import picture
 from pages.shared.layout import what_to_notice
 from pages.shared.session import choose_model
-from pages.shared.typed import typed
+from pages.shared.widgets import typed
 from pages.train.form import TRAIN, TRAINING, ask, is_filled, put
 from pages.train.form import settings as form_settings
 from pages.train.state import (

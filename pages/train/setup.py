@@ -15,7 +15,7 @@ import torch
 
 from pages.shared import models, run_commands, run_store
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.typed import typed
+from pages.shared.widgets import typed
 from pages.train import form as fields
 from pages.train import form as form_of
 from pages.train.form import text_choice

@@ -14,7 +14,7 @@ import streamlit as st
 from pages.components.training_player import put_at
 from pages.shared import link, run_store
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.link_widgets import not_here
+from pages.shared.widgets import not_here
 from xformer.errors import RunStoreError, XformerError
 from xformer.training.entry import Entry
 from xformer.training.stored_sweep import Known

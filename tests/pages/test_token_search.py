@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pages.shared.token_search import find_tokens
+from pages.shared.widgets import find_tokens
 from xformer.analysis.embeddings import _pca_of_many, cosine_matrix, cosines_with, pca
 
 LABELS = ["the", "·Paris", "Paris", "·Parisian", "·in", "Par", "·a·b"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pages.shared.typed import typed
+from pages.shared.widgets import typed
 from tests.pages.conftest import Open, plain
 from tests.pages.test_runs import RUNS, add
 from tests.pages.test_train import finished

@@ -15,7 +15,7 @@ from pages.shared import frame, resources
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.input_kinds.lanes import moved, said_lane
 from pages.shared.link import carry
-from pages.shared.typed import typed
+from pages.shared.widgets import typed
 from xformer.adapters import Input, ModelAdapter
 from xformer.analysis.residual import WHOLE
 from xformer.errors import InputError

@@ -7,9 +7,9 @@ import streamlit as st
 from pages.components.prediction_strip import Lane
 from pages.shared import frame, resources
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.file_box import file_box
 from pages.shared.input_kinds.classes import class_sentence
 from pages.shared.input_kinds.kind import InputKind, begin
+from pages.shared.widgets import file_box
 from xformer.adapters import ModelAdapter
 from xformer.adapters.inputs import SAMPLES, keep_upload, picture
 from xformer.errors import InputError

@@ -1,0 +1,179 @@
+"""Widgets that a link can set: they begin with what it asks for, and say so where that is not here.
+
+side = choose("side", {"encoder": "source", "decoder": "target"}, "encoder", "Which side")
+view.share(side=side)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+
+from pages.shared.escape_markdown import escape_markdown
+from pages.shared.link import asked, carry, chose
+from xformer.errors import InputError, XformerError
+
+SIDES = {"encoder": "source", "decoder": "target"}
+
+
+def seed(
+    name: str,
+    options: Sequence[Any],
+    default: Any,
+    *,
+    key: str | None = None,
+    called: str | None = None,
+    old: Mapping[str, str] | None = None,
+) -> None:
+    """Give the widget `key` a value among `options`: what the link asks for under `name`, else what it has, else the usual one.
+
+    The link writes an option as `str` does; `called` is the word for it in a complaint; `old` maps the values of
+    older links to those of today.
+    """
+    key = key or name
+    words = {str(option): option for option in options}
+    wanted = asked(name)
+    wanted = (old or {}).get(wanted or "", wanted)
+    if wanted in words:
+        st.session_state[key] = words[wanted]
+        return
+    if wanted is not None:
+        not_here(called or name)
+    if st.session_state.get(key) not in options:
+        st.session_state[key] = default
+    carry(key)
+
+
+def choose(
+    name: str,
+    options: Mapping[str, str],
+    default: str,
+    label: str,
+    *,
+    key: str | None = None,
+    widget: Callable[..., Any] = st.segmented_control,
+    old: Mapping[str, str] | None = None,
+    **look: Any,
+) -> str:
+    """One of `options` (what the link writes: what a person reads), remembered for the session and put into the link.
+
+    `widget` is `st.segmented_control` or `st.selectbox`; `look` goes to it.
+    """
+    seed(name, list(options), default, key=key, old=old)
+    always = {"required": True} if widget is st.segmented_control else {}
+    chosen = widget(
+        label,
+        list(options),
+        format_func=options.__getitem__,
+        key=key or name,
+        persist_state="session",
+        **always,
+        **look,
+    )
+    chose(name, chosen)
+    return chosen
+
+
+def ask_side() -> str:
+    """On which side of an encoder-decoder to look, as the name of its stack: "encoder" or "decoder"."""
+    return choose("side", SIDES, "encoder", "Which side")
+
+
+def not_here(what: str, there: Iterable[str] = ()) -> None:
+    """Say that a link asks in vain; `there` lists what it could have asked for."""
+    known = ", ".join(there)
+    st.warning(
+        f"The link asks for a {what} that is not here, so the usual one is shown."
+        + (f" There are: {known}." if known else ""),
+        icon=":material/link_off:",
+    )
+
+
+MOST_LISTED = 512
+"""A vocabulary of up to so many tokens is shown as a list."""
+
+MOST_FOUND = 30
+
+
+def find_tokens(labels: Sequence[str], text: str, most: int = MOST_FOUND) -> list[int]:
+    """The tokens that a text means: itself, then with a space before it (·), then those that hold it, the shortest first."""
+    wanted = text.replace(" ", "·")
+    if not wanted:
+        return []
+    first = [token for one in dict.fromkeys((text, wanted, f"·{wanted}")) for token in _equal(labels, one)]
+    small = wanted.casefold()
+    holding = [token for token, label in enumerate(labels) if small in label.casefold()]
+    return list(dict.fromkeys([*first, *sorted(holding, key=lambda token: len(labels[token]))]))[:most]
+
+
+def ask_token(labels: Sequence[str], name: str, usual: int, label: str, *, help: str | None = None) -> int:
+    """A box to type a token into, the link's `name`; `usual` where nothing is typed, or nothing that is there."""
+    wanted = asked(name)
+    if wanted is not None and (not wanted or find_tokens(labels, wanted)):
+        st.session_state[name] = wanted
+    elif wanted is not None:
+        not_here("token")
+    st.session_state.setdefault(name, "")
+    carry(name)
+    row = st.container(horizontal=True, vertical_alignment="bottom", gap="small")
+    typed = row.text_input(label, key=name, persist_state="session", placeholder=labels[usual], help=help)
+    found = find_tokens(labels, typed) if typed else [usual]
+    if not found:
+        st.caption(f"No token holds {escape_markdown(typed[:40])}; {escape_markdown(labels[usual])} is shown.")
+        return usual
+    chosen = found[0]
+    if len(found) > 1 and labels[chosen] != typed:
+        chosen = row.selectbox(
+            "Token",
+            found,
+            format_func=lambda token: str(labels[token]),
+            key=f"{name}_among",
+            label_visibility="collapsed",
+        )
+    chose(name, labels[chosen] if typed else "")
+    return chosen
+
+
+def _equal(labels: Sequence[str], text: str) -> list[int]:
+    return [token for token, label in enumerate(labels) if label == text]
+
+
+def typed(text: object, most: int) -> str:
+    """The text of a box. Raises `InputError` with one sentence where it has more than `most` characters."""
+    whole = str(text).encode("utf-8", "replace").decode()  # half a character can be neither sent nor stored
+    if len(whole) > most:
+        raise InputError(f"Up to {most:,} characters are read here, got {len(whole):,}; take a part of it.")
+    return whole
+
+
+@dataclass
+class _Box:
+    number: int = 0
+    """Another number is another, empty box in the browser."""
+    success: str = ""
+    problem: str = ""
+
+
+def file_box(label: str, types: Sequence[str], megabytes: int, take: Callable[[bytes, str], str], *, key: str) -> None:
+    """Draw the box; `take` gets content and name in a callback, and returns what to say, or raises why the file is refused."""
+    box: _Box = st.session_state.setdefault(f"{key}_box", _Box())
+
+    def taken() -> None:
+        file = st.session_state[f"{key}_{box.number}"]
+        if file is None:
+            return
+        box.number += 1
+        try:
+            box.success = take(file.getvalue(), file.name)
+        except (XformerError, OSError) as error:
+            box.problem = f"The file was not taken. {error}"
+
+    st.file_uploader(label, type=types, max_upload_size=megabytes, key=f"{key}_{box.number}", on_change=taken)
+    if box.problem:
+        st.error(escape_markdown(box.problem), icon=":material/error:")
+    if box.success:
+        st.success(escape_markdown(box.success), icon=":material/check:")
+    box.problem = box.success = ""
