@@ -61,7 +61,7 @@ def test_padding_is_masked_in_pictures_and_left_out_of_measures() -> None:
     assert allowed[0, :3, :3].all()
     assert not allowed[0, 3:].any()
     assert not allowed[0, :, 3:].any()
-    columns = ["diagonal", "anti-diagonal", "previous", "first", "entropy"]
+    columns = ["diagonal", "anti_diagonal", "previous", "first", "entropy"]
     padded, whole = (xformer.analysis.head_scores(one)[columns].to_numpy(float) for one in (short, alone))
     assert padded == pytest.approx(whole, abs=1e-5)
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from xformer.analysis.attention_patterns import TASK
 from xformer.formatting import at_most, percent
+from xformer.viz.ablation import score_title
 
 CLEAR = 0.4
 """A head with less of its attention there does not look like anything."""
@@ -35,7 +35,7 @@ def sentence(frame: pd.DataFrame, kind: str, goal: str, before: float) -> str:
     alike = frame.loc[frame[kind].astype(float).idxmax()]
     share, moved = float(alike[kind]), float(alike["measured"])
     if share >= CLEAR:
-        looks = f"the highest {'task' if kind == TASK else kind} score, {percent(share, 0)}"
+        looks = f"the highest {score_title(kind)} score, {percent(share, 0)}"
         if alike["name"] == best["name"] and abs(moved) >= worth:
             said.append(f"It has {looks}, too.")
         elif abs(moved) >= worth:

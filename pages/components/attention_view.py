@@ -25,8 +25,10 @@ MOST_HEADS = 32
 _component = component("xformer_attention_view", css=style("attention_view"), js=script("attention_view", "streamlit"))
 _message = component("xformer_attention_message", js=script("attention_view", "streamlit_message"))
 SHOWN = ("both", "matrix", "arcs")
-SCALES = ("fixed", "own", "log", "rest")
+SCALES = ("fixed", "own", "log", "without_first_token")
 """What the colours mean: 0 to 1, up to each head's largest, a logarithm, or up to the largest besides the first key."""
+OLD_SCALES = {"rest": "without_first_token"}
+"""What the browser and older links call a scale."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,7 @@ def _read(sent: dict[str, Any]) -> Selection:
         sorted({head for head in arcs if type(head) is int and 0 <= head < MOST_HEADS}) if type(arcs) is list else ()
     )
     shown, scale = sent.get("shown"), sent.get("scale")
+    scale = OLD_SCALES.get(str(scale), scale)
     look = Look(scale if scale in SCALES else SCALES[0], shown if shown in SHOWN else SHOWN[0], tuple(heads))
     return Selection(number("layer") or 0, number("head") or 0, number("query"), number("key"), look)
 

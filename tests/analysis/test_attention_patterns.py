@@ -128,7 +128,7 @@ def test_between_two_streams_the_ith_position_is_held_against_the_ith_key() -> N
         pattern[0, answer, source] = 0.75
         pattern[0, answer, 6] = 0.25
     scores = dict(zip(SCORES, pattern_scores(pattern, [3, 4, 5], [0, 1, 2])[0].tolist(), strict=True))
-    assert scores["anti-diagonal"] == 0.75
+    assert scores["anti_diagonal"] == 0.75
     assert scores["diagonal"] == 0.25  # the middle one is on both
     assert scores["first"] == 0.25
     assert scores["entropy"] == pytest.approx(-0.75 * math.log2(0.75) + 0.25 * 2, abs=1e-6)

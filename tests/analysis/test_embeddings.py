@@ -93,16 +93,16 @@ def test_tables_hold_every_number_once() -> None:
     angles = cosines(reading, part="sum")
     assert len(angles) == 25
     for row in angles.to_dict("records"):
-        expected = F.cosine_similarity(x[row["position"]].double(), x[row["other position"]].double(), dim=0).item()
+        expected = F.cosine_similarity(x[row["position"]].double(), x[row["other_position"]].double(), dim=0).item()
         assert row["cosine"] == pytest.approx(expected, abs=1e-14)
-        assert (row["token"], row["other token"]) == tuple(
-            str(TOKENS[row[name]]) for name in ("position", "other position")
+        assert (row["token"], row["other_token"]) == tuple(
+            str(TOKENS[row[name]]) for name in ("position", "other_position")
         )
 
 
 def test_some_positions_are_those_rows_of_all() -> None:
     reading, wanted = xformer.read(random_model("encoder"), TOKENS), [1, 4]
-    for tabulate, columns in ((vectors, ["position"]), (cosines, ["position", "other position"])):
+    for tabulate, columns in ((vectors, ["position"]), (cosines, ["position", "other_position"])):
         every = tabulate(reading)
         kept = every[every[columns].isin(wanted).all(axis=1)].reset_index(drop=True)
         pd.testing.assert_frame_equal(tabulate(reading, positions=wanted), kept)
@@ -112,8 +112,8 @@ def test_projection_says_where_a_token_stands() -> None:
     reading = xformer.read(random_model("encoder"), TOKENS)
     table, found = projection(reading), pca(vocabulary_vectors(reading), 3)
     assert table["positions"].tolist() == ["", "2", "4", "0", "", "", "", "1, 3", "", "", ""]
-    assert list(table.columns) == ["id", "token", "positions", "PC1", "PC2", "PC3"]
-    assert table["PC2"].tolist() == found.points[:, 1].tolist()
+    assert list(table.columns) == ["id", "token", "positions", "pc1", "pc2", "pc3"]
+    assert table["pc2"].tolist() == found.points[:, 1].tolist()
     assert principal_axes(reading).explained.tolist() == found.explained.tolist()
 
 

@@ -69,7 +69,7 @@ def test_filters_are_the_weights_and_their_components_rebuild_them(model: Transf
     table = patch_filters(reading)
     for row in table.iloc[::7].to_dict("records"):
         number = int(row["filter"].removeprefix("dimension "))
-        assert row["weight"] == filters[number, row["pixel y"], row["pixel x"]].item()
+        assert row["weight"] == filters[number, row["pixel_y"], row["pixel_x"]].item()
     lengths = table.groupby("filter", sort=False)["weight"].apply(lambda weights: (weights**2).sum())
     assert len(lengths) == 64
     assert lengths.is_monotonic_decreasing

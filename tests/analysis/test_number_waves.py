@@ -124,10 +124,10 @@ def test_the_tables_hold_every_number_once() -> None:
     assert table["period"].tolist() == [11.0, 5.5, 11 / 3, 2.75, 2.2]
     assert table["share"].tolist() == found.shares.tolist()
     assert set(table["chance"]) == {found.chance}
-    assert table.loc[table["above chance"], "frequency"].tolist() == [2]
+    assert table.loc[table["above_chance"], "frequency"].tolist() == [2]
     points = circle(reading, frequency=2)
     assert points["number"].tolist() == [str(number) for number in range(11)]
-    assert points["cosine axis"].tolist() == seen.points[:, 0].tolist()
+    assert points["cosine_axis"].tolist() == seen.points[:, 0].tolist()
     assert points["phase"].tolist() == pytest.approx([2 * number / 11 % 1 for number in range(11)])
 
 

@@ -57,7 +57,7 @@ def test_a_trained_model_has_a_head_that_does_it_and_the_table_shows_the_number(
     assert found is not None
     assert found[1].startswith(head)
     table = app.dataframe[0].value
-    assert percent(table["the task’s"].max(), 0) == f"{found[2]}%"
+    assert percent(table["task_pattern"].max(), 0) == f"{found[2]}%"
 
 
 def test_a_head_that_looks_at_everything_alike_has_the_share_of_patches_with_ink(open_page: Open) -> None:

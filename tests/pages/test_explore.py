@@ -141,7 +141,7 @@ def test_the_scores_on_screen_are_those_of_the_library(open_page: Open) -> None:
     shown = app.dataframe[0].value
     checkpoint = xformer.load(ROOT / "checkpoints/reverse")
     expected = xformer.analysis.head_scores(xformer.read(checkpoint, "4 9 2 11 5"))
-    for column in ("diagonal", "anti-diagonal", "previous", "next", "first", "entropy"):
+    for column in ("diagonal", "anti_diagonal", "previous", "next", "first", "entropy"):
         assert shown[column].tolist() == expected[column].tolist()
 
 

@@ -188,7 +188,7 @@ def test_a_finished_sweep_with_its_pictures_and_the_way_to_each_model(
     for line in (
         f'sweep = StoredSweep(RunStore(runs), "{run}")',
         "viz.map_grid(*sweep.maps(5)",
-        "measure='steps to solve'",
+        "measure='steps_to_solve'",
     ):
         assert line in code
     app.button(key="sweep_open_film").click().run()

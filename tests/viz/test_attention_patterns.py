@@ -143,13 +143,13 @@ def rows_of(chart: Any, name: str) -> list[dict[str, Any]]:
     return found[0]
 
 
-@pytest.mark.parametrize("scale", ["fixed", "own", "log", "rest"])
+@pytest.mark.parametrize("scale", ["fixed", "own", "log", "without_first_token"])
 def test_the_grid_has_every_weight_on_its_scale(original: Reading, scale: str) -> None:
     cells = np.array([row["share"] for row in rows_of(viz.attention_grid(original, scale=scale), "share")])
     shown = cells.reshape(4, 4, 4, 4)  # layer, head, query, key
     weights = np.stack([original[f"encoder.{layer}.attn.pattern"][0].numpy(force=True) for layer in range(4)])
-    first = 1 if scale == "rest" else 0
-    top = weights[..., first:].max(axis=(2, 3), keepdims=True) if scale in ("own", "rest") else 1.0
+    first = 1 if scale == "without_first_token" else 0
+    top = weights[..., first:].max(axis=(2, 3), keepdims=True) if scale in ("own", "without_first_token") else 1.0
     expected = 1 + np.log10(weights) / 4 if scale == "log" else weights / top
     error = 0.01 if scale != "log" else 0.05  # a small picture keeps a byte of each weight
     seen = weights[..., first:] > 1e-3

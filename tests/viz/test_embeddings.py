@@ -70,7 +70,7 @@ def test_cosines_have_the_fixed_domain_and_every_pair() -> None:
     assert len(rows) == 25
     for row in rows:
         expected = torch.nn.functional.cosine_similarity(
-            vectors[row["position"]].double(), vectors[row["other position"]].double(), dim=0
+            vectors[row["position"]].double(), vectors[row["other_position"]].double(), dim=0
         )
         assert row["cosine"] == pytest.approx(expected.item(), abs=1e-14)
     domain = chart.to_dict()["encoding"]["color"]["scale"]["domain"]
@@ -83,8 +83,8 @@ def test_the_projection_holds_every_token_once_and_marks_the_inputs() -> None:
     chart = viz.projection(reading, near=4)
     rows = rows_of(chart)
     assert [row["id"] for row in rows] == list(range(11))
-    assert [row["PC1"] for row in rows] == found.points[:, 0].tolist()
-    assert [row["PC2"] for row in rows] == found.points[:, 1].tolist()
+    assert [row["pc1"] for row in rows] == found.points[:, 0].tolist()
+    assert [row["pc2"] for row in rows] == found.points[:, 1].tolist()
     assert [row["id"] for row in rows if row["shown"]] == [3, 10]
     titles = str(chart.to_dict())
     assert f"PC1 ({found.explained[0]:.1%} of the variance)" in titles

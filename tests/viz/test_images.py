@@ -86,7 +86,7 @@ def test_filters_are_centred_on_zero_and_stand_in_rows() -> None:
     [rows] = spec["datasets"].values()
     for row in rows:
         number = int(row["filter"].split()[1])
-        assert row["weight"] == filters[number, row["pixel y"], row["pixel x"]].item()
+        assert row["weight"] == filters[number, row["pixel_y"], row["pixel_x"]].item()
     corners = [(row["x"], row["y"]) for row in rows[::4]]
     assert corners[0] == (0, 0)
     assert corners[1][0] > rows[1]["x"]  # beside the whole of the first

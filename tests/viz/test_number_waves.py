@@ -26,7 +26,7 @@ def test_the_plane_is_square_and_holds_every_number() -> None:
     seen = circle_of(number_vectors(READING), 3)
     spec = viz.circle(READING, frequency=3).to_dict()
     [rows] = spec["datasets"].values()
-    assert [[row["cosine axis"], row["sine axis"]] for row in rows] == seen.points.tolist()
+    assert [[row["cosine_axis"], row["sine_axis"]] for row in rows] == seen.points.tolist()
     assert [row["number"] for row in rows] == [str(number) for number in range(11)]
     dots = spec["layer"][0]
     assert dots["mark"]["color"] == theme.pick(theme.PRIMARY, False)

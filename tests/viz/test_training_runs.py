@@ -48,7 +48,7 @@ def test_an_outcome_says_how_many_solved_it_and_is_grey_where_nobody_has_finishe
         ("0.1", "1 of 2", True), ("0.2", "…", False),
     ]  # fmt: skip
     assert all(np.isfinite(cell["value"]) for cell in cells)  # a cell without a number would not be drawn at all
-    steps = viz.sweep_outcome(OUTCOMES, x="peak_lr", y="seed", measure="steps to solve").to_dict()
+    steps = viz.sweep_outcome(OUTCOMES, x="peak_lr", y="seed", measure="steps_to_solve").to_dict()
     cells = steps["datasets"][steps["data"]["name"]] if "data" in steps else data_of(steps, 0)
     assert [(cell["column"], cell["row"], cell["words"]) for cell in cells] == [
         ("0.1", "0", "100"), ("0.1", "1", "—"), ("0.2", "0", "—"),

@@ -203,10 +203,10 @@ def _means(values: Tensor, most: int | None) -> Tensor:
     return torch.stack([values[..., first : last + 1, :].mean(dim=-2) for first, last in found], dim=-2)
 
 
-TASK = "the task’s"
-"""The column of what the task needs."""
+TASK = "task_pattern"
+"""The column with how much of the attention is where the task needs it."""
 
-SCORES = ("diagonal", "anti-diagonal", "previous", "next", "first", "entropy")
+SCORES = ("diagonal", "anti_diagonal", "previous", "next", "first", "entropy")
 
 
 def head_scores(

@@ -66,7 +66,7 @@ def vectors(
 def cosines(
     reading: Reading, *, part: str = "tokens", stack: str | None = None, positions: Sequence[int] | None = None
 ) -> pd.DataFrame:
-    """How alike the same vectors are, one row a pair: position, token, other position, other token, cosine.
+    """How alike the same vectors are, one row a pair: position, token, other_position, other_token, cosine.
 
     Raises `InputError` where there are too many pairs.
     """
@@ -78,8 +78,8 @@ def cosines(
         {
             "position": places[one],
             "token": names[one],
-            "other position": places[other],
-            "other token": names[other],
+            "other_position": places[other],
+            "other_token": names[other],
             "cosine": cosine_matrix(found).flatten().numpy(),
         }
     )
@@ -91,7 +91,7 @@ def principal_axes(reading: Reading, stack: str | None = None) -> Pca:
 
 
 def projection(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
-    """The vocabulary along its `principal_axes`, one row a token: id, token, positions, PC1, PC2, PC3.
+    """The vocabulary along its `principal_axes`, one row a token: id, token, positions, pc1, pc2, pc3.
 
     `positions` says where it stands in the input: "0, 4", or "" where it does not; `attrs["explained"]` has the share of the
     variance along each axis.
@@ -104,7 +104,7 @@ def projection(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
     labels = _as_many(token_labels(reading.subject), len(points))
     table = pd.DataFrame({"id": range(len(labels)), "token": labels})
     table["positions"] = [", ".join(where.get(token, [])) for token in range(len(labels))]
-    found = table.join(pd.DataFrame(points.numpy(), columns=[f"PC{axis + 1}" for axis in range(points.shape[1])]))
+    found = table.join(pd.DataFrame(points.numpy(), columns=[f"pc{axis + 1}" for axis in range(points.shape[1])]))
     found.attrs["explained"] = axes.explained.tolist()
     return found
 

@@ -149,7 +149,7 @@ def principal_filters(
 
 
 def patch_filters(reading: Reading) -> pd.DataFrame:
-    """The filters of the patch embedding, the strongest first, one row a weight: filter, pixel y, pixel x, weight."""
+    """The filters of the patch embedding, the strongest first, one row a weight: filter, pixel_y, pixel_x, weight."""
     filters = patch_weights(own_model(reading.subject))
     order = filters.flatten(1).norm(dim=1).argsort(descending=True)
     return _table(filters[order], [f"dimension {index}" for index in order.tolist()])
@@ -164,7 +164,7 @@ def filter_components(reading: Reading) -> pd.DataFrame:
 def _table(filters: Float[Tensor, "filter y x"], names: Sequence[str]) -> pd.DataFrame:
     which, y, x = (index.flatten() for index in np.indices(filters.shape))
     weights = filters.double().flatten().numpy(force=True)
-    return pd.DataFrame({"filter": np.array(names, dtype=object)[which], "pixel y": y, "pixel x": x, "weight": weights})
+    return pd.DataFrame({"filter": np.array(names, dtype=object)[which], "pixel_y": y, "pixel_x": x, "weight": weights})
 
 
 def place_cosines(reading: Reading) -> Float[Tensor, "patch patch"]:

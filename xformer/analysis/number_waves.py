@@ -142,7 +142,7 @@ def number_spectrum(reading: Reading, stack: str | None = None, *, step: Step | 
 
 
 def spectrum(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
-    """One row per frequency: frequency (turns over all numbers), period (numbers a turn takes), share, chance, above chance."""
+    """One row per frequency: frequency (turns over all numbers), period (numbers a turn takes), share, chance, above_chance."""
     found = number_spectrum(reading, stack)
     frequency = range(1, len(found.shares) + 1)
     return pd.DataFrame(
@@ -151,7 +151,7 @@ def spectrum(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
             "period": [found.n / k for k in frequency],
             "share": found.shares.tolist(),
             "chance": found.chance,
-            "above chance": (found.shares > found.chance).tolist(),
+            "above_chance": (found.shares > found.chance).tolist(),
         }
     )
 
@@ -192,8 +192,8 @@ def circle(reading: Reading, *, frequency: int, stack: str | None = None) -> pd.
     return pd.DataFrame(
         {
             "number": [reading.subject.labels[token] for token in numbers(reading)],
-            "cosine axis": found.points[:, 0].tolist(),
-            "sine axis": found.points[:, 1].tolist(),
+            "cosine_axis": found.points[:, 0].tolist(),
+            "sine_axis": found.points[:, 1].tolist(),
             "radius": found.points.norm(dim=1).tolist(),
             "phase": [frequency * place / len(found.points) % 1.0 for place in range(len(found.points))],
         }

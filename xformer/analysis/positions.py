@@ -144,10 +144,10 @@ def position_offsets(
 
 
 def position_counts(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
-    """How the tokens of an input are counted from both its ends: token, from start, from end."""
+    """How the tokens of an input are counted from both its ends: token, from_start, from_end."""
     tokens = reading.tokens_of(stack)
     n = len(tokens)
-    return pd.DataFrame({"token": tokens, "from start": range(n), "from end": range(n - 1, -1, -1)})
+    return pd.DataFrame({"token": tokens, "from_start": range(n), "from_end": range(n - 1, -1, -1)})
 
 
 def dot_products(vectors: Float[Tensor, "pos d_model"]) -> Float[Tensor, "query key"]:

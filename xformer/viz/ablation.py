@@ -24,6 +24,11 @@ WIDTH, HEIGHT, FONT = 560, 320, 11
 """What the names are laid out for."""
 
 
+def score_title(score: str) -> str:
+    """A column of `analysis.head_scores` in words: "task" for "task_pattern", "anti-diagonal" for "anti_diagonal"."""
+    return "task" if score == TASK else score.replace("_", "-")
+
+
 def head_effects(
     reading: Reading,
     *,
@@ -65,10 +70,11 @@ def head_effects(
     points = named[["score", "effect"]].to_numpy(dtype=float)
     named = named.assign(side=place_labels(points, named["name"].tolist(), width=WIDTH, height=HEIGHT, size=FONT))
     ink = theme.pick(theme.TEXT, dark)
+    title = score_title(score)
     base = alt.Chart(frame).encode(
-        alt.X("score:Q", title=f"{'task' if score == TASK else score} score: share of its attention"),
+        alt.X("score:Q", title=f"{title} score: share of its attention"),
         alt.Y("effect:Q", title=["added by silencing it", f"to the {goal}"]),
-        tooltip=["name:N", alt.Tooltip("score:Q", title=score, format=".3f"),
+        tooltip=["name:N", alt.Tooltip("score:Q", title=f"{title} score", format=".3f"),
                  alt.Tooltip("estimated:Q", format="+.4f"), alt.Tooltip("measured:Q", format="+.4f")],
     )  # fmt: skip
     hue = theme.pick(theme.PART_HUES["attention"], dark)

@@ -47,7 +47,7 @@ def attention(
     dark: bool = False,
 ) -> alt.TopLevelMixin:
     """The weights of one head, `analysis.attention`. `scale` is "fixed" from 0 to 1, "own" up to its largest weight, "log" from
-    0.0001 to 1, or "rest" up to its largest weight besides the first key, which is left out then.
+    0.0001 to 1, or "without_first_token" up to its largest weight besides the first key, which is left out then.
 
     Masked cells are grey, never the colour of a zero. More than `MOST_CELLS` positions a side are pooled by their largest
     weight; the cells `around` one, (query, key), are drawn one by one. With the original run `before`: both on one scale, and
@@ -72,7 +72,7 @@ def _left_out(frame: pd.DataFrame, scale: str) -> pd.DataFrame:
     """The cells without those of the first key, where a scale is without it; for a logarithm no weight is 0."""
     if scale == "log":
         return frame.assign(weight=frame["weight"].clip(lower=NOTHING))
-    if scale != "rest":
+    if scale != "without_first_token":
         return frame
     is_first = frame["key"] == frame["key"].iloc[0]
     return frame.assign(allowed=frame["allowed"] & ~is_first, weight=frame["weight"].mask(is_first))
@@ -82,7 +82,7 @@ def _scale(weights: np.ndarray, scale: str, dark: bool) -> dict[str, Any]:
     if scale == "log":
         colours = vega_scale(sequential(dark), 0, 1)
         return {**colours, "type": "log", "domain": np.geomspace(LEAST, 1, len(colours["range"])).tolist()}
-    top = float(np.nanmax(weights, initial=0.0)) if scale in ("own", "rest") else 1.0
+    top = float(np.nanmax(weights, initial=0.0)) if scale in ("own", "without_first_token") else 1.0
     return vega_scale(sequential(dark), 0, top or 1.0)
 
 
@@ -95,7 +95,7 @@ def _changed_chart(
     moved["allowed"] = before["allowed"] | after["allowed"]
     moved["weight"] = moved["weight"].where(moved["allowed"])
     weights = np.concatenate([before["weight"].to_numpy(), after["weight"].to_numpy()])
-    limit = float(np.nanmax(np.abs(moved["weight"]), initial=0.0)) if scale in ("own", "rest") else 1.0
+    limit = float(np.nanmax(np.abs(moved["weight"]), initial=0.0)) if scale in ("own", "without_first_token") else 1.0
     colours = _scale(weights, scale, dark)
     signed = vega_scale(diverging(dark), -(limit or 1.0), limit or 1.0)
     charts = [
@@ -208,7 +208,7 @@ def share_of(
     each of the runs that are shown on the same scale."""
     if scale == "log":
         return np.clip(1 + np.log10(np.maximum(weights, 1e-12)) / DECADES, 0, 1)
-    if scale == "rest":
+    if scale == "without_first_token":
         weights, runs = weights.copy(), [run[:, 1:] for run in runs]
         weights[:, 0] = np.nan
     top = max((np.nanmax(run, initial=0.0) for run in runs if run.size), default=0.0) if scale != "fixed" else 1.0
@@ -257,10 +257,10 @@ def attention_grid(
 
 
 def _weights(layer: AnyLayer, side: int, scale: str) -> Float[np.ndarray, "head row col"]:
-    """The weights of each head, pooled; NaN where masked, and what is left without the first key on the scale "rest"."""
+    """The weights of each head, pooled; NaN where masked, and what is left without the first key where the scale leaves it out."""
     small = layer.reduced(side)
     codes = small.planes.copy()
-    if scale == "rest":
+    if scale == "without_first_token":
         codes[:, :, 0] = small.rest
     weights = (codes / LEVELS) ** 2 * small.peaks[:, None, None]
     weights = np.where(np.isin(codes, (small_pattern_MASKED, NAN)), -np.inf, weights)
@@ -272,8 +272,8 @@ def _weights(layer: AnyLayer, side: int, scale: str) -> Float[np.ndarray, "head 
 def _drawn(
     weights: Float[np.ndarray, "row col"], runs: Sequence[Float[np.ndarray, "row col"]], scale: str
 ) -> Float[np.ndarray, "row col"]:
-    """On the scale "rest" the first column is without the first key already, and stays."""
-    return share_of(weights, runs, "own" if scale == "rest" else scale)
+    """On the scale "without_first_token" the first column is without the first key already, and stays."""
+    return share_of(weights, runs, "own" if scale == "without_first_token" else scale)
 
 
 def _words(layers: Sequence[AnyLayer], thumb: float, below: float, dark: bool) -> pd.DataFrame:
@@ -304,7 +304,10 @@ def _chart(
     x = alt.X("x:Q", scale=alt.Scale(domain=[0, width], nice=False), axis=None)
     y = alt.Y("y:Q", scale=alt.Scale(domain=[height, 0], nice=False), axis=None)
     box = {"x": x, "y": y, "x2": alt.X2("x2:Q"), "y2": alt.Y2("y2:Q")}
-    titles = {"own": "share of its largest weight", "rest": "share of its largest weight, without the first key"}
+    titles = {
+        "own": "share of its largest weight",
+        "without_first_token": "share of its largest weight, without the first key",
+    }
     said: dict[str, Any] = (
         {"labelExpr": f"format(pow(10, {DECADES} * (datum.value - 1)), '~g')"} if scale == "log" else {}
     )

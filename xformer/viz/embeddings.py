@@ -113,7 +113,7 @@ def cosines(
     table = cosines_table(reading, part=part, stack=stack, positions=positions)
     labelled = table.assign(
         one=[f"{p} · {t}" for p, t in zip(table["position"], table["token"], strict=True)],
-        other=[f"{p} · {t}" for p, t in zip(table["other position"], table["other token"], strict=True)],
+        other=[f"{p} · {t}" for p, t in zip(table["other_position"], table["other_token"], strict=True)],
     )
     order = list(dict.fromkeys(labelled["one"]))
     return (
@@ -175,19 +175,19 @@ def projection(
 def _in_the_plane(
     table: pd.DataFrame, shares: Sequence[str], near: int | None, dark: bool
 ) -> alt.LayerChart | alt.FacetChart:
-    x = alt.X("PC1:Q", title=f"PC1 ({shares[0]} of the variance)", scale=alt.Scale(padding=22))
-    y = alt.Y("PC2:Q", title=f"PC2 ({shares[1]} of the variance)", scale=alt.Scale(padding=16))
+    x = alt.X("pc1:Q", title=f"PC1 ({shares[0]} of the variance)", scale=alt.Scale(padding=22))
+    y = alt.Y("pc2:Q", title=f"PC2 ({shares[1]} of the variance)", scale=alt.Scale(padding=16))
     tooltip = [
         "token:N",
         alt.Tooltip("positions:N", title="in the input at"),
-        alt.Tooltip("PC1:Q", format=".7g"),
-        alt.Tooltip("PC2:Q", format=".7g"),
+        alt.Tooltip("pc1:Q", title="PC1", format=".7g"),
+        alt.Tooltip("pc2:Q", title="PC2", format=".7g"),
     ]
     quiet, loud = theme.pick(theme.PART_HUES["tokens"], dark), theme.pick(theme.PRIMARY, dark)
     named = table.loc[table["named"]] if "named" in table else table
     sides = pd.Series("", index=table.index)
     sides[named.index] = place_labels(
-        named[["PC1", "PC2"]].to_numpy(),
+        named[["pc1", "pc2"]].to_numpy(),
         named["token"].tolist(),
         first=named["shown"].tolist(),
         width=WIDTH_OF_POINTS,
@@ -221,9 +221,9 @@ def _in_space(table: pd.DataFrame, shares: Sequence[str], dark: bool) -> go.Figu
     ):
         part = table[table["shown"] == shown]
         figure.add_scatter3d(
-            x=np.asarray(part["PC1"]),
-            y=np.asarray(part["PC2"]),
-            z=np.asarray(part["PC3"]),
+            x=np.asarray(part["pc1"]),
+            y=np.asarray(part["pc2"]),
+            z=np.asarray(part["pc3"]),
             mode="markers+text" if shown or len(table) <= MOST_POINTS_DRAWN else "markers",
             name=name,
             text=np.array([html.escape(token) for token in part["token"]]),

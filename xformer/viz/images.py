@@ -283,10 +283,15 @@ def filter_components(reading: Reading, *, dark: bool = False) -> Chart:
 
 def _in_rows(table: pd.DataFrame, across: int, unit: float, dark: bool) -> Chart:
     number = pd.factorize(table["filter"])[0]
-    size = table["pixel x"].max() + 1 + APART
-    x, y = number % across * size + table["pixel x"], number // across * size + table["pixel y"]
+    size = table["pixel_x"].max() + 1 + APART
+    x, y = number % across * size + table["pixel_x"], number // across * size + table["pixel_y"]
     frame = table.assign(x=x, x2=x + 1, y=y, y2=y + 1, itself=False)
-    tooltip = ["filter:N", "pixel y:Q", "pixel x:Q", alt.Tooltip("weight:Q", format=".6f")]
+    tooltip = [
+        "filter:N",
+        alt.Tooltip("pixel_y:Q", title="pixel y"),
+        alt.Tooltip("pixel_x:Q", title="pixel x"),
+        alt.Tooltip("weight:Q", format=".6f"),
+    ]
     return tile_map(frame, "weight", theme.signed_limit(table["weight"].to_numpy()), tooltip, dark, unit)
 
 

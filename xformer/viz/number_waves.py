@@ -43,7 +43,7 @@ def spectrum(
     y = alt.Y("share:Q", title="share of the variance", axis=alt.Axis(format="%"))
     line = alt.Chart(table.head(1)).encode(y="chance:Q")
     layers = [
-        base.mark_bar().encode(y=y, color=alt.condition("datum['above chance']", alt.value(loud), alt.value(quiet))),
+        base.mark_bar().encode(y=y, color=alt.condition("datum.above_chance", alt.value(loud), alt.value(quiet))),
         line.mark_rule(strokeDash=[5, 4], color=ink),
         line.mark_text(align="right", baseline="bottom", dy=-3, color=ink, fontSize=12).encode(
             x=alt.value("width"), text=alt.value("most by chance")
@@ -60,7 +60,7 @@ def circle(
 ) -> alt.LayerChart | alt.FacetChart:
     """The numbers of `analysis.circle` in the plane of a frequency, as wide as it is high."""
     table = circle_table(reading, frequency=frequency, stack=stack)
-    x, y = "cosine axis", "sine axis"
+    x, y = "cosine_axis", "sine_axis"
     points = table[[x, y]].to_numpy()
     limit = 1.18 * max(abs(points).max().item(), 1e-12)
     scale = alt.Scale(domain=[-limit, limit], nice=False)

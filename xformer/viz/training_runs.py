@@ -1,7 +1,7 @@
 """Draw many models that are trained alike: all their curves as a fan, and which settings solved the task as a map.
 
 viz.training_fan(rows, metric="loss")
-viz.sweep_outcome(outcomes, x="peak_lr", y="weight_decay", measure="share solved")
+viz.sweep_outcome(outcomes, x="peak_lr", y="weight_decay", measure="share_solved")
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from xformer.viz.packing import LEVELS, NAN
 from xformer.viz.residual import row_height, written
 from xformer.viz.training_curves import domain_of, every_nth
 
-Measure = Literal["share solved", "steps to solve"]
+Measure = Literal["share_solved", "steps_to_solve"]
 METRICS = {
     "held_out_exact_match": "exact match, held out",
     "held_out_token_accuracy": "tokens right, held out",
@@ -92,7 +92,7 @@ def sweep_outcome(
     *,
     x: str,
     y: str | None = None,
-    measure: Measure = "share solved",
+    measure: Measure = "share_solved",
     x_title: str | None = None,
     y_title: str | None = None,
     chosen: int | None = None,
@@ -103,7 +103,7 @@ def sweep_outcome(
     `chosen` member (a row of `outcomes`, from 0) has a thick frame.
     """
     table = outcome_table(outcomes, x=x, y=y)
-    column = "share_solved" if measure == "share solved" else "steps_to_solve"
+    column = measure
     values = table[column].to_numpy(dtype=float)
     known = np.isfinite(values)
     stops = theme.sequential(dark)
