@@ -14,7 +14,7 @@ from typing import Any
 from tests.faults import ground
 from tests.faults.zygote import spawn_by
 from xformer.errors import XformerError
-from xformer.training import dispatch, jobs, loop, worker
+from xformer.training import dispatch, jobs, snapshots, worker
 from xformer.training.limits import Limits
 from xformer.training.run_store import RunStore
 from xformer.training.snapshots import STATE
@@ -26,14 +26,14 @@ def train(lock: int, *, address: str, folder: str, run: str, token: str, log: st
     """Be the worker of a run. The last state, which a finished run has no use for, is kept beside the store to be compared."""
     dispatch._spawn = spawn_by(address)
     worker.lower_priority = lambda entry: None  # the machine may be busy
-    remove_state = loop.remove_state
+    remove_state = snapshots.remove_state
 
     def keep_and_remove(out: Path) -> None:
         if (out / STATE).exists():
             shutil.copy(out / STATE, ground.aside(Path(folder)) / f"{run}-{LAST_STATE}")
         remove_state(out)
 
-    loop.remove_state = keep_and_remove
+    snapshots.remove_state = keep_and_remove
     return worker.main([run, "--folder", folder, "--token", token, "--lock", str(lock)])
 
 

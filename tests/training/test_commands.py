@@ -15,7 +15,7 @@ from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE, load
 from xformer.errors import RunStoreError
 from xformer.tasks import Task
-from xformer.training import commands, evaluate, jobs, worker
+from xformer.training import commands, dispatch, evaluate, jobs, worker
 from xformer.training.entry import Entry
 from xformer.training.loop import Run
 from xformer.training.run_store import Database, RunStore
@@ -305,7 +305,7 @@ def test_a_paused_run_makes_room_when_somebody_waits(store: RunStore, monkeypatc
 
 
 def test_it_makes_no_room_for_who_waits_for_another_device(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands.queue, "devices", lambda: ["cuda:0", "cpu"])
+    monkeypatch.setattr(dispatch, "devices", lambda: ["cuda:0", "cpu"])
     run, seen = add(store, device="cpu"), []
     add(store, owner="bob", device="cuda:0")
     pauses = [lambda: seen.append(store.entry(run).is_active), lambda: store.send(run, "resume")]

@@ -17,7 +17,7 @@ from xformer.checkpoints import Checkpoint, load
 from xformer.errors import TrainingError
 from xformer.presets import Preset
 from xformer.tasks import Task
-from xformer.training import loop
+from xformer.training import loop, snapshots
 from xformer.training.loop import Run, iter_train
 from xformer.training.recipe import training_state
 from xformer.training.snapshots import STATE, snapshot_steps, write_snapshot
@@ -123,8 +123,8 @@ def test_an_interrupt_during_any_step(tmp_path: Path, monkeypatch: pytest.Monkey
         pytest.param((torch.Tensor, "backward"), id="backward"),
         pytest.param((loop, "score"), id="scoring"),
         pytest.param((Run, "probe_scores"), id="probe"),
-        pytest.param((loop, "write_snapshot"), id="snapshot"),
-        pytest.param((loop, "write_state"), id="state"),
+        pytest.param((snapshots, "write_snapshot"), id="snapshot"),
+        pytest.param((snapshots, "write_state"), id="state"),
     ],
 )
 def test_an_interrupt_anywhere_but_in_an_update(

@@ -20,7 +20,7 @@ from tests.training.test_commands import assert_same_run, undisturbed
 from tests.training.tiny import tiny_preset
 from xformer.checkpoints import FILE, load
 from xformer.errors import RunStoreError
-from xformer.training import commands, dispatch, jobs, loop, worker
+from xformer.training import commands, dispatch, jobs, snapshots, worker
 from xformer.training.entry import Entry
 from xformer.training.run_store import RunStore, entry_of, move
 from xformer.training.snapshots import STATE, read_state, snapshot_file, snapshot_steps
@@ -197,7 +197,7 @@ def test_later_snapshots_and_rows_go_when_a_run_goes_on_from_an_earlier_step(
     run = add(store)
     with pytest.raises(SystemExit):
         train(store, run, monkeypatch, at={16: failing_with(SystemExit())})
-    loop.write_snapshot(store.folder_of(run), 15, load(snapshot_file(store.folder_of(run), 10)))
+    snapshots.write_snapshot(store.folder_of(run), 15, load(snapshot_file(store.folder_of(run), 10)))
     assert [row["step"] for row in store.rows(run)] == [5, 10, 15]
     store.change(run, worker=None, state="interrupted")
     seen: list[Entry] = []

@@ -31,6 +31,7 @@ from xformer.tasks.batch import cross_entropy
 from xformer.tasks.framing import generator
 from xformer.tasks.task import CHUNK
 from xformer.trace import record
+from xformer.training import snapshots
 from xformer.training.card import fitting
 from xformer.training.device import choose_device
 from xformer.training.evaluate import Progress, score_batches
@@ -44,16 +45,6 @@ from xformer.training.recipe import (
     update,
     with_peak,
     with_random_positions,
-)
-from xformer.training.snapshots import (
-    STATE,
-    State,
-    read_state_of,
-    remove_state,
-    snapshot_file,
-    thin_out,
-    write_snapshot,
-    write_state,
 )
 
 
@@ -175,8 +166,6 @@ class Run:
                 self.save_state()
             raise
 
-    # ── one step ──
-
     def train_step(self) -> None:
         """Make one update. Raises `TrainingError` when the loss or the gradient is not a number."""
         batch = self.batch(self.step)
@@ -236,8 +225,6 @@ class Run:
             return batch
         draw = generator(self.config.seed, "positions", step, self.device)
         return with_random_positions(batch, self.preset.model.max_len, draw)
-
-    # ── reports ──
 
     def due(self) -> Progress | None:
         """Keep the snapshot and make the report that this step asks for. Returns the report, or None.
@@ -314,8 +301,6 @@ class Run:
         trace = record(self.model, *inputs, keep=["*.pattern"])
         return self.task.head_scores(trace, self.probe)
 
-    # ── changes from outside ──
-
     def change_rate(self, peak: float) -> None:
         """Follow the schedule with this peak from the next step on. Raises `ConfigError` for a peak that is not valid."""
         self.config = with_peak(self.config, self.step, peak)
@@ -324,8 +309,6 @@ class Run:
     def begin_with(self, weights: Transformer) -> None:
         """Start from the weights of another model of the same shape."""
         self.model.load_state_dict(weights.state_dict())
-
-    # ── files ──
 
     def checkpoint(self) -> Checkpoint:
         """Return the model as it stands, with its card."""
@@ -347,14 +330,14 @@ class Run:
         """Write the weights of this step, unless snapshots are off. Raises `QuotaExceededError`."""
         if self.out is None or not self.config.snapshot_every:
             return
-        if not snapshot_file(self.out, self.step).exists():
+        if not snapshots.snapshot_file(self.out, self.step).exists():
             self.take_room(weights_on_disk(self.preset), f"A snapshot of step {self.step:,}")
         self._write_snapshot(self.out)
-        thin_out(self.out, self.config.snapshot_every)
+        snapshots.thin_out(self.out, self.config.snapshot_every)
 
     def _write_snapshot(self, out: Path) -> None:
         try:
-            write_snapshot(out, self.step, Checkpoint(self.model, self.task))
+            snapshots.write_snapshot(out, self.step, Checkpoint(self.model, self.task))
         except CheckpointError as error:
             raise TrainingError(f"The run stops at step {self.step}. {error}") from None
 
@@ -374,7 +357,7 @@ class Run:
             if self.config.snapshot_every:
                 self._write_snapshot(self.out)
             save(self.checkpoint(), self.out)
-            remove_state(self.out)
+            snapshots.remove_state(self.out)
 
     def has_finite_weights(self) -> bool:
         """Return whether all weights are numbers."""
@@ -384,7 +367,7 @@ class Run:
         """Replace the state in the folder by that of this step. Raises `QuotaExceededError` the first time."""
         if self.out is None:
             return
-        if not (self.out / STATE).exists():
+        if not (self.out / snapshots.STATE).exists():
             self.take_room(3 * weights_on_disk(self.preset), "The state of this run")
         values = {
             "preset": self.preset.name,
@@ -396,14 +379,14 @@ class Run:
             "window": vars(self.window),
             "rows": self.rows,
         }
-        write_state(self.out, State(training_state(self.model, self.optimiser), values))
+        snapshots.write_state(self.out, snapshots.State(training_state(self.model, self.optimiser), values))
 
     def restore(self) -> None:
         """Continue the run in `out`. Raises `TrainingError` when its settings are not those of this run."""
         if self.out is None:
             raise TrainingError("Resuming needs the folder of the run; give it as out.")
         settings = {"model": self.preset.model, "task": self.preset.task, "train": self.config}
-        state = read_state_of(self.out, settings)
+        state = snapshots.read_state_of(self.out, settings)
         try:
             restore_training_state(self.model, self.optimiser, state.tensors)
             self.step = state.values["step"]
