@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +22,7 @@ from xformer.tasks import Task
 from xformer.training import loop, snapshots
 from xformer.training.loop import Run, iter_train
 from xformer.training.recipe import training_state
-from xformer.training.snapshots import STATE, snapshot_steps, write_snapshot
+from xformer.training.snapshots import STATE, read_state, snapshot_steps, write_snapshot
 
 # Reports at 5, 10, 12; snapshots at 0, 4, 8, 12.
 PRESET = tiny_preset(model={"dropout": 0.2}, weight_decay=0.1)
@@ -304,3 +306,59 @@ def test_snapshots_are_listed_in_the_order_of_their_steps(tmp_path: Path) -> Non
     (tmp_path / "snapshots" / "notes.safetensors").write_bytes(b"")
     assert snapshot_steps(tmp_path) == [3, 20, 999_999, 1_000_000]
     assert snapshot_steps(tmp_path / "nowhere") == []
+
+
+class Disk:
+    """Counts the calls to `os.name`; the n-th says that there is no space left."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, full_at: int) -> None:
+        self.calls, self.full_at = 0, full_at
+        self.real = getattr(os, name) if name != "fsync" else lambda _: None  # which nobody sees, and takes its time
+        monkeypatch.setattr(os, name, self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        if self.calls == self.full_at:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self.real(*args, **kwargs)
+
+
+FULL_DISK_PRESET = tiny_preset(steps=6, log_every=3, snapshot_every=2)
+
+
+def assert_whole(out: Path) -> None:
+    """Every file that is there can be read, and there are none but these."""
+    for path in out.rglob("*"):
+        if path.is_dir():
+            continue
+        assert path.suffix != ".part", path
+        if path.name == STATE:
+            read_state(out)
+        elif path.suffix == ".safetensors":
+            load(path)
+        else:
+            assert path.name == "card.json"
+
+
+@pytest.mark.parametrize("name", ["fsync", "replace", "fdopen"])
+def test_a_run_on_a_full_disk_fails_aloud_and_leaves_whole_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    torch.set_num_threads(1)
+    with monkeypatch.context() as patch:
+        counter = Disk(patch, name, full_at=0)
+        list(iter_train(FULL_DISK_PRESET, out=tmp_path / "whole"))
+    assert counter.calls >= 8  # four snapshots, three states, a model and its card
+    for at in range(1, counter.calls + 1):
+        out = tmp_path / f"{name}-{at}"
+        with monkeypatch.context() as patch:
+            Disk(patch, name, full_at=at)
+            with pytest.raises(OSError, match="No space left on device"):
+                list(iter_train(FULL_DISK_PRESET, out=out))
+        assert_whole(out)
+        if (out / STATE).exists():  # and with space again, the run goes on
+            list(iter_train(FULL_DISK_PRESET, out=out, resume=True))
+            assert snapshot_steps(out) == [0, 2, 4, 6]
+            assert (out / "model.safetensors").read_bytes()[-400:] == (
+                tmp_path / "whole" / "model.safetensors"
+            ).read_bytes()[-400:]
