@@ -12,7 +12,7 @@ from pages.components.prediction_strip import Lane, prediction_strip
 from pages.shared import resources
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.input_kinds.image import show_image, test_predictions
+from pages.shared.inputs import show_image, test_predictions
 from pages.shared.layout import caption, is_dark
 from pages.shared.notebook import heading
 from pages.shared.patience import patience

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from pages.residual.notes import lens_notes
-from pages.shared.input_kinds import InputKind
+from pages.shared.inputs import InputKind
 from pages.shared.layout import WIDE, caption, places
 from pages.shared.notebook import heading
 from pages.shared.picture import of_each_run, table

@@ -11,7 +11,7 @@ import streamlit as st
 from pages.shared import resources
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.input_kinds.kind import MOST_TYPED
+from pages.shared.inputs import MOST_TYPED
 from pages.shared.layout import caption, what_to_notice
 from pages.shared.link import asked, carry, chose
 from pages.shared.notebook import heading

@@ -16,7 +16,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from pages.shared import foreign_models, link, models, notebook, resources, run_commands, run_store, run_weights
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.input_kinds import kind_of
+from pages.shared.inputs import kind_of
 from pages.shared.link import asked, carry
 from pages.shared.picture import panel
 from pages.shared.view import View, ask_mask, interventions_on, show_chips

@@ -9,7 +9,7 @@ import streamlit as st
 from pages.shared import link as link_of_screen
 from pages.shared import resources
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.input_kinds import InputKind, kind_of
+from pages.shared.inputs import InputKind, kind_of
 from pages.shared.link import carry
 from xformer.adapters import Input, ModelAdapter, TaskModel, own_model, own_task_model
 from xformer.analysis.embeddings import token_labels

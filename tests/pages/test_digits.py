@@ -9,7 +9,7 @@ import pytest
 from streamlit.dataframe_util import convert_arrow_bytes_to_pandas_df
 
 import xformer
-from pages.shared.input_kinds import image as image_input
+from pages.shared import inputs
 from tests.pages.code_and_picture import left_by
 from tests.pages.conftest import ROOT, Open
 from xformer.analysis.images import predict_test_images, wrong_ones
@@ -124,9 +124,9 @@ def test_what_is_drawn_is_neither_right_nor_wrong(open_page: Open, page: str | N
     ],
 )
 def test_what_the_page_sends_is_checked(before: str, sent: Any, after: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    state = {"input": before, image_input.PAD: {"drawn": sent}}
+    state = {"input": before, inputs.PAD: {"drawn": sent}}
     monkeypatch.setattr("streamlit.session_state", state)
-    image_input._take_drawing()
+    inputs._take_drawing()
     assert state["input"] == after
 
 
