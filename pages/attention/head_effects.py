@@ -13,10 +13,9 @@ from pages.attention.effects_said import sentence
 from pages.components.attention_view import Selection
 from pages.shared import estimates
 from pages.shared.background_job import Job, follow
-from pages.shared.call import Call
+from pages.shared.call import Call, heads_from_1
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link import chose
-from pages.shared.notebook import heads_from_1
 from pages.shared.picture import footer, shown
 from pages.shared.view import View
 from pages.shared.widgets import choose, seed

@@ -10,9 +10,8 @@ import streamlit as st
 
 from pages.compare.comparison import Comparison, PictureContext, letter_of, state
 from pages.shared.background_job import progress
-from pages.shared.call import Call
+from pages.shared.call import Call, heads_from_1
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.notebook import heads_from_1
 from pages.shared.picture import footer, shown, table
 from pages.shared.widgets import choose, seed
 from xformer import analysis, viz

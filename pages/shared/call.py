@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import pandas as pd
 
 from pages.shared.layout import is_dark
-from pages.shared.notebook import heads_from_1
 from pages.shared.view import ORIGINAL
 from xformer import analysis
 from xformer.reading import Reading, Recipe
@@ -159,3 +158,15 @@ def _names(readings: list[Source]) -> list[str]:
     if len(readings) == 2 and sum(own) == 1:
         return ["original" if is_own else "changed" for is_own in own]
     return [f"r{index}" for index in range(1, len(readings) + 1)]
+
+
+HEAD = "head (from 1)"
+
+
+def heads_from_1(table: pd.DataFrame, first: int = 0, no_head: str = "") -> pd.DataFrame:
+    """A table for a file: its heads counted from 1, as on the screen, in a column that says so.
+
+    In the table itself they count from `first`; a row with a smaller number is of no single head, and gets `no_head`.
+    """
+    heads = [number + 1 - first if number >= first else no_head for number in table["head"]]
+    return table.assign(head=heads).rename(columns={"head": HEAD})

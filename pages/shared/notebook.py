@@ -69,18 +69,6 @@ def code_and_data(
                 html(page, name, file)
 
 
-HEAD = "head (from 1)"
-
-
-def heads_from_1(table: pd.DataFrame, first: int = 0, no_head: str = "") -> pd.DataFrame:
-    """A table for a file: its heads counted from 1, as on the screen, in a column that says so.
-
-    In the table itself they count from `first`; a row with a smaller number is of no single head, and gets `no_head`.
-    """
-    heads = [number + 1 - first if number >= first else no_head for number in table["head"]]
-    return table.assign(head=heads).rename(columns={"head": HEAD})
-
-
 def menu(name: str) -> DeltaGenerator:
     """The “⋯” itself, for what else belongs to a picture."""
     place = st.session_state.pop(_PLACE, None)

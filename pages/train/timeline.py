@@ -15,12 +15,12 @@ import streamlit as st
 from pages.components.training_player import Rest, resting, training_player
 from pages.shared import run_store
 from pages.shared.byte_cache import budget, shared
-from pages.shared.call import Call
+from pages.shared.call import Call, heads_from_1
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.figure_files import Figures, figure_files
 from pages.shared.layout import chart_spec, is_dark
 from pages.shared.link import address
-from pages.shared.notebook import csv, heads_from_1, html, menu
+from pages.shared.notebook import csv, html, menu
 from pages.shared.script import script
 from pages.train.state import film_key, player_target
 from xformer import Transformer, load

@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 
 import xformer
-from pages.shared.call import Call
-from pages.shared.notebook import HEAD, heads_from_1
+from pages.shared.call import HEAD, Call, heads_from_1
 from tests.pages.conftest import ROOT
 from xformer import analysis, viz
 from xformer.training.tables import metrics_csv, to_csv
