@@ -31,6 +31,7 @@ CONSEQUENCES = {
     "scaled-after-softmax": {"saturated-at-start"},
     "init-too-large": {"saturated-at-start"},
     "no-residual": {"constant-stream"},
+    "residual-after-norm": {"wrong-sum"},  # where the stream is normalised already, to less than the limit of its check
     "init-too-small": {"uniform-heads"},
     "dead-neurons": {"adds-nothing"},
     "forgotten-return": {"no-padding-mask"},

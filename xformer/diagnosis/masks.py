@@ -62,7 +62,7 @@ def _leak(case: Case, layer: Layer, weight: Tensor, offset: Tensor, numbers: dic
 
 
 def check_window(case: Case) -> Iterator[Finding]:
-    """window-off-by-one · window-ignored: weight on keys that the registered mask forbids."""
+    """window-off-by-one · window-ignored · masked-with-zero: weight on keys that the registered mask forbids."""
     config = case.trace.config
     for layer in case.layers:
         pattern = case[f"{layer.path}.pattern"]
@@ -75,15 +75,15 @@ def check_window(case: Case) -> Iterator[Finding]:
         if lost <= LEAK:
             continue
         distance = (torch.arange(n_key)[None, :] - torch.arange(n_query)[:, None]).abs().to(pattern.device)
-        is_next = lost - _total(weight, ~allowed & (distance == config.window)) <= LEAK
         share = lost / max(1.0, float(layer.queries.sum()) * pattern.shape[1])
-        yield error(
-            "window-off-by-one" if is_next else "window-ignored",
-            layer.path,
-            f"{percent(share, 1)} of the attention goes to keys outside the window of {config.window}; "
-            + ("all of it to the first one outside." if is_next else "no window is in force."),
-            {"weight_outside": share},
-        )
+        if _scores_are_zero(case, layer, ~allowed[None, None]):
+            kind, why = "masked-with-zero", "all those scores are exactly 0: they were masked with 0 instead of −∞"
+        elif lost - _total(weight, ~allowed & (distance == config.window)) <= LEAK:
+            kind, why = "window-off-by-one", "all of it to the first key outside"
+        else:
+            kind, why = "window-ignored", "no window is in force"
+        sentence = f"{percent(share, 1)} of the attention goes to keys outside the window of {config.window}; {why}."
+        yield error(kind, layer.path, sentence, {"weight_outside": share})
 
 
 def check_padding(case: Case) -> Iterator[Finding]:

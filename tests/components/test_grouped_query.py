@@ -1,0 +1,124 @@
+"""Grouped-query attention equals PyTorch's, gradients included; the trace has one pattern a query head."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import xformer
+from tests.layers.reference import assert_close, assert_same, build, inputs, model_config, random, randomise
+from xformer.counting import n_parameters
+from xformer.errors import ConfigError
+from xformer.layers.attention import Attention
+from xformer.layers.cache import Cache
+from xformer.layers.masks import Mask, causal_mask
+from xformer.tape import SILENT, Tape
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+GROUPS = {"one": 1, "two": 2, "three": 3}
+
+
+def layer(n_kv_heads: int, *, attention_bias: bool = True) -> Attention:
+    """Six query heads on that many key/value heads."""
+    return randomise(Attention(model_config(n_heads=6, n_kv_heads=n_kv_heads, attention_bias=attention_bias)))
+
+
+def by_hand(attention: Attention, x: Tensor, memory: Tensor) -> Tensor:
+    """The same with the per-head matrices and PyTorch's own grouped attention."""
+    assert attention.b_Q is not None
+    assert attention.b_K is not None
+    assert attention.b_V is not None
+    assert attention.b_O is not None
+    q = torch.einsum("bqm,hmd->bhqd", x, attention.W_Q) + attention.b_Q[:, None]
+    k = torch.einsum("bkm,gmd->bgkd", memory, attention.W_K) + attention.b_K[:, None]
+    v = torch.einsum("bkm,gmd->bgkd", memory, attention.W_V) + attention.b_V[:, None]
+    allowed = causal_mask(x.shape[1], memory.shape[1])
+    z = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, enable_gqa=True)
+    return torch.einsum("bhqd,hdm->bqm", z, attention.W_O) + attention.b_O
+
+
+@pytest.mark.parametrize("tape", [SILENT, Tape()], ids=["fused", "recorded"])
+@pytest.mark.parametrize("n_kv_heads", GROUPS.values(), ids=GROUPS)
+@pytest.mark.parametrize("crosses", [False, True])
+def test_equals_pytorchs_grouped_attention(n_kv_heads: int, crosses: bool, tape: Tape) -> None:
+    attention, x = layer(n_kv_heads), random(2, 11, 13)
+    memory = random(2, 11, 13, seed=1) if crosses else x
+    mask = Mask(causal=causal_mask(11, 11))
+    made = attention(x, memory if crosses else None, mask=mask, tape=tape)
+    assert_same(made, by_hand(attention, x, memory), [x, memory, *attention.parameters()])
+
+
+@pytest.mark.parametrize("n_kv_heads", GROUPS.values(), ids=GROUPS)
+def test_each_query_head_has_a_pattern_and_a_group_shares_its_keys(n_kv_heads: int) -> None:
+    attention, tape = layer(n_kv_heads), Tape()
+    attention(random(2, 11, 13), tape=tape)
+    at, size = tape.activations, 6 // n_kv_heads
+    assert at["pattern"].shape == (2, 6, 11, 11)
+    assert (at["k"].shape, at["v"].shape) == ((2, 6, 11, 10), (2, 6, 11, 7))
+    for head in range(6):
+        for other in range(6):
+            assert torch.equal(at["k"][:, head], at["k"][:, other]) == (head // size == other // size)
+    assert not torch.equal(at["pattern"][:, 0], at["pattern"][:, 1])
+
+
+def test_per_head_weights_are_views_of_the_storage() -> None:
+    attention = layer(2)
+    assert (attention.W_Q.shape, attention.W_K.shape, attention.W_V.shape) == ((6, 13, 10), (2, 13, 10), (2, 13, 7))
+    with torch.no_grad():
+        attention.W_K[1] = 3.0
+    assert (attention.weight_in[70:80] == 3.0).all()
+    assert not (attention.weight_in[:70] == 3.0).any()
+
+
+@pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
+@torch.no_grad()
+def test_a_cache_holds_the_shared_heads_and_decodes_the_same(architecture: str) -> None:
+    model = build(architecture=architecture, n_heads=6, n_kv_heads=2, positions="rotary", norm="pre")
+    given, cache = inputs(model), Cache.empty(2)
+    memory = model.encode(given[0]) if architecture == "encoder-decoder" else None
+    logits = [model.extend(token, cache, memory) for token in given[-1].split(1, dim=1)]
+    assert_close(torch.cat(logits, dim=1), model(*given), terms=1000)
+    for kept in cache.self_attention:
+        assert kept.k is not None
+        assert kept.k.shape == (2, 2, 11, 10)
+
+
+def test_as_many_groups_as_heads_is_multi_head_attention() -> None:
+    plain, grouped = model_config(n_heads=6), model_config(n_heads=6, n_kv_heads=6)
+    assert grouped.kv_component is plain.kv_component
+    assert grouped.kv_component is not model_config(n_heads=6, n_kv_heads=3).kv_component
+    weights = [
+        dict(xformer.Transformer(one, torch.Generator().manual_seed(0)).named_parameters()) for one in (plain, grouped)
+    ]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+@pytest.mark.parametrize("attention_bias", [True, False])
+@pytest.mark.parametrize("n_kv_heads", GROUPS.values(), ids=GROUPS)
+def test_the_formula_counts_the_shared_heads_once(n_kv_heads: int, attention_bias: bool) -> None:
+    config = model_config(
+        n_heads=6, n_kv_heads=n_kv_heads, attention_bias=attention_bias, architecture="encoder-decoder"
+    )
+    assert n_parameters(config) == sum(p.numel() for p in xformer.Transformer(config).parameters())
+
+
+@pytest.mark.parametrize(("n_kv_heads", "example"), [(4, 3), (5, 3), (12, 6)])
+def test_groups_must_divide_the_heads(n_kv_heads: int, example: int) -> None:
+    with pytest.raises(
+        ConfigError, match=f"n_kv_heads must divide n_heads = 6, got {n_kv_heads}.*n_kv_heads={example}"
+    ):
+        model_config(n_heads=6, n_kv_heads=n_kv_heads)
+
+
+def test_every_matrix_is_drawn_with_its_own_bound() -> None:
+    """Xavier's bound of k is that of its own rows, not that of all of `weight_in`."""
+    config = model_config(d_model=61, n_heads=6, n_kv_heads=2, d_head=10, d_value=10)
+    attention = next(
+        m for m in xformer.Transformer(config, torch.Generator().manual_seed(0)).modules() if isinstance(m, Attention)
+    )
+    for matrix, rows in zip(attention.weight_in.split(attention.rows), (60, 20, 20), strict=True):
+        bound = (6 / (61 + rows)) ** 0.5
+        assert 0.97 * bound < float(matrix.detach().abs().max()) <= bound
