@@ -21,12 +21,12 @@ def main() -> None:
     )
     loading.wait()
 
-    from pages.shared import frame, link, notebook, screens
+    from pages.shared import frame, link, picture, screens
     from pages.shared.picture import panel
 
     screen = st.navigation(screens.navigation())
     link.begin(screen.url_path)
-    notebook.begin()
+    picture.begin()
     frame.begin()
     all_screens = screens.screens()
 

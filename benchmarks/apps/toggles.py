@@ -23,11 +23,11 @@ def main() -> None:
     st.html(ROOT / "pages/shared/page.css")
     loading.wait()
 
-    from pages.shared import frame, link, notebook
+    from pages.shared import frame, link, picture
 
     navigation = st.navigation([st.Page(screen, title="screen", default=True)], position="hidden")
     link.begin("screen")
-    notebook.begin()
+    picture.begin()
     frame.begin()
     navigation.run()
     st.query_params["screen"] = "attention"

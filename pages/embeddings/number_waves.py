@@ -6,9 +6,8 @@ import streamlit as st
 
 from pages.embeddings.vocabulary import once_a_model
 from pages.shared.byte_cache import shared
-from pages.shared.notebook import heading
 from pages.shared.patience import patience
-from pages.shared.picture import picture
+from pages.shared.picture import heading, picture
 from pages.shared.view import View
 from pages.shared.widgets import choose
 from xformer import viz

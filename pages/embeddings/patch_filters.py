@@ -9,8 +9,7 @@ from torch import Tensor
 
 from pages.embeddings.notes import about_lengths
 from pages.shared.layout import what_to_notice
-from pages.shared.notebook import heading
-from pages.shared.picture import picture, table
+from pages.shared.picture import heading, picture, table
 from pages.shared.view import View
 from xformer import analysis, viz
 from xformer.layers.embedding import PatchEmbedding

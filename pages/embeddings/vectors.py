@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pages.shared.notebook import heading
-from pages.shared.picture import picture
+from pages.shared.picture import heading, picture
 from pages.shared.row_window import ask_window, every_nth, window_words
 from pages.shared.view import View
 from pages.shared.widgets import choose

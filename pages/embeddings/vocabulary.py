@@ -10,8 +10,7 @@ import streamlit as st
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.notebook import heading
-from pages.shared.picture import footer, shown
+from pages.shared.picture import footer, heading, shown
 from pages.shared.view import View
 from pages.shared.widgets import MOST_LISTED, ask_token, choose
 from xformer import analysis, viz

@@ -7,8 +7,7 @@ import torch
 
 from pages.feed_forward.choices import Choice
 from pages.shared.layout import what_to_notice
-from pages.shared.notebook import heading
-from pages.shared.picture import of_each_run
+from pages.shared.picture import heading, of_each_run
 from pages.shared.position_window import ask_window, shown_of
 from pages.shared.view import View
 from pages.shared.widgets import choose

@@ -6,8 +6,7 @@ from collections import Counter
 
 import streamlit as st
 
-from pages.shared.notebook import heading
-from pages.shared.picture import of_each_run, table
+from pages.shared.picture import heading, of_each_run, table
 from pages.shared.view import View
 from pages.shared.widgets import choose
 from xformer import analysis, viz

@@ -9,8 +9,7 @@ import streamlit as st
 from pages.feed_forward.choices import Choice
 from pages.feed_forward.sample import surveyed
 from pages.shared.layout import what_to_notice
-from pages.shared.notebook import heading
-from pages.shared.picture import picture
+from pages.shared.picture import heading, picture
 from pages.shared.view import View
 from pages.shared.widgets import choose
 from xformer import analysis, viz

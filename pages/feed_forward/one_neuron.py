@@ -10,8 +10,7 @@ import streamlit as st
 from pages.feed_forward.choices import NEURON, Choice, switch
 from pages.feed_forward.exciting import exciting_inputs
 from pages.feed_forward.sample import surveyed
-from pages.shared.notebook import heading
-from pages.shared.picture import picture
+from pages.shared.picture import heading, picture
 from pages.shared.position_window import ask_window, shown_of
 from pages.shared.view import View
 from xformer import viz

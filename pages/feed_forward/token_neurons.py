@@ -11,8 +11,7 @@ from pages.feed_forward.choices import Choice, look_at
 from pages.shared.call import Call
 from pages.shared.layout import what_to_notice
 from pages.shared.link import chose
-from pages.shared.notebook import heading
-from pages.shared.picture import footer, shown, table
+from pages.shared.picture import footer, heading, shown, table
 from pages.shared.view import View
 from pages.shared.widgets import seed
 from xformer import analysis, viz

@@ -14,9 +14,8 @@ from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.inputs import show_image, test_predictions
 from pages.shared.layout import caption, is_dark
-from pages.shared.notebook import heading
 from pages.shared.patience import patience
-from pages.shared.picture import footer, shown
+from pages.shared.picture import footer, heading, shown
 from pages.shared.view import View
 from xformer import analysis, viz
 from xformer.analysis.images import wrong_ones

@@ -20,8 +20,7 @@ from pages.shared.byte_cache import kept
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.models import card_of_model
-from pages.shared.notebook import heading
-from pages.shared.picture import footer, shown
+from pages.shared.picture import footer, heading, shown
 from pages.shared.view import View
 from pages.shared.widgets import choose
 from xformer import ModelConfig, Transformer, record, viz

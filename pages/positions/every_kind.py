@@ -8,8 +8,7 @@ import streamlit as st
 
 from pages.positions.order_trial import order_trial
 from pages.shared.call import Call
-from pages.shared.notebook import heading
-from pages.shared.picture import footer, picture
+from pages.shared.picture import footer, heading, picture
 from pages.shared.view import View
 from pages.shared.widgets import choose
 from xformer import analysis, viz

@@ -5,8 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.positions.own_kind import MOST_ROWS_DRAWN, ask_waves
-from pages.shared.notebook import heading
-from pages.shared.picture import picture
+from pages.shared.picture import heading, picture
 from pages.shared.row_window import ask_window, every_nth, window_words
 from pages.shared.view import View
 from xformer import viz

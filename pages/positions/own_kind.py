@@ -5,8 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.shared.link import asked, chose
-from pages.shared.notebook import heading
-from pages.shared.picture import picture, table
+from pages.shared.picture import heading, picture, table
 from pages.shared.row_window import ask_window, every_nth, window_words
 from pages.shared.view import View
 from xformer import analysis, viz

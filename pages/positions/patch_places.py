@@ -6,8 +6,7 @@ import math
 
 import streamlit as st
 
-from pages.shared.notebook import heading
-from pages.shared.picture import picture
+from pages.shared.picture import heading, picture
 from pages.shared.view import View
 from xformer import viz
 from xformer.analysis.embeddings import Nearness, places_side_by_side

@@ -7,8 +7,7 @@ import streamlit as st
 
 from pages.shared import resources
 from pages.shared.call import Call
-from pages.shared.notebook import heading
-from pages.shared.picture import footer, picture, shown, table
+from pages.shared.picture import footer, heading, picture, shown, table
 from pages.shared.prediction import prediction_lanes, prediction_sentence
 from pages.shared.view import View, toggle_intervention
 from pages.shared.widgets import choose

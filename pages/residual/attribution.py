@@ -8,8 +8,7 @@ from pages.residual.notes import parts_notes
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.layout import caption
 from pages.shared.link import chose
-from pages.shared.notebook import heading
-from pages.shared.picture import picture, table
+from pages.shared.picture import heading, picture, table
 from pages.shared.view import ORIGINAL, View
 from pages.shared.widgets import ask_token, choose, seed
 from xformer import analysis, viz

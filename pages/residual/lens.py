@@ -7,8 +7,7 @@ import pandas as pd
 from pages.residual.notes import lens_notes
 from pages.shared.inputs import InputKind
 from pages.shared.layout import WIDE, caption, places
-from pages.shared.notebook import heading
-from pages.shared.picture import of_each_run, table
+from pages.shared.picture import heading, of_each_run, table
 from pages.shared.position_window import ask_window, shown_of
 from pages.shared.view import ORIGINAL, View
 from xformer import analysis, viz

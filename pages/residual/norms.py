@@ -5,8 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from pages.shared.layout import caption, what_to_notice
-from pages.shared.notebook import heading
-from pages.shared.picture import of_each_run, table
+from pages.shared.picture import heading, of_each_run, table
 from pages.shared.position_window import ask_window, shown_of
 from pages.shared.view import View
 from pages.shared.widgets import choose

@@ -14,8 +14,7 @@ from pages.shared.escape_markdown import escape_markdown
 from pages.shared.inputs import MOST_TYPED
 from pages.shared.layout import caption, what_to_notice
 from pages.shared.link import asked, carry, chose
-from pages.shared.notebook import heading
-from pages.shared.picture import footer, shown, table
+from pages.shared.picture import footer, heading, shown, table
 from pages.shared.view import View
 from pages.shared.widgets import choose, seed, typed
 from xformer import analysis, viz

@@ -41,7 +41,13 @@ def load() -> None:
 def _import() -> None:
     import torch
 
-    from pages.shared import frame, notebook, resources, run_store, screens  # noqa: F401
+    from pages.shared import (
+        frame,
+        picture,  # noqa: F401
+        resources,
+        run_store,
+        screens,
+    )
 
     # The models are small: a second thread costs more than it gives, and visitors share the cores.
     torch.set_num_threads(1)

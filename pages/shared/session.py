@@ -14,7 +14,7 @@ from typing import Any
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from pages.shared import foreign_models, link, models, notebook, resources, run_commands, run_store, run_weights
+from pages.shared import foreign_models, link, models, picture, resources, run_commands, run_store, run_weights
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.inputs import kind_of
 from pages.shared.link import asked, carry
@@ -153,7 +153,7 @@ class Opened:
         # A click here chose another input, or the model is gone.
         if self.sidebar != said_in_sidebar() or models.usable(self.model):
             st.rerun()
-        notebook.begin()
+        picture.begin()
         link.begin_part()
         panel(lambda: draw(self.view()))
 

@@ -16,7 +16,7 @@ from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.frame import picture
 from pages.shared.layout import chart_spec, what_to_notice
-from pages.shared.notebook import csv, menu
+from pages.shared.picture import csv, menu
 from pages.shared.script import script
 from pages.shared.session import choose_model
 from pages.train.state import share, show_complaint, show_run, start_once, train_state

@@ -17,10 +17,9 @@ from pages.shared import run_store
 from pages.shared.byte_cache import budget, shared
 from pages.shared.call import Call, heads_from_1
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.figure_files import Figures, figure_files
 from pages.shared.layout import chart_spec, is_dark
 from pages.shared.link import address
-from pages.shared.notebook import csv, html, menu
+from pages.shared.picture import Figures, csv, figure_files, html, menu
 from pages.shared.script import script
 from pages.train.state import film_key, player_target
 from xformer import Transformer, load
