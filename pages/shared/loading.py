@@ -41,13 +41,7 @@ def load() -> None:
 def _import() -> None:
     import torch
 
-    from pages.shared import (
-        frame,
-        picture,  # noqa: F401
-        resources,
-        run_store,
-        screens,
-    )
+    from pages.shared import frame, picture, resources, run_store, screens  # noqa: F401
 
     # The models are small: a second thread costs more than it gives, and visitors share the cores.
     torch.set_num_threads(1)

@@ -32,9 +32,9 @@ SAFE = {"escape_markdown", "len", "int", "float", "duration", "percent", "megaby
 """Calls that make a text harmless, or a number."""
 OURS = {
     "shared/layout.py": {"text"},  # the callers hand it over, and are read here too
-    "shared/notebook.py": {"words", "text"},
+    "shared/picture.py": {"words", "text"},
     "embeddings/page.py": {"said"},
-    "shared/open_model.py": {"name"},  # of a package that is known here
+    "shared/session.py": {"name"},  # of a package that is known here
     "feed_forward/activations.py": {"choice.title"},
     "bug_lab/card.py": {"name"},
     "bug_lab/fit.py": {"name", "why", "words"},
