@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pandas as pd
 import pytest
 
@@ -82,3 +84,12 @@ def test_where_it_cannot_be_had_the_scores_stay(open_page: Open, monkeypatch: py
     app = open_page(PAGE, **LINK, without="loss")
     assert any("type a shorter input" in info.value for info in app.info)
     assert "diagonal" in app.dataframe[0].value
+
+
+@pytest.mark.parametrize(("old", "today"), [("anti-diagonal", "anti_diagonal"), ("the task’s", "task_pattern")])
+def test_older_links_name_a_score_in_words(open_page: Open, old: str, today: str) -> None:
+    app = open_page(PAGE, **LINK, without="loss", score=old)
+    assert not app.warning
+    assert app.query_params["score"] == today
+    columns = json.loads(app.dataframe[0].proto.columns).values()
+    assert {"the task’s", "anti-diagonal"} <= {column.get("label") for column in columns}
