@@ -32,7 +32,7 @@ CONSEQUENCES = {
     "init-too-large": {"saturated-at-start"},
     "no-residual": {"constant-stream"},
     "residual-after-norm": {"wrong-sum"},  # where the stream is normalised already, to less than the limit of its check
-    "init-too-small": {"uniform-heads"},
+    "init-too-small": {"uniform-heads", "adds-nothing"},
     "dead-neurons": {"adds-nothing"},
     "forgotten-return": {"no-padding-mask"},
 }
