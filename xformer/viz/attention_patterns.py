@@ -1,7 +1,4 @@
-"""One attention head as a heatmap: in one run, or in the original and a changed run with their difference.
-
-viz.attention(reading, layer=2, head=1)
-"""
+"""Draw attention patterns: one head, all heads as a grid or as arcs, and attention rollout."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from xformer.adapters.on_demand import LEVELS, NAN
-from xformer.adapters.on_demand import MASKED as small_pattern_MASKED
+from xformer.adapters.on_demand import MASKED as MASKED_CODE
 from xformer.analysis.attention_patterns import attention as attention_table
 from xformer.analysis.attention_patterns import pattern_cells
 from xformer.analysis.attention_patterns import rollout as rollout_table
@@ -26,13 +23,12 @@ from xformer.viz.charts import InlineRows, inline, layered
 from xformer.viz.embeddings import rows_height
 from xformer.viz.packing import AnyLayer, pattern_layers, visible
 from xformer.viz.theme import MASKED, TEXT, diverging, head_hue, pick, sequential, vega_scale
-from xformer.viz.theme import MASKED as GREY
 
 LEAST = 1e-4
 """Where a logarithmic scale begins."""
 NOTHING = 1e-12
 MOST_CELLS = 64
-"""So many positions a side are drawn one by one; a chart of more would be as heavy as a film."""
+"""The most queries or keys of one head that are drawn one by one; longer patterns are pooled."""
 
 
 def attention(
@@ -163,17 +159,18 @@ def _heatmap(
 ROW_WIDTH = 1080
 """Pixels that the layers share in a row."""
 
-ATTENTION_ROLLOUT_MOST_CELLS = 20_000
+MOST_ROLLOUT_CELLS = 20_000
+"""Cells of all layers of a rollout together; of more, evenly spaced layers are drawn."""
 
 
 def rollout(reading: Reading, *, stack: str | None = None, dark: bool = False) -> alt.FacetChart:
     """`analysis.rollout`: a heatmap for each layer; rows are positions, columns the input tokens that reach them.
 
-    Of layers with more than `ATTENTION_ROLLOUT_MOST_CELLS` cells together so many are drawn as fit, evenly spaced, the last among them.
+    Where all layers have more than `MOST_ROLLOUT_CELLS` cells, evenly spaced layers are drawn, the last one among them.
     """
     frame = rollout_table(reading, stack=stack)
     layers = frame["layer"].unique()
-    every = -(-len(frame) // ATTENTION_ROLLOUT_MOST_CELLS)
+    every = -(-len(frame) // MOST_ROLLOUT_CELLS)
     frame = frame.loc[frame["layer"].isin(list(layers)[::-1][::every])]
     order = list(dict.fromkeys(frame["query"]))
     size = int(np.clip(26 * len(order), 150, 320))
@@ -192,10 +189,10 @@ def rollout(reading: Reading, *, stack: str | None = None, dark: bool = False) -
 
 
 HEAD_GRID_MOST_CELLS = 12_000
-"""So many cells in all; above it the largest weight of a block stands for all of it, as in the browser."""
+"""Cells of all heads together; larger patterns are pooled by their maximum, as in the browser."""
 
 DECADES = 4
-"""A logarithmic scale begins at 10 to the power of −4."""
+"""A logarithmic scale starts at 10 to the power of −4."""
 
 GAP, TITLES, TOP, WIDE, BAR = 8, 150, 24, 620, 7
 """CSS pixels: between two heads, for the layers' names, for the heads' names, of all heads, and for how far a head moved."""
@@ -257,13 +254,13 @@ def attention_grid(
 
 
 def _weights(layer: AnyLayer, side: int, scale: str) -> Float[np.ndarray, "head row col"]:
-    """The weights of each head, pooled; NaN where masked, and what is left without the first key where the scale leaves it out."""
+    """The weights of each head, pooled; NaN where masked, and at the first key where the scale leaves it out."""
     small = layer.reduced(side)
     codes = small.planes.copy()
     if scale == "without_first_token":
         codes[:, :, 0] = small.rest
     weights = (codes / LEVELS) ** 2 * small.peaks[:, None, None]
-    weights = np.where(np.isin(codes, (small_pattern_MASKED, NAN)), -np.inf, weights)
+    weights = np.where(np.isin(codes, (MASKED_CODE, NAN)), -np.inf, weights)
     for axis in (1, 2):
         weights = block_max(weights, factor(weights.shape[axis], side), axis)
     return np.where(np.isfinite(weights), weights, np.nan)
@@ -308,19 +305,12 @@ def _chart(
         "own": "share of its largest weight",
         "without_first_token": "share of its largest weight, without the first key",
     }
-    said: dict[str, Any] = (
-        {"labelExpr": f"format(pow(10, {DECADES} * (datum.value - 1)), '~g')"} if scale == "log" else {}
-    )
-    legend = alt.Legend(
-        orient="bottom", direction="horizontal", gradientLength=160, values=[0, 0.5, 1], titleLimit=400, **said
-    )
-    colour = alt.Color(
-        "share:Q",
-        scale=alt.Scale(**vega_scale(sequential(dark), 0, 1)),
-        title=titles.get(scale, "weight"),
-        legend=legend,
-    )
-    grey = alt.condition("datum.seen", colour, alt.value(GREY[dark]))
+    legend = alt.Legend(orient="bottom", direction="horizontal", gradientLength=160, values=[0, 0.5, 1], titleLimit=400)
+    if scale == "log":
+        legend.labelExpr = f"format(pow(10, {DECADES} * (datum.value - 1)), '~g')"
+    colours = alt.Scale(**vega_scale(sequential(dark), 0, 1))
+    colour = alt.Color("share:Q", scale=colours, title=titles.get(scale, "weight"), legend=legend)
+    grey = alt.condition("datum.seen", colour, alt.value(MASKED[dark]))
     layers = [
         alt.Chart(cells).mark_rect(strokeWidth=0).encode(**box, color=grey),
         alt.Chart(pd.DataFrame(frames)).mark_rect(fillOpacity=0, stroke=ink, strokeOpacity=0.3).encode(**box),
@@ -337,7 +327,7 @@ def _chart(
 
 
 MOST_ARCS = 600
-"""More than so many, the weakest are left out: in a picture of thousands nobody sees one."""
+"""The most arcs that are drawn; the weakest are left out."""
 
 ARCS_LEAST = 5 / 253
 """A weaker arc, as a share of the scale, is not drawn in the browser either."""
@@ -414,14 +404,8 @@ def _arcs_words(names: Sequence[str], side: str, height: float, x: alt.X, y: alt
     """The tokens of one side, as many as have room, under the word for what they are."""
     n, every = len(names), max(1, int(np.ceil(13 * len(names) / height)))
     at = 0.0 if side == "left" else 1.0
-    rows = [
-        {
-            "x": at,
-            "y": (i + 0.5) / n,
-            "text": f"{i} {visible(names[i])}" if side == "left" else f"{visible(names[i])} {i}",
-        }
-        for i in range(0, n, every)
-    ]
+    texts = [f"{i} {visible(text)}" if side == "left" else f"{visible(text)} {i}" for i, text in enumerate(names)]
+    rows = [{"x": at, "y": (i + 0.5) / n, "text": texts[i]} for i in range(0, n, every)]
     rows.append({"x": at, "y": -14 / height, "text": "query" if side == "left" else "key"})
     align, shift = ("right", -8) if side == "left" else ("left", 8)
     mark = alt.Chart(pd.DataFrame(rows)).mark_text(align=align, dx=shift, color=pick(TEXT, dark), clip=False)

@@ -1,13 +1,12 @@
-"""Describe the picture of a model that somebody else made: its parts by what one run showed, nothing by its family's name.
+"""Describe the diagram of an external model by what was found in one run of it, not by the name of its family.
 
-    diagram_of(reading)      ->      Diagram(stacks, boxes, arrows)
-
-What was not found is not drawn, and an equation is written only where it follows from what was found.
+Parts that were not found are not drawn, and an equation is written only where it follows from what was found.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 from torch import Tensor
 
@@ -22,7 +21,7 @@ _KINDS = {"encoder": "Encoder", "decoder": "Decoder", "encoder-decoder": "Encode
 
 
 def diagram_of(reading: Reading) -> Diagram:
-    """The picture of the model of a reading that kept everything, for that very input."""
+    """The diagram of a reading's model, with the shapes of that input. The trace must hold all activations."""
     shape = reading.subject.shape
     stacks: list[Stack] = ["encoder", "decoder"] if reading.is_pair else [shape.sites[0].stack]
     walks = [_Walk(reading, stack) for stack in stacks]
@@ -46,7 +45,7 @@ def _total(reading: Reading) -> int | None:
 
 
 def _output_words(reading: Reading) -> tuple[str, str]:
-    """What the output layer does, and the numbers that it gives, in words."""
+    """The output layer and its numbers, in words."""
     kind, n = reading.output, reading.subject.shape.vocab_size
     softmax = "a softmax turns the scores into probabilities."
     if kind == "answer_span":
@@ -60,7 +59,7 @@ def _output_words(reading: Reading) -> tuple[str, str]:
 
 
 class _Walk:
-    """Collects the boxes and arrows of one stack in the order the input meets them; its first layer stands for all."""
+    """Collects the boxes and arrows of one stack, from the input on; its first layer stands for all."""
 
     def __init__(self, reading: Reading, stack: Stack) -> None:
         shape = reading.subject.shape
@@ -94,18 +93,8 @@ class _Walk:
         if is_last and self.reading.has_logits:
             what, detail = _output_words(self.reading)
             shape = tuple(self.reading.logits[:1].shape)
-            self._extend(
-                self._box(
-                    "output",
-                    "output",
-                    "Output",
-                    what,
-                    shape=shape,
-                    detail=detail,
-                    target="residual",
-                    activation="logits",
-                )
-            )
+            more: dict[str, Any] = {"shape": shape, "detail": detail, "target": "residual", "activation": "logits"}
+            self._extend(self._box("output", "output", "Output", what, **more))
 
     def _embedding(self, n_tokens: int) -> None:
         what = f"Looks up the learned vector of each token: {self.shape.d_model:,} numbers per token."
@@ -113,12 +102,9 @@ class _Walk:
         if isinstance(of, PatchedImage):
             what = f"Maps the pixels of each patch to {self.shape.d_model:,} numbers."
             equation, detail = "", f"patches of {of.patch[0]} × {of.patch[1]} pixels"
-        self._extend(
-            self._box(
-                "embed", "embedding", "Embedding", what, equation=equation, detail=detail, target="embeddings",
-                activation=f"{self.at}embed",
-            )
-        )  # fmt: skip
+        name = f"{self.at}embed"
+        more: dict[str, Any] = {"equation": equation, "detail": detail, "target": "embeddings", "activation": name}
+        self._extend(self._box("embed", "embedding", "Embedding", what, **more))
         if f"{self.at}pos_embed" in self.reading:
             what = "A learned or fixed vector for each position, which the model adds to the token’s."
             box = self._box("positions", "positions", "Positions", what, place="above", target="positions",
@@ -156,24 +142,19 @@ class _Walk:
         self.arrows.append(Arrow(entry, box.id, "branch"))
         if site.is_cross and memory is not None:
             self.arrows.append(Arrow(memory.tip, box.id, "memory"))
-        inside = (
-            any(one.id == f"{self.stack}.positions" for one in self.boxes) and f"{self.at}pos_embed" not in self.reading
-        )
+        positions = f"{self.stack}.positions"
+        inside = f"{self.at}pos_embed" not in self.reading and any(one.id == positions for one in self.boxes)
         if inside and site.is_attention and not site.is_cross:
-            self.arrows.append(Arrow(f"{self.stack}.positions", box.id, "inside"))
-        end = after(site)
-        joined = (
-            " Attention and feed-forward of this model read the same stream and are added at once."
-            if self.shape.joined
-            else ""
-        )
-        self._extend(
-            self._box(
-                f"{site.kind}_sum", "sum", "Sum", f"Adds what this layer made to the stream.{joined}", equation="x + f(x)",
-                activation=end if pre and end in self.reading else None, index=index, target="residual",
-            ),
-            "residual",
-        )  # fmt: skip
+            self.arrows.append(Arrow(positions, box.id, "inside"))
+        end, what = after(site), "Adds what this layer made to the stream."
+        if self.shape.joined:
+            what += " Attention and feed-forward of this model read the same stream and are added at once."
+        more = {
+            "equation": "x + f(x)",
+            "activation": end if pre and end in self.reading else None,
+            "target": "residual",
+        }
+        self._extend(self._box(f"{site.kind}_sum", "sum", "Sum", what, index=index, **more), "residual")
         self.arrows.append(Arrow(box.id, self.tip, "branch"))
         if self.shape.norm == "post":
             self._extend(self._norm(f"{site.kind}_norm", end, index, "after the sum"))
@@ -193,11 +174,8 @@ class _Walk:
     def _feed_forward(self, index: int, site: Site) -> Box:
         width, d = self.shape.neurons.get(site.path), f"{self.shape.d_model:,}"
         gated = f"{site.path}.up" in self.reading
-        what = (
-            f"On each position alone: maps {d} numbers to {width:,} neurons and back."
-            if width
-            else "On each position alone."
-        )
+        what = f"On each position alone: maps {d} numbers to {width:,} neurons and back."
+        what = what if width else "On each position alone."
         return self._box(
             "ffn", "feed_forward", "Feed-forward", what, place="above", index=index, activation=f"{site.path}.out",
             equation="(act(x·W_gate) ∘ x·W_up)·W₂" if gated else "act(x·W₁)·W₂" if width else "",
@@ -213,13 +191,16 @@ class _Walk:
 
     def _box(self, name: str, kind: Kind, title: str, what: str, *, index: int | None = None, **more: object) -> Box:
         repeats = self.n_layers if index is not None else 1
-        told = {"place": "stream", "shape": self.vectors, "note": "" if kind in ("tokens", "sum") else "learned"} | more
-        activation = told.get("activation")
-        if isinstance(activation, str) and activation not in self.reading:
-            told["activation"] = None
+        fields = {
+            "place": "stream",
+            "shape": self.vectors,
+            "note": "" if kind in ("tokens", "sum") else "learned",
+        } | more
+        if fields.get("activation") not in self.reading:
+            fields["activation"] = None
         return Box(  # pyright: ignore[reportCallIssue]
             id=f"{self.stack}.{name}", kind=kind, stack=self.stack, title=title, what=what, repeats=repeats, sublayer=index,
-            **told,  # pyright: ignore[reportArgumentType]
+            **fields,  # pyright: ignore[reportArgumentType]
         )  # fmt: skip
 
     def _extend(self, box: Box, flow: Flow = "stream") -> None:

@@ -1,9 +1,4 @@
-"""Draw how a step was decided: two patterns and their signed difference, the rows that decided, and the lens of each player.
-
-viz.pattern_difference([one, other], 1, head=2)                  # second − first; show="one" and "other" are the patterns
-viz.decision_rows([one, other], show=1)                          # where the second one looked
-viz.decision_lens([one, other], pair=(0, 1))                     # with a rule where they part for good
-"""
+"""Draw how two runs differ: their patterns, the attention and the lens at the deciding position, their predictions."""
 
 from __future__ import annotations
 
@@ -29,7 +24,7 @@ DECIDES = "▶"
 _CELL, _AROUND, _TITLE = 22, 225, 34
 """Pixels of a row, and of what is around the rows."""
 _CROWDED = 30
-"""Up to so many rows or columns each has its label."""
+"""The most rows or columns that all have labels."""
 
 
 def pattern_difference(

@@ -1,10 +1,10 @@
-"""Pack the attention patterns of a run into one block of bytes that a browser can draw without asking again.
+"""Pack the attention patterns of a run into bytes that the attention view draws without further requests.
 
     bytes = "XATT" · header length (uint32, little endian) · header (JSON, padded) · planes (uint8) · exact (float32)
 
-A plane is one head in a byte a cell, above the byte budget pooled (xformer/viz/planes.py). Behind the planes of a layer stands
-their first column once more, as it is without the first key, on which most of a large model's attention may rest. The chosen
-head comes a second time, exact, as float32 (masked: +inf, not a number: NaN), pooled too where even one head is too large.
+A plane has one byte a cell for one head; above the byte budget it is pooled (`planes_of`). The planes of a layer are followed
+by their first column as it is without the first key, which takes most of the attention of many large models. The selected
+head is added as float32 (masked: +inf, not a number: NaN), pooled where it is too large.
 """
 
 from __future__ import annotations
@@ -31,10 +31,19 @@ from xformer.viz.theme import DIVERGING, HEAD_HUES, SEQUENTIAL
 class PatternLayer:
     """The attention of one layer as arrays and labels.
 
-    `pattern` [head, query, key] holds weights, each row summing to 1; `allowed` (broadcastable to it) is False where
-    the mask forbids to look. Rows are not checked: a broken layer has to be shown as it is. `z_size` is the mean length of
-    each head's z over the queries, none where it is not known: a head whose z is 0 looks, but says nothing.
-    Raises ValueError where shapes or labels do not agree.
+    Rows of the pattern are not checked, so that a broken layer is shown as it is.
+
+    Args:
+        name: The path of the layer.
+        title: The layer in words.
+        pattern: The weights [head, query, key].
+        allowed: False where the mask hides a key; broadcastable to the pattern.
+        query_labels: The tokens at the queries.
+        key_labels: The tokens at the keys.
+        z_size: The mean norm of each head's z over the queries; empty where z was not recorded.
+
+    Raises:
+        ValueError: Where shapes or labels do not agree.
     """
 
     name: str
@@ -47,7 +56,7 @@ class PatternLayer:
 
     @property
     def silenced(self) -> tuple[int, ...]:
-        """The heads, from 0, that look at something and write nothing."""
+        """The heads, from 0, whose pattern is not 0 and whose z is: those that are ablated."""
         return tuple(
             head for head, size in enumerate(self.z_size) if size == 0 and np.nan_to_num(self.pattern[head]).any()
         )
@@ -60,23 +69,23 @@ class PatternLayer:
 
     @property
     def is_masked(self) -> bool:
-        """Whether the mask forbids anything."""
+        """Whether the mask hides any key."""
         return not bool(self.allowed.all())
 
     def pool(self, side: int) -> tuple[int, int]:
-        """How many cells become one in planes of so many cells a side."""
+        """How many queries and keys become one cell of a plane of at most `side` cells a side."""
         return factor(self.shape[1], side), factor(self.shape[2], side)
 
     def reduced(self, side: int) -> Thumbnail:
-        """What a small picture of each head shows."""
+        """The planes of all heads, at most `side` cells a side."""
         return small(self.pattern, self.allowed, side)
 
     def exact(self, head: int) -> Float[np.ndarray, "query key"]:
-        """One head as it is."""
+        """The weights of one head, see `exact_block`."""
         return exact_block(self.pattern, self.allowed, head)
 
     def moved_from(self, before: AnyLayer) -> Float[np.ndarray, " head"]:
-        """How far each head moved from another run."""
+        """How far each head moved from another run, see `moved`."""
         return moved(before.pattern, self.pattern)
 
     def __post_init__(self) -> None:
@@ -100,7 +109,7 @@ class PatternLayer:
 
 @dataclass(frozen=True, eq=False)
 class LaterLayer:
-    """The attention of one layer of a large run: small pictures are there, a pattern is worked out when it is asked for."""
+    """The attention of one layer of a large run: its planes are stored, its pattern is computed on request."""
 
     name: str
     title: str
@@ -135,7 +144,7 @@ class LaterLayer:
         return self.kept.is_masked
 
     def pool(self, side: int) -> tuple[int, int]:
-        """As it was pooled when it ran, whatever the side."""
+        """The pooling of the stored planes; `side` is ignored."""
         rows, cols = self.kept.small.planes.shape[1:]
         return factor(self.shape[1], rows), factor(self.shape[2], cols)
 
@@ -148,7 +157,7 @@ class LaterLayer:
         return exact_block(self.pattern, self.allowed, head)
 
     def moved_from(self, before: AnyLayer) -> Float[np.ndarray, " head"]:
-        """Worked out once for each run before."""
+        """As `PatternLayer.moved_from`, computed once for each other run."""
         if not isinstance(before, LaterLayer):
             return moved(before.pattern, self.pattern)
         return self.run.remembered((before.run, self.name), lambda: moved(before.pattern, self.pattern))
@@ -195,7 +204,7 @@ def moved(
 def small(
     pattern: Float[np.ndarray, "head query key"], allowed: Bool[np.ndarray, "#head #query #key"], side: int
 ) -> Thumbnail:
-    """A layer's planes, and what they are without the first key."""
+    """A layer's planes, and their first column without the first key."""
     planes, peaks = planes_of(pattern, allowed, side, 2)
     tall, wide = factor(pattern.shape[1], side), factor(pattern.shape[2], side)
     block = np.where(np.broadcast_to(allowed, pattern.shape)[:, :, 1:wide], pattern[:, :, 1:wide], np.float32(-np.inf))
@@ -214,9 +223,9 @@ __all__ = ["AnyLayer", "PatternLayer", "header_of", "pack", "visible"]
 MAGIC = b"XATT"
 
 POWER = 2
-"""How weights become bytes: see `xformer.viz.planes`."""
+"""The root of a weight that a byte holds: see `planes_of`."""
 MOST_BYTES = 1_950_000
-"""A head that is not exact within so many bytes is pooled."""
+"""The most bytes of a message; an exact head that does not fit is pooled."""
 _SHOWN = str.maketrans({" ": "·", "\n": "↵", "\r": "↵", "\t": "⇥"})
 
 
@@ -353,10 +362,10 @@ def _fitted(blocks: list[np.ndarray], room: int) -> tuple[list[np.ndarray], list
 
 
 def pattern_layers(reading: Reading) -> list[AnyLayer]:
-    """The attention layers of a reading's first input, in the order the input meets them.
+    """The attention layers of a reading's first input, in the order in which they run.
 
-    A trace recorded without its masks shows every cell as allowed. A broken model is shown as it is, whatever axes its
-    patterns have; what is not a number is shown, masked or not. Of a large run the patterns are worked out one at a time.
+    Without recorded masks every cell counts as allowed. The patterns of a broken model keep their shapes, and NaN is shown also
+    where it is masked. The patterns of a large run are computed one at a time.
     """
     layers: list[AnyLayer] = []
     known: dict[tuple[object, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
@@ -468,11 +477,14 @@ def rider(
     order: int = 1,
     height: int = 0,
 ) -> bytes:
-    """What is chosen, as it rides behind the planes: raw bytes can only be the whole of a message.
+    """The selection as bytes that are appended to the planes, as a message of raw bytes has no other fields.
 
-    `head` is (layer, head), `cell` a locked (query, key); `look` the number of its scale, of what is shown, and the heads
-    whose arcs are drawn; `order` counts what was chosen for the view, which forgets its own choice when it grows; `height`
-    caps the enlarged picture, in CSS pixels, where it is not 0.
+    Args:
+        head: The selected (layer, head), from 0.
+        cell: The locked (query, key), if any.
+        look: The numbers of the scale and of the view, and the heads whose arcs are drawn.
+        order: The number of this selection; the view drops its own selection when it grows.
+        height: The largest height of the enlarged head in CSS pixels; 0 for no limit.
     """
     query, key = (0 if index is None else index + 1 for index in cell)
     scale, shown, arcs = look
