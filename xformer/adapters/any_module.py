@@ -1,9 +1,9 @@
-"""Any `torch.nn.Module` with example inputs: `nn.TransformerEncoder`, `nn.MultiheadAttention`, a model written by hand.
+"""The adapter of any `torch.nn.Module`: `nn.TransformerEncoder`, `nn.MultiheadAttention`, or a hand-written model.
 
-    reading = xformer.read(module, x)                 a tensor, a tuple of tensors, or a dictionary of arguments
+    reading = xformer.read(module, x)                 a tensor, a tuple of tensors, or named arguments
     reading["encoder.0.attn.pattern"]
 
-Nothing is known of it but what a run shows. Where it reads whole numbers these are its tokens; else its positions are numbered.
+Integer inputs are its tokens; otherwise its positions are numbered.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from xformer.tasks.task import Example
 from xformer.trace import Trace
 
 ModuleInputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
-"""What a module is called with: one tensor, several arguments in their order, or arguments by name."""
+"""One tensor, several positional arguments, or named arguments."""
 
 
 @dataclass(frozen=True, eq=False)
 class AnyModule:
-    """A module whose parts are known, with the inputs that it is called with. Only read."""
+    """A module with its located parts and the inputs it is called with. Read-only."""
 
     opened: OpenedModel
     inputs: Inputs
@@ -54,7 +54,7 @@ class AnyModule:
 
     @classmethod
     def open(cls, module: nn.Module, inputs: ModuleInputs, name: str = "module") -> AnyModule:
-        """Find the attention in a module, once for each way to call it. Raises `InputError` where none can be seen."""
+        """Locate the attention of a module, once per signature of its inputs. Raises `InputError` if there is none."""
         named = _named(inputs)
         called = tuple((name, value.dim() if isinstance(value, Tensor) else None) for name, value in named.items())
 
@@ -67,12 +67,12 @@ class AnyModule:
 
     @property
     def weights(self) -> ExternalWeights:
-        """Those that were found."""
+        """The located weights."""
         return ExternalWeights(self.opened, self.name)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Its tokens are numbers."""
+        """Token ids."""
         return self._labels
 
     @cached_property
@@ -80,59 +80,59 @@ class AnyModule:
         return tuple(str(number) for number in range(self.shape.vocab_size))
 
     def frame(self, typed: Any = None) -> Example:
-        """The inputs that it is called with; nothing is asked of its outputs."""
+        """The inputs the module is called with; outputs have no references."""
         stream = self._positions(self.shape.attention[0].stack, 0)
         target = self._positions("decoder", 1) if self.shape.is_pair else None
         labels = torch.full_like(stream if target is None else target, IGNORED)
         return Example(tuple(stream[0].tolist()), (), stream, target, stream, labels, arguments=self.inputs)
 
     def has_right_answer(self, example: Example) -> bool:
-        """Nobody knows what is right."""
+        """False: there is no task."""
         return False
 
     def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
-        """The numbers of the tokens, or of the positions."""
+        """The ids of the tokens, or the numbers of the positions."""
         return tuple(str(token) for token in tokens.tolist())
 
     def record(self, example: Example, *, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",)) -> Trace:
-        """Run it once; see `xformer.record`."""
+        """Record a run; see `xformer.record`."""
         inputs = self.inputs if example.arguments is None else dict(example.arguments)
         activations = self.opened.run(inputs, n_batch=_n_batch(inputs), edits=edits, keep=keep)
         return Trace(None, example.stream, example.target, tuple(edits), activations)
 
     def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
-        """What the module makes of the last state of its stream. Raises `InputError` where that is not all it needs."""
+        """The module's output for a final stream state. Raises `InputError` if it does not follow from that alone."""
         if self.opened.head is None:
             raise InputError(f"The output of {self.name} does not follow from the last state of its stream alone.")
         return self.opened.head(stream)
 
     @property
     def input(self) -> NumbersInput:
-        """Nothing is typed: it reads the inputs that it is called with."""
+        """Unused: the module reads the inputs it is called with."""
         return NumbersInput()
 
     def heads_read(
         self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
     ) -> Float[Tensor, "part head pos d_head"]:
-        """The layer is called by itself; see `captured_call`."""
+        """Queries or keys for other streams; see `opening.heads_read`."""
         return heads_read(self.opened, dict(example.arguments or self.inputs), path, x, side)
 
     def steps(
         self, example: Example, n: int | None = None, *, edits: Sequence[AnyEdit] = (), **how: Any
     ) -> Iterator[Step]:
-        """Nobody knows what it would say. Raises `UnavailableError`."""
-        raise UnavailableError(f"{self.name} is a module that nobody knows the words of; it says nothing by itself.")
+        """Raises `UnavailableError`: the module does not generate."""
+        raise UnavailableError(f"{self.name} is a module without a vocabulary, so it does not generate text.")
 
     def recording_bytes(self, example: Example) -> int:
-        """Return about how many bytes it takes to record a run, from shapes alone."""
+        """Estimate the memory of a recorded run in bytes, from shapes alone."""
         return recorded_bytes(self.shape, *lengths(example))
 
     def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
-        """Nobody knows what is needed."""
+        """Empty: there is no task."""
         return {}
 
     def _positions(self, stack: str, index: int) -> Int[Tensor, "1 pos"]:
-        """The tokens that a stack reads, or the numbers of its positions where what it reads are no tokens."""
+        """The tokens that a stack reads, or the numbers of its positions."""
         ids = _ids_of(self.inputs)
         if index < len(ids):
             return ids[index] if ids[index].dim() > 1 else ids[index][None]
@@ -141,7 +141,7 @@ class AnyModule:
 
     @cached_property
     def _n_keys(self) -> dict[str, int]:
-        """How many positions each attention looks at with these inputs: only a run knows."""
+        """The number of keys of each attention with these inputs, measured in a run."""
         return _n_keys(self.opened.run(self.inputs, n_batch=_n_batch(self.inputs), keep=("*.pattern",)))
 
 
@@ -150,7 +150,7 @@ def _n_keys(run: Mapping[str, Tensor]) -> dict[str, int]:
 
 
 def _named(inputs: ModuleInputs | Sequence[Any]) -> Inputs:
-    """Arguments by name, or by number in their order. Numbers alone are the ids of one text, or of several in rows."""
+    """Arguments by name, or by number in their order. Plain integers are the ids of one text, or of several in rows."""
     if isinstance(inputs, Mapping):
         return dict(inputs)
     if not isinstance(inputs, Tensor) and _is_ids(inputs):
@@ -162,7 +162,7 @@ def _named(inputs: ModuleInputs | Sequence[Any]) -> Inputs:
 
 
 def _is_ids(inputs: Any) -> bool:
-    """Whether something is whole numbers, in a row or in several of one length."""
+    """Whether a value is a list of integers, or several of equal length."""
     if not isinstance(inputs, list | tuple) or not inputs:
         return False
     if all(isinstance(one, list) for one in inputs):
@@ -192,7 +192,7 @@ def _n_batch(inputs: Inputs) -> int:
 
 
 def _lengthened(inputs: Inputs, extra: dict[int, int]) -> Inputs:
-    """The inputs with the first positions of some of their tensors, by number, said again at the end."""
+    """The inputs with the first position of some of their tensors repeated at the end."""
     grown = dict(inputs)
     for index, (name, value) in enumerate(
         (n, v) for n, v in inputs.items() if any(v is one for one in _tensors(inputs))
@@ -203,20 +203,20 @@ def _lengthened(inputs: Inputs, extra: dict[int, int]) -> Inputs:
 
 
 def _runs(module: nn.Module, inputs: Inputs) -> bool:
-    """Whether a module can be called with these inputs."""
+    """Whether the module can be called with these inputs."""
     try:
         with left_as_found(module), torch.no_grad(), noting_draws(module):
             _call(module, inputs)
-    except Exception:  # whatever a module makes of inputs that it cannot read
+    except Exception:  # a module may raise anything for inputs it cannot read
         return False
     return True
 
 
 def _probed(module: nn.Module, inputs: Inputs) -> tuple[Inputs, int | None]:
-    """Inputs that tell the module's parts apart, and how many positions the second of two streams has in them.
+    """Inputs that distinguish the module's parts, and the length of the second of two streams in them.
 
-    A stream of one or two positions cannot show a mask, and two streams of one length cannot be told apart: these are made
-    longer where the module reads that, so that what its parts are called does not depend on the inputs.
+    Streams of one or two positions do not show a mask, and two streams of equal length cannot be distinguished. Such streams
+    are made longer if the module reads that, so that names do not depend on the inputs.
     """
     tensors = _tensors(inputs)
     if not tensors:
@@ -257,7 +257,7 @@ def _open(module: nn.Module, inputs: Inputs) -> tuple[OpenedModel, Verification,
 
 
 def first_tensor(output: Any) -> Tensor:
-    """What a module returns: the logits or the last state where it names them, else its first tensor."""
+    """The logits or the last hidden state if the output names them, else its first tensor."""
     if isinstance(output, Tensor):
         return output
     for name in ("logits", "last_hidden_state"):

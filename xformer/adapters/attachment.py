@@ -1,12 +1,11 @@
-"""Attach to somebody's model for the length of a call, and leave it as it was found.
+"""Attach hooks and our attention function to a model for one call, and leave the model as it was found.
 
-    with attached(module, layout, backend, run):   our attention and hooks that serve one run, in eval mode
+    with attached(module, layout, backend, run):   eval mode, with our attention and hooks that serve one run
         module(...)
     with left_as_found(module):                    eval mode alone
 
-Everything that a caller can observe is put back: mode, attributes, configurations, buffers, hooks, random state. Any number of
-threads may hold one model at once: it is put back when the last of them lets go. What is `remembered` about a model between
-calls does not keep it alive.
+Restored afterwards: mode, attributes, configurations, buffers, hooks, random state. Threads may share a model: it is restored
+when the last of them is done. What is cached about a model between calls (`remembered`) does not keep it alive.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from xformer.adapters.probe import ActiveRun, active_run, running
 
 T = TypeVar("T")
 SEED = 0
-"""A model that draws random numbers in eval mode (masked autoencoders do) draws the same ones in every read."""
+"""The seed for models that draw random numbers in eval mode, as masked autoencoders do: every read draws the same ones."""
 _LOCK = threading.RLock()
 _OWN = vars(nn.Module()).keys() - {"training"}
 """What PyTorch itself keeps in a module: parameters, buffers, children, hooks."""
@@ -38,19 +37,19 @@ _OWN = vars(nn.Module()).keys() - {"training"}
 
 @dataclass
 class _Held:
-    """A module or a configuration that at least one call holds, and what it was like before."""
+    """The saved state of a module or configuration, shared by all calls that use it."""
 
     owner: Any
     n_holders: int = 0
     attributes: dict[str, Any] = field(default_factory=dict)
     contents: list[tuple[Any, Any]] = field(default_factory=list)
-    """The lists, dictionaries and sets among the attributes, each with a copy: a forward pass may add to them."""
+    """The containers among the attributes, each with a copy; a forward pass may add to them."""
     members: set[str] = field(default_factory=set)
     """The names of a module's parameters, buffers and children."""
     buffers: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """Each buffer and a copy of it."""
     hooks: list[tuple[dict[Any, Any], set[Any]]] = field(default_factory=list)
-    """A module's dictionaries of hooks, each with its keys: Transformers hangs some on a model that is asked for attention."""
+    """A module's hook dictionaries, each with its keys; Transformers adds hooks when attention is requested."""
 
     def save(self) -> None:
         self.attributes = _attributes_of(self.owner)
@@ -89,7 +88,7 @@ class _Held:
 
 
 def _attributes_of(owner: Any) -> dict[str, Any]:
-    """All of a configuration; of a module what is not kept by PyTorch itself."""
+    """All attributes of a configuration; of a module those that PyTorch does not manage."""
     is_module = isinstance(owner, nn.Module)
     return {name: value for name, value in vars(owner).items() if not (is_module and name in _OWN)}
 
@@ -100,7 +99,7 @@ def _members_of(module: nn.Module) -> set[str]:
 
 
 def _containers(values: list[Any], seen: set[int]) -> Iterator[tuple[Any, Any]]:
-    """Every list, dictionary and set among values, and inside them, with a copy of what it holds."""
+    """Every list, dictionary and set among `values`, nested ones included, with a copy of its contents."""
     for value in values:
         if not isinstance(value, list | dict | set) or id(value) in seen:
             continue
@@ -111,12 +110,12 @@ def _containers(values: list[Any], seen: set[int]) -> Iterator[tuple[Any, Any]]:
 
 
 _HELD: dict[int, _Held] = {}
-"""By identity; empty while nobody reads."""
+"""Saved states by object identity; empty while no call runs."""
 
 
 @contextmanager
 def left_as_found(module: nn.Module) -> Iterator[None]:
-    """Put a model into eval mode, and afterwards put back all that a forward pass or an attachment may have changed."""
+    """Put a model into eval mode, and restore afterwards what a forward pass or an attachment may have changed."""
     parts = _parts_of(module)
     with _LOCK:
         for part in parts:
@@ -141,7 +140,7 @@ def left_as_found(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def attached(module: nn.Module, layout: Layout, backend: Backend, run: ActiveRun) -> Iterator[None]:
-    """Our attention function and hooks that serve `run` alone, on a model, while the call lasts."""
+    """Attach our attention function and hooks that serve `run` alone to a model."""
 
     def run_of() -> ActiveRun | None:
         return run if active_run() is run else None
@@ -164,7 +163,7 @@ def attached(module: nn.Module, layout: Layout, backend: Backend, run: ActiveRun
 
 
 def set_function(module: nn.Module) -> None:
-    """Have a model of Transformers call our attention function. Raises `ValueError` where it does not take one."""
+    """Make a Transformers model call our attention function. Raises `ValueError` if the model does not support it."""
     module.set_attn_implementation(register())  # type: ignore[operator]
     for part in _parts_of(module):  # a block that was copied has a configuration of its own, which that does not reach
         if not isinstance(part, nn.Module) and hasattr(part, "_attn_implementation"):
@@ -173,7 +172,7 @@ def set_function(module: nn.Module) -> None:
 
 @contextmanager
 def _same_numbers(module: nn.Module) -> Iterator[None]:
-    """The same random numbers in every read, and afterwards the generators as they were."""
+    """Draw the same random numbers in every read, and restore the generators afterwards."""
     devices = {weight.device for weight in module.parameters() if weight.device.type == "cuda"}
     with torch.random.fork_rng(devices=sorted(devices, key=str)):
         torch.manual_seed(SEED)
@@ -200,7 +199,7 @@ class _Draws(TorchFunctionMode):
 
 @contextmanager
 def noting_draws(module: nn.Module) -> Iterator[None]:
-    """Find out whether a model draws random numbers in eval mode, which few do: only these are given a seed."""
+    """Find out whether a model draws random numbers in eval mode. Only such models are seeded."""
     with _same_numbers(module) if memory_of(module).draws else nullcontext(), _Draws() as draws:
         before = torch.get_rng_state()
         yield
@@ -210,7 +209,7 @@ def noting_draws(module: nn.Module) -> Iterator[None]:
 
 
 def _parts_of(module: nn.Module) -> list[Any]:
-    """The modules of a model and their configurations, with those inside them, each once."""
+    """The modules of a model and all their configurations, each once."""
     parts: dict[int, Any] = {}
     for part in module.modules():
         parts[id(part)] = part
@@ -229,12 +228,12 @@ def _add_config(config: Any, parts: dict[int, Any]) -> None:
 
 @dataclass
 class Memory:
-    """What is remembered about one model: nothing that keeps it alive."""
+    """What is cached about one model; nothing in it keeps the model alive."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
-    """Held while it is opened, so that several threads open it once."""
+    """Held while the model is opened, so that threads open it once."""
     structure: tuple[Any, ...] = ()
-    """The names and classes of its parts when what is remembered was found."""
+    """The names and classes of its modules when the cache was filled."""
     found: dict[Any, Any] = field(default_factory=dict)
     draws: bool = False
     """Whether it draws random numbers in eval mode."""
@@ -244,13 +243,13 @@ _MEMORIES: WeakKeyDictionary[nn.Module, Memory] = WeakKeyDictionary()
 
 
 def memory_of(module: nn.Module) -> Memory:
-    """The side table's entry for a model, made where there is none."""
+    """The cache of a model, created on first use."""
     with _LOCK:
         return _MEMORIES.setdefault(module, Memory())
 
 
 def remembered(module: nn.Module, key: Any, find: Callable[[], T]) -> T:
-    """What `find` finds of a model: once, until its parts are others; threads that ask at once wait for the same answer."""
+    """Cache the result of `find` until the model's modules change; concurrent threads wait for one result."""
     memory = memory_of(module)
     structure = tuple((name, type(part)) for name, part in module.named_modules())
     with memory.lock:
@@ -262,16 +261,23 @@ def remembered(module: nn.Module, key: Any, find: Callable[[], T]) -> T:
 
 
 RunOf = Callable[[], ActiveRun | None]
-"""The run that hooks serve at the moment; None where the pass that they are called in is not theirs."""
+"""The run that a hook serves; None if the pass belongs to another caller."""
 
 
 def set_taps(model: nn.Module, layout: Layout, run_of: RunOf, *, by_softmax: bool) -> list[RemovableHandle]:
-    """Register hooks for the taps of a layout, and return their handles.
+    """Register hooks for the taps of a layout.
 
-    `by_softmax`: attention is found inside the modules that hold it, so that entering and leaving them is noted.
+    Another thread may run the model while hooks are added or removed; PyTorch then calls some of them without keyword
+    arguments. Such calls never belong to this run.
 
-    Another thread may run the model while hooks are registered or removed, and PyTorch then calls some without their keyword
-    arguments; these calls are never the run's own.
+    Args:
+        module: The model.
+        layout: Its layout.
+        run_of: Returns the run to serve.
+        by_softmax: Also count how many attention modules the run is inside.
+
+    Returns:
+        The handles.
     """
     handles: list[RemovableHandle] = []
     by_place: dict[tuple[str, Side], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
@@ -311,7 +317,7 @@ def _names(run: ActiveRun, path: str, side: Side, found: Sequence[tuple[str, ...
 
 
 def _taking(run_of: RunOf, path: str, found: Sequence[tuple[str, ...]]) -> Callable[..., Any]:
-    """The first tensor of numbers that a module takes."""
+    """A hook for the first floating-point input of a module."""
 
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         run = run_of()
@@ -339,7 +345,7 @@ def _giving(
     factor: float,
     is_copied: bool,
 ) -> Callable[..., Any]:
-    """The first tensor that a module gives; and where that, times a factor, is added to the stream, the stream with it."""
+    """A hook for the first output of a module, and for the stream once the output, times `factor`, is added to it."""
 
     def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         run = run_of()
@@ -369,7 +375,7 @@ def _giving(
 
 
 def _onto_stream(run: ActiveRun, name: str, adds: Tensor) -> Tensor:
-    """What is added, changed so that the sum is what the tape makes of it."""
+    """The summand adjusted so that the sum equals what the tape returns for it."""
     block = name.rpartition(".")[0]
     stream = run.kept.get(block)
     if stream is None:
@@ -381,7 +387,7 @@ def _onto_stream(run: ActiveRun, name: str, adds: Tensor) -> Tensor:
 
 
 def _turning(run_of: RunOf, path: str, found: Sequence[tuple[str, ...]]) -> Callable[..., Any]:
-    """The angles of a rotation, from its cosines and sines."""
+    """A hook for rotation angles, from cosines and sines."""
 
     def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         run = run_of()
@@ -400,7 +406,7 @@ def _turning(run_of: RunOf, path: str, found: Sequence[tuple[str, ...]]) -> Call
 
 
 def _routing(run_of: RunOf, path: str, found: Sequence[tuple[str, ...]]) -> Callable[..., Any]:
-    """The weights of all experts, from a router's choice of some."""
+    """A hook for the weights of all experts, from a router's top-k choice."""
 
     def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         run = run_of()
@@ -421,7 +427,7 @@ def _routing(run_of: RunOf, path: str, found: Sequence[tuple[str, ...]]) -> Call
 
 
 def _catching(run_of: RunOf, path: str) -> Callable[..., Any]:
-    """What an attention is called with, for a run that wants to know."""
+    """A hook that reports an attention module's arguments to the run."""
 
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
         run = run_of()
@@ -432,7 +438,7 @@ def _catching(run_of: RunOf, path: str) -> Callable[..., Any]:
 
 
 def _counting(run_of: RunOf, step: int) -> Callable[..., Any]:
-    """How many attention modules a run is in: one more on the way in, one less on the way out."""
+    """A hook that counts entering (+1) and leaving (−1) attention modules."""
 
     def hook(module: nn.Module, *_: Any) -> None:
         if (run := run_of()) is not None:
@@ -442,7 +448,7 @@ def _counting(run_of: RunOf, step: int) -> Callable[..., Any]:
 
 
 def _through(run: ActiveRun, names: tuple[str, ...], value: Tensor) -> Tensor:
-    """A value through the tape by its names, as [batch, pos, width]: some families lay the positions of a batch end to end."""
+    """Pass a value through the tape as [batch, pos, width]; some families flatten batch and position."""
     for name in names:
         is_flat = value.dim() == 2 and name.rpartition(".")[2] != "pos_embed"
         shown = value.unflatten(0, (run.n_batch, -1)) if is_flat else value
@@ -461,7 +467,7 @@ def _is_numbers(value: Any) -> bool:
 
 
 def _first_of(output: Any, changed: Tensor) -> Any:
-    """A model's output object with another first entry."""
+    """The model's output object with its first entry replaced."""
     name = next(iter(output.keys()))
     output[name] = changed
     return output

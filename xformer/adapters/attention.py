@@ -1,10 +1,10 @@
-"""Attention written out for models of any family, every step handed to the tape.
+"""Attention computed step by step for models of any family, every step handed to the tape.
 
-    scores  = softcap(q kᵀ · scale + bias)            −∞ wherever a query may not look
-    pattern = softmax(scores)                          with a sink: over the keys and one more, whose weight goes nowhere
+    scores  = softcap(q kᵀ · scale + bias)            −∞ where a query may not attend
+    pattern = softmax(scores)                          with a sink: over the keys and one extra score without a value
     z       = pattern v
 
-Grouped heads (Ainslie et al. 2023) share keys and values; they are handed over once for each head that reads them.
+Grouped heads (Ainslie et al. 2023) share keys and values; the tape gets them once per query head.
 """
 
 from __future__ import annotations
@@ -24,47 +24,48 @@ from torch import Tensor
 from xformer.tape import SILENT, AnyTape
 
 FORBIDDEN = -1e4
-"""What is added to a score that is not to count is far below this (the least number of its type); what is a bias lies above."""
+"""Masks add the least number of their type, far below this; position biases lie above it."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What stands beside q, k and v in a family's attention."""
+    """What a family's attention uses besides q, k and v."""
 
     scale: float
     added: Tensor | None = None
-    """Added to the scores [batch, head or 1, query, key]: the least number of its type where a query may not look."""
+    """Added to the scores [batch, head or 1, query, key]; the least number of its type where a query may not attend."""
     allowed: Tensor | None = None
-    """The same as a boolean, for those who have it so."""
+    """The mask as a boolean instead."""
     bias: Tensor | None = None
     """A bias by relative position [batch or 1, head, query, key] (Raffel et al. 2020, §2.1)."""
     softcap: float | None = None
     sinks: Tensor | None = None
-    """One score a head that takes weight away from all keys [head]."""
+    """One score per head that takes weight away from all keys [head]."""
     is_causal: bool = False
-    """Whether a query sees nothing later than itself, by the model's own rule."""
+    """Whether the model itself hides later keys."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Who may look at whom, worked out once for all layers that share a mask."""
+    """The meaning of a mask, computed once for all layers that share it."""
 
     allowed: Bool[Tensor, "#batch #head query key"]
     own: Bool[Tensor, "query key"]
-    """What the order of time allows, by the model's own rule."""
+    """What the model's own causality allows."""
     forbidden: Bool[Tensor, "#batch #head query key"] | None
     """None where everything is allowed."""
     empty: Bool[Tensor, "#batch #head query 1"] | None
-    """The queries that may look at nothing; None where there are none."""
+    """Queries without any allowed key; None where there are none."""
     bias: Tensor | None
-    """What a mask adds to the scores that count, where that is anything."""
+    """What the mask adds to allowed scores, if anything."""
     added: Tensor | None = None
-    """The whole of an additive mask. In a row with no permitted key it decides what the softmax gives: uniform weights where it
-    is the least number of its type, NaN where it is −∞."""
+    """The whole additive mask. In a row without an allowed key it decides what the softmax gives: uniform weights if it is the
+    least number of its type, NaN if it is −∞.
+    """
 
     @classmethod
     def of(cls, terms: Terms, n_query: int, n_key: int, device: torch.device) -> Limits:
-        """What a family's mask means."""
+        """Interpret a family's mask."""
         everything = torch.ones(n_query, n_key, dtype=torch.bool, device=device)
         own = everything.tril() if terms.is_causal else everything
         allowed, bias = everything, None
@@ -79,7 +80,7 @@ class Limits:
         return cls(allowed, own, *_gaps(allowed), bias, terms.added)
 
     def under(self, tape: AnyTape, shape: torch.Size) -> tuple[Tensor | None, Tensor | None]:
-        """Forbidden cells and empty queries, as the tape leaves them; causality passes on its own, so that it can be lifted."""
+        """Forbidden cells and empty queries after edits; causality passes separately, so that it can be lifted."""
         allowed = self.allowed
         if shape[-1] == shape[-2]:
             wanted = tape("causal", self.own)
@@ -108,7 +109,7 @@ def attend(
     tape: AnyTape,
     limits: Limits | None = None,
 ) -> tuple[Float[Tensor, "batch head query d_value"], Float[Tensor, "batch head query key"]]:
-    """z and the pattern, as the tape leaves them."""
+    """z and the pattern, as the tape returns them."""
     limits = limits or Limits.of(terms, q.shape[-2], k.shape[-2], q.device)
     q, k, v = tape("q", q), tape("k", for_each_head(k, q.shape[1])), tape("v", for_each_head(v, q.shape[1]))
     scores = (q @ k.transpose(-2, -1)).mul_(terms.scale)  # [batch, head, query, key]
@@ -131,7 +132,7 @@ def attend(
 
 
 def fused(q: Tensor, k: Tensor, v: Tensor, terms: Terms, dropout: float = 0.0) -> Tensor:
-    """z alone, from PyTorch's kernel, which never writes the scores down; for layers that nobody looks at."""
+    """z alone, from PyTorch's fused kernel, for layers that no tape records."""
     k, v = for_each_head(k, q.shape[1]), for_each_head(v, q.shape[1])
     if terms.softcap is not None or terms.sinks is not None:
         return attend(q, k, v, terms, SILENT)[0]
@@ -147,7 +148,7 @@ def fused(q: Tensor, k: Tensor, v: Tensor, terms: Terms, dropout: float = 0.0) -
 
 
 def for_each_head(x: Float[Tensor, "batch group key width"], n_heads: int) -> Float[Tensor, "batch head key width"]:
-    """Keys or values as each head reads them: head h has those of group h · groups / heads. Shares storage."""
+    """Keys or values as each head reads them: head h uses group h · groups / heads. Shares storage."""
     groups = x.shape[1]
     if groups == n_heads:
         return x
@@ -166,14 +167,14 @@ Attend = Callable[[Tensor, Tensor, Tensor, Terms], tuple[Tensor, Tensor]]
 
 
 def can_be_written_out(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call uses nothing beyond the paper: no extra keys, nothing given ready-made."""
+    """Whether a call has no extra keys, static keys or zero attention."""
     given = _named(args, kwargs)
     unusual = ("bias_k", "bias_v", "static_k", "static_v")
     return all(given.get(name) is None for name in unusual) and not given.get("add_zero_attn")
 
 
 def multi_head_attention(attend: Attend, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
-    """What `F.multi_head_attention_forward` returns for the same call, with dropout idle."""
+    """What `F.multi_head_attention_forward` returns for the same call, without dropout, computed step by step with `attend`."""
     given = _named(args, kwargs)
     query, key, value = given["query"], given["key"], given["value"]  # [pos, batch, d_model]
     is_batched = query.dim() == 3

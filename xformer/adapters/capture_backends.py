@@ -1,8 +1,4 @@
-"""The attention that models of Transformers call instead of theirs: registered once, it reads and changes them all.
-
-Transformers hands over q and k after rotation, k and v before the repetition of grouped heads, and whatever else a family adds
-to its scores. The mask function has to be registered beside it: without one a model silently runs without a causal mask.
-"""
+"""The three ways to capture the attention of external models: `attention_function`, `softmax` and `returned_weights`."""
 
 from __future__ import annotations
 
@@ -27,14 +23,17 @@ from xformer.tape import SILENT, AnyTape, Tape
 
 Backend = Literal["attention_function", "softmax", "returned_weights"]
 BACKENDS: tuple[Backend, ...] = ("attention_function", "softmax", "returned_weights")
-"""The ways to capture attention, in the order in which they are tried."""
+"""In the order in which they are tried."""
 NAME = "xformer"
-"""What our attention is called among Transformers' implementations."""
+"""The name under which our attention is registered in Transformers."""
 
 
 @cache
 def register() -> str:
-    """Make our attention known to Transformers, once a process. Its name is returned."""
+    """Register our attention function with Transformers, once per process, and return its name.
+
+    The mask function must be registered with it: without one a model silently runs without a causal mask.
+    """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask
 
@@ -57,7 +56,13 @@ def attention(
     is_causal: bool | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """z [batch, query, head, d_value] and the pattern, as every attention function of Transformers returns them."""
+    """The attention function that Transformers models call instead of their own.
+
+    Transformers passes q and k after rotation, and k and v before grouped heads are repeated.
+
+    Returns:
+        z [batch, query, head, d_value] and the pattern, as every attention function of Transformers.
+    """
     run = active_run()
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
     terms = Terms(
@@ -68,7 +73,7 @@ def attention(
         sinks=s_aux if s_aux is not None else getattr(module, "sinks", None),
         is_causal=causal and query.shape[-2] == key.shape[-2],
     )
-    if run is None:  # somebody else's pass, who may be training it
+    if run is None:  # another caller's pass, perhaps in training
         return fused(query, key, value, terms, dropout).transpose(1, 2).contiguous(), None
     path = run.next_attention()
     if run.observer is not None:
@@ -91,7 +96,7 @@ def attention(
 def _kept_for_later(
     run: ActiveRun, later: dict[str, DeferredAttention], path: str, q: Tensor, k: Tensor, v: Tensor, terms: Terms
 ) -> Tensor:
-    """z, and of all else what it takes to do it again."""
+    """Compute z, and store the inputs from which everything else can be recomputed."""
     assert isinstance(run.tape, Tape)
     limits = run.limits_of(terms, q.shape[-2], k.shape[-2], q.device)
     tape = SpyTape(run.tape.without_keeping().at(path))
@@ -103,7 +108,7 @@ def _kept_for_later(
 
 
 def _cut(added: Tensor | None, key: Tensor) -> Tensor | None:
-    """The part of a mask or bias that belongs to these keys: some are prepared for more than there are."""
+    """The part of a mask or bias for these keys; some are prepared for more."""
     return None if added is None else added[..., : key.shape[-2]]
 
 
@@ -113,7 +118,15 @@ _PRODUCT = (torch.matmul, torch.bmm, Tensor.matmul, Tensor.bmm, Tensor.__matmul_
 
 
 class SoftmaxMode(TorchFunctionMode):
-    """Watches one run. `everywhere` also outside of known attention modules: while they are being found."""
+    """Captures attention in models that call no registered function: `torch.nn`'s and hand-written ones.
+
+    Inside attention modules, or everywhere while they are still unknown, it watches
+
+        scaled_dot_product_attention    computed step by step instead: everything can be read and edited
+        multi_head_attention_forward    likewise
+        softmax over the keys           its input is the scores, its output the pattern
+        matmul with that pattern        its output is z
+    """
 
     def __init__(self, run: ActiveRun, *, everywhere: bool = False) -> None:
         super().__init__()
@@ -204,7 +217,7 @@ class SoftmaxMode(TorchFunctionMode):
             self._run.observer.attention_ends(z)
 
     def _heads(self, name: str, value: Tensor, *, is_end: bool = False) -> Tensor:
-        """Through the tape as [batch, head, …], and back into its own shape."""
+        """Pass a value through the tape as [batch, head, …], and return it in its own shape."""
         if self._tape is not SILENT:
             apart = value if value.dim() == 4 else value.unflatten(0, (self._run.n_batch, -1))
             changed = self._tape(name, apart)
@@ -215,18 +228,18 @@ class SoftmaxMode(TorchFunctionMode):
 
 
 def _is_same(one: Any, other: Tensor) -> bool:
-    """Whether both are the same numbers in the same place, perhaps in another shape."""
+    """Whether both share the same numbers in memory, perhaps in another shape."""
     return isinstance(one, Tensor) and one.data_ptr() == other.data_ptr() and one.numel() == other.numel()
 
 
 def _is_causal(added: Tensor | None, allowed: Tensor | None) -> bool:
-    """Whether a mask keeps every query from what is later than itself."""
+    """Whether a mask hides every later key."""
     sees = allowed if allowed is not None else None if added is None else added > FORBIDDEN
     return sees is not None and not _sees_later(sees)
 
 
 def _sees_later(allowed: Tensor) -> bool:
-    """Whether any query may look at a later key."""
+    """Whether any query may attend to a later key."""
     return bool(allowed.triu(1).any())
 
 
@@ -237,19 +250,20 @@ _NAMED: tuple[tuple[str, Stack, Kind], ...] = (
     ("decoder_attentions", "decoder", "self_attn"),
     ("cross_attentions", "decoder", "cross_attn"),
 )
-"""What an encoder-decoder of Transformers calls it."""
+"""The attributes that hold an encoder-decoder's attention in Transformers."""
 
 
 def asking(module: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
-    """The same inputs, with the wish for attention where a model of Transformers is to be called."""
+    """The inputs, with attention weights requested from a Transformers model."""
     is_transformers = hasattr(getattr(module, "config", None), "output_attentions")
     return inputs | {"output_attentions": True} if is_transformers else inputs
 
 
 def returned_patterns(output: Any, stack: Stack | None = None) -> dict[Site, Pattern]:
-    """The weights in what a model returned, in the order of its layers; `stack` is that of a model with one.
+    """The attention weights that a model returned, in the order of its layers.
 
-    Without it, a model of which no weight is on a later key is a decoder.
+    Rows must be distributions; other tensors are skipped. `stack` is that of a model with one stack; without it, a model
+    without weight on later keys counts as a decoder.
     """
     found: dict[Site, Pattern] = {}
     if getattr(output, "encoder_attentions", None) is not None:
@@ -267,7 +281,7 @@ def returned_patterns(output: Any, stack: Stack | None = None) -> dict[Site, Pat
 
 
 def returned_layout(output: Any) -> Layout:
-    """The sites of what a model returns; nothing else of it is known. Raises `InputError` where it returns no weights."""
+    """The sites of the returned weights. Raises `InputError` if there are none."""
     sites = tuple(returned_patterns(output))
     if not sites:
         raise InputError("It returns no weights of attention either.")
@@ -283,7 +297,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def _is_pattern(one: Any) -> bool:
-    """Whether each row is a distribution, or empty; heads that a module has averaged are one."""
+    """Whether each row is a distribution, or all zero. The average of several heads counts as one head."""
     if not isinstance(one, Tensor) or one.dim() not in (3, 4) or not one.is_floating_point() or not one.numel():
         return False
     total = one.detach().float().sum(dim=-1)

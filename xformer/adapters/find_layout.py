@@ -1,4 +1,4 @@
-"""Name what a watched run showed: which stack and layer each attention is in, then the parts of each block, then the ends."""
+"""Derive a `Layout` from a probed run: sites of attention, parts of each block, embeddings, final norm and output head."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from xformer.site import Kind, Site, Stack
 
 
 def find_layout(seen: Probe, ids: tuple[Tensor, ...], n_target: int | None, decoder: str | None = None) -> Layout:
-    """Name what a watched run showed.
+    """Derive the layout from a probed run.
 
     Args:
         seen: The run.
-        ids: The tokens it read, a tensor for each stack that reads some.
-        n_target: How many positions the decoder read beside an encoder; None for a model of one stack.
-        decoder: The name of the module that is this decoder, where that is known; else it is told by `n_target`.
+        ids: The token ids it read, a tensor per stack that reads tokens.
+        n_target: The number of positions of the decoder beside an encoder; None for one stack.
+        decoder: The name of the decoder module if known; else `n_target` decides.
     """
     is_even = n_target is not None and decoder is not None and all(one.n_key == n_target for one in seen.attentions)
     blocks = blocks_of(seen, n_square=2 if is_even else 1)
@@ -153,7 +153,7 @@ def _norm_of(parts: BlockLayout) -> Literal["pre", "post"]:
 
 
 def _projection(seen: Probe, attention: Attention, block: Call) -> Call | None:
-    """The part that maps the heads' z back to the stream: the first with weights that reads z."""
+    """The module that maps z back to the stream: the first leaf with weights after the attention."""
     if attention.z is None:
         return None
     for call in seen.calls:
@@ -168,7 +168,7 @@ def _projection(seen: Probe, attention: Attention, block: Call) -> Call | None:
 
 
 def _attention_inputs(layout: Layout, seen: Probe, block: Call, members: list[tuple[Site, Attention]]) -> Iterator[Tap]:
-    """What the query's projection of each attention reads: the first matrix in the module that holds it."""
+    """Taps for the input of each query projection: the first matrix in the module that holds the attention."""
     size = 0 if block.taken is None else block.taken.numel()
     for site, attention in members:
         for call in seen.inside(attention.parents[-1]):
@@ -180,7 +180,7 @@ def _attention_inputs(layout: Layout, seen: Probe, block: Call, members: list[tu
 
 
 def _norm_giving(seen: Probe, reads: Call, block: Call, site: Site) -> dict[str, str]:
-    """The norm within a block that gives what a part reads; nothing where that is the stream itself."""
+    """The norm within a block whose output a module reads; empty if that is the stream itself."""
     within = (call for call in seen.calls if block.begin < call.begin < reads.begin)
     return next(({site.path: call.path} for call in within if call.is_norm and gives(call, reads)), {})
 
@@ -193,7 +193,7 @@ def name_ends(
     blocks: dict[int, int],
     sites: dict[int, Site],
 ) -> None:
-    """What stands before the first block and after the last."""
+    """Add the taps before the first block and after the last."""
     is_pair = n_target is not None
     for stack, call, name in _embeddings(
         seen, ids, set(blocks.values()), is_pair=is_pair, alone=layout.attention[0].stack
@@ -224,7 +224,7 @@ def name_ends(
 def _embeddings(
     seen: Probe, ids: tuple[Tensor, ...], blocks: set[int], *, is_pair: bool, alone: Stack
 ) -> Iterator[tuple[Stack, Call, str]]:
-    """The tables that are looked up: by token, or by place."""
+    """The lookup tables, by token or by position."""
     used: set[str] = set()
     for call in seen.calls:
         if not isinstance(call.module, nn.Embedding) or call.given is None or call.given.dim() < 2:
@@ -247,7 +247,7 @@ def _is_equal(value: Tensor, read: Tensor) -> bool:
 
 
 def _is_by_place(call: Call, n: int) -> bool:
-    """Whether the rows are those of places that follow each other, wherever a family begins to count."""
+    """Whether the rows belong to consecutive positions, with any offset up to 3."""
     table, rows = call.module.get_parameter("weight"), call.given
     assert rows is not None
     rows = rows.reshape(-1, n, rows.shape[-1])[0]
@@ -257,7 +257,7 @@ def _is_by_place(call: Call, n: int) -> bool:
 
 
 def _is_rotation(call: Call) -> bool:
-    """Whether it gives cosines and sines of one shape: what rotary positions turn queries and keys with."""
+    """Whether the output is cosines and sines of one shape, as for rotary positions."""
     if len(call.outputs) != 2 or "rot" not in f"{call.path}{type(call.module).__name__}".lower():
         return False
     cosine, sine = call.outputs
@@ -269,7 +269,7 @@ def _is_rotation(call: Call) -> bool:
 
 
 CLOSE = 1e-4
-"""How far the logits may be from the model's own, as a share of the largest."""
+"""The largest allowed difference of the logits, relative to the largest logit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,7 +283,7 @@ class OutputHead:
 
     @torch.no_grad()
     def __call__(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
-        """The logits that a place of the stream would have if it were the last."""
+        """The logits of a stream state."""
         with running(None):
             for part in self.parts:
                 stream = part(stream)
@@ -294,12 +294,12 @@ class OutputHead:
 
     @property
     def norm(self) -> nn.Module | None:
-        """The last norm, where the head is that and one matrix and nothing else: then logits are sums of what was added."""
+        """The final norm if the head is a norm and one matrix, so that logits are sums of contributions; else None."""
         return self.parts[0] if len(self.parts) == 2 else None
 
     @property
     def output_matrix(self) -> Float[Tensor, "vocab d_model"] | None:
-        """The matrix of a head that is a norm and a matrix, with its factor, capped or not; None where it is more."""
+        """The matrix of a head that is at most a norm and a matrix, times its factor; else None."""
         weight = getattr(self.parts[-1], "weight", None)
         is_linear = len(self.parts) <= 2 and isinstance(weight, Tensor) and weight.dim() == 2
         if not is_linear or weight is None:
@@ -308,11 +308,11 @@ class OutputHead:
 
 
 def find_output_head(seen: Probe, last: str, logits: Tensor, softcap: float | None) -> OutputHead:
-    """The head behind the module `last`. Raises `InputError` where the logits do not follow from its output alone."""
+    """The head after the module `last`. Raises `InputError` if the logits do not follow from its output alone."""
     calls = [call for call in seen.calls if call.path == last]
     value = calls[-1].given if calls else None
     if value is None:
-        raise InputError("This model's last state cannot be told from the rest.")
+        raise InputError("This model's final stream state could not be located.")
     parts: list[nn.Module] = []
     start, after, factor = value, calls[-1].end, 1.0
     while value.shape != logits.shape:
@@ -326,11 +326,11 @@ def find_output_head(seen: Probe, last: str, logits: Tensor, softcap: float | No
     for head in _endings(tuple(parts), factor, value, logits, softcap):
         if _close(head(start), logits):
             return head
-    raise InputError("This model does more to its logits than can be followed.")
+    raise InputError("This model's logits are computed in an unsupported way.")
 
 
 def _share(call: Call, value: Tensor) -> float | None:
-    """The constant c, mostly 1, with which a part reads c · value; None where it reads something else."""
+    """The constant c, mostly 1, for which a module reads c · value; None if it reads something else."""
     if call.taken is None or call.taken.shape != value.shape:
         return None
     if torch.equal(call.taken, value):
@@ -342,7 +342,7 @@ def _share(call: Call, value: Tensor) -> float | None:
 def _endings(
     parts: tuple[nn.Module, ...], factor: float, value: Tensor, logits: Tensor, softcap: float | None
 ) -> Iterator[OutputHead]:
-    """What may stand between the last part and the logits, the simplest first."""
+    """The possible last steps before the logits, simplest first."""
     yield OutputHead(parts, factor, softcap=softcap)
     yield OutputHead(parts, factor * float((value * logits).sum() / (value * value).sum()))
     yield OutputHead(parts, factor, bias=(logits - value)[0, 0])

@@ -1,10 +1,10 @@
-"""A model of the Transformers library, as it was saved: read like one of ours, with its tokenizer where it reads text.
+"""The adapter of models of the Transformers library.
 
-causal             "France is"                 every position is held against the token that really comes next
-masked             "Paris is in [MASK]."       a mask has no right answer: there stands what the unchanged model says
-encoder-decoder    "source >> target"          without a target it writes one itself, the likeliest token each time
-classifier         "a fine film"               the class that the unchanged model says
-without a head     "a fine film"               no prediction: a vector for each token, and a pooled one
+causal             "France is"                 the reference at each position is the token that follows
+masked             "Paris is in [MASK]."       the reference at a mask is the unchanged model's prediction
+encoder-decoder    "source >> target"          without a target the model generates one greedily
+classifier         "a fine film"               the reference is the unchanged model's class
+without a head     "a fine film"               no prediction: a vector per token, and a pooled one
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ from xformer.tasks.task import Example
 from xformer.trace import Trace
 
 CONTINUED = 32
-"""How many tokens it goes on with where nobody says how many."""
+"""The default number of generated tokens."""
 LARGE_BYTES = 64 * 1024**2
-"""What a recorded run takes at most of which everything is kept."""
+"""A recorded run above this size keeps little and recomputes the rest on demand."""
 KEPT_BYTES = 256 * 1024**2
-"""What stream and neurons of a larger one may take to be kept with it."""
+"""Up to this size a large run also keeps its stream and its neurons."""
 _NO_LOGITS = {
     "vectors": "has no output head: it gives a vector for each position and no logits",
     "sequence_class": "reads its classes off one pooled vector, so there are no logits at each position",
@@ -77,36 +77,36 @@ _NO_LOGITS = {
 
 @dataclass(frozen=True, eq=False)
 class HuggingFaceModel:
-    """A `PreTrainedModel` whose parts are known, with what cuts its texts or images. Only read."""
+    """A `PreTrainedModel` whose parts are located, with its tokenizer or image processor. Read-only."""
 
     opened: OpenedModel
     tokenizer: Any
-    """None: texts cannot be read, only token ids and the model's own arguments."""
+    """None: the model reads token ids and named arguments only."""
     shape: ModelShape
     verification: Verification
     name: str = "model"
     image_processor: Any = None
-    """Makes an image the tensor that the model reads; None where none is known."""
+    """Converts an image to pixel values, or None."""
     pooling: Literal["mean", "last", "first"] | None = None
-    """How the vectors of a text become one, where its folder says so (the `1_Pooling` of sentence-transformers)."""
+    """How token vectors are pooled, if the folder says so (the `1_Pooling` of sentence-transformers)."""
 
     @classmethod
     def open(
         cls, model: nn.Module, tokenizer: Any = None, name: str = "model", *, image_processor: Any = None
     ) -> HuggingFaceModel:
-        """Find the parts of a loaded model. Raises `InputError` where it cannot be read in any way."""
+        """Locate the parts of a loaded model. Raises `InputError` if its attention cannot be captured."""
         opened, verification = open_transformers(model)
         shape = remembered(model, "shape", lambda: _shape(opened))
         return cls(opened, tokenizer, shape, verification, name, image_processor)
 
     @property
     def output(self) -> OutputKind:
-        """What it puts out: "next_token", "sequence_class", "vectors", …"""
+        """The kind of output: "next_token", "sequence_class", "vectors", …"""
         return self.opened.output  # type: ignore[return-value]
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The text of each output: a token, a class, a position; nothing where it gives only vectors."""
+        """The text of each output: a token, a class or a position; empty for vectors."""
         return self._labels
 
     @cached_property
@@ -136,29 +136,29 @@ class HuggingFaceModel:
 
     @property
     def weights(self) -> ExternalWeights:
-        """Those that were found."""
+        """The located weights."""
         return ExternalWeights(self.opened, self.name)
 
     @property
     def is_masked(self) -> bool:
-        """Whether it fills gaps, and its tokenizer has a token for what is missing."""
+        """Whether it is a masked language model whose tokenizer has a mask token."""
         return self.output == "masked_token" and getattr(self.tokenizer, "mask_token_id", None) is not None
 
     @property
     def reads_tokens(self) -> bool:
-        """Whether it reads tokens by their numbers; else an image or a sound."""
+        """Whether it reads token ids, not images or sounds."""
         return str(getattr(self.opened.module, "main_input_name", "input_ids")) == "input_ids"
 
     def frame(self, typed: Any) -> Example:
-        """An input laid out for the model: a text, token ids, an image, a batch of them, or the model's arguments by name.
+        """Lay an input out for the model: text, token ids, an image, a batch of them, or named arguments.
 
-        Raises `InputError` with one sentence where it cannot be read.
+        Raises `InputError` if the model cannot read it.
         """
         return example_of(self, typed)
 
     @property
     def input(self) -> Input:
-        """What it reads, as a person types it."""
+        """The kind of input, as it is typed."""
         return self._input
 
     @cached_property
@@ -187,18 +187,18 @@ class HuggingFaceModel:
         return kind(self.tokenizer, self.shape.n_inputs, self.shape.max_len, default, known)
 
     def has_right_answer(self, example: Example) -> bool:
-        """A text may go on in many ways, and nobody knows the right class."""
+        """False: references are continuations or predictions."""
         return False
 
     def names(self, tokens: Int[Tensor, " pos"]) -> tuple[str, ...]:
-        """The tokens as they are written, or the patches of an image."""
+        """The tokens as text, or the patches of an image."""
         if not self.reads_tokens and isinstance(self.input, PatchedImage):
             return self.input.names(len(tokens))
         words = self._words(self.shape.n_inputs)
         return tuple(words[token] if token < len(words) else f"#{token}" for token in tokens.tolist())
 
     def record(self, example: Example, *, edits: Sequence[AnyEdit] = (), keep: Sequence[str] = ("*",)) -> Trace:
-        """Run it once; see `xformer.record`. Of a large run everything can be asked for, and little is kept: see `OnDemand`."""
+        """Record a run; see `xformer.record`. A large run keeps little and recomputes the rest; see `OnDemand`."""
         inputs, n_batch = self.inputs_of(example), len(example.stream)
         activations: dict[str, Tensor]
         if "*" in keep and n_batch == 1 and example.valid is None and self._is_large(example):
@@ -213,11 +213,11 @@ class HuggingFaceModel:
         )
 
     def outputs(self, example: Example) -> Float[Tensor, "batch out vocab"]:
-        """What it puts out, nothing recorded."""
+        """The output of an unrecorded run."""
         return self.opened.plain(self.inputs_of(example))
 
     def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
-        """The logits of a state of the stream. Raises `UnavailableError` where they do not follow from it alone."""
+        """The logits of a stream state. Raises `UnavailableError` if they do not follow from it alone."""
         if self.opened.head is None:
             reason = _NO_LOGITS.get(self.output, "does more to the last state of its stream than can be followed")
             raise UnavailableError(f"{self.name} {reason}.")
@@ -226,7 +226,7 @@ class HuggingFaceModel:
     def heads_read(
         self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]
     ) -> Float[Tensor, "part head pos d_head"]:
-        """The layer is called by itself; see `captured_call`."""
+        """Queries or keys for other streams; see `opening.heads_read`."""
         calls = trace.activations.calls if isinstance(trace.activations, OnDemand) else None
         return heads_read(self.opened, self.inputs_of(example), path, x, side, calls)
 
@@ -240,9 +240,11 @@ class HuggingFaceModel:
         generator: torch.Generator | None = None,
         **others: Any,
     ) -> Iterator[Step]:
-        """What it goes on with.
+        """Generate from the example.
 
-        Raises `UnavailableError` where it does not go on with a text, `InputError` where there is no place left.
+        Raises:
+            UnavailableError: The model does not generate text.
+            InputError: The input fills the context.
         """
         if self.output not in ("next_token", "pair_next_token"):
             raise UnavailableError(f"{self.name} does not go on with a text: its output is {self.described_output}.")
@@ -263,7 +265,7 @@ class HuggingFaceModel:
 
     @property
     def described_output(self) -> str:
-        """What it puts out, in a few words."""
+        """The output in a few words."""
         return {
             "next_token": "the next token",
             "masked_token": "the token at a mask",
@@ -280,21 +282,21 @@ class HuggingFaceModel:
         }[self.output]
 
     def recording_bytes(self, example: Example) -> int:
-        """Return about how many bytes it takes to record a run, from shapes alone."""
+        """Estimate the memory of a recorded run in bytes, from shapes alone."""
         return (on_demand_bytes if self._is_large(example) else recorded_bytes)(self.shape, *lengths(example))
 
     def _is_large(self, example: Example) -> bool:
-        """Whether keeping all of a run would take so much that it is worked out again instead."""
+        """Whether activations are recomputed on demand instead of kept."""
         return (
             self.opened.backend == "attention_function" and recorded_bytes(self.shape, *lengths(example)) > LARGE_BYTES
         )
 
     def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
-        """Nobody knows what is needed."""
+        """Empty: there is no task."""
         return {}
 
     def inputs_of(self, example: Example) -> Inputs:
-        """What the model is called with."""
+        """The arguments of the model's forward pass."""
         inputs: Inputs = {} if example.arguments is None else dict(example.arguments)
         if self.reads_tokens and "inputs_embeds" not in inputs:
             inputs["input_ids"] = example.stream
@@ -310,7 +312,7 @@ class HuggingFaceModel:
 
 
 def _shape(opened: OpenedModel) -> ModelShape:
-    """Sizes and layers, from one run."""
+    """Sizes and layers, measured in one run."""
     model: Any = opened.module
     example = example_inputs(model, 2)
     run = opened.run(example)
@@ -328,7 +330,7 @@ def _shape(opened: OpenedModel) -> ModelShape:
 
 
 Reads = Callable[[Tensor], Tensor]
-"""From all that was read [1, pos] to the logits of what comes next [vocab]."""
+"""From the tokens so far [1, pos] to the logits of the next [vocab]."""
 
 
 def continuing(
@@ -341,7 +343,11 @@ def continuing(
     edits: Sequence[AnyEdit],
     generator: torch.Generator | None,
 ) -> Iterator[Step]:
-    """`n` steps at most, until the token `end`; `inputs` are what the model is called with once it has read so far."""
+    """Generate at most `n` tokens, or until the token `end`.
+
+    Without edits the model caches keys and values. Under edits each step is a whole run, as an edit may change any earlier
+    position.
+    """
     choose, following = (
         choice_of(sampling, generator),
         _whole(opened, inputs, edits) if edits else _cached(opened, inputs),
@@ -363,7 +369,7 @@ def _whole(opened: OpenedModel, inputs: Callable[[Tensor], Inputs], edits: Seque
 
 
 def _cached(opened: OpenedModel, inputs: Callable[[Tensor], Inputs]) -> Reads:
-    """Only what is new is read; a model that keeps no cache reads everything again."""
+    """Reads only the new token, if the model keeps a cache."""
     held: dict[str, Any] = {"cache": None, "length": 0}
 
     @torch.no_grad()

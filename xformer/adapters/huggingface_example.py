@@ -1,10 +1,10 @@
-"""An input laid out for a model of the Transformers library, with what stands at each of its outputs.
+"""Lays out inputs for models of the Transformers library, with the reference token at each output.
 
-causal             the token that really comes next
-masked             the token itself, at a mask what the unchanged model says
-encoder-decoder    "source >> target"; without a target the model writes one, the likeliest token each time
-classes            what the unchanged model says
-without a head     nothing
+causal             the token that follows
+masked             the token itself; at a mask the unchanged model's prediction
+encoder-decoder    "source >> target"; without a target the model generates one greedily
+classes            the unchanged model's prediction
+without a head     none
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
 
 N_WRITTEN = 24
-"""The most tokens that an encoder-decoder writes itself where no target is given."""
+"""The most tokens that an encoder-decoder generates where no target is given."""
 
 
 class ReadsInputs(Protocol):
-    """A Hugging Face model, as far as laying out its inputs needs it."""
+    """What the layout of inputs needs of a Hugging Face model."""
 
     @property
     def name(self) -> str: ...
@@ -58,7 +58,7 @@ class ReadsInputs(Protocol):
 
 
 def example_of(model: ReadsInputs, typed: Any) -> Example:
-    """An input as an example: a text, token ids, a pair of them, a list of inputs (a batch), or arguments by name.
+    """An input as an example: text, token ids, a pair of them, a list of inputs (a batch), or named arguments.
 
     Raises:
         InputError: The model cannot read it.
@@ -116,7 +116,7 @@ def _single(model: ReadsInputs, typed: Any) -> Example:
 
 
 def _token_types(model: ReadsInputs, stream: Int[Tensor, "1 pos"]) -> Int[Tensor, "1 pos"] | None:
-    """0 for the first of two texts, 1 for the second (Devlin et al. 2019); None where the model does not ask."""
+    """0 for the first of two texts, 1 for the second (Devlin et al. 2019); None if the model has no token types."""
     sep = getattr(model.tokenizer, "sep_token_id", None)
     config: Any = model.opened.module.config
     if sep is None or getattr(config, "type_vocab_size", 0) < 2 or int((stream == sep).sum()) < 2:
@@ -126,7 +126,7 @@ def _token_types(model: ReadsInputs, stream: Int[Tensor, "1 pos"]) -> Int[Tensor
 
 
 def _labelled(model: ReadsInputs, example: Example) -> Example:
-    """With what stands at each output."""
+    """Add the reference at each output."""
     stream, kind = example.stream, model.output
     labels = torch.full_like(stream, IGNORED)
     if kind == "next_token":
@@ -158,7 +158,7 @@ def _check_tokenizer(model: ReadsInputs) -> None:
 
 
 def _ids(model: ReadsInputs, typed: str | Sequence[int]) -> list[int]:
-    """The tokens of a text, with whatever special ones the tokenizer puts around it, or those that are given."""
+    """The tokens of a text, with the tokenizer's special ones, or the given ids."""
     if isinstance(typed, str):
         if model.tokenizer is None and not typed.replace(" ", "").isdecimal():
             _check_tokenizer(model)
@@ -176,7 +176,7 @@ def _ids(model: ReadsInputs, typed: str | Sequence[int]) -> list[int]:
 
 
 def _is_special(model: ReadsInputs, stream: Int[Tensor, "batch pos"]) -> Tensor:
-    """Which tokens are put in by the tokenizer itself, a mask aside."""
+    """Which tokens are special ones of the tokenizer, masks excepted."""
     if model.tokenizer is None:
         return torch.zeros_like(stream, dtype=torch.bool)
     special = {*model.tokenizer.all_special_ids} - {model.tokenizer.mask_token_id}
@@ -184,7 +184,7 @@ def _is_special(model: ReadsInputs, stream: Int[Tensor, "batch pos"]) -> Tensor:
 
 
 def _filled(model: ReadsInputs, example: Example) -> Int[Tensor, "batch pos"]:
-    """What stands at each output of a model that sees both sides; special tokens are not asked for."""
+    """The references of a bidirectional model; special tokens have none."""
     labels = example.stream.clone()
     labels[_is_special(model, example.stream)] = IGNORED
     if example.valid is not None:
@@ -211,20 +211,20 @@ def _pair(model: ReadsInputs, typed: Any) -> Example:
     ids = _ids(model, source)
     stream, start = torch.tensor([ids]), _start(model)
     if not between:
-        said = [start] if model.output == "vectors" else _written(model, stream, start)
+        target_ids = [start] if model.output == "vectors" else _written(model, stream, start)
     elif isinstance(target, str):
         _check_tokenizer(model)
-        said = list(model.tokenizer(text_target=target.strip())["input_ids"])
+        target_ids = list(model.tokenizer(text_target=target.strip())["input_ids"])
     else:
-        said = [int(token) for token in target]
-    labels, read = torch.tensor([said]), torch.tensor([[start, *said[:-1]]])
+        target_ids = [int(token) for token in target]
+    labels, read = torch.tensor([target_ids]), torch.tensor([[start, *target_ids[:-1]]])
     if model.output == "vectors":
         labels = torch.full_like(read, IGNORED)
-    return Example(tuple(ids), tuple(said), stream, read, stream, labels)
+    return Example(tuple(ids), tuple(target_ids), stream, read, stream, labels)
 
 
 def _start(model: ReadsInputs) -> int:
-    """The token that a decoder begins with."""
+    """The token that a decoder starts with."""
     config: Any = model.opened.module.config
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     start = getattr(config, "decoder_start_token_id", None)
@@ -232,17 +232,17 @@ def _start(model: ReadsInputs) -> int:
 
 
 def _written(model: ReadsInputs, stream: Int[Tensor, "1 pos"], start: int) -> list[int]:
-    said: list[int] = []
-    while len(said) < N_WRITTEN:
-        read = torch.tensor([[start, *said]])
-        said.append(int(model.outputs(Example((), (), stream, read, stream, read))[0, -1].argmax()))
-        if said[-1] == getattr(model.tokenizer, "eos_token_id", None):
+    written: list[int] = []
+    while len(written) < N_WRITTEN:
+        read = torch.tensor([[start, *written]])
+        written.append(int(model.outputs(Example((), (), stream, read, stream, read))[0, -1].argmax()))
+        if written[-1] == getattr(model.tokenizer, "eos_token_id", None):
             break
-    return said
+    return written
 
 
 def _of_arguments(model: ReadsInputs, given: Mapping[str, Any]) -> Example:
-    """The model's own arguments by name, as it takes them itself."""
+    """An example from named arguments of the model's forward pass."""
     arguments = {name: value for name, value in given.items() if value is not None and name != "return_dict"}
     arguments = {name: torch.tensor(one) if isinstance(one, list) else one for name, one in arguments.items()}
     _check_arguments(model, arguments)
@@ -276,7 +276,7 @@ def _of_arguments(model: ReadsInputs, given: Mapping[str, Any]) -> Example:
 
 
 def _check_arguments(model: ReadsInputs, arguments: Mapping[str, Any]) -> None:
-    """Raise `InputError` where the model has no such argument, or what it reads is not among them."""
+    """Raise `InputError` if an argument is unknown, or the main one is missing."""
     takes = inspect.signature(model.opened.module.forward).parameters
     has_others = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values())
     unknown = [name for name in arguments if name not in takes and not has_others]
@@ -294,9 +294,9 @@ def _n_batch(arguments: Mapping[str, Any]) -> int:
 
 
 def _own_target(model: ReadsInputs, example: Example) -> Int[Tensor, "batch out"]:
-    """What an encoder-decoder's decoder reads where nothing is given for it: the labels or the source, one place on.
+    """The decoder's input where none is given: the labels or the source, shifted by one.
 
-    Raises `InputError` where the model itself asks for it, or reads something else.
+    Raises `InputError` if the model requires a decoder input, or derives another one.
     """
     labels = (example.arguments or {}).get("labels", example.stream)
     start = torch.full_like(labels[:, :1], _start(model))
@@ -304,19 +304,19 @@ def _own_target(model: ReadsInputs, example: Example) -> Int[Tensor, "batch out"
     shifted = torch.cat([start, labels[:, :-1]], dim=1).masked_fill(labels.roll(1, 1) == IGNORED, pad)
     try:
         wanted = model.outputs(example)
-    except Exception as error:  # whatever a model says of what it lacks
+    except Exception as error:  # a model may raise anything for a missing input
         raise InputError(
             f"{model.name} is an encoder-decoder; give decoder_input_ids beside input_ids, or a (source, target)."
         ) from error
     without = {name: value for name, value in (example.arguments or {}).items() if name != "labels"}
     found = model.outputs(replace(example, target=shifted, arguments=without or None))
     if found.shape != wanted.shape or not torch.allclose(found, wanted, rtol=1e-4, atol=1e-4):
-        raise InputError(f"What the decoder of {model.name} reads could not be told; give decoder_input_ids.")
+        raise InputError(f"The decoder input of {model.name} is unknown; give decoder_input_ids.")
     return shifted
 
 
 def _of_pixels(model: ReadsInputs, typed: Any) -> Example:
-    """An image, or a batch of them."""
+    """An image, or a batch of images."""
     if not isinstance(model.input, PatchedImage):
         model.input.read("")  # says what works instead
     assert isinstance(model.input, PatchedImage)

@@ -1,4 +1,4 @@
-"""Open a model of the Transformers library as what it is: what it reads, what it puts out, and where its parts are."""
+"""Opens models of the Transformers library: kind of output, example inputs, and layout."""
 
 from __future__ import annotations
 
@@ -16,25 +16,23 @@ from xformer.adapters.probe import running
 from xformer.errors import InputError
 
 N_SOURCE, N_TARGET = 11, 7
-"""Lengths of the inputs that a model is tried with: unlike each other, and unlike most sizes in a model."""
+"""Lengths of example inputs: unlike each other, and unlike most sizes in a model."""
 N_SAMPLES = 4_400
-"""Samples of a sound that a model is tried with."""
+"""Samples of an example sound."""
 OutputKind = Literal[
     "next_token", "masked_token", "pair_next_token", "sequence_class", "token_class", "answer_span", "next_sentence",
     "image_class", "audio_class", "ctc", "similarity", "vectors",
 ]  # fmt: skip
-"""What a model puts out: the next token, the token at a mask, the target's next token (encoder-decoders), a class of the whole
-text, a class of each token, start and end of an answer, whether one sentence follows another, a class of an image or a sound,
-the character at each moment of a sound, the similarity of texts and images, or no more than vectors."""
+"""The kind of a model's output."""
 CLASSES = ("sequence_class", "token_class", "next_sentence", "image_class", "audio_class")
-"""The kinds whose outputs are classes that the configuration names."""
+"""The kinds whose outputs are classes named in the configuration."""
 
 
 def open_transformers(model: nn.Module) -> tuple[OpenedModel, Verification]:
-    """Find the parts of a `PreTrainedModel`, once for each model: several threads that ask at once get the same answer.
+    """Locate the parts of a `PreTrainedModel`, once per model; concurrent threads get the same answer.
 
     Raises:
-        InputError: It cannot be run on an example input, its attention cannot be captured, or it is a causal model whose
+        InputError: It does not run on an example input, its attention cannot be captured, or it is a causal model whose
             attention sees later tokens.
     """
 
@@ -73,12 +71,12 @@ def _open(model: nn.Module) -> tuple[OpenedModel, Verification]:
 
 
 def _runnable(model: nn.Module) -> tuple[list[Inputs], Any]:
-    """Two example inputs that a model can be run on, and what it returns for the first."""
+    """Two example inputs on which the model runs, and its output for the first."""
     examples = [example_inputs(model, seed) for seed in (0, 1)]
     with left_as_found(model), torch.no_grad(), running(None), noting_draws(model):
         try:
             return examples, call(model, examples[0])
-        except Exception as error:  # whatever a model makes of inputs that it does not read
+        except Exception as error:  # a model may raise anything for inputs it cannot read
             read = ", ".join(f"{name} {list(value.shape)}" for name, value in examples[0].items() if _is_tensor(value))
             raise InputError(
                 f"{type(model).__name__} could not be run on an example input ({read}): {' '.join(str(error).split())[:200]}"
@@ -92,7 +90,7 @@ def is_pair(model: nn.Module) -> bool:
 
 
 def _decoder_path(model: nn.Module) -> str | None:
-    """The name of the decoder among a model's modules; None where there is none beside an encoder."""
+    """The name of the decoder module beside an encoder, or None."""
     with suppress(AttributeError, NotImplementedError):
         encoder, decoder = cast(Any, model).get_encoder(), cast(Any, model).get_decoder()
         names = {id(part): name for name, part in model.named_modules()}
@@ -112,7 +110,7 @@ def _is_causal_class(model: nn.Module) -> bool:
 
 
 def call(model: nn.Module, inputs: Inputs) -> Any:
-    """One forward pass on the device of the model, nothing cached for a later one."""
+    """One forward pass on the model's device, without a cache."""
     device = next(model.parameters()).device
     return model(**{name: value.to(device) if _is_tensor(value) else value for name, value in inputs.items()})
 
@@ -152,14 +150,14 @@ OUTPUT_OF = {
     "sequence_class": _pooled, "next_sentence": _pooled, "image_class": _pooled, "audio_class": _pooled,
     "answer_span": _span, "similarity": _similarity, "vectors": _last_state,
 }  # fmt: skip
-"""The output that is shown, by its kind: [batch, out, vocab]; of "vectors" the last state [batch, pos, d_model]."""
+"""Selects the shown output by its kind: [batch, out, vocab], or for "vectors" the last state [batch, pos, d_model]."""
 
 
 def output_kind(model: nn.Module, returned: Any, inputs: Inputs) -> OutputKind:
-    """What a model puts out, by what it returned. Whether words are the next or the missing ones is left open ("next_token").
+    """The kind of a model's output, from what it returned. Masked language models count as "next_token" here.
 
     Raises:
-        InputError: It returns nothing that has a name here.
+        InputError: It returns no supported output.
     """
 
     def has(name: str) -> bool:
@@ -189,13 +187,13 @@ def output_kind(model: nn.Module, returned: Any, inputs: Inputs) -> OutputKind:
 
 
 def ids_of(inputs: Inputs) -> tuple[Tensor, ...]:
-    """The tokens that it reads: the source's, then the target's."""
+    """The token ids that it reads: the source's, then the target's."""
     names = ("input_ids", "decoder_input_ids")
     return tuple(inputs[name] for name in names if name in inputs)
 
 
 def n_tokens_of(model: nn.Module) -> int:
-    """How many tokens a model reads by their numbers; 0 where it reads an image or a sound alone."""
+    """The size of the input vocabulary; 0 for models of images or sounds."""
     with suppress(NotImplementedError, AttributeError):
         table = cast(Any, model).get_input_embeddings()
         if isinstance(table, nn.Embedding):
@@ -204,13 +202,13 @@ def n_tokens_of(model: nn.Module) -> int:
 
 
 def text_config(model: nn.Module) -> Any:
-    """The part of the configuration that is about text; all of it where there is but one."""
+    """The text part of the configuration, or all of it."""
     config: Any = model.config
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
 def example_inputs(model: nn.Module, seed: int = 0) -> Inputs:
-    """Something that a model can read: arbitrary tokens, an image or a sound of the size it takes."""
+    """Valid inputs: arbitrary tokens, an image or a sound of the right size."""
     config: Any = model.config
     text, draw = text_config(model), torch.Generator().manual_seed(seed)
     main = str(getattr(model, "main_input_name", "input_ids"))
@@ -254,5 +252,5 @@ def example_inputs(model: nn.Module, seed: int = 0) -> Inputs:
 
 
 def _is_dual(model: nn.Module) -> bool:
-    """Whether it compares texts with images, and so needs both (Radford et al. 2021)."""
+    """Whether it compares texts with images, and so reads both (Radford et al. 2021)."""
     return hasattr(model, "get_text_features") and hasattr(model, "get_image_features")

@@ -1,4 +1,4 @@
-"""What a language model with a tokenizer reads: a text, cut into tokens; with a mask in it where the model fills gaps."""
+"""The inputs of external models: text cut into tokens, images cut into patches, and named arguments."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from xformer.installed import needed
 from xformer.model_shape import ModelShape
 
 BETWEEN = ">>"
-"""What stands between the source and the target of an encoder-decoder."""
+"""Separates the source and the target of an encoder-decoder."""
 _LINE_BREAK = "↵"
-"""How a line break is typed into a box of one line."""
+"""A line break as typed in a one-line text box."""
 
 
 def cut(tokenizer: Any, *texts: str) -> tuple[int, ...]:
-    """The tokens of a text, or of two. Raises `InputError` where the tokenizer cannot cut them."""
+    """The tokens of one or two texts. Raises `InputError` if the tokenizer fails."""
     try:
         return tuple(tokenizer(*texts)["input_ids"])
     except (KeyboardInterrupt, SystemExit):
@@ -39,7 +39,7 @@ def cut(tokenizer: Any, *texts: str) -> tuple[int, ...]:
 
 
 class TokenizedText(OpenText):
-    """A text as a tokenizer cuts it: a token is more than a character, and takes a large model longer."""
+    """Text for a causal language model with a tokenizer."""
 
     continues: ClassVar[int] = 16
 
@@ -56,14 +56,14 @@ class TokenizedText(OpenText):
         return dict(self.purposes)
 
     def read(self, text: str) -> tuple[int, ...]:
-        """The tokens of a text, with whatever special ones the tokenizer puts around it."""
+        """The tokens of a text, with the tokenizer's special ones."""
         ids = cut(self.tokenizer, text.replace(_LINE_BREAK, "\n"))
         if not ids:
             raise InputError("This model reads a text, got none; type a word.")
         return ids
 
     def text(self, source: Sequence[int]) -> str:
-        """Special tokens that the tokenizer adds by itself are left out."""
+        """Special tokens that the tokenizer adds are left out."""
         ids = list(source)
         around = self.tokenizer("")["input_ids"]
         if around and ids[: len(around) - 1] == around[:-1] and ids[-1:] == around[-1:] and len(around) > 1:
@@ -78,7 +78,7 @@ class TokenizedText(OpenText):
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def random(self, seed: int) -> str:
-        """Arbitrary tokens, said twice: what a head that copies is found with."""
+        """Random tokens, repeated once: induction heads respond to these."""
         draw = torch.Generator().manual_seed(seed)
         drawn = torch.randint(0, min(self.n_tokens, len(self.tokenizer)), (60,), generator=draw).tolist()
         special = set(self.tokenizer.all_special_ids)
@@ -87,7 +87,7 @@ class TokenizedText(OpenText):
         return self.text([*kept, *kept])
 
     def fitted(self, source: tuple[int, ...]) -> tuple[int, ...]:
-        """The end of a text that is too long."""
+        """The end of a long text."""
         return source[-self.max_len :]
 
 
@@ -110,13 +110,13 @@ _REACTIONS = (
 
 
 def purposes(name: str) -> tuple[tuple[str, str], ...]:
-    """What to try with a model of that name; nothing where nobody knows the model."""
+    """Example inputs with their purpose for known models, by name; otherwise empty."""
     lower = name.lower()
     return _SMOLLM2 if "smollm" in lower else _REACTIONS if "rxnmapper" in lower else ()
 
 
 class PlainText(TokenizedText):
-    """A text that is read as a whole: classified, searched for an answer, or turned into vectors."""
+    """Text that is classified, searched for an answer, or turned into vectors."""
 
     reference_label: ClassVar[str] = "unchanged prediction"
     goes_on: ClassVar[bool] = False
@@ -127,7 +127,7 @@ class PlainText(TokenizedText):
 
 
 class TwoTexts(PlainText):
-    """Two texts in one input: a question and where to look for its answer, or two sentences."""
+    """Two texts in one input: question and context, or two sentences."""
 
     def __init__(self, tokenizer: Any, n_tokens: int, max_len: int, default: str, *others: Any) -> None:
         super().__init__(tokenizer, n_tokens, max_len, default, *others)
@@ -137,14 +137,14 @@ class TwoTexts(PlainText):
         self.typed = f"Two texts with {BETWEEN} between them, up to {max_len:,} tokens."
 
     def read(self, text: str) -> tuple[int, ...]:
-        """Both texts, with the special tokens that the tokenizer puts around and between them."""
+        """Both texts, with the tokenizer's special tokens around and between them."""
         first, between, second = text.replace(_LINE_BREAK, "\n").partition(BETWEEN)
         if not between:
             return super().read(text)
         return cut(self.tokenizer, first.strip(), second.strip())
 
     def text(self, source: Sequence[int]) -> str:
-        """Both texts with the sign between them."""
+        """Both texts with the separator between them."""
         ids, sep = list(source), self.tokenizer.sep_token_id
         if sep is None or ids.count(sep) < 2:
             return super().text(source)
@@ -153,7 +153,7 @@ class TwoTexts(PlainText):
 
 
 class TextWithGaps(TokenizedText):
-    """A text with masks in it, or without: of a model that sees both sides."""
+    """Text with or without masks, for a masked language model."""
 
     reference_label: ClassVar[str] = "unchanged prediction"
     goes_on: ClassVar[bool] = False
@@ -164,7 +164,7 @@ class TextWithGaps(TokenizedText):
 
 
 class TextPair(TokenizedText):
-    """A source, and after >> a target, which the model writes itself where none is given."""
+    """A source, and after >> an optional target."""
 
     reference_label: ClassVar[str] = "unchanged prediction"
     goes_on: ClassVar[bool] = False
@@ -174,12 +174,12 @@ class TextPair(TokenizedText):
         self.instruction = f"Type a text; it writes what belongs to it, or reads what you type after {BETWEEN}."
 
     def read(self, text: str) -> tuple[int, ...]:
-        """The source alone: the target is the model's own."""
+        """The source alone."""
         return super().read(text.partition(BETWEEN)[0].strip())
 
 
 class ArgumentsOnly(Input):
-    """Sounds, and whatever else cannot be typed: read by the model's own arguments."""
+    """Sounds and other inputs that cannot be typed; they are given as named arguments."""
 
     name = "arguments"
     instruction = "It reads what cannot be typed; give its arguments by name in Python."
@@ -200,14 +200,14 @@ class ArgumentsOnly(Input):
 
 
 SAMPLES = {"flower": "flower.jpg", "temple": "china.jpg"}
-"""Photographs that scikit-learn carries, by the name they have here."""
+"""Photographs included in scikit-learn."""
 
 MOST_UPLOADS, MOST_PIXELS, KEPT_SIDE = 64, 40_000_000, 512
-"""Uploads that stay at most; the largest image that is opened; the longer side of what is kept of one."""
+"""The most uploads that are kept; the largest image that is opened; the longer side of a kept image."""
 
 
 class PatchedImage(Input):
-    """The name of a picture: "flower", "temple", or an upload's."""
+    """An image, cut into patches (Dosovitskiy et al. 2020), by its name: "flower", "temple", or an upload's."""
 
     kind: ClassVar[str] = "picture"
     one: ClassVar[str] = "patch"
@@ -237,7 +237,7 @@ class PatchedImage(Input):
         return {name: name for name in SAMPLES}
 
     def read(self, text: str) -> tuple[int, ...]:
-        """The letters of the picture's name: what stands for it in a link. Raises `InputError` for a name of none."""
+        """The image's name as bytes, which stand for it in a link. Raises `InputError` for an unknown name."""
         _picture(text.strip())
         return tuple(text.strip().encode())
 
@@ -245,7 +245,7 @@ class PatchedImage(Input):
         return bytes(source).decode(errors="replace")
 
     def names(self, n: int) -> tuple[str, ...]:
-        """The position of each patch by row and column; what a model puts before them is special."""
+        """Row and column of each patch; the tokens before them are special."""
         rows, columns = self.grid
         special = self.n_special
         if n - special != rows * columns:  # an image of another size than the configuration's
@@ -256,11 +256,11 @@ class PatchedImage(Input):
         return (*before, *(f"r{row + 1} c{column + 1}" for row in range(rows) for column in range(columns)))
 
     def n_positions(self, pixels: Float[Tensor, "batch channel row column"]) -> int:
-        """How many positions a model reads an image of this size as."""
+        """The number of positions of an image of this size."""
         return self.n_special + (pixels.shape[-2] // self.patch[0]) * (pixels.shape[-1] // self.patch[1])
 
     def pixels(self, typed: Any) -> tuple[tuple[int, ...], Float[Tensor, "batch channel row column"]]:
-        """The source and the pixels of a picture's name, a PIL image, or a tensor that is ready for the model."""
+        """The source and the pixels of an image's name, a PIL image, or a tensor of pixel values."""
         if isinstance(typed, Tensor):
             pixels = typed if typed.dim() == 4 else typed[None]
             if pixels.dim() != 4 or pixels.shape[1] != self.n_channels:
@@ -276,7 +276,7 @@ class PatchedImage(Input):
         return (), self._prepared(typed)
 
     def shown(self, pixels: Float[Tensor, "channel row column"]) -> np.ndarray:
-        """The image that a model saw, as colours 0 to 255 [row, column, 3]: what was done to its values is undone."""
+        """The image that a model read, denormalised to 0–255 [row, column, 3]."""
         mean, std = (torch.as_tensor(getattr(self.processor, f"image_{name}", None) or 0.5) for name in ("mean", "std"))
         if self.processor is not None and not getattr(self.processor, "do_normalize", True):
             mean, std = torch.zeros(()), torch.ones(())
@@ -284,7 +284,7 @@ class PatchedImage(Input):
         return (values * 255).round().clamp(0, 255).byte().expand(3, -1, -1).permute(1, 2, 0).numpy()
 
     def _prepared(self, image: Any) -> Float[Tensor, "1 channel row column"]:
-        """By the processor that the model was saved with; without one, resized and with values from −1 to 1."""
+        """Pixel values from the model's own processor; without one, resized and scaled to −1 … 1."""
         if self.processor is not None:
             pixels = self.processor(images=image, return_tensors="pt")["pixel_values"]
         else:
@@ -300,7 +300,7 @@ _LOCK = threading.Lock()
 
 
 def keep_upload(data: bytes) -> str:
-    """Keep an uploaded image, made small, and return its name. Raises `InputError` where it is none."""
+    """Keep a small copy of an uploaded image and return its name. Raises `InputError` if it is no image."""
     with needed("PIL", "An image", "pillow"):
         from PIL import Image
     try:
@@ -310,7 +310,7 @@ def keep_upload(data: bytes) -> str:
         image = image.convert("RGB")
     except InputError:
         raise
-    except Exception as error:  # whatever a stranger's file makes of a library
+    except Exception as error:  # an untrusted file may make a library raise anything
         raise InputError("This file is no image that can be read; take a PNG, JPEG, WebP, GIF or BMP file.") from error
     image.thumbnail((KEPT_SIDE, KEPT_SIDE))
     name = f"upload-{hashlib.sha256(image.tobytes()).hexdigest()[:12]}"
@@ -322,7 +322,7 @@ def keep_upload(data: bytes) -> str:
 
 
 def _picture(name: str) -> Any:
-    """A picture by its name. Raises `InputError` where there is none of that name."""
+    """An image by its name. Raises `InputError` for an unknown name."""
     if name in _UPLOADS:
         return _UPLOADS[name]
     if name in SAMPLES:
@@ -338,7 +338,7 @@ def _picture(name: str) -> Any:
 
 
 def picture(source: Sequence[int]) -> Any:
-    """The PIL image that a source names."""
+    """The PIL image of a source."""
     return _picture(bytes(source).decode(errors="replace"))
 
 
@@ -349,14 +349,19 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 @lru_cache(maxsize=4)
 def vocabulary(tokenizer: Any, n: int) -> tuple[str, ...]:
-    """The text of each of `n` tokens; a number for what the tokenizer has no word for."""
+    """The text of each of `n` tokens; a number for tokens without text."""
     tokens = tokenizer.convert_ids_to_tokens(list(range(min(n, len(tokenizer)))))
     known = readable([token if token is not None else f"#{index}" for index, token in enumerate(tokens)])
     return known + tuple(f"#{index}" for index in range(len(known), n))
 
 
 def readable(tokens: Sequence[str]) -> tuple[str, ...]:
-    """Every token of a vocabulary as a person reads it."""
+    """Tokens in readable form: a space is ·, a line break ↵, bytes that are no text ‹e2 80›.
+
+    byte-level   "ĠMary"   →  ·Mary         (Radford et al. 2019)
+    pieces       "▁Mary"   →  ·Mary         (Kudo & Richardson 2018)
+    word pieces  "##ing"   →  ##ing
+    """
     is_bytes = any(token.startswith("Ġ") for token in tokens)
     return tuple(_of_bytes(token) if is_bytes else _of_pieces(token) for token in tokens)
 
@@ -386,9 +391,9 @@ def _signs(text: str) -> str:
 
 @cache
 def _byte_of() -> dict[int, int]:
-    """The byte that each sign of a byte-level vocabulary stands for: printable ones themselves, the rest from 256 on.
+    """The byte of each character of a byte-level vocabulary: printable ones are themselves, the rest start at 256.
 
-    Those of the rest stand for none themselves; in their place is what is no byte.
+    Characters that stand for no byte map to 0xFFFF.
     """
     plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in plain]
@@ -413,5 +418,5 @@ _SMOLLM2_PAIRS = {
 
 
 def known_pairs(name: str) -> dict[str, tuple[str, str]]:
-    """Pairs of inputs that differ in a token that matters, for a model of that name; nothing where nobody knows the model."""
+    """Minimal pairs for known models, by name; otherwise empty."""
     return dict(_SMOLLM2_PAIRS) if "smollm" in name.lower() else {}

@@ -1,8 +1,6 @@
-"""Which part of an unknown model is what, under our names: found once, by watching one run.
+"""Which module of an external model computes what: found in one probed run from the values, not from names of modules.
 
-layer        how many blocks of its stack were entered before, so that a layer that is shared counts by call
-stack        "encoder" or "decoder"; cross-attention looks from the one into the other
-taps         which module's input or output is which activation
+The layer of an attention is the number of blocks of its stack entered before, so a shared layer counts once per call.
 """
 
 from __future__ import annotations
@@ -21,25 +19,25 @@ from xformer.adapters.probe import Attention, Call, Probe
 from xformer.site import Site, Stack
 
 CLOSE = 1e-4
-"""How far a product may be from what came out, as a share of its largest number."""
+"""The largest allowed difference from a product, relative to its largest number."""
 
 
 @dataclass(frozen=True)
 class ProjectionPlace:
-    """Where the matrix is."""
+    """The location of a projection matrix."""
 
     module: str
     is_in_by_out: bool
-    """Whether its rows belong to what goes in, as in GPT-2's; else they belong to what comes out, as in `nn.Linear`."""
+    """Whether rows belong to the input, as in GPT-2's `Conv1D`; in `nn.Linear` they belong to the output."""
     norm: str | None = None
-    """The norm between the matrix and the stream, where there is one."""
+    """The norm between the matrix and the stream, or None."""
     factor: float = 1.0
 
 
 def projection_place(
     seen: Probe, inside: Tensor | None, after: int, adds: Call, factor: float
 ) -> ProjectionPlace | None:
-    """The matrix that reads `inside`, [batch, pos, width], after a time, and gives what `adds` adds; None for none."""
+    """The matrix that reads `inside` [batch, pos, width] and yields what `adds` adds to the stream, or None."""
     if inside is None or adds.given is None:
         return None
     for call in seen.calls:
@@ -55,7 +53,7 @@ def projection_place(
 
 
 def heads_side_by_side(z: Tensor | None, n_query: int) -> Tensor | None:
-    """z as the projection reads it, [batch, query, head · d_value], in whichever order an attention gave it."""
+    """z as the projection reads it, [batch, query, head · d_value], from either axis order."""
     if z is None or z.dim() not in (3, 4):
         return None
     z = z[None] if z.dim() == 3 else z
@@ -71,7 +69,7 @@ def _norm_between(seen: Probe, call: Call, adds: Call) -> str | None:
 
 
 def _side(call: Call) -> bool | None:
-    """How its matrix lies; None where it does more than multiply with it and add a bias."""
+    """The orientation of a matrix; None if the module does more than multiply and add a bias."""
     assert call.taken is not None
     assert call.given is not None
     weight, bias = call.module.get_parameter("weight"), getattr(call.module, "bias", None)
@@ -91,8 +89,7 @@ def _same(one: Tensor | None, other: Tensor | None) -> bool:
 
 
 Side = Literal["in", "out", "adds", "angles", "experts"]
-"""Where an activation is met: what a module takes, what it gives, what it adds to the stream, the angles of a rotation, the
-choice of a router."""
+"""Where an activation is met: a module's input, its output, its summand of the stream, rotation angles, a router's choice."""
 
 
 @dataclass(frozen=True)
@@ -104,32 +101,32 @@ class Tap:
     number: int
     name: str
     factor: float = 1.0
-    """What it is multiplied with before it is added to the stream."""
+    """The factor applied before it is added to the stream."""
     is_changed_later: bool = False
-    """Whether a later part writes over it, so that what is kept has to be a copy."""
+    """Whether a later module overwrites it in place, so that a copy is kept."""
 
 
 @dataclass
 class Layout:
-    """What was found."""
+    """The located parts of a model."""
 
     attention: tuple[Site, ...]
-    """The site of each attention, in the order of the calls."""
+    """The site of each attention, in call order."""
     owner_calls: tuple[tuple[str, int], ...]
-    """For each attention the module that holds it, and which of its calls that is."""
+    """The module that holds each attention, and the number of the call."""
     taps: list[Tap] = field(default_factory=list)
     feed_forward: list[Site] = field(default_factory=list)
     norms: dict[str, Literal["pre", "post", "parallel"]] = field(default_factory=dict)
-    """How each block that could be taken apart uses its norms, by the path of its attention."""
+    """The use of norms in each block that could be decomposed, by the path of its attention."""
     last: dict[Stack, str] = field(default_factory=dict)
-    """The module that gives the last state of each stack's stream."""
+    """The module that outputs each stack's final stream state."""
     norm_before: dict[str, str] = field(default_factory=dict)
     """The norm between the stream and an attention, by the attention's path."""
     final_norm: dict[Stack, str] = field(default_factory=dict)
     projections: dict[str, ProjectionPlace] = field(default_factory=dict)
-    """What maps the heads, or the neurons, of each layer back to the stream, by its path, where one matrix does."""
+    """The output projection of each layer's heads or neurons, by its path, where it is one matrix."""
     norm_after: dict[str, str] = field(default_factory=dict)
-    """The norm that stands on the stream after a layer's output was added, by its path, where there is one."""
+    """The norm on the stream after a layer's output is added, by the layer's path."""
 
     @property
     def owners(self) -> tuple[str, ...]:
@@ -142,7 +139,7 @@ class Layout:
 
     @property
     def sites(self) -> tuple[Site, ...]:
-        """Attention and feed-forward layers, in the order the input meets them."""
+        """Attention and feed-forward layers, in the order of the computation."""
         order = {site: index for index, site in enumerate(self.attention)}
         stacks = list(dict.fromkeys(site.stack for site in self.attention))
         last = len(order)
@@ -155,26 +152,26 @@ class Layout:
 
 
 ROUNDINGS = 16
-"""How far a sum may be from what it is held against: that many roundings of its largest number, and no more."""
+"""Sums match within this many rounding errors of their largest number."""
 
 SAME_SHARE = 0.99
-"""In half precision sixteen roundings of a large number hide whole layers: there so many numbers are the same within one."""
+"""In half precision 16 rounding errors of a large number can hide whole layers; there this share must match within one."""
 
 
 @dataclass(frozen=True)
 class Sublayer:
-    """What one attention, or the neurons, add, and where the stream stands after it."""
+    """What one attention or feed-forward layer adds, and where the stream is afterwards."""
 
     adds: Call
     mid: Call | None
-    """The norm whose output is the stream after it, where a norm stands between; None: the stream is the sum itself."""
+    """The post-norm whose output is the stream; None if the stream is the sum itself."""
     factor: float = 1.0
-    """What the part's output is multiplied with before it is added."""
+    """The factor applied to the output before it is added."""
 
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """A block taken apart. `attention[i]` belongs to its i-th attention."""
+    """A decomposed block. `attention[i]` belongs to its i-th attention."""
 
     attention: tuple[Sublayer, ...]
     feed_forward: Sublayer | None
@@ -182,7 +179,15 @@ class BlockLayout:
 
 
 def block_layout(seen: Probe, index: int, attentions: list[Attention]) -> BlockLayout | None:
-    """How call `index`, a block with these attentions, is made up; None where no sums explain it."""
+    """Decompose call `index`, a block with these attentions; None if no sums explain it.
+
+        pre-norm    mid = x + A            y = mid + F                 A: attention's output, F: the feed-forward layer's
+                                                                       (some families scale them by a constant)
+        post-norm   mid = norm(x + A)      y = norm(mid + F)
+        parallel    y = x + A + F                                      (Wang & Komatsuzaki 2021)
+
+    A and F are outputs of modules in the block, identified by x + A being the input of a later module, or the block's output.
+    """
     block = seen.calls[index]
     x, y = block.taken, block.given
     if x is None or y is None or x.shape != y.shape:
@@ -200,7 +205,7 @@ def _serial(parts: list[Call], x: Tensor, y: Tensor, attentions: list[Attention]
 
 
 def _walk(parts: list[Call], x: Tensor, y: Tensor, ends: list[int], after: int) -> list[Sublayer] | None:
-    """The sublayers that lead from x to y, one for each attention and one for the neurons; the latest parts first."""
+    """The sublayers that lead from x to y, one per attention and one feed-forward layer; the latest modules first."""
     later = [call for call in parts if call.begin > max([after, *ends[:1]])]
     for adds in reversed(later):
         if len(ends) > 1 and adds.end > ends[1]:
@@ -245,7 +250,7 @@ def _parallel(parts: list[Call], x: Tensor, y: Tensor, attentions: list[Attentio
 
 
 def _factor(x: Tensor, adds: Call, total: Tensor) -> float | None:
-    """The constant c with x + c · adds = total; None where there is none."""
+    """The constant c with x + c · adds = total, or None."""
     part = _as(adds, x)
     if _close(x + part, total):
         return 1.0
@@ -270,9 +275,9 @@ def _close(one: Tensor, other: Tensor) -> bool:
 
 
 def blocks(seen: Probe, *, n_square: int = 1) -> dict[int, int]:
-    """For each attention the call that is its block: the outermost member of a list of modules with one self-attention.
+    """The block of each attention: the outermost member of a module list that contains one self-attention.
 
-    `n_square`: how many attentions of a block have as many keys as queries; two where a decoder's streams are of one length.
+    `n_square`: the number of square attentions per block; two if a decoder's streams have the same length.
     """
     found: dict[int, int] = {}
     holds: Counter[int] = Counter(
@@ -288,7 +293,7 @@ def blocks(seen: Probe, *, n_square: int = 1) -> dict[int, int]:
 
 
 def is_chain(seen: Probe, blocks: dict[int, int]) -> bool:
-    """Whether most blocks begin with what the one before them gave."""
+    """Whether most blocks begin with the output of the block before."""
     calls = [seen.calls[index] for index in dict.fromkeys(blocks.values())]
     links = [gives(one, other) for one, other in pairwise(calls)]
     return 2 * sum(links) >= len(links)
@@ -302,7 +307,7 @@ def grouped(blocks: dict[int, int]) -> dict[int, list[int]]:
 
 
 def gives(one: Call, other: Call) -> bool:
-    """Whether one part gives what another one reads."""
+    """Whether the output of one call is the input of another."""
     given, taken = one.given, other.taken
     return given is not None and taken is not None and given.shape == taken.shape and torch.equal(given, taken)
 
@@ -321,7 +326,7 @@ _IDLE = (nn.Dropout, nn.Identity)
 def neuron_taps(
     seen: Probe, block: int, adds: Call, after: int, attention: Attention
 ) -> Iterator[tuple[str, Literal["in", "out"], int, str]]:
-    """The activations of the neurons whose sum `adds` gives: module, side, number of the call, name."""
+    """The taps of the neurons whose sum is the output of `adds`: module, side, call number, name."""
     excluded = _attention_only(seen, attention, block, adds)
     parts = [
         call
@@ -364,7 +369,7 @@ def neuron_taps(
 
 
 def _attention_only(seen: Probe, attention: Attention, block: int, adds: Call) -> set[int]:
-    """The calls between the block and the attention in it that hold no neurons, so that none of their parts are."""
+    """The calls between the block and its attention that contain no feed-forward layer."""
     inner = attention.parents[attention.parents.index(block) + 1 :]
     return {index for index in inner if index not in adds.parents}
 
@@ -378,12 +383,12 @@ def _rows(call: Call) -> int:
 
 
 def is_router(call: Call) -> bool:
-    """Whether a call of a part gave what a router gives."""
+    """Whether a call's output is that of a mixture-of-experts router."""
     return routing(call.outputs) is not None
 
 
 def routing(output: Any) -> tuple[int, int, int] | None:
-    """Where scores, weights and numbers of the experts stand in what a part gave; None where it is no router."""
+    """The positions of scores, weights and expert numbers in a router's output, or None."""
     if not isinstance(output, tuple | list) or not all(isinstance(one, Tensor) and one.dim() >= 2 for one in output):
         return None
     numbers = [at for at, one in enumerate(output) if not one.is_floating_point()]
@@ -404,6 +409,6 @@ def dense(
 
 
 def sparse(every: Float[Tensor, "*token expert"], k: int) -> tuple[Float[Tensor, "*token k"], Int[Tensor, "*token k"]]:
-    """The k largest weights and whose they are."""
+    """The k largest weights and their experts."""
     found = every.topk(k, dim=-1)
     return found.values, found.indices

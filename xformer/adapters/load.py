@@ -1,7 +1,7 @@
-"""A folder of the Transformers library, opened as the class that it was saved as; nothing in it is executed.
+"""Loads models of the Transformers library from a folder or a .gguf file, without executing code from it.
 
-Only safetensors and GGUF are read, from this machine alone. A weight that the class needs and the file does not have would be
-random: the model is refused, unless the weight has no effect on what is shown.
+Only safetensors and GGUF are read, and only from this machine. A weight that is missing in the file would be random: the model
+is refused, unless the weight does not affect the output.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from xformer.installed import needed
 from xformer.model_files.contents import Contents, check_memory, inspect, read_object
 
 Step = Callable[[float, float, str], object]
-"""Told how far loading is: done, of how many, and what is being done."""
+"""Called with the progress: done, total, and the current step."""
 POOLING_MODES: dict[str, Literal["mean", "last", "first"]] = {
     "pooling_mode_cls_token": "first",
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_lasttoken": "last",
 }
-"""The poolings of sentence-transformers that are known here, by their key in `1_Pooling/config.json`."""
+"""The supported poolings of sentence-transformers, by their key in `1_Pooling/config.json`."""
 
 
 def open_model(path: str | Path, *, step: Step | None = None) -> HuggingFaceModel:
-    """Open a model's folder, or a .gguf file. Raises `CheckpointError` or `InputError`, each with one plain sentence."""
+    """Open a model's folder, or a .gguf file. Raises `CheckpointError` or `InputError` with one plain sentence."""
     tell = step or (lambda done, of, what: None)
     where = Path(path)
     contents = inspect(where)  # before anything is loaded: no pickles, no code, no lies about sizes
@@ -57,7 +57,7 @@ def open_model(path: str | Path, *, step: Step | None = None) -> HuggingFaceMode
             opened = HuggingFaceModel.open(model, tokenizer, name, image_processor=processor)
     except (XformerError, KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # whatever a stranger's files make of a library; a panic in Rust is no Exception
+    except BaseException as error:  # untrusted files; a panic in Rust is no Exception
         raise CheckpointError(f"{where.name[:80]} cannot be opened: {plain_sentence(error)}") from error
     tell(3, 3, "done")
     verification = replace(opened.verification, notes=(*opened.verification.notes, *notes))
@@ -65,7 +65,7 @@ def open_model(path: str | Path, *, step: Step | None = None) -> HuggingFaceMode
 
 
 def library() -> Any:
-    """The Transformers library. Raises `MissingLibraryError` where it is not installed."""
+    """The Transformers library. Raises `MissingLibraryError` if it is not installed."""
     with needed("transformers", "A Hugging Face model", "xformer[models]"):
         import transformers
     return transformers
@@ -77,14 +77,14 @@ def _options(contents: Contents) -> dict[str, Any]:
 
 
 def config_of(transformers: Any, contents: Contents) -> Any:
-    """Its configuration, in which outputs have names whatever the file says."""
+    """The configuration, with named outputs."""
     config = transformers.AutoConfig.from_pretrained(contents.folder, **_options(contents))
     config.return_dict = True
     return config
 
 
 def _loaded(transformers: Any, contents: Contents) -> tuple[Any, dict[str, Any]]:
-    """The model, and the library's report on what of it was in the file."""
+    """The model, and the library's report on its weights."""
     config, options = config_of(transformers, contents), _options(contents)
     last: Exception | None = None
     for kind in classes_of(transformers, config):
@@ -107,7 +107,7 @@ def _loaded(transformers: Any, contents: Contents) -> tuple[Any, dict[str, Any]]
 
 
 def classes_of(transformers: Any, config: Any) -> Sequence[Any]:
-    """The class that the configuration names. Without a name: those that may be meant, the most able first."""
+    """The class named in the configuration; without a name the candidates, most specific first."""
     for name in config.architectures or ():
         found = getattr(transformers, name, None)
         if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
@@ -123,14 +123,14 @@ def classes_of(transformers: Any, config: Any) -> Sequence[Any]:
 
 
 def _check_numbers(model: Any) -> None:
-    """Raise `CheckpointError` for a weight that holds NaN or infinity."""
+    """Raise `CheckpointError` for weights with NaN or infinity."""
     for name, weight in model.named_parameters():
         if weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
             raise CheckpointError(f"{name[:80]} holds numbers that are not finite; the file is damaged.")
 
 
 def _check_complete(model: Any, report: dict[str, Any]) -> None:
-    """Raise `CheckpointError` where a weight that has an effect on the output was not in the file, or is of another shape."""
+    """Raise `CheckpointError` if a weight that affects the output is missing, or has another shape."""
     if mismatched := sorted(report["mismatched_keys"]):
         name, found, wanted = mismatched[0]
         raise CheckpointError(
@@ -147,7 +147,7 @@ def _check_complete(model: Any, report: dict[str, Any]) -> None:
 
 @torch.no_grad()
 def _matters(model: Any, names: Sequence[str]) -> bool:
-    """Whether the output on an example input moves with these weights."""
+    """Whether these weights affect the output for an example input."""
     inputs = example_inputs(model)
     returned = call(model, inputs)
     output_of = OUTPUT_OF[output_kind(model, returned, inputs)]
@@ -162,7 +162,7 @@ def _matters(model: Any, names: Sequence[str]) -> bool:
 
 
 def _notes(model: Any, report: dict[str, Any]) -> tuple[str, ...]:
-    """What a user should know of a file that does not match its class."""
+    """Remarks on a file that does not match its class."""
     notes = []
     if missing := sorted(report["missing_keys"]):
         notes.append(f"The file has no {_listed(missing)}; nothing that is shown depends on it.")
@@ -177,7 +177,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def tokenizer_of(transformers: Any, contents: Contents) -> Any:
-    """The folder's own tokenizer before the one in a .gguf file, which takes twenty seconds to unpack; None for none."""
+    """The folder's tokenizer, or the one in a .gguf file, which takes longer to unpack; None if there is none."""
     if not contents.has_tokenizer:
         return None
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
@@ -187,7 +187,7 @@ def tokenizer_of(transformers: Any, contents: Contents) -> Any:
 
 
 def _image_processor(transformers: Any, folder: Path) -> Any:
-    """What the folder says of how an image is prepared; None where it says nothing that can be used here."""
+    """The folder's image processor, or None."""
     if not (folder / "preprocessor_config.json").exists():
         return None
     with suppress(Exception):  # a processor of sounds, or one that needs another library
@@ -198,9 +198,9 @@ def _image_processor(transformers: Any, folder: Path) -> Any:
 
 
 def _pooling(folder: Path) -> Literal["mean", "last", "first"] | None:
-    """The pooling that the folder of a sentence-transformers model asks for; None where it says none, or one unknown here.
+    """The pooling of a sentence-transformers folder, or None.
 
-    (The file: https://sbert.net/docs/package_reference/sentence_transformer/models.html)
+    See https://sbert.net/docs/package_reference/sentence_transformer/models.html.
     """
     path = folder / "1_Pooling" / "config.json"
     if not path.exists():
@@ -211,7 +211,7 @@ def _pooling(folder: Path) -> Literal["mean", "last", "first"] | None:
 
 
 def plain_sentence(error: BaseException) -> str:
-    """What an error says, in one line, without folders of this machine and without control characters."""
+    """An error's message as one line, without local folders or control characters."""
     text = re.sub(r"(?:/[^\s'\"`:,/]+){2,}/?", lambda found: found[0].rstrip("/").rpartition("/")[2], str(error))
     text = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split()) or type(error).__name__
     return text if len(text) <= 300 else f"{text[:300]}…"
@@ -219,13 +219,13 @@ def plain_sentence(error: BaseException) -> str:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without the progress bars that a library paints on a server's terminal."""
+    """Hide the library's progress bars."""
     with redirect_stderr(io.StringIO()):
         yield
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether a path holds a model in the layout of the Transformers library, or a .gguf file."""
+    """Whether a path holds a model in the layout of Transformers, or a .gguf file."""
     return path.suffix == ".gguf" or (path / "config.json").is_file() or any(path.glob("*.gguf"))
 
 
@@ -240,7 +240,7 @@ def _opened_from(path: Path) -> ModelAdapter:
 
 
 def opened_module(module: nn.Module, inputs: Any, tokenizer: Any) -> ModelAdapter:
-    """A loaded model of the Transformers library, or any module with inputs that it is called with."""
+    """The adapter of a loaded Transformers model, or of any module with its inputs."""
     if hasattr(module, "config") and hasattr(module, "main_input_name"):
         return HuggingFaceModel.open(module, tokenizer, type(module).__name__)
     if isinstance(inputs, str):

@@ -1,10 +1,11 @@
-"""The activations of a run of a large model: few are kept, the others are worked out again when somebody asks for one.
+"""Activations of large runs: few are kept, the others are recomputed when they are requested.
 
-    attention    from what it was given (q, k, v before anything is made of them), by the same arithmetic under the same edits
-    all others   by another run that keeps them, unless they are few enough to be kept in the first
+attention    from its inputs (q, k, v), with the same arithmetic and edits
+the others   in another run that keeps them, unless few enough to be kept at once
 
-A pattern takes [head, query, key] numbers: 30 layers of 9 heads would be 4.5 GB at 2,048 tokens, what they follow from 0.2 GB.
-While it is at hand each pattern is reduced to what a picture of all heads shows.
+A pattern has [head, query, key] numbers: 30 layers of 9 heads take 4.5 GB at 2,048 tokens, their inputs 0.2 GB. Each pattern is
+reduced to a thumbnail while it is at hand: one byte per cell, where q stands for (q / 253)² · peak, 254 for NaN and 255 for a
+masked cell. If there are too many cells, the largest of a block stands for all of it.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from xformer.tape import AnyTape, Edit, Tape, TapeAt
 from xformer.tasks.task import Example
 
 MOST_GROUPS = 2
-"""So many groups of activations that were worked out again stay."""
+"""The most groups of recomputed activations that are kept."""
 Reduce = Callable[[str, dict[str, Tensor]], Any]
-"""Makes of a layer's path and of its mask, pattern and z what is kept of them."""
+"""Reduces the mask, pattern and z of a layer, given its path."""
 
 
 @dataclass(frozen=True, eq=False)
 class DeferredAttention:
-    """What one attention was given: enough to do it again."""
+    """The inputs of one attention, from which its activations are recomputed."""
 
     q: Tensor
     k: Tensor
@@ -45,11 +46,11 @@ class DeferredAttention:
     terms: Terms
     limits: Limits
     names: tuple[str, ...]
-    """What it hands to a tape, in its order."""
+    """The names it hands to a tape, in order."""
     reduced: Any
 
     def again(self, names: Sequence[str], path: str, edits: Sequence[AnyEdit]) -> dict[str, Tensor]:
-        """Some of its activations, by their whole names."""
+        """Recompute activations by their full names."""
         tape = EarlyStopTape(edits, names)
         with suppress(StopForward):
             attend(self.q, self.k, self.v, self.terms, tape.at(path), self.limits)
@@ -61,16 +62,16 @@ class DeferredAttention:
 
 
 class Calls(dict[tuple[str, int], tuple[tuple[Any, ...], dict[str, Any]]]):
-    """What each module that holds an attention was called with, by its name and the number of the call: all but the stream."""
+    """The arguments of each attention module's calls without the stream, by module name and call number."""
 
     def keep(self, module: str, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """What a run tells of its calls."""
+        """Store one call."""
         others = {name: None if name == "hidden_states" else value for name, value in kwargs.items()}
         self[module, number] = ((None, *args[1:]) if args else (), others)
 
 
 class SpyTape(TapeAt):
-    """A tape that looks at what one attention hands over and keeps none of it."""
+    """A tape that notes the names of one attention's activations, and keeps its mask, pattern and z for the reduction."""
 
     def __init__(self, tape: AnyTape) -> None:
         self._inner = tape
@@ -86,7 +87,7 @@ class SpyTape(TapeAt):
 
 
 class OnDemand(dict[str, Tensor]):
-    """Activations by name, in the order of the run; those that were kept are in the dictionary itself."""
+    """Activations by name, in the order of the run; kept ones are in the dictionary itself."""
 
     def __init__(
         self,
@@ -147,13 +148,13 @@ class OnDemand(dict[str, Tensor]):
         return ((name, self[name]) for name in self)
 
     def held(self) -> list[Tensor]:
-        """What is in memory of it."""
+        """The tensors in memory."""
         groups = [tensor for group in self._groups.values() for tensor in group.values()]
         later = [tensor for one in self.later.values() for tensor in one.held]
         return [*dict.values(self), *later, *groups, *_tensors(list(self.calls.values()))]
 
     def remembered(self, key: tuple[object, ...], make: Callable[[], Any]) -> Any:
-        """What was worked out from it and others before; of other objects in the key only their place is known."""
+        """Cache a value derived from this run and others in `key`; other runs are compared by identity."""
         at = tuple(id(one) if isinstance(one, OnDemand) else one for one in key)
         found = self._memory.get(at)
         alive = [weakref.ref(one) for one in key if isinstance(one, OnDemand)]
@@ -162,12 +163,12 @@ class OnDemand(dict[str, Tensor]):
         return found[1]
 
     def reduced(self, path: str) -> Any:
-        """What was kept of a layer's pattern; None where nothing was."""
+        """The reduced pattern of a layer, or None."""
         return self.later[path].reduced if path in self.later else None
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    """Those in tuples, lists and dictionaries."""
+    """The tensors in tuples, lists and dictionaries."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
@@ -176,16 +177,16 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _group(what: str) -> str:
-    """Which activations are worked out together: what stands in the stream or is added to it, and else those of a kind."""
+    """The group of activations that are recomputed together: the stream and its summands, or one kind."""
     return "stream" if what.startswith(("resid", "pos_")) or what in ("embed", "in", "out", "final_norm") else what
 
 
 class StopForward(Exception):  # noqa: N818  (it ends a run, nothing is wrong)
-    """Ends a pass where it has what is wanted."""
+    """Ends a forward pass early."""
 
 
 class EarlyStopTape(Tape):
-    """Keeps the activations of these names and ends the pass at the last of them."""
+    """Keeps the named activations and ends the pass at the last of them."""
 
     def __init__(self, edits: Iterable[Edit], wanted: Sequence[str]) -> None:
         super().__init__(edits, wanted)
@@ -204,7 +205,7 @@ LEVELS, NAN, MASKED = 253, 254, 255
 
 @dataclass(frozen=True, eq=False)
 class Thumbnail:
-    """What a small picture of each head of a layer shows."""
+    """A small picture of each head of a layer."""
 
     planes: UInt8[np.ndarray, "head row col"]
     peaks: Float[np.ndarray, " head"]
@@ -215,17 +216,17 @@ class Thumbnail:
 
     @property
     def weights(self) -> Float[np.ndarray, "head row col"]:
-        """The weights that the planes stand for; 0 where a cell is masked or not a number."""
+        """The weights that the planes stand for; 0 for masked cells and NaN."""
         share = np.where(self.planes <= LEVELS, self.planes, 0).astype(np.float32) / LEVELS
         return share**2 * self.peaks[:, None, None].astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
 class Reduced:
-    """The same with what else a picture of all heads says of a layer: small enough to be kept of every layer."""
+    """The thumbnails of a layer, and whether heads are ablated or masked."""
 
     shape: tuple[int, ...]
-    """[head, query, key] of its pattern."""
+    """[head, query, key] of the pattern."""
     small: Thumbnail
     z_size: tuple[float, ...]
     silenced: tuple[int, ...]
@@ -233,12 +234,12 @@ class Reduced:
 
 
 def plane_side(n_heads: int, budget: int = 600_000) -> int:
-    """The most cells a side for the planes of so many heads to take `budget` bytes; from 32 to 64."""
+    """The side length, 32 to 64 cells, at which the planes of all heads take `budget` bytes."""
     return max(32, min(64, int(math.sqrt(budget / max(1, n_heads)))))
 
 
 def reduced(path: str, seen: dict[str, Tensor], most: int) -> Reduced:
-    """The mask, pattern and z of one layer as planes of `most` cells a side at most."""
+    """Reduce the mask, pattern and z of one layer to planes of at most `most` cells a side."""
     pattern, mask = seen["pattern"][0], seen["mask"][0]  # [head, query, key]
     mask = mask[:1] if mask.stride(0) == 0 else mask
     tall, wide = (-(-cells // most) for cells in pattern.shape[1:])
@@ -277,7 +278,7 @@ def _codes(weights: Tensor, allowed: Tensor, peaks: Tensor) -> UInt8[np.ndarray,
 
 
 def _largest(x: Tensor, size: int, dim: int) -> Tensor:
-    """The largest of every `size` neighbours along a dimension; the last block may be smaller."""
+    """The maximum over every `size` neighbours along a dimension; the last block may be smaller."""
     if size == 1:
         return x
     whole = x.shape[dim] // size * size
@@ -288,12 +289,12 @@ def _largest(x: Tensor, size: int, dim: int) -> Tensor:
 
 
 def lengths(example: Example) -> tuple[int, int]:
-    """How many tokens are read, and how many by a decoder beside an encoder."""
+    """The number of tokens of the main stream, and of a decoder beside an encoder (else 0)."""
     return example.stream.shape[1], 0 if example.target is None else example.target.shape[1]
 
 
 def recorded_bytes(shape: ModelShape, n: int, n_target: int = 0) -> int:
-    """A run with everything kept: `n` positions read, `n_target` in a decoder beside an encoder."""
+    """The size of a run that keeps everything: `n` positions, `n_target` in a decoder beside an encoder."""
     numbers = 2 * (n_target or n) * shape.vocab_size
     for site in shape.attention:
         queries = _queries(site.stack, n, n_target)
@@ -305,7 +306,7 @@ def recorded_bytes(shape: ModelShape, n: int, n_target: int = 0) -> int:
 
 
 def added_bytes(shape: ModelShape, n: int, n_target: int = 0) -> int:
-    """Of these what is not inside an attention, and no logits: the stream, what is added to it, and the neurons."""
+    """The part of it outside attention: the stream, its summands, and the neurons; without logits."""
     return BYTES_PER_FLOAT * sum(
         3 * _queries(site.stack, n, n_target) * (shape.d_model + shape.neurons.get(site.path, 0))
         for site in shape.sites
@@ -313,7 +314,7 @@ def added_bytes(shape: ModelShape, n: int, n_target: int = 0) -> int:
 
 
 def on_demand_bytes(shape: ModelShape, n: int, n_target: int = 0) -> int:
-    """A run of which only the logits and what each attention was given are kept."""
+    """The size of a run that keeps only the logits and the inputs of attention."""
     longest = max(n, n_target)
     widest = 4 * longest * longest * shape.n_heads  # one layer while it is computed
     held = len(shape.attention) * 3 * longest * shape.d_model

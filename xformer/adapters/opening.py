@@ -36,10 +36,11 @@ from xformer.tape import Tape, graph_of
 from xformer.trace import first_nan
 
 Inputs = dict[str, Any]
-"""What the model is called with, by the names of its arguments."""
+"""The arguments of a model's forward pass, by name."""
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6, torch.bfloat16: 0.1, torch.float16: 0.02}
-"""How far outputs may be from the model's own, as a share of the largest: rounding in another order, layer upon layer. In
-float64 the eager attention of Transformers takes its softmax in float32."""
+"""The largest allowed difference of outputs, relative to the largest: rounding errors add up over layers. In float64 the eager
+attention of Transformers computes its softmax in float32.
+"""
 _CAPTURED = {
     "attention_function": "every step of its attention can be read and changed",
     "softmax": "its attention is read and changed at its softmax",
@@ -49,13 +50,13 @@ _CAPTURED = {
 
 @dataclass(frozen=True)
 class Verification:
-    """What was checked when a model was opened."""
+    """The result of verifying a model when it is opened."""
 
     backend: Backend
     difference: float
-    """The largest difference between a recorded run's output and the model's own."""
+    """The largest difference between the outputs of a recorded run and of the model."""
     notes: tuple[str, ...] = ()
-    """What else a user should know, one sentence each: a weight that the file does not have, an output that is NaN."""
+    """Remarks, one sentence each: a weight missing in the file, an output that is NaN."""
 
     def __str__(self) -> str:
         within = f" (largest difference {self.difference:.0e})" if self.difference else ""
@@ -64,28 +65,28 @@ class Verification:
 
 @dataclass(frozen=True, eq=False)
 class OpenedModel:
-    """A model whose parts are known. Only read: any number of threads may run it at once."""
+    """A model with its located parts. Any number of threads may run it at once."""
 
     module: nn.Module
     layout: Layout
     backend: Backend
     call: Callable[[nn.Module, Inputs], Any]
-    """How the module is called."""
+    """Calls the module with inputs."""
     output_of: Callable[[Any], Tensor]
-    """The output that is shown, in what it returns: [batch, out, vocab] or [batch, pos, d_model]."""
+    """Selects the shown output: [batch, out, vocab] or [batch, pos, d_model]."""
     head: OutputHead | None = None
-    """From the last state of the stream to the logits; None where they do not follow from that alone."""
+    """From the final stream state to the logits; None if they do not follow from it alone."""
     output: str = "module"
-    """What kind of output that is, see `huggingface_opening.OutputKind`; "module" where nothing is known of it."""
+    """The kind of output, see `huggingface_opening.OutputKind`; "module" for other modules."""
 
     @property
     def parts(self) -> dict[str, Any]:
-        """All but the module: what can be remembered of it without keeping it alive."""
+        """All fields but the module; caching them does not keep the model alive."""
         return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "module"}
 
     @property
     def output_name(self) -> str:
-        """What the output is called in a trace: "logits", or "output" of a model without an output head."""
+        """The name of the output in a trace: "logits", or "output" for a model without a head."""
         return "output" if self.output == "vectors" else "logits"
 
     def run(
@@ -96,7 +97,7 @@ class OpenedModel:
         edits: Sequence[AnyEdit] = (),
         keep: Sequence[str] = ("*",),
     ) -> dict[str, Tensor]:
-        """One run under `edits`; the activations that `keep` asks for. Raises `EditError` where a name is never met."""
+        """Run under `edits` and keep the activations that match `keep`. Raises `EditError` if a name matches nothing."""
         if self.backend == "returned_weights" and edits:
             raise EditError(READ_ONLY)
         tape = Tape(edits, keep, fused=True)
@@ -137,11 +138,11 @@ class OpenedModel:
         return OnDemand(tape.activations, tape.names, later, edits, record, calls)
 
     def plain(self, inputs: Inputs) -> Tensor:
-        """The output alone: the model as it is, in eval mode, nothing recorded and nothing changed."""
+        """The output of an unrecorded, unedited run in eval mode."""
         return self.output_of(self.returned(inputs))
 
     def returned(self, inputs: Inputs) -> Any:
-        """All that the model returns, as it is, in eval mode."""
+        """Everything that the model returns in eval mode."""
         with torch.no_grad(), running(None), left_as_found(self.module):
             return self.call(self.module, inputs)
 
@@ -177,7 +178,7 @@ class OpenedModel:
 
 
 def _pooled(returned: Any) -> Tensor | None:
-    """The one vector [batch, width] that a model without an output head makes of all its input, where it makes one."""
+    """The pooled vector [batch, width] of a model without a head, if it returns one."""
     for name in ("text_embeds", "image_embeds", "pooler_output"):
         value = getattr(returned, name, None)
         if isinstance(value, Tensor) and value.dim() == 2:
@@ -186,7 +187,7 @@ def _pooled(returned: Any) -> Tensor | None:
 
 
 class ChangedLayoutError(EditError):
-    """A run met other attention layers than the one in which they were found."""
+    """A run called other attention layers than the layout has."""
 
 
 def open_module(
@@ -200,20 +201,20 @@ def open_module(
     decoder: str | None = None,
     output: str = "module",
 ) -> tuple[OpenedModel, Verification]:
-    """Find the parts of a module and verify a recorded run.
+    """Locate the parts of a module and verify a recorded run.
 
     Args:
         module: Any model; it is left as it was found.
         call: Calls it with inputs.
-        output_of: The output that is shown, in what the call returns.
-        examples: Inputs that it can read, the first of which is watched.
-        ids_of: The tokens in its inputs, a tensor for each stack that reads some.
-        n_target: How many positions the second of two stacks reads in the first example; None for one stack.
-        decoder: The name of the module that is the second stack, where that is known.
-        output: What kind of output it is.
+        output_of: Selects the shown output in what the call returns.
+        examples: Valid inputs; the first is probed.
+        ids_of: The token ids in inputs, a tensor per stack that reads tokens.
+        n_target: The number of positions of the second of two stacks in the first example; None for one stack.
+        decoder: The name of the module that is the second stack, if known.
+        output: The kind of output.
 
     Raises:
-        InputError: Its attention cannot be captured in any way; the sentence has the reason for each.
+        InputError: No backend captures its attention; the sentence has the reason for each.
     """
     with left_as_found(module), torch.no_grad(), running(None), noting_draws(module):
         call(module, examples[0])
@@ -271,7 +272,7 @@ def _opened(
 
 
 def _verify(opened: OpenedModel, examples: Sequence[Inputs], stock: list[Tensor]) -> Verification:
-    """Hold a recorded run against the model's own output. Raises `InputError` where they differ by more than rounding."""
+    """Compare recorded runs with the model's outputs. Raises `InputError` if they differ by more than rounding."""
     worst, notes = 0.0, []
     dtypes = {weight.dtype for weight in opened.module.parameters() if weight.dtype in TOLERANCE}
     for inputs, wanted in zip(examples, stock, strict=True):
@@ -314,11 +315,21 @@ def heads_read(
     side: Side,
     calls: Calls | None = None,
 ) -> Float[Tensor, "part head pos d_head"]:
-    """The queries or keys of an attention layer for streams x, as it reads them in a run of `inputs`.
+    """The queries or keys of an attention layer for streams `x`, as in a run of `inputs`.
 
-    `calls` are those of that run where they are known; x that needs a gradient gets one.
+    Queries and keys are an affine function of the stream, whatever a family does to get them. So the contribution of a part of
+    the stream is found by calling the attention module with that part alone. Differentiable with respect to `x`.
 
-    Raises `UnavailableError` where its queries cannot be read.
+    Args:
+        opened: The model.
+        inputs: The inputs of the run.
+        path: The attention layer.
+        x: Streams [part, pos, d_model].
+        side: "q" or "k".
+        calls: The recorded calls of that run, if known.
+
+    Raises:
+        UnavailableError: The model's queries and keys cannot be captured.
     """
     if opened.backend != "attention_function":
         raise UnavailableError(
@@ -342,7 +353,7 @@ def heads_read(
 
 @torch.no_grad()
 def _call_of(opened: OpenedModel, inputs: Inputs, name: str, number: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What the module of an attention is called with in a run, the time of that number."""
+    """The arguments of a module's call in a run."""
     caught: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
     run = ActiveRun(Tape((), (), fused=True), opened.layout.paths)
 
@@ -372,14 +383,14 @@ def _with_names(kwargs: dict[str, Any], x: Tensor, *, as_stream: bool, has_args:
 
 @dataclass(frozen=True, eq=False)
 class ExternalWeights:
-    """Nothing is copied but the factor into a matrix."""
+    """The located weights of an external model. Only a factor into a matrix is copied."""
 
     opened: OpenedModel
     name: str
 
     @torch.no_grad()
     def token_embedding(self, stack: str | None = None) -> Float[Tensor, "vocab width"]:
-        """The table's rows: what a model multiplies them with, or maps them by, is not in them."""
+        """The rows of the embedding table, without later scaling or projection."""
         wanted = ("embed", f"{stack or self.opened.layout.attention[0].stack}.embed")
         for tap in self.opened.layout.taps:
             if tap.name in wanted:
@@ -387,7 +398,7 @@ class ExternalWeights:
         raise UnavailableError(f"{self.name} looks its tokens up in no table that could be found.")
 
     def unembedding(self) -> Readout:
-        """The last norm and a matrix. Raises `UnavailableError` where more stands between the stream and the logits."""
+        """The final norm and a matrix. Raises `UnavailableError` if more stands between stream and logits."""
         head = self.opened.head
         matrix = None if head is None else head.output_matrix
         if head is None or matrix is None:
@@ -401,7 +412,7 @@ class ExternalWeights:
         return Readout(matrix, torch.stack(biases).sum(dim=0) if biases else None, head.norm, head.softcap)
 
     def projection(self, path: str) -> Projection:
-        """The matrix behind the heads or the neurons. Raises `UnavailableError` where none was found."""
+        """The output projection of heads or neurons. Raises `UnavailableError` if none was located."""
         place = self.opened.layout.projections.get(path)
         if place is None:
             raise UnavailableError(f"No single matrix maps the inside of {path} of {self.name} to the stream.")
@@ -415,33 +426,33 @@ class ExternalWeights:
         )
 
     def norm_before(self, path: str) -> nn.Module | None:
-        """Of pre-norm and parallel blocks."""
+        """In pre-norm and parallel blocks."""
         where = self.opened.layout.norm_before.get(path)
         return None if where is None else self.opened.module.get_submodule(where)
 
     def last_norm(self, stack: str) -> nn.Module | None:
-        """The one that was found."""
+        """The located one."""
         where = {str(name): module for name, module in self.opened.layout.final_norm.items()}.get(stack)
         return None if where is None else self.opened.module.get_submodule(where)
 
     def norm_after(self, path: str) -> nn.Module | None:
-        """Of post-norm blocks."""
+        """In post-norm blocks."""
         where = self.opened.layout.norm_after.get(path)
         return None if where is None else self.opened.module.get_submodule(where)
 
     def n_parameters(self) -> int:
-        """What is shared counts once."""
+        """Shared parameters count once."""
         return sum(weight.numel() for weight in self.opened.module.parameters())
 
 
 WITHOUT_LIMIT = 2048
-"""The most positions of a model that names no limit: its positions go on for ever, the memory of this machine does not."""
+"""The context of a model that names no limit."""
 
 
 def shape_of(
     opened: OpenedModel, run: dict[str, Tensor], *, is_causal: bool, max_len: int | None, n_inputs: int
 ) -> ModelShape:
-    """The shape of a model whose run kept everything. `n_inputs`: how many tokens it reads by their numbers."""
+    """The shape of a model, from a run that kept everything. `n_inputs`: the size of its input vocabulary."""
     layout, sites = opened.layout, opened.layout.sites
     stacks = {site.stack for site in sites}
     stream = next((run[name] for name in run if name.endswith(("resid_pre", "attn.out", "attn.in"))), None)
