@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.residual.attribution import attribution_panel
-from pages.residual.lens import lens_panel
-from pages.residual.norms import norms_panel
-from pages.residual.text_similarity import similarity_panel
+from pages.residual.pictures import attribution_panel, lens_panel, norms_panel, similarity_panel
 from pages.shared import frame
 from pages.shared.picture import panel
 from pages.shared.prediction import prediction_panel

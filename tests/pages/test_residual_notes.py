@@ -5,8 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from pages.residual.norms import norm_notes
-from pages.residual.notes import when_decided, who_adds
+from pages.residual.pictures import norm_notes, when_decided, who_adds
 
 
 def frame(last: list[float], right: list[list[bool]]) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from pages.residual.text_similarity import similarity_notes
+from pages.residual.pictures import similarity_notes
 from pages.shared import models
 from tests.adapters.zoo import ZOO
 from tests.pages.conftest import Open
