@@ -7,8 +7,7 @@ from contextlib import suppress
 
 from torch import Tensor
 
-from pages.embeddings.number_waves import about_waves
-from pages.embeddings.vocabulary_notes import vocabulary_notes
+from pages.embeddings.vocabulary import about_waves, vocabulary_notes
 from pages.shared.layout import what_to_notice
 from pages.shared.view import View
 from xformer.analysis.embeddings import cosine_matrix

@@ -5,10 +5,9 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.embeddings.notes import embedding_notes, where_from, which_table
-from pages.embeddings.number_waves import has_waves, number_waves_panel
 from pages.embeddings.patch_filters import filters_panel, patch_notes, where_patches_come_from
 from pages.embeddings.vectors import ask_part, vectors_panel
-from pages.embeddings.vocabulary import vocabulary_panel
+from pages.embeddings.vocabulary import has_waves, number_waves_panel, vocabulary_panel
 from pages.shared import frame
 from pages.shared.picture import panel
 from pages.shared.session import open_sidebar

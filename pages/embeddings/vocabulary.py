@@ -6,16 +6,33 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import streamlit as st
+from jaxtyping import Float
+from torch import Tensor
 
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.picture import footer, heading, shown
+from pages.shared.patience import patience
+from pages.shared.picture import footer, heading, picture, shown
 from pages.shared.view import View
 from pages.shared.widgets import MOST_LISTED, ask_token, choose
 from xformer import analysis, viz
-from xformer.analysis.embeddings import cosines_with, principal_axes, random_cosine, token_labels, vocabulary_vectors
-from xformer.formatting import percent
+from xformer.analysis.embeddings import (
+    MOST_PAIRED,
+    N_SHUFFLES,
+    Nearness,
+    cosines_with,
+    kinds_together,
+    mean_alikeness,
+    numbers_in_order,
+    principal_axes,
+    random_cosine,
+    token_labels,
+    vocabulary_vectors,
+)
+from xformer.analysis.number_waves import FEWEST_NUMBERS, Spectrum, circle_of, number_spectrum, number_vectors
+from xformer.analysis.number_waves import N_SHUFFLES as number_waves_N_SHUFFLES
+from xformer.formatting import percent, percent_at_most
 from xformer.reading import Reading
 from xformer.viz.embeddings import MOST_POINTS_DRAWN
 
@@ -97,3 +114,168 @@ def _follow_click() -> None:
     """The token that was clicked in the projection becomes the one whose neighbours are shown."""
     for point in st.session_state["projection"]["selection"].get("point", []):
         st.session_state["near"] = point["token"]
+
+
+CLEAR_STANDARD_ERRORS = 4.0
+"""What is further from chance is said not to be chance."""
+
+FEWEST_OF_A_KIND = 3
+"""Characters that an alphabet has to have of a kind, for it to be spoken of."""
+
+KINDS = {
+    "digits": "0123456789",
+    "vowels": "aeiou",
+    "other small letters": "bcdfghjklmnpqrstvwxyz",
+    "capitals": "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+}
+
+
+def vocabulary_notes(view: View, stack: str | None) -> list[str]:
+    """What is known of the order of its numbers, how far apart they are, and which characters lie together."""
+    if view.task is None:
+        return []
+    n, alphabet = view.task.rule.n_numbers, view.task.config.alphabet
+    order = about_order(n, once_a_model(view, stack, _nearness_of_numbers)) if n else ""
+    distance = about_distance(once_a_model(view, stack, number_vectors)) if n > 2 else ""
+    kinds = about_kinds(_nearness_of_kinds(view, stack, alphabet)) if alphabet else ""
+    return [order, distance, kinds]
+
+
+def _nearness_of_numbers(reading: Reading, stack: str | None) -> Nearness:
+    return numbers_in_order(number_vectors(reading, stack))
+
+
+def about_order(n: int, found: Nearness) -> str:
+    """Whether the nearest other number is mostly one more or one less."""
+    if not found.is_above_chance:
+        return ""
+    of = f"of {found.n_compared:,} of the {n:,} numbers" if found.n_compared < n else f"of the {n} numbers"
+    return (
+        f"For {percent(found.share, 1)} {of} the nearest other number is one more or one less (chance: "
+        f"{percent(found.chance, 1)}, and never more than {percent_at_most(found.most_by_chance, 1)} in {N_SHUFFLES} "
+        "shuffles). "
+        "Nothing in the input says that 7 comes before 8: training **put the numbers in order**."
+    )
+
+
+def about_distance(numbers: Float[Tensor, "number d_model"]) -> str:
+    """Whether two numbers are more alike than random directions, or less."""
+    usual, errors = mean_alikeness(numbers)
+    n, d = numbers.shape
+    of = f" of {MOST_PAIRED:,} of the {n:,}" if n > MOST_PAIRED else ""
+    said = (
+        f"Two different numbers{of} have |cosine| {usual:.3f} on average; random directions in {d} "
+        f"dimensions have {random_cosine(d):.3f}"
+    )
+    if abs(errors) < CLEAR_STANDARD_ERRORS:
+        return f"{said}: no sign that the numbers are more, or less, alike than that."
+    way = "More alike" if errors > 0 else "Further apart"
+    return f"{said}. {way} than chance would have them, by {abs(errors):.1f} standard errors."
+
+
+def _nearness_of_kinds(view: View, stack: str | None, alphabet: str) -> dict[str, Nearness]:
+    """Of each kind of characters that the alphabet has enough of."""
+    places = {kind: [at for at, one in enumerate(alphabet) if one in found] for kind, found in KINDS.items()}
+    enough = {kind: found for kind, found in places.items() if len(found) >= FEWEST_OF_A_KIND}
+
+    def nearness(reading: Reading, stack: str | None) -> dict[str, Nearness]:
+        return kinds_together(vocabulary_vectors(reading, stack)[1 : len(alphabet) + 1], enough)
+
+    return once_a_model(view, stack, nearness)
+
+
+def about_kinds(found: dict[str, Nearness]) -> str:
+    """Which kinds of characters lie together: how often the nearest other character is of the same kind."""
+    together = {name: near for name, near in found.items() if near.is_above_chance}
+    if not together:
+        return ""
+    ranked = sorted(together.items(), key=lambda item: item[1].chance - item[1].share)
+    words = "; ".join(f"{name} {percent(near.share, 0)} (chance: {percent(near.chance, 0)})" for name, near in ranked)
+    return (
+        f"How often the nearest other character is of the same kind: {words}. The model was told nothing about characters but "
+        "where they stand: what is used alike **ends up alike**."
+    )
+
+
+N_STRONGEST = 4
+"""Among so many frequencies one can choose."""
+
+ROUND_WITHIN = 0.2
+"""Where the distances from the middle vary by less than this share of their mean, we speak of a circle."""
+
+
+def has_waves(view: View) -> bool:
+    """Whether the model reads enough numbers for a spectrum."""
+    return view.task is not None and view.task.rule.n_numbers >= FEWEST_NUMBERS
+
+
+def number_waves_panel(view: View, stack: str | None) -> None:
+    """Draw both, side by side."""
+    found = _spectrum(view, stack)
+    strongest = 1 + found.shares.argsort(descending=True)[: max(N_STRONGEST, len(found.peaks))]
+    names = {str(k): f"{k}: {percent(float(found.shares[k - 1]), 0)}" for k in strongest.tolist()}
+    k = int(choose("wave", names, next(iter(names)), "Frequency", key="number_wave"))
+    left, right = st.columns([3, 2], gap="large")
+    with left:
+        heading("How much turns how often")
+        picture(view, "spectrum", viz.spectrum, view.original(), stack=stack, chosen=k)
+        st.caption(
+            f"The vectors of the {found.n} numbers, read in their order, as a sum of waves (discrete Fourier transform over "
+            f"the numbers). {_verdict(found)}"
+        )
+    with right:
+        heading(f"Frequency {k}")
+        picture(view, "circle", viz.circle, view.original(), frequency=k, stack=stack)
+        seen = circle_of(once_a_model(view, stack, number_vectors), k)
+        st.caption(
+            f"The same vectors seen where this wave turns: {percent(seen.explained, 1)} of their variance. The distance from "
+            f"the middle varies by {seen.uneven:.0%} around its mean (on a circle: 0%)."
+        )
+
+
+def _spectrum(view: View, stack: str | None) -> Spectrum:
+    """The numbers' spectrum; of very many numbers that takes seconds, and ends where the visitor goes on."""
+    with patience("Comparing with random orders") as step:
+        key = ("number_spectrum", view.model, stack)
+        return shared.get(key, lambda: number_spectrum(view.original(), stack, step=step))
+
+
+def _verdict(found: Spectrum) -> str:
+    orders = f"in {found.n_shuffles} random orders of the same vectors"
+    few = (
+        f" For so many numbers fewer than the usual {number_waves_N_SHUFFLES} are tried."
+        if found.n_shuffles < number_waves_N_SHUFFLES
+        else ""
+    )
+    if found.peaks:
+        words = _peaks_in_words(found)
+        return f"{words[0].upper()}{words[1:]}; {orders} no frequency holds more than {percent_at_most(found.chance, 1)}.{few}"
+    best = found.shares.max().item()
+    chance = percent(found.chance, 1)
+    return (
+        f"No frequency stands out clearly: the strongest holds {percent(best, 1)}, and {orders} one held {chance}.{few}"
+    )
+
+
+def _peaks_in_words(found: Spectrum) -> str:
+    """ "2 of the 29 frequencies, 1 and 17, hold 79 % of the variance"; only where there are peaks."""
+    names = [str(k) for k in found.peaks]
+    listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    hold = "holds" if len(names) == 1 else "hold"
+    share = percent(found.share_of_peaks, 0)
+    return f"{len(names)} of the {len(found.shares)} frequencies, {listed}, {hold} {share} of the variance"
+
+
+def about_waves(view: View, stack: str | None, show: str) -> str:
+    """On which frequencies the numbers lie; nothing where none stands out from shuffled numbers."""
+    if not has_waves(view) or not (found := _spectrum(view, stack)).peaks:
+        return ""
+    vectors = once_a_model(view, stack, number_vectors)
+    makes = "each makes" if len(found.peaks) > 1 else "it makes"
+    is_round = all(circle_of(vectors, k).uneven < ROUND_WITHIN for k in found.peaks)
+    drawn = f": {makes} the numbers stand on a **circle**" if is_round else ""
+    see = "" if show == "waves" else " See **numbers as waves**."
+    return (
+        f"Read in their order, the vectors of the {found.n} numbers are waves: {_peaks_in_words(found)} (shuffled, none holds "
+        f"more than {percent_at_most(found.chance, 0)}){drawn}.{see}"
+    )

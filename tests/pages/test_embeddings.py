@@ -10,9 +10,8 @@ import streamlit as st
 import torch
 
 import xformer
-from pages.embeddings import vocabulary_notes
-from pages.embeddings.number_waves import _verdict
-from pages.embeddings.vocabulary_notes import about_distance, about_order
+from pages.embeddings import vocabulary
+from pages.embeddings.vocabulary import _verdict, about_distance, about_order
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import ROOT, Open
 from xformer.analysis.embeddings import Nearness, neighbours
@@ -192,7 +191,7 @@ def test_a_share_that_chance_never_reaches_is_not_rounded_below_it() -> None:
 def test_it_is_said_where_only_some_vectors_were_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = torch.randn(30, 8, generator=torch.Generator().manual_seed(0))
     assert about_distance(vectors).startswith("Two different numbers have |cosine|")
-    monkeypatch.setattr(vocabulary_notes, "MOST_PAIRED", 20)
+    monkeypatch.setattr(vocabulary, "MOST_PAIRED", 20)
     assert about_distance(vectors).startswith("Two different numbers of 20 of the 30 have |cosine|")
 
 
