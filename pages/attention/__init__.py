@@ -1,6 +1,6 @@
 """Attention: who looks at whom, in every layer and head."""
 
-from pages.shared.screen import Screen
+from pages.shared.screens import Screen
 
 SCREEN = Screen(
     "Attention", icon="grid_on", group="Explore", place=3, shows_a_model=True, usual_panel="scores of all heads"

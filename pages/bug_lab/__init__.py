@@ -1,5 +1,5 @@
 """Bug lab: what a broken transformer looks like."""
 
-from pages.shared.screen import Screen
+from pages.shared.screens import Screen
 
 SCREEN = Screen("Bug lab", icon="bug_report", group="Learn", place=10)

@@ -1,5 +1,5 @@
 """Feed-forward: what the neurons do."""
 
-from pages.shared.screen import Screen
+from pages.shared.screens import Screen
 
 SCREEN = Screen("Feed-forward", icon="hub", group="Explore", place=4, shows_a_model=True)

@@ -1,5 +1,5 @@
 """First principles: how attention comes about, from an average on."""
 
-from pages.shared.screen import Screen
+from pages.shared.screens import Screen
 
 SCREEN = Screen("First principles", icon="school", group="Learn", place=9)

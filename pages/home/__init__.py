@@ -1,5 +1,5 @@
 """Home: what is inside a model, and where an input goes."""
 
-from pages.shared.screen import Screen
+from pages.shared.screens import Screen
 
 SCREEN = Screen("Home", icon="home", group="Explore", place=0, shows_a_model=True)

@@ -1,5 +1,5 @@
 """Positions: how a model knows where a token is."""
 
-from pages.shared.screen import Screen
+from pages.shared.screens import Screen
 
 SCREEN = Screen("Positions", icon="location_on", group="Explore", place=2, shows_a_model=True)

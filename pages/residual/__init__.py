@@ -1,5 +1,5 @@
 """Residual: when the answer is decided."""
 
-from pages.shared.screen import Screen
+from pages.shared.screens import Screen
 
 SCREEN = Screen("Residual", icon="stacked_line_chart", group="Explore", place=5, shows_a_model=True)

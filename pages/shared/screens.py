@@ -1,20 +1,35 @@
-"""All screens, found by their folders: the navigation, Home's map and every "open on …" menu read them here.
+"""All screens: the navigation, Home's map and the "open on …" menus read them here.
 
-A new screen is one new folder of `pages/` with a `page.py`, and a `SCREEN` in its `__init__.py`.
+A new screen is a folder of `pages/` with a `page.py`, and a `SCREEN` in its `__init__.py`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 
 import streamlit as st
-from streamlit.navigation.page import StreamlitPage
-
-from pages.shared.screen import Screen
 
 _PAGES = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Screen:
+    """A folder `pages/NAME`, whose `page.py` draws the screen at the address /NAME."""
+
+    title: str
+    icon: str
+    """A name of Material Symbols."""
+    group: str
+    """The heading of the navigation that it stands under."""
+    place: int
+    """Its rank among the screens; a visitor without a link arrives at the first."""
+    shows_a_model: bool = False
+    """Whether it shows one model with one input, so that a step of a run can be opened there."""
+    usual_panel: str = ""
+    """The panel below its picture that is open at first, except in a frame; empty for none."""
 
 
 @cache
@@ -25,18 +40,18 @@ def screens() -> dict[str, Screen]:
 
 
 def file_of(name: str) -> str:
-    """What `st.switch_page` and `st.page_link` take to go there."""
+    """The path of a screen, as `st.switch_page` and `st.page_link` take it."""
     return f"pages/{name}/page.py"
 
 
 def of_a_model() -> dict[str, str]:
-    """The screens that show one model, by title, each with its file."""
+    """The paths of the screens that show one model, by title."""
     return {screen.title: file_of(name) for name, screen in screens().items() if screen.shows_a_model}
 
 
-def navigation() -> dict[str, list[StreamlitPage]]:
-    """The pages for `st.navigation`, by the heading under which they stand."""
-    groups: dict[str, list[StreamlitPage]] = {}
+def navigation() -> dict[str, list[st.Page]]:
+    """The pages for `st.navigation`, by heading."""
+    groups: dict[str, list[st.Page]] = {}
     for index, (name, screen) in enumerate(screens().items()):
         icon = f":material/{screen.icon}:"
         page = st.Page(file_of(name), title=screen.title, icon=icon, url_path=name, default=index == 0)
