@@ -11,8 +11,8 @@ import torch
 
 import xformer
 from pages.feed_forward import choices, sample
+from pages.feed_forward.layers import attention_alone
 from pages.feed_forward.token_neurons import silencing_notes
-from pages.feed_forward.without_neurons import attention_alone
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown, left_by
 from tests.pages.conftest import ROOT, Open
 from tests.pages.test_explore import MODELS, messages, text
