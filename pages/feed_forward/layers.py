@@ -8,8 +8,7 @@ from typing import Any
 import streamlit as st
 import torch
 
-from pages.feed_forward.choices import Choice
-from pages.feed_forward.sample import surveyed
+from pages.feed_forward.neurons import Choice, surveyed
 from pages.shared import models
 from pages.shared.layout import what_to_notice
 from pages.shared.picture import heading, of_each_run, picture, table

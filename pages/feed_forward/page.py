@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.feed_forward.choices import ask_choice, ask_picture
 from pages.feed_forward.layers import activations_panel, experts_panel, firing_panel, without_neurons
-from pages.feed_forward.one_neuron import one_neuron_panel
-from pages.feed_forward.token_neurons import token_neurons_panel
+from pages.feed_forward.neurons import ask_choice, ask_picture, one_neuron_panel, token_neurons_panel
 from pages.shared import frame
 from pages.shared.picture import panel
 from pages.shared.prediction import prediction_panel

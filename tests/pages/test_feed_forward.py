@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import xformer
-from pages.feed_forward import choices, sample
+from pages.feed_forward import neurons
 from pages.feed_forward.layers import attention_alone
-from pages.feed_forward.token_neurons import silencing_notes
+from pages.feed_forward.neurons import silencing_notes
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown, left_by
 from tests.pages.conftest import ROOT, Open
 from tests.pages.test_explore import MODELS, messages, text
@@ -41,8 +41,8 @@ def test_every_model_shows_its_neurons(open_page: Open, model: str) -> None:
 @pytest.mark.parametrize("model", ["reverse-small", "digits", "characters"])
 def test_how_many_fire_is_counted_over_a_sample(open_page: Open, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
     a_tenth = partial(fitting, work=2e10)
-    monkeypatch.setattr(sample, "AT_ONCE", DEADLINE)
-    monkeypatch.setattr(sample, "fitting", a_tenth)
+    monkeypatch.setattr(neurons, "AT_ONCE", DEADLINE)
+    monkeypatch.setattr(neurons, "fitting", a_tenth)
     app = open_page(PAGE, model=model, picture="firing")
     assert not app.exception
     assert messages(app) == []
@@ -69,9 +69,9 @@ def test_one_token_and_one_neuron_of_every_kind_of_model(open_page: Open, model:
 def slow_survey(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look at it runs one batch more of many."""
     monkeypatch.setattr(feed_forward, "MOST_TOKENS_AT_ONCE", 600)
-    monkeypatch.setattr(sample, "AT_ONCE", 0.0)
-    monkeypatch.setattr(sample, "follow", partial(sample.follow, budget=0.0))
-    sample._work.clear()  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setattr(neurons, "AT_ONCE", 0.0)
+    monkeypatch.setattr(neurons, "follow", partial(neurons.follow, budget=0.0))
+    neurons._work.clear()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_a_survey_fills_in_and_can_be_stopped(open_page: Open, slow_survey: None) -> None:
@@ -83,8 +83,8 @@ def test_a_survey_fills_in_and_can_be_stopped(open_page: Open, slow_survey: None
     assert "first=" in app.code[0].value
     app.button(key="survey_cancel").click().run()
     assert re.search(r"Stopped after \d+ of 2,000 inputs", text(app))
-    app.session_state[sample.JOB].resume()
-    app.session_state[sample.JOB].advance(DEADLINE)
+    app.session_state[neurons.JOB].resume()
+    app.session_state[neurons.JOB].advance(DEADLINE)
     app.run()
     assert "on 2,000 inputs, and" in text(app)
     assert "first=" not in app.code[0].value
@@ -92,15 +92,15 @@ def test_a_survey_fills_in_and_can_be_stopped(open_page: Open, slow_survey: None
 
 def test_a_neuron_is_dead_on_no_sample_that_is_not_through(open_page: Open, slow_survey: None) -> None:
     app = open_page(PAGE, model="sort", picture="neuron")
-    found = app.session_state[sample.JOB].latest
+    found = app.session_state[neurons.JOB].latest
     path, peak = next(iter(found.peak.items()))
     peak[:, 0] = 0.0
     app.segmented_control(key="ff_layer_True").set_value(path.removesuffix(".ffn"))
-    app.number_input(key=choices.NEURON).set_value(0).run()
+    app.number_input(key=neurons.NEURON).set_value(0).run()
     said = " ".join(message.value for message in app.info)
     assert re.search(r"It writes nothing on the \d+ inputs that were run so far", said), said
-    app.session_state[sample.JOB].advance(DEADLINE)
-    found = app.session_state[sample.JOB].latest
+    app.session_state[neurons.JOB].advance(DEADLINE)
+    found = app.session_state[neurons.JOB].latest
     found.peak[path][:, 0] = 0.0
     app.run()
     assert "this neuron is dead on the sample" in " ".join(message.value for message in app.info)
