@@ -1,7 +1,7 @@
-"""Where the app and the shipped models lie, and where what is made is kept: all in the project's folder, if there is one.
+"""The folders of the app, of the shipped models and of runs, and a plain error where an optional library is missing.
 
-An installed library has the app beside it, in xformer/_app, where nothing may be written: what is trained there is kept among
-the user's own data. What only a part of the library needs may be absent; whoever comes to that part is told what to install.
+In a checkout all of them are in its folder. An installed package has the app in `xformer/_app`, which is read-only; runs are
+then kept in the user's data folder (`XDG_DATA_HOME`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from xformer.errors import MissingLibraryError
 _PACKED = Path(__file__).parent / "_app"
 IS_INSTALLED = _PACKED.is_dir()
 APP = _PACKED if IS_INSTALLED else Path(__file__).parents[1]
-"""Where app.py, pages/ and checkpoints/ are."""
+"""The folder of app.py, pages/ and checkpoints/."""
 _DATA = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
 KEPT = _DATA / "xformer" if IS_INSTALLED else APP
-"""Where runs, texts and models of others are kept, where nobody says otherwise."""
+"""The default folder of runs, texts and external models."""
 
 
 def shipped(path: Path) -> Path:
-    """ "checkpoints/reverse" wherever one stands: the shipped model of that name, unless there is such a folder here."""
+    """The path of a shipped model for "checkpoints/NAME", unless the current folder has such a path; other paths unchanged."""
     if len(path.parts) == 2 and path.parts[0] == "checkpoints" and path.name != ".." and not os.path.exists(path):
         return APP / path
     return path
@@ -31,7 +31,7 @@ def shipped(path: Path) -> Path:
 
 @contextmanager
 def needed(library: str, what: str, requirement: str = "") -> Iterator[None]:
-    """Around an import that may fail: raises `MissingLibraryError`, which says `what` needs it and how it is installed."""
+    """Turn a failed import of `library` into `MissingLibraryError`, which names what needs it and how to install it."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""How a screen is laid out: the theme it is seen in, pictures side by side, and the notes that it ends with."""
+"""The layout of a screen: its theme, pictures side by side, captions, and the notes at its end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pages.shared.glossary import explained, words_in
 from pages.shared.view import ORIGINAL
 
 WIDE = 8
-"""Up to so many positions, two charts stand side by side; more stand one above the other."""
+"""The number of positions up to which two charts stand side by side."""
 
 
 def is_dark() -> bool:
@@ -21,12 +21,12 @@ def is_dark() -> bool:
 
 
 def run_title(name: str) -> str:
-    """The heading of a picture of the run of that name, where two stand side by side."""
+    """The heading of one of two pictures: "Original", or the name of the change."""
     return "Original" if name == ORIGINAL else f"With {name}"
 
 
 def places(n_charts: int, n_positions: int) -> list:
-    """A container for each chart: side by side where there is room, the first with room for the names of the rows."""
+    """A container for each chart, side by side where there is room; the first is wider, for the labels of its rows."""
     if n_charts == 2 and n_positions <= WIDE:
         return list(st.columns([4, 3], gap="small"))
     return [st.container() for _ in range(n_charts)]
@@ -34,20 +34,17 @@ def places(n_charts: int, n_positions: int) -> list:
 
 @st.cache_data(max_entries=256, show_spinner=False)
 def chart_spec(picture: tuple, _draw: Callable[[], Any]) -> Any:
-    """A chart as Vega-Lite, drawn once for everything that `picture` names: describing one takes longer than a run.
-
-    A figure of Plotly is returned as it is.
-    """
+    """A chart as a Vega-Lite specification, cached by the plain values in `picture`; a Plotly figure as it is."""
     chart = _draw()
     if not isinstance(chart, alt.TopLevelMixin):
         return chart
-    spec = chart.to_dict(validate=False)  # the tests check every picture; to check it takes longer than to draw it
+    spec = chart.to_dict(validate=False)  # the tests validate every chart; it takes longer than drawing one
     del spec["config"]  # the size of an empty chart outside a page
     return spec
 
 
 def what_to_notice(notes: Iterable[str]) -> None:
-    """The frame that every screen ends in, one paragraph a note; a “?” behind it explains the words that are new in it."""
+    """Draw the box at the end of a screen, a paragraph a note, each with a “?” that explains its new technical terms."""
     known: set[str] = set()
     with st.container(border=True, key="what_to_notice"):
         st.markdown("**What to notice**")
@@ -57,5 +54,5 @@ def what_to_notice(notes: Iterable[str]) -> None:
 
 
 def caption(text: str, *, width: Literal["stretch", "content"] = "stretch") -> None:
-    """A sentence under a picture or above it, with a “?” that explains the words of the field in it."""
+    """Draw a sentence at a picture, with a “?” that explains its technical terms."""
     st.caption(text, help=explained(text), width=width)

@@ -1,4 +1,4 @@
-"""A bar for what takes longer than a moment: what is being done, and how far it is. A click anywhere breaks it off.
+"""A progress bar for work that takes longer than half a second. A click anywhere ends the work.
 
 with patience("It is speaking") as step:
     for done in range(32):
@@ -15,12 +15,12 @@ import streamlit as st
 
 Step = Callable[[int, int], None]
 MOMENT, OFTEN = 0.5, 0.15
-"""Seconds until a bar appears, and between two of its steps."""
+"""Seconds until the bar appears, and between two of its steps."""
 
 
 @contextmanager
 def patience(words: str) -> Iterator[Step]:
-    """Hands out `step(done, of)`; the place of the bar is always there, so that nothing below moves."""
+    """Yield `step(done, of)`, which moves the bar. Its place is always there, so that nothing below moves."""
     place, begun, last = st.empty(), time.monotonic(), 0.0
 
     def step(done: int, of: int) -> None:

@@ -1,4 +1,4 @@
-"""Make the lines that draw a picture a script that shows it: `python file.py` prints a table or writes a page.
+"""Turn the lines that draw a picture into a script: `python file.py` prints the table or writes a page with the picture.
 
 script(["from xformer.viz import heatmaps", "heatmaps.vectors(trace)"])
 """
@@ -15,7 +15,7 @@ SHOW = "from xformer.viz.export import show"
 
 
 def script(lines: Sequence[str]) -> str:
-    """The lines, and one that shows the `picture` that the last of them makes; as they are where that prints by itself."""
+    """The lines and a last one that shows the picture; only the lines where the last of them prints."""
     code = "\n".join(lines)
     where = (
         [f"# {RUNS}/ stands for the folder of runs of the server that drew this"]
