@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.positions.every_kind import position_kinds_panel
-from pages.positions.found_kind import TITLES, found_offsets_panel, found_panel, found_title
+from pages.positions.kinds import (
+    TITLES,
+    found_offsets_panel,
+    found_panel,
+    found_title,
+    offsets_panel,
+    own_positions_panel,
+    places_panel,
+    position_kinds_panel,
+)
 from pages.positions.notes import position_notes
-from pages.positions.own_kind import offsets_panel, own_positions_panel
-from pages.positions.patch_places import places_panel
 from pages.positions.switched_off import positions_off_panel, positions_switch
 from pages.shared import frame
 from pages.shared.picture import panel
