@@ -9,7 +9,7 @@ import scipy.stats
 import torch
 
 import xformer
-from pages.attention.effects_said import sentence
+from pages.attention.head_scores import sentence
 from tests.adapters.families import FAMILIES
 from tests.adapters.test_language_models import tokenizer
 from tests.real_models import real_model

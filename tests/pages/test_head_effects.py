@@ -39,7 +39,7 @@ def test_a_link_restores_what_it_is_judged_by(open_page: Open) -> None:
 def test_what_takes_long_stops_after_a_moment_and_goes_on_when_asked(
     open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pages.attention.head_effects.AT_ONCE", 0.0)
+    monkeypatch.setattr("pages.attention.head_scores.AT_ONCE", 0.0)
     monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 12)
     monkeypatch.setattr("pages.shared.estimates.LONG", 0.0)
     app = open_page(PAGE, **LINK, without="loss")
@@ -58,7 +58,7 @@ def test_what_takes_long_stops_after_a_moment_and_goes_on_when_asked(
 
 
 def test_what_is_quick_is_measured_without_asking(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pages.attention.head_effects.AT_ONCE", 0.0)
+    monkeypatch.setattr("pages.attention.head_scores.AT_ONCE", 0.0)
     monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 12)
     app = open_page(PAGE, **LINK, without="loss")
     for _ in range(20):
