@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import streamlit as st
 
 from pages.positions.kinds import (
@@ -14,13 +15,24 @@ from pages.positions.kinds import (
     places_panel,
     position_kinds_panel,
 )
-from pages.positions.notes import position_notes
-from pages.positions.switched_off import positions_off_panel, positions_switch
-from pages.shared import frame
-from pages.shared.picture import panel
+from pages.shared import frame, resources
+from pages.shared.call import Call
+from pages.shared.layout import what_to_notice
+from pages.shared.models import card_of_model
+from pages.shared.picture import footer, heading, panel, picture, shown, table
+from pages.shared.prediction import prediction_lanes, prediction_sentence
 from pages.shared.session import open_sidebar
-from pages.shared.view import View
+from pages.shared.view import View, toggle_intervention
 from pages.shared.widgets import ask_side, choose
+from xformer import analysis, viz
+from xformer.analysis.attention_patterns import looks_back_only
+from xformer.analysis.positions import wavelengths
+from xformer.formatting import at_most
+from xformer.interventions import join
+from xformer.reading import Reading
+from xformer.site import head_title
+from xformer.viz.attention_patterns import MOST_CELLS
+from xformer.viz.positions import MOST_HEADS_DRAWN
 
 ATTENTION, OWN, OFFSETS, PLACES, ALL_KINDS = "attention", "own", "offsets", "places", "kinds"
 
@@ -78,6 +90,184 @@ def _panels(view: View) -> dict[str, str]:
     if view.shape.image and kind.acts_on == "stream":
         panels[PLACES] = "where a patch is"
     return {**panels, ALL_KINDS: "all kinds"}
+
+
+OFF = "positions:off"
+
+FURTHEST = "most"
+
+
+def positions_switch(view: View) -> None:
+    """What the model says, with the positions' switch beside it."""
+    what = _what(view)
+    prediction_lanes(view, what)
+    if not view.shape.can_drop_positions:
+        found = f"Nothing was found that tells this model where a {view.input.one} is and could be switched off."
+        own = "This model has no positions that could be switched off."
+        st.info(found if view.task is None else own, icon=":material/info:")
+        return
+    is_off = OFF in view.on
+    with st.container(horizontal=True, gap="medium", vertical_alignment="center"):
+        st.button(
+            "Switch the positions back on" if is_off else "Switch the positions off in the running model",
+            icon=":material/location_on:" if is_off else ":material/location_off:",
+            type="secondary" if is_off else "primary",
+            on_click=toggle_intervention,
+            args=(OFF,),
+            key="positions_off",
+        )
+        prediction_sentence(view, what)
+
+
+def positions_off_panel(view: View) -> None:
+    """One head with and without positions, and how far each head's attention moves."""
+    original, changed = view.original(), view.changed()
+    on, off = with_and_without(view)
+    moved = table(view, analysis.attention_moved, off, before=on)
+    layer, head = _ask_head(view, moved)
+    runs = {"This head’s attention": original}
+    if changed is not None:
+        runs = {"Own run": original, _what(view).capitalize(): changed}
+    *places, last = st.columns(len(runs) + 1, gap="medium")
+    for index, (place, (name, run)) in enumerate(zip(places, runs.items(), strict=True)):
+        with place:
+            heading(name)
+            call = Call(viz.attention, (run,), {"layer": layer, "head": head, "height": 190})
+            shown(view, call, f"pattern_{index}")
+            longest = max(run[f"{run.attention[layer].path}.pattern"].shape[-2:])
+            if longest > MOST_CELLS:
+                blocks = -(-longest // MOST_CELLS)
+                st.caption(f"{longest} positions, put together into blocks of {blocks}: a cell is its largest weight.")
+            footer(view, "pattern-changed" if index else "pattern", [call])
+    with last:
+        heading("How far heads move")
+        picture(view, "moved", viz.attention_moved, off, before=on)
+        others = ""
+        if len(moved) > MOST_HEADS_DRAWN:
+            rest = sorted(moved["moved"].tolist(), reverse=True)[MOST_HEADS_DRAWN]
+            others = f" The {MOST_HEADS_DRAWN} of {len(moved)} heads that move most; no other moves more than {at_most(rest)}."
+        st.caption(
+            "Each head’s attention when positions go off. 0: it looks where it looked before. 1: nothing of it is left where "
+            f"it was.{others}"
+        )
+
+
+def with_and_without(view: View) -> tuple[Reading, Reading]:
+    """The run without and with positions off, under whatever else is changed."""
+    rest = join(tuple(change for change in view.interventions if change.text != OFF))
+    off = ",".join(word for word in (rest, OFF) if word)
+    without, with_off = (resources.run(view.model, view.source, view.mask, changes) for changes in (rest, off))
+    return without, with_off
+
+
+def _what(view: View) -> str:
+    return "positions off" if view.on == {OFF} and view.mask == resources.MASKS[0] else view.what_changed()
+
+
+def _ask_head(view: View, moved: pd.DataFrame) -> tuple[int, int]:
+    """The head on show, by its layer and number: the one that moves most, or the one chosen."""
+    paths = list(dict.fromkeys(moved["layer"]))
+    cells = {
+        f"{paths.index(path) + 1}.{head + 1}": (path, head)
+        for path, head in zip(moved["layer"].tolist(), moved["head"].tolist(), strict=True)
+    }
+    names = {cell: head_title(path, head, is_pair=view.is_pair) for cell, (path, head) in cells.items()}
+    furthest = list(cells)[int(moved["moved"].to_numpy().argmax())]
+    is_moved = bool(moved["moved"].max() > 0)
+    most = f"moves most: {names[furthest]}" if is_moved else f"none moves; the first: {names[furthest]}"
+    chosen = choose(
+        "watch",
+        {FURTHEST: most, **names},
+        FURTHEST,
+        "Attention of",
+        widget=st.selectbox,
+        width=420,
+        label_visibility="collapsed",
+    )
+    path, head = cells[furthest if chosen == FURTHEST else chosen]
+    return paths.index(path), head
+
+
+def position_notes(view: View, side: str | None, show: str) -> None:
+    """The notes that fit what is shown and this model's kind of positions, with the numbers of this run."""
+    notes = {"attention": _about_loss, "own": _about_own, "offsets": _about_band, "kinds": _about_sums}
+    if show in notes and (note := notes[show](view, side)):
+        what_to_notice([note])
+
+
+def _about_loss(view: View, side: str | None) -> str:
+    without, off = with_and_without(view)
+    n = len(without.asked)
+    loss = f"the loss goes from {without.loss:.4f} to {off.loss:.4f} nats."
+    if not without.asked:
+        said = ""
+    elif view.input.goes_on or (view.shape.image and without.has_right_answer):
+        said = f"Without positions {loss} "
+    elif without.has_right_answer:
+        said = f"Without positions {off.n_right} of {n} are right instead of {without.n_right}, and {loss} "
+    else:
+        return ""
+    if len(off.tokens) == 1:
+        return said
+    if not view.is_pair and not looks_back_only(off):
+        return said + "The tokens are all still there; only **where** they stand is gone."
+    if looks_back_only(off, "decoder" if view.is_pair else None):
+        who = "What order is left to the decoder" if view.is_pair else "What order is left"
+        return said + f"{who} comes from the **causal mask**, which still tells how many tokens came before."
+    return said
+
+
+def _about_own(view: View, side: str | None) -> str:
+    return " ".join(filter(None, (_about_waves(view, side), _about_numbers(view, side))))
+
+
+def _about_numbers(view: View, side: str | None) -> str:
+    """Which position numbers training showed it: those of its inputs, or any, where they were drawn at random."""
+    config, train = view.config, card_of_model(view.model).get("train")
+    longest = view.longest_trained(side)
+    if not isinstance(train, dict) or config.position_kind.acts_on == "nothing" or longest >= config.max_len:
+        return ""
+    if train.get("random_positions"):
+        return (
+            f"Its inputs had at most {longest} tokens, and yet every number up to {config.max_len - 1} was trained: each "
+            "sequence got growing **numbers with gaps, drawn at random**. Only what their order and their equality say could "
+            "be learned, and that is the same in longer inputs; Home counts how far it carries."
+        )
+    if config.position_kind.learned(config) and not train.get("weight_decay"):
+        return (
+            f"No input of its training reached position {longest}: the vectors from there on are **as they were drawn** at the "
+            "start, and an input that needs them is beyond what it has learned."
+        )
+    return ""
+
+
+def _about_waves(view: View, side: str | None) -> str:
+    config = view.config
+    if not config.position_kind.wave_width(config):
+        return ""
+    waves, longest = wavelengths(config), view.longest_trained(side)
+    slow = int((waves > 4 * longest).sum())
+    said = f"The fastest wave turns once in {waves[0]:.2f} positions, the slowest in {waves[-1]:,.0f}."
+    if slow:
+        said += (
+            f" {slow} of the {len(waves)} waves do not get through a quarter of a turn in the {longest} positions of the "
+            "longest input of its task: they hardly tell its positions apart."
+        )
+    return said
+
+
+def _about_band(view: View, side: str | None) -> str:
+    config = view.config
+    return config.position_kind.offset_note(config)
+
+
+def _about_sums(view: View, side: str | None) -> str:
+    if view.shape.d_model % 2:
+        return ""
+    return (
+        "Drawn by how far apart, **sinusoidal** and **rotary** are the same kind of sum, Σ cos(offset · ω): one adds its waves "
+        "to the vectors, d_model wide; the other turns queries and keys by them, d_head wide (and here 1 at offset 0)."
+    )
 
 
 page()

@@ -112,7 +112,7 @@ def _names(kind: str) -> list[str]:
 
 @pytest.mark.parametrize("drawn", range(1, 9))
 def test_no_head_left_out_moves_more_than_is_said(open_page: Open, monkeypatch: pytest.MonkeyPatch, drawn: int) -> None:
-    monkeypatch.setattr("pages.positions.switched_off.MOST_HEADS_DRAWN", drawn)
+    monkeypatch.setattr("pages.positions.page.MOST_HEADS_DRAWN", drawn)
     app = open_page(PAGE, model="reverse", input="3 7 12 9", show="attention")
     found = re.search(r"no other moves more than (\d\.\d+)\.", text(app))
     assert found is not None
