@@ -12,7 +12,7 @@ import torch
 from streamlit.testing.v1 import AppTest
 
 import xformer
-from pages.attention.explained import Explained, explain, sentence
+from pages.attention.one_cell import Explained, explain, sentence
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown
 from tests.pages.conftest import Open
 from xformer import viz
@@ -161,7 +161,7 @@ def test_the_matrix_opens_a_layer_to_its_heads_and_sums_to_the_same(
     sums = [sum(row["advantage"] for row in _cells(chart)) for chart in (closed, opened, whole)]
     assert sums[0] == pytest.approx(sums[2], abs=1e-5)
     assert sums[1] == pytest.approx(sums[2], abs=1e-5)
-    monkeypatch.setattr("pages.attention.why.FEW", 1)
+    monkeypatch.setattr("pages.attention.one_cell.FEW", 1)
     link = {"model": "reverse", "input": "3 7 12 9", "head": "4.2.0-2", "panel": "why here?"}
     app = open_page(PAGE, **link)
     assert len(app.button_group(key="why_opened_4.2.0-2").value) == 1

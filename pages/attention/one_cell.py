@@ -1,0 +1,408 @@
+"""The way back through a model: the cells that led from one head to the one that wrote what it read, in the link too."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from pages.components.attention_view import Selection, choose_attention
+from pages.shared.byte_cache import shared
+from pages.shared.call import Call
+from pages.shared.escape_markdown import escape_markdown
+from pages.shared.layout import caption
+from pages.shared.link import asked
+from pages.shared.picture import footer, shown
+from pages.shared.view import View
+from xformer import viz
+from xformer.analysis.principles import AttentionCell, attention_cell, softmax_of_cell
+from xformer.analysis.score_decomposition import (
+    Contribution,
+    check,
+    contributions,
+    deciding,
+    is_worth_a_word,
+    opposing,
+    score_parts,
+    table_of,
+    without_source,
+)
+from xformer.formatting import percent
+from xformer.reading import Reading
+from xformer.site import head_title
+from xformer.viz.packing import AnyLayer
+from xformer.viz.principles import MOST_KEYS, STEPS
+
+_KEY = "why_trail"
+_STEP = r"\d{1,3}\.\d{1,3}\.\d{1,5}-\d{1,5}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A head and where it looks, all from 0."""
+
+    layer: int
+    head: int
+    query: int
+    key: int
+
+    def __str__(self) -> str:
+        return f"{self.layer + 1}.{self.head + 1}.{self.query}-{self.key}"
+
+    @classmethod
+    def parse(cls, text: str) -> Cell:
+        """What `str` wrote."""
+        layer, head, cell = text.split(".")
+        query, key = cell.split("-")
+        return cls(int(layer) - 1, int(head) - 1, int(query), int(key))
+
+
+def trail_to(run: Reading) -> list[Cell]:
+    """The cells that led here; those that this model does not have are forgotten."""
+    text = asked("trail")
+    if text is not None and re.fullmatch(rf"{_STEP}(_{_STEP})*", text, re.ASCII):
+        st.session_state[_KEY] = [Cell.parse(step) for step in text.split("_")]
+    found: list[Cell] = st.session_state.get(_KEY, [])
+    return [cell for cell in found if _is_there(run, cell)]
+
+
+def title_of(run: Reading, cell: Cell) -> str:
+    """The cell's head in words."""
+    return head_title(run.attention_site(cell.layer).path, cell.head, is_pair=run.is_pair).capitalize()
+
+
+def _is_there(run: Reading, cell: Cell) -> bool:
+    if not 0 <= cell.layer < len(run.attention):
+        return False
+    n_heads, n_query, n_key = run[f"{run.attention[cell.layer].path}.pattern"].shape[1:]
+    return 0 <= cell.head < n_heads and cell.query < n_query and cell.key < n_key
+
+
+def breadcrumbs(run: Reading, trail: list[Cell], view_key: str) -> None:
+    """The way here; a click goes back to that step."""
+    if not trail:
+        return
+    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+        st.markdown("From:", width="content")
+        for index, cell in enumerate(trail):
+            st.button(
+                f"{title_of(run, cell)}, {cell.query} → {cell.key}",
+                key=f"why_step_{index}",
+                type="tertiary",
+                on_click=open_cell,
+                args=(cell, trail[:index], view_key),
+            )
+
+
+def open_cell(cell: Cell, trail: list[Cell], view_key: str) -> None:
+    """A callback: enlarge that head with that cell locked."""
+    st.session_state[_KEY] = trail
+    choose_attention(view_key, replace(Selection(), layer=cell.layer, head=cell.head, query=cell.query, key=cell.key))
+
+
+@dataclass(frozen=True, eq=False)
+class Explained:
+    """The numbers of one cell that the screen shows."""
+
+    where: dict[str, Any]
+    """The options of `analysis.why`."""
+    table: pd.DataFrame
+    total: float
+    residue: float
+    advantage: float
+    """In nats, like all contributions."""
+    weight: float
+    n_allowed: int
+    contributions: list[Contribution]
+    """The largest first."""
+    deciding: tuple[Contribution, ...]
+    opposing: Contribution | None
+    removed: Contribution | None
+    """The source whose removal is measured; None where there is no choice to explain."""
+    check: pd.DataFrame
+    is_moved: bool | None
+    """Whether removing it changes a prediction; None of a model that makes none."""
+
+
+def explained(view: View, run: Reading, cell: Cell, against: int | None) -> Explained:
+    """Raises `UnavailableError` where the score is no sum of parts that are known."""
+    where = {"layer": cell.layer, "head": cell.head, "query": cell.query, "key": cell.key, "against": against}
+    return shared.get(("explained", view.model, str(run.recipe), repr(where)), lambda: explain(run, where))
+
+
+def explain(run: Reading, where: dict[str, Any]) -> Explained:
+    """The same for the options of `analysis.why`."""
+    parts = score_parts(run, **where)
+    found, removed = contributions(parts), None
+    table: pd.DataFrame = pd.DataFrame()
+    is_moved: bool | None = False
+    if is_worth_a_word(parts):
+        removed = found[0]
+        head = {"layer": where["layer"], "head": where["head"]}
+        without = without_source(run, **head, side=removed.side, source=removed.writer.name, parts=parts)
+        table = check(run, without, **where)
+        if run.has_logits:
+            is_moved = not bool((run.logits.argmax(dim=-1) == without.logits.argmax(dim=-1)).all())
+        else:
+            table, is_moved = table.dropna(), None
+    return Explained(
+        where, table_of(parts), parts.total, parts.residue, parts.total_advantage, parts.weight, parts.n_allowed, found,
+        deciding(parts), opposing(parts), removed, table, is_moved,
+    )  # fmt: skip
+
+
+def sentence(found: Explained, over: str) -> str:
+    """Why the key is preferred, as Markdown; `over` is what its score is compared with, in words."""
+    if found.weight * found.n_allowed < 1.0:
+        return f"That is less than an even share among {found.n_allowed} keys, so no source is named."
+    if found.advantage <= 0:
+        return f"Its score is not above {over}, so there is no preference to explain."
+    said = f"Its score is **{found.advantage:.2f} nats** above {over}"
+    if found.removed is None:
+        return f"{said}, too little to explain."
+    if not found.deciding:
+        first, second = (f"{one.title} ({nats(one.adds)})" for one in found.contributions[:2])
+        return f"{said}. No single source decides this; the largest contributions are {first} and {second}."
+    named = [
+        f"**{one.writer.name}**{one.title.removeprefix(one.writer.name)} ({nats(one.adds)})" for one in found.deciding
+    ]
+    said += ". The largest contribution is " if len(named) == 1 else ". The two largest contributions are "
+    said += " and ".join(named)
+    if found.opposing is not None:
+        said += f"; the largest opposing one is {found.opposing.title} ({nats(found.opposing.adds)})"
+    after = found.check.set_index("what")["after"].to_dict()
+    return (
+        f"{said}. Measured by removing {removal(found.removed)}: the advantage becomes {nats(after['advantage'])} nats, the "
+        f"weight {percent(after['weight'])}."
+    )
+
+
+def removal(one: Contribution) -> str:
+    """What is removed from what, in words: "layer 1 · head 2 from this head’s keys"."""
+    of = "scores" if one.side is None else "queries" if one.side == "query" else "keys"
+    return f"{one.writer.name} from this head’s {of}"
+
+
+def nats(value: float) -> str:
+    """A contribution with its sign, a true minus."""
+    return f"{value:+.2f}".replace("-", "−")
+
+
+LISTED = 5
+"""So many sources are offered to be followed."""
+
+FEW, MOST_LAYERS = 24, 10
+"""Of so many sources the matrix shows each; of more it can open so many layers."""
+
+MEAN = -1
+"""Stands for all other keys among the keys that this one can be compared with."""
+
+
+def why_panel(view: View, run: Reading, chosen: Selection, view_key: str) -> dict[str, str]:
+    """The sentence, the picture, the way back, and the measurement; what the link has to remember of it."""
+    cell = _cell(run, chosen)
+    trail = trail_to(run)
+    breadcrumbs(run, trail, view_key)
+    site = run.attention_site(cell.layer)
+    queries, keys = run.tokens_of(site.query_stack), run.tokens_of(site.key_stack)
+    against = _against(run, cell, keys)
+    found = explained(view, run, cell, against)
+    looks, seen = (
+        f"**{at} “{escape_markdown(names[at])}”**" for at, names in ((cell.query, queries), (cell.key, keys))
+    )
+    st.markdown(
+        f"{title_of(run, cell)} at {looks} gives {seen} {percent(found.weight)} of its attention. "
+        + sentence(
+            found,
+            "the mean of the others" if against is None else f"that of {against} “{escape_markdown(keys[against])}”",
+        )
+    )
+    opened = _opened(cell, found)
+    call = Call(viz.why, (run,), {**found.where, "opened": opened, "table": found.table})
+    shown(view, call, "why")
+    footer(view, "why", [call])
+    caption(
+        f"The score {found.total:.4f} is the sum of all cells, less {abs(found.residue):.0e} of rounding. One nat more makes "
+        "the weight of a key 2.7 times larger beside the others’. Contributions have both signs and cancel, so one can be "
+        "larger than the sum. They are arithmetic on this run with its norms frozen, no measurement."
+    )
+    _way_back(run, cell, found, trail, view_key)
+    _check(found)
+    return {
+        "trail": "_".join(map(str, trail)),
+        "against": "" if against is None else str(against),
+        "opened": "_".join(opened or ()),
+    }
+
+
+def _opened(cell: Cell, found: Explained) -> list[str] | None:
+    """Of which layers the matrix has each head for itself; None where it has room for all heads."""
+    sizes: Counter[str] = Counter()
+    for one in found.contributions:
+        layer, is_head, _ = one.writer.name.rpartition(" · head ")
+        sizes.update({layer: abs(one.adds)} if is_head else {})
+    if len(found.contributions) <= FEW:
+        return None
+    layers, key = [layer for layer, _ in sizes.most_common(MOST_LAYERS)], f"why_opened_{cell}"
+    wanted = asked("opened")
+    if key not in st.session_state or wanted is not None:
+        st.session_state[key] = layers[:1] if wanted is None else [one for one in wanted.split("_") if one in layers]
+    return st.pills("Layers opened to their heads", layers, selection_mode="multi", key=key)
+
+
+def _cell(run: Reading, chosen: Selection) -> Cell:
+    """What is locked in the view; else the last query and the key that it looks at most."""
+    pattern = run[f"{run.attention_site(chosen.layer).path}.pattern"][0, chosen.head]  # [query, key]
+    query = len(pattern) - 1 if chosen.query is None else chosen.query
+    if chosen.query is None and chosen.key is not None:
+        query = int(pattern[:, chosen.key].argmax())
+    key = int(pattern[query].argmax()) if chosen.key is None else chosen.key
+    return Cell(chosen.layer, chosen.head, query, key)
+
+
+def _against(run: Reading, cell: Cell, keys: tuple[str, ...]) -> int | None:
+    """What the key is compared with: the mean of the others, or one of them."""
+    scores = run[f"{run.attention_site(cell.layer).path}.scores"][0, cell.head, cell.query]
+    allowed = [key for key in scores.isfinite().nonzero()[:, 0].tolist() if key != cell.key]
+    wanted = asked("against")
+    if wanted is not None and wanted.isdecimal() and int(wanted) in allowed:
+        st.session_state["why_against"] = int(wanted)
+    if st.session_state.get("why_against") not in allowed:
+        st.session_state["why_against"] = MEAN
+    chosen = st.selectbox(
+        "Compared with",
+        [MEAN, *allowed],
+        format_func=lambda key: "the mean of all others it may look at" if key == MEAN else f"{key} · {keys[key]}",
+        key="why_against",
+        width=400,
+    )
+    return None if chosen == MEAN else chosen
+
+
+def _way_back(run: Reading, cell: Cell, found: Explained, trail: list[Cell], view_key: str) -> None:
+    """A button for each head among the largest contributions of either sign: it opens that head where it wrote."""
+    strongest = sorted(found.contributions, key=lambda one: -abs(one.adds))
+    heads = [one for one in strongest if one.writer.name != "biases"][:LISTED]
+    heads = [one for one in heads if one.writer.head is not None]
+    if not heads:
+        return
+    st.markdown("**Walk back:** open the head that wrote it, at the position where it wrote.")
+    with st.container(horizontal=True, gap="small"):
+        for one in heads:
+            assert one.writer.site is not None
+            assert one.writer.head is not None
+            layer = run.attention.index(one.writer.site)
+            at = cell.key if one.side == "key" else cell.query
+            pattern = run[f"{one.writer.site.path}.pattern"][0, one.writer.head]
+            there = Cell(layer, one.writer.head, at, int(pattern[at].argmax()))
+            st.button(
+                f"{one.title}: {nats(one.adds)}",
+                key=f"why_back_{one.side}_{layer}_{one.writer.head}",
+                on_click=open_cell,
+                args=(there, [*trail, cell], view_key),
+            )
+
+
+def _check(found: Explained) -> None:
+    """What becomes of the cell in a run without the largest contribution."""
+    if found.removed is None:
+        return
+    st.markdown(f"**Measured** by removing {removal(found.removed)}:")
+    st.dataframe(found.check, hide_index=True, width="content", key="why_check")
+    if found.is_moved is None:
+        st.caption("Advantage and score in nats. This model gives vectors and makes no prediction that could change.")
+    else:
+        st.caption(f"Advantage, score and loss in nats. {'A' if found.is_moved else 'No'} prediction changes.")
+
+
+def steps_panel(view: View, run: Reading, layer: AnyLayer, chosen: Selection) -> None:
+    """Draw the steps of one cell of `run`; the numbers are those of the trace."""
+    head, (query, key) = chosen.head, cell_of(chosen, layer)
+    at = {"layer": chosen.layer, "head": head, "query": query, "key": key}
+    calls = {step: Call(viz.attention_steps, (run,), {**at, "step": step}) for step in STEPS}
+    cell, d_model = attention_cell(run, **at), view.shape.d_model
+    row = softmax_of_cell(cell)
+    name_q, name_k = (
+        f"{query} “{escape_markdown(layer.query_labels[query])}”",
+        f"{key} “{escape_markdown(layer.key_labels[key])}”",
+    )
+    st.caption(
+        f"Query {name_q} and key {name_k} in {layer.title} · head {head + 1}. "
+        "Click a cell of the matrix above to choose another; its numbers appear here."
+    )
+    left, right = st.columns(2, gap="large")
+    with left:
+        _heading("1 · q, k and their product", f"q, k: [{cell.d_head}]", _shared_sentence(cell))
+        shown(view, calls["product"], "step_product")
+        _heading("2 · score", "a number", _score_sentence(cell))
+        shown(view, calls["scores"], "step_scores")
+        if len(row) > MOST_KEYS:
+            st.caption(
+                f"Drawn are {MOST_KEYS} of {len(row)} keys, those with the largest weights; the CSV has them all."
+            )
+    with right:
+        _heading("3 · mask", f"[{len(cell.allowed)}] of true and false", _mask_sentence(cell, key))
+        _heading(
+            "4 · softmax over the keys", f"[{len(row)}], sums to 1", _softmax_sentence(cell, row["exp"].tolist(), key)
+        )
+        shown(view, calls["weights"], "step_weights")
+        _heading("5 · z = Σ weight · v", f"[{len(cell.z)}]", _z_sentence(head in layer.silenced))
+        shown(view, calls["z"], "step_z")
+    adds = "nothing: it is silenced" if head in layer.silenced else "what this head adds to the residual stream here"
+    _heading("6 · out = z · W_O", f"[{d_model}]", adds)
+    shown(view, calls["out"], "step_out")
+    footer(view, "steps", list(calls.values()), row)
+
+
+def cell_of(chosen: Selection, layer: AnyLayer) -> tuple[int, int]:
+    """The locked cell; where only a row is locked, or nothing, the strongest cell of the row or of the first query."""
+    query = 0 if chosen.query is None else chosen.query
+    if chosen.key is not None:
+        return query, chosen.key
+    return query, int(layer.pattern[chosen.head, query].argmax())
+
+
+def _heading(title: str, shape: str, sentence: str) -> None:
+    st.markdown(f"**{title}** :gray[{shape}]  \n{sentence}")
+
+
+def _shared_sentence(cell: AttentionCell) -> str:
+    """Where its rows come from, and who else reads the same keys and values (Ainslie et al. 2023)."""
+    rows, heads = "one row of X·W_Q, one of X·W_K", cell.shared_by
+    if len(heads) < 2:
+        return rows
+    return f"{rows}; heads {heads[0] + 1} to {heads[-1] + 1} share these keys and values, each with queries of its own"
+
+
+def _score_sentence(cell: AttentionCell) -> str:
+    plain = cell.dot / math.sqrt(cell.d_head) + cell.bias
+    if abs(plain - cell.score) > 1e-3 * max(1.0, abs(plain)):
+        return f"this model makes **{cell.score:.4f}** of q·k = {cell.dot:.4f}"
+    bias = f" + {cell.bias:.4f} (ALiBi)" if cell.bias else ""
+    return f"q·k / √{cell.d_head}{bias} = {cell.dot:.4f} / {math.sqrt(cell.d_head):.4f}{bias} = **{cell.score:.4f}**"
+
+
+def _z_sentence(is_silenced: bool) -> str:
+    if is_silenced:
+        return "the head is silenced: what it mixed is replaced by 0"
+    return "the values of all keys, mixed by the weights"
+
+
+def _mask_sentence(cell: AttentionCell, key: int) -> str:
+    n = int(cell.allowed.sum())
+    verdict = (
+        "may look at this key" if bool(cell.allowed[key]) else "may **not** look at this key: its score becomes −∞"
+    )
+    return f"The query may look at {n} of {len(cell.allowed)} keys; it {verdict}."
+
+
+def _softmax_sentence(cell: AttentionCell, raised: list[float], key: int) -> str:
+    total = sum(raised)
+    if total == 0:
+        return "There is nothing to look at, so every weight is 0."
+    return f"exp(score − largest) / Σ = {raised[key]:.4f} / {total:.4f} = **{cell.pattern[key].item():.4f}**"
