@@ -1,4 +1,4 @@
-"""Who plays: those of the link, what is looked at elsewhere, or whom a visitor has chosen; players come and go here."""
+"""The cards of the compared models: each one's model, training step, changes and sampling."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import streamlit as st
 from pages.compare.comparison import (
     LARGEST_NUMBER,
     LETTERS,
-    Choice,
-    beside,
-    first_choice,
-    read_choice,
+    Variant,
+    contrast_to,
+    default_variants,
+    first_variant,
+    incomparable_reason,
+    incompatibility_reason,
+    read_variant,
     show,
     state,
-    usual_choices,
-    why_not_playable,
-    why_not_together,
 )
 from pages.shared import models, run_weights
 from pages.shared.escape_markdown import escape_markdown
@@ -35,38 +35,48 @@ from xformer.model_shape import ModelShape
 from xformer.site import layer_title
 from xformer.viz.theme import PLAYER_HUES
 
+POSITIONS_OFF = "positions:off"
+OTHER_CHANGES = {
+    "solo": "ablate all other heads of a layer",
+    "cut": "cut an edge",
+    "open": "open an edge",
+    "neuron": "ablate a neuron",
+    "token": "replace a token",
+}
+"""Changes for which there are too many places to list."""
 
-def ask_players(looked: LookedAt) -> tuple[Choice, ...]:
-    """The players: those of the link, else what is looked at and a contrast to it, else those that a visitor chose here."""
+
+def ask_variants(looked: LookedAt) -> tuple[Variant, ...]:
+    """Draw the cards; the variants are those of the link, else those chosen here, else the model of the other screens."""
     ours = state()
-    ours.choices = _begin(looked)
+    ours.variants = _begin(looked)
     ours.looked_at = looked
     _paint()
-    n = len(ours.choices)
-    if why := ours.refused:
-        st.warning(escape_markdown(why), icon=":material/block:")
+    n = len(ours.variants)
+    if ours.refused:
+        st.warning(escape_markdown(ours.refused), icon=":material/block:")
         ours.refused = ""
     row = st.container(key="compare_seats")
     places = row.columns([*[1.0] * n, *([0.16 if n > 2 else 0.12] if n < len(LETTERS) else [])], gap="small")
-    for index, (place, choice) in enumerate(zip(places, ours.choices, strict=False)):
+    for index, (place, variant) in enumerate(zip(places, ours.variants, strict=False)):
         with place:
-            card(index, choice, n)
+            _card(index, variant, n)
     if n < len(LETTERS):
         places[-1].button(
-            "", icon=":material/person_add:", help="One more player", on_click=_add, key="compare_add", width="stretch"
+            "", icon=":material/add:", help="Add a model", on_click=_add, key="compare_add", width="stretch"
         )
-    return tuple(ours.choices)
+    return tuple(ours.variants)
 
 
-def players_in_link(choices: Sequence[Choice]) -> dict[str, str]:
-    """The players as parameters of a link: a=…&b=…"""
-    return {letter.lower(): choice.text for letter, choice in zip(LETTERS, choices, strict=False)}
+def variants_in_link(variants: Sequence[Variant]) -> dict[str, str]:
+    """The variants as parameters of a link: a=…&b=…"""
+    return {letter.lower(): variant.text for letter, variant in zip(LETTERS, variants, strict=False)}
 
 
-def _begin(looked: LookedAt) -> list[Choice]:
+def _begin(looked: LookedAt) -> list[Variant]:
     ours = state()
     wanted = [text for letter in LETTERS if (text := asked(letter.lower())) is not None]
-    before = [] if wanted else [choice.text for choice in ours.choices]
+    before = [] if wanted else [variant.text for variant in ours.variants]
     if wanted:
         ours.is_chosen = True
     elif not before or replace(looked, input="") != replace(ours.looked_at or looked, input=""):
@@ -74,38 +84,38 @@ def _begin(looked: LookedAt) -> list[Choice]:
     return _read(wanted or before) or _anew(looked, [])
 
 
-def _anew(looked: LookedAt, before: list[str]) -> list[Choice]:
-    """The first player is what is looked at; the others stay where somebody chose them and they can read its input."""
-    ours, own = state(), first_choice(looked)
+def _anew(looked: LookedAt, before: list[str]) -> list[Variant]:
+    """Start with the model of the other screens; keep the other variants where the visitor chose them and they fit."""
+    ours, own = state(), first_variant(looked)
     others = _read(before)[1:] if ours.is_chosen else []
-    if own is not None and others and why_not_together([own, *others]) is None:
+    if own is not None and others and incompatibility_reason([own, *others]) is None:
         return [own, *others]
     ours.is_chosen = False
-    return usual_choices() if own is None else [own, beside(own)]
+    return default_variants() if own is None else [own, contrast_to(own)]
 
 
-def _read(texts: Sequence[str]) -> list[Choice]:
-    """The players that links write; one alone gets a contrast, and what is none is left out aloud."""
+def _read(texts: Sequence[str]) -> list[Variant]:
+    """Parse variants; one alone gets a contrast, and an invalid one is left out with a warning."""
     found = []
     for text in texts:
         try:
-            found.append(read_choice(text))
+            found.append(read_variant(text))
         except InputError as error:
             st.warning(
-                f"The player {escape_markdown(text[:80])} was left out. {escape_markdown(str(error))}",
+                f"The model {escape_markdown(text[:80])} was left out. {escape_markdown(str(error))}",
                 icon=":material/link_off:",
             )
-    return [found[0], beside(found[0])] if len(found) == 1 else found
+    return [found[0], contrast_to(found[0])] if len(found) == 1 else found
 
 
 def _add() -> None:
-    """The new one is the first player’s model as it was trained."""
-    state().choices.append(Choice(state().choices[0].model))
+    """Add the first variant's model as it was trained."""
+    state().variants.append(Variant(state().variants[0].model))
     state().is_chosen = True
 
 
 def _paint() -> None:
-    """Every card carries the hue of its player."""
+    """Give each card the hue of its variant."""
     rules = [
         f".st-key-compare_seat_{index} "
         f"{{ border-left: 6px solid {hue[is_dark()]} !important; padding: 0.35rem 0.6rem !important; }}"
@@ -115,20 +125,19 @@ def _paint() -> None:
     st.html(f"<style>{' '.join(rules)}</style>")
 
 
-def card(index: int, choice: Choice, n: int) -> None:
-    """Draw the card of a player, one of n."""
-    runs, of_run = run_weights.trained(), models.run_and_step(choice.model)
-    chosen = choice.model if of_run is None else of_run[0]
-    shipped = [name for name in models.shipped() if why_not_playable(name) is None]
+def _card(index: int, variant: Variant, n: int) -> None:
+    """Draw the card of one of n variants."""
+    runs, of_run = run_weights.trained(), models.run_and_step(variant.model)
+    chosen = variant.model if of_run is None else of_run[0]
+    shipped = [name for name in models.shipped() if incomparable_reason(name) is None]
     line: dict[str, Any] = {"horizontal": True, "wrap": False, "gap": "xsmall", "vertical_alignment": "center"}
-    # Of two shipped models everything stands in one line; three and four cards are narrow, and a run has its step.
-    is_one_line = n < 3 and of_run is None
+    is_one_line = n < 3 and of_run is None  # three and four cards are narrow, and a run also has its step
     with st.container(border=True, key=f"compare_seat_{index}", gap="xsmall"):
         row = st.container(**line)
         row.markdown(f"**{LETTERS[index]}**", width="content")
         show(f"compare_model_{index}", chosen)
         row.selectbox(
-            f"Model of player {LETTERS[index]}",
+            f"Model {LETTERS[index]}",
             list(dict.fromkeys([*shipped, *runs, chosen])),
             format_func=lambda name: f"▸ {runs[name]}" if name in runs else name,
             key=f"compare_model_{index}",
@@ -140,9 +149,9 @@ def card(index: int, choice: Choice, n: int) -> None:
         if of_run is not None:
             with second:
                 _ask_step(index, *of_run, narrow=n < 3)
-        # What is inside is drawn while it is open: a widget that is not on the screen misses what it is told.
+        # The widgets inside are drawn only while it is open: a hidden widget would keep an outdated value.
         drawer = second.popover(
-            escape_markdown(", ".join(choice.settings())) or "as trained",
+            escape_markdown(", ".join(variant.settings())) or "as trained",
             icon=":material/tune:" if is_one_line else None,
             width="stretch",
             key=f"compare_settings_{index}",
@@ -150,26 +159,23 @@ def card(index: int, choice: Choice, n: int) -> None:
         )
         if drawer.open:
             with drawer:
-                settings(index, choice)
+                changes_at, sampling_at = st.tabs(["Changes", "Sampling"])
+                with changes_at:
+                    _changes(index, variant)
+                with sampling_at:
+                    _sampling(index, variant)
         if n > 2:
-            row.button(
-                "",
-                icon=":material/close:",
-                key=f"compare_remove_{index}",
-                help=f"Player {LETTERS[index]} leaves.",
-                on_click=_remove,
-                args=(index,),
-                type="tertiary",
-                width=36,
-            )
+            look: dict[str, Any] = {"icon": ":material/close:", "type": "tertiary", "width": 36}
+            help = f"Remove model {LETTERS[index]}"
+            row.button("", key=f"compare_remove_{index}", help=help, on_click=_remove, args=(index,), **look)
 
 
 def _ask_step(index: int, run: str, step: int | None, *, narrow: bool) -> None:
     show(f"compare_step_{index}", step)
     st.selectbox(
-        f"Step of player {LETTERS[index]}",
+        f"Step of model {LETTERS[index]}",
         list(dict.fromkeys([*run_weights.steps_of(run), step])),
-        format_func=lambda at: f"step {at:,}",
+        format_func="step {:,}".format,
         key=f"compare_step_{index}",
         on_change=_choose_step,
         args=(index, run),
@@ -179,48 +185,37 @@ def _ask_step(index: int, run: str, step: int | None, *, narrow: bool) -> None:
 
 
 def _choose_model(index: int) -> None:
-    """Another model keeps of the changes those that fit it."""
-    model = models.resolved(st.session_state[f"compare_model_{index}"])
-    if model is None or why_not_playable(model):
-        state().refused = why_not_playable(model) or "" if model else "This run has no weights to look at yet."
+    """Change the model and keep the changes that fit it."""
+    model, before = models.resolved(st.session_state[f"compare_model_{index}"]), state().variants[index]
+    reason = "This run has no weights yet." if model is None else incomparable_reason(model)
+    if model is None or reason:
+        state().refused = reason or ""
         return
-    choice = replace(state().choices[index], model=model, changes=())
-    for text in state().choices[index].changes:
-        more = replace(choice, changes=(*choice.changes, text))
+    variant = replace(before, model=model, changes=())
+    for text in before.changes:
+        more = replace(variant, changes=(*variant.changes, text))
         try:
             more.interventions()
         except XformerError:
             continue
-        choice = more
-    state().put(index, choice)
+        variant = more
+    state().put(index, variant)
 
 
 def _choose_step(index: int, run: str) -> None:
     step = st.session_state[f"compare_step_{index}"]
-    state().put(index, replace(state().choices[index], model=f"{run}@{step}"))
+    state().put(index, replace(state().variants[index], model=f"{run}@{step}"))
 
 
 def _remove(index: int) -> None:
-    del state().choices[index]
+    del state().variants[index]
     state().is_chosen = True
 
 
-POSITIONS_OFF = "positions:off"
-
-
-def settings(index: int, choice: Choice) -> None:
-    """Draw the settings of one player."""
-    changes_at, sampling_at = st.tabs(["What is changed", "How tokens are chosen"])
-    with changes_at:
-        _changes(index, choice)
-    with sampling_at:
-        _sampling(index, choice)
-
-
-def _changes(index: int, choice: Choice) -> None:
-    shape, key = choice.shape, f"compare_{index}"
+def _changes(index: int, variant: Variant) -> None:
+    shape, key = variant.shape, f"compare_{index}"
     with st.container(horizontal=True, gap="large", vertical_alignment="bottom"):
-        show(f"{key}_mask", choice.mask)
+        show(f"{key}_mask", variant.mask)
         st.segmented_control(
             "Attention mask",
             MASKS,
@@ -228,125 +223,118 @@ def _changes(index: int, choice: Choice) -> None:
             key=f"{key}_mask",
             width="content",
             disabled=shape.is_read_only,
-            on_change=lambda: state().put(index, replace(choice, mask=st.session_state[f"{key}_mask"])),
+            on_change=lambda: state().put(index, replace(variant, mask=st.session_state[f"{key}_mask"])),
         )
         if shape.can_drop_positions:
-            show(f"{key}_positions", POSITIONS_OFF in choice.changes)
+            show(f"{key}_positions", POSITIONS_OFF in variant.changes)
+            kept = [POSITIONS_OFF]
             st.toggle(
                 "Positions off",
                 key=f"{key}_positions",
-                help="Nothing tells the model where a token is.",
-                on_change=lambda: _keep(
-                    index, choice, [POSITIONS_OFF], [POSITIONS_OFF] * st.session_state[f"{key}_positions"]
-                ),
+                help="The model gets no positional information.",
+                on_change=lambda: _keep(index, variant, kept, kept * st.session_state[f"{key}_positions"]),
             )
     heads = [f"silence:{path}.{head}" for path, n in shape.heads.items() for head in range(n) if not shape.is_read_only]
-    if heads:
-        _several("Silenced heads", heads, index, choice)
-    if muted := [f"mute:{site.path}" for site in shape.feed_forward]:
-        _several("Muted feed-forward layers", muted, index, choice)
-    for text in choice.changes:
-        if text not in {*heads, *muted, POSITIONS_OFF}:  # no list above shows it: it has a way back of its own
+    layers = [f"mute:{site.path}" for site in shape.feed_forward]
+    for name, title, texts in (
+        ("heads", "Ablated heads (set to zero)", heads),
+        ("ffn", "Ablated feed-forward layers (set to zero)", layers),
+    ):
+        if texts:
+            _ask_several(f"{key}_{name}", title, texts, index, variant)
+    for text in variant.changes:
+        if text not in {*heads, *layers, POSITIONS_OFF}:
             st.button(
-                escape_markdown(_label(text, choice)),
+                escape_markdown(_label(text, variant)),
                 icon=":material/close:",
                 key=f"compare_{index}_undo_{text}",
                 on_click=_keep,
-                args=(index, choice, [text], []),
+                args=(index, variant, [text], []),
             )
-    ask_one_more(index, choice)
+    _ask_other(index, variant)
 
 
-def _several(title: str, texts: list[str], index: int, choice: Choice) -> None:
-    """The changes among `texts` that are on, to be ticked and unticked."""
-    key = f"compare_{index}_{title}"
-    show(key, [text for text in texts if text in choice.changes])
+def _ask_several(key: str, title: str, texts: list[str], index: int, variant: Variant) -> None:
+    """A list from which the changes among `texts` are ticked and unticked."""
+    show(key, [text for text in texts if text in variant.changes])
     st.multiselect(
         title,
         texts,
-        format_func=lambda text: _label(text, choice),
+        format_func=lambda text: _label(text, variant),
         key=key,
-        on_change=lambda: _keep(index, choice, texts, st.session_state[key]),
+        on_change=lambda: _keep(index, variant, texts, st.session_state[key]),
         placeholder="as trained",
     )
 
 
-def _keep(index: int, choice: Choice, among: Sequence[str], kept: Sequence[str]) -> None:
-    """Of the changes `among` a player has those that are kept, after all others."""
-    others = [text for text in choice.changes if text not in among]
-    state().put(index, replace(choice, changes=(*others, *kept)))
+def _keep(index: int, variant: Variant, among: Sequence[str], kept: Sequence[str]) -> None:
+    """Of the changes `among` keep only those `kept`, behind all other changes."""
+    others = [text for text in variant.changes if text not in among]
+    state().put(index, replace(variant, changes=(*others, *kept)))
 
 
-def _sampling(index: int, choice: Choice) -> None:
-    key = f"compare_{index}_dice"
-    st.caption("A temperature of 0 takes the likeliest token; above, dice are thrown, the same ones for the same seed.")
-    n_tokens = choice.shape.vocab_size
-    numbers = choice.numbers
-    numbers |= {"top_k": min(choice.sampling.top_k, n_tokens), "top_p": max(choice.sampling.top_p, 0.01)}
+def _label(text: str, variant: Variant) -> str:
+    return variant.label(parse(text, variant.shape)[0])
+
+
+def _sampling(index: int, variant: Variant) -> None:
+    key, n_tokens, numbers = f"compare_{index}_dice", variant.shape.vocab_size, variant.numbers
+    st.caption(
+        "At temperature 0 the likeliest token is taken; above 0 it is sampled, and a seed gives the same sample."
+    )
+    numbers |= {"top_k": min(variant.sampling.top_k, n_tokens), "top_p": max(variant.sampling.top_p, 0.01)}
     for name, value in numbers.items():
         show(f"{key}_{name}", value)
 
     def changed() -> None:
         found = {name: st.session_state[f"{key}_{name}"] or 0 for name in numbers}
-        sampling = Sampling(
-            temperature=found["temperature"] if found["temperature"] >= 0.001 else 0.0,
-            top_k=int(found["top_k"]),
-            top_p=found["top_p"] or 1.0,
-        )
-        state().put(index, replace(choice, sampling=sampling, seed=int(found["seed"])))
+        temperature = found["temperature"] if found["temperature"] >= 0.001 else 0.0
+        sampling = Sampling(temperature=temperature, top_k=int(found["top_k"]), top_p=found["top_p"] or 1.0)
+        state().put(index, replace(variant, sampling=sampling, seed=int(found["seed"])))
 
     left, right = st.columns(2)
     for place, name, title, low, high, step in (
         (left, "temperature", "Temperature", 0.0, 100.0, 0.1),
-        (right, "seed", "Seed of the dice", 0, LARGEST_NUMBER, 1),
-        (left, "top_k", "Top k (0: all)", 0, n_tokens, 1),  # another model can have fewer tokens than before
+        (right, "seed", "Seed", 0, LARGEST_NUMBER, 1),
+        (left, "top_k", "Top k (0: all)", 0, n_tokens, 1),
         (right, "top_p", "Top p (1: all)", 0.01, 1.0, 0.05),
     ):
         look: dict[str, Any] = {"format": "%.2f"} if isinstance(low, float) else {}
         place.number_input(title, low, high, step=step, key=f"{key}_{name}", on_change=changed, **look)
 
 
-def _label(text: str, choice: Choice) -> str:
-    return choice.label(parse(text, choice.shape)[0])
-
-
-KINDS = {
-    "solo": "silence all other heads of a layer",
-    "cut": "cut an edge",
-    "open": "open an edge",
-    "neuron": "silence a neuron",
-    "token": "replace a token",
-}
-
-
-def ask_one_more(index: int, choice: Choice) -> None:
-    """Choose a kind, then what it needs to know, and add it; or say why it cannot be."""
-    shape, key = choice.shape, f"compare_{index}_more"
+def _ask_other(index: int, variant: Variant) -> None:
+    """Choose another kind of change and its place, and add it."""
+    shape, key = variant.shape, f"compare_{index}_more"
     left_out = {"neuron": not shape.neurons, "solo": shape.n_heads == 1}
-    kinds = [kind for kind in KINDS if not left_out.get(kind)]
+    kinds = [kind for kind in OTHER_CHANGES if not left_out.get(kind)]
     with st.container(border=True, gap="xsmall"):
-        kind = st.selectbox("One more change", kinds, format_func=KINDS.__getitem__, key=f"{key}_kind_{len(kinds)}")
-        text = _ask(kind, key, choice, shape)
-        problem = ""
+        kind = st.selectbox(
+            "Another change", kinds, format_func=OTHER_CHANGES.__getitem__, key=f"{key}_kind_{len(kinds)}"
+        )
+        text, problem = _ask_place(kind, key, variant, shape), ""
         try:
-            parse(",".join([*choice.changes, text]), shape)
+            parse(",".join([*variant.changes, text]), shape)
         except XformerError as error:
             problem = str(error)
             st.caption(f":material/edit: {escape_markdown(problem)}")
+        replaced = text.rsplit(".", 1)[0] + "." if kind == "token" else text  # a token has one replacement
+        others = [one for one in variant.changes if not one.startswith(replaced)]
         st.button(
-            "Add it",
+            "Add",
             key=f"{key}_add",
-            disabled=bool(problem) or text in choice.changes,
-            on_click=lambda: state().put(index, replace(choice, changes=(*_without_twin(choice, text), text))),
+            disabled=bool(problem) or text in variant.changes,
+            on_click=lambda: state().put(index, replace(variant, changes=(*others, text))),
         )
 
 
-def _ask(kind: str, key: str, choice: Choice, shape: ModelShape) -> str:
-    """Widgets for what a change needs to know; returns it as a link writes it."""
+def _ask_place(kind: str, key: str, variant: Variant, shape: ModelShape) -> str:
+    """Ask where to apply a change; returns it as a link writes it."""
     left, right = st.columns(2)
+    last = shape.max_len - 1
     if kind == "token":
-        symbols, labels = choice.subject.input.replacements, choice.subject.labels
-        position = left.number_input("Position", 0, shape.max_len - 1, 0, key=f"{key}_position")
+        symbols, labels = variant.subject.input.replacements, variant.subject.labels
+        position = left.number_input("Position", 0, last, 0, key=f"{key}_position")
         token = right.selectbox("becomes", symbols, format_func=labels.__getitem__, key=f"{key}_token_{len(symbols)}")
         return f"token:{position}.{token}"
     paths = list(shape.neurons if kind == "neuron" else shape.heads)
@@ -363,12 +351,6 @@ def _ask(kind: str, key: str, choice: Choice, shape: ModelShape) -> str:
     )
     if kind == "solo":
         return f"solo:{path}.{head}"
-    query = left.number_input("Query (position)", 0, shape.max_len - 1, 0, key=f"{key}_query")
-    at = right.number_input("Key (position)", 0, shape.max_len - 1, 0, key=f"{key}_key")
+    query = left.number_input("Query (position)", 0, last, 0, key=f"{key}_query")
+    at = right.number_input("Key (position)", 0, last, 0, key=f"{key}_key")
     return f"{kind}:{path}.{head}.{query}-{at}"
-
-
-def _without_twin(choice: Choice, text: str) -> list[str]:
-    """A token has one replacement: the new one takes the old one's place."""
-    place = text.rsplit(".", 1)[0] + "."
-    return [one for one in choice.changes if not (text.startswith("token:") and one.startswith(place))]

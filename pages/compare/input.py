@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import get_args
+from typing import Any, get_args
 
 import streamlit as st
 
@@ -85,7 +85,7 @@ def _ask_forced(variants: Sequence[Variant]) -> bool:
         return False
     given = "the text up to it" if variants[0].subject.input.goes_on else "the right answer up to it"
     help = f"Free-running: each step is given the model’s own tokens. Teacher-forced: each step is given {given}."
-    look = {"label_visibility": "collapsed", "width": "content", "help": help}
+    look: dict[str, Any] = {"label_visibility": "collapsed", "width": "content", "help": help}
     return choose("mode", MODES, "free", "Decoding", key="compare_mode", **look) == "forced"
 
 

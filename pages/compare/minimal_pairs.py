@@ -20,16 +20,12 @@ from pages.shared.background_job import Job, follow
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.input_kinds.kind import MOST_TYPED
+from pages.shared.inputs import MOST_TYPED
 from pages.shared.layout import caption, what_to_notice
 from pages.shared.link import asked, carry
-from pages.shared.link_widgets import choose, not_here
-from pages.shared.model_choice import ask_model
-from pages.shared.open_model import wait_until_open
 from pages.shared.picture import footer, shown, table
-from pages.shared.session import LookedAt
-from pages.shared.token_search import ask_token
-from pages.shared.typed import typed
+from pages.shared.session import LookedAt, ask_model, wait_until_open
+from pages.shared.widgets import ask_token, choose, not_here, typed
 from xformer import analysis, viz
 from xformer.adapters import ModelAdapter, TaskModel
 from xformer.analysis.activation_patching import Cell, Measured, PartKind, cells, measured, measuring
@@ -60,7 +56,7 @@ HOW = {
 WHAT = {
     "stream": "A cell is the residual stream at one position, after one layer.",
     "head": "A cell is one head, at all positions.",
-    "neurons": "A cell is a group of neighbouring neurons of a layer, at all positions; all groups of a layer are equal in size.",
+    "neurons": "A cell is a group of neighbouring neurons, at all positions. All groups of a layer have the same size.",
 }
 AT_ONCE = 1.5
 """Seconds of measuring before the page shows a progress bar."""

@@ -31,6 +31,7 @@ from xformer.formatting import percent
 from xformer.reading import Reading
 from xformer.site import Site, layer_title
 
+Context = Comparison | PictureContext
 ONE_LINE = 24
 """Maximum characters of a picture's title; a longer name is replaced by its letter."""
 MOST_BUTTONS = 12
@@ -52,7 +53,7 @@ DRAW = 1
 ACCURACIES = (("position", "token"), ("position", "exact"), ("length", "exact"))
 
 
-def patterns_panel(context: Comparison | PictureContext, step: int, two: Sequence[Reading]) -> dict[str, str]:
+def patterns_panel(context: Context, step: int, two: Sequence[Reading]) -> dict[str, str]:
     """Draw the attention patterns of a layer and their difference; returns what the link keeps."""
     if reason := why_incomparable(*two):
         st.info(f"{escape_markdown(reason)} “Heads” shows each model’s own.", icon=":material/compare_arrows:")
@@ -79,7 +80,7 @@ def patterns_panel(context: Comparison | PictureContext, step: int, two: Sequenc
         with place:
             st.markdown(f"**{escape_markdown(title)}**")
             shown(context, call, f"compare_cells_{call.options['show']}")
-    st.caption(_largest_difference(frame, *letters, context.unit))
+    st.caption(_largest_difference(frame, letters, context.unit))
     which = "the mean of its heads" if head == MEAN else f"head {head + 1}"
     size = frame["key_end"].iloc[0] - frame["key"].iloc[0] + 1
     blocks = f" A cell is a block of {size} queries and {size} keys: the mean over queries of the sum over keys."
@@ -91,10 +92,10 @@ def patterns_panel(context: Comparison | PictureContext, step: int, two: Sequenc
     return {"layer": path, "head": chosen}
 
 
-def _largest_difference(frame: pd.DataFrame, a: str, b: str, unit: str) -> str:
+def _largest_difference(frame: pd.DataFrame, letters: Sequence[str], unit: str) -> str:
     largest = frame.loc[frame["difference"].abs().idxmax()]
     if abs(largest["difference"]) < ROUNDING:
-        return f"The patterns of {a} and {b} are equal here to within {ROUNDING:g}."
+        return f"The patterns of {letters[0]} and {letters[1]} are equal here to within {ROUNDING:g}."
     row = frame.loc[frame["decides"]]
     here = row.loc[row["difference"].abs().idxmax()]
     is_pooled = largest["query"] != largest["query_end"]
@@ -112,9 +113,7 @@ def _span(row: pd.Series, at: str) -> str:
     return str(first) if first == last else f"{first}–{last}"
 
 
-def rows_panel(
-    context: Comparison | PictureContext, step: int, readings: Sequence[Reading], two: tuple[int, int]
-) -> None:
+def rows_panel(context: Context, step: int, readings: Sequence[Reading], two: tuple[int, int]) -> None:
     """Draw the attention row that predicts a step in every layer and head; of many heads those in which the `two` differ."""
     options = {"pair": two, "n_heads": CLEAREST_HEADS, "max_keys": MAX_KEYS}
     st.markdown(_which_rows(context, step, readings, two))
@@ -137,9 +136,7 @@ def rows_panel(
     footer(context, "rows", calls, lambda: heads_from_1(frame, no_head="mean"))
 
 
-def _which_rows(
-    context: Comparison | PictureContext, step: int, readings: Sequence[Reading], two: tuple[int, int]
-) -> str:
+def _which_rows(context: Context, step: int, readings: Sequence[Reading], two: tuple[int, int]) -> str:
     what = f"**The row that predicts {context.unit} {step}**"
     layers = [[one[f"{path}.pattern"].shape[1] for path in deciding_layers(one)] for one in readings]
     if max(sum(n_heads + 1 for n_heads in of_one) for of_one in layers) <= ALL_ROWS:
@@ -152,9 +149,7 @@ def _which_rows(
     return f"{what}, in the {CLEAREST_HEADS} heads {which}. “Attention” shows every layer and head."
 
 
-def lens_panel(
-    context: Comparison | PictureContext, step: int, readings: Sequence[Reading], two: tuple[int, int]
-) -> None:
+def lens_panel(context: Context, step: int, readings: Sequence[Reading], two: tuple[int, int]) -> None:
     """Draw the logit lens at the position that predicts a step, with a line where the `two` diverge."""
     sentence, parts = _lens_divergence(context, step, [readings[at] for at in two])
     st.markdown(sentence)
@@ -178,7 +173,7 @@ def lens_panel(
     footer(context, "lens", calls, lambda: table(context, analysis.decision_lens, readings))
 
 
-def _lens_divergence(context: Comparison | PictureContext, step: int, two: Sequence[Reading]) -> tuple[str, bool]:
+def _lens_divergence(context: Context, step: int, two: Sequence[Reading]) -> tuple[str, bool]:
     """A sentence on where the two diverge in the lens, and whether they do."""
     a, b = map(letter_of, two)
     both = table(context, analysis.decision_lens, two)
@@ -231,10 +226,10 @@ def patching_panel(comparison: Comparison, step: int, two: Sequence[Reading]) ->
 def _patching_result(frame: pd.DataFrame, two: Sequence[Reading]) -> str:
     """The component that restores most in each direction, where it restores enough to be named."""
     letters, sentences = {reading.subject.name: letter_of(reading) for reading in two}, []
-    for (source, into), part in frame.groupby(["source", "into"], sort=False):
+    for _, part in frame.groupby(["source", "into"], sort=False):
         heads = part[part["component"] != "residual"]
         best = (heads if len(heads) else part).iloc[0]
-        a, b = letters[str(source)], letters[str(into)]
+        a, b = letters[best["source"]], letters[best["into"]]
         if abs(best["restored"]) < SMALLEST_SHARE:
             sentences.append(f"No component of {a} restores as much as {SMALLEST_SHARE:g} of the difference in {b}.")
             continue

@@ -13,13 +13,12 @@ from pages.components.prediction_strip import Lane, prediction_strip
 from pages.shared import resources
 from pages.shared.byte_cache import shared
 from pages.shared.call import Call
-from pages.shared.input_kinds.kind import MOST_TYPED
+from pages.shared.inputs import MOST_TYPED
 from pages.shared.link import asked, carry
-from pages.shared.link_widgets import not_here
 from pages.shared.patience import Step, patience
 from pages.shared.picture import footer
 from pages.shared.session import LookedAt
-from pages.shared.typed import typed
+from pages.shared.widgets import not_here, typed
 from xformer import analysis
 from xformer.adapters import ModelAdapter, TaskModel
 from xformer.analysis.differences import SaidText, parting

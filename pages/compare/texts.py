@@ -18,14 +18,13 @@ from pages.shared import link as link_of_screen
 from pages.shared import models, resources
 from pages.shared.call import Call
 from pages.shared.escape_markdown import escape_markdown
-from pages.shared.input_kinds.kind import MOST_TYPED
+from pages.shared.inputs import MOST_TYPED
 from pages.shared.layout import caption
 from pages.shared.link import carry
-from pages.shared.link_widgets import choose
 from pages.shared.patience import patience
 from pages.shared.picture import footer, panel, picture, table
 from pages.shared.session import LookedAt
-from pages.shared.typed import typed
+from pages.shared.widgets import choose, typed
 from xformer import analysis, viz
 from xformer.adapters import ModelAdapter
 from xformer.adapters.huggingface_opening import CLASSES
@@ -40,7 +39,7 @@ from xformer.analysis.differences import (
     why_not_apart,
 )
 from xformer.analysis.residual import WHOLE
-from xformer.errors import InputError, XformerError
+from xformer.errors import XformerError
 from xformer.interventions import parse
 from xformer.reading import Reading
 

@@ -70,7 +70,7 @@ def test_the_keyboard_steps_without_the_server_which_follows_when_it_rests(app: 
     page = visitor.page
     at(page, 0)
     in_link(page, "step", "0")
-    see(page, "The row that decided step 0")
+    see(page, "The row that predicts step 0")
     own = greedy(False)
     ruler(page).focus()
     for key, step in (("ArrowRight", 1), ("ArrowRight", 2), ("End", len(own) - 1), ("Home", 0), ("ArrowUp", 1)):
@@ -78,7 +78,7 @@ def test_the_keyboard_steps_without_the_server_which_follows_when_it_rests(app: 
         at(page, step)
         assert f"A says {own[step]}, " in (ruler(page).get_attribute("aria-valuetext") or "")
     in_link(page, "step", "1")
-    see(page, "The row that decided step 1")
+    see(page, "The row that predicts step 1")
     expect(ruler(page)).to_be_focused()  # the rerun left the ruler alone
     page.keyboard.press("p")
     at(page, 5)
@@ -96,7 +96,7 @@ def test_a_deep_link_restores_step_panel_players_and_mode(app: str, visit: Visit
     visitor = visit(app, f"{link}&mode=forced&step=4&panel=lens&pair=AC", "dark")
     page = visitor.page
     at(page, 4)
-    see(page, "What the stream would say if it stopped there")
+    see(page, "what the residual stream would predict")
     expect(page.locator(".sr .lane .dot")).to_have_count(3)
     in_link(page, "pair", "AC")
     link = page.url
@@ -104,7 +104,7 @@ def test_a_deep_link_restores_step_panel_players_and_mode(app: str, visit: Visit
     other = visit(app, link.removeprefix(app), "dark")
     at(other.page, 4)
     in_link(other.page, "mode", "forced")
-    see(other.page, "What the stream would say if it stopped there")
+    see(other.page, "what the residual stream would predict")
     assert visitor.problems == other.problems == []
 
 

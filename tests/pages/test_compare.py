@@ -12,7 +12,7 @@ import pytest
 import torch
 from streamlit.testing.v1 import AppTest
 
-from pages.compare.comparison import Choice, Comparison, names_of, read_choice
+from pages.compare.comparison import Comparison, Variant, names_of, read_variant
 from pages.shared.background_job import follow
 from tests.pages.code_and_picture import (
     assert_code_draws,
@@ -40,7 +40,7 @@ INPUT = "3 7 12 9 4 11"
 PAIRS = {
     "mask": ("reverse-small", "reverse-small~causal"),
     "two encoders": ("reverse", "reverse-mirror"),
-    "head silenced": ("reverse", "reverse~silence:encoder.1.attn.2,mute:encoder.0.ffn"),
+    "head ablated": ("reverse", "reverse~silence:encoder.1.attn.2,mute:encoder.0.ffn"),
     "positions off": ("reverse", "reverse~positions:off"),
     "decoder at a temperature": ("reverse-decoder", "reverse-decoder~temperature-3~top_k-5~top_p-0.9~seed-3"),
     "encoder-decoder": ("reverse-seq2seq", "reverse-seq2seq~silence:decoder.0.cross_attn.0"),
@@ -79,14 +79,13 @@ def codes(app: AppTest) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine too, an answer is there at once; what is seen of a long wait has tests of its own."""
+def _no_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for results on a busy machine too; the progress bar has tests of its own."""
     monkeypatch.setattr("pages.compare.comparison.AT_ONCE", 60.0)
-    monkeypatch.setattr("pages.compare.panels.AT_ONCE", 60.0)
 
 
 @pytest.mark.parametrize(("kind", "panel"), SEEN)
-def test_each_pair_opens_at_its_first_parting_in_each_panel(open_page: Open, kind: str, panel: str) -> None:
+def test_each_pair_opens_at_its_first_divergence_in_each_panel(open_page: Open, kind: str, panel: str) -> None:
     a, b = PAIRS[kind]
     app = open_page(COMPARE, a=a, b=b, panel=panel, **({} if kind == "text" else {"input": INPUT}))
     assert not app.exception
@@ -101,8 +100,8 @@ def test_each_pair_opens_at_its_first_parting_in_each_panel(open_page: Open, kin
     assert [player["name"][0] for player in sent["players"]] == ["A", "B"]
 
 
-def test_the_ruler_says_what_the_models_say(open_page: Open) -> None:
-    """Against the models called on their own, without a trace, a cache or the library of players."""
+def test_the_ruler_shows_the_predictions_of_the_models(open_page: Open) -> None:
+    """Against the models called on their own, without a trace, a cache or `xformer.analysis`."""
     app = open_page(COMPARE, a="reverse-small", b="reverse-decoder", input=INPUT)
     encoder, decoder = ruler(app)["players"]
     labels = ruler(app)["labels"]
@@ -127,7 +126,7 @@ def test_the_ruler_says_what_the_models_say(open_page: Open) -> None:
     assert decoder["probability"] == pytest.approx([q for _, q in wrote], abs=1e-5)
 
 
-def test_a_run_that_is_looked_at_plays_against_an_earlier_step(open_page: Open, runs: Path) -> None:
+def test_a_run_is_compared_with_an_earlier_step(open_page: Open, runs: Path) -> None:
     run = with_weights(RunStore(runs), "![x](http://evil/x.png)")
     app = open_page(COMPARE, model=run)
     assert not app.exception
@@ -140,13 +139,13 @@ def test_a_run_that_is_looked_at_plays_against_an_earlier_step(open_page: Open, 
     assert "](http" not in words(app)
 
 
-def test_at_first_without_a_run_the_mask_is_tried(open_page: Open) -> None:
+def test_a_shipped_model_is_compared_with_another_mask(open_page: Open) -> None:
     app = open_page(COMPARE)
     assert [player["name"] for player in ruler(app)["players"]] == ["A · as trained", "B · causal mask"]
 
 
 @pytest.mark.parametrize(
-    ("link", "said"),
+    ("link", "message"),
     [
         ({"a": "nonsense", "b": "reverse"}, "There is no model"),
         ({"a": "reverse", "b": "../../etc"}, "There is no model"),
@@ -169,16 +168,16 @@ def test_at_first_without_a_run_the_mask_is_tried(open_page: Open) -> None:
         ({"a": "reverse-decoder", "b": "reverse-decoder~causal", "mode": "gas"}, "asks for a mode"),
     ],
 )
-def test_a_wrong_link_is_told_in_a_sentence(open_page: Open, link: dict[str, str], said: str) -> None:
+def test_an_invalid_link_shows_one_warning(open_page: Open, link: dict[str, str], message: str) -> None:
     app = open_page(COMPARE, **link)
     assert not app.exception
     [warning] = [element.value for element in app.warning]
-    assert said in warning.replace("\\", "")
+    assert message in warning.replace("\\", "")
     assert len(ruler(app)["players"]) == 2
 
 
 @pytest.mark.parametrize("text", ["", "3 x", "99", "3 7 " * 60])
-def test_a_bad_input_is_told_in_a_sentence_and_the_last_good_one_stays(open_page: Open, text: str) -> None:
+def test_an_invalid_input_shows_an_error_and_the_last_valid_one_stays(open_page: Open, text: str) -> None:
     app = open_page(COMPARE, a="reverse", b="reverse~causal", input="5 6 7")
     app.text_input(key="compare_input").set_value(text).run()
     assert not app.exception
@@ -186,7 +185,7 @@ def test_a_bad_input_is_told_in_a_sentence_and_the_last_good_one_stays(open_page
     assert ruler(app)["reads"] == ["5", "6", "7"]
 
 
-def test_players_that_cannot_share_an_input_say_so(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_with_other_tokens_show_why_they_are_incompatible(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "pages.compare.comparison.symbols_of",
         lambda task: ("a", "b") if task.config.name == "sort" else ("1", "2"),
@@ -200,7 +199,7 @@ def test_players_that_cannot_share_an_input_say_so(open_page: Open, monkeypatch:
     assert not [one for one in app.get("bidi_component") if one.proto.component_name.endswith("step_ruler")]
 
 
-def test_players_that_take_long_say_how_far_they_are_and_can_be_stopped(
+def test_slow_decoding_shows_progress_and_can_be_cancelled(
     open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pages.compare.comparison.AT_ONCE", 0.0)
@@ -210,7 +209,7 @@ def test_players_that_take_long_say_how_far_they_are_and_can_be_stopped(
     assert not app.exception
     assert "What to notice" not in words(app)
     app.button(key="compare_wait_cancel").click().run()
-    assert "Stopped before all players had an answer." in words(app)
+    assert "Stopped before all models had predicted." in words(app)
     app.button(key="compare_wait_on").click().run()
     for _ in range(40):
         if "What to notice" in words(app):
@@ -233,7 +232,7 @@ def test_many_heads_and_long_inputs_are_summarised(open_page: Open, runs: Path) 
         assert charts
 
 
-def test_players_come_change_and_go(open_page: Open) -> None:
+def test_models_are_added_changed_and_removed(open_page: Open) -> None:
     app = open_page(COMPARE, a="reverse", b="reverse~causal")
     app.button(key="compare_add").click().run()
     app.selectbox(key="compare_model_2").set_value("reverse-mirror").run()
@@ -255,15 +254,15 @@ def test_players_come_change_and_go(open_page: Open) -> None:
     assert not [button for button in app.button if str(button.key).startswith("compare_remove")]
 
 
-def test_the_settings_of_a_player_are_its_link(open_page: Open) -> None:
+def test_the_settings_of_a_variant_are_written_into_the_link(open_page: Open) -> None:
     app = open_page(COMPARE, a="reverse", b="reverse~silence:encoder.0.attn.1")
 
     def drawer() -> AppTest:
         app.session_state["compare_settings_1"] = True  # a click on its button, which AppTest does not know
         return app.run()
 
-    assert drawer().multiselect(key="compare_1_Silenced heads").value == ["silence:encoder.0.attn.1"]
-    app.multiselect(key="compare_1_Silenced heads").set_value([]).run()
+    assert drawer().multiselect(key="compare_1_heads").value == ["silence:encoder.0.attn.1"]
+    app.multiselect(key="compare_1_heads").set_value([]).run()
     drawer().toggle(key="compare_1_positions").set_value(True).run()
     drawer().number_input(key="compare_1_dice_temperature").set_value(0.5).run()
     drawer().number_input(key="compare_1_dice_seed").set_value(7).run()
@@ -274,9 +273,9 @@ def test_the_settings_of_a_player_are_its_link(open_page: Open) -> None:
     assert (asked[0] if isinstance(asked, list) else asked) == "reverse~positions:off,token:0.1~temperature-0.5~seed-7"
 
 
-def test_a_search_types_in_what_it_finds(open_page: Open) -> None:
+def test_a_found_input_becomes_the_input(open_page: Open) -> None:
     app = open_page(COMPARE, a="reverse-mirror", b="reverse-mirror~causal", input="5")
-    assert "All players say the same here" in words(app)
+    assert "All models predict the same tokens here" in words(app)
     app.button(key="compare_find").click().run()
     assert not app.exception
     assert "They differ on" in words(app)
@@ -284,7 +283,7 @@ def test_a_search_types_in_what_it_finds(open_page: Open) -> None:
     assert ruler(app)["divergence"] is not None
 
 
-def test_a_search_that_finds_nothing_says_how_far_it_looked(open_page: Open) -> None:
+def test_a_search_without_result_shows_how_many_inputs_it_tried(open_page: Open) -> None:
     app = open_page(COMPARE, a="reverse-mirror", b="reverse-mirror~temperature-1", input="5 6 7")
     app.button(key="compare_find").click().run()
     for _ in range(30):
@@ -313,7 +312,7 @@ def test_counting_over_many_inputs_goes_on_until_it_is_done_or_cancelled(open_pa
     assert "compare_count_cancel" not in [button.key for button in app.button]
 
 
-def test_how_long_each_can_go_on_is_said_of_whoever_goes_beyond_its_training(
+def test_only_a_model_that_generalises_beyond_its_training_lengths_is_named(
     open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = open_page(COMPARE, a="reverse-mirror", b="reverse-long~causal", c="reverse-long", panel="lengths")
@@ -409,7 +408,7 @@ def domains(node: Any) -> set[tuple[float, float]]:
         ({"model": "reverse", "edits": "positions:off"}, "reverse~positions:off", "reverse"),
     ],
 )
-def test_the_first_player_is_what_was_looked_at(open_page: Open, link: dict[str, str], a: str, b: str) -> None:
+def test_the_first_variant_is_the_model_of_the_other_screens(open_page: Open, link: dict[str, str], a: str, b: str) -> None:
     app = open_page("pages/attention/page.py", **link, input="1 2 3 4")
     app.switch_page(COMPARE).run()
     assert (in_link(app, "a"), in_link(app, "b")) == (a, b)
@@ -421,7 +420,7 @@ def test_the_first_player_is_what_was_looked_at(open_page: Open, link: dict[str,
         assert in_link(app, name) == value
 
 
-def test_players_that_were_chosen_stay_until_something_else_is_looked_at(open_page: Open) -> None:
+def test_chosen_variants_stay_until_another_screen_shows_something_else(open_page: Open) -> None:
     app = open_page("pages/attention/page.py", model="reverse", input="1 2 3 4")
     app.switch_page(COMPARE).run()
     app.selectbox(key="compare_model_1").set_value("reverse-mirror").run()
@@ -450,7 +449,7 @@ def test_an_input_typed_here_is_that_of_the_other_screens_where_they_can_read_it
     assert (in_link(app, "model"), in_link(app, "input")) == ("reverse", "5 6 7")
 
 
-def test_an_image_that_is_looked_at_stays_looked_at(open_page: Open) -> None:
+def test_a_model_of_images_stays_the_model_of_the_other_screens(open_page: Open) -> None:
     app = open_page("pages/residual/page.py", model="digits", input="test 5")
     app.switch_page(COMPARE).run()
     assert "It stays the model of the other screens" in words(app)
@@ -461,7 +460,7 @@ def test_an_image_that_is_looked_at_stays_looked_at(open_page: Open) -> None:
 
 
 @pytest.mark.parametrize("mode", ["free", "forced"])
-def test_a_text_is_neither_right_nor_wrong(open_page: Open, mode: str) -> None:
+def test_a_continuation_is_neither_right_nor_wrong(open_page: Open, mode: str) -> None:
     app = open_page(COMPARE, a="characters", b="characters~positions:off", mode=mode)
     said = words(app)
     assert "right" not in said.replace("the right answer", "")
@@ -472,10 +471,10 @@ def test_a_text_is_neither_right_nor_wrong(open_page: Open, mode: str) -> None:
         assert len(player["predicted"]) == (32 if mode == "free" else 24)
 
 
-def test_a_player_against_itself_claims_no_difference(open_page: Open) -> None:
+def test_a_model_compared_with_itself_shows_no_difference(open_page: Open) -> None:
     app = open_page(COMPARE, a="reverse", b="reverse", input="5")
     said = words(app)
-    assert "All players say the same here" in said
+    assert "All models predict the same tokens here" in said
     assert "equal to the last bit" in said
     assert "Find a difference" not in said
     assert "furthest apart" not in said
@@ -491,8 +490,8 @@ def test_models_of_different_seeds_are_not_patched(open_page: Open, runs: Path) 
     assert not codes(app)
 
 
-def test_a_seat_reads_what_it_writes() -> None:
-    choice = Choice(
+def test_read_variant_inverts_text() -> None:
+    variant = Variant(
         "reverse",
         "causal",
         ("silence:encoder.1.attn.2", "positions:off"),
@@ -500,25 +499,25 @@ def test_a_seat_reads_what_it_writes() -> None:
         11,
     )
     assert (
-        choice.text
+        variant.text
         == "reverse~causal~silence:encoder.1.attn.2,positions:off~temperature-0.75~top_k-3~top_p-0.5~seed-11"
     )
-    assert read_choice(choice.text) == choice
-    assert read_choice("reverse").text == "reverse"
+    assert read_variant(variant.text) == variant
+    assert read_variant("reverse").text == "reverse"
     with pytest.raises(InputError, match="There is no model"):
-        read_choice("")
+        read_variant("")
 
 
-def test_players_are_called_by_what_tells_them_apart() -> None:
-    own, masked, other = Choice("reverse"), Choice("reverse", "causal"), Choice("sort")
+def test_names_show_only_the_settings_that_differ() -> None:
+    own, masked, other = Variant("reverse"), Variant("reverse", "causal"), Variant("sort")
     assert names_of([own, masked]) == ("A · as trained", "B · causal mask")
     assert names_of([own, other, masked]) == ("A · reverse", "B · sort", "C · reverse, causal mask")
     assert len(set(names_of([own, own, own, own]))) == 4
 
 
-def test_a_player_alone_reads_its_replaced_token() -> None:
+def test_a_replaced_token_is_read_by_its_variant_only() -> None:
     comparison = Comparison(
-        (Choice("reverse-small"), Choice("reverse-small", changes=("token:1.5",))), (3, 7, 12), False
+        (Variant("reverse-small"), Variant("reverse-small", changes=("token:1.5",))), (3, 7, 12), False
     )
     own, changed = comparison.rollouts()
     assert (own.example.source, changed.example.source) == ((3, 7, 12), (3, 5, 12))
@@ -526,9 +525,9 @@ def test_a_player_alone_reads_its_replaced_token() -> None:
     assert changed.predicted[1] == 5
 
 
-def test_four_players_of_32_steps_take_less_than_a_megabyte() -> None:
-    choices = tuple(Choice("reverse-decoder", sampling=Sampling(temperature=3.0), seed=seed) for seed in range(4))
-    comparison = Comparison(choices, tuple(1 + i % 19 for i in range(31)), True)
+def test_the_data_of_four_variants_with_32_steps_stay_small() -> None:
+    variants = tuple(Variant("reverse-decoder", sampling=Sampling(temperature=3.0), seed=seed) for seed in range(4))
+    comparison = Comparison(variants, tuple(1 + i % 19 for i in range(31)), True)
     data = comparison.data()
     assert [len(player["predicted"]) for player in data["players"]] == [32] * 4
     assert len(json.dumps(data)) < 100_000
@@ -542,7 +541,7 @@ def test_another_model_keeps_the_changes_that_fit_it(open_page: Open) -> None:
     assert (asked[0] if isinstance(asked, list) else asked) == "reverse-small~causal~mute:encoder.0.ffn~temperature-2"
 
 
-def test_half_a_link_plays_against_the_model_as_it_was_trained(open_page: Open) -> None:
+def test_one_variant_in_the_link_gets_a_contrast(open_page: Open) -> None:
     app = open_page(COMPARE, a="reverse~positions:off")
     assert [player["name"] for player in ruler(app)["players"]] == ["A · positions off", "B · as trained"]
 

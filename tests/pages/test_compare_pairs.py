@@ -1,4 +1,4 @@
-"""Minimal pairs on the Compare screen: two inputs of one model, what is measured in both, and the map of what carries it."""
+"""Minimal pairs on the Compare screen: two inputs of one model, and the patching map."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SIX = "3 7 12 9 4 11"
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine too, the exact map is there at once."""
+    """Wait for the exact map on a busy machine too."""
     monkeypatch.setattr("pages.compare.minimal_pairs.AT_ONCE", 60.0)
 
 
-def said(app: AppTest) -> str:
+def words(app: AppTest) -> str:
     kinds = (app.markdown, app.caption, app.info, app.warning, app.error)
     return plain(" ".join(element.value for kind in kinds for element in kind))
 
@@ -46,7 +46,7 @@ def test_each_task_begins_with_a_pair_of_its_own(open_page: Open, model: str) ->
     assert one != other
     pair = MinimalPair.of(*(read(f"checkpoints/{model}", text) for text in (one, other)))
     assert pair.start - pair.goal > 1.0
-    shown = said(app).replace("−", "-")
+    shown = words(app).replace("−", "-")
     assert f"First **{pair.start:+.2f}**" in shown
     assert f"Second **{pair.goal:+.2f}**" in shown
     assert "measured **" in shown
@@ -57,11 +57,11 @@ def test_the_link_restores_all_that_was_chosen(open_page: Open) -> None:
     app = open_page(PAGE, **link)
     assert not app.exception
     assert {name: in_link(app, name) for name in link} == link
-    assert "logit(12) − logit(5)" in said(app)
-    assert "**layer 1 · head 4**: estimated" in said(app)
-    assert "A cell is one head, at all positions." in said(app)
-    assert "Estimated for all cells" in said(app)
-    assert "All 16 cells are measured." in said(app)  # whichever of the two is drawn
+    assert "logit(12) − logit(5)" in words(app)
+    assert "**layer 1 · head 4**: estimated" in words(app)
+    assert "A cell is one head, at all positions." in words(app)
+    assert "Estimated for all cells" in words(app)
+    assert "All 16 cells are measured." in words(app)  # whichever of the two is drawn
 
 
 def test_what_was_chosen_for_one_pair_is_not_kept_for_another(open_page: Open) -> None:
@@ -69,7 +69,7 @@ def test_what_was_chosen_for_one_pair_is_not_kept_for_another(open_page: Open) -
     app.text_input(key="pair_other").set_value("3 5 12 9").run()
     assert not app.exception
     assert (in_link(app, "output"), in_link(app, "answer")) == ("2", "")
-    assert "logit(7) − logit(5)" in said(app)
+    assert "logit(7) − logit(5)" in words(app)
 
 
 def test_the_second_input_follows_the_first_until_somebody_types_one(open_page: Open) -> None:
@@ -88,7 +88,7 @@ def test_the_two_are_swapped_and_another_pair_is_drawn(open_page: Open) -> None:
     app = open_page(PAGE, **LINK)
     app.button(key="pair_swap").click().run()
     assert [app.text_input(key=key).value for key in ("input", "pair_other")] == ["3 7 13 9", "3 7 12 9"]
-    assert "logit(13) − logit(12)" in said(app)
+    assert "logit(13) − logit(12)" in words(app)
     app.button(key="pair_random").click().run()
     assert not app.exception
     drawn = app.text_input(key="input").value
@@ -97,7 +97,7 @@ def test_the_two_are_swapped_and_another_pair_is_drawn(open_page: Open) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         ({"other": "3 7 12 9 5"}, "The first has 4 tokens and the second 5"),
         ({"other": "3 7 12 9"}, "Both inputs are the same"),
@@ -112,18 +112,18 @@ def test_the_two_are_swapped_and_another_pair_is_drawn(open_page: Open) -> None:
         ({"answer": "quark"}, "asks for a token that is not here"),
     ],
 )
-def test_what_cannot_be_is_told_in_a_sentence(open_page: Open, more: dict[str, str], told: str) -> None:
+def test_an_impossible_choice_shows_a_message(open_page: Open, more: dict[str, str], message: str) -> None:
     app = open_page(PAGE, **{**LINK, **more})
     assert not app.exception
-    assert told in said(app)
+    assert message in words(app)
     assert len(app.info) + len(app.warning) == 1
 
 
-def test_where_both_runs_measure_alike_nothing_is_explained(open_page: Open) -> None:
+def test_equal_logit_differences_are_not_explained(open_page: Open) -> None:
     """At the output that says the first number, which both share, two numbers that are in neither stand as far apart."""
     app = open_page(PAGE, **LINK, output="3", answer="16", instead="1")
     assert not app.exception
-    assert "There is nothing to explain" in said(app)
+    assert "There is nothing to explain" in words(app)
     assert not app.get("vega_lite_chart")
     assert open_page(PAGE, **LINK).get("vega_lite_chart")
 
@@ -131,10 +131,10 @@ def test_where_both_runs_measure_alike_nothing_is_explained(open_page: Open) -> 
 def test_a_model_without_neurons_says_so(open_page: Open) -> None:
     app = open_page(PAGE, model="induction", compare="pairs", part="neurons")
     assert not app.exception
-    assert "has no neurons that could be patched" in said(app)
+    assert "has no neurons that could be patched" in words(app)
 
 
-def test_measuring_shows_how_far_it_is_and_can_be_stopped(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_shows_progress_and_can_be_cancelled(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pages.compare.minimal_pairs.AT_ONCE", 0.0)
     monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 12)
     monkeypatch.setattr("pages.compare.minimal_pairs.BUDGET", 0.0)  # a few cells per run of the page
@@ -142,37 +142,37 @@ def test_measuring_shows_how_far_it_is_and_can_be_stopped(open_page: Open, monke
     app = open_page(PAGE, **link)
     assert not app.exception
     assert app.button(key="pair_exact_cancel")
-    assert "cells are not measured**; for them there is only an estimate" in said(app)
+    assert "cells are not measured**; for them there is only an estimate" in words(app)
     app.button(key="pair_exact_cancel").click().run()
-    assert "cells measured. The other " in said(app)
+    assert "cells measured. The other " in words(app)
     app.button(key="pair_exact_on").click().run()
     for _ in range(20):
         if not any(button.key == "pair_exact_cancel" for button in app.button):
             break
         app.run()
-    assert "All 20 cells are measured." in said(app)
-    assert "grey" not in said(app)
+    assert "All 20 cells are measured." in words(app)
+    assert "grey" not in words(app)
 
 
-def test_what_would_take_long_waits_to_be_asked_for(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_measuring_waits_for_a_click(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pages.compare.minimal_pairs.AT_ONCE", 0.0)
     monkeypatch.setattr("xformer.analysis.ablation.AT_ONCE", 12)
     monkeypatch.setattr("pages.shared.estimates.LONG", 0.0)
     app = open_page(PAGE, **{**LINK, "input": "7 7 7 9", "other": "7 7 6 9"})
     assert not app.exception
     assert app.button(key="pair_exact_on")
-    assert "cells measured. The other " in said(app)
+    assert "cells measured. The other " in words(app)
     drawn = app.get("vega_lite_chart")
     assert drawn
-    assert "Too few are measured to say how good the estimates are." in said(app)
-    assert "Dark grey cells are not measured." in said(app)
-    assert "grey" not in said(open_page(PAGE, **LINK, method="quick"))
+    assert "Too few are measured to say how good the estimates are." in words(app)
+    assert "Dark grey cells are not measured." in words(app)
+    assert "grey" not in words(open_page(PAGE, **LINK, method="quick"))
 
 
-def test_what_is_changed_elsewhere_is_said_to_be_left_out(open_page: Open) -> None:
-    left_out = "what is changed on the other screens is left out"
-    assert left_out in said(open_page(PAGE, **LINK, mask="causal"))
-    assert left_out not in said(open_page(PAGE, **LINK))
+def test_changes_of_other_screens_are_left_out(open_page: Open) -> None:
+    left_out = "without the mask and the changes of the other screens"
+    assert left_out in words(open_page(PAGE, **LINK, mask="causal"))
+    assert left_out not in words(open_page(PAGE, **LINK))
 
 
 @pytest.mark.parametrize("part", ["stream", "head"])
@@ -201,23 +201,23 @@ def test_a_part_is_named_only_where_it_stands_apart() -> None:
     assert notes(pair, heads.assign(measured=[None, 0.5]), "head") == ""
 
 
-def test_the_handing_over_is_told_where_it_was_measured_and_is_one_stretch() -> None:
+def test_the_note_on_positions_needs_all_cells_measured_and_one_stretch_of_layers() -> None:
     pair = MinimalPair.of(*(read("checkpoints/reverse", text) for text in (SIX, "3 7 12 10 4 11")))
     stream = patching_map(pair.reading, pair.source, exact=True)
-    told = notes(pair, stream, "stream")
-    assert told.startswith(
-        "At position 3, where they differ, the stream carries half of the difference or more up to **layer "
+    message = notes(pair, stream, "stream")
+    assert message.startswith(
+        "The changed position 3 carries half of the difference or more up to **layer "
     )
-    assert "at position 2, which says it, from **layer " in told
+    assert "; the output position 2 carries it from **layer " in message
     missing = stream["measured"].where((stream["position"] != 2) | (stream["layer"] != 1))
     assert missing.isna().sum() == 1
-    assert "At position" not in notes(pair, stream.assign(measured=missing), "stream")
+    assert "position" not in notes(pair, stream.assign(measured=missing), "stream")
     elsewhere = stream["measured"].where(stream["position"].isin([2, 3]))
     assert elsewhere.isna().any()
-    assert notes(pair, stream.assign(measured=elsewhere), "stream") == told
+    assert notes(pair, stream.assign(measured=elsewhere), "stream") == message
     holes = stream.assign(
         measured=[
             0.0 if layer == 1 else share for layer, share in zip(stream["layer"], stream["measured"], strict=True)
         ]
     )
-    assert "At position 3" not in notes(pair, holes, "stream")
+    assert "position 3" not in notes(pair, holes, "stream")

@@ -109,18 +109,18 @@ def test_of_a_model_that_can_only_be_looked_at_no_change_is_offered(open_page: O
 
 
 COMPARED = [
-    ("Llama", {"edits": "silence:decoder.0.attn.1"}, "apart", "They are furthest apart at position"),
+    ("Llama", {"edits": "silence:decoder.0.attn.1"}, "apart", "The largest divergence is at position"),
     ("Llama", {"edits": "silence:decoder.0.attn.1"}, "attention", "The largest difference is"),
-    ("Llama", {"edits": "silence:decoder.0.attn.1"}, "rows", "The row that decided position"),
-    ("Llama", {"edits": "silence:decoder.0.attn.1"}, "lens", "the logit lens"),
-    ("Llama", {"with": "GPT-2"}, "apart", "They are furthest apart at position"),
-    ("Llama", {"with": "characters"}, "rows", "The row that decided position"),
+    ("Llama", {"edits": "silence:decoder.0.attn.1"}, "rows", "The row that predicts position"),
+    ("Llama", {"edits": "silence:decoder.0.attn.1"}, "lens", "The logit lens"),
+    ("Llama", {"with": "GPT-2"}, "apart", "The largest divergence is at position"),
+    ("Llama", {"with": "characters"}, "rows", "The row that predicts position"),
     ("BERT", {"edits": "silence:encoder.0.attn.1", "input": "the [MASK] sat"}, "apart", "The likeliest tokens of each"),
     (
         "BERT",
         {"edits": "silence:encoder.0.attn.1", "input": "the cat sat"},
         "rows",
-        "Nothing is missing from this text",
+        "This text has no gaps",
     ),
 ]
 

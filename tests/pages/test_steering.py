@@ -1,4 +1,4 @@
-"""“One model, steered” on Compare: both texts, the code that makes them, and what a link restores."""
+"""“One model, steered” on Compare: both continuations, their code, and the link."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ PAGE = "pages/compare/page.py"
 LINK = {"compare": "steering", "model": "characters", "input": "The list of "}
 
 
-def test_both_texts_are_shown_and_the_code_makes_them_again(open_page: Open) -> None:
+def test_the_code_computes_both_continuations_again(open_page: Open) -> None:
     app = open_page(PAGE, **LINK, towards="THE CLASS", away="the class", layer="2", scale="1")
     assert not app.exception
-    assert any("it says something else from character" in element.value for element in app.markdown)
+    assert any("the continuation differs from character" in element.value for element in app.markdown)
     table = left_by(next(element.value for element in app.code if "steered" in element.value))["picture"]
     assert list(table["says"]) != list(table["steered_says"])
     assert app.query_params["towards"] == "THE CLASS"
     assert app.query_params["scale"] == "1"
 
 
-def test_at_scale_0_it_says_the_same(open_page: Open) -> None:
+def test_scale_0_changes_nothing(open_page: Open) -> None:
     app = open_page(PAGE, **LINK, scale="0")
-    assert any("it says the same" in element.value for element in app.markdown)
+    assert any("the continuation is the same" in element.value for element in app.markdown)
     assert any("asks for a layer" in warning.value for warning in open_page(PAGE, **LINK, layer="99").warning)
 
 
-def test_what_gives_no_direction_is_said(open_page: Open) -> None:
+def test_equal_texts_give_no_direction(open_page: Open) -> None:
     app = open_page(PAGE, **LINK, towards="same", away="same")
     assert not app.exception
     assert any("there is no direction" in info.value for info in app.info)
 
 
-def test_a_model_that_does_not_go_on_with_a_text_says_so(open_page: Open) -> None:
+def test_a_model_that_does_not_continue_texts_shows_a_message(open_page: Open) -> None:
     app = open_page(PAGE, compare="steering", model="reverse", input="3 7 12")
     assert not app.exception
-    assert any("does not go on with a text" in info.value for info in app.info)
+    assert any("does not continue texts" in info.value for info in app.info)
