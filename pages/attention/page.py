@@ -10,8 +10,7 @@ import streamlit as st
 
 from pages.attention.atom_mapping import atom_mapping_panel
 from pages.attention.best_task_head import attention_notes, best_task_head
-from pages.attention.change import change_panel, head_tools
-from pages.attention.edges import follow_cutting_click
+from pages.attention.change import change_panel, follow_cutting_click, head_tools
 from pages.attention.head_scores import scores_panel
 from pages.attention.heads import KEY, draw_heads
 from pages.attention.one_cell import steps_panel, why_panel
