@@ -31,8 +31,6 @@ COMPONENTS: dict[str, Any] = {
     "n_kv_heads": 2,
     "norm_kind": "rms",
     "activation": "swiglu",
-    "mask": "sliding_window",
-    "window": 3,
 }
 
 

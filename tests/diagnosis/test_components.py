@@ -73,7 +73,7 @@ def test_no_false_alarm(architecture: str, norm: str, changes: dict[str, Any]) -
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("bug", ["other-norm", "gate-and-up-swapped", "kv-heads-tiled", "window-off-by-one"])
+@pytest.mark.parametrize("bug", ["other-norm", "gate-and-up-swapped", "kv-heads-tiled"])
 def test_each_bug_has_its_name(bug: str, architecture: str, norm: str) -> None:
     broken = BUGS[bug].broken(modern(architecture, norm=norm))
     for with_weights in (False, True):
@@ -103,13 +103,29 @@ def test_a_wrong_rms_norm_is_found(put: Callable[[Norm], None], norm: str) -> No
     assert found(model, with_weights=False)
 
 
-@pytest.mark.parametrize("architecture", ["encoder", "decoder"])
-def test_a_window_that_is_not_in_force_is_found(architecture: str) -> None:
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"window": 5}, "window-off-by-one"),
+        ({"window": 9}, "window-ignored"),
+        ({"mask": "full", "window": 0}, "window-ignored"),
+    ],
+)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_wider_window_than_configured_is_found(architecture: str, changes: dict[str, Any], kind: str) -> None:
     model = modern(architecture)
     for stack in (model.encoder, model.decoder):
         if stack is not None:
-            stack.config = stack.config.replace(mask="full", window=0)
-    assert found(model, with_weights=False)[:1] == ["window-ignored"]
+            stack.config = stack.config.replace(**changes)
+    for with_weights in (False, True):
+        assert found(model, with_weights=with_weights)[:1] == [kind]
+
+
+def test_a_narrower_window_than_configured_is_found() -> None:
+    model = modern()
+    assert model.decoder is not None
+    model.decoder.config = model.config.replace(window=3)
+    assert found(model, with_weights=False) == ["wrong-mask"]
 
 
 def test_heads_of_a_group_that_differ_are_found() -> None:

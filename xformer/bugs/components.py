@@ -1,8 +1,6 @@
-"""Bugs of the registered components: of RMSNorm, of a gate, of shared keys and values, of a sliding window."""
+"""Bugs of the registered components: RMSNorm, the gate of a feed-forward layer, shared keys and values."""
 
 from __future__ import annotations
-
-import copy
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -14,7 +12,6 @@ from xformer.config import ModelConfig
 from xformer.layers.attention import Attention
 from xformer.layers.feed_forward import FeedForward
 from xformer.layers.norm import Norm
-from xformer.model import Transformer
 from xformer.tape import AnyTape
 
 
@@ -39,15 +36,6 @@ class TiledGroups(Attention):
 
     def share(self, x: Float[Tensor, "batch kv_head pos width"]) -> Float[Tensor, "batch head pos width"]:
         return x.repeat(1, self.n_heads // x.shape[1], 1, 1)
-
-
-def with_wider_window(model: Transformer) -> Transformer:
-    """A copy whose sliding window is one key wider on each side."""
-    changed = copy.deepcopy(model)
-    for stack in (changed.encoder, changed.decoder):
-        if stack is not None:
-            stack.config = stack.config.replace(window=stack.config.window + 1)
-    return changed
 
 
 def _has_rms_norm(config: ModelConfig) -> bool:
@@ -90,17 +78,5 @@ COMPONENT_BUGS = (
         "at least two key/value heads, each shared by several heads",
         lambda model: replace_modules(model, Attention, TiledGroups),
         lambda config: 1 < config.kv_component.n_kv_heads(config) < config.n_heads,
-    ),
-    Bug(
-        "window-off-by-one",
-        "A window one key too wide",
-        "The sliding window allows the key that is exactly `window` positions away.",
-        "key >= query - window where key > query - window is meant",
-        "allowed: |query − key| ≤ window",
-        "allowed: |query − key| < window",
-        "One more lit diagonal at the far edge of the band.",
-        'mask="sliding_window"',
-        with_wider_window,
-        lambda config: config.mask == "sliding_window",
     ),
 )
