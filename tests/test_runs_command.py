@@ -90,7 +90,7 @@ def test_orders_go_the_way_of_the_screens(
         "xformer: The run “waiting” is stopped: there is nothing to stop.\n",
     )
     status, said = tell(tmp_path, capsys, "pause", waiting)
-    assert (status, "so it cannot be told to pause" in said) == (1, True)
+    assert (status, "and cannot pause from here" in said) == (1, True)
     status, said = tell(tmp_path, capsys, "delete", at_work)
     assert (status, "stop it before you delete it" in said) == (1, True)
 

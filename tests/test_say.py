@@ -13,7 +13,7 @@ import pytest
 
 from tests.training.tiny import tiny_preset
 from xformer.__main__ import main
-from xformer.cli.say import fit, say_json
+from xformer.cli.output import fit, say_json
 from xformer.training.run_store import RunStore
 
 ROOT = Path(__file__).parents[1]

@@ -1,1 +1,1 @@
-"""The command line: `python -m xformer`. One file a command; what a person or a file wrote is said by `say` alone."""
+"""The command line: `python -m xformer`. All printing goes through `output`, which escapes untrusted text."""

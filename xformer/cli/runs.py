@@ -1,17 +1,21 @@
-"""`python -m xformer runs`: what was trained in a folder, in the app or here, and orders to what is being trained."""
+"""`python -m xformer runs`: list runs of the app and of the command line, and control them."""
 
 from __future__ import annotations
 
+import shutil
 from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from xformer.cli import run_commands
-from xformer.cli.folders import Found, found_in
-from xformer.cli.say import complain, say, say_json, say_table
-from xformer.errors import InputError, RunStoreError
+from xformer.cli.output import complain, say, say_json, say_table
+from xformer.errors import InputError, RunStoreError, XformerError
 from xformer.formatting import percent
-from xformer.training.card import card_of
-from xformer.training.entry import Entry
+from xformer.paths import FILE, STATE
+from xformer.training import jobs
+from xformer.training.card import card_of, read_metadata
+from xformer.training.entry import DAMAGED, Entry, is_number
 from xformer.training.liveness import with_process_state
 from xformer.training.run_store import RunStore, exact_match, latest_rows
 
@@ -19,23 +23,23 @@ COLUMNS = ("run", "name", "preset", "seed", "step", "state", "exact match", "sec
 MOST_NAMED = 20
 
 
-def run(options: Namespace) -> int:
-    """Do what was asked; a run store that cannot be read is said so, and hides no folder."""
+def run_runs(options: Namespace) -> int:
+    """Perform one action. If the run store cannot be read, its folders are still listed, and the error is printed."""
     folder, trouble = Path(options.folder), ""
-    store, entries, thrown_away = RunStore(folder), {}, set()
-    if store.database.file.exists():  # else looking would make one
+    store, entries, deleted = RunStore(folder), {}, set()
+    if store.database.file.exists():  # opening it would create one
         try:
             entries = {entry.id: with_process_state(store, entry) for entry in reversed(store.entries())}
-            thrown_away = {entry.id for entry in store.entries(deleted=True)}
+            deleted = {entry.id for entry in store.entries(deleted=True)}
         except RunStoreError as error:
             trouble = str(error)
-    found = {one.name: one for one in found_in(folder) if one.name not in {*entries, *thrown_away}}
+    found = {one.name: one for one in found_in(folder) if one.name not in {*entries, *deleted}}
     if options.action == "list":
         return _list(found, entries, store, trouble)
     if options.run in entries:
-        _one_of_the_book(options.action, entries[options.run], store)
+        _act_on_entry(options.action, entries[options.run], store)
     elif options.run in found:
-        _one_of_the_folders(options.action, found[options.run])
+        _act_on_folder(options.action, found[options.run])
     elif trouble:
         raise RunStoreError(trouble)
     else:
@@ -47,9 +51,9 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def _one_of_the_book(action: str, entry: Entry, store: RunStore) -> None:
+def _act_on_entry(action: str, entry: Entry, store: RunStore) -> None:
     if action != "show":
-        say(run_commands.tell(action, entry, store))
+        say(send_command(action, entry, store))
         return
     rows = store.rows(entry.id)
     words = {"id": entry.id, "tags": entry.tags, "state": entry.state, "model": entry.model, "task": entry.task}
@@ -58,7 +62,7 @@ def _one_of_the_book(action: str, entry: Entry, store: RunStore) -> None:
     say_json(words | card_of(entry, rows, entry.step), indent=2)
 
 
-def _one_of_the_folders(action: str, found: Found) -> None:
+def _act_on_folder(action: str, found: Found) -> None:
     if action == "show":
         if found.trouble:
             raise InputError(f"The run {found.name!r:.100} is damaged. {found.trouble}")
@@ -68,7 +72,7 @@ def _one_of_the_folders(action: str, found: Found) -> None:
         say(f"Deleted {found.path}.")
     else:
         raise InputError(
-            f"The run {found.name!r:.100} is not the app's, so it cannot be told to {action}; press Ctrl-C where it is "
+            f"The run {found.name!r:.100} was started on the command line, so it cannot {action} from here; press Ctrl-C where it is "
             "trained, and go on with train --resume."
         )
 
@@ -92,3 +96,70 @@ def _list(found: dict[str, Found], entries: dict[str, Entry], store: RunStore, t
     if trouble:
         complain(trouble)
     return int(bool(trouble))
+
+
+@dataclass(frozen=True)
+class Found:
+    """A run of the command line: a folder with a model or the state of an interrupted run, which no run store knows."""
+
+    path: Path
+    card: dict[str, Any] = field(default_factory=dict)
+    trouble: str = ""
+    """Why it cannot be read, as one sentence."""
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    def line(self) -> tuple[object, ...]:
+        """Its row of the list, whatever its card contains."""
+        card, rows = self.card, self.card.get("curve") or self.card.get("rows")
+        last = rows[-1] if isinstance(rows, list) and rows and isinstance(rows[-1], dict) else {}
+        train = card.get("train") if isinstance(card.get("train"), dict) else {}
+        step, seconds = (card.get(name) if is_number(card.get(name)) else 0 for name in ("step", "seconds"))
+        share = last.get("held_out_exact_match")
+        exact = percent(float(share)) if share is not None and is_number(share) else "–"
+        state = DAMAGED if self.trouble else "stopped" if (self.path / STATE).exists() else "finished"
+        preset, seed = card.get("preset", ""), (train or {}).get("seed", "")
+        return self.name, "", preset, seed, f"{step:,}", state, exact, f"{seconds:.1f}"
+
+    def delete(self) -> None:
+        """Delete the folder. Raises `InputError` for a symbolic link."""
+        if self.path.is_symlink():
+            raise InputError(f"{str(self.path)!r:.200} is a link to another folder; delete that one, or the link.")
+        shutil.rmtree(self.path)
+
+
+def found_in(folder: Path) -> Iterator[Found]:
+    """The runs in a folder, by name, damaged ones included."""
+    if not folder.is_dir():
+        return
+    for path in sorted(folder.iterdir()):
+        if not path.is_dir() or not any((path / name).exists() for name in (FILE, STATE, "snapshots")):
+            continue
+        try:
+            yield Found(path, read_metadata(path))
+        except (XformerError, OSError) as error:
+            yield Found(path, trouble=str(error))
+
+
+def send_command(action: str, entry: Entry, store: RunStore) -> str:
+    """Send a command to a run and return its effect as one sentence. Raises `RunStoreError` if the run cannot obey."""
+    called = f"{entry.id} ({entry.name})"
+    if action == "delete":
+        store.delete(entry.id)
+        return f"Deleted {called}. While the app runs it can take it back for an hour."
+    if action == "pause":
+        store.send(entry.id, "pause")
+        return f"{called} will pause after its current step."
+    if action == "resume":
+        jobs.resume(store, entry.id)
+        return f"{called} goes on{_after_what(store, entry)}."
+    if not entry.is_active and entry.state not in ("queued", "paused"):
+        raise RunStoreError(f"The run “{entry.name}” is {entry.state}: there is nothing to stop.")
+    jobs.stop(store, entry.id)
+    return f"{called} will stop after its current step." if entry.is_active else f"{called} is stopped."
+
+
+def _after_what(store: RunStore, before: Entry) -> str:
+    return ", when its turn comes" if store.entry(before.id).state == "queued" else ""

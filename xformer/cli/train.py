@@ -1,26 +1,27 @@
-"""`python -m xformer train`: train a preset with a progress bar; an interrupt keeps the state, so that --resume goes on."""
+"""`python -m xformer train` and `presets`: train one preset, or many of its models at once."""
 
 from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from xformer.cli.numbers import check_samples, how_good
-from xformer.cli.say import fit, say
-from xformer.cli.train_many import settings_of, train_them
+from xformer.cli.output import check_samples, fit, how_good, say, say_table
 from xformer.counting import n_parameters
 from xformer.errors import ConfigError, InputError
 from xformer.files import guarded
-from xformer.presets import Preset, preset
+from xformer.presets import PRESETS, Preset, preset
 from xformer.task_limits import TASK_LIMITS
+from xformer.training.limits import Limits
+from xformer.training.sweeps import SWEPT, members, read_values, spec
 
 
-def run(options: Namespace) -> None:
-    """Everything that can be said of what was typed is said before the first step, most of it before torch is there."""
+def run_train(options: Namespace) -> None:
+    """Check all options before the first step, most of them before torch is imported; then train."""
     chosen = preset(options.preset)
     check_samples("--score", options.score, 0)
     _check_out(options.out)
@@ -37,14 +38,14 @@ def run(options: Namespace) -> None:
 
 
 def _check_out(out: str) -> None:
-    """Raise `InputError` for what cannot be the folder of a run."""
+    """Raise `InputError` if `out` cannot be a run's folder."""
     path = Path(out)
     if path.suffix == ".safetensors" or (path.exists() and not path.is_dir()):
         raise InputError(f"--out must name a folder, got the name of a file, {out!r:.200}; for example my-run.")
 
 
 def _with_text(chosen: Preset, path: str) -> Preset:
-    """The preset on the text in a file, which is looked at before it is read, and kept only where it can be learned."""
+    """The preset with the text of a file. The file is checked first, and kept only if it can be learned."""
     from xformer.tasks import texts  # only now: what was typed may be wrong, and this waits for torch
     from xformer.training.jobs import with_text
 
@@ -106,3 +107,69 @@ def _how_good(figures: dict[str, Any], chosen: Preset) -> str:
 
     names = ("loss", "token_accuracy", "exact_match", "samples")
     return how_good(Score(**{name: figures[name] for name in names}), chosen.task.name)
+
+
+def settings_of(options: Namespace) -> dict[str, Sequence[Any]]:
+    """The settings of `--seeds` and `--sweep`; empty for one model. Raises `InputError` or `ConfigError`."""
+    settings: dict[str, Sequence[Any]] = {}
+    for text in options.sweep or ():
+        name, equals, values = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise InputError(f"--sweep must be NAME=VALUES, got {text!r:.60}; for example peak_lr=0.001,0.003.")
+        settings[name] = read_values(name, values) if name in SWEPT else [values]
+    if options.seeds is not None:
+        most = Limits.from_environment().models
+        if not 1 <= options.seeds <= most:
+            raise InputError(f"--seeds must be from 1 to {most}, got {options.seeds}; for example 16.")
+        settings["seed"] = range(options.seeds)
+    if settings:
+        spec(settings)
+    return settings
+
+
+def train_them(chosen: Preset, settings: dict[str, Sequence[Any]], options: Namespace) -> None:
+    """Train the models with a progress bar, and print a line as each ends."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from xformer.training.device import prepare_process
+    from xformer.training.evaluate import put_figures_on_card
+    from xformer.training.many import iter_train_many, sweep
+
+    found = members(sweep(chosen, **settings), settings)
+    prepare_process()
+    reports = iter_train_many(
+        [one.preset for one in found], out=options.out, device=options.device, resume=options.resume
+    )
+    say(f"{chosen.title}: {len(found)} models at once, into {options.out}/000 and on")
+    ended = 0
+    with Progress(console=Console(markup=False, highlight=False, emoji=False)) as bar, closing(reports):
+        shown = bar.add_task("training", total=sum(one.preset.train.steps for one in found))
+        steps = [0] * len(found)
+        for report in reports:
+            one = found[report.number]
+            if report.progress is not None:
+                steps[report.number] = one.preset.train.steps if report.is_last else report.progress.step
+            bar.update(shown, completed=sum(steps))
+            if not report.is_last:
+                continue
+            ended += 1
+            words = report.failure
+            if report.progress is not None:
+                words = f"{how_good(report.progress.held_out, chosen.task.name)} at step {report.progress.step:,}"
+                if options.score:
+                    put_figures_on_card(Path(options.out) / f"{one.number:03d}", options.score)
+            bar.console.print(fit(f"{one.number:03d}  {one.name}: {words}"))
+    say(f"{ended} of {len(found)} models have come to their end; saved to {options.out}")
+
+
+def run_presets(options: Namespace) -> None:
+    """List the presets and the sizes of their models."""
+    say_table(
+        ("preset", "title", "architecture", "parameters", "steps"),
+        (
+            (name, of.title, of.model.architecture, f"{n_parameters(of.model):,}", f"{of.train.steps:,}")
+            for name, of in PRESETS.items()
+        ),
+        whole=1,
+    )

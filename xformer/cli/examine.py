@@ -1,25 +1,95 @@
-"""`python -m xformer doctor`: what is wrong with a checkpoint, an external model or a recorded trace."""
+"""`python -m xformer trace`, `export` and `doctor`: record a run, write its attention view, and find errors in a model."""
 
 from __future__ import annotations
 
+import os
+import re
 from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xformer.cli.say import complain, say, say_json, say_table
+from xformer.cli.output import complain, say, say_json, say_table
 from xformer.errors import InputError, XformerError
+from xformer.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from xformer.diagnosis.case import Finding
+    from xformer.reading import Reading
+
+
+def run_trace(options: Namespace) -> None:
+    """Record a run of our model or of an external one, write it, and print what was written where."""
+    out = _checked_out(options.out, options.dir)
+    from xformer.adapters.load import is_foreign  # only now: the options may be wrong
+    from xformer.reading import read
+    from xformer.trace import save_trace
+
+    if out.suffix != ".npz" and is_foreign(Path(options.dir)):
+        raise InputError("A trace of an external model is written as .npz; for example --out trace.npz.")
+    reading = read(options.dir, options.input)
+    if out.suffix == ".npz":
+        reading.trace.save_npz(out)
+    else:
+        save_trace(reading.trace, out)
+    say(f"input      {reading.subject.input.text(reading.example.source)}")
+    if reading.has_logits:
+        say(f"predicted  {_predicted(reading)}")
+    say(f"{len(reading)} activations, {out.stat().st_size:,} bytes, written to {out}")
+
+
+def _predicted(reading: Reading) -> str:
+    """The likeliest token at each output that has an answer; where the text goes on, the likeliest next token."""
+    tokens = reading.predicted
+    if reading.open_output is not None and not reading.has_right_answer:
+        tokens = (int(reading.logits[0, reading.open_output].argmax()),)
+    return " ".join(reading.subject.labels[token] for token in tokens)
+
+
+def _checked_out(out: str, model: str) -> Path:
+    """The file to write. Raises `InputError` for the name of a folder, or of the model itself."""
+    path = Path(out)
+    is_folder = out.endswith((os.sep, "/")) or path.is_dir()
+    if path.suffix not in (".safetensors", ".npz") or is_folder or (path.exists() and not path.is_file()):
+        raise InputError(
+            f"--out must name a file ending in .safetensors or .npz, got {out!r:.200}; for example trace.npz."
+        )
+    read = Path(model) / "model.safetensors" if os.path.isdir(model) else Path(model)
+    if path.exists() and read.exists() and path.samefile(read):
+        raise InputError(f"--out would write over the model itself, got {out!r:.200}; for example trace.safetensors.")
+    return path
+
+
+def run_export(options: Namespace) -> None:
+    """Write the attention view of one run as a single HTML file that works offline."""
+    out = Path(options.out)
+    if out.suffix.lower() not in (".html", ".htm") or options.out.endswith((os.sep, "/")) or out.is_dir():
+        raise InputError(f"--out must name a file ending in .html, got {options.out!r:.200}; for example view.html.")
+    found = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", options.head, re.ASCII)
+    if not found:
+        raise InputError(f"--head must be a layer and a head, both from 1, got {options.head!r:.40}; for example 1.1.")
+    layer, head = int(found[1]) - 1, int(found[2]) - 1
+    from xformer.reading import read  # only now: what was typed may be wrong
+    from xformer.widgets.page import view_page
+
+    original = read(options.model, options.input)
+    changed = read(options.model, options.input, changes=options.changes) if options.changes else None
+    if not (
+        0 <= layer < len(original.attention)
+        and 0 <= head < original.subject.shape.heads[original.attention[layer].path]
+    ):
+        raise InputError(f"--head must be one of the model's heads, got {options.head}; for example 1.1.")
+    write_atomically(out, view_page(original, changed, layer=layer, head=head, changes=options.changes).encode())
+    say(f"{out.stat().st_size:,} bytes, written to {out}")
+
 
 Lists = tuple[tuple[str, "Sequence[str]"], ...]
 """The headings of a report, each with its lines."""
 
 
-def run(options: Namespace) -> int:
+def run_doctor(options: Namespace) -> int:
     """Print the findings; 0: nothing is wrong, 1: something is wrong, 2: it cannot be examined."""
     try:
         findings, remark, lists = _examined(options.path)

@@ -1,0 +1,121 @@
+"""Printing of the command line. Text from users and files cannot send control sequences to the terminal.
+
+Control characters are escaped, square brackets are not markup, and characters that the terminal cannot encode are replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
+
+from xformer.config import TaskName
+from xformer.errors import InputError
+from xformer.formatting import percent
+from xformer.task_limits import TASK_LIMITS
+
+IN_ASCII = str.maketrans(
+    {"–": "-", "—": "-", "−": "-", "…": "...", "“": '"', "”": '"', "’": "'", "‘": "'", "·": "-", "×": "x", "→": "->",
+     "≤": "<=", "≥": ">=", "√": "sqrt ", "▸": ">", "‖": "|"}
+)  # fmt: skip
+"""ASCII replacements for terminals without Unicode."""
+
+
+def fit(text: object, stream: TextIO | None = None) -> str:
+    """A text on one line as the stream can encode it; unprintable characters are escaped, as "\\x1b" or "\\n"."""
+    shown = "".join(letter if letter.isprintable() else _written_out(letter) for letter in str(text))
+    encoding = getattr(stream or sys.stdout, "encoding", None) or "utf-8"
+    try:
+        shown.encode(encoding)
+    except UnicodeEncodeError:
+        return shown.translate(IN_ASCII).encode(encoding, "backslashreplace").decode(encoding)
+    return shown
+
+
+def say(text: object = "") -> None:
+    """Print one line to stdout."""
+    print(fit(text))
+
+
+def complain(text: object) -> None:
+    """Print one line to stderr."""
+    print(f"xformer: {fit(text, sys.stderr)}", file=sys.stderr)
+
+
+def say_json(value: Any, *, indent: int | None = None) -> None:
+    """Print a JSON value with unprintable characters escaped."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    print(re.sub(r"[^\n]", lambda found: _in_json(found[0], encoding), text))
+
+
+def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, apart: bool = False, whole: int = 0) -> None:
+    """Print a table as wide as the terminal. `apart` separates rows by lines; the first `whole` columns are not wrapped."""
+    from rich.console import Console  # only now: a tenth of a second
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_lines=apart)
+    for number, column in enumerate(columns):
+        table.add_column(Text(fit(column)), no_wrap=number < whole, overflow="fold")  # an ellipsis is no ASCII
+    for row in rows:
+        table.add_row(*(Text(fit(cell)) for cell in row))
+    Console(markup=False, highlight=False, emoji=False).print(table)
+
+
+def _written_out(letter: str) -> str:
+    return letter.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def _in_json(letter: str, encoding: str) -> str:
+    if letter.isprintable():
+        try:
+            letter.encode(encoding)
+        except UnicodeEncodeError:
+            return json.dumps(letter)[1:-1]
+        return letter
+    return json.dumps(letter)[1:-1] if letter != "\x7f" else "\\u007f"
+
+
+MOST_SAMPLES = 10_000_000
+
+
+def check_samples(option: str, value: int, least: int) -> None:
+    """Raise `InputError` for an invalid number of samples."""
+    if not least <= value <= MOST_SAMPLES:
+        raise InputError(f"{option} must be from {least} to {MOST_SAMPLES:,}, got {value}; for example 10000.")
+
+
+def check_seed(value: int) -> None:
+    """Raise `InputError` for an invalid seed."""
+    if not 0 <= value < 2**63:
+        raise InputError(f"--seed must be from 0 to 2^63 - 1, got {value}; for example 1.")
+
+
+def lengths_in(text: str) -> range:
+    """The lengths in "3-60" or "20". Raises `InputError` for other text."""
+    found = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", text, re.ASCII)
+    first, last = (0, 0) if found is None else (int(found[1]), int(found[2] or found[1]))
+    if not 1 <= first <= last:
+        raise InputError(
+            f"--lengths must be a length or a range of them from 1 on, got {text!r:.40}; for example 3-60."
+        )
+    return range(first, last + 1)
+
+
+def how_good(score: Any, task: TaskName) -> str:
+    """The main figure of a task's score, in words; `score` is a `Score`."""
+    if TASK_LIMITS[task].is_text:
+        return f"held-out loss {score.loss:.4f} nats, {score.bits:.3f} bits per character"
+    return f"{percent(score.exact_match)} exact match"
+
+
+def figure(name: str, value: float) -> str:
+    """One figure of a score, formatted."""
+    if name == "seed":
+        return str(value)
+    if name in ("token_accuracy", "exact_match"):
+        return percent(value, 4)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
