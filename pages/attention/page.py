@@ -8,16 +8,21 @@ from dataclasses import replace
 
 import streamlit as st
 
-from pages.attention.atom_mapping import atom_mapping_panel
-from pages.attention.best_task_head import attention_notes, best_task_head
 from pages.attention.change import change_panel, follow_cutting_click, head_tools
 from pages.attention.head_scores import scores_panel
-from pages.attention.heads import KEY, draw_heads
+from pages.attention.heads import (
+    KEY,
+    atom_mapping_panel,
+    attention_notes,
+    best_task_head,
+    call_of,
+    draw_heads,
+    over_image_panel,
+    rollout_panel,
+    standalone,
+    zoom,
+)
 from pages.attention.one_cell import steps_panel, why_panel
-from pages.attention.over_image import over_image_panel
-from pages.attention.rollout import rollout_panel
-from pages.attention.standalone import standalone
-from pages.attention.zoom import call_of, zoom
 from pages.components.attention_view import (
     OLD_SCALES,
     SCALES,
