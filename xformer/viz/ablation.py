@@ -46,6 +46,11 @@ def head_effects(
 
     Filled points are measured; hollow ones are not, and stand at their estimate. Names stand beside measured heads only, unless
     none is measured. `table` is that of `analysis.head_effects` where it has been made already.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.head_effects(reading, score="anti_diagonal")
     """
     scores = head_scores(reading, look=look, without_first=without_first)
     if score not in scores or score in ("layer", "head"):

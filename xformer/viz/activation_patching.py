@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 import altair as alt
-import numpy as np
 import pandas as pd
 
 from xformer.analysis.activation_patching import GROUPS, PartKind
@@ -18,9 +17,9 @@ from xformer.analysis.activation_patching import patching_map as patching_map_ta
 from xformer.analysis.minimal_pairs import Token
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import layered
+from xformer.viz.charts import inks, layered, written
 from xformer.viz.generation import Drawing, short_names
-from xformer.viz.residual import TIGHT, around, row_height, written
+from xformer.viz.residual import TIGHT, around, row_height
 
 
 def patching(
@@ -36,6 +35,16 @@ def patching(
 
     Heads have their own hues, the other parts those of their kind; ⇒ marks a copy that turns the answer, and to what. `table`
     is that of `analysis.patching` where it has been made already.
+
+    Example:
+        >>> import xformer
+        >>> contenders = [
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        ... ]
+        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
+        >>> readings = [rollout[1] for rollout in rollouts]  # at the second step
+        >>> chart = xformer.viz.patching(readings)
     """
     table = patching_table(readings, everywhere=everywhere) if table is None else table
     whole = [reading.subject.name for reading in (readings[out_of], readings[1 - out_of])]
@@ -137,6 +146,12 @@ def patching_map(
         chosen: The number of the cell (its row in the table) that has a frame.
         table: That of `analysis.patching_map` where it has been made already.
         dark: Whether it stands on a dark page.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> other = xformer.read("checkpoints/reverse", "3 7 5 9 1")
+        >>> chart = xformer.viz.patching_map(reading, other)
     """
     if table is None:
         table = patching_map_table(
@@ -146,13 +161,12 @@ def patching_map(
     values = table[kind].to_numpy(dtype=float)
     limit = max(FAINT, theme.signed_limit(values))
     stops = theme.diverging(dark)
-    places = np.clip((np.nan_to_num(values) / limit + 1) / 2, 0, 1) * (len(stops) - 1)
     data = table.assign(
         cell=range(len(table)),
         column=_columns(table, part, is_pair=reading.is_pair),
         value=values,
         share=[f"{value:.2f}".replace("-", "−") if abs(value) >= UNWRITTEN else "" for value in values],
-        ink=[theme.ink(stops[round(place)]) for place in places],
+        ink=inks(stops, values, -limit, limit),
     )
     rows, columns = (list(dict.fromkeys(data[name])) for name in ("where", "column"))
     n, high = len(columns), row_height(len(rows))

@@ -49,6 +49,11 @@ def attention(
     weight; the cells `around` one, (query, key), are drawn one by one. With the original run `before`: both on one scale, and
     by how much each weight changed. Cells are squares; with a `height` the rows of one run share so many pixels, and the chart
     is as wide as its place.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.attention(reading, layer=2, head=1)
     """
     after = attention_table(reading, layer=layer, head=head, around=around)
     if before is None:
@@ -167,6 +172,11 @@ def rollout(reading: Reading, *, stack: str | None = None, dark: bool = False) -
     """`analysis.rollout`: a heatmap for each layer; rows are positions, columns the input tokens that reach them.
 
     Where all layers have more than `MOST_ROLLOUT_CELLS` cells, evenly spaced layers are drawn, the last one among them.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.rollout(reading)
     """
     frame = rollout_table(reading, stack=stack)
     layers = frame["layer"].unique()
@@ -219,6 +229,11 @@ def attention_grid(
 
     `scale` is one of `viz.attention`. With the original run `before` a bar below each head says how far it moved, from 0 to 1;
     a silenced head is crossed out. Masked cells are grey.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.attention_grid(reading)
     """
     layers = pattern_layers(reading)
     others = pattern_layers(before) if before is not None else layers
@@ -351,6 +366,11 @@ def attention_arcs(
 
     `scale` is one of `viz.attention`. With the original run `before`: both side by side on one scale. Of more than `MOST_ARCS`
     the weakest are left out. Raises `EditError` for a head that the layer does not have.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.attention_arcs(reading, layer=2, heads=[1])
     """
     runs = [pattern_layers(one) for one in (before, reading) if one is not None]
     if not 0 <= layer < len(runs[0]):

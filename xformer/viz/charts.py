@@ -10,6 +10,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from xformer.viz import theme
 
@@ -28,6 +29,25 @@ def layered(*charts: Any, **properties: Any) -> alt.LayerChart | alt.FacetChart:
     for chart in bare:
         chart.data = alt.Undefined
     return alt.layer(*bare, data=data, **properties)
+
+
+def inks(stops: Sequence[str], values: ArrayLike, low: float, high: float) -> list[str]:
+    """The colour of a text on each cell of a heatmap: light on dark cells and dark on light ones.
+
+    Args:
+        stops: The colours of the scale, from `low` to `high`.
+        values: The numbers in the cells; those beyond the scale have the colour of its end, NaN that of its middle.
+        low: The start of the scale.
+        high: The end of the scale.
+    """
+    share = np.nan_to_num((np.asarray(values, dtype=float) - low) / (high - low), nan=0.5, posinf=1, neginf=0)
+    places = np.clip(share, 0, 1) * (len(stops) - 1)
+    return [theme.ink(stops[round(place)]) for place in places.tolist()]
+
+
+def written() -> Any:
+    """The colour of a text by its column `ink` (see `inks`), without a scale that would merge with that of the cells."""
+    return alt.condition(alt.datum.ink == "#ffffff", alt.value("#ffffff"), alt.value(theme.TEXT[0]))
 
 
 def inline(frame: pd.DataFrame) -> dict[str, Any]:

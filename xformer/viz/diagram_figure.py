@@ -32,6 +32,11 @@ def model_diagram(reading: Reading, *, dark: bool = False) -> alt.LayerChart | a
     """What the input of a reading passes through: each part with its equation, output shape and number of parameters.
 
     One layer of a stack stands for all of them. The shapes are those of this input.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.model_diagram(reading)
     """
     parts = described(reading)
     sheet, places, boxes = Sheet(dark), Places(parts), {box.id: box for box in parts.boxes}

@@ -16,9 +16,8 @@ from xformer.analysis.differences import pattern_difference as difference_table
 from xformer.reading import Reading
 from xformer.site import Site, layer_title
 from xformer.viz import theme
-from xformer.viz.charts import layered
+from xformer.viz.charts import inks, layered, written
 from xformer.viz.generation import Drawing, short_names
-from xformer.viz.residual import written
 
 DECIDES = "▶"
 _CELL, _AROUND, _TITLE = 22, 225, 34
@@ -42,6 +41,16 @@ def pattern_difference(
 
     Or one of the two on the fixed scale from 0 to 1. Masked cells, in the difference those masked for both, are grey.
     `table` is that of `analysis.pattern_difference` where it has been made already.
+
+    Example:
+        >>> import xformer
+        >>> contenders = [
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        ... ]
+        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
+        >>> readings = [rollout[1] for rollout in rollouts]  # at the second step
+        >>> chart = xformer.viz.pattern_difference(readings, 1, 1)
     """
     frame = difference_table(readings, layer, head, max_blocks) if table is None else table
     is_signed = show == "difference"
@@ -80,6 +89,16 @@ def decision_rows(
 
     Layers whose keys are not the same tokens belong in charts of their own: `does` ("cross-attention", see `Site.does`) names
     those that are drawn. `table` is that of `analysis.decision_rows` where it has been made already.
+
+    Example:
+        >>> import xformer
+        >>> contenders = [
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        ... ]
+        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
+        >>> readings = [rollout[1] for rollout in rollouts]  # at the second step
+        >>> chart = xformer.viz.decision_rows(readings)
     """
     frame = rows_table(readings, pair=pair, n_heads=n_heads, max_keys=max_keys) if table is None else table
     frame = frame.loc[frame["player"] == readings[show].subject.name]
@@ -102,6 +121,16 @@ def decision_lens(
     """One lane a player, from the embedding down to the output: the likeliest token and its probability.
 
     With a `pair`, a rule stands above the point from which on the tokens of those two differ to the end.
+
+    Example:
+        >>> import xformer
+        >>> contenders = [
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        ... ]
+        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
+        >>> readings = [rollout[1] for rollout in rollouts]  # at the second step
+        >>> chart = xformer.viz.decision_lens(readings)
     """
     data = lens_table(readings)
     divergence = None if pair is None else lens_divergence(lens_table([readings[at] for at in pair]))
@@ -114,7 +143,7 @@ def decision_lens(
     data = data.assign(
         says=[f"{t} {theme.RIGHT.mark}" if ok else t for t, ok in zip(data["token"], right, strict=True)],
         share=[f"{p:.2f}" for p in data["probability"]],
-        ink=[theme.ink(stops[round(p * (len(stops) - 1))]) for p in data["probability"]],
+        ink=inks(stops, data["probability"], 0, 1),
         verdict=[theme.RIGHT.word if ok else theme.WRONG.word for ok in right],
     )
     answers = [
@@ -202,7 +231,16 @@ def _axis(angle: int, n: int) -> alt.Axis:
 
 
 def beliefs_apart(readings: Sequence[Reading], *, at: int | None = None, dark: bool = False) -> alt.Chart:
-    """A bar a position: KL of what the first believes comes next from what the other does; `at` is marked."""
+    """A bar a position: KL of what the first believes comes next from what the other does; `at` is marked.
+
+    Example:
+        >>> import xformer
+        >>> texts = [
+        ...     xformer.read("checkpoints/characters", "import os", changes=changes)
+        ...     for changes in ("", "silence:decoder.0.attn.1")
+        ... ]
+        >>> chart = xformer.viz.beliefs_apart(texts)
+    """
     table = beliefs_table(readings)
     places = [f"{position} {token}" for position, token in zip(table["position"], table["token"], strict=True)]
     table = table.assign(place=places, chosen=table["position"] == at)

@@ -90,7 +90,13 @@ def vectors(
     limit: float | None = None,
     dark: bool = False,
 ) -> alt.Chart:
-    """The numbers of `analysis.vectors`, a row a position; colours run from −`limit` to `limit`, or to the largest."""
+    """The numbers of `analysis.vectors`, a row a position; colours run from −`limit` to `limit`, or to the largest.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.vectors(reading)
+    """
     table = vectors_table(reading, part=part, stack=stack, positions=positions)
     return vector_heatmap(table, limit=limit, dark=dark)
 
@@ -106,6 +112,11 @@ def cosines(
     """The cosine of every two of the same vectors, always from −1 (orange) to 1 (blue).
 
     Unless `positions` are given, every 2nd, 3rd, … position is drawn, so that there are at most `MOST_CELLS` pairs.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.cosines(reading)
     """
     if positions is None:
         n = len(reading.tokens_of(stack))
@@ -161,6 +172,11 @@ def projection(
     The tokens of the input are larger and in colour. In the plane the token `near` has a ring, and a click on a point is the
     selection "point", with the token. Of more than `MOST_POINTS_DRAWN` tokens those are drawn that the input has, `near` and
     its neighbours, and others evenly apart by their numbers.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.projection(reading)
     """
     table = projection_table(reading, stack=stack)
     shares = [percent(share, 1) for share in table.attrs["explained"]]

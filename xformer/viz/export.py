@@ -43,6 +43,12 @@ def save(pictures: Any, path: str | Path, *, caption: str = "", dark: bool = Fal
 
     `dark` is the theme that the picture was drawn for. Raises `InputError` for another suffix, and for a picture
     in space that is to be anything but .html.
+
+    Example:
+        >>> import tempfile, xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     xformer.viz.save(xformer.viz.lens(reading), f"{folder}/lens.svg")
     """
     path = Path(path)
     charts = list(pictures) if isinstance(pictures, list | tuple) else [pictures]
@@ -87,7 +93,12 @@ def svg(charts: Sequence[Any], *, caption: str = "", dark: bool = False) -> str:
 
 
 def draw_as_images() -> None:
-    """Have a notebook show charts as SVG, as `save` writes them: they stay where it is exported or read on the web."""
+    """Have a notebook show charts as SVG, as `save` writes them: they stay where it is exported or read on the web.
+
+    Example:
+        >>> import xformer
+        >>> xformer.viz.draw_as_images()  # doctest: +SKIP
+    """
     alt.renderers.register("xformer", lambda spec, **_: {"image/svg+xml": svg([spec])})
     alt.renderers.enable("xformer")
 

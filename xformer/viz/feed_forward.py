@@ -25,9 +25,9 @@ from xformer.analysis.feed_forward import promotion as promotion_table
 from xformer.reading import Reading
 from xformer.site import layer_title
 from xformer.viz import theme
-from xformer.viz.charts import InlineRows, layered
+from xformer.viz.charts import InlineRows, inks, layered, written
 from xformer.viz.embeddings import rows_height
-from xformer.viz.residual import flat_axis, place_labels, written
+from xformer.viz.residual import flat_axis, place_labels
 
 ROWS_HEIGHT = 380
 """Pixels for the rows of a picture, so that it stands on a screen together with what changes it."""
@@ -74,6 +74,11 @@ def activations(
     ("plain"), in the order and on the scale that a map of the run `before` has too. `columns` are the places in that order
     that are drawn, the first `MOST_NEURONS_DRAWN` by themselves. `limit` is where the colours end. A triangle marks `neuron`.
     Ctrl and the wheel zoom into a range of neurons, dragging moves it, a double click returns.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.activations(reading, layer=1)
     """
     path = reading.feed_forward_site(layer).path
     frame = activations_table(reading, layer=layer, stage=stage, positions=positions)
@@ -150,7 +155,13 @@ def firing(
     of: Reading | Survey, *, before: Reading | None = None, dark: bool = False
 ) -> alt.LayerChart | alt.FacetChart:
     """`analysis.firing`, of a run (and the original one `before`) or of a survey: a bar for each layer, cut into the neurons
-    that fire, that rest and that are dead."""
+    that fire, that rest and that are dead.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.firing(reading)
+    """
     runs = {"": of} if before is None else {"original": before, "changed": of}
     tables = [firing_table(run).assign(run=name) for name, run in runs.items()]
     is_pair = of.subject.shape.is_pair
@@ -209,6 +220,11 @@ def promotion(
     """`analysis.promotion`: a row for each of the most active neurons, a column for each token; the strongest is written.
 
     Of more than `MOST_TOKENS_DRAWN` tokens those are shown whose logits any of the neurons changes most.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.promotion(reading, layer=3, position=0, n=6)
     """
     data = promotion_table(reading, layer=layer, position=position, n=n)
     limit = theme.signed_limit(data["adds"].to_numpy())
@@ -223,7 +239,6 @@ def promotion(
     names = list(dict.fromkeys(data["neuron"]))
     best = data.loc[data.groupby("neuron", sort=False)["adds"].idxmax()]
     stops = theme.diverging(dark)
-    inks = [theme.ink(stops[round((value / limit + 1) / 2 * (len(stops) - 1))]) for value in best["adds"]]
     hover = ["neuron:N", "token:N", alt.Tooltip("adds:Q", title="adds to the logit", format="+.5f")]
     x = alt.X(
         "token:N", sort=labels, title="token whose logit it changes", axis=alt.Axis(labelAngle=-90, labelOverlap=False)
@@ -235,7 +250,7 @@ def promotion(
         legend=alt.Legend(title="adds to the logit", orient="top", gradientLength=160, format="+.2~f"),
     )
     cells = alt.Chart(data).mark_rect().encode(x, y, colour, tooltip=hover)
-    top = alt.Chart(best.assign(ink=inks)).mark_text(fontSize=12, fontWeight="bold")
+    top = alt.Chart(best.assign(ink=inks(stops, best["adds"], -limit, limit))).mark_text(fontSize=12, fontWeight="bold")
     return layered(
         cells, top.encode(x, y, color=written(), text="token:N", tooltip=hover), height=28 * len(names) + 110
     )
@@ -250,7 +265,13 @@ def neuron(
     positions: Sequence[int] | None = None,
     dark: bool = False,
 ) -> alt.Chart:
-    """`analysis.neuron` as bars, one a position; with the run `before` side by side."""
+    """`analysis.neuron` as bars, one a position; with the run `before` side by side.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.neuron(reading, layer=1, neuron=7)
+    """
     runs = {"this run": reading} if before is None else {"original": before, "changed": reading}
     tables = [
         neuron_table(run, layer=layer, neuron=neuron, positions=positions).assign(run=name)
@@ -281,7 +302,16 @@ def _places(table: pd.DataFrame) -> list[str]:
 def expert_weights(
     reading: Reading, *, layer: int, title: str = "", dark: bool = False
 ) -> alt.LayerChart | alt.FacetChart:
-    """A column for each position, a row for each expert; the colour is the weight, nothing where it is not taken."""
+    """A column for each position, a row for each expert; the colour is the weight, nothing where it is not taken.
+
+    Example:
+        >>> import xformer
+        >>> from transformers import MixtralConfig, MixtralForCausalLM
+        >>> sizes = dict(hidden_size=32, intermediate_size=16, num_attention_heads=4, num_key_value_heads=2)
+        >>> model = MixtralForCausalLM(MixtralConfig(vocab_size=99, num_hidden_layers=2, num_local_experts=4, **sizes))
+        >>> reading = xformer.read(model, [5, 6, 7])
+        >>> chart = xformer.viz.expert_weights(reading, layer=1)
+    """
     table = weights_table(reading, layer=layer)
     stack = reading.feed_forward_site(layer).stack
     places = place_labels(reading.tokens_of(stack), sorted(table["position"].unique().tolist()))

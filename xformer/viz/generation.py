@@ -53,6 +53,15 @@ def likeliest_tokens(
 
     The right token carries ✓, and each player's own choice is pointed at. `drawn` shows what was drawn from, after
     temperature and the like, instead of what the model believes.
+
+    Example:
+        >>> import xformer
+        >>> contenders = [
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        ... ]
+        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
+        >>> chart = xformer.viz.likeliest_tokens(rollouts, 1)
     """
     frame = tokens_table(rollouts, step, k)
     players = list(dict.fromkeys(frame["player"]))
@@ -108,6 +117,15 @@ def predictions_by_step(
     """One line per player; each point is right (●) or wrong (✚).
 
     A rule marks where they part first; steps are grey where the players no longer read the same.
+
+    Example:
+        >>> import xformer
+        >>> contenders = [
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        ... ]
+        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
+        >>> chart = xformer.viz.predictions_by_step(rollouts)
     """
     frame = predictions_table(rollouts)
     players = list(dict.fromkeys(frame["player"]))
@@ -155,7 +173,17 @@ def divergence_by_step(
     height: int = 290,
     dark: bool = False,
 ) -> Drawing:
-    """How far apart the beliefs of each pair are at every step. An infinite divergence leaves a gap."""
+    """How far apart the beliefs of each pair are at every step. An infinite divergence leaves a gap.
+
+    Example:
+        >>> import xformer
+        >>> contenders = [
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        ... ]
+        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
+        >>> chart = xformer.viz.divergence_by_step(rollouts)
+    """
     frame = divergence_table(rollouts)
     pairs = list(dict.fromkeys(frame["pair"]))
     places = {step: str(step) for step in sorted(set(frame["step"].tolist()))}
@@ -261,6 +289,15 @@ def step_lanes(rollouts: Sequence[Rollout], *, step: int = 0, dark: bool = False
 
     Below, over the same columns: how undecided each player is (entropy, bits) and how far apart each pair is (KL, nats).
     `step` is framed; a dashed rule stands where the players part first, and grey is where they have read different tokens.
+
+    Example:
+        >>> import xformer
+        >>> contenders = [
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        ... ]
+        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
+        >>> chart = xformer.viz.step_lanes(rollouts, step=1)
     """
     data, sheet = pack_rollouts(rollouts, k=1), Sheet(dark)
     players, labels = data["players"], [visible(label) for label in data["labels"]]

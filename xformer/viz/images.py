@@ -232,6 +232,11 @@ def over_image(
 
     Digits are drawn as ink on tiles on a scale from 0 to 1. A photograph is drawn in grey under tiles that are the more
     opaque the larger their weight, up to `top`, or to the largest weight of a patch.
+
+    Example:
+        >>> import xformer
+        >>> digit = xformer.read("checkpoints/digits", "test 3")
+        >>> chart = xformer.viz.over_image(digit, query=0)
     """
     table = overlay_table(reading, query=query, laid=laid, layer=layer, head=head)
     of_rows = [
@@ -272,12 +277,24 @@ APART = 0.8
 
 
 def patch_filters(reading: Reading, *, dark: bool = False) -> Chart:
-    """The filters of `analysis.patch_filters` in rows, orange below zero and blue above."""
+    """The filters of `analysis.patch_filters` in rows, orange below zero and blue above.
+
+    Example:
+        >>> import xformer
+        >>> digit = xformer.read("checkpoints/digits", "test 3")
+        >>> chart = xformer.viz.patch_filters(digit)
+    """
     return _in_rows(filters_table(reading), ACROSS, PIXELS_A_WEIGHT, dark)
 
 
 def filter_components(reading: Reading, *, dark: bool = False) -> Chart:
-    """The directions of `analysis.filter_components`, drawn alike and larger."""
+    """The directions of `analysis.filter_components`, drawn alike and larger.
+
+    Example:
+        >>> import xformer
+        >>> digit = xformer.read("checkpoints/digits", "test 3")
+        >>> chart = xformer.viz.filter_components(digit)
+    """
     return _in_rows(components_table(reading), COMPONENTS_ACROSS, PIXELS_A_COMPONENTS_WEIGHT, dark)
 
 
@@ -300,7 +317,13 @@ PLACE_MAPS_GAP = 0.6
 
 
 def patch_places(reading: Reading, *, unit: float = 20.0, dark: bool = False) -> Chart:
-    """`analysis.patch_places` on the fixed scale from −1 to 1, tiles `unit` pixels wide, that of the patch itself framed."""
+    """`analysis.patch_places` on the fixed scale from −1 to 1, tiles `unit` pixels wide, that of the patch itself framed.
+
+    Example:
+        >>> import xformer
+        >>> digit = xformer.read("checkpoints/digits", "test 3")
+        >>> chart = xformer.viz.patch_places(digit)
+    """
     table = places_table(reading)
     side = math.isqrt(math.isqrt(len(table)))
     row, column, y, x = np.unravel_index(np.arange(len(table)), (side,) * 4)
@@ -313,6 +336,11 @@ def classes(reading: Reading, *, before: Reading | None = None, dark: bool = Fal
     """The probabilities of `analysis.classes` as bars from 0 to 1, those of the run `before` as frames.
 
     The right digit is marked, or, where nobody knows it, the likeliest is stressed.
+
+    Example:
+        >>> import xformer
+        >>> digit = xformer.read("checkpoints/digits", "test 3")
+        >>> chart = xformer.viz.classes(digit)
     """
     runs = {"original": reading} if before is None else {"original": before, "changed": reading}
     table = pd.concat([classes_table(run).assign(run=name) for name, run in runs.items()])

@@ -13,8 +13,8 @@ import pandas as pd
 from xformer.analysis.logit_lens import lens as lens_table
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import layered
-from xformer.viz.residual import ROOMY, TIGHT, around, flat_axis, place_labels, point_axis, row_height, thinned, written
+from xformer.viz.charts import inks, layered, written
+from xformer.viz.residual import ROOMY, TIGHT, around, flat_axis, place_labels, point_axis, row_height, thinned
 
 WIDTH_OF_CELLS = 620
 """Pixels for all columns in a window of usual width: what is longer than its share is cut."""
@@ -37,6 +37,11 @@ def lens(
     token is another than in `before`, the original run, has a dashed frame. With many positions or points the numbers, then
     the tokens, are left to the hover. `named` writes the points beside the rows, which a second chart next to one that has
     them does not need.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.lens(reading)
     """
     frame, judged, answer = thinned(lens_table(reading, positions)), reading.has_right_answer, reading.answer_name
     places = place_labels(reading.tokens_of(reading.output_stack), sorted(frame["position"].unique()))
@@ -53,7 +58,7 @@ def lens(
         place=[places[position] for position in frame["position"]],
         says=[token + mark if ok else token for token, ok in zip(frame["token"], right, strict=True)],
         share=[f"{p:.2f}" for p in frame["probability"]],
-        ink=[theme.ink(stops[round(p * (len(stops) - 1))]) for p in frame["probability"]],
+        ink=inks(stops, frame["probability"], 0, 1),
         verdict=[verdicts[0] if ok else verdicts[1] for ok in right],
     )
     if has_answers:
@@ -99,7 +104,7 @@ def lens(
         layers.append(
             base.transform_filter("datum.moved")
             .mark_rect(filled=False, strokeWidth=1.5, strokeDash=[4, 3], width={"band": 0.92}, height={"band": 0.92})
-            .encode(stroke=written(alt.StrokeValue), tooltip=hover)
+            .encode(stroke=written(), tooltip=hover)
         )
     limit = max(WIDTH_OF_CELLS // n, 20)
     ink, two_lines = written(), n <= ROOMY and high >= 30

@@ -22,7 +22,13 @@ MOST_TICKS = 15
 def spectrum(
     reading: Reading, *, stack: str | None = None, chosen: int | None = None, dark: bool = False
 ) -> alt.LayerChart | alt.FacetChart:
-    """The shares of `analysis.spectrum`; the dashed line is the most that any shuffle showed, `chosen` has a frame."""
+    """The shares of `analysis.spectrum`; the dashed line is the most that any shuffle showed, `chosen` has a frame.
+
+    Example:
+        >>> import xformer
+        >>> modular = xformer.read("checkpoints/modular", "7 12")
+        >>> chart = xformer.viz.spectrum(modular)
+    """
     table = spectrum_table(reading, stack=stack)
     quiet, loud = theme.pick(theme.PART_HUES["tokens"], dark), theme.pick(theme.PRIMARY, dark)
     ink = theme.pick(theme.TEXT, dark)
@@ -58,7 +64,13 @@ def spectrum(
 def circle(
     reading: Reading, *, frequency: int, stack: str | None = None, dark: bool = False
 ) -> alt.LayerChart | alt.FacetChart:
-    """The numbers of `analysis.circle` in the plane of a frequency, as wide as it is high."""
+    """The numbers of `analysis.circle` in the plane of a frequency, as wide as it is high.
+
+    Example:
+        >>> import xformer
+        >>> modular = xformer.read("checkpoints/modular", "7 12")
+        >>> chart = xformer.viz.circle(modular, frequency=4)
+    """
     table = circle_table(reading, frequency=frequency, stack=stack)
     x, y = "cosine_axis", "sine_axis"
     points = table[[x, y]].to_numpy()

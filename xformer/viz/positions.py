@@ -41,7 +41,13 @@ def position_values(
     legend: bool = True,
     dark: bool = False,
 ) -> alt.Chart:
-    """`analysis.position_values` as rows [position × dimension]; where vectors are turned, the cosine of each angle."""
+    """`analysis.position_values` as rows [position × dimension]; where vectors are turned, the cosine of each angle.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.position_values(reading)
+    """
     table = values_table(reading, positions=positions, kind=kind, stack=stack).assign(token="")
     if "cos" in table:
         table = table.rename(columns={"pair": "dimension", "cos": "value"})
@@ -64,6 +70,11 @@ def position_curves(
     """`analysis.position_curves` as lines; a click on the legend picks some out.
 
     From position `trained` on, which training never showed the model, the picture is shaded.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.position_curves(reading, dimensions=[0, 1, 6, 7])
     """
     table = curves_table(reading, dimensions=dimensions, positions=positions, stack=stack)
     lines = _lines(table, "dimension", ("position", "position"), ("value", "value that is added"), "top", dark)
@@ -89,7 +100,13 @@ def position_offsets(
     dark: bool = False,
 ) -> alt.LayerChart | alt.FacetChart:
     """`analysis.position_offsets`: a line a head where something is added to scores, else the mean of the products as a line,
-    with the band from the lowest to the highest pair of positions."""
+    with the band from the lowest to the highest pair of positions.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.position_offsets(reading)
+    """
     most = max(2, MOST_POINTS_DRAWN // max(1, reading.subject.shape.n_heads // 8))
     table = offsets_table(reading, n=n, kind=kind, stack=stack, most=most)
     offset = ("offset", "offset = key − query")
@@ -116,7 +133,14 @@ def position_offsets(
 
 def attention_moved(reading: Reading, *, before: Reading, dark: bool = False) -> alt.Chart:
     """`analysis.attention_moved` as bars from 0 to 1, heads in their hues; of more than `MOST_HEADS_DRAWN` those that moved
-    furthest, in that order."""
+    furthest, in that order.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> ablated = xformer.read("checkpoints/reverse", "3 7 12 9 1", changes="silence:encoder.2.attn.1")
+        >>> chart = xformer.viz.attention_moved(ablated, before=reading)
+    """
     table = moved_table(reading, before=before)
     table = table if len(table) <= MOST_HEADS_DRAWN else table.nlargest(MOST_HEADS_DRAWN, "moved")
     cells = list(zip(table["layer"].tolist(), table["head"].tolist(), strict=True))

@@ -31,8 +31,7 @@ from xformer.analysis.principles import softmax_row as row_table
 from xformer.analysis.principles import softmax_saturation as saturation_table
 from xformer.reading import Reading
 from xformer.viz import theme
-from xformer.viz.charts import layered
-from xformer.viz.residual import written
+from xformer.viz.charts import inks, layered, written
 from xformer.viz.theme import MASKED, PART_HUES, diverging, signed_limit, vega_scale
 
 ROW = 30
@@ -53,6 +52,11 @@ def attention_steps(
 
     "product": q, k, and q·k by dimension. "scores" and "weights" of the query with each key, see `analysis.attention_steps`;
     of more than `MOST_KEYS` keys those with the largest weights. "z": what the values are mixed to. "out": what that writes.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.attention_steps(reading, layer=2, head=1, query=0, key=4)
     """
     at = {"layer": layer, "head": head, "query": query, "key": key}
     if step is None:
@@ -150,7 +154,12 @@ def _strips(frame: pd.DataFrame, order: list[str], axis: str, dark: bool) -> Any
 def attention_costs(
     *, n_tokens: int, d_model: int, n_heads: int, dark: bool = False
 ) -> alt.LayerChart | alt.FacetChart:
-    """`analysis.attention_costs` of each way to have heads, stacked by part, with the sum that torch measured behind."""
+    """`analysis.attention_costs` of each way to have heads, stacked by part, with the sum that torch measured behind.
+
+    Example:
+        >>> import xformer
+        >>> chart = xformer.viz.attention_costs(n_tokens=128, d_model=512, n_heads=8)
+    """
     frame = costs_table(n_tokens=n_tokens, d_model=d_model, n_heads=n_heads)
     parts = list(dict.fromkeys(frame["part"]))
     order = list(dict.fromkeys(frame["heads"]))
@@ -196,6 +205,10 @@ def product_variances(*, d: int | None = None, seed: int = 0, dark: bool = False
     """`analysis.product_variances` against the width, on logarithmic axes, with the lines d and 1 that they should lie on.
 
     `d` is the width with a line of its own.
+
+    Example:
+        >>> import xformer
+        >>> chart = xformer.viz.product_variances()
     """
     frame = variances_table(seed=seed)
     measured = frame.melt("d", ["variance", "scaled"], "what", "value")
@@ -230,7 +243,12 @@ def product_variances(*, d: int | None = None, seed: int = 0, dark: bool = False
 def softmax_saturation(
     *, what: str = "gradient", d: int | None = None, seed: int = 0, dark: bool = False
 ) -> alt.LayerChart | alt.FacetChart:
-    """`analysis.softmax_saturation` with the scale and without: the "largest" weight, or the largest "gradient"."""
+    """`analysis.softmax_saturation` with the scale and without: the "largest" weight, or the largest "gradient".
+
+    Example:
+        >>> import xformer
+        >>> chart = xformer.viz.softmax_saturation()
+    """
     frame = saturation_table(seed=seed)
     title, top = {"largest": ("largest weight of a row", 1.0), "gradient": ("largest p (1 − p)", 0.25)}[what]
     base = alt.Chart(frame).encode(
@@ -250,7 +268,12 @@ def softmax_saturation(
 
 
 def softmax_row(*, d: int, scaled: bool = True, seed: int = 0, dark: bool = False) -> alt.LayerChart | alt.FacetChart:
-    """The weights of `analysis.softmax_row` as bars from 0 to 1."""
+    """The weights of `analysis.softmax_row` as bars from 0 to 1.
+
+    Example:
+        >>> import xformer
+        >>> chart = xformer.viz.softmax_row(d=64)
+    """
     base = alt.Chart(row_table(d=d, scaled=scaled, seed=seed)).encode(
         alt.X("key:O", title="key", axis=alt.Axis(labelAngle=0)),
         alt.Y("weight:Q", title="weight", scale=alt.Scale(domain=[0, 1])),
@@ -306,25 +329,26 @@ def matrix(
 
     A forbidden cell is grey. `row` is framed. Without `named` the rows have no names, as beside a matrix of the same rows;
     `extent` are the pixels for the names of the columns, so that neighbours can be made to align.
+
+    Example:
+        >>> import xformer
+        >>> sentence = xformer.analysis.principles.Sentence("the cat saw the dog", d=4)
+        >>> chart = xformer.viz.matrix(sentence.attention(), which="weights")
     """
     frame, is_share = matrix_table(mixed, which=which, n_columns=n_columns), which == "weights"
     down, across = list(dict.fromkeys(frame["row"])), list(dict.fromkeys(frame["column"]))
     values = frame["value"].to_numpy(dtype=float)
     limit = 1.0 if is_share else theme.signed_limit(values)
     stops, low = (theme.sequential(dark), 0.0) if is_share else (theme.diverging(dark), -limit)
-    place = np.clip((np.nan_to_num(values, neginf=low) - low) / (limit - low), 0, 1) * (len(stops) - 1)
     hidden = np.isneginf(values) | (is_share & (mixed.mask in (BEFORE, AFTER)) & (values == 0.0))
     many = len(across) > MANY_COLUMNS
     digits = 1 if many and not is_share else 2
-    inks = [
-        theme.pick(theme.MASKED, dark) if gone else stops[round(at)] for at, gone in zip(place, hidden, strict=True)
-    ]
     data = frame.assign(
         value=np.where(hidden, np.nan, values),
         hidden=hidden,
         shown=["−∞" if np.isneginf(value) else _in_a_cell(value, digits) for value in values],
         exact=["−∞" if np.isneginf(value) else f"{value:.6f}" for value in values],
-        ink=[theme.ink(colour) for colour in inks],
+        ink=np.where(hidden, theme.ink(theme.pick(theme.MASKED, dark)), inks(stops, values, low, limit)),
     )
     axis = {"ticks": False, "domain": False, "labelOverlap": False, "titleFontWeight": "normal"}
     above = alt.Axis(

@@ -16,7 +16,13 @@ STEP = 26
 
 
 def atom_mapping(reading: Reading, *, layer: int, head: int, dark: bool = False) -> alt.TopLevelMixin:
-    """`analysis.atom_mapping`: lines as strong as their weight; another colour and a dash where the elements do not agree."""
+    """`analysis.atom_mapping`: lines as strong as their weight; another colour and a dash where the elements do not agree.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("models/rxnmapper", "CC(=O)O.OCC>>CC(=O)OCC")  # doctest: +SKIP
+        >>> chart = xformer.viz.atom_mapping(reading, layer=10, head=5)  # doctest: +SKIP
+    """
     frame = mapping_table(reading, layer=layer, head=head)
     tokens, at = reading.tokens, reading.tokens.index(ARROW)
     top, bottom = len(tokens) - at - 1, at

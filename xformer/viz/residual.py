@@ -6,7 +6,7 @@ viz.attribution(reading, position=3, lead=True)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
@@ -18,7 +18,7 @@ from xformer.analysis.residual import strongest
 from xformer.reading import Reading
 from xformer.tasks.batch import IGNORED
 from xformer.viz import theme
-from xformer.viz.charts import layered
+from xformer.viz.charts import inks, layered, written
 
 ROOMY, TIGHT = 12, 24
 """Up to so many positions a cell has room for its probability, and for its token."""
@@ -44,7 +44,13 @@ def norms(
     title: str = "",
     dark: bool = False,
 ) -> alt.LayerChart | alt.FacetChart:
-    """The lengths of `analysis.norms` ("stream" or "added") as a heatmap; colours run from 0 to `limit`, or to the largest."""
+    """The lengths of `analysis.norms` ("stream" or "added") as a heatmap; colours run from 0 to `limit`, or to the largest.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.norms(reading)
+    """
     frame = norms_table(reading, positions)
     frame = frame.loc[frame["what"] == what]
     limit = max(frame["length"].tolist()) if limit is None else limit
@@ -53,11 +59,10 @@ def norms(
     points = list(dict.fromkeys(frame.sort_values("depth")["point"]))
     stops = theme.sequential(dark)
     limit = limit or 1.0
-    shade = [min(1.0, length / limit) for length in frame["length"]]
     data = frame.assign(
         place=[places[position] for position in frame["position"]],
         shown=[f"{length:.1f}" for length in frame["length"]],
-        ink=[theme.ink(stops[round(s * (len(stops) - 1))]) for s in shade],
+        ink=inks(stops, frame["length"], 0, limit),
     )
     n = len(places)
     base = alt.Chart(data).encode(
@@ -110,6 +115,11 @@ def attribution(
     """Bars of `analysis.attribution`, its `most` largest parts and the others as one; the run `before` as outlines.
 
     Heads have their own hues, the other parts those of their kind.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.attribution(reading, position=0)
     """
     runs = {"original": before, "changed": reading} if before is not None else {"": reading}
     frames = strongest(
@@ -161,12 +171,6 @@ def _asked(reading: Reading, position: int) -> str:
     if reading.example.labels[0, position] == IGNORED or reading.answer_name == "unchanged prediction":
         return "predicted"
     return "right" if reading.has_right_answer else "next"
-
-
-def written(channel: Callable[..., Any] = alt.ColorValue) -> Any:
-    """The colour of a text by its column `ink`, without a scale that would fight with that of the cells."""
-    ink = alt.condition(alt.datum.ink == "#ffffff", alt.value("#ffffff"), alt.value(theme.TEXT[0]))
-    return channel(**ink)
 
 
 def around(title: str) -> int:

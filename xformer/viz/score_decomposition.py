@@ -35,6 +35,11 @@ def why(
 
     Of the layers `opened` ("layer 3") the matrix has each head for itself, of the others all heads together; None: each of all.
     `table` is that of `analysis.why` where it has been made already.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.why(reading, layer=2, head=1, query=0, key=4)
     """
     if table is None:
         table = why_table(reading, layer=layer, head=head, query=query, key=key, against=against)

@@ -40,7 +40,17 @@ def accuracy(
     height: int = 280,
     dark: bool = False,
 ) -> Drawing:
-    """One line per player from 0 to 1, with its 95 % interval as a band."""
+    """One line per player from 0 to 1, with its 95 % interval as a band.
+
+    Example:
+        >>> import xformer
+        >>> contenders = [
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        ... ]
+        >>> counted = xformer.analysis.agreement(contenders, samples=50)
+        >>> chart = xformer.viz.accuracy(counted)
+    """
     names = short_names(counted.players)
     frame = accuracy_table(counted, by)
     frame["player"] = [names[name] for name in frame["player"]]
@@ -77,6 +87,15 @@ def confusion(counted: Agreement, player: str, *, title: str = "", dark: bool = 
     """What one player says for each right token: shares of a row, which sum to 1; empty: never.
 
     The right ones lie on the diagonal, which is outlined.
+
+    Example:
+        >>> import xformer
+        >>> contenders = [
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        ... ]
+        >>> counted = xformer.analysis.agreement(contenders, samples=50)
+        >>> chart = xformer.viz.confusion(counted, "ablated")
     """
     data = confusion_table(counted, player)
     came_up = set(data["right"]) | set(data["predicted"])
@@ -132,7 +151,13 @@ def accuracy_by_length(
     dark: bool = False,
 ) -> alt.TopLevelMixin:
     """`analysis.accuracy_by_length`: whole answers right with their 95 % intervals, and single tokens; shaded are the lengths
-    that training showed. `table` is that of the analysis where it is there already, `unit` what a length counts."""
+    that training showed. `table` is that of the analysis where it is there already, `unit` what a length counts.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.accuracy_by_length(reading, lengths=[3, 5], samples=20)
+    """
     frame = table_of(reading, lengths=lengths, samples=samples, seed=seed) if table is None else table
     hues = {"whole answers": theme.head_hue(0, dark), "single tokens": theme.head_hue(1, dark)}
     names = {"exact_match": "whole answers", "token_accuracy": "single tokens"}
@@ -182,7 +207,15 @@ def lengths_compared(
     dark: bool = False,
 ) -> Drawing:
     """`analysis.lengths_compared`: whole answers right at each length, a line a player with its 95 % interval; points are
-    filled where its training had inputs of that length. `table` is that of the analysis where it is there already."""
+    filled where its training had inputs of that length. `table` is that of the analysis where it is there already.
+
+    Example:
+        >>> import xformer
+        >>> contenders = [
+        ...     xformer.analysis.Contender.load(f"checkpoints/{name}", name) for name in ("reverse", "reverse-mirror")
+        ... ]
+        >>> chart = xformer.viz.lengths_compared(contenders, lengths=[3, 5], samples=20)
+    """
     frame = (
         scoring_lengths_compared(contenders, lengths=lengths, samples=samples, seed=seed) if table is None else table
     )

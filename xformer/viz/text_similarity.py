@@ -16,8 +16,7 @@ from xformer.analysis.text_similarity import similarity as similarity_table
 from xformer.errors import InputError
 from xformer.reading import Readable, Reading
 from xformer.viz import theme
-from xformer.viz.charts import layered
-from xformer.viz.residual import written
+from xformer.viz.charts import inks, layered, written
 
 MOST_NUMBERED = 8
 """Up to so many texts a cell has room for its number."""
@@ -38,6 +37,10 @@ def similarity(
     """The cosines of `analysis.similarity` at one layer (the last by default) as a heat map from −1 to 1.
 
     With what="layers" each pair of texts has a line over the layers instead, with a larger point at that layer.
+
+    Example:
+        >>> import xformer
+        >>> chart = xformer.viz.similarity("checkpoints/characters", ["import os", "import sys", "return None"])
     """
     table = similarity_table(model, texts, pooling=pooling, tokenizer=tokenizer)
     layers = sorted(set(table["layer"]))
@@ -53,13 +56,12 @@ def _heat_map(table: pd.DataFrame, texts: Sequence[str], dark: bool) -> alt.Laye
     stops = theme.diverging(dark)
     rows = [f"{number} · {text}" for number, text in enumerate(texts, 1)]
     columns = [str(number) for number in range(1, len(texts) + 1)]
-    shade = [round((min(1.0, max(-1.0, value)) + 1) / 2 * (len(stops) - 1)) for value in table["cosine"]]
     data = table.assign(
         one=[rows[first] for first in table["first"]],
         other=[columns[second] for second in table["second"]],
         other_text=[rows[second] for second in table["second"]],
         shown=[f"{value + 0.0:.2f}".replace("-0.00", "0.00").replace("-", "−") for value in table["cosine"]],
-        ink=[theme.ink(stops[at]) for at in shade],
+        ink=inks(stops, table["cosine"], -1, 1),
     )
     is_numbered = len(texts) <= MOST_NUMBERED
     axis = {"ticks": False, "domain": False, "title": None}

@@ -218,6 +218,11 @@ def film_still(
 
     `film` is what the player is sent, or the same input's readings by their steps. It shows the last frame at or before `step`,
     or the last one of all; `head` is the (layer, head) that is enlarged, from 0. Weights are on the fixed scale from 0 to 1.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> chart = xformer.viz.film_still({800: reading})
     """
     packed = film if isinstance(film, bytes) else film_of(film)
     header, sheet = film_header(packed), Sheet(dark)

@@ -210,7 +210,14 @@ def metric_curves(
     height: int = 220,
     dark: bool = False,
 ) -> alt.LayerChart | alt.FacetChart:
-    """One of `CURVES` of a `metrics_frame`, with the step that is looked at and steps worth a word."""
+    """One of `CURVES` of a `metrics_frame`, with the step that is looked at and steps worth a word.
+
+    Example:
+        >>> import xformer
+        >>> from xformer.viz.training_curves import metrics_frame
+        >>> metrics = metrics_frame(xformer.load("checkpoints/reverse").card["curve"])
+        >>> chart = xformer.viz.metric_curves(metrics, what="loss", steps=800)
+    """
     data = metric_data(frame, what, shown, marks)
     return curve_chart(data, CURVES[what], steps=steps, dark=dark, log=log, height=height)
 
@@ -453,6 +460,12 @@ def lesson_curves(lesson: Lesson, *, what: str, dark: bool = False) -> alt.Layer
     """How two models learn side by side, one of them with a bug.
 
     `what` is "loss", "tokens", the share of tokens that are right on unseen inputs, or "gradient".
+
+    Example:
+        >>> import xformer
+        >>> from xformer.bugs.lesson import train_both
+        >>> lesson = train_both("checkpoints/reverse-small", "init-too-large", steps=4)
+        >>> chart = xformer.viz.lesson_curves(lesson, what="loss")
     """
     rows = pd.DataFrame(lesson.rows)
     frame = pd.DataFrame({side: rows.get(f"{what}_{side}", math.nan) for side in NAMES}).assign(step=rows["step"])

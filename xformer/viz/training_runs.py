@@ -19,9 +19,9 @@ from xformer.analysis.training_runs import curves_of_all, quantiles
 from xformer.analysis.training_runs import sweep_outcome as outcome_table
 from xformer.blocks import block_max, factor
 from xformer.viz import theme
-from xformer.viz.charts import layered
+from xformer.viz.charts import inks, layered, written
 from xformer.viz.packing import LEVELS, NAN
-from xformer.viz.residual import row_height, written
+from xformer.viz.residual import row_height
 from xformer.viz.training_curves import domain_of, every_nth
 
 Measure = Literal["share_solved", "steps_to_solve"]
@@ -47,7 +47,14 @@ def training_fan(
     dark: bool = False,
 ) -> alt.LayerChart | alt.FacetChart:
     """`analysis.training_fan`: the median of all members as a thick line, half of them in the dark band and four fifths in the
-    light one, each one as a thin line. `steps` is where the axis ends, the last of all reports by itself."""
+    light one, each one as a thin line. `steps` is where the axis ends, the last of all reports by itself.
+
+    Example:
+        >>> import xformer
+        >>> import pandas as pd
+        >>> rows = pd.DataFrame({"member": [0, 1], "step": [20, 20], "held_out_exact_match": [0.5, 0.25]})
+        >>> chart = xformer.viz.training_fan(rows)
+    """
     wide = curves_of_all(rows, metric=metric)
     fan = every_nth(quantiles(wide), DRAWN)
     wide = wide.loc[wide.index.isin(fan["step"].tolist())]
@@ -101,6 +108,12 @@ def sweep_outcome(
     """`analysis.sweep_outcome` as a map, a cell a pair of settings: the share of members that solved the task, or after how
     many steps they did (the median of those that did). Cells where nobody has finished, or solved it, are grey; that of the
     `chosen` member (a row of `outcomes`, from 0) has a thick frame.
+
+    Example:
+        >>> import xformer
+        >>> import pandas as pd
+        >>> outcomes = pd.DataFrame({"rate": [0.001, 0.003], "solved": [True, False], "steps_to_solve": [80, None]})
+        >>> chart = xformer.viz.sweep_outcome(outcomes, x="rate", measure="steps_to_solve")
     """
     table = outcome_table(outcomes, x=x, y=y)
     column = measure
@@ -108,17 +121,14 @@ def sweep_outcome(
     known = np.isfinite(values)
     stops = theme.sequential(dark)
     low, high = (0.0, 1.0) if column == "share_solved" else (0.0, float(max([1.0, *values[known]])))
-    places = np.clip(np.where(known, values, 0) / high, 0, 1) * (len(stops) - 1)
+    grey_ink = theme.ink(theme.pick(theme.MASKED, dark))
     data = table.assign(
         column=[setting_words(value) for value in table[x]],
         row=[setting_words(value) for value in table[y]] if y else "",
         value=np.where(known, values, low),  # a chart leaves out what is no number
         known=known,
         words=[_words(cell, column) for cell in table.to_dict("records")],
-        ink=[
-            theme.ink(stops[round(place)]) if is_known else theme.ink(theme.pick(theme.MASKED, dark))
-            for place, is_known in zip(places, known, strict=True)
-        ],
+        ink=np.where(known, inks(stops, values, 0, high), grey_ink),
     )
     columns, rows = (list(dict.fromkeys(data[name])) for name in ("column", "row"))
     click = alt.selection_point(name="cell", fields=["column", "row"], on="click", clear=False)
@@ -198,6 +208,13 @@ def map_grid(
 
     Cells are bytes as in a film's planes: a weight w from 0 to 1 is round(253 w), 254 is no number, 255 is masked. A member
     that solved the task has a check mark and a frame in the colour of what is right, the `chosen` one (from 0) a thick frame.
+
+    Example:
+        >>> import xformer
+        >>> import numpy as np
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> maps = np.rint(253 * reading["encoder.2.attn.pattern"][0].numpy()).astype("uint8")  # [head, query, key]
+        >>> chart = xformer.viz.map_grid(maps, ["head 1", "head 2", "head 3", "head 4"], [False, True, False, False])
     """
     n_members = len(names)
     won = [False] * n_members if solved is None else list(solved)
