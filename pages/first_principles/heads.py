@@ -6,7 +6,7 @@ import pandas as pd
 import streamlit as st
 import torch
 
-from pages.first_principles.show import PLACE, Picture, show_matrices
+from pages.first_principles.sentence import PLACE, Picture, show_matrices
 from pages.shared import frame
 from pages.shared.picture import footer, picture
 from pages.shared.widgets import choose, seed

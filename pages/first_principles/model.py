@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from pages.first_principles.head_notes import head_notes
-from pages.first_principles.show import PLACE, Picture, show_matrices
+from pages.first_principles.sentence import PLACE, Picture, show_matrices
 from pages.shared import models, resources, screens
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.link import asked, carry

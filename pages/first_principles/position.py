@@ -6,7 +6,7 @@ import streamlit as st
 import torch
 from torch import Tensor
 
-from pages.first_principles.show import PLACE, Picture, show_matrices
+from pages.first_principles.sentence import PLACE, Picture, show_matrices
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.picture import footer
 from pages.shared.widgets import choose, seed

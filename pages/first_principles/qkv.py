@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pages.first_principles.sentence import ask_row
-from pages.first_principles.show import PLACE, Picture, show_matrices
+from pages.first_principles.sentence import PLACE, Picture, ask_row, show_matrices
 from pages.shared.escape_markdown import escape_markdown
 from pages.shared.frame import is_framed
 from pages.shared.picture import footer

@@ -7,8 +7,7 @@ import math
 import pandas as pd
 import streamlit as st
 
-from pages.first_principles.sentence import draw_again
-from pages.first_principles.show import PLACE
+from pages.first_principles.sentence import PLACE, draw_again
 from pages.shared.call import Call
 from pages.shared.picture import footer, shown, table
 from pages.shared.widgets import seed
