@@ -23,13 +23,16 @@ EDITS = sorted(
 
 
 NAMES = [*(f"xformer.{name}" for name in xformer.__all__), *(f"xformer.edits.{name}" for name in EDITS)]
-"""All public names; the modules among them have names of their own."""
+"""Public names; the modules among them have names of their own."""
+DRAWN = [f"{package.__name__}.{name}" for package in (xformer.analysis, xformer.viz) for name in package.__all__]
+SNAKE_CASE = re.compile(r"[a-z][a-z0-9_]*")
+WORDS = {"title", "attention"}
+"""Parameters whose value is text for people, or the path of a layer."""
 
 
-@pytest.fixture(params=NAMES)
-def value(request: pytest.FixtureRequest) -> Any:
+def resolved(name: str) -> Any:
     """What a public name stands for."""
-    found = resolve_name(request.param)
+    found = resolve_name(name)
     if isinstance(found, ModuleType):
         pytest.skip("a module")
     return found
@@ -39,7 +42,9 @@ def test_there_are_edits() -> None:
     assert {"ablate_head", "apply", "patch_from"} <= set(EDITS)
 
 
-def test_a_public_name_says_what_it_takes_and_gives(value: Any) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_a_public_name_says_what_it_takes_and_gives(name: str) -> None:
+    value = resolved(name)
     text = inspect.getdoc(value) or ""
     first = text.partition("\n")[0]
     assert re.fullmatch(r"[A-Z∂`].*[.]", first), f"one sentence first, got {first!r}"
@@ -52,13 +57,39 @@ def test_a_public_name_says_what_it_takes_and_gives(value: Any) -> None:
         assert "\nReturns:\n" in text
 
 
-def test_the_example_of_a_public_name_runs(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the project's folder, without other names than the example's own."""
+@pytest.mark.parametrize("name", [*NAMES, *DRAWN])
+def test_the_example_of_a_public_name_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the project's folder, without other names than the example's own; a table has columns in snake_case."""
+    value = resolved(name)
     monkeypatch.chdir(ROOT)
     assert "\nExample:\n" in (inspect.getdoc(value) or ""), "there is an example"
-    tests = [test for test in doctest.DocTestFinder(recurse=False).find(value, globs={}) if test.examples]
-    assert tests
+    [test] = [test for test in doctest.DocTestFinder(recurse=False).find(value, globs={}) if test.examples]
     out: list[str] = []
-    for test in tests:
-        doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=out.append)
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    doctest.DocTestRunner(optionflags=flags).run(test, out=out.append, clear_globs=False)
     assert not out, "".join(out)
+    table = test.globs.get("table")
+    if table is not None:
+        assert not [column for column in table.columns if isinstance(column, str) and not SNAKE_CASE.fullmatch(column)]
+        assert not [level for level in table.index.names if level is not None and not SNAKE_CASE.fullmatch(level)]
+
+
+@pytest.mark.parametrize("name", [*NAMES, *DRAWN])
+def test_the_values_of_options_are_in_snake_case(name: str) -> None:
+    value = resolved(name)
+    if inspect.isclass(value):
+        return
+    for parameter in inspect.signature(value).parameters.values():
+        written = (
+            re.findall(r"[\"']([^\"']*)[\"']", str(parameter.annotation))
+            if "Literal" in str(parameter.annotation)
+            else []
+        )
+        if isinstance(parameter.default, str) and parameter.name not in WORDS:
+            written.append(parameter.default)
+        assert not [one for one in written if one and not SNAKE_CASE.fullmatch(one)], parameter
+
+
+def test_there_is_a_table_of_most_pictures() -> None:
+    examples = [inspect.getdoc(resolve_name(name)) or "" for name in DRAWN]
+    assert sum(">>> table = xformer.analysis." in text for text in examples) > 50

@@ -140,6 +140,13 @@ def head_effects(
 
     Raises:
         UnavailableError: If the run holds no heads, or the backward pass takes too much memory.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> table = xformer.analysis.head_effects(reading)
+        >>> list(table.columns)
+        ['layer', 'head', 'estimated', 'measured']
     """
     found = silenced_heads(reading, position=position, token=token, against=against)
     if exact is True:

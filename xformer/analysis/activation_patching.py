@@ -107,6 +107,18 @@ def patching(readings: Sequence[Reading], *, everywhere: bool = False) -> pd.Dat
     turns (whether the patched run says `source`'s answer). Each direction is sorted by how much a part carries.
 
     Raises `InputError` when the two cannot be patched, or agree so that there is nothing to carry.
+
+    Example:
+        >>> import xformer
+        >>> contenders = [
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        ... ]
+        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
+        >>> readings = [rollout[1] for rollout in rollouts]  # at the second step
+        >>> table = xformer.analysis.patching(readings)
+        >>> list(table.columns)
+        ['source', 'into', 'part', 'component', 'layer', 'head', 'restored', 'difference', 'says', 'turns']
     """
     *_, last = copying(readings, everywhere=everywhere)
     assert last.frame is not None
@@ -333,6 +345,14 @@ def patching_map(
 
     Raises:
         InputError: If the two inputs are no pair, or their measures hardly differ.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> other = xformer.read("checkpoints/reverse", "3 7 5 9 1")
+        >>> table = xformer.analysis.patching_map(reading, other)
+        >>> list(table.columns)
+        ['stack', 'layer', 'where', 'position', 'token', 'source_token', 'estimated']
     """
     pair = MinimalPair.of(reading, source, answers, position)
     found = cells(pair, part, groups)

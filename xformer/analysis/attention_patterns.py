@@ -29,6 +29,13 @@ def attention(reading: Reading, *, layer: int, head: int, around: tuple[int, int
     `layer` counts the attention layers in their order, `head` the heads of a layer, both from 0; of a long input `around` keeps
     the cells around one, (query, key), up to `REACH` on each side. Of a trace without its masks every cell counts as allowed.
     Raises `EditError` where there is no such layer, head or cell, and `InputError` where a table of all cells is too large.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> table = xformer.analysis.attention(reading, layer=2, head=1)
+        >>> list(table.columns)
+        ['query', 'key', 'allowed', 'weight']
     """
     site = reading.attention_site(layer)
     pattern = reading[f"{site.path}.pattern"][0]  # [head, query, key]
@@ -92,6 +99,14 @@ def attention_moved(reading: Reading, *, before: Reading) -> pd.DataFrame:
     """How far each head's attention moved from the run `before`, of equal length: layer (its path), head (from 0), moved.
 
     moved = mean over queries of ½ Σ_key |p_after − p_before|, the share of the attention that went elsewhere (0 to 1).
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> ablated = xformer.read("checkpoints/reverse", "3 7 12 9 1", changes="silence:encoder.2.attn.1")
+        >>> table = xformer.analysis.attention_moved(ablated, before=reading)
+        >>> list(table.columns)
+        ['layer', 'head', 'moved']
     """
     rows = []
     for site in reading.attention:
@@ -116,6 +131,13 @@ def rollout(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
 
     Of more than `MOST_TOKENS` tokens, neighbours are taken together: what any of the keys could have given the queries on
     average, so that rows still sum to 1. Columns: layer, query, key, share.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> table = xformer.analysis.rollout(reading)
+        >>> list(table.columns)
+        ['layer', 'query', 'key', 'share']
     """
     names = np.array([f"{position} {label}" for position, label in enumerate(reading.tokens_of(stack))])
     size = -(-len(names) // MOST_TOKENS)
@@ -225,6 +247,14 @@ def head_scores(
 
     Most of a large model's attention may rest on the first token, whatever it is (Xiao et al. 2023, arXiv:2309.17453). With
     `without_first` all but the score "first" leave it out, as a query and as a key: rows sum to 1 over the other keys.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> table = xformer.analysis.head_scores(reading)
+        >>> list(table.columns)
+        ['layer', 'head', 'task_pattern', 'diagonal', 'anti_diagonal', 'previous', 'next', 'first', 'entropy',
+         'induction']
     """
     if positions is None:
         positions, keys = reading.subject.input.scored(reading.example, look)

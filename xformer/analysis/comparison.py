@@ -31,7 +31,16 @@ from xformer.trace import record
 
 @dataclass(frozen=True, eq=False)
 class Contender:
-    """A model with its task, and what is changed for it alone."""
+    """A model with its task, and what is changed for it alone.
+
+    Example:
+        >>> import xformer
+        >>> ablated = xformer.analysis.Contender.load(
+        ...     "checkpoints/reverse", "ablated", changes="silence:encoder.2.attn.1"
+        ... )
+        >>> ablated.name
+        'ablated'
+    """
 
     subject: TaskModel
     edits: tuple[AnyEdit, ...] = ()

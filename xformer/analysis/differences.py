@@ -53,6 +53,18 @@ def decision_rows(
     rows are of at most so many blocks of keys, from `key` to `key_end`, whose weights are added up. With `n_heads`, of more
     than `ALL_ROWS` heads and means only so many heads are kept: those in which the `pair` differs most where its patterns can
     be compared, else each one's sharpest.
+
+    Example:
+        >>> import xformer
+        >>> contenders = [
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        ... ]
+        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
+        >>> readings = [rollout[1] for rollout in rollouts]  # at the second step
+        >>> table = xformer.analysis.decision_rows(readings)
+        >>> list(table.columns)
+        ['player', 'layer', 'head', 'key', 'key_end', 'token', 'weight', 'allowed']
     """
     frames = [_rows(reading, max_keys) for reading in readings]
     if n_heads is not None and max(frame.groupby(["layer", "head"]).ngroups for frame in frames) > ALL_ROWS:
@@ -86,6 +98,19 @@ def pattern_difference(
 
     With `max_blocks`, larger patterns are of at most so many blocks a side (see `coarse`), from `query` to `query_end` and so
     on. Raises `InputError` where the shapes do not agree.
+
+    Example:
+        >>> import xformer
+        >>> contenders = [
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        ... ]
+        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
+        >>> readings = [rollout[1] for rollout in rollouts]  # at the second step
+        >>> table = xformer.analysis.pattern_difference(readings, 1, 1)
+        >>> list(table.columns)
+        ['query', 'query_end', 'key', 'key_end', 'query_token', 'key_token', 'one', 'other', 'difference',
+         'one_allowed', 'other_allowed', 'decides']
     """
     one, other = readings
     if reason := why_incomparable(one, other):
@@ -218,6 +243,18 @@ def decision_lens(readings: Sequence[Reading]) -> pd.DataFrame:
     """What each point of the stream would say at the deciding position: a `lens` with the column player.
 
     Where nobody knows what is right, the columns answer, answer_probability and right are left out.
+
+    Example:
+        >>> import xformer
+        >>> contenders = [
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        ... ]
+        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
+        >>> readings = [rollout[1] for rollout in rollouts]  # at the second step
+        >>> table = xformer.analysis.decision_lens(readings)
+        >>> list(table.columns)
+        ['depth', 'point', 'position', 'token', 'probability', 'answer', 'answer_probability', 'right', 'player']
     """
     frames = [lens(reading, [reading.asked[-1]]).assign(player=reading.subject.name) for reading in readings]
     if not all(reading.has_right_answer for reading in readings):
@@ -246,6 +283,17 @@ def beliefs_apart(readings: Sequence[Reading]) -> pd.DataFrame:
     """One row a position: token, what each finds likeliest with its probability, KL both ways in nats, total variation.
 
     Raises `InputError` where the two have no common vocabulary, or read texts of different lengths.
+
+    Example:
+        >>> import xformer
+        >>> texts = [
+        ...     xformer.read("checkpoints/characters", "import os", changes=changes)
+        ...     for changes in ("", "silence:decoder.0.attn.1")
+        ... ]
+        >>> table = xformer.analysis.beliefs_apart(texts)
+        >>> list(table.columns)
+        ['position', 'token', 'one_says', 'one_probability', 'other_says', 'other_probability', 'kl', 'kl_back',
+         'total_variation']
     """
     one, other = readings
     if reason := why_not_apart(one, other):
@@ -276,14 +324,28 @@ def beliefs_apart(readings: Sequence[Reading]) -> pd.DataFrame:
 
 
 def named(reading: Reading, name: str) -> Reading:
-    """The same run as that of a model of another name: in a picture of several each has its own."""
+    """The same run as that of a model of another name: in a picture of several each has its own.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> xformer.analysis.named(reading, "as trained").subject.name
+        'as trained'
+    """
     subject = copy(reading.subject)  # any subject: it need not be a dataclass
     object.__setattr__(subject, "name", name)
     return replace(reading, subject=subject, recipe=f"xformer.analysis.named({reading.recipe}, {name!r})")
 
 
 def deciding_at(reading: Reading, position: int) -> Reading:
-    """The same run, of which one output alone is asked for. Raises `InputError` where there is no such position."""
+    """The same run, of which one output alone is asked for. Raises `InputError` where there is no such position.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> xformer.analysis.deciding_at(reading, 2).asked
+        (2,)
+    """
     n = reading.example.labels.shape[1]
     if not 0 <= position < n:
         raise InputError(f"This run has outputs 0 to {n - 1}, got {position}.")
@@ -301,6 +363,16 @@ def gap_fillings(readings: Sequence[Reading], *, k: int = 6) -> pd.DataFrame:
     """One row for each gap, player and token that is among the `k` likeliest of one of them: gap, player, token, probability.
 
     Gaps are counted, as the same one may stand at different positions. A player without that token has no row for it.
+
+    Example:
+        >>> import xformer
+        >>> texts = [
+        ...     xformer.read("checkpoints/characters", "import os", changes=changes)
+        ...     for changes in ("", "silence:decoder.0.attn.1")
+        ... ]
+        >>> table = xformer.analysis.gap_fillings(texts)
+        >>> list(table.columns)
+        ['gap', 'player', 'token', 'probability']
     """
     n = min(len(reading.asked) for reading in readings)
     rows = []

@@ -58,7 +58,15 @@ def input_vectors(reading: Reading, stack: str | None = None) -> dict[str, Float
 def vectors(
     reading: Reading, *, part: str = "tokens", stack: str | None = None, positions: Sequence[int] | None = None
 ) -> pd.DataFrame:
-    """One part of `input_vectors` at some positions (all by default), one row a number: position, token, dimension, value."""
+    """One part of `input_vectors` at some positions (all by default), one row a number: position, token, dimension, value.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> table = xformer.analysis.vectors(reading)
+        >>> list(table.columns)
+        ['position', 'token', 'dimension', 'value']
+    """
     chosen, labels, found = _part(reading, part, stack, positions)
     return vector_table(found, labels, chosen)
 
@@ -69,6 +77,13 @@ def cosines(
     """How alike the same vectors are, one row a pair: position, token, other_position, other_token, cosine.
 
     Raises `InputError` where there are too many pairs.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> table = xformer.analysis.cosines(reading)
+        >>> list(table.columns)
+        ['position', 'token', 'other_position', 'other_token', 'cosine']
     """
     chosen, labels, found = _part(reading, part, stack, positions)
     check_analysis("cosines", "name some positions", n=len(chosen))
@@ -95,6 +110,13 @@ def projection(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
 
     `positions` says where it stands in the input: "0, 4", or "" where it does not; `attrs["explained"]` has the share of the
     variance along each axis.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> table = xformer.analysis.projection(reading)
+        >>> list(table.columns)
+        ['id', 'token', 'positions', 'pc1', 'pc2', 'pc3']
     """
     where: dict[int, list[str]] = {}
     for position, token in enumerate(reading.ids(stack)):
@@ -110,7 +132,15 @@ def projection(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
 
 
 def neighbours(reading: Reading, *, token: int, stack: str | None = None, n: int = 8) -> pd.DataFrame:
-    """The `n` tokens whose vectors point most nearly the way of a token's: id, token, cosine, distance; itself left out."""
+    """The `n` tokens whose vectors point most nearly the way of a token's: id, token, cosine, distance; itself left out.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> table = xformer.analysis.neighbours(reading, token=3)
+        >>> list(table.columns)
+        ['id', 'token', 'cosine', 'distance']
+    """
     every = vocabulary_vectors(reading, stack)
     labels = _as_many(token_labels(reading.subject), len(every))
     alike = cosines_with(every, token)  # [vocab]

@@ -44,6 +44,13 @@ def activations(
 
     `stage` is "post", after the activation function, or "pre", before it; with a gate "post" is the product of what the
     function makes of the gate and of "up", what that is multiplied with.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> table = xformer.analysis.activations(reading, layer=1)
+        >>> table.shape  # rows are positions, columns are neurons
+        (5, 514)
     """
     site = reading.feed_forward_site(layer)
     values, tokens = reading[f"{site.path}.{stage}"][0], reading.tokens_of(site.stack)  # [pos, d_ff]
@@ -55,7 +62,15 @@ def activations(
 
 
 def neuron(reading: Reading, *, layer: int, neuron: int, positions: Sequence[int] | None = None) -> pd.DataFrame:
-    """One neuron's activation: position, token, activation."""
+    """One neuron's activation: position, token, activation.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> table = xformer.analysis.neuron(reading, layer=1, neuron=7)
+        >>> list(table.columns)
+        ['position', 'token', 'activation']
+    """
     table = activations(reading, layer=layer, positions=positions)
     return table[["position", "token"]].assign(activation=table[neuron])
 
@@ -127,6 +142,13 @@ def promotion(reading: Reading, *, layer: int, position: int, n: int = 10) -> pd
 
     Of a vocabulary of more than `MOST_TOKENS` the tokens are there that any of the neurons changes most. Raises `EditError`
     for a layer whose stream is not unembedded.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> table = xformer.analysis.promotion(reading, layer=3, position=0)
+        >>> list(table.columns)
+        ['neuron', 'token', 'adds']
     """
     if not speaks_directly(reading, layer):
         raise EditError(f"{reading.feed_forward_site(layer).path} writes to a stream that is not unembedded.")
@@ -174,6 +196,13 @@ def neurons(
         where one is given), the tokens that it promotes and suppresses here (where the layer's stream is unembedded), and
         what silencing it does, measured by running the model: loss_change, in nats, over the labelled outputs, and flips,
         how many of their likeliest tokens change. A model without an output head has no loss: NaN, and 0 flips.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> table = xformer.analysis.neurons(reading, layer=1, position=0)
+        >>> list(table.columns)
+        ['neuron', 'activation', 'activity', 'promotes', 'suppresses', 'loss_change', 'flips']
     """
     name, labels = f"{reading.feed_forward_site(layer).path}.post", reading.subject.labels
     chosen = top_neurons(reading, layer=layer, position=position, n=n)
@@ -263,6 +292,11 @@ def survey(
     """Run a model on `n` inputs sampled from its task (the "test" stream, so never trained on) and count what fires.
 
     The same (n, seed) gives the same inputs. `first` runs only so many of them. Raises `InputError` for a model without a task.
+
+    Example:
+        >>> import xformer
+        >>> survey = xformer.analysis.survey("checkpoints/reverse", 50)
+        >>> table = xformer.analysis.firing(survey)
     """
     *_, found = surveying(where, n, seed, best=best, first=first)
     return found
@@ -341,6 +375,13 @@ def firing(of: Reading | Survey) -> pd.DataFrame:
     Columns: layer, over (what was counted over), measure (of activity: "written", or "activation" where what the neurons write
     is out of reach), neurons, dead (how many fire nowhere), share_dead, share_ever (that fire anywhere), share_at_once (that
     fire at an average position).
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> table = xformer.analysis.firing(reading)
+        >>> list(table.columns)
+        ['layer', 'over', 'measure', 'neurons', 'dead', 'share_dead', 'share_ever', 'share_at_once']
     """
     rows = []
     for site in of.subject.shape.feed_forward:
@@ -371,6 +412,13 @@ def exciting_inputs(of: Survey, *, layer: int, neuron: int) -> pd.DataFrame:
     """The inputs at which a neuron writes most in a survey, each once, the most first; none where the neuron is dead.
 
     Columns: input (its number), position, token (what stands there), activation, tokens (all that it reads, of a text).
+
+    Example:
+        >>> import xformer
+        >>> survey = xformer.analysis.survey("checkpoints/reverse", 50)
+        >>> table = xformer.analysis.exciting_inputs(survey, layer=1, neuron=7)
+        >>> list(table.columns)
+        ['input', 'position', 'token', 'activation', 'tokens']
     """
     site = of.subject.shape.feed_forward[layer]
     peaks, places = of.peak[site.path][:, neuron].tolist(), of.where[site.path][:, neuron].tolist()
@@ -388,6 +436,16 @@ def expert_weights(reading: Reading, *, layer: int) -> pd.DataFrame:
 
     `layer` counts the feed-forward layers from 0. Raises `EditError` where there is no such layer, `UnavailableError` where it
     has no router that was found.
+
+    Example:
+        >>> import xformer
+        >>> from transformers import MixtralConfig, MixtralForCausalLM
+        >>> sizes = dict(hidden_size=32, intermediate_size=16, num_attention_heads=4, num_key_value_heads=2)
+        >>> model = MixtralForCausalLM(MixtralConfig(vocab_size=99, num_hidden_layers=2, num_local_experts=4, **sizes))
+        >>> reading = xformer.read(model, [5, 6, 7])
+        >>> table = xformer.analysis.expert_weights(reading, layer=1)
+        >>> list(table.columns)
+        ['position', 'token', 'expert', 'weight']
     """
     site = reading.feed_forward_site(layer)
     weights = reading[f"{site.path}.experts"][0].float()  # [pos, expert]

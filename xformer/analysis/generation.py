@@ -156,6 +156,13 @@ def roll_out(contender: Contender, source: Sequence[int], *, forced: bool = Fals
     """Let a contender say its answer to an input; `forced` feeds it the right answer instead of its own words.
 
     Raises `InputError` when it is too long for the model, `EditError` when an edit does not fit.
+
+    Example:
+        >>> import xformer
+        >>> contender = xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained")
+        >>> rollout = xformer.analysis.roll_out(contender, (3, 7, 12, 9))
+        >>> len(rollout)
+        5
     """
     work = rolling_out(contender, source, forced=forced)
     while True:
@@ -292,6 +299,18 @@ def predictions_by_step(rollouts: Sequence[Rollout]) -> pd.DataFrame:
     Columns: step, player, token, probability (the model's, of that token), drawn (its probability under the sampling rule),
     answer, answer_probability, right (None where there is no right answer), entropy in bits, same_context (as all others that
     take the step). Where nobody knows how a text goes on, answer is "" and its probability NaN.
+
+    Example:
+        >>> import xformer
+        >>> contenders = [
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        ... ]
+        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
+        >>> table = xformer.analysis.predictions_by_step(rollouts)
+        >>> list(table.columns)
+        ['step', 'player', 'token', 'probability', 'drawn', 'answer', 'answer_probability', 'right', 'entropy',
+         'same_context']
     """
     check_names([rollout.contender for rollout in rollouts])
     rows: list[dict[str, Any]] = []
@@ -321,6 +340,17 @@ def divergence_by_step(rollouts: Sequence[Rollout]) -> pd.DataFrame:
 
     Columns: step, one, other, pair, kl (of one from other), kl_back (of other from one), total_variation, same_token,
     same_context.
+
+    Example:
+        >>> import xformer
+        >>> contenders = [
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        ... ]
+        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
+        >>> table = xformer.analysis.divergence_by_step(rollouts)
+        >>> list(table.columns)
+        ['step', 'one', 'other', 'pair', 'kl', 'kl_back', 'total_variation', 'same_token', 'same_context']
     """
     beliefs = _beliefs(rollouts)
     frames = []
@@ -350,6 +380,17 @@ def likeliest_tokens(rollouts: Sequence[Rollout], step: int, k: int = 5) -> pd.D
 
     Columns: step, token, player, probability, drawn, right, predicted. The right token is always there, where there is one. A
     player whose vocabulary lacks a token gives it 0.
+
+    Example:
+        >>> import xformer
+        >>> contenders = [
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        ... ]
+        >>> rollouts = [xformer.analysis.roll_out(contender, (3, 7, 12, 9)) for contender in contenders]
+        >>> table = xformer.analysis.likeliest_tokens(rollouts, 1)
+        >>> list(table.columns)
+        ['step', 'token', 'player', 'probability', 'drawn', 'right', 'predicted']
     """
     labels = joint_labels([rollout.contender for rollout in rollouts])
     taking = [
@@ -419,7 +460,16 @@ def steering_steps(
 def steered(
     reading: Reading, towards: Reading, away: Reading, *, layer: int, scale: float = 1.0, n: int = 16
 ) -> pd.DataFrame:
-    """Both texts step by step: step, says, probability, steered_says, steered_probability; layers count from 0."""
+    """Both texts step by step: step, says, probability, steered_says, steered_probability; layers count from 0.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/characters", "import os")
+        >>> towards, away = (xformer.read("checkpoints/characters", text) for text in ("return x", "import x"))
+        >>> table = xformer.analysis.steered(reading, towards, away, layer=1, n=4)
+        >>> list(table.columns)
+        ['step', 'says', 'probability', 'steered_says', 'steered_probability']
+    """
     own = islice(reading.subject.steps(reading.example, n, edits=reading.edits), n)
     other = steering_steps(reading, towards, away, layer=layer, scale=scale, n=n)
     labels = reading.subject.labels

@@ -48,12 +48,28 @@ def wrong_ones(predictions: pd.DataFrame) -> pd.DataFrame:
 
 
 def mistakes(reading: Reading) -> pd.DataFrame:
-    """The test images that the model of a reading gets wrong by itself, the surest first: see `predict_test_images`."""
+    """The test images that the model of a reading gets wrong by itself, the surest first: see `predict_test_images`.
+
+    Example:
+        >>> import xformer
+        >>> digit = xformer.read("checkpoints/digits", "test 3")
+        >>> table = xformer.analysis.mistakes(digit)
+        >>> list(table.columns)
+        ['image', 'digit', 'predicted', 'probability', 'of_digit']
+    """
     return wrong_ones(predict_test_images(own_model(reading.subject)))
 
 
 def classes(reading: Reading) -> pd.DataFrame:
-    """How probable each digit is to be in the image, one row a digit: digit, probability, right (where somebody knows)."""
+    """How probable each digit is to be in the image, one row a digit: digit, probability, right (where somebody knows).
+
+    Example:
+        >>> import xformer
+        >>> digit = xformer.read("checkpoints/digits", "test 3")
+        >>> table = xformer.analysis.classes(digit)
+        >>> list(table.columns)
+        ['digit', 'probability', 'right']
+    """
     labels, right = reading.subject.labels, reading.answer[0] if reading.has_right_answer else None
     p = reading.probabilities[0].tolist()  # [digit]
     return pd.DataFrame({"digit": labels, "probability": p, "right": [place == right for place in range(len(p))]})
@@ -81,6 +97,13 @@ def over_image(
     Raises:
         UnavailableError: The model reads no image that is cut into patches.
         EditError: There is no such layer or head.
+
+    Example:
+        >>> import xformer
+        >>> digit = xformer.read("checkpoints/digits", "test 3")
+        >>> table = xformer.analysis.over_image(digit, query=0)
+        >>> list(table.columns)
+        ['row', 'panel', 'place', 'weight']
     """
     patch_grid(reading)
     panels = _rollout(reading, query) if laid == "rollout" else _heads(reading, query, layer, head)
@@ -149,14 +172,30 @@ def principal_filters(
 
 
 def patch_filters(reading: Reading) -> pd.DataFrame:
-    """The filters of the patch embedding, the strongest first, one row a weight: filter, pixel_y, pixel_x, weight."""
+    """The filters of the patch embedding, the strongest first, one row a weight: filter, pixel_y, pixel_x, weight.
+
+    Example:
+        >>> import xformer
+        >>> digit = xformer.read("checkpoints/digits", "test 3")
+        >>> table = xformer.analysis.patch_filters(digit)
+        >>> list(table.columns)
+        ['filter', 'pixel_y', 'pixel_x', 'weight']
+    """
     filters = patch_weights(own_model(reading.subject))
     order = filters.flatten(1).norm(dim=1).argsort(descending=True)
     return _table(filters[order], [f"dimension {index}" for index in order.tolist()])
 
 
 def filter_components(reading: Reading) -> pd.DataFrame:
-    """The directions in which the filters differ most, named by their share of the variance; columns as in `patch_filters`."""
+    """The directions in which the filters differ most, named by their share of the variance; columns as in `patch_filters`.
+
+    Example:
+        >>> import xformer
+        >>> digit = xformer.read("checkpoints/digits", "test 3")
+        >>> table = xformer.analysis.filter_components(digit)
+        >>> list(table.columns)
+        ['filter', 'pixel_y', 'pixel_x', 'weight']
+    """
     axes, explained = principal_filters(patch_weights(own_model(reading.subject)))
     return _table(axes, [f"component {axis + 1}: {percent(share, 0)}" for axis, share in enumerate(explained.tolist())])
 
@@ -174,7 +213,15 @@ def place_cosines(reading: Reading) -> Float[Tensor, "patch patch"]:
 
 
 def patch_places(reading: Reading) -> pd.DataFrame:
-    """One row per pair of patches: patch, other (by row and column, "r1 c3"), cosine, itself."""
+    """One row per pair of patches: patch, other (by row and column, "r1 c3"), cosine, itself.
+
+    Example:
+        >>> import xformer
+        >>> digit = xformer.read("checkpoints/digits", "test 3")
+        >>> table = xformer.analysis.patch_places(digit)
+        >>> list(table.columns)
+        ['patch', 'other', 'cosine', 'itself']
+    """
     cosine, names = place_cosines(reading), np.array(reading.tokens[1:])
     n = len(names)
     return pd.DataFrame(

@@ -40,6 +40,13 @@ def lens(reading: Reading, positions: Sequence[int] | None = None) -> pd.DataFra
     Columns: depth, point, position, token (the likeliest), probability, answer, answer_probability, right. Where no output is
     asked for, all positions are there, without the last three. `positions` are those wanted, all by default. The output that
     says what follows a text, which nobody knows, has what the model says in the end for its answer.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> table = xformer.analysis.lens(reading)
+        >>> list(table.columns)
+        ['depth', 'point', 'position', 'token', 'probability', 'answer', 'answer_probability', 'right']
     """
     names, counted = reading.subject.labels, looked_at(reading, positions)
     answer = torch.tensor([reading.explained(at) for at in counted], dtype=torch.long)  # [asked]

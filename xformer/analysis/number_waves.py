@@ -142,7 +142,15 @@ def number_spectrum(reading: Reading, stack: str | None = None, *, step: Step | 
 
 
 def spectrum(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
-    """One row per frequency: frequency (turns over all numbers), period (numbers a turn takes), share, chance, above_chance."""
+    """One row per frequency: frequency (turns over all numbers), period (numbers a turn takes), share, chance, above_chance.
+
+    Example:
+        >>> import xformer
+        >>> modular = xformer.read("checkpoints/modular", "7 12")
+        >>> table = xformer.analysis.spectrum(modular)
+        >>> list(table.columns)
+        ['frequency', 'period', 'share', 'chance', 'above_chance']
+    """
     found = number_spectrum(reading, stack)
     frequency = range(1, len(found.shares) + 1)
     return pd.DataFrame(
@@ -187,7 +195,15 @@ def circle_of(vectors: Float[Tensor, "number d_model"], frequency: int) -> Circl
 
 
 def circle(reading: Reading, *, frequency: int, stack: str | None = None) -> pd.DataFrame:
-    """One row per number: its name, its place on the two axes, its distance from the middle, and its phase, 0 to 1 turn."""
+    """One row per number: its name, its place on the two axes, its distance from the middle, and its phase, 0 to 1 turn.
+
+    Example:
+        >>> import xformer
+        >>> modular = xformer.read("checkpoints/modular", "7 12")
+        >>> table = xformer.analysis.circle(modular, frequency=4)
+        >>> list(table.columns)
+        ['number', 'cosine_axis', 'sine_axis', 'radius', 'phase']
+    """
     found = circle_of(number_vectors(reading, stack), frequency)
     return pd.DataFrame(
         {

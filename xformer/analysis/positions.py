@@ -72,6 +72,13 @@ def position_values(
     and keys that are turned one row a pair of dimensions (position, pair, angle in radians, not reduced, cos, sin).
 
     Raises `InputError` where a kind does neither in this model.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> table = xformer.analysis.position_values(reading)
+        >>> list(table.columns)
+        ['position', 'dimension', 'value']
     """
     if not isinstance(reading.subject, BareModel):
         return found_values(reading, positions, stack)
@@ -102,7 +109,15 @@ def position_values(
 def position_curves(
     reading: Reading, *, dimensions: Sequence[int], positions: Sequence[int] | None = None, stack: str | None = None
 ) -> pd.DataFrame:
-    """Some dimensions of the vectors that the model adds, as curves: position, dimension, value."""
+    """Some dimensions of the vectors that the model adds, as curves: position, dimension, value.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> table = xformer.analysis.position_curves(reading, dimensions=[0, 1, 6, 7])
+        >>> list(table.columns)
+        ['position', 'dimension', 'value']
+    """
     vectors = added_positions(reading, None if positions is None else max(positions) + 1, stack=stack)
     shown = list(range(len(vectors)) if positions is None else positions)
     return pd.DataFrame(
@@ -128,6 +143,13 @@ def position_offsets(
     the same on both sides of 0, so that each head has at most so many rows. Else, along each diagonal of the products: offset,
     mean, low, high, and how many pairs there are. Turned is a query that meets its own key, both of length 1 and with the same
     share in every pair. Raises `InputError` where a kind does nothing that this model has.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> table = xformer.analysis.position_offsets(reading)
+        >>> list(table.columns)
+        ['offset', 'mean', 'low', 'high', 'pairs']
     """
     if not isinstance(reading.subject, BareModel):
         how, found = found_positions(reading, stack)
@@ -144,7 +166,15 @@ def position_offsets(
 
 
 def position_counts(reading: Reading, *, stack: str | None = None) -> pd.DataFrame:
-    """How the tokens of an input are counted from both its ends: token, from_start, from_end."""
+    """How the tokens of an input are counted from both its ends: token, from_start, from_end.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> table = xformer.analysis.position_counts(reading)
+        >>> list(table.columns)
+        ['token', 'from_start', 'from_end']
+    """
     tokens = reading.tokens_of(stack)
     n = len(tokens)
     return pd.DataFrame({"token": tokens, "from_start": range(n), "from_end": range(n - 1, -1, -1)})

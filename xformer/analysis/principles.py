@@ -169,6 +169,13 @@ def matrix(mixed: Mixed, *, which: str, n_columns: int | None = None) -> pd.Data
     """A matrix of an attention ("x", "q", "scores", "weights", "out", …), one row a cell: matrix, row, column, value.
 
     `n_columns` are the first ones that are wanted, all by default.
+
+    Example:
+        >>> import xformer
+        >>> sentence = xformer.analysis.principles.Sentence("the cat saw the dog", d=4)
+        >>> table = xformer.analysis.matrix(sentence.attention(), which="weights")
+        >>> list(table.columns)
+        ['matrix', 'row', 'column', 'value']
     """
     values = getattr(mixed, which)[:, :n_columns]  # [row, column]
     letter = mixed.out_letter if which == "out" else which
@@ -281,7 +288,15 @@ def head_output(reading: Reading, *, layer: int, head: int, query: int) -> Float
 
 
 def attention_steps(reading: Reading, *, layer: int, head: int, query: int, key: int) -> pd.DataFrame:
-    """One row per key: its token and score, whether the mask allows it, exp(score − largest), and its share of their sum."""
+    """One row per key: its token and score, whether the mask allows it, exp(score − largest), and its share of their sum.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> table = xformer.analysis.attention_steps(reading, layer=2, head=1, query=0, key=4)
+        >>> list(table.columns)
+        ['key', 'token', 'allowed', 'score', 'exp', 'weight']
+    """
     return softmax_of_cell(attention_cell(reading, layer=layer, head=head, query=query, key=key))
 
 
@@ -353,6 +368,12 @@ def attention_costs(*, n_tokens: int, d_model: int, n_heads: int) -> pd.DataFram
     """One head, h heads that share d_model, and h heads each as wide as d_model: multiplications by part, and as measured.
 
     Columns: heads, part, count, measured (of the whole layer).
+
+    Example:
+        >>> import xformer
+        >>> table = xformer.analysis.attention_costs(n_tokens=128, d_model=512, n_heads=8)
+        >>> list(table.columns)
+        ['heads', 'part', 'count', 'measured']
     """
     kinds = {
         "one head of d": (1, d_model),
@@ -382,6 +403,12 @@ def product_variances(*, widths: Sequence[int] = WIDTHS, samples: int = N_PAIRS,
     For independent entries of mean 0 and variance 1, Var(qᵢ kᵢ) = E[qᵢ²] E[kᵢ²] − 0 = 1, and the d summands are
     independent, so Var(q · k) = d. A sample variance of n products scatters by d √((2 + 6/d) / n), because the products
     have the excess kurtosis 6/d; `error` is that. The widths share their draws, so neighbours err together.
+
+    Example:
+        >>> import xformer
+        >>> table = xformer.analysis.product_variances(widths=[4, 64], samples=200)
+        >>> list(table.columns)
+        ['d', 'variance', 'scaled', 'error']
     """
     draw = torch.Generator().manual_seed(seed)
     q, k = (torch.randn(samples, max(widths), generator=draw, dtype=torch.float64) for _ in "qk")
@@ -405,6 +432,12 @@ def softmax_saturation(
     """The softmax over `n_keys` random products, with the scale and without, at each width; means over `samples` queries.
 
     Columns: d, scale, largest (the largest weight), gradient (the largest entry of the softmax's Jacobian).
+
+    Example:
+        >>> import xformer
+        >>> table = xformer.analysis.softmax_saturation(widths=[4, 64], samples=50)
+        >>> list(table.columns)
+        ['d', 'scale', 'largest', 'gradient']
     """
     draw = torch.Generator().manual_seed(seed)
     q = torch.randn(samples, 1, max(widths), generator=draw)
@@ -420,7 +453,14 @@ def softmax_saturation(
 
 
 def softmax_row(*, d: int, scaled: bool = True, n_keys: int = N_KEYS, seed: int = 0) -> pd.DataFrame:
-    """One random query with `n_keys` random keys of width d: key, score, weight."""
+    """One random query with `n_keys` random keys of width d: key, score, weight.
+
+    Example:
+        >>> import xformer
+        >>> table = xformer.analysis.softmax_row(d=64)
+        >>> list(table.columns)
+        ['key', 'score', 'weight']
+    """
     draw = torch.Generator().manual_seed(seed)
     q, k = torch.randn(max(WIDTHS), generator=draw), torch.randn(n_keys, max(WIDTHS), generator=draw)
     scores = k[:, :d] @ q[:d] / (math.sqrt(d) if scaled else 1.0)

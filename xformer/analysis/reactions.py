@@ -43,6 +43,11 @@ def atom_mapping(reading: Reading, *, layer: int, head: int) -> pd.DataFrame:
     atoms they put on each other, 0 to 1) and agrees (whether the elements are the same).
 
     Raises `InputError` where the input is no reaction.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("models/rxnmapper", "CC(=O)O.OCC>>CC(=O)OCC")  # doctest: +SKIP
+        >>> table = xformer.analysis.atom_mapping(reading, layer=10, head=5)  # doctest: +SKIP
     """
     if not is_reaction(reading):
         raise InputError(

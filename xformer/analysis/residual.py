@@ -89,6 +89,13 @@ def norms(reading: Reading, positions: Sequence[int] | None = None) -> pd.DataFr
 
     With post-norm what is added is measured before the sum is normalised. "added" at the embedding is the embedding.
     Padding is left out. Columns: what, depth, point, position, length.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> table = xformer.analysis.norms(reading)
+        >>> list(table.columns)
+        ['what', 'depth', 'point', 'position', 'length']
     """
     outs = {
         title: torch.stack([reading[out] for out in added]).sum(dim=0)
@@ -154,6 +161,13 @@ def attribution(reading: Reading, *, position: int, token: int | None = None, le
 
     Raises `EditError` when an edit changed the stream itself, which is then not the sum of its parts, and `UnavailableError`
     where more than a norm and a matrix stand between the stream and the logits.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> table = xformer.analysis.attribution(reading, position=0)
+        >>> list(table.columns)
+        ['part', 'kind', 'layer', 'head', 'contribution']
     """
     trace, weights, at = reading.trace, reading.subject.weights, f"{reading.output_stack}." if reading.is_pair else ""
     readout, steps = weights.unembedding(), stream_steps(reading)

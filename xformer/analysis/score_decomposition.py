@@ -236,8 +236,9 @@ def why(reading: Reading, *, layer: int, head: int, query: int, key: int, agains
         InputError: For a cell that is masked or not there.
 
     Example:
+        >>> import xformer
         >>> reading = xformer.read("checkpoints/induction", "3 7 12 5 3 7 12")
-        >>> xformer.analysis.why(reading, layer=1, head=0, query=4, key=1).head()
+        >>> table = xformer.analysis.why(reading, layer=1, head=0, query=4, key=1)
     """
     return table_of(score_parts(reading, layer=layer, head=head, query=query, key=key, against=against))
 

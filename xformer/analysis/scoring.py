@@ -82,18 +82,53 @@ def accuracy(counted: Agreement, by: Literal["all", "position", "length"] = "all
 
     By "position", for each token of the answer from 0 (a column of that name); "exact" is the share that is right up to there.
     By "length", for each length of the right answer, its end token not counted.
+
+    Example:
+        >>> import xformer
+        >>> contenders = [
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        ... ]
+        >>> counted = xformer.analysis.agreement(contenders, samples=50)
+        >>> table = xformer.analysis.accuracy(counted)
+        >>> list(table.columns)
+        ['player', 'measure', 'share', 'low', 'high', 'hits', 'trials']
     """
     table = _table(counted, by, by)
     return table.drop(columns="all") if by == "all" else table
 
 
 def same_answers(counted: Agreement) -> pd.DataFrame:
-    """How often two players say the same, a row per pair and measure: one, other, measure, share to trials."""
+    """How often two players say the same, a row per pair and measure: one, other, measure, share to trials.
+
+    Example:
+        >>> import xformer
+        >>> contenders = [
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        ... ]
+        >>> counted = xformer.analysis.agreement(contenders, samples=50)
+        >>> table = xformer.analysis.same_answers(counted)
+        >>> list(table.columns)
+        ['one', 'other', 'measure', 'share', 'low', 'high', 'hits', 'trials']
+    """
     return _table(counted, "pair", "other").rename(columns={"player": "one"})
 
 
 def confusion(counted: Agreement, player: str | None = None) -> pd.DataFrame:
-    """A row for each token predicted for a right one: player, right, predicted, count, share (of that right token)."""
+    """A row for each token predicted for a right one: player, right, predicted, count, share (of that right token).
+
+    Example:
+        >>> import xformer
+        >>> contenders = [
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        ... ]
+        >>> counted = xformer.analysis.agreement(contenders, samples=50)
+        >>> table = xformer.analysis.confusion(counted, "ablated")
+        >>> list(table.columns)
+        ['player', 'right', 'predicted', 'count', 'share']
+    """
     cells = sorted(counted.confusions.items(), key=lambda item: (counted.players.index(item[0][0]), *item[0][1:]))
     rows = [
         (name, counted.labels[right], counted.labels[predicted], count)
@@ -119,6 +154,15 @@ def agreement(contenders: Sequence[Contender], *, samples: int = 5000, seed: int
     """Count over `samples` fresh inputs of the first one's task.
 
     Raises `InputError` when contenders share a name or were made for different tokens.
+
+    Example:
+        >>> import xformer
+        >>> contenders = [
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "as_trained"),
+        ...     xformer.analysis.Contender.load("checkpoints/reverse-decoder", "ablated", changes="silence:decoder.0.attn.0"),
+        ... ]
+        >>> counted = xformer.analysis.agreement(contenders, samples=50)
+        >>> table = xformer.analysis.same_answers(counted)
     """
     *_, last = count_agreement(contenders, samples=samples, seed=seed)
     return last
@@ -220,6 +264,13 @@ def accuracy_by_length(
 
     Raises `UnavailableError` for a model without a task, or whose task has one length alone, `InputError` for a length that is
     out of reach.
+
+    Example:
+        >>> import xformer
+        >>> reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
+        >>> table = xformer.analysis.accuracy_by_length(reading, lengths=[3, 5], samples=20)
+        >>> list(table.columns)
+        ['length', 'exact_match', 'low', 'high', 'token_accuracy', 'samples', 'trained']
     """
     *_, last = asking_lengths(reading, lengths=lengths, samples=samples, seed=seed)
     return last.frame()
@@ -294,6 +345,15 @@ def lengths_compared(
 
     All get the same fresh inputs, under their own changes. Raises `UnavailableError` for a task of one length alone, and
     `InputError` for contenders of different tasks or a length that one of them cannot read.
+
+    Example:
+        >>> import xformer
+        >>> contenders = [
+        ...     xformer.analysis.Contender.load(f"checkpoints/{name}", name) for name in ("reverse", "reverse-mirror")
+        ... ]
+        >>> table = xformer.analysis.lengths_compared(contenders, lengths=[3, 5], samples=20)
+        >>> list(table.columns)
+        ['player', 'length', 'exact_match', 'low', 'high', 'token_accuracy', 'samples', 'trained']
     """
     *_, last = comparing_lengths(contenders, lengths=lengths, samples=samples, seed=seed)
     return last.frame()

@@ -97,6 +97,14 @@ def training_fan(rows: pd.DataFrame, *, metric: str = "held_out_exact_match") ->
     """A row a step: the quantiles `QUANTILES` of a metric over all members that have reported it, and how many these are.
 
     `rows` has the columns member, step and the metrics. A member that has finished counts with its last value.
+
+    Example:
+        >>> import xformer
+        >>> import pandas as pd
+        >>> rows = pd.DataFrame({"member": [0, 1], "step": [20, 20], "held_out_exact_match": [0.5, 0.25]})
+        >>> table = xformer.analysis.training_fan(rows)
+        >>> list(table.columns)
+        ['step', 'low', 'lower', 'median', 'upper', 'high', 'members']
     """
     return quantiles(curves_of_all(rows, metric=metric))
 
@@ -118,6 +126,14 @@ def sweep_outcome(outcomes: pd.DataFrame, *, x: str, y: str | None = None) -> pd
     members is how many there are, decided how many of them have finished, solved how many of these solved the task,
     share_solved the share of the decided (not a number where there are none), steps_to_solve the median of those that solved
     it.
+
+    Example:
+        >>> import xformer
+        >>> import pandas as pd
+        >>> outcomes = pd.DataFrame({"rate": [0.001, 0.003], "solved": [True, False], "steps_to_solve": [80, None]})
+        >>> table = xformer.analysis.sweep_outcome(outcomes, x="rate")
+        >>> list(table.columns)
+        ['rate', 'members', 'decided', 'solved', 'share_solved', 'steps_to_solve']
     """
     axes = [x] if y is None else [x, y]
     groups: dict[tuple[Any, ...], list[dict[Any, Any]]] = defaultdict(list)

@@ -67,7 +67,8 @@ def train(
         TrainingError: The loss is no longer a number, or there is nothing to resume.
 
     Example:
-        >>> checkpoint = train("reverse-small")  # doctest: +SKIP
+        >>> import xformer
+        >>> checkpoint = xformer.train("reverse-small")  # doctest: +SKIP
         >>> checkpoint.card["curve"][-1]["held_out_exact_match"]  # doctest: +SKIP
         1.0
     """
@@ -83,11 +84,26 @@ def iter_train(
     """Train a preset and yield a report every `log_every` steps; the last one has `done` set.
 
     Closing the generator early writes the state, so `resume=True` continues from that step. So does an interrupt, except
-    in the middle of an update: then the state is that of the last snapshot. Arguments and errors are those of `train`.
+    in the middle of an update: then the state is that of the last snapshot.
+
+    Args:
+        preset: The name of a preset, or a `Preset` of your own.
+        out: A folder for snapshots, the state to resume from and, at the end, the checkpoint that `load` reads.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        resume: Continue the interrupted run in `out`.
+
+    Returns:
+        A generator of `Progress`.
+
+    Raises:
+        ConfigError: The configurations do not fit each other, or not into the free memory. Nothing was written.
+        TrainingError: The loss is no longer a number, or there is nothing to resume.
 
     Example:
-        >>> for progress in iter_train("reverse-small"):  # doctest: +SKIP
-        ...     print(progress.step, progress.loss)
+        >>> import xformer
+        >>> progress = next(xformer.iter_train("reverse-small", device="cpu"))
+        >>> progress.step, progress.done
+        (20, False)
     """
     return _run_of(preset, out, device, resume).reports()
 

@@ -57,11 +57,20 @@ class ReportOfOne:
 def sweep(of: Preset | str, **settings: Sequence[Any]) -> list[Preset]:
     """Return a preset with every combination of training settings; the last setting changes fastest.
 
+    Args:
+        of: The name of a preset, or a `Preset` of your own.
+        settings: The values of each setting of `TrainConfig`, by its name.
+
+    Returns:
+        The presets, for `train_many` and `iter_train_many`.
+
     Raises:
         ConfigError: A setting does not exist, changes the shape of the model, or does not take a value.
 
     Example:
-        >>> [(one.train.peak_lr, one.train.seed) for one in sweep("reverse", peak_lr=(1e-3, 3e-3), seed=range(2))]
+        >>> import xformer
+        >>> presets = xformer.sweep("reverse", peak_lr=(1e-3, 3e-3), seed=range(2))
+        >>> [(one.train.peak_lr, one.train.seed) for one in presets]
         [(0.001, 0), (0.001, 1), (0.003, 0), (0.003, 1)]
     """
     of = preset_named(of) if isinstance(of, str) else of
@@ -125,11 +134,25 @@ def iter_train_many(
 ) -> Generator[ReportOfOne]:
     """Train presets together and yield the reports of all models as they come.
 
-    Closed early, the models that are not finished write their states. Arguments and errors are those of `train_many`.
+    Closed early, the models that are not finished write their states.
+
+    Args:
+        presets: Presets, or names of presets, that differ in training settings only; see `sweep`.
+        out: A folder with a folder for each model: 000, 001, …
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        resume: Continue the interrupted models in `out`.
+
+    Returns:
+        A generator of reports with the `number` of a model and its `progress`.
+
+    Raises:
+        ConfigError: The presets cannot be trained together, or do not fit into the free memory.
 
     Example:
-        >>> for report in iter_train_many(sweep("reverse-small", seed=range(16))):  # doctest: +SKIP
-        ...     print(report.number, report.progress)
+        >>> import xformer
+        >>> report = next(xformer.iter_train_many(xformer.sweep("reverse-small", seed=range(2)), device="cpu"))
+        >>> report.number
+        0
     """
     return reports(_runs_of(presets, out, device, resume)[0])
 
